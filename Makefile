@@ -1,0 +1,113 @@
+# make demo      build and train examples/gpt.py on two processes
+# make test      C++ and fast Python tests        make test-all   all tests
+# make core-test C++ tests only                   make sanitize   with ASan, TSan
+# make lint      ruff, mypy, clang-format         make format     repair the style
+# make tidy      clang-tidy on the core           make clean      remove outputs
+#
+# PYTHON=<python> chooses an environment. By default it is the active one if
+# that has torch, otherwise .venv, which is created.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+
+TORCH ?= torch==2.13.0
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+JOBS ?= $(shell nproc)
+
+ACTIVE_WITH_TORCH := $(shell python3 -c 'import importlib.util as u, sys; \
+  ok = u.find_spec("torch") and sys.version_info >= (3, 11); \
+  print(sys.executable if ok else "")' 2>/dev/null)
+ifeq ($(ACTIVE_WITH_TORCH),)
+  PYTHON ?= $(CURDIR)/.venv/bin/python
+else
+  PYTHON ?= $(ACTIVE_WITH_TORCH)
+endif
+export PATH := $(dir $(PYTHON)):$(PATH)
+
+PIP := $(PYTHON) -m pip --disable-pip-version-check
+BUILD := build/cmake
+STAMPS := build/stamps$(subst /,_,$(PYTHON))
+CPP_FILES := $(shell find csrc tests/csrc -name '*.h' -o -name '*.cc')
+# Folders are listed as well: their times tell that a file was removed.
+CORE_INPUTS := CMakeLists.txt $(shell find cmake csrc)
+PYTHON_PATHS := tensoropt_torch tests examples setup.py \
+                $(wildcard benchmarks)
+
+.PHONY: demo test test-all core-test sanitize lint format tidy clean
+
+demo: $(STAMPS)/built
+	OMP_NUM_THREADS=1 $(PYTHON) -m torch.distributed.run --standalone \
+	  --nproc-per-node 2 examples/train_gpt.py
+
+test: core-test $(STAMPS)/built
+	$(PYTHON) -m pytest
+
+test-all: core-test $(STAMPS)/built
+	$(PYTHON) -m pytest -m ''
+
+core-test: $(STAMPS)/built $(STAMPS)/dev
+	cmake -S . -B $(BUILD) -DTENSOROPT_BUILD_TESTS=ON >/dev/null
+	cmake --build $(BUILD) --parallel $(JOBS)
+	ctest --test-dir $(BUILD) --output-on-failure \
+	  --no-tests=error --parallel $(JOBS)
+
+# The sanitized builds are also the proof that the core needs no PyTorch: they
+# are configured without it, apart from the folder of fmt's headers.
+# ThreadSanitizer cannot live with much address space randomisation: setarch.
+sanitize: $(STAMPS)/dev
+	fmt=$$($(PYTHON) -c 'import os, torch; print(os.path.dirname( \
+	  torch.__file__) + "/include")'); \
+	fixed=$$(setarch -R true 2>/dev/null && echo setarch -R || true); \
+	for kind in address thread; do \
+	  cmake -S . -B build/$$kind -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	    -DTENSOROPT_CORE_ONLY=ON -DTENSOROPT_BUILD_TESTS=ON \
+	    -DTENSOROPT_SANITIZE=$$kind -DTENSOROPT_FMT_INCLUDE_DIR=$$fmt; \
+	  cmake --build build/$$kind --parallel $(JOBS); \
+	  $$fixed ctest --test-dir build/$$kind --output-on-failure \
+	    --parallel $(JOBS); \
+	done
+
+lint: $(STAMPS)/dev
+	ruff check $(PYTHON_PATHS)
+	ruff format --check $(PYTHON_PATHS)
+	mypy
+	$(if $(CPP_FILES),clang-format --dry-run --Werror $(CPP_FILES))
+
+format: $(STAMPS)/dev
+	ruff check --fix $(PYTHON_PATHS)
+	ruff format $(PYTHON_PATHS)
+	$(if $(CPP_FILES),clang-format -i $(CPP_FILES))
+
+tidy: $(STAMPS)/built $(STAMPS)/dev
+	clang-tidy -p $(BUILD) --quiet \
+	  $$(find csrc -name '*.cc' -not -path 'csrc/runtime/*' \
+	     -not -path 'csrc/bindings/*')
+
+clean:
+	rm -rf build *.egg-info tensoropt_torch/*.so
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+
+# --- environment -------------------------------------------------------------
+
+# A Python with torch and what the build needs.
+$(STAMPS)/env: .ci/system_packages.sh .ci/create_venv.sh
+	[[ -x "$(PYTHON)" ]] || .ci/create_venv.sh .venv
+	.ci/system_packages.sh build $(PYTHON)
+	$(PYTHON) -c 'import torch' 2>/dev/null || \
+	  $(PIP) install --retries 1 --extra-index-url $(TORCH_INDEX) '$(TORCH)'
+	$(PIP) install --quiet 'setuptools>=77' ninja numpy rich
+	command -v cmake >/dev/null || $(PIP) install --quiet 'cmake>=3.22'
+	@mkdir -p $(@D) && touch $@
+
+# The tools for tests and linting.
+$(STAMPS)/dev: $(STAMPS)/env requirements-dev.txt
+	.ci/system_packages.sh test $(PYTHON)
+	$(PIP) install --quiet -r requirements-dev.txt
+	@touch $@
+
+# The libraries inside tensoropt_torch/, and the package in the environment.
+$(STAMPS)/built: $(STAMPS)/env setup.py pyproject.toml $(CORE_INPUTS)
+	$(PIP) install --quiet --no-build-isolation -e .
+	@touch $@

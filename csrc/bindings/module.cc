@@ -1,0 +1,17 @@
+// tensoropt_torch._C: the C++ core for Python.
+
+#include <pybind11/pybind11.h>
+
+#include "bindings/bindings.h"
+#include "common/check.h"
+
+PYBIND11_MODULE(_C, module) {
+  module.doc() = "C++ core of TensorOpt: graphs, costs, search, emission.";
+  pybind11::register_exception<tensoropt::UserError>(module, "UserError",
+                                                     PyExc_ValueError);
+  pybind11::register_exception<tensoropt::InternalError>(
+      module, "InternalError", PyExc_RuntimeError);
+  tensoropt::bind_reshard(module);
+  tensoropt::bind_graph(module);
+  tensoropt::bind_planner(module);
+}

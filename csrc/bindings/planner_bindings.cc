@@ -1,0 +1,327 @@
+// Planning and emission.
+
+#include <pybind11/stl.h>
+
+#include <optional>
+
+#include "bindings/bindings.h"
+#include "common/check.h"
+#include "emit/rank_program.h"
+#include "search/engine.h"
+#include "search/space.h"
+#include "search/strategy.h"
+
+namespace py = pybind11;
+
+namespace tensoropt {
+
+namespace {
+
+ConfigSpace parse_space(const std::string& name) {
+  TO_CHECK(name == "ordered" || name == "full",
+           "space must be 'ordered' or 'full', got '{}'", name);
+  return name == "full" ? ConfigSpace::kFull : ConfigSpace::kOrdered;
+}
+
+Heuristic parse_heuristic(const std::string& name) {
+  if (name == "least_memory") return Heuristic::kLeastMemory;
+  if (name == "least_time") return Heuristic::kLeastTime;
+  TO_CHECK(name == "balanced",
+           "heuristic must be 'least_memory', 'least_time' or 'balanced', got "
+           "'{}'",
+           name);
+  return Heuristic::kBalanced;
+}
+
+Algorithm parse_algorithm(const std::string& name) {
+  TO_CHECK(name == "ldp" || name == "elimination",
+           "algorithm must be 'ldp' or 'elimination', got '{}'", name);
+  return name == "ldp" ? Algorithm::kLdp : Algorithm::kElimination;
+}
+
+// Owns everything that a strategy space refers to.
+class Planner {
+ public:
+  Planner(std::shared_ptr<Graph> graph, const Cluster& cluster,
+          const Mesh& mesh, const CollectiveTable& measured,
+          const std::string& space, double optimizer_state_factor,
+          bool sharded_inputs)
+      : graph_(std::move(graph)),
+        cluster_(cluster),
+        mesh_(mesh),
+        analytic_(cluster_, mesh_),
+        collectives_(mesh_, measured, analytic_),
+        space_(*graph_, builtin_registry(),
+               {mesh_, cluster_.device, collectives_},
+               {parse_space(space), {optimizer_state_factor}, sharded_inputs}) {
+  }
+  Planner(const Planner&) = delete;
+  Planner& operator=(const Planner&) = delete;
+
+  const StrategySpace& space() const { return space_; }
+  const Mesh& mesh() const { return mesh_; }
+
+  const Problem& problem(int num_threads) {
+    if (!problem_) problem_ = space_.build_problem(num_threads);
+    return *problem_;
+  }
+
+  // Restricted to configs that a mask per node allows, if there are masks.
+  SearchResult run(const SearchOptions& options,
+                   const std::vector<std::vector<bool>>& allowed) {
+    const Problem& whole = problem(options.num_threads);
+    return allowed.empty() ? search(whole, options)
+                           : search(restrict(whole, allowed), options);
+  }
+
+ private:
+  std::shared_ptr<Graph> graph_;
+  Cluster cluster_;
+  Mesh mesh_;
+  AnalyticCollectives analytic_;
+  MeasuredCollectives collectives_;
+  StrategySpace space_;
+  std::optional<Problem> problem_;
+};
+
+SearchOptions search_options(const std::string& algorithm, double epsilon,
+                             double memory_limit, int num_threads,
+                             const std::vector<std::string>& heuristics,
+                             std::uint64_t order_seed) {
+  SearchOptions options;
+  options.algorithm = parse_algorithm(algorithm);
+  options.epsilon = epsilon;
+  options.memory_limit = memory_limit;
+  options.num_threads = num_threads;
+  options.order_seed = order_seed;
+  for (const std::string& name : heuristics) {
+    options.heuristics.push_back(parse_heuristic(name));
+  }
+  return options;
+}
+
+py::dict describe_edge(const StrategySpace& space, const SpaceEdge& edge,
+                       const Strategy& strategy, int index) {
+  const Port& from = space.source_port(edge, strategy.config[edge.source]);
+  const Port& to = space.target_port(edge, strategy.config[edge.target]);
+  py::dict row;
+  row["source"] = space.nodes()[edge.source].name;
+  row["target"] = space.nodes()[edge.target].name;
+  row["value"] = edge.value;
+  row["from"] = from.value.to_string();
+  row["to"] = to.value.to_string();
+  row["gradient_from"] = to.gradient.to_string();
+  row["gradient_to"] = from.gradient.to_string();
+  row["reuse"] = std::string(
+      to_string(static_cast<Reuse>(strategy.edge_tag[index])));
+  return row;
+}
+
+py::list describe_nodes(const StrategySpace& space) {
+  py::list rows;
+  for (const SpaceNode& node : space.nodes()) {
+    py::dict row;
+    row["name"] = node.name;
+    row["target"] =
+        node.node >= 0 ? space.graph().node(node.node).target : "relay";
+    row["graph_node"] = node.node;
+    py::list labels;
+    for (const SpaceConfig& config : node.configs->configs) {
+      labels.append(config.label);
+    }
+    row["configs"] = labels;
+    rows.append(row);
+  }
+  return rows;
+}
+
+// Layouts of all ports by config, for choosing configs by what they do.
+py::list describe_ports(const StrategySpace& space, int node) {
+  const auto ports = [](const std::vector<Port>& list) {
+    py::list rows;
+    for (const Port& port : list) {
+      rows.append(py::make_tuple(port.value.to_string(),
+                                 port.gradient.to_string()));
+    }
+    return rows;
+  };
+  py::list rows;
+  for (const SpaceConfig& config : space.nodes()[node].configs->configs) {
+    rows.append(py::make_tuple(ports(config.inputs), ports(config.outputs)));
+  }
+  return rows;
+}
+
+py::tuple reshard_tuple(const EmittedReshard& reshard) {
+  return py::make_tuple(reshard.forward.steps, reshard.forward.groups,
+                        reshard.backward.steps, reshard.backward.groups,
+                        std::string(to_string(reshard.reuse)));
+}
+
+py::object literal_object(const Literal& literal) {
+  return std::visit(
+      [](const auto& value) -> py::object {
+        using T = std::decay_t<decltype(value)>;
+        if constexpr (std::is_same_v<T, std::monostate>) return py::none();
+        else return py::cast(value);
+      },
+      literal);
+}
+
+py::dict call_dict(const EmittedCall& call) {
+  py::dict arguments;
+  for (const NamedArgument& named : call.form.arguments) {
+    arguments[py::str(named.name)] =
+        literal_object(std::get<Literal>(named.value));
+  }
+  py::list extra;
+  for (const Literal& literal : call.form.extra) {
+    extra.append(literal_object(literal));
+  }
+  py::dict row;
+  row["target"] = call.form.target;
+  row["arguments"] = arguments;
+  row["extra"] = extra;
+  row["groups"] = call.form.groups;
+  row["scale"] = call.form.scale;
+  row["random"] = call.random;
+  row["shard_index"] = call.shard_index;
+  return row;
+}
+
+void bind_strategy(py::module_& module) {
+  py::class_<Strategy>(module, "Strategy",
+                       "One config per space node, one choice per edge.")
+      .def(py::init([](double memory, double time, std::vector<int> config,
+                       std::vector<std::int32_t> node_tag,
+                       std::vector<std::int32_t> edge_tag) {
+             return Strategy{memory, time, std::move(config),
+                             std::move(node_tag), std::move(edge_tag)};
+           }),
+           py::arg("memory"), py::arg("time"), py::arg("config"),
+           py::arg("node_tag"), py::arg("edge_tag"))
+      .def_readonly("memory", &Strategy::memory)
+      .def_readonly("time", &Strategy::time)
+      .def_readonly("config", &Strategy::config)
+      .def_readonly("node_tag", &Strategy::node_tag)
+      .def_readonly("edge_tag", &Strategy::edge_tag);
+
+  py::class_<SearchResult>(module, "SearchResult")
+      .def_property_readonly("points",
+                             [](const SearchResult& result) {
+                               py::list points;
+                               for (const auto& point : result.points()) {
+                                 points.append(py::make_tuple(point.memory,
+                                                              point.time));
+                               }
+                               return points;
+                             })
+      .def("unroll", &SearchResult::unroll, py::arg("point"))
+      .def_property_readonly("exact", &SearchResult::exact)
+      .def_property_readonly("epsilon", &SearchResult::epsilon)
+      .def_property_readonly("min_memory", &SearchResult::min_memory);
+}
+
+void bind_space(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
+  planner
+      .def("describe_nodes",
+           [](const Planner& self) { return describe_nodes(self.space()); })
+      .def("describe_ports",
+           [](const Planner& self, int node) {
+             return describe_ports(self.space(), node);
+           })
+      .def("describe_edges",
+           [](const Planner& self, const Strategy& strategy) {
+             py::list rows;
+             const auto& edges = self.space().edges();
+             for (std::size_t i = 0; i < edges.size(); ++i) {
+               rows.append(describe_edge(self.space(), edges[i], strategy,
+                                         static_cast<int>(i)));
+             }
+             return rows;
+           })
+      .def("edges",
+           [](const Planner& self) {
+             py::list rows;
+             for (const SpaceEdge& edge : self.space().edges()) {
+               const NodeId target = self.space().nodes()[edge.target].node;
+               rows.append(py::make_tuple(edge.value, target,
+                                          edge.target_port));
+             }
+             return rows;
+           },
+           "(value, graph node that consumes it or -1 for the relay, operand "
+           "index) for every edge.")
+      .def("unknown_targets",
+           [](const Planner& self) { return self.space().unknown_targets(); })
+      .def_property_readonly("num_nodes", [](const Planner& self) {
+        return self.space().nodes().size();
+      });
+}
+
+}  // namespace
+
+void bind_planner(py::module_& module) {
+  bind_strategy(module);
+
+  py::class_<Planner, std::shared_ptr<Planner>> planner(
+      module, "Planner", "The strategies of one model on one mesh.");
+  planner
+      .def(py::init<std::shared_ptr<Graph>, const Cluster&, const Mesh&,
+                    const CollectiveTable&, const std::string&, double, bool>(),
+           py::arg("graph"), py::arg("cluster"), py::arg("mesh"),
+           py::arg("measured"), py::arg("space"),
+           py::arg("optimizer_state_factor"), py::arg("sharded_inputs"))
+      .def(
+          "build",
+          [](Planner& self, int num_threads) { self.problem(num_threads); },
+          py::arg("num_threads") = 0,
+          py::call_guard<py::gil_scoped_release>(),
+          "Computes all cost tables (search does it when it is not done).")
+      .def(
+          "search",
+          [](Planner& self, const std::string& algorithm, double epsilon,
+             double memory_limit, int num_threads,
+             const std::vector<std::string>& heuristics,
+             std::uint64_t order_seed,
+             const std::vector<std::vector<bool>>& allowed) {
+            const SearchOptions options =
+                search_options(algorithm, epsilon, memory_limit, num_threads,
+                               heuristics, order_seed);
+            const py::gil_scoped_release release;
+            return self.run(options, allowed);
+          },
+          py::arg("algorithm"), py::arg("epsilon"), py::arg("memory_limit"),
+          py::arg("num_threads"), py::arg("heuristics"), py::arg("order_seed"),
+          py::arg("allowed") = std::vector<std::vector<bool>>{})
+      .def(
+          "random_strategy",
+          [](Planner& self, std::uint64_t seed) {
+            return random_strategy(self.problem(0), seed);
+          },
+          py::arg("seed"));
+  bind_space(planner);
+
+  py::class_<RankProgram>(module, "RankProgram",
+                          "What one rank runs for one strategy.")
+      .def(py::init([](const std::shared_ptr<Planner>& self,
+                       const Strategy& strategy, int rank) {
+             return std::make_unique<RankProgram>(
+                 self->space(), builtin_registry(), strategy, rank);
+           }),
+           py::arg("planner"), py::arg("strategy"), py::arg("rank"),
+           py::keep_alive<1, 2>())
+      .def("reshard",
+           [](const RankProgram& self, int edge) {
+             return reshard_tuple(self.reshard(edge));
+           })
+      .def("call",
+           [](const RankProgram& self, NodeId node) {
+             return call_dict(self.call(node));
+           })
+      .def("layout_of", [](const RankProgram& self, ValueId value) {
+        return self.layout_of(value).to_string();
+      });
+}
+
+}  // namespace tensoropt

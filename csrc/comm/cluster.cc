@@ -1,0 +1,97 @@
+#include "comm/cluster.h"
+
+#include <string_view>
+
+#include "common/check.h"
+
+namespace tensoropt {
+
+namespace {
+
+void check_positive(std::string_view what, std::string_view name,
+                    double value) {
+  TO_CHECK(value > 0, "{} of '{}' is {}, must be positive", what, name, value);
+}
+
+void check_fraction(std::string_view what, std::string_view name,
+                    double value) {
+  TO_CHECK(value > 0 && value <= 1, "{} of '{}' is {}, must be in (0, 1]", what,
+           name, value);
+}
+
+void validate(const Device& device) {
+  check_positive("memory_bytes", device.name, device.memory_bytes);
+  check_positive("memory_bandwidth_bytes_per_s", device.name,
+                 device.memory_bandwidth_bytes_per_s);
+  TO_CHECK(device.launch_overhead_s >= 0,
+           "launch_overhead_s of '{}' is {}, must not be negative", device.name,
+           device.launch_overhead_s);
+  for (const auto& [dtype, flops] : device.peak_flops_per_s) {
+    check_positive(fmt::format("peak_flops_per_s[{}]", to_string(dtype)),
+                   device.name, flops);
+  }
+  check_fraction("matmul_efficiency", device.name, device.matmul_efficiency);
+  check_fraction("memory_efficiency", device.name, device.memory_efficiency);
+}
+
+std::vector<int> prime_factors(int n) {
+  std::vector<int> factors;
+  for (int p = 2; n > 1; ++p) {
+    if (p * p > n) p = n;
+    for (; n % p == 0; n /= p) factors.push_back(p);
+  }
+  return factors;
+}
+
+}  // namespace
+
+double Device::matmul_flops_per_s(DType dtype) const {
+  auto found = peak_flops_per_s.find(dtype);
+  if (found == peak_flops_per_s.end()) {
+    found = peak_flops_per_s.find(DType::kFloat32);
+  }
+  TO_CHECK(found != peak_flops_per_s.end(),
+           "device '{}' lists peak_flops_per_s neither for {} nor for float32",
+           name, to_string(dtype));
+  return found->second * matmul_efficiency;
+}
+
+int Cluster::num_devices() const {
+  int devices = 1;
+  for (const Level& level : levels) devices *= level.count;
+  return devices;
+}
+
+int Cluster::devices_per_unit(int level) const {
+  int devices = 1;
+  for (std::size_t i = level + 1; i < levels.size(); ++i) {
+    devices *= levels[i].count;
+  }
+  return devices;
+}
+
+void validate(const Cluster& cluster) {
+  validate(cluster.device);
+  TO_CHECK(!cluster.levels.empty(), "cluster '{}' has no levels", cluster.name);
+  for (const Level& level : cluster.levels) {
+    TO_CHECK(level.count >= 1, "count of level '{}' is {}, must be >= 1",
+             level.name, level.count);
+    check_positive("bandwidth_bytes_per_s", level.name,
+                   level.bandwidth_bytes_per_s);
+    TO_CHECK(level.latency_s >= 0,
+             "latency_s of level '{}' is {}, must not be negative", level.name,
+             level.latency_s);
+  }
+}
+
+Mesh base_mesh(const Cluster& cluster) {
+  std::vector<MeshAxis> axes;
+  for (std::size_t level = 0; level < cluster.levels.size(); ++level) {
+    for (const int factor : prime_factors(cluster.levels[level].count)) {
+      axes.push_back({factor, static_cast<int>(level)});
+    }
+  }
+  return Mesh(std::move(axes));
+}
+
+}  // namespace tensoropt

@@ -1,0 +1,75 @@
+// What a cluster is made of, as far as costs depend on it.
+//
+//   Cluster cluster{"two hosts", device,
+//                   {{"machine", 2, 12.5e9, 5e-6}, {"gpu", 8, 250e9, 2e-6}}};
+//   cluster.num_devices();              // 16
+//   Mesh mesh = base_mesh(cluster);     // axes 2 | 2, 2, 2
+//
+// Levels go from outermost to innermost. A unit of a level is one of the
+// `count` things that the level joins (a machine, a GPU); a unit of the
+// innermost level is one device.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ir/dtype.h"
+#include "sharding/mesh.h"
+
+namespace tensoropt {
+
+// One device. Efficiencies are the fractions of the peaks that large
+// operations reach in practice.
+struct Device {
+  std::string name = "device";
+  double memory_bytes = 16e9;
+  double memory_bandwidth_bytes_per_s = 100e9;
+  // Fixed time of one operation, however small.
+  double launch_overhead_s = 5e-6;
+  std::map<DType, double> peak_flops_per_s = {{DType::kFloat32, 1e12}};
+  double matmul_efficiency = 0.6;
+  double memory_efficiency = 0.8;
+
+  // What a large matrix product in `dtype` reaches. A dtype that is not listed
+  // runs as float32. Throws UserError if neither is listed.
+  double matmul_flops_per_s(DType dtype) const;
+  // What a large copy reaches, counting bytes read plus bytes written.
+  double copy_bytes_per_s() const {
+    return memory_bandwidth_bytes_per_s * memory_efficiency;
+  }
+  // Time of a local operation that reads and writes `bytes` in total.
+  double memory_time_s(double bytes) const {
+    return launch_overhead_s + bytes / copy_bytes_per_s();
+  }
+};
+
+// One kind of network. `bandwidth_bytes_per_s` is that of ONE unit's link into
+// the level, in each direction: all devices of a machine share its network
+// card. `latency_s` is that of one message.
+struct Level {
+  std::string name;
+  int count = 1;
+  double bandwidth_bytes_per_s = 1e9;
+  double latency_s = 1e-5;
+};
+
+struct Cluster {
+  std::string name;
+  Device device;
+  std::vector<Level> levels;  // outermost first
+
+  int num_devices() const;
+  // Devices inside one unit of `level` (1 for the innermost level).
+  int devices_per_unit(int level) const;
+};
+
+// Throws UserError, naming the field, if a number is not positive or a
+// fraction is not in (0, 1].
+void validate(const Cluster& cluster);
+
+// The base mesh: one axis per prime factor of each level's count, levels from
+// outer to inner, factors of a level ascending.
+Mesh base_mesh(const Cluster& cluster);
+
+}  // namespace tensoropt

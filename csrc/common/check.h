@@ -1,0 +1,44 @@
+// Error reporting for the whole core.
+//
+//   TO_CHECK(n % k == 0, "dim {} of size {} is not divisible by {}", d, n, k);
+//   TO_ASSERT(config < table.num_configs(), "config {} out of range", config);
+//
+// TO_CHECK reports a mistake of the user (UserError, a ValueError in Python),
+// TO_ASSERT a bug of ours (InternalError, a RuntimeError in Python).
+#pragma once
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <stdexcept>
+#include <string>
+
+namespace tensoropt {
+
+class UserError : public std::invalid_argument {
+ public:
+  using std::invalid_argument::invalid_argument;
+};
+
+class InternalError : public std::logic_error {
+ public:
+  using std::logic_error::logic_error;
+};
+
+}  // namespace tensoropt
+
+#define TO_CHECK(condition, ...)                                \
+  do {                                                          \
+    if (!(condition)) {                                         \
+      throw ::tensoropt::UserError(::fmt::format(__VA_ARGS__)); \
+    }                                                           \
+  } while (false)
+
+#define TO_ASSERT(condition, ...)                                       \
+  do {                                                                  \
+    if (!(condition)) {                                                 \
+      throw ::tensoropt::InternalError(::fmt::format(                   \
+          "{}:{}: {}: {}", __FILE__, __LINE__, #condition,              \
+          ::fmt::format(__VA_ARGS__)));                                 \
+    }                                                                   \
+  } while (false)

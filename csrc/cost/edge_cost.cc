@@ -1,0 +1,38 @@
+#include "cost/edge_cost.h"
+
+namespace tensoropt {
+
+std::string_view to_string(Reuse reuse) {
+  constexpr std::array<std::string_view, 4> kNames = {"none", "before",
+                                                      "after", "both"};
+  return kNames[static_cast<std::size_t>(reuse)];
+}
+
+EdgeOptions edge_options(const EdgeSpec& edge, const Mesh& mesh,
+                         const TensorResharder& resharder, const Port& from,
+                         const Port& to) {
+  const double forward_s = resharder.time_s(from.value, to.value);
+  const double backward_s =
+      edge.backward ? resharder.time_s(to.gradient, from.gradient) : 0;
+  const double time_s = forward_s + backward_s;
+  EdgeOptions options;
+  if (!edge.consumer_saves) {
+    options.add({0, time_s, Reuse::kNone});
+    return options;
+  }
+  const double bytes_after = local_bytes(edge.meta, to.value, mesh);
+  if (from.value == to.value) {
+    options.add({edge.producer_keeps ? 0 : bytes_after, time_s, Reuse::kNone});
+    return options;
+  }
+  const double bytes_before =
+      edge.producer_keeps ? 0 : local_bytes(edge.meta, from.value, mesh);
+  options.add({bytes_after, time_s,
+               edge.producer_keeps ? Reuse::kBoth : Reuse::kAfter});
+  if (edge.may_replay && bytes_before < bytes_after) {
+    options.add({bytes_before, time_s + forward_s, Reuse::kBefore});
+  }
+  return options;
+}
+
+}  // namespace tensoropt

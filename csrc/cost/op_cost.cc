@@ -1,0 +1,112 @@
+#include "cost/op_cost.h"
+
+#include <algorithm>
+
+namespace tensoropt {
+
+namespace {
+
+// Backward reads what forward read and the gradients, and writes gradients.
+constexpr double kBackwardTraffic = 2.0;
+
+// Kernels of one fused or foreach optimizer update of a tensor.
+constexpr double kOptimizerLaunches = 2.0;
+
+double compute_parts(const OpConfig& config, const Mesh& mesh) {
+  double parts = 1;
+  for (std::size_t axis = 0; axis < config.size(); ++axis) {
+    if (config[axis].is_factor()) parts *= mesh.size(static_cast<int>(axis));
+  }
+  return parts;
+}
+
+double traffic_bytes(const Graph& graph, const Node& node,
+                     const OpInterface& interface, const Mesh& mesh) {
+  double bytes = 0;
+  for (std::size_t i = 0; i < node.operands.size(); ++i) {
+    bytes += local_bytes(graph.operand(node, static_cast<int>(i)).meta,
+                         interface.operands[i].value, mesh);
+  }
+  for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+    bytes += local_bytes(graph.output(node, static_cast<int>(i)).meta,
+                         interface.outputs[i].value, mesh);
+  }
+  return bytes;
+}
+
+double saved_bytes(const Graph& graph, const Node& node, const Rule& rule,
+                   const OpConfig& config, const OpInterface& interface,
+                   const Mesh& mesh) {
+  double bytes = 0;
+  for (std::size_t i = 0; i < rule.outputs.size(); ++i) {
+    if (!rule.outputs[i].saved) continue;
+    bytes += local_bytes(graph.output(node, static_cast<int>(i)).meta,
+                         interface.outputs[i].value, mesh);
+  }
+  const std::vector<AxisSet> axes = factor_axes(rule, config);
+  for (const ExtraSaved& extra : rule.extra_saved) {
+    double parts = 1;
+    for (const int factor : extra.factors) parts *= mesh.size_of(axes[factor]);
+    bytes += extra.bytes / parts;
+  }
+  return bytes;
+}
+
+// Rates are those of the first floating-point output, else of float32.
+DType compute_dtype(const Graph& graph, const Node& node) {
+  for (const ValueId id : node.outputs) {
+    const DType dtype = graph.value(id).meta.dtype;
+    if (is_floating_point(dtype)) return dtype;
+  }
+  return DType::kFloat32;
+}
+
+}  // namespace
+
+double local_bytes(const TensorMeta& meta, const Layout& layout,
+                   const Mesh& mesh) {
+  return meta.num_bytes() / num_shards(layout, mesh);
+}
+
+OpCost op_cost(const Graph& graph, const Node& node, const Rule& rule,
+               const OpConfig& config, const Mesh& mesh,
+               const Device& device) {
+  const OpInterface interface = interface_of(rule, config);
+  const bool backward = std::any_of(
+      node.outputs.begin(), node.outputs.end(),
+      [&](ValueId id) { return graph.value(id).requires_grad; });
+  OpCost cost;
+  if (backward) {
+    cost.memory_bytes =
+        saved_bytes(graph, node, rule, config, interface, mesh);
+  }
+  if (rule.view) return cost;
+  const double rate = device.matmul_flops_per_s(compute_dtype(graph, node)) *
+                      compute_parts(config, mesh);
+  const double memory_s =
+      traffic_bytes(graph, node, interface, mesh) / device.copy_bytes_per_s();
+  cost.time_s = device.launch_overhead_s +
+                std::max(rule.forward_flops / rate, memory_s);
+  if (backward) {
+    cost.time_s += device.launch_overhead_s +
+                   std::max(rule.backward_flops / rate,
+                            kBackwardTraffic * memory_s);
+  }
+  return cost;
+}
+
+OpCost parameter_cost(const TensorMeta& meta, bool trainable,
+                      const Layout& storage, const Mesh& mesh,
+                      const Device& device, const TrainingSetup& setup) {
+  const double bytes = local_bytes(meta, storage, mesh);
+  if (!trainable) return {0, bytes};
+  OpCost cost;
+  cost.memory_bytes = bytes * (2 + setup.optimizer_state_factor);
+  // Reads parameter, gradient and state; writes parameter and state.
+  const double traffic = bytes * (3 + 2 * setup.optimizer_state_factor);
+  cost.time_s = kOptimizerLaunches * device.launch_overhead_s +
+                traffic / device.copy_bytes_per_s();
+  return cost;
+}
+
+}  // namespace tensoropt

@@ -1,0 +1,39 @@
+// What an operator costs in one config: a roofline over its local shapes.
+//
+//   OpCost cost = op_cost(work, interface, parts, mesh, device);
+//
+// The time is that of forward and backward: each takes the longer of computing
+// (FLOPs over the device's rate) and moving its operands and outputs through
+// memory, plus the launch of a kernel. Collectives are charged on edges.
+#pragma once
+
+#include "comm/cluster.h"
+#include "rules/config.h"
+
+namespace tensoropt {
+
+struct OpCost {
+  double time_s = 0;
+  double memory_bytes = 0;  // kept by the operator itself for backward
+};
+
+// Bytes one device holds of a tensor in a layout.
+double local_bytes(const TensorMeta& meta, const Layout& layout,
+                   const Mesh& mesh);
+
+OpCost op_cost(const Graph& graph, const Node& node, const Rule& rule,
+               const OpConfig& config, const Mesh& mesh, const Device& device);
+
+// How a parameter is trained.
+struct TrainingSetup {
+  // Bytes of optimizer state per byte of parameter: 2 for Adam.
+  double optimizer_state_factor = 2;
+};
+
+// Parameter, gradient and optimizer state in a storage layout, and the time of
+// the optimizer's update.
+OpCost parameter_cost(const TensorMeta& meta, bool trainable,
+                      const Layout& storage, const Mesh& mesh,
+                      const Device& device, const TrainingSetup& setup);
+
+}  // namespace tensoropt

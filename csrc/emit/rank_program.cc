@@ -1,0 +1,78 @@
+#include "emit/rank_program.h"
+
+#include "common/check.h"
+
+namespace tensoropt {
+
+RankProgram::RankProgram(const StrategySpace& space, const Registry& registry,
+                         const Strategy& strategy, int rank)
+    : space_(space), registry_(registry), strategy_(strategy), rank_(rank) {
+  TO_CHECK(strategy.config.size() == space.nodes().size() &&
+               strategy.edge_tag.size() == space.edges().size(),
+           "the strategy has {} nodes and {} edges, the model has {} and {}: "
+           "it belongs to another model",
+           strategy.config.size(), strategy.edge_tag.size(),
+           space.nodes().size(), space.edges().size());
+  for (std::size_t node = 0; node < strategy.config.size(); ++node) {
+    const auto count = space.nodes()[node].configs->configs.size();
+    TO_CHECK(strategy.config[node] >= 0 &&
+                 strategy.config[node] < static_cast<int>(count),
+             "config {} of '{}' does not exist, there are {}",
+             strategy.config[node], space.nodes()[node].name, count);
+  }
+}
+
+const SpaceConfig& RankProgram::config_of(int space_node) const {
+  return space_.nodes()[space_node]
+      .configs->configs[strategy_.config[space_node]];
+}
+
+EmittedReshard RankProgram::reshard(int edge_index) const {
+  const SpaceEdge& edge = space_.edges()[edge_index];
+  const Port& from = config_of(edge.source).outputs[edge.source_port];
+  const Port& to = config_of(edge.target).inputs[edge.target_port];
+  const Value& value = space_.graph().value(edge.value);
+  const TensorResharder& resharder = space_.resharder(value.meta);
+  const Mesh& mesh = space_.machine().mesh;
+  EmittedReshard reshard;
+  reshard.forward =
+      encode(resharder.plan(from.value, to.value).program, mesh, rank_);
+  if (value.requires_grad) {
+    reshard.backward =
+        encode(resharder.plan(to.gradient, from.gradient).program, mesh, rank_);
+  }
+  reshard.reuse = static_cast<Reuse>(strategy_.edge_tag[edge_index]);
+  return reshard;
+}
+
+EmittedCall RankProgram::call(NodeId node_id) const {
+  const Graph& graph = space_.graph();
+  const Node& node = graph.node(node_id);
+  const Rule& rule = space_.rule(node_id);
+  const SpaceConfig& config = config_of(space_.node_of(node_id));
+  const Mesh& mesh = space_.machine().mesh;
+  LocalContext context{mesh, rank_, factor_axes(rule, config.uses), {}};
+  for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+    context.output_shapes.push_back(
+        local_shape(graph.output(node, static_cast<int>(i)).meta.shape,
+                    config.outputs[i].value, mesh));
+  }
+  EmittedCall call;
+  call.form = local_form_of(registry_, graph, node, context);
+  call.random = rule.random;
+  if (!config.outputs.empty()) {
+    AxisSet split = 0;
+    for (const AxisSet axes : context.factor_axes) split |= axes;
+    call.shard_index = mesh.index_in(split, rank_);
+  }
+  return call;
+}
+
+const Layout& RankProgram::layout_of(ValueId value) const {
+  const Value& meta = space_.graph().value(value);
+  return config_of(space_.node_of(meta.producer))
+      .outputs[meta.output_index]
+      .value;
+}
+
+}  // namespace tensoropt

@@ -1,0 +1,60 @@
+// What one rank does differently from the whole model, for one strategy: the
+// reshard of every value on its way to a consumer, and the per-rank form of
+// every operator call.
+//
+//   RankProgram program(space, strategy, rank);
+//   program.operand(edge);       // reshard between producer and consumer
+//   program.call(node);          // local arguments, scale, groups
+#pragma once
+
+#include <vector>
+
+#include "reshard/encode.h"
+#include "search/space.h"
+#include "search/strategy.h"
+
+namespace tensoropt {
+
+struct EmittedReshard {
+  EncodedProgram forward;   // of the value, to the consumer
+  EncodedProgram backward;  // of the gradient, to the producer
+  Reuse reuse = Reuse::kNone;
+
+  bool is_identity() const {
+    return forward.steps.empty() && backward.steps.empty();
+  }
+};
+
+struct EmittedCall {
+  LocalForm form;
+  bool random = false;
+  // Which shard of the output this rank makes: ranks with equal numbers must
+  // draw equal random numbers.
+  int shard_index = 0;
+};
+
+class RankProgram {
+ public:
+  // Keeps a reference to `space`, which must outlive this object.
+  RankProgram(const StrategySpace& space, const Registry& registry,
+              const Strategy& strategy, int rank);
+
+  // The reshard that an edge of the space stands for.
+  EmittedReshard reshard(int edge) const;
+
+  // The call of an operator node of the graph.
+  EmittedCall call(NodeId node) const;
+
+  // The layout of an input, parameter, or operator output as it is made.
+  const Layout& layout_of(ValueId value) const;
+
+ private:
+  const SpaceConfig& config_of(int space_node) const;
+
+  const StrategySpace& space_;
+  const Registry& registry_;
+  Strategy strategy_;
+  int rank_;
+};
+
+}  // namespace tensoropt

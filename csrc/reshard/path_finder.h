@@ -1,0 +1,46 @@
+// The two ways to find shortest reshard paths; planner.h chooses and explains.
+//
+//   std::unique_ptr<PathFinder> finder = make_path_finder(costs, 4096);
+//   FoundPath path = finder->find(from, to);
+//
+// Callable from several threads at once. Layouts that do not divide the tensor
+// or have other axes throw UserError.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "reshard/move_costs.h"
+#include "reshard/step.h"
+
+namespace tensoropt {
+
+struct FoundPath {
+  Program program;
+  double time_s = 0;
+};
+
+class PathFinder {
+ public:
+  explicit PathFinder(MoveCosts costs) : costs_(std::move(costs)) {}
+  virtual ~PathFinder() = default;
+  PathFinder(const PathFinder&) = delete;
+  PathFinder& operator=(const PathFinder&) = delete;
+
+  virtual FoundPath find(const Layout& from, const Layout& to) = 0;
+
+  // True if paths may pass all layouts; time_s is then a lookup.
+  virtual bool is_exact() const = 0;
+  virtual double time_s(const Layout& from, const Layout& to) = 0;
+
+ protected:
+  void check(const Layout& layout) const;
+
+  const MoveCosts costs_;
+};
+
+// Exact if the tensor has at most `max_exact_layouts` layouts (at most 65536).
+std::unique_ptr<PathFinder> make_path_finder(MoveCosts costs,
+                                             int max_exact_layouts);
+
+}  // namespace tensoropt

@@ -1,0 +1,77 @@
+// The fastest way to change a tensor's layout (section "re-scheduling" of the
+// paper): shortest paths in the graph whose nodes are the layouts of one tensor
+// and whose edges are the moves of step.h, weighted by their times.
+//
+//   TensorResharder resharder(mesh, collectives, device, {512, 1024}, 4);
+//   double s = resharder.time_s(from, to);
+//   const TensorResharder::Path& path = resharder.plan(from, to);
+//
+// Which layouts a path may pass:
+//   exact       all layouts that divide the shape, as long as they are at most
+//               `max_exact_layouts`;
+//   restricted  beyond that, on each axis Replicate and the placements of the
+//               two ends, where neighbouring alike axes that have the same two
+//               ends move together. This loses detours over a third placement,
+//               such as slicing over the devices of a machine what crosses its
+//               network card.
+// Every pair of layouts that divide the shape is reachable in both.
+//
+// Times: collectives as the model says; where a tensor dim other than 0 is cut
+// or joined, the copy that makes the pieces contiguous; slices and masks as
+// copies. They are added in whole picoseconds, so that ties are exact; among
+// paths of equal time one with the fewest steps is taken, then the one with the
+// smallest layouts, compared from the end. All ranks therefore agree. Exact
+// searches give times in float's precision.
+//
+// Complexity, with M legal moves between S layouts: exact: O(M log S) for each
+// new `from`, then O(axes) per time and O(steps * axes) more for a new plan; 16
+// bytes per move and 6 per layout for each `from` are kept. Restricted: O(M
+// log S) for each new pair, S <= 3^axes. Threads: all const functions may be
+// called at once from several threads.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "comm/collective.h"
+#include "reshard/step.h"
+
+namespace tensoropt {
+
+class PathFinder;
+
+class TensorResharder {
+ public:
+  static constexpr int kMaxExactLayouts = 16384;
+
+  struct Path {
+    Program program;
+    double time_s = 0;
+  };
+
+  // `item_size` in bytes. Keeps references to nothing. Throws UserError for a
+  // shape with a size below 1 or more than 14 dims.
+  TensorResharder(const Mesh& mesh, const CollectiveModel& collectives,
+                  const Device& device, const Shape& shape, int item_size,
+                  int max_exact_layouts = kMaxExactLayouts);
+  TensorResharder(TensorResharder&&) noexcept;
+  TensorResharder& operator=(TensorResharder&&) noexcept;
+  ~TensorResharder();
+
+  // The path stays valid as long as this object. Throws UserError if a layout
+  // does not divide the shape or is not one of this mesh.
+  const Path& plan(const Layout& from, const Layout& to) const;
+
+  // plan(from, to).time_s, without building the program where that is cheaper.
+  double time_s(const Layout& from, const Layout& to) const;
+
+  // True if paths may pass all layouts.
+  bool is_exact() const;
+
+ private:
+  struct Cache;
+  std::unique_ptr<PathFinder> finder_;
+  std::unique_ptr<Cache> cache_;
+};
+
+}  // namespace tensoropt

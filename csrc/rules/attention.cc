@@ -1,0 +1,79 @@
+// scaled_dot_product_attention: query [..., h, l, e], key [..., g, s, e],
+// value [..., g, s, v]; with grouped queries h is a multiple of g.
+
+#include "rules/builder.h"
+#include "rules/registry.h"
+
+namespace tensoropt {
+
+namespace {
+
+// A mask broadcasts against [..., h, l, s].
+void bind_mask(RuleBuilder& rule, int mask) {
+  const auto& shape = rule.operand_shape(mask);
+  const auto& out = rule.output_shape(0);
+  const int offset =
+      static_cast<int>(out.size()) - static_cast<int>(shape.size());
+  for (int dim = 0; dim + 1 < static_cast<int>(shape.size()); ++dim) {
+    if (shape[dim] != out[offset + dim] || offset + dim < 0) continue;
+    const int factor = rule.output_factor(offset + dim);
+    if (factor != kNoFactor) rule.bind_operand(mask, dim, factor);
+  }
+}
+
+void set_costs(RuleBuilder& rule, const Graph& graph, const Node& node,
+               const std::vector<int>& factors) {
+  const auto& query = rule.operand_shape(0);
+  const double rows =
+      rule.output_elements() / static_cast<double>(query.back());
+  const double keys = static_cast<double>(
+      rule.operand_shape(1)[rule.operand_shape(1).size() - 2]);
+  const double causal = node.bool_argument("is_causal", false) ? 0.5 : 1.0;
+  const double flops =
+      4 * causal * rows * keys * static_cast<double>(query.back());
+  rule.flops(flops, 2.5 * flops);
+  if (!graph.output(node, 0).requires_grad) return;
+  for (int i = 0; i < 3; ++i) rule.save_operand(i);
+  rule.save_output(0);
+  rule.saves_extra(rows * 4, factors);  // the log-sum-exp of each row
+}
+
+// Batch dims and heads are split alike on all operands; query rows can be
+// split where no causal mask ties them to their global position.
+Rule attention_rule(const Graph& graph, const Node& node) {
+  RuleBuilder rule(graph, node);
+  const auto& query = rule.operand_shape(0);
+  const auto& key = rule.operand_shape(1);
+  const int rank = static_cast<int>(query.size());
+  std::vector<int> factors;
+  for (int dim = 0; dim < rank - 2; ++dim) {
+    const bool divides = query[dim] % key[dim] == 0;
+    const int factor =
+        rule.factor(dim == rank - 3 ? "h" : fmt::format("b{}", dim),
+                    divides ? key[dim] : 1);
+    for (int operand = 0; operand < 3; ++operand) {
+      rule.bind_operand(operand, dim, factor);
+    }
+    rule.bind_output(0, dim, factor);
+    factors.push_back(factor);
+  }
+  const bool random = node.double_argument("dropout_p", 0) > 0;
+  if (!node.bool_argument("is_causal", false)) {
+    factors.push_back(rule.factor("l", query[rank - 2]));
+    rule.bind_operand(0, rank - 2, factors.back());
+    rule.bind_output(0, rank - 2, factors.back());
+  }
+  if (node.operand_index("attn_mask") >= 0) bind_mask(rule, 3);
+  if (random) rule.random();
+  set_costs(rule, graph, node, factors);
+  return rule.take();
+}
+
+}  // namespace
+
+void register_attention(Registry& registry) {
+  registry.add("aten.scaled_dot_product_attention.default",
+               {attention_rule, {}});
+}
+
+}  // namespace tensoropt

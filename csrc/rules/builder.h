@@ -1,0 +1,69 @@
+// Writing a rule in a few lines.
+//
+//   RuleBuilder rule(graph, node);
+//   const int b = rule.factor("b", 8);
+//   rule.bind_operand(0, 0, b);   // dim 0 of operand 0 is indexed by b
+//   rule.bind_output(0, 0, b);
+//   return rule.take();
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/check.h"
+#include "rules/rule.h"
+
+namespace tensoropt {
+
+class RuleBuilder {
+ public:
+  // Starts with no factors: nothing can be split.
+  RuleBuilder(const Graph& graph, const Node& node);
+
+  int factor(std::string name, std::int64_t size,
+             FactorKind kind = FactorKind::kDefault);
+  void bind_operand(int operand, int dim, int factor);
+  void bind_output(int output, int dim, int factor);
+  // One factor per dim of output 0 ("d0", "d1", ...), bound to it and to the
+  // dims of all operands as they broadcast against it.
+  void broadcast();
+  // Binds the dims of `operand` aligned at the right with the dims of output 0
+  // to the factors these have.
+  void broadcast_operand(int operand);
+
+  void save_operand(int operand);
+  void save_output(int output) { rule_.outputs[output].saved = true; }
+  // Saves operands `a` and `b` of a product, each if the other needs it.
+  void save_product(int a, int b);
+  void additive(int operand) { rule_.operands[operand].additive = true; }
+  void linear_in(std::vector<int> operands);
+  void saves_extra(double bytes, std::vector<int> factors);
+  // FLOPs of a contraction of operands a and b: backward costs the same once
+  // more for each of the two that needs a gradient.
+  void contraction(double flops, int a, int b);
+  void flops(double forward, double backward);
+  void view() { rule_.view = true; }
+  void alias() { rule_.view = rule_.alias = true; }
+  void random() { rule_.random = true; }
+
+  const std::vector<std::int64_t>& operand_shape(int operand) const;
+  const std::vector<std::int64_t>& output_shape(int output) const;
+  bool operand_requires_grad(int operand) const;
+  int num_operands() const { return static_cast<int>(rule_.operands.size()); }
+  int num_outputs() const { return static_cast<int>(rule_.outputs.size()); }
+  double output_elements() const;
+  // The factor of a dim of output 0.
+  int output_factor(int dim) const { return rule_.outputs[0].dims[dim]; }
+
+  Rule take() { return std::move(rule_); }
+
+ private:
+  const Graph& graph_;
+  const Node& node_;
+  Rule rule_;
+};
+
+// Wraps a possibly negative dim.
+int normalize_dim(std::int64_t dim, std::size_t rank);
+
+}  // namespace tensoropt

@@ -1,0 +1,197 @@
+#include "rules/config.h"
+
+#include <algorithm>
+
+#include "common/check.h"
+
+namespace tensoropt {
+
+namespace {
+
+// Walks all assignments of one of `num_uses` choices to each axis, choices of
+// alike axes in nondecreasing order unless the space is full. `fits(choice,
+// parts)` says whether a choice can be cut into `parts` pieces.
+class AssignmentWalk {
+ public:
+  using Fits = std::function<bool(int choice, std::int64_t parts)>;
+  using Emit = std::function<void(const std::vector<int>&)>;
+
+  AssignmentWalk(const Mesh& mesh, ConfigSpace space, int num_choices,
+                 Fits fits)
+      : mesh_(mesh),
+        ordered_(space == ConfigSpace::kOrdered),
+        parts_(num_choices, 1),
+        fits_(std::move(fits)) {}
+
+  void run(const Emit& emit) { visit(emit); }
+
+ private:
+  void visit(const Emit& emit) {
+    const int axis = static_cast<int>(chosen_.size());
+    if (axis == mesh_.num_axes()) return emit(chosen_);
+    const bool tied = ordered_ && axis > 0 && mesh_.alike(axis - 1, axis);
+    const int first = tied ? chosen_.back() : 0;
+    for (int choice = first; choice < static_cast<int>(parts_.size());
+         ++choice) {
+      const std::int64_t before = parts_[choice];
+      parts_[choice] *= mesh_.size(axis);
+      if (fits_(choice, parts_[choice])) {
+        chosen_.push_back(choice);
+        visit(emit);
+        chosen_.pop_back();
+      }
+      parts_[choice] = before;
+    }
+  }
+
+  const Mesh& mesh_;
+  const bool ordered_;
+  std::vector<std::int64_t> parts_;
+  std::vector<int> chosen_;
+  Fits fits_;
+};
+
+bool is_reduction(const Rule& rule, int factor) {
+  return std::none_of(
+      rule.outputs.begin(), rule.outputs.end(), [&](const TensorRule& output) {
+        return std::find(output.dims.begin(), output.dims.end(), factor) !=
+               output.dims.end();
+      });
+}
+
+int dim_of(const TensorRule& tensor, int factor) {
+  const auto found = std::find(tensor.dims.begin(), tensor.dims.end(), factor);
+  return found == tensor.dims.end()
+             ? -1
+             : static_cast<int>(found - tensor.dims.begin());
+}
+
+void apply_factor(const Rule& rule, int axis, int factor,
+                  OpInterface& interface) {
+  const bool reduction = is_reduction(rule, factor);
+  const bool combined = rule.factors[factor].kind == FactorKind::kCombined;
+  for (std::size_t i = 0; i < rule.operands.size(); ++i) {
+    const int dim = dim_of(rule.operands[i], factor);
+    Port& port = interface.operands[i];
+    if (dim >= 0) {
+      port.value.set(axis, Placement::shard(dim));
+      port.gradient.set(axis, Placement::shard(dim));
+    } else if (reduction && rule.operands[i].additive) {
+      port.value.set(axis, Placement::partial());
+    } else {
+      port.gradient.set(axis, Placement::partial());
+    }
+  }
+  for (std::size_t i = 0; i < rule.outputs.size(); ++i) {
+    const int dim = dim_of(rule.outputs[i], factor);
+    Port& port = interface.outputs[i];
+    if (dim >= 0) {
+      port.value.set(axis, Placement::shard(dim));
+      port.gradient.set(axis, Placement::shard(dim));
+    } else if (!combined) {
+      port.value.set(axis, Placement::partial());
+    }
+  }
+}
+
+void apply_linear(const Rule& rule, int axis, int set,
+                  OpInterface& interface) {
+  const std::vector<int>& members = rule.linear_sets[set];
+  for (std::size_t i = 0; i < rule.operands.size(); ++i) {
+    const bool member = std::find(members.begin(), members.end(),
+                                  static_cast<int>(i)) != members.end();
+    Port& port = interface.operands[i];
+    (member ? port.value : port.gradient).set(axis, Placement::partial());
+  }
+  for (Port& port : interface.outputs) {
+    port.value.set(axis, Placement::partial());
+  }
+}
+
+}  // namespace
+
+std::vector<OpConfig> enumerate_configs(const Rule& rule, const Mesh& mesh,
+                                        ConfigSpace space) {
+  const int num_factors = static_cast<int>(rule.factors.size());
+  const int num_sets = static_cast<int>(rule.linear_sets.size());
+  const auto fits = [&](int choice, std::int64_t parts) {
+    return choice >= num_factors || rule.factors[choice].size % parts == 0;
+  };
+  std::vector<OpConfig> configs;
+  AssignmentWalk walk(mesh, space, num_factors + num_sets + 1, fits);
+  walk.run([&](const std::vector<int>& choices) {
+    OpConfig config;
+    for (const int choice : choices) {
+      const int set = choice - num_factors;
+      config.push_back(set < 0           ? AxisUse::factor(choice)
+                       : set == num_sets ? AxisUse::none()
+                                         : AxisUse::linear(set));
+    }
+    configs.push_back(std::move(config));
+  });
+  return configs;
+}
+
+OpInterface interface_of(const Rule& rule, const OpConfig& config) {
+  const int axes = static_cast<int>(config.size());
+  const Port replicated{Layout::replicated(axes), Layout::replicated(axes)};
+  OpInterface interface{std::vector<Port>(rule.operands.size(), replicated),
+                        std::vector<Port>(rule.outputs.size(), replicated)};
+  for (int axis = 0; axis < axes; ++axis) {
+    const AxisUse use = config[axis];
+    if (use.is_factor()) {
+      apply_factor(rule, axis, use.factor_index(), interface);
+    } else if (use.is_linear()) {
+      apply_linear(rule, axis, use.linear_set(), interface);
+    }
+  }
+  return interface;
+}
+
+std::vector<AxisSet> factor_axes(const Rule& rule, const OpConfig& config) {
+  std::vector<AxisSet> axes(rule.factors.size(), 0);
+  for (std::size_t axis = 0; axis < config.size(); ++axis) {
+    if (config[axis].is_factor()) {
+      axes[config[axis].factor_index()] |= AxisSet{1} << axis;
+    }
+  }
+  return axes;
+}
+
+std::string to_string(const Rule& rule, const OpConfig& config) {
+  std::string text;
+  for (std::size_t axis = 0; axis < config.size(); ++axis) {
+    if (axis > 0) text += ',';
+    const AxisUse use = config[axis];
+    if (use.is_factor()) {
+      text += rule.factors[use.factor_index()].name;
+    } else if (use.is_linear()) {
+      text += fmt::format("+{}", use.linear_set());
+    } else {
+      text += '-';
+    }
+  }
+  return text;
+}
+
+std::vector<Layout> enumerate_layouts(const Shape& shape, const Mesh& mesh,
+                                      ConfigSpace space) {
+  const int rank = static_cast<int>(shape.size());
+  const auto fits = [&](int choice, std::int64_t parts) {
+    return choice == rank || shape[choice] % parts == 0;
+  };
+  std::vector<Layout> layouts;
+  AssignmentWalk walk(mesh, space, rank + 1, fits);
+  walk.run([&](const std::vector<int>& choices) {
+    Layout layout = Layout::replicated(mesh.num_axes());
+    for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+      if (choices[axis] < rank) {
+        layout.set(axis, Placement::shard(choices[axis]));
+      }
+    }
+    layouts.push_back(layout);
+  });
+  return layouts;
+}
+
+}  // namespace tensoropt

@@ -1,0 +1,181 @@
+// Losses. A mean over split elements is Partial: each rank gives its share of
+// the global mean, so that the sum over ranks is the loss of one process.
+
+#include "rules/builder.h"
+#include "rules/registry.h"
+
+namespace tensoropt {
+
+namespace {
+
+constexpr std::int64_t kNone = 0;
+constexpr std::int64_t kMean = 1;
+
+// Elements whose targets are class indices: logits [n, c, ...], targets
+// [n, ...]. Factor 0 is the class, the others are the positions.
+struct ClassLoss {
+  static constexpr int kClass = 0;
+  bool index_target = true;  // else probabilities of the logits' shape
+  bool weighted = false;
+  std::int64_t reduction = kMean;
+  std::int64_t ignore_index = -100;
+  double smoothing = 0;
+
+  ClassLoss(const Graph& graph, const Node& node)
+      : index_target(!is_floating_point(graph.operand(node, 1).meta.dtype)),
+        weighted(node.operand_index("weight") >= 0),
+        reduction(node.int_argument("reduction", kMean)),
+        ignore_index(node.int_argument("ignore_index", -100)),
+        smoothing(node.double_argument("label_smoothing", 0)) {}
+
+  // A weighted mean divides by the weights of all targets.
+  bool splittable() const { return !(weighted && reduction == kMean); }
+};
+
+// Binds position dims of logits (all but the class dim) and targets.
+std::vector<int> bind_positions(RuleBuilder& rule, const ClassLoss& loss,
+                                int class_dim) {
+  std::vector<int> factors;
+  const auto& logits = rule.operand_shape(0);
+  for (int dim = 0; dim < static_cast<int>(logits.size()); ++dim) {
+    if (dim == class_dim) continue;
+    const int factor = rule.factor(fmt::format("t{}", factors.size()),
+                                   loss.splittable() ? logits[dim] : 1);
+    const int position = static_cast<int>(factors.size());
+    rule.bind_operand(0, dim, factor);
+    rule.bind_operand(1, loss.index_target ? position : dim, factor);
+    if (loss.reduction == kNone) rule.bind_output(0, position, factor);
+    factors.push_back(factor);
+  }
+  return factors;
+}
+
+// The class dim of 2-D logits can be split where the per-rank form combines
+// maxima and sums over the ranks that hold a row.
+Rule class_loss_rule(const Graph& graph, const Node& node,
+                     bool vocabulary_parallel) {
+  RuleBuilder rule(graph, node);
+  const ClassLoss loss(graph, node);
+  const auto& logits = rule.operand_shape(0);
+  const int class_dim = logits.size() > 1 ? 1 : 0;
+  const bool split_classes = vocabulary_parallel && logits.size() == 2 &&
+                             loss.index_target && !loss.weighted &&
+                             loss.reduction != kNone && loss.smoothing == 0;
+  const int classes =
+      rule.factor("c", split_classes ? logits[class_dim] : 1,
+                  FactorKind::kCombined);
+  if (split_classes) rule.bind_operand(0, class_dim, classes);
+  std::vector<int> factors = bind_positions(rule, loss, class_dim);
+  const double elements =
+      static_cast<double>(graph.operand(node, 0).meta.num_elements());
+  rule.save_operand(1);
+  factors.push_back(classes);
+  if (vocabulary_parallel && graph.output(node, 0).requires_grad) {
+    rule.saves_extra(graph.operand(node, 0).meta.num_bytes(), factors);
+  }
+  rule.flops(6 * elements, 3 * elements);
+  return rule.take();
+}
+
+Rule cross_entropy_rule(const Graph& graph, const Node& node) {
+  return class_loss_rule(graph, node, true);
+}
+
+Rule nll_rule(const Graph& graph, const Node& node) {
+  return class_loss_rule(graph, node, false);
+}
+
+// The axes that split positions.
+AxisSet position_axes(const LocalContext& context) {
+  AxisSet axes = 0;
+  for (std::size_t f = 1; f < context.factor_axes.size(); ++f) {
+    axes |= context.factor_axes[f];
+  }
+  return axes;
+}
+
+LocalForm cross_entropy_local(const Graph& graph, const Node& node,
+                              const LocalContext& context) {
+  const ClassLoss loss(graph, node);
+  const AxisSet classes = context.factor_axes[ClassLoss::kClass];
+  const AxisSet positions = position_axes(context);
+  LocalForm form;
+  if (classes != 0) {
+    const auto& logits = graph.operand(node, 0).meta.shape;
+    const std::int64_t local = logits[1] / context.parts(ClassLoss::kClass);
+    form.target = "tensoropt.cross_entropy_vocab.default";
+    form.extra = {loss.reduction, loss.ignore_index,
+                  local * context.part(ClassLoss::kClass)};
+    form.groups = {classes, loss.reduction == kMean ? positions : 0};
+  } else if (positions != 0 && loss.reduction == kMean) {
+    if (!loss.index_target) {
+      form.scale = 1.0 / context.mesh.size_of(positions);
+      return form;
+    }
+    form.target = "tensoropt.cross_entropy_sharded.default";
+    form.extra = {loss.reduction, loss.ignore_index, loss.smoothing};
+    form.groups = {positions};
+  }
+  return form;
+}
+
+LocalForm nll_local(const Graph& graph, const Node& node,
+                    const LocalContext& context) {
+  const ClassLoss loss(graph, node);
+  const AxisSet positions = position_axes(context);
+  LocalForm form;
+  if (positions == 0 || loss.reduction != kMean) return form;
+  form.target = "tensoropt.nll_loss_sharded.default";
+  form.extra = {loss.ignore_index};
+  form.groups = {positions};
+  return form;
+}
+
+// Both operands have the same shape.
+Rule pointwise_loss_rule(const Graph& graph, const Node& node) {
+  RuleBuilder rule(graph, node);
+  const auto& shape = rule.operand_shape(0);
+  const bool none = node.int_argument("reduction", kMean) == kNone;
+  for (int dim = 0; dim < static_cast<int>(shape.size()); ++dim) {
+    const int factor = rule.factor(fmt::format("d{}", dim), shape[dim]);
+    for (int i = 0; i < rule.num_operands(); ++i) {
+      if (rule.operand_shape(i) == shape) rule.bind_operand(i, dim, factor);
+    }
+    if (none) rule.bind_output(0, dim, factor);
+  }
+  rule.save_operand(0);
+  rule.save_operand(1);
+  const double elements =
+      static_cast<double>(graph.operand(node, 0).meta.num_elements());
+  rule.flops(3 * elements, 3 * elements);
+  return rule.take();
+}
+
+LocalForm pointwise_loss_local(const Graph&, const Node& node,
+                               const LocalContext& context) {
+  LocalForm form;
+  if (node.int_argument("reduction", kMean) == kMean) {
+    for (const AxisSet axes : context.factor_axes) {
+      form.scale /= context.mesh.size_of(axes);
+    }
+  }
+  return form;
+}
+
+}  // namespace
+
+void register_losses(Registry& registry) {
+  registry.add("aten.cross_entropy_loss.default",
+               {cross_entropy_rule, cross_entropy_local});
+  for (const char* target :
+       {"aten.nll_loss_nd.default", "aten.nll_loss.default"}) {
+    registry.add(target, {nll_rule, nll_local});
+  }
+  for (const char* target :
+       {"aten.mse_loss.default", "aten.l1_loss.default",
+        "aten.smooth_l1_loss.default", "aten.huber_loss.default"}) {
+    registry.add(target, {pointwise_loss_rule, pointwise_loss_local});
+  }
+}
+
+}  // namespace tensoropt

@@ -1,0 +1,115 @@
+// Contractions: linear, mm, bmm, matmul, addmm, baddbmm.
+
+#include "rules/builder.h"
+#include "rules/registry.h"
+
+namespace tensoropt {
+
+namespace {
+
+// [..., k] x [n, k] (+ [n]) -> [..., n]
+Rule linear_rule(const Graph& graph, const Node& node) {
+  RuleBuilder rule(graph, node);
+  const auto& input = rule.operand_shape(0);
+  const auto& weight = rule.operand_shape(1);
+  const int last = static_cast<int>(input.size()) - 1;
+  for (int dim = 0; dim < last; ++dim) {
+    const int batch = rule.factor(fmt::format("b{}", dim), input[dim]);
+    rule.bind_operand(0, dim, batch);
+    rule.bind_output(0, dim, batch);
+  }
+  const int n = rule.factor("n", weight[0]);
+  const int k = rule.factor("k", weight[1]);
+  rule.bind_operand(0, last, k);
+  rule.bind_operand(1, 0, n);
+  rule.bind_operand(1, 1, k);
+  rule.bind_output(0, last, n);
+  if (rule.num_operands() > 2) {
+    rule.bind_operand(2, 0, n);
+    rule.additive(2);
+  }
+  rule.save_product(0, 1);
+  rule.contraction(2 * rule.output_elements() * static_cast<double>(weight[1]),
+                   0, 1);
+  return rule.take();
+}
+
+// Binds the batch dims of a product: those left of the matrix dims, aligned at
+// the right as they broadcast.
+void bind_batch(RuleBuilder& rule, int a, int b, int num_batch) {
+  const auto& out = rule.output_shape(0);
+  for (int dim = 0; dim < num_batch; ++dim) {
+    const int factor = rule.factor(fmt::format("b{}", dim), out[dim]);
+    rule.bind_output(0, dim, factor);
+    for (const int operand : {a, b}) {
+      const auto& shape = rule.operand_shape(operand);
+      const int own = dim - num_batch + static_cast<int>(shape.size()) - 2;
+      if (own >= 0 && shape[own] == out[dim]) {
+        rule.bind_operand(operand, own, factor);
+      }
+    }
+  }
+}
+
+// Product of operands a [..., m, k] and b [..., k, n]; vectors lack m or n.
+void bind_product(RuleBuilder& rule, int a, int b) {
+  const auto& left = rule.operand_shape(a);
+  const auto& right = rule.operand_shape(b);
+  const int left_rank = static_cast<int>(left.size());
+  const int right_rank = static_cast<int>(right.size());
+  int out_dim = static_cast<int>(rule.output_shape(0).size());
+  int n = kNoFactor;
+  int m = kNoFactor;
+  if (right_rank > 1) --out_dim;
+  const int n_dim = out_dim;
+  if (left_rank > 1) --out_dim;
+  const int m_dim = out_dim;
+  if (left_rank > 1 && right_rank > 1) bind_batch(rule, a, b, m_dim);
+  if (left_rank > 1) {
+    m = rule.factor("m", left[left_rank - 2]);
+    rule.bind_operand(a, left_rank - 2, m);
+    rule.bind_output(0, m_dim, m);
+  }
+  if (right_rank > 1) {
+    n = rule.factor("n", right[right_rank - 1]);
+    rule.bind_operand(b, right_rank - 1, n);
+    rule.bind_output(0, n_dim, n);
+  }
+  const std::int64_t depth = left[left_rank - 1];
+  const int k = rule.factor("k", depth);
+  rule.bind_operand(a, left_rank - 1, k);
+  rule.bind_operand(b, right_rank > 1 ? right_rank - 2 : 0, k);
+  rule.save_product(a, b);
+  rule.contraction(2 * rule.output_elements() * static_cast<double>(depth), a,
+                   b);
+}
+
+Rule product_rule(const Graph& graph, const Node& node) {
+  RuleBuilder rule(graph, node);
+  bind_product(rule, 0, 1);
+  return rule.take();
+}
+
+// bias + a x b, the bias broadcast against the product.
+Rule biased_product_rule(const Graph& graph, const Node& node) {
+  RuleBuilder rule(graph, node);
+  bind_product(rule, 1, 2);
+  rule.broadcast_operand(0);
+  rule.additive(0);
+  return rule.take();
+}
+
+}  // namespace
+
+void register_matmul(Registry& registry) {
+  registry.add("aten.linear.default", {linear_rule, {}});
+  for (const char* target :
+       {"aten.mm.default", "aten.bmm.default", "aten.matmul.default"}) {
+    registry.add(target, {product_rule, {}});
+  }
+  for (const char* target : {"aten.addmm.default", "aten.baddbmm.default"}) {
+    registry.add(target, {biased_product_rule, {}});
+  }
+}
+
+}  // namespace tensoropt

@@ -1,0 +1,99 @@
+#include "rules/registry.h"
+
+#include <algorithm>
+
+#include "rules/builder.h"
+
+namespace tensoropt {
+
+void Registry::add(std::string target, OpDefinition definition) {
+  const bool added =
+      definitions_.emplace(target, std::move(definition)).second;
+  TO_ASSERT(added, "operator '{}' is registered twice", target);
+}
+
+const OpDefinition* Registry::find(const std::string& target) const {
+  const auto found = definitions_.find(target);
+  return found == definitions_.end() ? nullptr : &found->second;
+}
+
+std::vector<std::string> Registry::targets() const {
+  std::vector<std::string> targets;
+  for (const auto& [target, definition] : definitions_) {
+    targets.push_back(target);
+  }
+  std::sort(targets.begin(), targets.end());
+  return targets;
+}
+
+const Registry& builtin_registry() {
+  static const Registry registry = [] {
+    Registry table;
+    register_attention(table);
+    register_constants(table);
+    register_elementwise(table);
+    register_embedding(table);
+    register_losses(table);
+    register_matmul(table);
+    register_normalization(table);
+    register_reductions(table);
+    register_rearrange(table);
+    register_views(table);
+    return table;
+  }();
+  return registry;
+}
+
+namespace {
+
+void check_dims(const Rule& rule, const TensorRule& tensor,
+                const std::vector<std::int64_t>& shape, const Node& node) {
+  TO_ASSERT(tensor.dims.size() == shape.size(), "rule of '{}' has wrong rank",
+            node.name);
+  for (std::size_t dim = 0; dim < shape.size(); ++dim) {
+    const int factor = tensor.dims[dim];
+    if (factor == kNoFactor) continue;
+    TO_ASSERT(factor < static_cast<int>(rule.factors.size()) &&
+                  shape[dim] % rule.factors[factor].size == 0,
+              "rule of '{}': factor {} does not fit dim {} of size {}",
+              node.name, factor, dim, shape[dim]);
+  }
+}
+
+// Replicated operators may save anything; assume operands and outputs.
+Rule replicated_rule(const Graph& graph, const Node& node) {
+  RuleBuilder rule(graph, node);
+  double elements = 0;
+  for (int i = 0; i < rule.num_operands(); ++i) {
+    if (rule.operand_requires_grad(i)) rule.save_operand(i);
+    elements += static_cast<double>(graph.operand(node, i).meta.num_elements());
+  }
+  rule.flops(elements, 2 * elements);
+  return rule.take();
+}
+
+}  // namespace
+
+Rule rule_of(const Registry& registry, const Graph& graph, const Node& node) {
+  const OpDefinition* definition = registry.find(node.target);
+  const Rule rule = definition ? definition->rule(graph, node)
+                               : replicated_rule(graph, node);
+  for (std::size_t i = 0; i < node.operands.size(); ++i) {
+    check_dims(rule, rule.operands[i],
+               graph.operand(node, static_cast<int>(i)).meta.shape, node);
+  }
+  for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+    check_dims(rule, rule.outputs[i],
+               graph.output(node, static_cast<int>(i)).meta.shape, node);
+  }
+  return rule;
+}
+
+LocalForm local_form_of(const Registry& registry, const Graph& graph,
+                        const Node& node, const LocalContext& context) {
+  const OpDefinition* definition = registry.find(node.target);
+  if (!definition || !definition->local) return {};
+  return definition->local(graph, node, context);
+}
+
+}  // namespace tensoropt

@@ -1,0 +1,106 @@
+// What the planner knows about an operator, as data. Passes over rules know no
+// operator names.
+//
+// A rule is like an einsum: each dim of each operand and output is an index
+// (rule factor) or cannot be split. For linear, [b,k] x [n,k] -> [b,n]:
+//
+//   factors   b, n, k (k is a reduction: no output has it)
+//   operands  {b,k} {n,k}, and a bias {n} that is additive
+//   outputs   {b,n}
+//
+// Everything else about a split operator follows (see interface.h): where an
+// operand lacks a split factor its gradient is Partial, where the output lacks
+// it the output is Partial.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+#include "sharding/layout.h"
+
+namespace tensoropt {
+
+// A factor that no output has is summed over: splitting it leaves Partial
+// outputs, unless the per-rank form combines the parts itself (kCombined):
+// then every rank has the full output.
+enum class FactorKind { kDefault, kCombined };
+
+struct Factor {
+  std::string name;
+  std::int64_t size = 1;
+  FactorKind kind = FactorKind::kDefault;
+};
+
+constexpr int kNoFactor = -1;
+
+struct TensorRule {
+  std::vector<int> dims;   // the factor of each dim, or kNoFactor
+  bool saved = false;      // autograd keeps it for backward
+  bool additive = false;   // operand added to a sum over reduction factors:
+                           // it must be Partial where such a factor is split
+};
+
+// Bytes that autograd keeps beyond operands and outputs (a mask, statistics,
+// log-probabilities); splitting one of the factors divides them.
+struct ExtraSaved {
+  double bytes = 0;
+  std::vector<int> factors;
+};
+
+struct Rule {
+  std::vector<Factor> factors;
+  std::vector<TensorRule> operands;
+  std::vector<TensorRule> outputs;
+  // Sets of operands in which the operator is jointly linear: if all operands
+  // of one set are Partial (and the others are not), so is the output.
+  std::vector<std::vector<int>> linear_sets;
+  double forward_flops = 0;   // of the whole operator
+  double backward_flops = 0;  // likewise, for the gradients that are needed
+  std::vector<ExtraSaved> extra_saved;
+  bool view = false;    // no kernel runs; outputs are views of operand 0
+  bool alias = false;   // a view of all of operand 0: the same bytes
+  bool random = false;  // draws random numbers
+};
+
+// How many ways each thing of an operator is split on one rank; what local
+// forms are computed from.
+struct LocalContext {
+  const Mesh& mesh;
+  int rank = 0;
+  // Per factor: the axes that split it.
+  std::vector<AxisSet> factor_axes;
+  // Local shapes of the outputs.
+  std::vector<Shape> output_shapes;
+
+  int parts(int factor) const { return mesh.size_of(factor_axes[factor]); }
+  int part(int factor) const {
+    return mesh.index_in(factor_axes[factor], rank);
+  }
+};
+
+// How the call on one rank differs from the call of the whole operator.
+struct LocalForm {
+  std::string target;                    // replaces the target if not empty
+  std::vector<NamedArgument> arguments;  // replace literals of these names
+  // For targets of ours: literals and process groups appended to the tensor
+  // operands, in order.
+  std::vector<Literal> extra;
+  std::vector<AxisSet> groups;
+  double scale = 1.0;  // the result is multiplied by this
+};
+
+using RuleFunction = std::function<Rule(const Graph&, const Node&)>;
+using LocalFunction =
+    std::function<LocalForm(const Graph&, const Node&, const LocalContext&)>;
+
+// One operator family: the target it is for, its rule, and its per-rank form
+// (empty if the call is the same on shards).
+struct OpDefinition {
+  RuleFunction rule;
+  LocalFunction local;
+};
+
+}  // namespace tensoropt

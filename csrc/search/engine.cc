@@ -1,0 +1,158 @@
+#include "search/engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <utility>
+
+#include "common/check.h"
+#include "common/parallel.h"
+#include "search/solution.h"
+
+namespace tensoropt {
+
+namespace {
+
+// An error so large that only the two ends of every frontier survive.
+constexpr double kEndsOnly = 1e200;
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  const std::chrono::duration<double> passed =
+      std::chrono::steady_clock::now() - start;
+  return passed.count();
+}
+
+void validate(const SearchOptions& options) {
+  TO_CHECK(options.epsilon >= 0 && std::isfinite(options.epsilon),
+           "epsilon must be 0 (exact) or a positive number, got {}",
+           options.epsilon);
+  TO_CHECK(options.memory_limit >= 0,
+           "memory_limit must not be negative, got {}", options.memory_limit);
+  TO_CHECK(options.max_conditioning_work >= 0,
+           "max_conditioning_work must not be negative, got {}",
+           options.max_conditioning_work);
+}
+
+}  // namespace
+
+// Builds a result from one exact solution or several heuristic ones.
+class Search {
+ public:
+  Search(const Problem& problem, const SearchOptions& options)
+      : problem_(problem),
+        options_(options),
+        schedule_options_{options.algorithm, options.order_seed} {}
+
+  SearchResult run() {
+    auto start = std::chrono::steady_clock::now();
+    const std::vector<std::shared_ptr<Solution>> planned = plan();
+    result_.stats_.plan_seconds = seconds_since(start);
+    start = std::chrono::steady_clock::now();
+    for (const auto& solution : planned) {
+      solution->solve({options_.epsilon, options_.memory_limit,
+                       resolve_num_threads(options_.num_threads)});
+      note(*solution);
+      result_.solutions_.push_back(solution);
+    }
+    unite();
+    if (result_.points_.empty()) find_least_memory();
+    result_.stats_.solve_seconds = seconds_since(start);
+    return std::move(result_);
+  }
+
+ private:
+  std::vector<std::shared_ptr<Solution>> plan() {
+    auto exact = std::make_shared<Solution>(problem_, std::vector<int>{},
+                                            schedule_options_);
+    if (exact->schedule().conditioning_work <=
+        options_.max_conditioning_work) {
+      return {exact};
+    }
+    result_.heuristics_ = options_.heuristics;
+    if (result_.heuristics_.empty()) {
+      result_.heuristics_ = {Heuristic::kLeastMemory, Heuristic::kLeastTime,
+                             Heuristic::kBalanced};
+    }
+    std::vector<std::shared_ptr<Solution>> solutions;
+    for (const Heuristic heuristic : result_.heuristics_) {
+      const std::vector<int> fixed =
+          fix_hubs(problem_, heuristic, schedule_options_,
+                   options_.max_conditioning_work);
+      result_.stats_.heuristic_eliminations += static_cast<int>(
+          std::count_if(fixed.begin(), fixed.end(), [](int c) { return c >= 0; }));
+      solutions.push_back(
+          std::make_shared<Solution>(problem_, fixed, schedule_options_));
+    }
+    return solutions;
+  }
+
+  void note(const Solution& solution) {
+    const Schedule& schedule = solution.schedule();
+    SearchStats& stats = result_.stats_;
+    stats.branch_eliminations += schedule.num_branch;
+    stats.node_eliminations += schedule.num_node;
+    stats.conditioned_eliminations += schedule.num_conditioning;
+    int products = 0;
+    for (const Term& term : schedule.terms) products += term.left >= 0;
+    stats.products_computed += solution.num_products();
+    stats.products_reused += products - solution.num_products();
+    stats.pairs += solution.stats().pairs;
+    stats.pairs_pruned += solution.stats().pairs_pruned;
+    stats.largest_frontier = std::max(stats.largest_frontier,
+                                      solution.stats().largest_frontier);
+    result_.epsilon_ = result_.exact()
+                           ? solution.error()
+                           : std::numeric_limits<double>::infinity();
+  }
+
+  // The points of all solutions that no other one dominates.
+  void unite() {
+    FrontierBuilder builder(/*delta=*/0, options_.memory_limit);
+    for (std::size_t s = 0; s < result_.solutions_.size(); ++s) {
+      const FrontierView points = result_.solutions_[s]->points();
+      for (std::size_t i = 0; i < points.size(); ++i) {
+        builder.add(points.point(i), static_cast<std::uint32_t>(s),
+                    static_cast<std::uint32_t>(i));
+      }
+    }
+    Frontier frontier;
+    builder.move_to(frontier);
+    for (std::size_t i = 0; i < frontier.size(); ++i) {
+      result_.points_.push_back({frontier.memory[i], frontier.time[i]});
+      result_.origins_.push_back({static_cast<int>(frontier.left[i]),
+                                  static_cast<int>(frontier.right[i])});
+    }
+    if (frontier.size() > 0) result_.min_memory_ = frontier.memory.front();
+  }
+
+  void find_least_memory() {
+    result_.min_memory_ = std::numeric_limits<double>::infinity();
+    for (const auto& solution : plan()) {
+      solution->solve({kEndsOnly, std::numeric_limits<double>::infinity(),
+                       resolve_num_threads(options_.num_threads)});
+      result_.min_memory_ =
+          std::min(result_.min_memory_, solution->points().memory.front());
+    }
+  }
+
+  const Problem& problem_;
+  const SearchOptions& options_;
+  const ScheduleOptions schedule_options_;
+  SearchResult result_;
+};
+
+Strategy SearchResult::unroll(int point) const {
+  TO_CHECK(0 <= point && point < static_cast<int>(points_.size()),
+           "point {} of a frontier of {}", point, points_.size());
+  const Origin& origin = origins_[point];
+  return solutions_[origin.solution]->unroll(origin.point);
+}
+
+SearchResult search(const Problem& problem, const SearchOptions& options) {
+  validate(problem);
+  validate(options);
+  TO_CHECK(!problem.nodes.empty(), "the problem has no node");
+  return Search(problem, options).run();
+}
+
+}  // namespace tensoropt

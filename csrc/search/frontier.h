@@ -1,0 +1,101 @@
+// Cost frontiers: sets of (memory, time) points none of which is beaten in
+// both, sorted by memory ascending, so that time strictly descends.
+//
+//   FrontierBuilder builder(/*delta=*/0);
+//   builder.add_product(left.view(), right.view());
+//   Frontier frontier;
+//   builder.move_to(frontier);
+//
+// A point remembers the two points it was made of (`left`, `right`: positions
+// in the tables they came from), from which a strategy is unrolled.
+//
+// Ties: of points with equal costs the first one added stays.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+namespace tensoropt {
+
+struct Point {
+  double memory = 0;
+  double time = 0;
+  friend bool operator==(const Point&, const Point&) = default;
+};
+
+// `a` is at least as good as `b` in both costs.
+inline bool dominates(Point a, Point b) {
+  return a.memory <= b.memory && a.time <= b.time;
+}
+
+// A frontier stored elsewhere. `first` is the position of its first point in
+// the table that it belongs to; back-pointers count from there.
+struct FrontierView {
+  std::span<const double> memory;
+  std::span<const double> time;
+  std::uint32_t first = 0;
+
+  std::size_t size() const { return memory.size(); }
+  Point point(std::size_t i) const { return {memory[i], time[i]}; }
+  // The least memory with the least time: no point is better in any cost.
+  Point ideal() const { return {memory.front(), time.back()}; }
+};
+
+// Structure-of-arrays storage of one or of many frontiers, one after another.
+struct Frontier {
+  std::vector<double> memory;
+  std::vector<double> time;
+  std::vector<std::uint32_t> left;
+  std::vector<std::uint32_t> right;
+
+  std::size_t size() const { return memory.size(); }
+  void push_back(Point point, std::uint32_t from_left,
+                 std::uint32_t from_right);
+  void append(const Frontier& other);
+  FrontierView view() const { return view(0, size()); }
+  FrontierView view(std::size_t first, std::size_t last) const;
+};
+
+// Marks the points of a frontier to keep so that every point f has a kept one
+// k with k.memory <= (1 + delta) f.memory and k.time <= (1 + delta) f.time.
+// The first and the last point are always kept; delta = 0 keeps all. The set
+// is the least one that a single pass can find. O(size).
+std::vector<bool> thin(FrontierView frontier, double delta);
+
+// Collects candidate points and keeps those that no other one dominates.
+class FrontierBuilder {
+ public:
+  // Points above `memory_limit` are refused. `delta` is the relative error
+  // that move_to() may make by thinning.
+  explicit FrontierBuilder(
+      double delta,
+      double memory_limit = std::numeric_limits<double>::infinity())
+      : delta_(delta), memory_limit_(memory_limit) {}
+
+  std::size_t size() const { return memory_.size(); }
+
+  // A kept point is as good as `point`, or the limit refuses it. O(log size).
+  bool refuses(Point point) const;
+
+  void add(Point point, std::uint32_t left, std::uint32_t right);
+  // Adds all sums of a point of `left` and a point of `right`.
+  void add_product(const FrontierView& left, const FrontierView& right);
+
+  // Thins what was collected, appends it to `out` and starts afresh. Returns
+  // whether thinning dropped a point.
+  bool move_to(Frontier& out);
+
+ private:
+  std::size_t first_not_below(double memory) const;
+
+  double delta_;
+  double memory_limit_;
+  std::vector<double> memory_;
+  std::vector<double> time_;
+  std::vector<std::uint32_t> left_;
+  std::vector<std::uint32_t> right_;
+};
+
+}  // namespace tensoropt

@@ -1,0 +1,115 @@
+#include "search/heuristic.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "common/check.h"
+#include "search/domains.h"
+#include "search/expression.h"
+#include "search/frontier.h"
+
+namespace tensoropt {
+
+namespace {
+
+// Least memory and least time, not necessarily of the same choice.
+void lower(Point& best, std::span<const Choice> choices) {
+  for (const Choice& choice : choices) {
+    best.memory = std::min(best.memory, choice.memory);
+    best.time = std::min(best.time, choice.time);
+  }
+}
+
+constexpr Point kWorst{std::numeric_limits<double>::infinity(),
+                       std::numeric_limits<double>::infinity()};
+
+// A lower bound for what `config` of `node` costs at the node and its edges.
+Point bound(const Problem& problem, const Domains& domains, int node,
+            int config) {
+  Point total = kWorst;
+  lower(total, problem.nodes[node]->choices(config));
+  for (const Problem::Edge& edge : problem.edges) {
+    if (edge.source != node && edge.target != node) continue;
+    const bool is_source = edge.source == node;
+    const int other = is_source ? edge.target : edge.source;
+    Point best = kWorst;
+    for (const int c : domains.configs_of(domains.id(other))) {
+      lower(best, is_source ? edge.table->choices(config, c)
+                            : edge.table->choices(c, config));
+    }
+    total.memory += best.memory;
+    total.time += best.time;
+  }
+  return total;
+}
+
+double score(Heuristic heuristic, Point cost, Point least) {
+  const double memory = cost.memory / std::max(least.memory, 1e-300);
+  const double time = cost.time / std::max(least.time, 1e-300);
+  constexpr double kTieBreak = 1e-6;
+  switch (heuristic) {
+    case Heuristic::kLeastMemory:
+      return memory + kTieBreak * time;
+    case Heuristic::kLeastTime:
+      return time + kTieBreak * memory;
+    case Heuristic::kBalanced:
+      return std::max(memory, 1.0) * std::max(time, 1.0);
+  }
+  TO_ASSERT(false, "heuristic {}", static_cast<int>(heuristic));
+}
+
+int best_config(const Problem& problem, const Domains& domains, int node,
+                Heuristic heuristic) {
+  const std::vector<int>& configs = domains.configs_of(domains.id(node));
+  std::vector<Point> costs;
+  Point least = kWorst;
+  for (const int c : configs) {
+    costs.push_back(bound(problem, domains, node, c));
+    least.memory = std::min(least.memory, costs.back().memory);
+    least.time = std::min(least.time, costs.back().time);
+  }
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < costs.size(); ++i) {
+    if (score(heuristic, costs[i], least) <
+        score(heuristic, costs[best], least)) {
+      best = i;
+    }
+  }
+  return configs[best];
+}
+
+// The free node with the most free neighbours, then the first.
+int largest_hub(const Problem& problem, const Domains& domains) {
+  std::vector<std::set<int>> near(problem.nodes.size());
+  for (const Problem::Edge& edge : problem.edges) {
+    if (domains.size(edge.source) == 1 || domains.size(edge.target) == 1) {
+      continue;
+    }
+    near[edge.source].insert(edge.target);
+    near[edge.target].insert(edge.source);
+  }
+  const auto most =
+      std::max_element(near.begin(), near.end(), [](const auto& a, const auto& b) {
+        return a.size() < b.size();
+      });
+  return static_cast<int>(most - near.begin());
+}
+
+}  // namespace
+
+std::vector<int> fix_hubs(const Problem& problem, Heuristic heuristic,
+                          const ScheduleOptions& options,
+                          double max_conditioning_work) {
+  std::vector<int> fixed(problem.nodes.size(), -1);
+  while (true) {
+    const Domains domains(problem, fixed);
+    ExpressionPool pool(domains);
+    const Schedule schedule = make_schedule(problem, options, pool);
+    if (schedule.conditioning_work <= max_conditioning_work) return fixed;
+    const int hub = largest_hub(problem, domains);
+    fixed[hub] = best_config(problem, domains, hub, heuristic);
+  }
+}
+
+}  // namespace tensoropt

@@ -1,0 +1,202 @@
+#include "search/product.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "common/check.h"
+#include "common/parallel.h"
+
+namespace tensoropt {
+
+namespace {
+
+bool contains(const std::vector<int>& values, int value) {
+  return std::find(values.begin(), values.end(), value) != values.end();
+}
+
+// Axes of `mine` whose label fulfils the predicate, by ascending label.
+template <typename Predicate>
+std::vector<int> axes_where(const std::vector<int>& mine, Predicate&& wanted) {
+  std::vector<int> axes;
+  for (int i = 0; i < static_cast<int>(mine.size()); ++i) {
+    if (wanted(mine[i])) axes.push_back(i);
+  }
+  std::sort(axes.begin(), axes.end(),
+            [&](int a, int b) { return mine[a] < mine[b]; });
+  return axes;
+}
+
+// Labels are numbered shared, left only, right only, summed out, so that the
+// result of matrix products is in row-major order already.
+Arrangement arrangement_of(const std::vector<int>& mine,
+                           const std::vector<int>& other, int num_outputs) {
+  return {
+      .batch = axes_where(mine,
+                          [&](int label) {
+                            return label < num_outputs && contains(other, label);
+                          }),
+      .row = axes_where(mine,
+                        [&](int label) {
+                          return label < num_outputs && !contains(other, label);
+                        }),
+      .column = axes_where(mine, [&](int l) { return l >= num_outputs; }),
+  };
+}
+
+struct Pair {
+  double score;
+  const Matrix::Entry* left;
+  const Matrix::Entry* right;
+  Point ideal;
+};
+
+// One row of the result.
+struct RowResult {
+  std::vector<std::uint32_t> cells;
+  std::vector<std::uint32_t> counts;
+  Frontier points;
+  ProductStats stats;
+};
+
+class RowProduct {
+ public:
+  RowProduct(const Table& left, const Table& right,
+             const ProductOptions& options)
+      : left_(left),
+        right_(right),
+        builder_(options.delta, options.memory_limit) {}
+
+  RowResult run(std::span<const Matrix::Entry> left_row, const Matrix& right,
+                int batch, std::uint32_t first_cell) {
+    result_ = {};
+    for (int c = 0; c < right.rows; ++c) {
+      collect(left_row, right.row(batch * right.rows + c));
+      if (!pairs_.empty()) compute_cell(first_cell + c);
+    }
+    return std::move(result_);
+  }
+
+ private:
+  // The pairs of entries in the same column.
+  void collect(std::span<const Matrix::Entry> left,
+               std::span<const Matrix::Entry> right) {
+    pairs_.clear();
+    std::size_t j = 0;
+    for (const Matrix::Entry& l : left) {
+      while (j < right.size() && right[j].column < l.column) ++j;
+      if (j == right.size()) return;
+      if (right[j].column != l.column) continue;
+      const Point ideal{l.ideal.memory + right[j].ideal.memory,
+                        l.ideal.time + right[j].ideal.time};
+      pairs_.push_back({0, &l, &right[j], ideal});
+    }
+  }
+
+  // Best first, both costs measured by the least of their kind.
+  void order() {
+    Point least = pairs_.front().ideal;
+    for (const Pair& pair : pairs_) {
+      least.memory = std::min(least.memory, pair.ideal.memory);
+      least.time = std::min(least.time, pair.ideal.time);
+    }
+    const double per_byte = least.memory > 0 ? 1 / least.memory : 1;
+    const double per_second = least.time > 0 ? 1 / least.time : 1;
+    for (Pair& pair : pairs_) {
+      pair.score =
+          pair.ideal.memory * per_byte + pair.ideal.time * per_second;
+    }
+    std::stable_sort(
+        pairs_.begin(), pairs_.end(),
+        [](const Pair& a, const Pair& b) { return a.score < b.score; });
+  }
+
+  void compute_cell(std::uint32_t cell) {
+    if (pairs_.size() > 1) order();
+    for (const Pair& pair : pairs_) {
+      ++result_.stats.pairs;
+      if (builder_.refuses(pair.ideal)) {
+        ++result_.stats.pairs_pruned;
+        continue;
+      }
+      builder_.add_product(left_.points.view(pair.left->first, pair.left->last),
+                           right_.points.view(pair.right->first,
+                                              pair.right->last));
+    }
+    const std::size_t before = result_.points.size();
+    if (builder_.move_to(result_.points)) result_.stats.thinned = true;
+    const std::size_t count = result_.points.size() - before;
+    if (count == 0) return;
+    result_.cells.push_back(cell);
+    result_.counts.push_back(static_cast<std::uint32_t>(count));
+    result_.stats.largest_frontier = std::max(
+        result_.stats.largest_frontier, static_cast<std::int64_t>(count));
+  }
+
+  const Table& left_;
+  const Table& right_;
+  FrontierBuilder builder_;
+  std::vector<Pair> pairs_;
+  RowResult result_;
+};
+
+void append_row(RowResult row, Table& table, ProductStats& stats) {
+  table.cells.insert(table.cells.end(), row.cells.begin(), row.cells.end());
+  for (const std::uint32_t count : row.counts) {
+    table.first.push_back(table.first.back() + count);
+  }
+  table.points.append(row.points);
+  stats.add(row.stats);
+}
+
+std::vector<int> output_dims(const Table& left, const Table& right,
+                             const ProductLabels& labels) {
+  std::vector<int> dims(labels.num_outputs);
+  for (std::size_t i = 0; i < labels.left.size(); ++i) {
+    if (labels.left[i] < labels.num_outputs) {
+      dims[labels.left[i]] = left.dims[i];
+    }
+  }
+  for (std::size_t i = 0; i < labels.right.size(); ++i) {
+    if (labels.right[i] < labels.num_outputs) {
+      dims[labels.right[i]] = right.dims[i];
+    }
+  }
+  return dims;
+}
+
+}  // namespace
+
+void ProductStats::add(const ProductStats& other) {
+  pairs += other.pairs;
+  pairs_pruned += other.pairs_pruned;
+  largest_frontier = std::max(largest_frontier, other.largest_frontier);
+  thinned = thinned || other.thinned;
+}
+
+Table multiply(const Table& left, const Table& right,
+               const ProductLabels& labels, const ProductOptions& options,
+               ProductStats& stats) {
+  const Matrix l = arrange(
+      left, arrangement_of(labels.left, labels.right, labels.num_outputs));
+  const Matrix r = arrange(
+      right, arrangement_of(labels.right, labels.left, labels.num_outputs));
+  TO_ASSERT(l.batches == r.batches && l.columns == r.columns,
+            "{} x {} against {} x {}", l.batches, l.columns, r.batches,
+            r.columns);
+  const int num_rows = l.batches * l.rows;
+  std::vector<RowResult> rows(num_rows);
+  parallel_for(num_rows, options.num_threads, [&](int row) {
+    rows[row] = RowProduct(left, right, options)
+                    .run(l.row(row), r, row / l.rows,
+                         static_cast<std::uint32_t>(row) * r.rows);
+  });
+  Table table;
+  table.dims = output_dims(left, right, labels);
+  table.first.push_back(0);
+  for (RowResult& row : rows) append_row(std::move(row), table, stats);
+  return table;
+}
+
+}  // namespace tensoropt

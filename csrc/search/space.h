@@ -1,0 +1,154 @@
+// The space of strategies of a model on a mesh, and its translation into the
+// search problem and back.
+//
+//   StrategySpace space(graph, builtin_registry(), machine, options);
+//   Problem problem = space.build_problem(num_threads);
+//   SearchResult result = search(problem, search_options);
+//   Strategy best = result.unroll(0);
+//   space.port_of(space.edges()[3], best.config);   // layouts at its ends
+//
+// Space nodes are the operators and sources of the graph, its output, and one
+// relay for every value with several consumers. A relay is an identity whose
+// config says in which layout the consumers find the value, whether its
+// gradient may stay Partial until all of them have added to it, and whether it
+// is kept for backward; so every cost lies on one node or one edge, which makes
+// the search exact.
+//
+// Nodes with equal rules share their configs and tables, so that the search
+// sees repeated blocks as such.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "cost/edge_cost.h"
+#include "rules/registry.h"
+#include "search/problem.h"
+
+namespace tensoropt {
+
+// What the strategies run on. Referenced objects must outlive the space.
+struct Machine {
+  const Mesh& mesh;
+  const Device& device;
+  const CollectiveModel& collectives;
+};
+
+struct SpaceOptions {
+  ConfigSpace config_space = ConfigSpace::kOrdered;
+  TrainingSetup training;
+  // Every rank's loader gives its own share of the batch (dim 0 of the inputs)
+  // or the same global batch.
+  bool sharded_inputs = false;
+};
+
+struct SpaceConfig {
+  std::string label;  // e.g. "b0,n", for reports and plans
+  OpConfig uses;      // of an operator
+  bool kept = false;  // of a relay: its value stays in memory for backward
+  std::vector<Port> inputs;
+  std::vector<Port> outputs;
+};
+
+// The configs of all nodes with the same rule.
+struct ConfigList {
+  std::vector<SpaceConfig> configs;
+  std::vector<OpCost> costs;  // by config
+};
+
+enum class SpaceNodeKind { kSource, kOp, kRelay, kOutput };
+
+struct SpaceNode {
+  SpaceNodeKind kind = SpaceNodeKind::kOp;
+  NodeId node = -1;     // of the graph; -1 for a relay
+  ValueId value = -1;   // of a relay
+  std::string name;
+  const ConfigList* configs = nullptr;
+};
+
+struct SpaceEdge {
+  int source = -1;
+  int target = -1;
+  int source_port = 0;
+  int target_port = 0;
+  ValueId value = -1;
+  bool follows = false;  // the target is a view: it takes the layout it gets
+};
+
+class StrategySpace {
+ public:
+  StrategySpace(const Graph& graph, const Registry& registry,
+                const Machine& machine, const SpaceOptions& options);
+
+  const std::vector<SpaceNode>& nodes() const { return nodes_; }
+  const std::vector<SpaceEdge>& edges() const { return edges_; }
+  const Graph& graph() const { return graph_; }
+  const Machine& machine() const { return machine_; }
+  const Rule& rule(NodeId node) const { return rules_[node]; }
+  // The space node of a graph node, or the relay of a value (-1: it has none).
+  int node_of(NodeId node) const { return node_of_[node]; }
+  int relay_of(ValueId value) const { return relay_of_[value]; }
+
+  // The reshards of tensors of this shape and type. Thread-safe.
+  const TensorResharder& resharder(const TensorMeta& meta) const;
+
+  const Port& source_port(const SpaceEdge& edge, int config) const {
+    return nodes_[edge.source].configs->configs[config]
+        .outputs[edge.source_port];
+  }
+  const Port& target_port(const SpaceEdge& edge, int config) const {
+    return nodes_[edge.target].configs->configs[config]
+        .inputs[edge.target_port];
+  }
+
+  // The way the edge is crossed between two configs; none if forbidden.
+  EdgeOptions options_of(const SpaceEdge& edge, int source_config,
+                         int target_config) const;
+
+  // All tables. Complexity: the sum over distinct edges of the products of
+  // their ends' config counts.
+  Problem build_problem(int num_threads) const;
+
+  // Operators without a rule, by target, in order of first use.
+  const std::vector<std::string>& unknown_targets() const {
+    return unknown_targets_;
+  }
+
+ private:
+  struct EdgeKind;
+
+  void find_rules(const Registry& registry);
+  void find_saved();
+  void add_nodes();
+  void add_edges();
+  const ConfigList* configs_of_node(const Node& node);
+  const ConfigList* intern(const std::string& signature, ConfigList list);
+  ConfigList op_configs(const Node& node) const;
+  ConfigList source_configs(const Node& node) const;
+  ConfigList output_configs(const Node& node) const;
+  ConfigList relay_configs(const Value& value) const;
+  std::string op_signature(const Node& node) const;
+  EdgeKind kind_of(const SpaceEdge& edge) const;
+  std::vector<bool> followers(const SpaceEdge& edge, int source_config) const;
+  std::shared_ptr<const EdgeTable> edge_table(const SpaceEdge& edge) const;
+
+  const Graph& graph_;
+  Machine machine_;
+  SpaceOptions options_;
+  std::vector<Rule> rules_;            // by graph node
+  std::vector<bool> saved_by_producer_;  // by value: kept before any consumer
+  std::vector<bool> needed_;           // by value: a consumer keeps its storage
+  std::vector<SpaceNode> nodes_;
+  std::vector<SpaceEdge> edges_;
+  std::vector<int> node_of_;
+  std::vector<int> relay_of_;
+  std::map<std::string, std::unique_ptr<ConfigList>> lists_;
+  std::map<std::pair<Shape, int>, TensorResharder> resharders_;
+  std::vector<std::string> unknown_targets_;
+};
+
+}  // namespace tensoropt

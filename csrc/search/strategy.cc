@@ -1,0 +1,182 @@
+#include "search/strategy.h"
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <utility>
+
+#include "common/check.h"
+#include "search/engine.h"
+#include "search/propagation.h"
+
+namespace tensoropt {
+
+namespace {
+
+constexpr int kMaxBacktracks = 100000;
+
+// std::uniform_int_distribution differs between standard libraries.
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : engine_(seed) {}
+  std::size_t below(std::size_t bound) { return engine_() % bound; }
+
+ private:
+  std::mt19937_64 engine_;
+};
+
+std::vector<int> configs_in(const ConfigMask& mask) {
+  std::vector<int> configs;
+  for (std::size_t c = 0; c < mask.size(); ++c) {
+    if (mask[c]) configs.push_back(static_cast<int>(c));
+  }
+  return configs;
+}
+
+// Assigns configs with propagation and chronological backtracking.
+class RandomAssignment {
+ public:
+  RandomAssignment(const Problem& problem, Random& random)
+      : random_(random),
+        propagation_(problem),
+        masks_(propagation_.all_configs()),
+        order_(problem.nodes.size()) {
+    std::iota(order_.begin(), order_.end(), 0);
+    for (std::size_t i = order_.size(); i > 1; --i) {
+      std::swap(order_[i - 1], order_[random.below(i)]);
+    }
+  }
+
+  std::vector<int> run() {
+    const int empty = propagation_.run(masks_);
+    TO_CHECK(empty < 0,
+             "node {}: none of its configs can be combined with a config of "
+             "each of its neighbours; there is no strategy",
+             empty);
+    while (levels_.size() < order_.size()) descend();
+    std::vector<int> config;
+    for (const ConfigMask& mask : masks_) {
+      config.push_back(configs_in(mask).front());
+    }
+    return config;
+  }
+
+ private:
+  struct Level {
+    int node;
+    int config;
+    std::size_t first_change;
+  };
+
+  void descend() {
+    const int node = order_[levels_.size()];
+    const std::vector<int> left = configs_in(masks_[node]);
+    const int config = left[random_.below(left.size())];
+    levels_.push_back({node, config, changes_.size()});
+    if (left.size() == 1) return;
+    ConfigMask only(masks_[node].size());
+    only[config] = true;
+    if (reduce(node, std::move(only)) >= 0) backtrack();
+  }
+
+  // Returns a node without configs, or -1.
+  int reduce(int node, ConfigMask mask) {
+    changes_.emplace_back(node, masks_[node]);
+    masks_[node] = std::move(mask);
+    return propagation_.run_from(node, masks_, changes_);
+  }
+
+  // Takes back decisions until the last one taken back can be excluded.
+  void backtrack() {
+    for (int empty = levels_.back().node; empty >= 0;) {
+      TO_CHECK(!levels_.empty() && ++backtracks_ < kMaxBacktracks,
+               "node {}: no strategy found in {} attempts", empty,
+               backtracks_);
+      const Level level = levels_.back();
+      levels_.pop_back();
+      while (changes_.size() > level.first_change) {
+        masks_[changes_.back().first] = std::move(changes_.back().second);
+        changes_.pop_back();
+      }
+      ConfigMask without = masks_[level.node];
+      without[level.config] = false;
+      empty = level.node;
+      const bool any =
+          std::find(without.begin(), without.end(), true) != without.end();
+      if (any) empty = reduce(level.node, std::move(without));
+    }
+  }
+
+  Random& random_;
+  Propagation propagation_;
+  std::vector<ConfigMask> masks_;
+  std::vector<int> order_;
+  std::vector<Level> levels_;
+  std::vector<Propagation::Change> changes_;
+  int backtracks_ = 0;
+};
+
+void add_random(std::span<const Choice> choices, Random& random,
+                Strategy& strategy, std::vector<std::int32_t>& tags) {
+  const Choice& choice = choices[random.below(choices.size())];
+  strategy.memory += choice.memory;
+  strategy.time += choice.time;
+  tags.push_back(choice.tag);
+}
+
+void check_configs(const Problem& problem, const std::vector<int>& config) {
+  TO_CHECK(config.size() == problem.nodes.size(), "{} configs for {} nodes",
+           config.size(), problem.nodes.size());
+  for (std::size_t n = 0; n < config.size(); ++n) {
+    const NodeTable& table = *problem.nodes[n];
+    TO_CHECK(0 <= config[n] && config[n] < table.num_configs(),
+             "node {}: config {}, but it has {}", n, config[n],
+             table.num_configs());
+    TO_CHECK(!table.choices(config[n]).empty(),
+             "node {}: config {} is forbidden", n, config[n]);
+  }
+  for (std::size_t e = 0; e < problem.edges.size(); ++e) {
+    const Problem::Edge& edge = problem.edges[e];
+    const int source = config[edge.source];
+    const int target = config[edge.target];
+    TO_CHECK(!edge.table->choices(source, target).empty(),
+             "edge {} forbids config {} of node {} with config {} of node {}",
+             e, source, edge.source, target, edge.target);
+  }
+}
+
+}  // namespace
+
+Strategy random_strategy(const Problem& problem, std::uint64_t seed) {
+  validate(problem);
+  Random random(seed);
+  Strategy strategy;
+  strategy.config = RandomAssignment(problem, random).run();
+  for (std::size_t n = 0; n < problem.nodes.size(); ++n) {
+    add_random(problem.nodes[n]->choices(strategy.config[n]), random, strategy,
+               strategy.node_tag);
+  }
+  for (const Problem::Edge& edge : problem.edges) {
+    add_random(edge.table->choices(strategy.config[edge.source],
+                                   strategy.config[edge.target]),
+               random, strategy, strategy.edge_tag);
+  }
+  return strategy;
+}
+
+std::vector<Point> evaluate(const Problem& problem,
+                            const std::vector<int>& config, double epsilon) {
+  validate(problem);
+  check_configs(problem, config);
+  std::vector<ConfigMask> allowed;
+  for (std::size_t n = 0; n < config.size(); ++n) {
+    allowed.emplace_back(problem.nodes[n]->num_configs());
+    allowed.back()[config[n]] = true;
+  }
+  SearchOptions options;
+  options.epsilon = epsilon;
+  const SearchResult result = search(restrict(problem, allowed), options);
+  return {result.points().begin(), result.points().end()};
+}
+
+}  // namespace tensoropt

@@ -1,0 +1,131 @@
+#include "sharding/layout.h"
+
+#include <algorithm>
+
+#include "common/check.h"
+
+namespace tensoropt {
+
+namespace {
+
+Placement parse_placement(std::string_view text) {
+  if (text == "R") return Placement::replicate();
+  if (text == "P") return Placement::partial();
+  const bool shard = text.size() >= 2 && text.front() == 'S' &&
+                     text.find_first_not_of("0123456789", 1) == text.npos;
+  TO_CHECK(shard, "placement '{}' is not R, P or S followed by a tensor dim",
+           text);
+  const int dim = std::stoi(std::string(text.substr(1)));
+  TO_CHECK(dim <= Placement::kMaxDim, "placement '{}': dim must be <= {}", text,
+           Placement::kMaxDim);
+  return Placement::shard(dim);
+}
+
+}  // namespace
+
+Layout Layout::parse(std::string_view text) {
+  std::vector<Placement> placements;
+  while (!text.empty()) {
+    const std::size_t comma = std::min(text.find(','), text.size());
+    placements.push_back(parse_placement(text.substr(0, comma)));
+    text.remove_prefix(std::min(comma + 1, text.size()));
+  }
+  TO_CHECK(placements.size() <= Mesh::kMaxAxes,
+           "a layout has at most {} placements, got {}", Mesh::kMaxAxes,
+           placements.size());
+  Layout layout(static_cast<int>(placements.size()));
+  for (int axis = 0; axis < layout.num_axes(); ++axis) {
+    layout.set(axis, placements[axis]);
+  }
+  return layout;
+}
+
+bool Layout::has_partial() const { return partial_axes() != 0; }
+
+AxisSet Layout::axes_sharding(int dim) const {
+  AxisSet set = 0;
+  for (int axis = 0; axis < num_axes_; ++axis) {
+    if ((*this)[axis].is_shard(dim)) set |= AxisSet{1} << axis;
+  }
+  return set;
+}
+
+AxisSet Layout::partial_axes() const {
+  AxisSet set = 0;
+  for (int axis = 0; axis < num_axes_; ++axis) {
+    if ((*this)[axis].is_partial()) set |= AxisSet{1} << axis;
+  }
+  return set;
+}
+
+AxisSet Layout::replicate_axes() const {
+  AxisSet set = 0;
+  for (int axis = 0; axis < num_axes_; ++axis) {
+    if ((*this)[axis].is_replicate()) set |= AxisSet{1} << axis;
+  }
+  return set;
+}
+
+std::string Layout::to_string() const {
+  std::string text;
+  for (int axis = 0; axis < num_axes_; ++axis) {
+    const Placement placement = (*this)[axis];
+    if (axis > 0) text += ',';
+    if (placement.is_shard()) {
+      text += fmt::format("S{}", placement.dim());
+    } else {
+      text += placement.is_partial() ? 'P' : 'R';
+    }
+  }
+  return text;
+}
+
+int num_shards(const Layout& layout, const Mesh& mesh) {
+  int shards = 1;
+  for (int axis = 0; axis < layout.num_axes(); ++axis) {
+    if (layout[axis].is_shard()) shards *= mesh.size(axis);
+  }
+  return shards;
+}
+
+bool divides(std::span<const std::int64_t> shape, const Layout& layout,
+             const Mesh& mesh) {
+  std::array<std::int64_t, Placement::kMaxDim + 1> pieces;
+  pieces.fill(1);
+  for (int axis = 0; axis < layout.num_axes(); ++axis) {
+    const int dim = layout[axis].dim();
+    if (dim < 0) continue;
+    if (dim >= static_cast<int>(shape.size())) return false;
+    pieces[dim] *= mesh.size(axis);
+    if (shape[dim] % pieces[dim] != 0) return false;
+  }
+  return true;
+}
+
+Shape local_shape(std::span<const std::int64_t> shape, const Layout& layout,
+                  const Mesh& mesh) {
+  TO_ASSERT(divides(shape, layout, mesh), "layout {} does not divide shape {}",
+            layout.to_string(), fmt::join(shape, "x"));
+  Shape local(shape.begin(), shape.end());
+  for (int axis = 0; axis < layout.num_axes(); ++axis) {
+    const int dim = layout[axis].dim();
+    if (dim >= 0) local[dim] /= mesh.size(axis);
+  }
+  return local;
+}
+
+DimRange local_range(std::span<const std::int64_t> shape, const Layout& layout,
+                     const Mesh& mesh, int dim, int rank) {
+  const AxisSet axes = layout.axes_sharding(dim);
+  const std::int64_t block = shape[dim] / mesh.size_of(axes);
+  const std::int64_t begin = block * mesh.index_in(axes, rank);
+  return {begin, begin + block};
+}
+
+std::int64_t num_elements(std::span<const std::int64_t> shape) {
+  std::int64_t count = 1;
+  for (const std::int64_t size : shape) count *= size;
+  return count;
+}
+
+}  // namespace tensoropt

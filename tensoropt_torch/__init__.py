@@ -1,0 +1,1 @@
+"""Cost frontiers of parallelization strategies for PyTorch models."""

@@ -1,0 +1,6 @@
+"""From a plan to the module that one rank runs."""
+
+from tensoropt_torch.emit.module import ParallelModule
+from tensoropt_torch.emit.parallelize import parallelize
+
+__all__ = ["ParallelModule", "parallelize"]

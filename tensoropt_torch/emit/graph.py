@@ -1,0 +1,217 @@
+"""The per-rank ``fx.GraphModule`` of a plan: ATen calls at local shapes, and
+reshard calls between them. Which reshards and which local arguments these are
+comes from C++ (``RankProgram``); nothing here knows an operator by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from tensoropt_torch import _C
+from tensoropt_torch.frontend.capture import CapturedModel
+from tensoropt_torch.frontend.lowering import named_arguments
+from tensoropt_torch.runtime import reuse
+from tensoropt_torch.runtime.random import call_seeded
+
+STEP_SEED = "step_seed"
+
+
+@dataclass(frozen=True)
+class EdgeIndex:
+    """Where in the strategy space the reshards of a graph are found."""
+
+    relay: dict[int, int]  # value -> edge into its relay
+    operand: dict[tuple[int, int], int]  # (graph node, operand) -> edge
+
+    @staticmethod
+    def of(planner: _C.Planner) -> EdgeIndex:
+        relay: dict[int, int] = {}
+        operand: dict[tuple[int, int], int] = {}
+        for edge, (value, node, port) in enumerate(planner.edges()):
+            if node < 0:
+                relay[value] = edge
+            else:
+                operand[node, port] = edge
+        return EdgeIndex(relay, operand)
+
+
+def axis_sets(program: _C.RankProgram, planner: _C.Planner, captured: CapturedModel) -> list[int]:
+    """The axis sets whose process groups the rank program needs, ascending."""
+    sets: set[int] = set()
+    for edge in range(len(planner.edges())):
+        _, forward, _, backward, _ = program.reshard(edge)
+        sets.update(forward, backward)
+    for node, graph_node in captured.lowering.nodes.items():
+        if node.op == "call_function":
+            sets.update(program.call(graph_node)["groups"])
+    return sorted(sets - {0})
+
+
+class GraphEmitter:
+    """Writes the graph of one rank, node by node, in the captured order."""
+
+    def __init__(
+        self,
+        captured: CapturedModel,
+        planner: _C.Planner,
+        program: _C.RankProgram,
+        group_name: Callable[[int], str],
+        device: torch.device,
+    ) -> None:
+        self._captured = captured
+        self._program = program
+        self._edges = EdgeIndex.of(planner)
+        self._group_name = group_name
+        self._device = device
+        self._graph = fx.Graph()
+        self._values: dict[int, fx.Node] = {}
+        self._tuples: dict[fx.Node, fx.Node] = {}
+        self._random_calls = 0
+        self._step_seed: fx.Node | None = None
+
+    def emit(self) -> fx.GraphModule:
+        """The module: takes local parameters, constants and inputs in the order
+        of the captured sources, then the step seed; returns the outputs."""
+        old = self._captured.graph_module.graph
+        for source in self._captured.sources:
+            node = self._graph.placeholder(source.placeholder.name)
+            if source.kind != "literal":
+                self._define(source.placeholder, 0, node)
+        self._step_seed = self._graph.placeholder(STEP_SEED)
+        for node in old.nodes:
+            if node.op == "call_function":
+                self._call(node)
+            elif node.op == "output":
+                self._output(node)
+        self._graph.lint()
+        return fx.GraphModule(torch.nn.Module(), self._graph, "RankGraph")
+
+    @property
+    def uses_random(self) -> bool:
+        return self._random_calls > 0
+
+    def _define(self, old: fx.Node, index: int, new: fx.Node) -> None:
+        """Record a value, in the layout in which its consumers look for it."""
+        value = self._captured.lowering.values[old][index]
+        edge = self._edges.relay.get(value)
+        self._values[value] = new if edge is None else self._reshard(new, edge)
+
+    def _reshard(self, node: fx.Node, edge: int) -> fx.Node:
+        forward, forward_sets, backward, backward_sets, kept = self._program.reshard(edge)
+        if not forward and not backward:
+            return node
+        forward_names = [self._group_name(axes) for axes in forward_sets]
+        backward_names = [self._group_name(axes) for axes in backward_sets]
+        result = self._graph.call_function(
+            torch.ops.tensoropt.reshard.default,
+            (node, list(forward), forward_names, list(backward), backward_names),
+        )
+        if kept == "before" and forward:
+            self._graph.call_function(
+                reuse.keep_before, (result, node, list(forward), forward_names)
+            )
+        return result
+
+    def _call(self, node: fx.Node) -> None:
+        lowering = self._captured.lowering
+        if not isinstance(node.target, OpOverload):  # getitem
+            source, index = node.args
+            assert isinstance(source, fx.Node)
+            new = self._graph.call_function(node.target, (self._tuples[source], index))
+            self._define(node, 0, new)
+            return
+        graph_node = lowering.nodes[node]
+        call = self._program.call(graph_node)
+        new = self._local_call(node, node.target, call, self._operands(node, graph_node))
+        if isinstance(node.meta["val"], (tuple, list)):
+            self._tuples[node] = new
+        else:
+            self._define(node, 0, new)
+
+    def _operands(self, node: fx.Node, graph_node: int) -> list[fx.Node]:
+        operands = []
+        for port, operand in enumerate(tensor_operands(node)):
+            value = self._captured.lowering.values[operand][0]
+            edge = self._edges.operand[graph_node, port]
+            operands.append(self._reshard(self._values[value], edge))
+        return operands
+
+    def _local_call(
+        self, node: fx.Node, target: OpOverload, call: dict[str, Any], operands: list[fx.Node]
+    ) -> fx.Node:
+        if call["target"]:
+            names = [self._group_name(axes) if axes else "" for axes in call["groups"]]
+            new = self._graph.call_function(
+                _operator(call["target"]), (*operands, *call["extra"], *names)
+            )
+        else:
+            args, kwargs = self._arguments(node, target, call["arguments"], iter(operands))
+            if call["random"]:
+                stream = (self._random_calls, call["shard_index"])
+                self._random_calls += 1
+                new = self._graph.call_function(
+                    call_seeded, (target, self._step_seed, stream, *args), kwargs
+                )
+            else:
+                new = self._graph.call_function(target, args, kwargs)
+        if call["scale"] != 1.0:
+            new = self._graph.call_function(torch.ops.aten.mul.Tensor, (new, call["scale"]))
+        return new
+
+    def _arguments(
+        self,
+        node: fx.Node,
+        target: OpOverload,
+        replaced: dict[str, Any],
+        operands: Iterator[fx.Node],
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        schema = {argument.name: argument for argument in target._schema.arguments}
+        for name, value in named_arguments(node):
+            value = replaced.get(name, value)
+            value = fx.map_arg(value, lambda _: next(operands))
+            if isinstance(value, torch.device):
+                value = self._device
+            if schema[name].kwarg_only:
+                kwargs[name] = value
+            else:
+                args.append(value)
+        return tuple(args), kwargs
+
+    def _output(self, node: fx.Node) -> None:
+        graph_node = self._captured.lowering.nodes[node]
+        ports = iter(range(len(node.all_input_nodes)))
+        seen: dict[fx.Node, fx.Node] = {}
+
+        def emitted(old: fx.Node) -> fx.Node:
+            if old not in seen:
+                value = self._captured.lowering.values[old][0]
+                edge = self._edges.operand[graph_node, next(ports)]
+                seen[old] = self._reshard(self._values[value], edge)
+            return seen[old]
+
+        self._graph.output(fx.map_arg(node.args[0], emitted))
+
+
+def tensor_operands(node: fx.Node) -> list[fx.Node]:
+    """The tensor arguments of a call in schema order, lists flattened."""
+    operands: list[fx.Node] = []
+    for _, value in named_arguments(node):
+        fx.map_arg(value, operands.append)
+    return operands
+
+
+def _operator(name: str) -> OpOverload:
+    """``tensoropt.reshard.default`` -> the operator."""
+    result: Any = torch.ops
+    for part in name.split("."):
+        result = getattr(result, part)
+    assert isinstance(result, OpOverload)
+    return result

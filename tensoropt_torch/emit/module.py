@@ -1,0 +1,138 @@
+"""The module that ``parallelize`` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.distributed.tensor import DTensor
+from torch.utils import _pytree as pytree
+
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend.capture import CapturedModel
+from tensoropt_torch.plan import Plan
+from tensoropt_torch.runtime import reuse
+
+
+class ParallelModule(nn.Module):
+    """One rank's part of a model that runs under a plan.
+
+    Called like the original module (followed by the targets if the plan was
+    made with a ``loss_fn``). Parameters keep their names and are ``DTensor``s
+    on the base mesh, so ``torch.optim``, ``clip_grad_norm_``, ``state_dict``
+    and ``torch.distributed.checkpoint`` work on them.
+
+    Inputs are the rank's share of the global batch (dim 0) if the plan was made
+    with ``inputs='sharded'``, else the same global batch on every rank. A
+    scalar output is the global value on every rank.
+    """
+
+    def __init__(
+        self,
+        captured: CapturedModel,
+        rank_graph: fx.GraphModule,
+        parameters: Mapping[str, nn.Parameter],
+        constants: Mapping[str, torch.Tensor],
+        local_shapes: Sequence[tuple[int, ...]],
+        plan: Plan,
+        seeds: torch.Generator | None,
+    ) -> None:
+        super().__init__()
+        for name, parameter in parameters.items():
+            _register(self, name, lambda owner, leaf, p=parameter: owner.register_parameter(leaf, p))
+        for name, tensor in constants.items():
+            _register(self, name, lambda owner, leaf, t=tensor: owner.register_buffer(leaf, t))
+        # Not registered as a submodule: state_dict has the model's names only.
+        object.__setattr__(self, "_rank_graph", rank_graph)
+        object.__setattr__(self, "_captured", captured)
+        self._local_shapes = tuple(local_shapes)
+        self._plan = plan
+        self._seeds = seeds
+
+    @property
+    def plan(self) -> Plan:
+        """The plan this module runs."""
+        return self._plan
+
+    @property
+    def rank_graph(self) -> fx.GraphModule:
+        """The graph of this rank: local ATen calls and reshards."""
+        graph: fx.GraphModule = self.__dict__["_rank_graph"]
+        return graph
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        captured: CapturedModel = self.__dict__["_captured"]
+        inputs = iter(self._checked_inputs(captured, args, kwargs))
+        values = []
+        for source in captured.sources:
+            if source.kind in ("input", "literal"):
+                values.append(next(inputs))
+            else:
+                tensor = _lookup(self, source.names[0])
+                values.append(tensor.to_local() if isinstance(tensor, DTensor) else tensor)
+        seed = 0
+        if self._seeds is not None:
+            seed = int(torch.randint(2**62, (), generator=self._seeds))
+        with reuse.ReuseRegistry():
+            outputs = self.rank_graph(*values, seed)
+        return pytree.tree_unflatten(list(outputs), captured.out_spec)
+
+    def _checked_inputs(
+        self, captured: CapturedModel, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> list[Any]:
+        values, spec = pytree.tree_flatten((args, kwargs))
+        if spec != captured.in_spec:
+            raise TensorOptError(
+                f"the model was captured with inputs {captured.in_spec}, called with {spec}; "
+                "call it as in the example inputs"
+            )
+        shapes = iter(self._local_shapes)
+        for source, value in zip(captured.inputs, values, strict=True):
+            if source.kind == "literal":
+                continue
+            expected = next(shapes)
+            if tuple(value.shape) != expected:
+                raise TensorOptError(
+                    f"input '{source.names[0]}' has shape {tuple(value.shape)}, the plan expects "
+                    f"{expected} on this rank ({self._plan.inputs} inputs on "
+                    f"{self._plan.num_devices} devices); "
+                    "give " + _expected_share(self._plan) + ", or plan again for this batch"
+                )
+        return values
+
+
+def _expected_share(plan: Plan) -> str:
+    if plan.inputs == "sharded":
+        return "each rank its own share of the global batch"
+    return "every rank the same global batch"
+
+
+def _register(
+    root: nn.Module, name: str, register: Callable[[nn.Module, str], None]
+) -> None:
+    """Register a tensor under a dotted name, making containers on the way."""
+    *path, leaf = name.split(".")
+    owner = root
+    for part in path:
+        if part not in owner._modules:
+            owner.add_module(part, nn.Module())
+        child = owner._modules[part]
+        assert child is not None
+        owner = child
+    register(owner, leaf)
+
+
+def _lookup(root: nn.Module, name: str) -> torch.Tensor:
+    *path, leaf = name.split(".")
+    owner = root
+    for part in path:
+        child = owner._modules[part]
+        assert child is not None
+        owner = child
+    tensor = owner._parameters.get(leaf)
+    if tensor is None:
+        tensor = owner._buffers[leaf]
+    assert tensor is not None
+    return tensor

@@ -1,0 +1,148 @@
+"""Lowering of a normalised ``fx.Graph`` to the C++ graph, as plain records."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from tensoropt_torch import _C
+from tensoropt_torch.errors import TensorOptError
+
+Meta = tuple[list[int], str]
+
+
+@dataclass
+class Lowering:
+    """The C++ graph and how it corresponds to the fx graph.
+
+    ``values[node]`` are the ids of the values a node produces (one per output,
+    in order), ``nodes[node]`` its id in the C++ graph. ``operands[node]`` are
+    the fx nodes behind the C++ operands, in their order.
+    """
+
+    graph: _C.Graph
+    values: dict[fx.Node, list[int]] = field(default_factory=dict)
+    nodes: dict[fx.Node, int] = field(default_factory=dict)
+
+
+def lower(graph: fx.Graph, sources: Mapping[fx.Node, tuple[str, str]]) -> Lowering:
+    """Build the C++ graph of an fx graph whose placeholders are ``sources``.
+
+    ``sources`` gives kind ('parameter', 'constant', 'input', 'literal') and
+    name of each placeholder.
+    """
+    lowering = Lowering(_C.Graph())
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            _lower_source(lowering, node, *sources[node])
+        elif node.op == "output":
+            _lower_output(lowering, node)
+        elif node.target is operator.getitem:
+            _lower_getitem(lowering, node)
+        elif node.op == "call_function" and isinstance(node.target, OpOverload):
+            _lower_call(lowering, node, node.target)
+        else:
+            raise TensorOptError(
+                f"the captured graph has a {node.op} of '{node.target}' ({node.name}), which is "
+                "not an operator; a region such as autocast or a higher-order op is not supported"
+            )
+    return lowering
+
+
+def operator_name(node: fx.Node) -> str:
+    """A readable unique name: module path and node name."""
+    stack = node.meta.get("nn_module_stack") or {}
+    paths = [path for path, _ in stack.values()]
+    path = str(paths[-1]) if paths else ""
+    path = path.removeprefix("L['self'].").removeprefix("model").removeprefix(".")
+    return f"{path}.{node.name}" if path else node.name
+
+
+def named_arguments(node: fx.Node) -> list[tuple[str, Any]]:
+    """All arguments of a call by schema name, defaults filled in."""
+    assert isinstance(node.target, OpOverload)
+    result = []
+    for position, argument in enumerate(node.target._schema.arguments):
+        if position < len(node.args):
+            value = node.args[position]
+        else:
+            value = node.kwargs.get(
+                argument.name, argument.default_value if argument.has_default_value() else None
+            )
+        result.append((argument.name, value))
+    return result
+
+
+def _meta_of(value: torch.Tensor) -> Meta:
+    return [int(size) for size in value.shape], str(value.dtype).removeprefix("torch.")
+
+
+def _lower_source(lowering: Lowering, node: fx.Node, kind: str, name: str) -> None:
+    if kind == "literal":
+        return
+    value = node.meta["val"]
+    source_kind = {
+        "parameter": _C.NodeKind.PARAMETER,
+        "constant": _C.NodeKind.CONSTANT,
+        "input": _C.NodeKind.INPUT,
+    }[kind]
+    trainable = kind == "parameter" and bool(value.requires_grad)
+    lowering.nodes[node] = lowering.graph.num_nodes()
+    lowering.values[node] = [
+        lowering.graph.add_source(source_kind, name, _meta_of(value), trainable)
+    ]
+
+
+def _lower_output(lowering: Lowering, node: fx.Node) -> None:
+    lowering.nodes[node] = lowering.graph.num_nodes()
+    lowering.graph.set_outputs(
+        [lowering.values[value][0] for value in node.all_input_nodes if value in lowering.values]
+    )
+
+
+def _lower_getitem(lowering: Lowering, node: fx.Node) -> None:
+    source, index = node.args
+    assert isinstance(source, fx.Node) and isinstance(index, int)
+    lowering.values[node] = [lowering.values[source][index]]
+
+
+def _lower_call(lowering: Lowering, node: fx.Node, target: OpOverload) -> None:
+    value = node.meta["val"]
+    outputs = list(value) if isinstance(value, (tuple, list)) else [value]
+    if not all(isinstance(output, torch.Tensor) for output in outputs):
+        raise TensorOptError(
+            f"operator '{operator_name(node)}' ({target}) returns something that is not a tensor; "
+            "sizes that depend on data are not supported"
+        )
+    arguments = [(name, _argument(lowering, item)) for name, item in named_arguments(node)]
+    lowering.nodes[node] = lowering.graph.num_nodes()
+    lowering.values[node] = lowering.graph.add_op(
+        operator_name(node),
+        str(target),
+        arguments,
+        [_meta_of(output) for output in outputs],
+        "detach" not in str(target),
+    )
+
+
+def _argument(lowering: Lowering, value: Any) -> Any:
+    """A tensor becomes a Ref, lists stay lists, what costs do not see is dropped."""
+    if isinstance(value, fx.Node):
+        return _C.Ref(lowering.values[value][0])
+    if isinstance(value, torch.dtype):
+        return str(value).removeprefix("torch.")
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, Sequence):
+        items = [item for item in value if item is not None]
+        if any(isinstance(item, fx.Node) for item in items):
+            return [_argument(lowering, item) for item in items if isinstance(item, fx.Node)]
+        if all(isinstance(item, (int, float)) for item in items):
+            return list(items)
+    return None

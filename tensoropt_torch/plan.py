@@ -1,0 +1,139 @@
+"""Plans: a frontier point made executable, and what it was made for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tensoropt_torch import _C
+from tensoropt_torch.errors import TensorOptError
+
+FORMAT_VERSION = 1
+
+InputMode = Literal["replicated", "sharded"]
+
+# (collective, axis set, ((bytes, seconds), ...)), measured on the process group.
+MeasuredCurve = tuple[str, int, tuple[tuple[float, float], ...]]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a strategy space depends on besides the model.
+
+    ``cluster`` is the description as a plain dict (``Cluster.to_dict``),
+    ``mesh_axes`` (size, level) per mesh axis, outermost first.
+    ``optimizer_state_factor`` is bytes of optimizer state per byte of
+    parameter.
+    """
+
+    cluster: Mapping[str, Any]
+    mesh_axes: tuple[tuple[int, int], ...]
+    measured: tuple[MeasuredCurve, ...] = ()
+    space: str = "ordered"
+    optimizer_state_factor: float = 2.0
+    inputs: InputMode = "replicated"
+
+    @property
+    def num_devices(self) -> int:
+        """The product of the mesh axes."""
+        count = 1
+        for size, _ in self.mesh_axes:
+            count *= size
+        return count
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One strategy of one model on one mesh.
+
+    ``memory_bytes`` is the predicted peak per device, ``time_s`` the predicted
+    time of a training step. ``config``, ``node_tag`` and ``edge_tag`` are the
+    strategy (``_C.Strategy``).
+    """
+
+    settings: Settings
+    fingerprint: str
+    memory_bytes: float
+    time_s: float
+    config: tuple[int, ...]
+    node_tag: tuple[int, ...]
+    edge_tag: tuple[int, ...]
+
+    @staticmethod
+    def of(settings: Settings, fingerprint: str, strategy: _C.Strategy) -> Plan:
+        """The plan of a strategy found for ``settings``."""
+        return Plan(
+            settings,
+            fingerprint,
+            strategy.memory,
+            strategy.time,
+            tuple(strategy.config),
+            tuple(strategy.node_tag),
+            tuple(strategy.edge_tag),
+        )
+
+    def strategy(self) -> _C.Strategy:
+        """The strategy for the C++ core."""
+        return _C.Strategy(
+            self.memory_bytes,
+            self.time_s,
+            list(self.config),
+            list(self.node_tag),
+            list(self.edge_tag),
+        )
+
+    @property
+    def num_devices(self) -> int:
+        return self.settings.num_devices
+
+    @property
+    def inputs(self) -> InputMode:
+        return self.settings.inputs
+
+    @property
+    def hash(self) -> str:
+        """Equal for equal plans."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
+
+    def to_json(self) -> str:
+        """The plan as JSON text; ``from_json`` reads it."""
+        record = {"format_version": FORMAT_VERSION, **asdict(self)}
+        return json.dumps(record, sort_keys=True)
+
+    @staticmethod
+    def from_json(text: str) -> Plan:
+        """Raises TensorOptError if the text is not a plan of this version."""
+        try:
+            record = json.loads(text)
+            version = record.pop("format_version")
+            if version != FORMAT_VERSION:
+                raise TensorOptError(
+                    f"the plan has format version {version}, this version of tensoropt_torch "
+                    f"reads {FORMAT_VERSION}; plan again"
+                )
+            settings = record.pop("settings")
+            return Plan(settings=_settings(settings), **{k: _frozen(v) for k, v in record.items()})
+        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+            raise TensorOptError(f"this is not a plan: {error}; write it with Plan.save") from error
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan to a file."""
+        Path(path).write_text(self.to_json())
+
+    @staticmethod
+    def load(path: str | Path) -> Plan:
+        """Read a plan that ``save`` wrote."""
+        return Plan.from_json(Path(path).read_text())
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(v) for v in value) if isinstance(value, list) else value
+
+
+def _settings(record: dict[str, Any]) -> Settings:
+    cluster = record.pop("cluster")
+    return Settings(cluster=cluster, **{k: _frozen(v) for k, v in record.items()})

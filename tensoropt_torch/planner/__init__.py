@@ -1,0 +1,1 @@
+"""The search for strategies: settings, frontier, options."""

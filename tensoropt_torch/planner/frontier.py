@@ -1,0 +1,150 @@
+"""The cost frontier: every strategy not beaten in both time and memory."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+from tensoropt_torch import _C
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.plan import Plan, Settings
+
+
+@dataclass(frozen=True)
+class FrontierPoint:
+    """One point: predicted peak memory per device (bytes), step time (s)."""
+
+    memory_bytes: float
+    time_s: float
+    index: int
+    _frontier: Frontier
+
+    @property
+    def plan(self) -> Plan:
+        """The strategy of this point, ready to be executed."""
+        return self._frontier.plan(self.index)
+
+
+class Frontier(Sequence[FrontierPoint]):
+    """Points by ascending memory and descending time.
+
+    ``exact`` says that every strategy was considered; ``epsilon`` bounds the
+    error: no strategy has both memory and time lower by more than that factor
+    than some point (section 4 of the paper; 0 for an exact frontier).
+    """
+
+    def __init__(
+        self, result: _C.SearchResult, settings: Settings, fingerprint: str, seconds: float
+    ) -> None:
+        self._result = result
+        self._settings = settings
+        self._fingerprint = fingerprint
+        self._points = [
+            FrontierPoint(memory, time, index, self)
+            for index, (memory, time) in enumerate(result.points)
+        ]
+        self.search_seconds = seconds
+
+    @property
+    def exact(self) -> bool:
+        return bool(self._result.exact)
+
+    @property
+    def epsilon(self) -> float:
+        return float(self._result.epsilon)
+
+    @property
+    def num_devices(self) -> int:
+        return self._settings.num_devices
+
+    @property
+    def settings(self) -> Settings:
+        return self._settings
+
+    @property
+    def least_memory_bytes(self) -> float:
+        """The least memory per device with which any strategy does."""
+        return float(self._result.min_memory)
+
+    @overload
+    def __getitem__(self, index: int) -> FrontierPoint: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[FrontierPoint]: ...
+    def __getitem__(self, index: int | slice) -> FrontierPoint | list[FrontierPoint]:
+        return self._points[index]
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    def __iter__(self) -> Iterator[FrontierPoint]:
+        return iter(self._points)
+
+    @property
+    def fastest(self) -> FrontierPoint:
+        """The least time, whatever the memory."""
+        return self._points[-1]
+
+    @property
+    def smallest(self) -> FrontierPoint:
+        """The least memory, whatever the time."""
+        return self._points[0]
+
+    @property
+    def knee(self) -> FrontierPoint:
+        """The turning point: farthest below the line that joins the ends, on
+        logarithmic scales."""
+        first, last = self.smallest, self.fastest
+        width = math.log(last.memory_bytes / first.memory_bytes)
+        height = math.log(first.time_s / last.time_s)
+        if width <= 0 or height <= 0:
+            return last
+
+        def gain(point: FrontierPoint) -> float:
+            x = math.log(point.memory_bytes / first.memory_bytes) / width
+            y = math.log(point.time_s / last.time_s) / height
+            return -(x + y)
+
+        return max(self._points, key=gain)
+
+    def at(self, memory_bytes: float) -> FrontierPoint:
+        """The fastest point that needs at most ``memory_bytes`` per device.
+
+        Raises:
+            TensorOptError: no point is that small; says the least memory.
+        """
+        index = bisect_right([p.memory_bytes for p in self._points], memory_bytes)
+        if index == 0:
+            raise TensorOptError(
+                f"no strategy on {self.num_devices} devices needs at most "
+                f"{format_bytes(memory_bytes)} per device: the least is "
+                f"{format_bytes(self.least_memory_bytes)}; raise the memory limit to that, or use "
+                "more devices (option 'mini_parallelism' finds how many)"
+            )
+        return self._points[index - 1]
+
+    def plan(self, index: int) -> Plan:
+        """The plan of a point."""
+        return Plan.of(self._settings, self._fingerprint, self._result.unroll(index))
+
+    def thinned(self, count: int) -> list[FrontierPoint]:
+        """At most ``count`` points, evenly spaced by index, ends included."""
+        last = len(self) - 1
+        if last < count:
+            return list(self._points)
+        return [self._points[round(i * last / (count - 1))] for i in range(count)]
+
+    def to_records(self) -> list[dict[str, float]]:
+        """The points as plain records."""
+        return [{"memory_bytes": p.memory_bytes, "time_s": p.time_s} for p in self._points]
+
+
+def format_bytes(count: float) -> str:
+    """E.g. ``1.50 GiB``."""
+    for unit in ("B", "KiB", "MiB"):
+        if abs(count) < 1024:
+            return f"{count:.4g} {unit}"
+        count /= 1024
+    return f"{count:.2f} GiB"

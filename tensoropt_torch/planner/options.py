@@ -1,0 +1,207 @@
+"""The three options that pick from frontiers: ``mini_time``,
+``mini_parallelism`` and ``profiling`` (section 3 of the paper)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tensoropt_torch.config import device_counts, mesh_axes
+from tensoropt_torch.config.cluster import Cluster
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend.capture import CapturedModel
+from tensoropt_torch.plan import InputMode, MeasuredCurve, Settings
+from tensoropt_torch.planner.frontier import Frontier, FrontierPoint, format_bytes
+from tensoropt_torch.planner.space import make_planner
+
+# Part of the device's memory that plans may use by default: the rest is for
+# the allocator, the collectives' buffers and the runtime.
+DEFAULT_MEMORY_FRACTION = 0.9
+
+OPTIMIZER_STATE_FACTORS: Mapping[str, float] = {
+    "sgd": 0.0,
+    "momentum": 1.0,
+    "adagrad": 1.0,
+    "rmsprop": 1.0,
+    "adam": 2.0,
+    "adamw": 2.0,
+}
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """How to search: see ``csrc/search/engine.h``.
+
+    ``epsilon`` is the relative error allowed on the frontier (0: exact),
+    ``num_threads`` 0 means all cores.
+    """
+
+    epsilon: float = 1e-2
+    algorithm: str = "ldp"
+    num_threads: int = 0
+    heuristics: tuple[str, ...] = ()
+    order_seed: int = 0
+
+
+@dataclass(frozen=True)
+class PlanningTask:
+    """A model, where it shall run, and how it is trained."""
+
+    captured: CapturedModel
+    cluster: Cluster
+    optimizer: str = "adamw"
+    inputs: InputMode = "replicated"
+    space: str = "ordered"
+    measured: tuple[MeasuredCurve, ...] = ()
+    search: SearchSettings = field(default_factory=SearchSettings)
+
+    def settings(self, num_devices: int) -> Settings:
+        """The strategy space on ``num_devices`` devices of the cluster."""
+        factor = OPTIMIZER_STATE_FACTORS.get(self.optimizer)
+        if factor is None:
+            raise TensorOptError(
+                f"optimizer '{self.optimizer}' is not known; choose the one with the same number "
+                f"of state tensors per parameter: {', '.join(OPTIMIZER_STATE_FACTORS)}"
+            )
+        return Settings(
+            cluster=self.cluster.to_dict(),
+            mesh_axes=tuple(mesh_axes(self.cluster, num_devices)),
+            measured=self.measured,
+            space=self.space,
+            optimizer_state_factor=factor,
+            inputs=self.inputs,
+        )
+
+    @property
+    def default_memory_limit(self) -> float:
+        """Bytes per device that plans may use if no limit is given."""
+        return DEFAULT_MEMORY_FRACTION * self.cluster.device.memory_bytes
+
+
+@dataclass(frozen=True)
+class ProfileRow:
+    """What ``num_devices`` devices can do within the memory limit.
+
+    ``time_s`` and ``memory_bytes`` are those of the fastest point that fits,
+    None if none fits; ``least_memory_bytes`` is what would do.
+    """
+
+    num_devices: int
+    time_s: float | None
+    memory_bytes: float | None
+    least_memory_bytes: float
+
+    @property
+    def feasible(self) -> bool:
+        return self.time_s is not None
+
+
+def find_frontier(task: PlanningTask, num_devices: int) -> Frontier:
+    """The whole cost frontier on ``num_devices`` devices."""
+    settings = task.settings(num_devices)
+    planner = make_planner(task.captured, settings)
+    start = time.perf_counter()
+    result = planner.search(
+        task.search.algorithm,
+        task.search.epsilon,
+        float("inf"),
+        task.search.num_threads,
+        list(task.search.heuristics),
+        task.search.order_seed,
+    )
+    return Frontier(result, settings, task.captured.fingerprint, time.perf_counter() - start)
+
+
+def mini_time(
+    task: PlanningTask, num_devices: int, memory_limit: float | None = None
+) -> FrontierPoint:
+    """The fastest strategy on ``num_devices`` devices within the memory limit
+    (bytes per device; default: 90 % of the device).
+
+    Raises:
+        TensorOptError: nothing fits; says the least memory and the fewest
+            devices that would do.
+    """
+    limit = task.default_memory_limit if memory_limit is None else memory_limit
+    frontier = find_frontier(task, num_devices)
+    if frontier.smallest.memory_bytes <= limit:
+        return frontier.at(limit)
+    fewest = _fewest_devices(task, limit, more_than=num_devices)
+    raise TensorOptError(
+        f"no strategy on {num_devices} devices needs at most {format_bytes(limit)} per device: "
+        f"the least is {format_bytes(frontier.least_memory_bytes)}; raise memory_limit to that, or "
+        + _advice(task, fewest)
+    )
+
+
+def mini_parallelism(task: PlanningTask, memory_limit: float | None = None) -> FrontierPoint:
+    """The fastest strategy on the fewest devices of the cluster that fit.
+
+    Raises:
+        TensorOptError: nothing fits on any count; says the least memory.
+    """
+    limit = task.default_memory_limit if memory_limit is None else memory_limit
+    least: list[tuple[float, int]] = []
+    for count in _plannable_counts(task):
+        frontier = find_frontier(task, count)
+        if frontier.smallest.memory_bytes <= limit:
+            return frontier.at(limit)
+        least.append((frontier.least_memory_bytes, count))
+    memory, count = min(least)
+    raise TensorOptError(
+        f"no number of devices of cluster '{task.cluster.name}' (up to "
+        f"{task.cluster.num_devices}) fits {format_bytes(limit)} per device: the least is "
+        f"{format_bytes(memory)} on {count}; raise memory_limit to that, or use a smaller batch"
+    )
+
+
+def profile(
+    task: PlanningTask,
+    counts: Sequence[int],
+    memory_limit: float | None = None,
+    progress: Callable[[ProfileRow], Any] | None = None,
+) -> list[ProfileRow]:
+    """The least step time for each device count, without running the job."""
+    limit = task.default_memory_limit if memory_limit is None else memory_limit
+    rows = []
+    for count in counts:
+        frontier = find_frontier(task, count)
+        fits = frontier.smallest.memory_bytes <= limit
+        point = frontier.at(limit) if fits else None
+        row = ProfileRow(
+            count,
+            point.time_s if point else None,
+            point.memory_bytes if point else None,
+            frontier.least_memory_bytes,
+        )
+        rows.append(row)
+        if progress is not None:
+            progress(row)
+    return rows
+
+
+def _plannable_counts(task: PlanningTask) -> list[int]:
+    """Device counts of the cluster that the inputs allow."""
+    counts = device_counts(task.cluster)
+    if task.inputs == "replicated":
+        return counts
+    sizes = [s.placeholder.meta["val"].shape for s in task.captured.inputs if s.kind == "input"]
+    batches = [shape[0] for shape in sizes if len(shape) > 0]
+    return [count for count in counts if all(batch % count == 0 for batch in batches)]
+
+
+def _fewest_devices(task: PlanningTask, limit: float, more_than: int) -> int | None:
+    for count in _plannable_counts(task):
+        if count <= more_than:
+            continue
+        if find_frontier(task, count).smallest.memory_bytes <= limit:
+            return count
+    return None
+
+
+def _advice(task: PlanningTask, fewest: int | None) -> str:
+    if fewest is not None:
+        return f"use at least {fewest} devices"
+    return f"use a smaller batch: no number of devices of '{task.cluster.name}' would do"

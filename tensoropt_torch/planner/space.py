@@ -1,0 +1,63 @@
+"""The C++ planner for a captured model under given settings."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+from tensoropt_torch import _C
+from tensoropt_torch.config import parse_cluster
+from tensoropt_torch.config.cluster import Cluster
+from tensoropt_torch.frontend.capture import CapturedModel
+from tensoropt_torch.plan import Settings
+
+
+def make_planner(captured: CapturedModel, settings: Settings) -> _C.Planner:
+    """The strategies of ``captured`` on the mesh of ``settings``.
+
+    Warns once for every operator that has no rule and so runs replicated.
+    """
+    cluster = parse_cluster(settings.cluster, "settings")
+    measured = {
+        (_C.Collective.__members__[name.upper()], axes): [_C.CollectiveSample(*s) for s in curve]
+        for name, axes, curve in settings.measured
+    }
+    planner = _C.Planner(
+        captured.graph,
+        core_cluster(cluster, settings.mesh_axes),
+        _C.Mesh(list(settings.mesh_axes)),
+        measured,
+        settings.space,
+        settings.optimizer_state_factor,
+        settings.inputs == "sharded",
+    )
+    for target in planner.unknown_targets():
+        warnings.warn(
+            f"operator '{target}' has no rule: it runs whole on every device",
+            stacklevel=2,
+        )
+    return planner
+
+
+def core_cluster(cluster: Cluster, mesh_axes: tuple[tuple[int, int], ...]) -> _C.Cluster:
+    """The part of a cluster that a mesh covers, for the C++ core."""
+    device = cluster.device
+    core_device = _C.Device(
+        name=device.name,
+        memory_bytes=float(device.memory_bytes),
+        memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s,
+        launch_overhead_s=device.launch_overhead_s,
+        peak_flops_per_s=dict(device.flops_per_s),
+        matmul_efficiency=device.efficiency.matmul,
+        memory_efficiency=device.efficiency.memory,
+    )
+    levels = [
+        _C.Level(
+            name=level.name,
+            count=math.prod(size for size, at in mesh_axes if at == index),
+            bandwidth_bytes_per_s=level.bandwidth_bytes_per_s,
+            latency_s=level.latency_s,
+        )
+        for index, level in enumerate(cluster.levels)
+    ]
+    return _C.Cluster(name=cluster.name, device=core_device, levels=levels)

@@ -1,0 +1,73 @@
+"""Errors that all ranks see: a failing rank does not leave the others waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch.distributed as dist
+
+from tensoropt_torch.errors import TensorOptError
+
+T = TypeVar("T")
+
+
+def is_distributed() -> bool:
+    """Whether more than one process runs in the default process group."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def gather(item: T) -> list[T]:
+    """The item of every rank, by rank. Collective."""
+    if not is_distributed():
+        return [item]
+    items: list[T | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(items, item)
+    return [i for i in items if i is not None]
+
+
+def on_all_ranks(action: Callable[[], T]) -> T:
+    """Run ``action`` on every rank; if it fails on any, fail on all.
+
+    Collective. A user's mistake (``ValueError``) is raised as TensorOptError
+    that names the rank it comes from, anything else as RuntimeError.
+    """
+    result: T | None = None
+    error: Exception | None = None
+    try:
+        result = action()
+    except Exception as caught:
+        error = caught
+    reports = gather((isinstance(error, ValueError), str(error) if error else ""))
+    failed = [rank for rank, (_, text) in enumerate(reports) if text]
+    if error is None and not failed:
+        return result  # type: ignore[return-value]
+    if error is not None and (not is_distributed() or len(failed) == len(reports)):
+        raise error
+    rank = failed[0]
+    user_mistake, text = reports[rank]
+    kind = TensorOptError if user_mistake else RuntimeError
+    raise kind(f"rank {rank}: {text}") from error
+
+
+def agree_or_raise(what: str, value: str, try_this: str) -> None:
+    """Raise TensorOptError on every rank unless all have the same ``value``."""
+    values = gather(value)
+    other = next((rank for rank, v in enumerate(values) if v != values[0]), None)
+    if other is not None:
+        raise TensorOptError(
+            f"the {what} differs between ranks: rank 0 has {values[0]}, rank {other} has "
+            f"{values[other]}; {try_this}"
+        )
+
+
+def from_first_rank(compute: Callable[[], T]) -> T:
+    """Compute on rank 0 and give the result to all; its errors reach all too."""
+    if not is_distributed():
+        return compute()
+    first = dist.get_rank() == 0
+    result = on_all_ranks(lambda: compute() if first else None)
+    holder = [result]
+    dist.broadcast_object_list(holder, 0)
+    assert holder[0] is not None
+    return holder[0]
