@@ -1,1 +1,38 @@
-"""Cost frontiers of parallelization strategies for PyTorch models."""
+"""Cost frontiers of parallelization strategies for PyTorch models, and the
+runtime that executes any point of them."""
+
+from tensoropt_torch.api import (
+    PlanningOptions,
+    auto_parallel,
+    find_frontier,
+    find_strategy,
+    init,
+    parallelize,
+    profile,
+)
+from tensoropt_torch.config import Cluster, list_presets, load_cluster
+from tensoropt_torch.emit import ParallelModule
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.plan import Plan
+from tensoropt_torch.planner.frontier import Frontier, FrontierPoint
+from tensoropt_torch.planner.options import ProfileRow, SearchSettings
+
+__all__ = [
+    "Cluster",
+    "Frontier",
+    "FrontierPoint",
+    "ParallelModule",
+    "Plan",
+    "PlanningOptions",
+    "ProfileRow",
+    "SearchSettings",
+    "TensorOptError",
+    "auto_parallel",
+    "find_frontier",
+    "find_strategy",
+    "init",
+    "list_presets",
+    "load_cluster",
+    "parallelize",
+    "profile",
+]

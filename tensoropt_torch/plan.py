@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend.capture import CapturedModel
 
 FORMAT_VERSION = 1
 
@@ -52,7 +53,9 @@ class Plan:
 
     ``memory_bytes`` is the predicted peak per device, ``time_s`` the predicted
     time of a training step. ``config``, ``node_tag`` and ``edge_tag`` are the
-    strategy (``_C.Strategy``).
+    strategy (``_C.Strategy``). ``frontier`` are all points of the frontier it
+    was picked from, as (memory_bytes, time_s). ``captured`` is the model it was
+    made for, where that is at hand; it is not saved.
     """
 
     settings: Settings
@@ -62,19 +65,32 @@ class Plan:
     config: tuple[int, ...]
     node_tag: tuple[int, ...]
     edge_tag: tuple[int, ...]
+    frontier: tuple[tuple[float, float], ...] = ()
+    captured: CapturedModel | None = field(default=None, compare=False, repr=False)
 
     @staticmethod
-    def of(settings: Settings, fingerprint: str, strategy: _C.Strategy) -> Plan:
+    def of(
+        settings: Settings,
+        captured: CapturedModel,
+        strategy: _C.Strategy,
+        frontier: tuple[tuple[float, float], ...] = (),
+    ) -> Plan:
         """The plan of a strategy found for ``settings``."""
         return Plan(
             settings,
-            fingerprint,
+            captured.fingerprint,
             strategy.memory,
             strategy.time,
             tuple(strategy.config),
             tuple(strategy.node_tag),
             tuple(strategy.edge_tag),
+            frontier,
+            captured,
         )
+
+    def with_model(self, captured: CapturedModel) -> Plan:
+        """The same plan with the model at hand."""
+        return replace(self, captured=captured)
 
     def strategy(self) -> _C.Strategy:
         """The strategy for the C++ core."""
@@ -101,7 +117,8 @@ class Plan:
 
     def to_json(self) -> str:
         """The plan as JSON text; ``from_json`` reads it."""
-        record = {"format_version": FORMAT_VERSION, **asdict(self)}
+        record = {"format_version": FORMAT_VERSION, **asdict(replace(self, captured=None))}
+        del record["captured"]
         return json.dumps(record, sort_keys=True)
 
     @staticmethod

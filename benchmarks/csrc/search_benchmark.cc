@@ -309,7 +309,9 @@ void run(const std::string& name, const Problem& problem,
   std::printf(
       "%s\n  {\"name\": \"%s\", \"nodes\": %zu, \"edges\": %zu, "
       "\"algorithm\": \"%s\", \"epsilon\": %g, \"threads\": %d,\n"
-      "   \"plan_s\": %.3f, \"solve_s\": %.3f, \"points\": %zu, "
+      "   \"plan_s\": %.3f, \"bound_s\": %.3f, \"product_s\": %.3f, "
+      "\"points\": %zu, \"passes\": %d, \"cells\": %lld, "
+      "\"cells_alive\": %lld,\n   "
       "\"proved_epsilon\": %.3g, \"exact\": %s,\n"
       "   \"largest_frontier\": %lld, \"pairs\": %lld, \"pairs_pruned\": %lld, "
       "\"products_computed\": %d, \"products_reused\": %d,\n"
@@ -318,7 +320,9 @@ void run(const std::string& name, const Problem& problem,
       problem.edges.size(),
       options.algorithm == Algorithm::kLdp ? "ldp" : "elimination",
       options.epsilon, options.num_threads, stats.plan_seconds,
-      stats.solve_seconds, result.points().size(), result.epsilon(),
+      stats.bound_seconds, stats.product_seconds, result.points().size(),
+      stats.bound_passes, static_cast<long long>(stats.cells),
+      static_cast<long long>(stats.cells_alive), result.epsilon(),
       result.exact() ? "true" : "false",
       static_cast<long long>(stats.largest_frontier),
       static_cast<long long>(stats.pairs),

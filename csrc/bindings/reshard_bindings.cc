@@ -1,10 +1,14 @@
-// Meshes, clusters, collective models and reshard plans.
+// Meshes, clusters, times of collectives and reshard plans. Layouts are strings
+// ("S0,R"), axis sets are integers (bit i is axis i).
 
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.h"
+#include "comm/cluster.h"
 #include "comm/collective.h"
+#include "common/check.h"
 #include "reshard/encode.h"
+#include "reshard/moves.h"
 #include "reshard/planner.h"
 
 namespace py = pybind11;
@@ -13,73 +17,233 @@ namespace tensoropt {
 
 namespace {
 
-void bind_cluster(py::module_& module) {
-  py::class_<Mesh>(module, "Mesh", "All devices, one axis per prime factor.")
-      .def(py::init([](const std::vector<std::pair<int, int>>& axes) {
-             std::vector<MeshAxis> list;
-             for (const auto& [size, level] : axes) list.push_back({size, level});
-             return Mesh(std::move(list));
-           }),
-           py::arg("axes"), "axes: (size, level) for each, outermost first")
+using PyAxis = std::pair<int, int>;
+
+Mesh make_mesh(const std::vector<PyAxis>& axes) {
+  std::vector<MeshAxis> mesh_axes;
+  for (const auto& [size, level] : axes) mesh_axes.push_back({size, level});
+  return Mesh(std::move(mesh_axes));
+}
+
+std::vector<PyAxis> axes_of(const Mesh& mesh) {
+  std::vector<PyAxis> axes;
+  for (const MeshAxis& axis : mesh.axes()) {
+    axes.emplace_back(axis.size, axis.level);
+  }
+  return axes;
+}
+
+void check_axes(const Mesh& mesh, AxisSet axes) {
+  TO_CHECK(axes >> mesh.num_axes() == 0, "axis set {:#b}: the mesh has {} axes",
+           axes, mesh.num_axes());
+}
+
+void check_rank(const Mesh& mesh, int rank) {
+  TO_CHECK(rank >= 0 && rank < mesh.num_devices(),
+           "rank {} is not in a mesh of {} devices", rank, mesh.num_devices());
+}
+
+void bind_mesh(py::module_& module) {
+  py::class_<Mesh>(module, "Mesh",
+                   "All devices of a job: (size, level) per mesh axis, "
+                   "outermost first.")
+      .def(py::init(&make_mesh), py::arg("axes"))
       .def_property_readonly("num_axes", &Mesh::num_axes)
       .def_property_readonly("num_devices", &Mesh::num_devices)
-      .def("group_of", &Mesh::group_of, py::arg("axes"), py::arg("rank"))
-      .def("index_in", &Mesh::index_in, py::arg("axes"), py::arg("rank"));
+      .def_property_readonly("axes", &axes_of)
+      .def(
+          "group_of",
+          [](const Mesh& mesh, AxisSet axes, int rank) {
+            check_axes(mesh, axes);
+            check_rank(mesh, rank);
+            return mesh.group_of(axes, rank);
+          },
+          py::arg("axes"), py::arg("rank"),
+          "The ranks that differ from `rank` along these axes only, ascending.")
+      .def(
+          "local_range",
+          [](const Mesh& mesh, const Shape& shape, const std::string& layout,
+             int dim, int rank) {
+            check_rank(mesh, rank);
+            const Layout parsed = Layout::parse(layout);
+            TO_CHECK(parsed.num_axes() == mesh.num_axes() &&
+                         divides(shape, parsed, mesh),
+                     "layout {} does not divide shape ({})", layout,
+                     fmt::join(shape, ", "));
+            TO_CHECK(dim >= 0 && dim < static_cast<int>(shape.size()),
+                     "dim {} of a tensor with {} dims", dim, shape.size());
+            const DimRange range = local_range(shape, parsed, mesh, dim, rank);
+            return std::pair(range.begin, range.end);
+          },
+          py::arg("shape"), py::arg("layout"), py::arg("dim"), py::arg("rank"),
+          "The half-open range of a dim that a rank holds.");
+}
 
-  py::class_<Device>(module, "Device")
+Device make_device(std::string name, double memory_bytes,
+                   double memory_bandwidth_bytes_per_s,
+                   double launch_overhead_s,
+                   const std::map<std::string, double>& peak_flops_per_s,
+                   const std::pair<double, double>& efficiencies) {
+  Device device{std::move(name),    memory_bytes, memory_bandwidth_bytes_per_s,
+                launch_overhead_s,  {},           efficiencies.first,
+                efficiencies.second};
+  for (const auto& [dtype, flops] : peak_flops_per_s) {
+    device.peak_flops_per_s[parse_dtype(dtype)] = flops;
+  }
+  return device;
+}
+
+void bind_cluster(py::module_& module) {
+  const Device defaults;
+  py::class_<Device>(module, "Device", "One device; see comm/cluster.h.")
       .def(py::init([](std::string name, double memory_bytes,
                        double memory_bandwidth_bytes_per_s,
                        double launch_overhead_s,
                        const std::map<std::string, double>& peak_flops_per_s,
                        double matmul_efficiency, double memory_efficiency) {
-             std::map<DType, double> peaks;
-             for (const auto& [dtype, flops] : peak_flops_per_s) {
-               peaks[parse_dtype(dtype)] = flops;
-             }
-             return Device{std::move(name), memory_bytes,
-                           memory_bandwidth_bytes_per_s, launch_overhead_s,
-                           std::move(peaks), matmul_efficiency,
-                           memory_efficiency};
+             return make_device(std::move(name), memory_bytes,
+                                memory_bandwidth_bytes_per_s, launch_overhead_s,
+                                peak_flops_per_s,
+                                {matmul_efficiency, memory_efficiency});
            }),
-           py::arg("name"), py::arg("memory_bytes"),
-           py::arg("memory_bandwidth_bytes_per_s"),
-           py::arg("launch_overhead_s"), py::arg("peak_flops_per_s"),
-           py::arg("matmul_efficiency"), py::arg("memory_efficiency"))
+           py::kw_only(), py::arg("name") = defaults.name,
+           py::arg("memory_bytes") = defaults.memory_bytes,
+           py::arg("memory_bandwidth_bytes_per_s") =
+               defaults.memory_bandwidth_bytes_per_s,
+           py::arg("launch_overhead_s") = defaults.launch_overhead_s,
+           py::arg("peak_flops_per_s") =
+               std::map<std::string, double>{{"float32", 1e12}},
+           py::arg("matmul_efficiency") = defaults.matmul_efficiency,
+           py::arg("memory_efficiency") = defaults.memory_efficiency)
+      .def_readonly("name", &Device::name)
       .def_readonly("memory_bytes", &Device::memory_bytes);
 
-  py::class_<Level>(module, "Level")
-      .def(py::init([](std::string name, int count,
-                       double bandwidth_bytes_per_s, double latency_s) {
-             return Level{std::move(name), count, bandwidth_bytes_per_s,
-                          latency_s};
-           }),
-           py::arg("name"), py::arg("count"), py::arg("bandwidth_bytes_per_s"),
-           py::arg("latency_s"));
+  py::class_<Level>(module, "Level",
+                    "One kind of network; the bandwidth is that of one unit's "
+                    "link into it.")
+      .def(py::init<std::string, int, double, double>(), py::arg("name"),
+           py::arg("count"), py::arg("bandwidth_bytes_per_s"),
+           py::arg("latency_s"))
+      .def_readonly("name", &Level::name)
+      .def_readonly("count", &Level::count)
+      .def_readonly("bandwidth_bytes_per_s", &Level::bandwidth_bytes_per_s)
+      .def_readonly("latency_s", &Level::latency_s);
 
-  py::class_<Cluster>(module, "Cluster")
-      .def(py::init([](std::string name, Device device,
-                       std::vector<Level> levels) {
-             return Cluster{std::move(name), std::move(device),
-                            std::move(levels)};
+  py::class_<Cluster>(module, "Cluster", "Levels go from outer to inner.")
+      .def(py::init([](std::string name, const Device& device,
+                       const std::vector<Level>& levels) {
+             Cluster cluster{std::move(name), device, levels};
+             validate(cluster);
+             return cluster;
            }),
-           py::arg("name"), py::arg("device"), py::arg("levels"));
+           py::arg("name"), py::arg("device"), py::arg("levels"))
+      .def_readonly("name", &Cluster::name)
+      .def_readonly("device", &Cluster::device)
+      .def_readonly("levels", &Cluster::levels)
+      .def_property_readonly("num_devices", &Cluster::num_devices);
 
-  py::enum_<Collective>(module, "Collective")
-      .value("ALL_REDUCE", Collective::kAllReduce)
-      .value("ALL_GATHER", Collective::kAllGather)
-      .value("REDUCE_SCATTER", Collective::kReduceScatter)
-      .value("ALL_TO_ALL", Collective::kAllToAll)
-      .value("BROADCAST", Collective::kBroadcast);
+  module.def("base_mesh", &base_mesh, py::arg("cluster"),
+             "One mesh axis per prime factor of each level's count.");
+}
 
-  py::class_<CollectiveSample>(module, "CollectiveSample")
-      .def(py::init([](double bytes, double time_s) {
-             return CollectiveSample{bytes, time_s};
-           }),
-           py::arg("bytes"), py::arg("time_s"));
+// (bytes, seconds) -> CollectiveSample
+CollectiveSample sample_of(const py::sequence& pair) {
+  TO_CHECK(py::len(pair) == 2, "a sample is (bytes, seconds), got {} items",
+           py::len(pair));
+  return {pair[0].cast<double>(), pair[1].cast<double>()};
+}
+
+void bind_collectives(py::module_& module) {
+  py::enum_<Collective> collective(module, "Collective");
+  for (int i = 0; i < kNumCollectives; ++i) {
+    std::string name(to_string(static_cast<Collective>(i)));
+    for (char& c : name) c = static_cast<char>(std::toupper(c));
+    collective.value(name.c_str(), static_cast<Collective>(i));
+  }
+
+  py::class_<CollectiveSample>(module, "CollectiveSample",
+                               "Made from a tuple (bytes, seconds).")
+      .def(py::init(&sample_of))
+      .def_readonly("bytes", &CollectiveSample::bytes)
+      .def_readonly("time_s", &CollectiveSample::time_s);
+  py::implicitly_convertible<py::tuple, CollectiveSample>();
+  py::implicitly_convertible<py::list, CollectiveSample>();
+
+  py::class_<CollectiveModel>(module, "CollectiveModel")
+      .def("time_s", &CollectiveModel::time_s, py::arg("collective"),
+           py::arg("axes"), py::arg("bytes"),
+           "Seconds of one group while all groups over these axes are active.");
+  py::class_<AnalyticCollectives, CollectiveModel>(module,
+                                                   "AnalyticCollectives")
+      .def(py::init<const Cluster&, const Mesh&>(), py::arg("cluster"),
+           py::arg("mesh"));
+  py::class_<MeasuredCollectives, CollectiveModel>(module,
+                                                   "MeasuredCollectives")
+      .def(py::init<const Mesh&, const CollectiveTable&,
+                    const CollectiveModel&>(),
+           py::arg("mesh"), py::arg("table"), py::arg("fallback"),
+           py::keep_alive<1, 4>(),
+           "`table`: {(collective, axis set): [(bytes, seconds), ...]}.")
+      .def("is_measured", &MeasuredCollectives::is_measured,
+           py::arg("collective"), py::arg("axes"));
+}
+
+// A resharder with the mesh that its programs are encoded for.
+struct PyResharder {
+  Mesh mesh;
+  TensorResharder resharder;
+
+  const TensorResharder::Path& plan(const std::string& from,
+                                    const std::string& to) const {
+    return resharder.plan(Layout::parse(from), Layout::parse(to));
+  }
+};
+
+void bind_resharder(py::module_& module) {
+  py::class_<PyResharder>(module, "TensorResharder",
+                          "Fastest reshards of one tensor; see "
+                          "reshard/planner.h.")
+      .def(
+          py::init([](const Mesh& mesh, const CollectiveModel& collectives,
+                      const Device& device, const Shape& shape, int item_size) {
+            return PyResharder{mesh, TensorResharder(mesh, collectives, device,
+                                                     shape, item_size)};
+          }),
+          py::arg("mesh"), py::arg("collectives"), py::arg("device"),
+          py::arg("shape"), py::arg("item_size"))
+      .def(
+          "time_s",
+          [](const PyResharder& self, const std::string& from,
+             const std::string& to) { return self.plan(from, to).time_s; },
+          py::arg("from_layout"), py::arg("to_layout"))
+      .def(
+          "describe",
+          [](const PyResharder& self, const std::string& from,
+             const std::string& to) {
+            return to_string(self.plan(from, to).program);
+          },
+          py::arg("from_layout"), py::arg("to_layout"), "The steps in words.")
+      .def(
+          "encode",
+          [](const PyResharder& self, const std::string& from,
+             const std::string& to, int rank) {
+            EncodedProgram code =
+                encode(self.plan(from, to).program, self.mesh, rank);
+            return py::make_tuple(std::move(code.steps),
+                                  std::move(code.groups));
+          },
+          py::arg("from_layout"), py::arg("to_layout"), py::arg("rank"),
+          "(six integers per step, axis sets), as the operator "
+          "tensoropt::reshard takes them.");
 }
 
 }  // namespace
 
-void bind_reshard(py::module_& module) { bind_cluster(module); }
+void bind_reshard(py::module_& module) {
+  bind_mesh(module);
+  bind_cluster(module);
+  bind_collectives(module);
+  bind_resharder(module);
+}
 
 }  // namespace tensoropt

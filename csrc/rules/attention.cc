@@ -38,33 +38,48 @@ void set_costs(RuleBuilder& rule, const Graph& graph, const Node& node,
   rule.saves_extra(rows * 4, factors);  // the log-sum-exp of each row
 }
 
+// Whether all operands have the rank of the output; others broadcast.
+bool equal_ranks(const RuleBuilder& rule) {
+  const std::size_t rank = rule.output_shape(0).size();
+  for (int operand = 0; operand < 3; ++operand) {
+    if (rule.operand_shape(operand).size() != rank) return false;
+  }
+  return true;
+}
+
 // Batch dims and heads are split alike on all operands; query rows can be
 // split where no causal mask ties them to their global position.
-Rule attention_rule(const Graph& graph, const Node& node) {
-  RuleBuilder rule(graph, node);
+std::vector<int> bind_dims(RuleBuilder& rule, bool causal) {
   const auto& query = rule.operand_shape(0);
   const auto& key = rule.operand_shape(1);
+  const auto& value = rule.operand_shape(2);
   const int rank = static_cast<int>(query.size());
   std::vector<int> factors;
   for (int dim = 0; dim < rank - 2; ++dim) {
-    const bool divides = query[dim] % key[dim] == 0;
-    const int factor =
-        rule.factor(dim == rank - 3 ? "h" : fmt::format("b{}", dim),
-                    divides ? key[dim] : 1);
+    const bool alike = query[dim] % key[dim] == 0 && key[dim] == value[dim];
+    const int factor = rule.factor(
+        dim == rank - 3 ? "h" : fmt::format("b{}", dim), alike ? key[dim] : 1);
     for (int operand = 0; operand < 3; ++operand) {
       rule.bind_operand(operand, dim, factor);
     }
     rule.bind_output(0, dim, factor);
     factors.push_back(factor);
   }
-  const bool random = node.double_argument("dropout_p", 0) > 0;
-  if (!node.bool_argument("is_causal", false)) {
-    factors.push_back(rule.factor("l", query[rank - 2]));
-    rule.bind_operand(0, rank - 2, factors.back());
-    rule.bind_output(0, rank - 2, factors.back());
+  if (causal) return factors;
+  factors.push_back(rule.factor("l", query[rank - 2]));
+  rule.bind_operand(0, rank - 2, factors.back());
+  rule.bind_output(0, rank - 2, factors.back());
+  return factors;
+}
+
+Rule attention_rule(const Graph& graph, const Node& node) {
+  RuleBuilder rule(graph, node);
+  std::vector<int> factors;
+  if (equal_ranks(rule)) {
+    factors = bind_dims(rule, node.bool_argument("is_causal", false));
+    if (node.operand_index("attn_mask") >= 0) bind_mask(rule, 3);
   }
-  if (node.operand_index("attn_mask") >= 0) bind_mask(rule, 3);
-  if (random) rule.random();
+  if (node.double_argument("dropout_p", 0) > 0) rule.random();
   set_costs(rule, graph, node, factors);
   return rule.take();
 }

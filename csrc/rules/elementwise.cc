@@ -158,11 +158,15 @@ Rule where_rule(const Graph& graph, const Node& node) {
   return rule.take();
 }
 
-// Filling with zero keeps sums.
+// Filling with zero keeps sums (of numbers: a bool value fills bools).
 Rule masked_fill_rule(const Graph& graph, const Node& node) {
   RuleBuilder rule = pointwise(graph, node);
   if (graph.output(node, 0).requires_grad) rule.save_operand(1);
-  if (node.double_argument("value", 1) == 0) rule.linear_in({0});
+  const Literal* value = node.find("value");
+  if (value && !std::holds_alternative<bool>(*value) &&
+      node.double_argument("value", 1) == 0) {
+    rule.linear_in({0});
+  }
   return rule.take();
 }
 

@@ -11,14 +11,17 @@ constexpr int kRows = 0;  // the factor of the vocabulary
 
 // Index dims, then the embedding dim. A split of the rows leaves Partial
 // outputs: each rank looks up its own rows and gives zeros for the others.
+// Gradients by frequency count how often a row occurs in the whole index.
 Rule embedding_rule(const Graph& graph, const Node& node) {
   RuleBuilder rule(graph, node);
   const auto& weight = rule.operand_shape(0);
   const auto& index = rule.operand_shape(1);
   const bool padding = node.int_argument("padding_idx", -1) >= 0;
-  const int rows = rule.factor("v", padding ? 1 : weight[0]);
+  const bool counts = node.bool_argument("scale_grad_by_freq", false);
+  const int rows = rule.factor("v", padding || counts ? 1 : weight[0]);
   for (std::size_t dim = 0; dim < index.size(); ++dim) {
-    const int factor = rule.factor(fmt::format("b{}", dim), index[dim]);
+    const int factor =
+        rule.factor(fmt::format("b{}", dim), counts ? 1 : index[dim]);
     rule.bind_operand(1, static_cast<int>(dim), factor);
     rule.bind_output(0, static_cast<int>(dim), factor);
   }

@@ -131,16 +131,18 @@ LocalForm nll_local(const Graph& graph, const Node& node,
   return form;
 }
 
-// Both operands have the same shape.
+// Operands of one shape are split alike; others run whole (torch.nn.functional
+// broadcasts before it calls the operator).
 Rule pointwise_loss_rule(const Graph& graph, const Node& node) {
   RuleBuilder rule(graph, node);
   const auto& shape = rule.operand_shape(0);
   const bool none = node.int_argument("reduction", kMean) == kNone;
-  for (int dim = 0; dim < static_cast<int>(shape.size()); ++dim) {
+  const int dims =
+      rule.operand_shape(1) == shape ? static_cast<int>(shape.size()) : 0;
+  for (int dim = 0; dim < dims; ++dim) {
     const int factor = rule.factor(fmt::format("d{}", dim), shape[dim]);
-    for (int i = 0; i < rule.num_operands(); ++i) {
-      if (rule.operand_shape(i) == shape) rule.bind_operand(i, dim, factor);
-    }
+    rule.bind_operand(0, dim, factor);
+    rule.bind_operand(1, dim, factor);
     if (none) rule.bind_output(0, dim, factor);
   }
   rule.save_operand(0);

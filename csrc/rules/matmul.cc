@@ -7,30 +7,33 @@ namespace tensoropt {
 
 namespace {
 
-// [..., k] x [n, k] (+ [n]) -> [..., n]
+// [..., k] x [n, k] (+ [n]) -> [..., n]; weights [k] give [...].
 Rule linear_rule(const Graph& graph, const Node& node) {
   RuleBuilder rule(graph, node);
   const auto& input = rule.operand_shape(0);
   const auto& weight = rule.operand_shape(1);
   const int last = static_cast<int>(input.size()) - 1;
+  const bool matrix = weight.size() > 1;
   for (int dim = 0; dim < last; ++dim) {
     const int batch = rule.factor(fmt::format("b{}", dim), input[dim]);
     rule.bind_operand(0, dim, batch);
     rule.bind_output(0, dim, batch);
   }
-  const int n = rule.factor("n", weight[0]);
-  const int k = rule.factor("k", weight[1]);
+  const int n = rule.factor("n", matrix ? weight[0] : 1);
+  const int k = rule.factor("k", weight.back());
   rule.bind_operand(0, last, k);
-  rule.bind_operand(1, 0, n);
-  rule.bind_operand(1, 1, k);
-  rule.bind_output(0, last, n);
+  rule.bind_operand(1, matrix ? 1 : 0, k);
+  if (matrix) {
+    rule.bind_operand(1, 0, n);
+    rule.bind_output(0, last, n);
+  }
   if (rule.num_operands() > 2) {
-    rule.bind_operand(2, 0, n);
+    rule.broadcast_operand(2);
     rule.additive(2);
   }
   rule.save_product(0, 1);
-  rule.contraction(2 * rule.output_elements() * static_cast<double>(weight[1]),
-                   0, 1);
+  rule.contraction(
+      2 * rule.output_elements() * static_cast<double>(weight.back()), 0, 1);
   return rule.take();
 }
 

@@ -99,6 +99,18 @@ Rule slice_rule(const Graph& graph, const Node& node) {
   return rule.take();
 }
 
+// The length of a narrow of everything is that of the shard.
+LocalForm narrow_local(const Graph& graph, const Node& node,
+                       const LocalContext& context) {
+  const Shape& in = graph.operand(node, 0).meta.shape;
+  LocalForm form;
+  if (in != graph.output(node, 0).meta.shape) return form;
+  const int dim = normalize_dim(node.int_argument("dim", 0), in.size());
+  form.arguments = {{"start", Literal(std::int64_t{0})},
+                    {"length", Literal(context.output_shapes[0][dim])}};
+  return form;
+}
+
 // Moves elements inside the last two dims, or the dims named: these are fixed.
 Rule shuffle(const Graph& graph, const Node& node,
              const std::vector<bool>& fixed) {
@@ -165,7 +177,7 @@ void register_rearrange(Registry& registry) {
     registry.add(target, {select_rule, {}});
   }
   registry.add("aten.slice.Tensor", {slice_rule, {}});
-  registry.add("aten.narrow.default", {slice_rule, {}});
+  registry.add("aten.narrow.default", {slice_rule, narrow_local});
   registry.add("aten.tril.default", {triangle_rule, {}});
   registry.add("aten.triu.default", {triangle_rule, {}});
   registry.add("aten.flip.default", {flip_rule, {}});

@@ -85,7 +85,7 @@ struct LocalContext {
 struct LocalForm {
   std::string target;                    // replaces the target if not empty
   std::vector<NamedArgument> arguments;  // replace literals of these names
-  // For targets of ours: literals and process groups appended to the tensor
+  // For another target: literals and process groups appended to the tensor
   // operands, in order.
   std::vector<Literal> extra;
   std::vector<AxisSet> groups;

@@ -148,6 +148,15 @@ LocalForm unflatten_local(const Graph& graph, const Node& node,
   return form;
 }
 
+// Dims that are 1 on this shard only stay.
+LocalForm squeeze_local(const Graph&, const Node&,
+                        const LocalContext& context) {
+  LocalForm form;
+  form.target = "aten.reshape.default";
+  form.extra.push_back(context.output_shapes[0]);
+  return form;
+}
+
 }  // namespace
 
 void register_views(Registry& registry) {
@@ -159,9 +168,12 @@ void register_views(Registry& registry) {
   registry.add("aten.unflatten.int", {reshape_rule, unflatten_local});
   registry.add("aten.expand.default", {expand_rule, with_local_shape("size")});
   for (const char* target :
-       {"aten.flatten.using_ints", "aten.squeeze.default",
-        "aten.squeeze.dim", "aten.squeeze.dims", "aten.unsqueeze.default"}) {
+       {"aten.flatten.using_ints", "aten.unsqueeze.default"}) {
     registry.add(target, {reshape_rule, {}});
+  }
+  for (const char* target :
+       {"aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims"}) {
+    registry.add(target, {reshape_rule, squeeze_local});
   }
   registry.add("aten.transpose.int", {transpose_rule, {}});
   registry.add("aten.permute.default", {permute_rule, {}});

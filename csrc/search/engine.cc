@@ -13,9 +13,6 @@ namespace tensoropt {
 
 namespace {
 
-// An error so large that only the two ends of every frontier survive.
-constexpr double kEndsOnly = 1e200;
-
 double seconds_since(std::chrono::steady_clock::time_point start) {
   const std::chrono::duration<double> passed =
       std::chrono::steady_clock::now() - start;
@@ -48,14 +45,19 @@ class Search {
     const std::vector<std::shared_ptr<Solution>> planned = plan();
     result_.stats_.plan_seconds = seconds_since(start);
     start = std::chrono::steady_clock::now();
+    result_.min_memory_ = std::numeric_limits<double>::infinity();
     for (const auto& solution : planned) {
       solution->solve({options_.epsilon, options_.memory_limit,
-                       resolve_num_threads(options_.num_threads)});
+                       resolve_num_threads(options_.num_threads),
+                       options_.use_bounds});
+      if (!solution->feasible()) continue;
       note(*solution);
       result_.solutions_.push_back(solution);
     }
+    TO_CHECK(!result_.solutions_.empty(),
+             "no combination of configs is allowed by all tables; there is no "
+             "strategy");
     unite();
-    if (result_.points_.empty()) find_least_memory();
     result_.stats_.solve_seconds = seconds_since(start);
     return std::move(result_);
   }
@@ -94,12 +96,20 @@ class Search {
     stats.conditioned_eliminations += schedule.num_conditioning;
     int products = 0;
     for (const Term& term : schedule.terms) products += term.left >= 0;
-    stats.products_computed += solution.num_products();
-    stats.products_reused += products - solution.num_products();
-    stats.pairs += solution.stats().pairs;
-    stats.pairs_pruned += solution.stats().pairs_pruned;
-    stats.largest_frontier = std::max(stats.largest_frontier,
-                                      solution.stats().largest_frontier);
+    const SolveStats& solved = solution.stats();
+    stats.bound_seconds += solved.bound_seconds;
+    stats.product_seconds += solved.product_seconds;
+    stats.bound_passes += solved.passes;
+    stats.cells += solved.cells;
+    stats.cells_alive += solved.cells_alive;
+    stats.products_computed += solved.products;
+    stats.products_reused += products - solved.products;
+    stats.pairs += solved.product.pairs;
+    stats.pairs_pruned += solved.product.pairs_pruned;
+    stats.largest_frontier =
+        std::max(stats.largest_frontier, solved.product.largest_frontier);
+    result_.min_memory_ =
+        std::min(result_.min_memory_, solution.min_memory());
     result_.epsilon_ = result_.exact()
                            ? solution.error()
                            : std::numeric_limits<double>::infinity();
@@ -121,17 +131,6 @@ class Search {
       result_.points_.push_back({frontier.memory[i], frontier.time[i]});
       result_.origins_.push_back({static_cast<int>(frontier.left[i]),
                                   static_cast<int>(frontier.right[i])});
-    }
-    if (frontier.size() > 0) result_.min_memory_ = frontier.memory.front();
-  }
-
-  void find_least_memory() {
-    result_.min_memory_ = std::numeric_limits<double>::infinity();
-    for (const auto& solution : plan()) {
-      solution->solve({kEndsOnly, std::numeric_limits<double>::infinity(),
-                       resolve_num_threads(options_.num_threads)});
-      result_.min_memory_ =
-          std::min(result_.min_memory_, solution->points().memory.front());
     }
   }
 

@@ -83,6 +83,9 @@ class FrontierBuilder {
   // Adds all sums of a point of `left` and a point of `right`.
   void add_product(const FrontierView& left, const FrontierView& right);
 
+  template <typename Predicate>
+  void remove_if(Predicate&& unwanted);
+
   // Thins what was collected, appends it to `out` and starts afresh. Returns
   // whether thinning dropped a point.
   bool move_to(Frontier& out);
@@ -97,5 +100,22 @@ class FrontierBuilder {
   std::vector<std::uint32_t> left_;
   std::vector<std::uint32_t> right_;
 };
+
+template <typename Predicate>
+void FrontierBuilder::remove_if(Predicate&& unwanted) {
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < size(); ++i) {
+    if (unwanted(Point{memory_[i], time_[i]})) continue;
+    memory_[kept] = memory_[i];
+    time_[kept] = time_[i];
+    left_[kept] = left_[i];
+    right_[kept] = right_[i];
+    ++kept;
+  }
+  memory_.resize(kept);
+  time_.resize(kept);
+  left_.resize(kept);
+  right_.resize(kept);
+}
 
 }  // namespace tensoropt

@@ -12,39 +12,6 @@ namespace tensoropt {
 
 namespace {
 
-bool contains(const std::vector<int>& values, int value) {
-  return std::find(values.begin(), values.end(), value) != values.end();
-}
-
-// Axes of `mine` whose label fulfils the predicate, by ascending label.
-template <typename Predicate>
-std::vector<int> axes_where(const std::vector<int>& mine, Predicate&& wanted) {
-  std::vector<int> axes;
-  for (int i = 0; i < static_cast<int>(mine.size()); ++i) {
-    if (wanted(mine[i])) axes.push_back(i);
-  }
-  std::sort(axes.begin(), axes.end(),
-            [&](int a, int b) { return mine[a] < mine[b]; });
-  return axes;
-}
-
-// Labels are numbered shared, left only, right only, summed out, so that the
-// result of matrix products is in row-major order already.
-Arrangement arrangement_of(const std::vector<int>& mine,
-                           const std::vector<int>& other, int num_outputs) {
-  return {
-      .batch = axes_where(mine,
-                          [&](int label) {
-                            return label < num_outputs && contains(other, label);
-                          }),
-      .row = axes_where(mine,
-                        [&](int label) {
-                          return label < num_outputs && !contains(other, label);
-                        }),
-      .column = axes_where(mine, [&](int l) { return l >= num_outputs; }),
-  };
-}
-
 struct Pair {
   double score;
   const Matrix::Entry* left;
@@ -62,16 +29,19 @@ struct RowResult {
 
 class RowProduct {
  public:
-  RowProduct(const Table& left, const Table& right,
+  RowProduct(const Table& left, const Table& right, const TableBounds& bounds,
              const ProductOptions& options)
       : left_(left),
         right_(right),
+        bounds_(bounds),
         builder_(options.delta, options.memory_limit) {}
 
   RowResult run(std::span<const Matrix::Entry> left_row, const Matrix& right,
                 int batch, std::uint32_t first_cell) {
     result_ = {};
+    if (left_row.empty()) return std::move(result_);
     for (int c = 0; c < right.rows; ++c) {
+      if (bounds_.rank(first_cell + c) < 0) continue;
       collect(left_row, right.row(batch * right.rows + c));
       if (!pairs_.empty()) compute_cell(first_cell + c);
     }
@@ -124,6 +94,9 @@ class RowProduct {
                            right_.points.view(pair.right->first,
                                               pair.right->last));
     }
+    const int rank = bounds_.rank(cell);
+    builder_.remove_if(
+        [&](Point point) { return !bounds_.may_improve(rank, point); });
     const std::size_t before = result_.points.size();
     if (builder_.move_to(result_.points)) result_.stats.thinned = true;
     const std::size_t count = result_.points.size() - before;
@@ -136,6 +109,7 @@ class RowProduct {
 
   const Table& left_;
   const Table& right_;
+  const TableBounds& bounds_;
   FrontierBuilder builder_;
   std::vector<Pair> pairs_;
   RowResult result_;
@@ -176,8 +150,8 @@ void ProductStats::add(const ProductStats& other) {
 }
 
 Table multiply(const Table& left, const Table& right,
-               const ProductLabels& labels, const ProductOptions& options,
-               ProductStats& stats) {
+               const ProductLabels& labels, const TableBounds& bounds,
+               const ProductOptions& options, ProductStats& stats) {
   const Matrix l = arrange(
       left, arrangement_of(labels.left, labels.right, labels.num_outputs));
   const Matrix r = arrange(
@@ -188,7 +162,7 @@ Table multiply(const Table& left, const Table& right,
   const int num_rows = l.batches * l.rows;
   std::vector<RowResult> rows(num_rows);
   parallel_for(num_rows, options.num_threads, [&](int row) {
-    rows[row] = RowProduct(left, right, options)
+    rows[row] = RowProduct(left, right, bounds, options)
                     .run(l.row(row), r, row / l.rows,
                          static_cast<std::uint32_t>(row) * r.rows);
   });

@@ -6,12 +6,16 @@
 // dominated by what was already found is skipped before its points are formed;
 // the pairs with the best ideal points come first so that most are.
 //
+// Cells and points that cannot lead to anything new (`bounds`, see bounds.h) are
+// left out.
+//
 // Rows of the result are shared out to threads; each row depends on nothing
 // but the operands, so the result does not depend on the number of threads.
 #pragma once
 
 #include <cstdint>
 
+#include "search/bounds.h"
 #include "search/expression.h"
 #include "search/table.h"
 
@@ -33,7 +37,7 @@ struct ProductStats {
 };
 
 Table multiply(const Table& left, const Table& right,
-               const ProductLabels& labels, const ProductOptions& options,
-               ProductStats& stats);
+               const ProductLabels& labels, const TableBounds& bounds,
+               const ProductOptions& options, ProductStats& stats);
 
 }  // namespace tensoropt

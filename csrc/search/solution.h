@@ -1,16 +1,20 @@
 // Carries out one schedule: from symbolic expressions to frontiers, and back
 // from a point of the final frontier to a strategy.
+//
+// First the supported strategies are found and what cannot improve on them is
+// ruled out (bounds.h); then the products are computed on what is left.
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
+#include "search/bounds.h"
 #include "search/expression.h"
 #include "search/problem.h"
 #include "search/product.h"
 #include "search/schedule.h"
 #include "search/strategy.h"
+#include "search/supported.h"
 #include "search/table.h"
 
 namespace tensoropt {
@@ -19,6 +23,17 @@ struct SolveOptions {
   double epsilon = 0;
   double memory_limit = 0;
   int num_threads = 1;
+  bool use_bounds = true;
+};
+
+struct SolveStats {
+  double bound_seconds = 0;
+  double product_seconds = 0;
+  int passes = 0;  // min-plus passes that found supported strategies
+  std::int64_t cells = 0;
+  std::int64_t cells_alive = 0;
+  int products = 0;
+  ProductStats product;
 };
 
 class Solution {
@@ -28,36 +43,46 @@ class Solution {
   Solution(const Problem& problem, const std::vector<int>& fixed,
            const ScheduleOptions& options);
 
-  const Domains& domains() const { return domains_; }
   const Schedule& schedule() const { return schedule_; }
-  const ExpressionPool& pool() const { return pool_; }
 
   void solve(const SolveOptions& options);
 
+  // Whether there is any strategy, within the memory limit or not.
+  bool feasible() const { return feasible_; }
+  double min_memory() const { return min_memory_; }
   // The final frontier; empty if nothing fits the memory limit.
-  FrontierView points() const;
-  // Relative error that thinning really made, at most the epsilon allowed.
+  FrontierView points() const { return frontier_.view(); }
+  // Relative error that was really made, at most the epsilon allowed.
   double error() const { return error_; }
-  const ProductStats& stats() const { return stats_; }
-  int num_products() const { return num_products_; }
+  const SolveStats& stats() const { return stats_; }
 
   Strategy unroll(int point) const;
 
  private:
-  void compute(int id, const SolveOptions& options, double delta,
-               double memory_limit);
-  std::vector<double> memory_limits(const std::vector<int>& order,
-                                    double memory_limit) const;
+  void find_known(const MinPlusPlan& plan, const SolveOptions& options,
+                  double epsilon);
+  void compute_tables(const MinPlusPlan& plan, const SolveOptions& options,
+                      const std::vector<Corner>& corners, double epsilon);
+  void compute_product(int id, const TableBounds& bounds,
+                       const ProductOptions& options);
+  void unite(const SolveOptions& options);
+  std::vector<std::uint32_t> base_points(std::uint32_t root_point) const;
+  int root() const { return schedule_.terms[schedule_.root].expression; }
 
   const Problem problem_;  // keeps the tables alive
   Domains domains_;
   ExpressionPool pool_;
   Schedule schedule_;
-  std::vector<Table> tables_;   // by expression
-  std::vector<double> errors_;  // by expression
+
+  std::vector<Table> base_;     // tables of the problem, by expression
+  std::vector<Table> tables_;   // what the search left of all tables
+  std::vector<double> errors_;  // by expression, made by thinning
+  SupportedFrontier known_;
+  Frontier frontier_;           // left: known strategy or -1; right: root point
+  bool feasible_ = false;
+  double min_memory_ = 0;
   double error_ = 0;
-  ProductStats stats_;
-  int num_products_ = 0;
+  SolveStats stats_;
 };
 
 }  // namespace tensoropt

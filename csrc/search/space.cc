@@ -5,6 +5,7 @@
 
 #include "common/check.h"
 #include "common/parallel.h"
+#include "search/pending_sums.h"
 
 namespace tensoropt {
 
@@ -42,19 +43,42 @@ StrategySpace::StrategySpace(const Graph& graph, const Registry& registry,
 }
 
 void StrategySpace::find_rules(const Registry& registry) {
-  const std::vector<bool> constant = find_constants(graph_);
+  constant_ = find_constants(graph_);
   std::set<std::string> unknown;
   rules_.resize(graph_.nodes().size());
   for (const Node& node : graph_.nodes()) {
     if (node.kind != NodeKind::kOp) continue;
     rules_[node.id] = rule_of(registry, graph_, node);
-    if (!node.outputs.empty() && constant[node.outputs[0]]) {
+    if (!node.outputs.empty() && constant_[node.outputs[0]]) {
       make_unsplittable(rules_[node.id]);
     } else if (!registry.find(node.target) &&
                unknown.insert(node.target).second) {
       unknown_targets_.push_back(node.target);
     }
   }
+  idle_dims_.emplace(graph_, rules_, options_.sharded_inputs);
+  idle_dims_->remove_from(rules_);
+  remove_idle_linear_sets(graph_, rules_);
+}
+
+// Whether the operator takes the layout of operand 0 as it comes: moving a
+// reshard from before it to after it changes no cost, since it neither computes
+// much nor keeps or resizes anything, and its other operands are constants.
+bool StrategySpace::follows(const Node& node) const {
+  const Rule& rule = rules_[node.id];
+  if (rule.view) return true;
+  if (rule.random || !rule.extra_saved.empty() || rule.outputs.size() != 1 ||
+      rule.outputs[0].saved || node.operands.empty() ||
+      rule.operands[0].saved) {
+    return false;
+  }
+  for (std::size_t i = 1; i < node.operands.size(); ++i) {
+    if (!constant_[node.operands[i]]) return false;
+  }
+  const TensorMeta& in = graph_.operand(node, 0).meta;
+  const TensorMeta& out = graph_.output(node, 0).meta;
+  return in.shape == out.shape && in.dtype == out.dtype &&
+         rule.forward_flops <= static_cast<double>(out.num_elements());
 }
 
 // Who keeps what. `needed_[v]`: autograd keeps v's storage as some consumer
@@ -111,9 +135,11 @@ void StrategySpace::add_nodes() {
       const std::string name = fmt::format("{}:{}", node.name,
                                            value.output_index);
       const std::string signature = fmt::format(
-          "relay {} {} {} {}", fmt::join(value.meta.shape, "x"),
+          "relay {} {} {} {} {} {}", fmt::join(value.meta.shape, "x"),
+          fmt::join(idle_dims_->splittable_shape(value), "x"),
           to_string(value.meta.dtype), value.requires_grad,
-          static_cast<bool>(needed_[id]));
+          static_cast<bool>(needed_[id]),
+          shares_pending_gradients(graph_, rules_, value));
       relay_of_[id] = static_cast<int>(nodes_.size());
       nodes_.push_back({SpaceNodeKind::kRelay, -1, id, name,
                         intern(signature, relay_configs(value))});
@@ -136,10 +162,11 @@ void StrategySpace::add_edges() {
       port = 0;
     }
     for (const Use& use : value.uses) {
-      const bool view = graph_.node(use.node).kind == NodeKind::kOp &&
-                        rules_[use.node].view && use.operand == 0;
-      edges_.push_back(
-          {source, node_of_[use.node], port, use.operand, value.id, view});
+      const Node& node = graph_.node(use.node);
+      const bool follower = node.kind == NodeKind::kOp && use.operand == 0 &&
+                            follows(node);
+      edges_.push_back({source, node_of_[use.node], port, use.operand,
+                        value.id, follower});
     }
   }
 }
@@ -275,17 +302,34 @@ ConfigList StrategySpace::output_configs(const Node& node) const {
   return {{std::move(config)}, {OpCost{}}};
 }
 
-// Every layout of the value without pending sums; on each axis that leaves the
-// value whole the gradient may stay Partial; kept or not.
+// Among alike neighbouring axes of `whole`, only the last ones are pending.
+bool StrategySpace::is_canonical(AxisSet pending, AxisSet whole) const {
+  if (options_.config_space == ConfigSpace::kFull) return true;
+  for (int axis = 0; axis + 1 < machine_.mesh.num_axes(); ++axis) {
+    const bool both = (whole >> axis & 3) == 3;
+    if (both && machine_.mesh.alike(axis, axis + 1) &&
+        (pending >> axis & 3) == 1) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Every layout of the value without pending sums, kept or not; on each axis
+// that leaves the value whole the gradient may stay Partial, if that can pay
+// (among alike axes the last ones, unless the space is full).
 ConfigList StrategySpace::relay_configs(const Value& value) const {
   const Mesh& mesh = machine_.mesh;
   ConfigList list;
   const bool needed = needed_[value.id];
+  const bool may_wait = value.requires_grad &&
+                        shares_pending_gradients(graph_, rules_, value);
   for (const Layout& layout :
-       enumerate_layouts(value.meta.shape, mesh, options_.config_space)) {
-    const AxisSet whole = value.requires_grad ? layout.replicate_axes() : 0;
+       enumerate_layouts(idle_dims_->splittable_shape(value), mesh,
+                         options_.config_space)) {
+    const AxisSet whole = may_wait ? layout.replicate_axes() : 0;
     for (AxisSet pending = 0; pending <= whole; ++pending) {
-      if ((pending & ~whole) != 0) continue;
+      if ((pending & ~whole) != 0 || !is_canonical(pending, whole)) continue;
       Layout gradient = layout;
       for (int axis = 0; axis < mesh.num_axes(); ++axis) {
         if (pending >> axis & 1) gradient.set(axis, Placement::partial());
@@ -361,7 +405,7 @@ EdgeOptions StrategySpace::options_of(const SpaceEdge& edge, int source_config,
   return edge_options(spec, machine_.mesh, resharder(spec.meta), from, to);
 }
 
-// A view takes the layout it gets, if it can: which target configs are allowed.
+// A follower takes the layout it gets, if it can: the target configs allowed.
 std::vector<bool> StrategySpace::followers(const SpaceEdge& edge,
                                            int source_config) const {
   const ConfigList& targets = *nodes_[edge.target].configs;

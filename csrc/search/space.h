@@ -20,6 +20,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <unordered_map>
@@ -27,6 +28,7 @@
 
 #include "cost/edge_cost.h"
 #include "rules/registry.h"
+#include "search/idle_dims.h"
 #include "search/problem.h"
 
 namespace tensoropt {
@@ -76,7 +78,7 @@ struct SpaceEdge {
   int source_port = 0;
   int target_port = 0;
   ValueId value = -1;
-  bool follows = false;  // the target is a view: it takes the layout it gets
+  bool follows = false;  // the target takes the layout it gets
 };
 
 class StrategySpace {
@@ -123,6 +125,7 @@ class StrategySpace {
 
   void find_rules(const Registry& registry);
   void find_saved();
+  bool follows(const Node& node) const;
   void add_nodes();
   void add_edges();
   const ConfigList* configs_of_node(const Node& node);
@@ -131,6 +134,7 @@ class StrategySpace {
   ConfigList source_configs(const Node& node) const;
   ConfigList output_configs(const Node& node) const;
   ConfigList relay_configs(const Value& value) const;
+  bool is_canonical(AxisSet pending, AxisSet whole) const;
   std::string op_signature(const Node& node) const;
   EdgeKind kind_of(const SpaceEdge& edge) const;
   std::vector<bool> followers(const SpaceEdge& edge, int source_config) const;
@@ -139,7 +143,9 @@ class StrategySpace {
   const Graph& graph_;
   Machine machine_;
   SpaceOptions options_;
-  std::vector<Rule> rules_;            // by graph node
+  std::vector<Rule> rules_;     // by graph node
+  std::vector<bool> constant_;  // by value: no input or parameter reaches it
+  std::optional<IdleDims> idle_dims_;
   std::vector<bool> saved_by_producer_;  // by value: kept before any consumer
   std::vector<bool> needed_;           // by value: a consumer keeps its storage
   std::vector<SpaceNode> nodes_;

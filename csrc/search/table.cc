@@ -45,6 +45,22 @@ void load_edge(const EdgeTable& edge, const std::vector<int>& sources,
   }
 }
 
+bool contains(const std::vector<int>& values, int value) {
+  return std::find(values.begin(), values.end(), value) != values.end();
+}
+
+// Axes of `mine` whose label fulfils the predicate, by ascending label.
+template <typename Predicate>
+std::vector<int> axes_where(const std::vector<int>& mine, Predicate&& wanted) {
+  std::vector<int> axes;
+  for (int i = 0; i < static_cast<int>(mine.size()); ++i) {
+    if (wanted(mine[i])) axes.push_back(i);
+  }
+  std::sort(axes.begin(), axes.end(),
+            [&](int a, int b) { return mine[a] < mine[b]; });
+  return axes;
+}
+
 // What to multiply each axis' coordinate by to get a position in a group.
 std::vector<std::uint32_t> strides(const std::vector<int>& axes,
                                    const std::vector<int>& dims, int& volume) {
@@ -57,31 +73,55 @@ std::vector<std::uint32_t> strides(const std::vector<int>& axes,
   return result;
 }
 
-struct Place {
-  std::uint32_t row;
-  std::uint32_t column;
+// Finds the place of cells in a matrix.
+class Placement {
+ public:
+  struct Place {
+    std::uint32_t row;  // batches included
+    std::uint32_t column;
+  };
+
+  Placement(const std::vector<int>& dims, const Arrangement& arrangement)
+      : dims_(dims),
+        batch_(strides(arrangement.batch, dims, batches)),
+        row_(strides(arrangement.row, dims, rows)),
+        column_(strides(arrangement.column, dims, columns)) {
+    for (std::uint32_t& stride : batch_) stride *= rows;
+  }
+
+  Place of(std::uint32_t index) const {
+    Place place{0, 0};
+    for (std::size_t axis = dims_.size(); axis-- > 0;) {
+      const std::uint32_t at = index % dims_[axis];
+      index /= dims_[axis];
+      place.row += at * (batch_[axis] + row_[axis]);
+      place.column += at * column_[axis];
+    }
+    return place;
+  }
+
+  int batches = 1;
+  int rows = 1;
+  int columns = 1;
+
+ private:
+  const std::vector<int>& dims_;
+  std::vector<std::uint32_t> batch_;
+  std::vector<std::uint32_t> row_;
+  std::vector<std::uint32_t> column_;
 };
 
-// Where every cell of the table goes.
-std::vector<Place> places(const Table& table, const Arrangement& arrangement,
-                          Matrix& matrix) {
-  const std::size_t num_axes = table.dims.size();
-  const auto batch = strides(arrangement.batch, table.dims, matrix.batches);
-  const auto row = strides(arrangement.row, table.dims, matrix.rows);
-  const auto column = strides(arrangement.column, table.dims, matrix.columns);
-  std::vector<Place> result;
-  result.reserve(table.num_cells());
-  for (std::uint32_t index : table.cells) {
-    Place place{0, 0};
-    for (std::size_t axis = num_axes; axis-- > 0;) {
-      const std::uint32_t at = index % table.dims[axis];
-      index /= table.dims[axis];
-      place.row += at * (batch[axis] * matrix.rows + row[axis]);
-      place.column += at * column[axis];
+void sort_rows(Matrix& matrix) {
+  const auto by_column = [](const Matrix::Entry& a, const Matrix::Entry& b) {
+    return a.column < b.column;
+  };
+  for (std::size_t row = 0; row + 1 < matrix.row_first.size(); ++row) {
+    const auto begin = matrix.entries.begin() + matrix.row_first[row];
+    const auto end = matrix.entries.begin() + matrix.row_first[row + 1];
+    if (!std::is_sorted(begin, end, by_column)) {
+      std::sort(begin, end, by_column);
     }
-    result.push_back(place);
   }
-  return result;
 }
 
 }  // namespace
@@ -113,11 +153,48 @@ Table load_table(const Expression& expression, const Domains& domains) {
   return table;
 }
 
+Arrangement arrangement_of(const std::vector<int>& mine,
+                           const std::vector<int>& other, int num_outputs) {
+  const auto is_output = [&](int label) { return label < num_outputs; };
+  return {
+      .batch = axes_where(mine,
+                          [&](int label) {
+                            return is_output(label) && contains(other, label);
+                          }),
+      .row = axes_where(mine,
+                        [&](int label) {
+                          return is_output(label) && !contains(other, label);
+                        }),
+      .column = axes_where(mine, [&](int label) { return !is_output(label); }),
+  };
+}
+
+DenseMatrix arrange_dense(const std::vector<int>& dims,
+                          const Arrangement& arrangement) {
+  const Placement placement(dims, arrangement);
+  DenseMatrix matrix{placement.batches, placement.rows, placement.columns, {}};
+  matrix.cells.resize(static_cast<std::size_t>(matrix.batches) * matrix.rows *
+                      matrix.columns);
+  for (std::uint32_t index = 0; index < matrix.cells.size(); ++index) {
+    const Placement::Place place = placement.of(index);
+    matrix.cells[static_cast<std::size_t>(place.row) * matrix.columns +
+                 place.column] = index;
+  }
+  return matrix;
+}
+
 Matrix arrange(const Table& table, const Arrangement& arrangement) {
+  const Placement placement(table.dims, arrangement);
   Matrix matrix;
-  const std::vector<Place> where = places(table, arrangement, matrix);
+  matrix.batches = placement.batches;
+  matrix.rows = placement.rows;
+  matrix.columns = placement.columns;
+  std::vector<Placement::Place> where;
+  for (const std::uint32_t cell : table.cells) {
+    where.push_back(placement.of(cell));
+  }
   matrix.row_first.assign(matrix.batches * matrix.rows + 1, 0);
-  for (const Place& place : where) ++matrix.row_first[place.row + 1];
+  for (const auto& place : where) ++matrix.row_first[place.row + 1];
   std::partial_sum(matrix.row_first.begin(), matrix.row_first.end(),
                    matrix.row_first.begin());
   std::vector<std::uint32_t> next = matrix.row_first;
@@ -129,14 +206,7 @@ Matrix arrange(const Table& table, const Arrangement& arrangement) {
         where[cell].column, first, last,
         {table.points.memory[first], table.points.time[last - 1]}};
   }
-  const auto by_column = [](const Matrix::Entry& a, const Matrix::Entry& b) {
-    return a.column < b.column;
-  };
-  for (std::size_t row = 0; row + 1 < matrix.row_first.size(); ++row) {
-    const auto begin = matrix.entries.begin() + matrix.row_first[row];
-    const auto end = matrix.entries.begin() + matrix.row_first[row + 1];
-    if (!std::is_sorted(begin, end, by_column)) std::sort(begin, end, by_column);
-  }
+  sort_rows(matrix);
   return matrix;
 }
 

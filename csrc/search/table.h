@@ -29,6 +29,27 @@ struct Table {
 // Choices that another one dominates are dropped.
 Table load_table(const Expression& expression, const Domains& domains);
 
+// The cells and points of a table for which `wanted(cell, point)`.
+template <typename Predicate>
+Table filter(const Table& table, Predicate&& wanted) {
+  Table result;
+  result.dims = table.dims;
+  const Frontier& points = table.points;
+  for (std::size_t i = 0; i < table.num_cells(); ++i) {
+    const std::size_t before = result.points.size();
+    for (std::uint32_t p = table.first[i]; p < table.first[i + 1]; ++p) {
+      const Point point{points.memory[p], points.time[p]};
+      if (!wanted(table.cells[i], point)) continue;
+      result.points.push_back(point, points.left[p], points.right[p]);
+    }
+    if (result.points.size() == before) continue;
+    result.cells.push_back(table.cells[i]);
+    result.first.push_back(static_cast<std::uint32_t>(before));
+  }
+  result.first.push_back(static_cast<std::uint32_t>(result.points.size()));
+  return result;
+}
+
 // A table seen as `batches` matrices of rows x columns, stored by rows. Points
 // stay where they are.
 struct Matrix {
@@ -58,5 +79,22 @@ struct Arrangement {
   std::vector<int> column;
 };
 Matrix arrange(const Table& table, const Arrangement& arrangement);
+
+// How an operand of a product is arranged: outputs that both have are batch,
+// other outputs row, the rest columns; by ascending label, which is the order
+// that the labels of a product put the result in.
+Arrangement arrangement_of(const std::vector<int>& mine,
+                           const std::vector<int>& other, int num_outputs);
+
+// The same for a dense table: for every place of the matrix, by rows, the
+// row-major index over `dims`.
+struct DenseMatrix {
+  int batches = 1;
+  int rows = 1;
+  int columns = 1;
+  std::vector<std::uint32_t> cells;
+};
+DenseMatrix arrange_dense(const std::vector<int>& dims,
+                          const Arrangement& arrangement);
 
 }  // namespace tensoropt

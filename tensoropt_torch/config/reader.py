@@ -116,17 +116,13 @@ class TableReader:
     def _get(self, key: str, hint: str) -> Any:
         self._known.add(key)
         if key not in self._data:
-            raise TensorOptError(
-                f"{self._where}: key '{self._name(key)}' is missing; {hint}"
-            )
+            raise TensorOptError(f"{self._where}: key '{self._name(key)}' is missing; {hint}")
         return self._data[key]
 
     def _name(self, key: str) -> str:
         return f"{self._path}.{key}" if self._path else key
 
-    def _value_error(
-        self, key: str, value: object, allowed: str, hint: str
-    ) -> TensorOptError:
+    def _value_error(self, key: str, value: object, allowed: str, hint: str) -> TensorOptError:
         tail = f"; {hint}" if hint else ""
         return TensorOptError(
             f"{self._where}: {self._name(key)} = {value!r} is not allowed; "

@@ -122,7 +122,7 @@ class GraphEmitter:
         lowering = self._captured.lowering
         if not isinstance(node.target, OpOverload):  # getitem
             source, index = node.args
-            assert isinstance(source, fx.Node)
+            assert isinstance(source, fx.Node) and callable(node.target)
             new = self._graph.call_function(node.target, (self._tuples[source], index))
             self._define(node, 0, new)
             return

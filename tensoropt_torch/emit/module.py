@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -41,9 +41,11 @@ class ParallelModule(nn.Module):
     ) -> None:
         super().__init__()
         for name, parameter in parameters.items():
-            _register(self, name, lambda owner, leaf, p=parameter: owner.register_parameter(leaf, p))
+            owner, leaf = _owner(self, name)
+            owner.register_parameter(leaf, parameter)
         for name, tensor in constants.items():
-            _register(self, name, lambda owner, leaf, t=tensor: owner.register_buffer(leaf, t))
+            owner, leaf = _owner(self, name)
+            owner.register_buffer(leaf, tensor)
         # Not registered as a submodule: state_dict has the model's names only.
         object.__setattr__(self, "_rank_graph", rank_graph)
         object.__setattr__(self, "_captured", captured)
@@ -109,30 +111,24 @@ def _expected_share(plan: Plan) -> str:
     return "every rank the same global batch"
 
 
-def _register(
-    root: nn.Module, name: str, register: Callable[[nn.Module, str], None]
-) -> None:
-    """Register a tensor under a dotted name, making containers on the way."""
+def _owner(root: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """The submodule that owns a dotted name, made on the way, and the last part."""
     *path, leaf = name.split(".")
     owner = root
     for part in path:
-        if part not in owner._modules:
-            owner.add_module(part, nn.Module())
-        child = owner._modules[part]
-        assert child is not None
+        child = owner._modules.get(part)
+        if child is None:
+            child = nn.Module()
+            owner.add_module(part, child)
         owner = child
-    register(owner, leaf)
+    return owner, leaf
 
 
 def _lookup(root: nn.Module, name: str) -> torch.Tensor:
-    *path, leaf = name.split(".")
-    owner = root
-    for part in path:
-        child = owner._modules[part]
-        assert child is not None
-        owner = child
+    owner, leaf = _owner(root, name)
     tensor = owner._parameters.get(leaf)
-    if tensor is None:
-        tensor = owner._buffers[leaf]
-    assert tensor is not None
-    return tensor
+    if tensor is not None:
+        return tensor
+    buffer = owner._buffers[leaf]
+    assert buffer is not None
+    return buffer

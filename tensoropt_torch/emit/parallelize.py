@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,7 +22,25 @@ from tensoropt_torch.planner.space import make_planner
 from tensoropt_torch.runtime.agreement import agree_or_raise, on_all_ranks
 from tensoropt_torch.runtime.groups import AxisGroups
 
-Initialiser = Callable[[str, torch.Tensor], torch.Tensor]
+
+@dataclass(frozen=True)
+class RankContext:
+    """The base mesh and its process groups on this rank.
+
+    Several modules may share one, so that groups are made once.
+    """
+
+    sizes: tuple[int, ...]
+    device: torch.device
+    mesh: DeviceMesh
+    groups: AxisGroups
+
+    @staticmethod
+    def make(sizes: Sequence[int], device: torch.device) -> RankContext:
+        """Collective. A single device is a mesh with one axis of size 1."""
+        names = tuple(f"axis{i}" for i in range(max(1, len(sizes))))
+        mesh = init_device_mesh(device.type, tuple(sizes) or (1,), mesh_dim_names=names)
+        return RankContext(tuple(sizes), device, mesh, AxisGroups(sizes, device.type))
 
 
 def parallelize(
@@ -29,6 +48,7 @@ def parallelize(
     captured: CapturedModel,
     plan: Plan,
     device: torch.device,
+    context: RankContext | None = None,
 ) -> ParallelModule:
     """The module that runs ``plan`` on this rank.
 
@@ -44,19 +64,19 @@ def parallelize(
     agree_or_raise("plan", plan.hash, "plan once and broadcast, or load the same file")
     on_all_ranks(lambda: _check_model(plan, captured, model))
     planner = make_planner(captured, plan.settings)
-    rank = dist.get_rank()
-    program = _C.RankProgram(planner, plan.strategy(), rank)
+    program = _C.RankProgram(planner, plan.strategy(), dist.get_rank())
     sizes = [size for size, _ in plan.settings.mesh_axes]
-    groups = AxisGroups(sizes, device.type)
-    groups.create(axis_sets(program, planner, captured))
-    emitter = GraphEmitter(captured, planner, program, groups.name, device)
+    context = context or RankContext.make(sizes, device)
+    context.groups.create(axis_sets(program, planner, captured))
+    emitter = GraphEmitter(captured, planner, program, context.groups.name, device)
     rank_graph = emitter.emit()
-    mesh = _device_mesh(sizes, device)
-    parameters = _shard_parameters(model, captured, program, mesh, device)
+    parameters = _shard_parameters(model, captured, program, context)
     constants = {
         name: _from_first_rank(tensor.to(device)) for name, tensor in captured.constants.items()
     }
-    shapes = [_local_shape(captured, s, program, sizes) for s in captured.inputs if s.kind == "input"]
+    shapes = [
+        _local_shape(captured, s, program, sizes) for s in captured.inputs if s.kind == "input"
+    ]
     seeds = _seed_generator() if emitter.uses_random else None
     return ParallelModule(captured, rank_graph, parameters, constants, shapes, plan, seeds)
 
@@ -79,12 +99,6 @@ def _check_model(plan: Plan, captured: CapturedModel, model: nn.Module) -> None:
         )
 
 
-def _device_mesh(sizes: Sequence[int], device: torch.device) -> DeviceMesh:
-    """The base mesh; a single device is a mesh with one axis of size 1."""
-    names = tuple(f"axis{i}" for i in range(max(1, len(sizes))))
-    return init_device_mesh(device.type, tuple(sizes) or (1,), mesh_dim_names=names)
-
-
 def to_placements(layout: str) -> list[Placement]:
     """A layout such as ``"S0,R"`` as DTensor placements."""
     if not layout:
@@ -100,15 +114,14 @@ def _shard_parameters(
     model: nn.Module,
     captured: CapturedModel,
     program: _C.RankProgram,
-    mesh: DeviceMesh,
-    device: torch.device,
+    context: RankContext,
 ) -> dict[str, nn.Parameter]:
     own = dict(model.named_parameters(remove_duplicate=False))
     parameters: dict[str, nn.Parameter] = {}
     for source in captured.parameters:
         original = own[source.names[0]]
         placements = to_placements(program.layout_of(_value_of(captured, source)))
-        shard = _shard(source.names[0], original, placements, mesh, device)
+        shard = _shard(source.names[0], original, placements, context)
         parameter = nn.Parameter(shard, requires_grad=original.requires_grad)
         parameters.update(dict.fromkeys(source.names, parameter))
     _check_complete(own, parameters)
@@ -124,15 +137,15 @@ def _shard(
     name: str,
     original: torch.Tensor,
     placements: list[Placement],
-    mesh: DeviceMesh,
-    device: torch.device,
+    context: RankContext,
 ) -> DTensor:
     if original.device.type == "meta":
         raise TensorOptError(
             f"parameter '{name}' is on the meta device, so it has no values to train; build the "
             "model with real parameters for parallelize (planning alone does not need them)"
         )
-    whole = _from_first_rank(original.detach().to(device, copy=True))
+    mesh = context.mesh
+    whole = _from_first_rank(original.detach().to(context.device, copy=True))
     local = whole
     coordinate = mesh.get_coordinate()
     assert coordinate is not None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import traceback
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -20,7 +21,7 @@ from torch.utils import _pytree as pytree
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.lowering import Lowering, lower
-from tensoropt_torch.frontend.passes import normalise
+from tensoropt_torch.frontend.passes import normalise, target_name
 
 SourceKind = Literal["parameter", "constant", "input", "literal"]
 
@@ -114,6 +115,7 @@ def capture(
     module.graph.owning_module = module
     normalise(module.graph)
     module.recompile()
+    _warn_without_rule(module.graph)
     lowering = lower(module.graph, {s.placeholder: (s.kind, s.names[0]) for s in sources})
     in_spec, out_spec = exported.call_spec.in_spec, exported.call_spec.out_spec
     assert in_spec is not None and out_spec is not None
@@ -197,12 +199,22 @@ def _sources(exported: torch.export.ExportedProgram) -> tuple[Source, ...]:
     return tuple(sources)
 
 
+def _warn_without_rule(graph: fx.Graph) -> None:
+    known = frozenset(_C.rule_targets())
+    names = {target_name(node) for node in graph.nodes}
+    for name in sorted(names - known - {""}):
+        warnings.warn(f"operator '{name}' has no rule: it runs whole on every device", stacklevel=3)
+
+
 def _fingerprint(graph: fx.Graph) -> str:
     """A hash of operators, shapes and dtypes: equal for equal computations."""
     digest = hashlib.sha256()
     for node in graph.nodes:
         value = node.meta.get("val")
-        metas = [(tuple(v.shape), str(v.dtype)) for v in pytree.tree_leaves(value)
-                 if isinstance(v, torch.Tensor)]
+        metas = [
+            (tuple(v.shape), str(v.dtype))
+            for v in pytree.tree_leaves(value)
+            if isinstance(v, torch.Tensor)
+        ]
         digest.update(f"{node.name}|{node.op}|{node.target}|{node.args}|{metas}\n".encode())
     return digest.hexdigest()[:16]

@@ -107,7 +107,7 @@ def _is_identity(node: fx.Node) -> bool:
     if name == "aten.alias.default":
         return True
     if name == "aten.dropout.default":
-        return node.args[1] == 0 or node.args[2] is False
+        return bool(node.args[1] == 0 or node.args[2] is False)
     if name in _CASTS:
         assert isinstance(node.args[0], fx.Node)
         before, after = node.args[0].meta["val"], node.meta["val"]
@@ -129,13 +129,39 @@ def views_to_reshapes(graph: fx.Graph) -> None:
             node.target = torch.ops.aten.reshape.default
 
 
+def broadcasts_to_expands(graph: fx.Graph) -> None:
+    """Each result of ``broadcast_tensors`` is its operand, expanded if need be."""
+    for node in list(graph.nodes):
+        if target_name(node) != "aten.broadcast_tensors.default":
+            continue
+        tensors = node.args[0]
+        assert isinstance(tensors, (list, tuple))
+        with graph.inserting_before(node):
+            results = [
+                _expanded(graph, tensor, value)
+                for tensor, value in zip(tensors, node.meta["val"], strict=True)
+            ]
+        _replace_results(graph, node, results)
+
+
+def _expanded(graph: fx.Graph, tensor: Any, value: torch.Tensor) -> fx.Node:
+    assert isinstance(tensor, fx.Node)
+    if tensor.meta["val"].shape == value.shape:
+        return tensor
+    node = graph.call_function(torch.ops.aten.expand.default, (tensor, list(value.shape)))
+    node.meta = {**tensor.meta, "val": value}
+    return node
+
+
 def inline_no_grad_regions(graph: fx.Graph) -> None:
     """Inline ``torch.no_grad`` regions whose results need no gradient anyway."""
     for node in list(graph.nodes):
         if str(node.target) != "wrap_with_set_grad_enabled":
             continue
         enabled, body, *arguments = node.args
+        assert isinstance(body, fx.Node) and graph.owning_module is not None
         module = graph.owning_module.get_submodule(str(body.target))
+        assert isinstance(module, fx.GraphModule)
         replaced = dict(zip(module.graph.find_nodes(op="placeholder"), arguments, strict=True))
         with graph.inserting_before(node):
             results = _copy_body(graph, module.graph, replaced, detach=not enabled)
@@ -190,6 +216,7 @@ PASSES: tuple[Pass, ...] = (
     inline_no_grad_regions,
     functionalise_in_place,
     remove_identities,
+    broadcasts_to_expands,
     views_to_reshapes,
     eliminate_dead_code,
 )

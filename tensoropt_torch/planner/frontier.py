@@ -10,6 +10,7 @@ from typing import overload
 
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.plan import Plan, Settings
 
 
@@ -37,11 +38,11 @@ class Frontier(Sequence[FrontierPoint]):
     """
 
     def __init__(
-        self, result: _C.SearchResult, settings: Settings, fingerprint: str, seconds: float
+        self, result: _C.SearchResult, settings: Settings, captured: CapturedModel, seconds: float
     ) -> None:
         self._result = result
         self._settings = settings
-        self._fingerprint = fingerprint
+        self._captured = captured
         self._points = [
             FrontierPoint(memory, time, index, self)
             for index, (memory, time) in enumerate(result.points)
@@ -96,18 +97,7 @@ class Frontier(Sequence[FrontierPoint]):
     def knee(self) -> FrontierPoint:
         """The turning point: farthest below the line that joins the ends, on
         logarithmic scales."""
-        first, last = self.smallest, self.fastest
-        width = math.log(last.memory_bytes / first.memory_bytes)
-        height = math.log(first.time_s / last.time_s)
-        if width <= 0 or height <= 0:
-            return last
-
-        def gain(point: FrontierPoint) -> float:
-            x = math.log(point.memory_bytes / first.memory_bytes) / width
-            y = math.log(point.time_s / last.time_s) / height
-            return -(x + y)
-
-        return max(self._points, key=gain)
+        return self._points[knee_index([(p.memory_bytes, p.time_s) for p in self._points])]
 
     def at(self, memory_bytes: float) -> FrontierPoint:
         """The fastest point that needs at most ``memory_bytes`` per device.
@@ -127,18 +117,37 @@ class Frontier(Sequence[FrontierPoint]):
 
     def plan(self, index: int) -> Plan:
         """The plan of a point."""
-        return Plan.of(self._settings, self._fingerprint, self._result.unroll(index))
+        points = tuple((p.memory_bytes, p.time_s) for p in self._points)
+        return Plan.of(self._settings, self._captured, self._result.unroll(index), points)
 
     def thinned(self, count: int) -> list[FrontierPoint]:
         """At most ``count`` points, evenly spaced by index, ends included."""
-        last = len(self) - 1
-        if last < count:
-            return list(self._points)
-        return [self._points[round(i * last / (count - 1))] for i in range(count)]
+        return [self._points[i] for i in thinned_indices(len(self), count)]
 
     def to_records(self) -> list[dict[str, float]]:
         """The points as plain records."""
         return [{"memory_bytes": p.memory_bytes, "time_s": p.time_s} for p in self._points]
+
+
+def knee_index(points: Sequence[tuple[float, float]]) -> int:
+    """The turning point of (memory, time) points sorted by memory."""
+    (least, slowest), (most, fastest) = points[0], points[-1]
+    width, height = math.log(most / least), math.log(slowest / fastest)
+    if width <= 0 or height <= 0:
+        return len(points) - 1
+
+    def distance(index: int) -> float:
+        memory, time_s = points[index]
+        return math.log(memory / least) / width + math.log(time_s / fastest) / height
+
+    return min(range(len(points)), key=distance)
+
+
+def thinned_indices(length: int, count: int) -> list[int]:
+    """At most ``count`` indices, evenly spaced, ends included."""
+    if length <= count:
+        return list(range(length))
+    return [round(i * (length - 1) / (count - 1)) for i in range(count)]
 
 
 def format_bytes(count: float) -> str:

@@ -111,7 +111,7 @@ def find_frontier(task: PlanningTask, num_devices: int) -> Frontier:
         list(task.search.heuristics),
         task.search.order_seed,
     )
-    return Frontier(result, settings, task.captured.fingerprint, time.perf_counter() - start)
+    return Frontier(result, settings, task.captured, time.perf_counter() - start)
 
 
 def mini_time(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 
 from tensoropt_torch import _C
 from tensoropt_torch.config import parse_cluster
@@ -13,16 +12,13 @@ from tensoropt_torch.plan import Settings
 
 
 def make_planner(captured: CapturedModel, settings: Settings) -> _C.Planner:
-    """The strategies of ``captured`` on the mesh of ``settings``.
-
-    Warns once for every operator that has no rule and so runs replicated.
-    """
+    """The strategies of ``captured`` on the mesh of ``settings``."""
     cluster = parse_cluster(settings.cluster, "settings")
     measured = {
         (_C.Collective.__members__[name.upper()], axes): [_C.CollectiveSample(*s) for s in curve]
         for name, axes, curve in settings.measured
     }
-    planner = _C.Planner(
+    return _C.Planner(
         captured.graph,
         core_cluster(cluster, settings.mesh_axes),
         _C.Mesh(list(settings.mesh_axes)),
@@ -31,12 +27,6 @@ def make_planner(captured: CapturedModel, settings: Settings) -> _C.Planner:
         settings.optimizer_state_factor,
         settings.inputs == "sharded",
     )
-    for target in planner.unknown_targets():
-        warnings.warn(
-            f"operator '{target}' has no rule: it runs whole on every device",
-            stacklevel=2,
-        )
-    return planner
 
 
 def core_cluster(cluster: Cluster, mesh_axes: tuple[tuple[int, int], ...]) -> _C.Cluster:

@@ -1,0 +1,1 @@
+"""Models at the sizes that benchmarks plan for."""

@@ -1,0 +1,122 @@
+#include "runtime/collectives.h"
+
+#include <torch/library.h>
+
+#include <atomic>
+#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
+#include <utility>
+#include <vector>
+
+namespace tensoropt {
+
+namespace {
+
+using Work = c10::intrusive_ptr<c10d::Work>;
+
+// The single-tensor collectives were renamed in PyTorch 2.13; older releases
+// have the names with an underscore only.
+template <typename ProcessGroup>
+Work start_all_gather(ProcessGroup& group, at::Tensor& out, at::Tensor& in) {
+  if constexpr (requires { group.all_gather_single(out, in); }) {
+    return group.all_gather_single(out, in);
+  } else {
+    return group._allgather_base(out, in);
+  }
+}
+
+template <typename ProcessGroup>
+Work start_reduce_scatter(ProcessGroup& group, at::Tensor& out,
+                          at::Tensor& in) {
+  if constexpr (requires { group.reduce_scatter_single(out, in); }) {
+    return group.reduce_scatter_single(out, in);
+  } else {
+    return group._reduce_scatter_base(out, in);
+  }
+}
+
+template <typename ProcessGroup>
+Work start_all_to_all(ProcessGroup& group, at::Tensor& out, at::Tensor& in) {
+  std::vector<std::int64_t> equal_splits;
+  if constexpr (requires {
+                  group.all_to_all_single(out, in, equal_splits, equal_splits);
+                }) {
+    return group.all_to_all_single(out, in, equal_splits, equal_splits);
+  } else {
+    return group.alltoall_base(out, in, equal_splits, equal_splits);
+  }
+}
+
+// Counts are for tests and reports; they do not influence results.
+std::array<std::atomic<std::int64_t>, kNumCounters>& counters() {
+  static std::array<std::atomic<std::int64_t>, kNumCounters> counters{};
+  return counters;
+}
+
+// Parts along dim 0, without the dim that numbers them.
+at::Tensor flat(const at::Tensor& parts) { return parts.flatten(); }
+
+}  // namespace
+
+Group find_group(const std::string& name) {
+  return c10d::resolve_process_group(name);
+}
+
+at::Tensor all_gather(const at::Tensor& part, const Group& group) {
+  count(Counter::kAllGather);
+  std::vector<std::int64_t> shape = part.sizes().vec();
+  shape.insert(shape.begin(), group->getSize());
+  at::Tensor result = at::empty(shape, part.options());
+  at::Tensor out = flat(result);
+  at::Tensor in = flat(part);
+  start_all_gather(*group, out, in)->wait();
+  return result;
+}
+
+at::Tensor reduce_scatter(const at::Tensor& parts, const Group& group) {
+  count(Counter::kReduceScatter);
+  at::Tensor result = at::empty(parts.sizes().slice(1), parts.options());
+  at::Tensor out = flat(result);
+  at::Tensor in = flat(parts);
+  start_reduce_scatter(*group, out, in)->wait();
+  return result;
+}
+
+void all_reduce(at::Tensor& tensor, const Group& group,
+                c10d::ReduceOp::RedOpType op) {
+  count(Counter::kAllReduce);
+  std::vector<at::Tensor> tensors{tensor};
+  c10d::AllreduceOptions options;
+  options.reduceOp = op;
+  group->allreduce(tensors, options)->wait();
+}
+
+at::Tensor all_to_all(const at::Tensor& parts, const Group& group) {
+  count(Counter::kAllToAll);
+  at::Tensor result = at::empty_like(parts, at::MemoryFormat::Contiguous);
+  at::Tensor out = flat(result);
+  at::Tensor in = flat(parts);
+  start_all_to_all(*group, out, in)->wait();
+  return result;
+}
+
+void count(Counter counter) { ++counters()[static_cast<int>(counter)]; }
+
+std::array<std::int64_t, kNumCounters> counts() {
+  std::array<std::int64_t, kNumCounters> result;
+  for (int i = 0; i < kNumCounters; ++i) result[i] = counters()[i];
+  return result;
+}
+
+void reset_counts() {
+  for (auto& counter : counters()) counter = 0;
+}
+
+TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
+  library.def("collective_counts() -> int[]", [] {
+    const auto values = counts();
+    return std::vector<std::int64_t>(values.begin(), values.end());
+  });
+  library.def("reset_collective_counts() -> ()", [] { reset_counts(); });
+}
+
+}  // namespace tensoropt

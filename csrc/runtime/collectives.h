@@ -1,0 +1,57 @@
+// Blocking collectives over c10d process groups, and counts of them.
+//
+//   Group group = find_group(name);
+//   at::Tensor whole = all_gather(part, group);   // [size, ...]
+//
+// Operands must be contiguous. "Blocking" means that the result may be used at
+// once: on the CPU the call waits, on a GPU the current stream does.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+namespace tensoropt {
+
+using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+
+// The process group that Python registered under this name. Throws c10::Error
+// for unknown names.
+Group find_group(const std::string& name);
+
+// [size of the group, shape of `part`]: the parts of all ranks.
+at::Tensor all_gather(const at::Tensor& part, const Group& group);
+
+// `parts` is [size of the group, ...]; the sum of what all ranks have at the
+// index of this rank.
+at::Tensor reduce_scatter(const at::Tensor& parts, const Group& group);
+
+// In place.
+void all_reduce(at::Tensor& tensor, const Group& group,
+                c10d::ReduceOp::RedOpType op = c10d::ReduceOp::SUM);
+
+// `parts` is [size of the group, ...]; part i goes to rank i. The result holds
+// what rank i sent at i.
+at::Tensor all_to_all(const at::Tensor& parts, const Group& group);
+
+// What was executed in this process since the start or the last reset; the
+// first six are numbered as step kinds are.
+enum class Counter : int {
+  kAllGather,
+  kReduceScatter,
+  kAllReduce,
+  kAllToAll,
+  kSlice,
+  kMask,
+  kProgram,
+};
+inline constexpr int kNumCounters = 7;
+
+void count(Counter counter);
+std::array<std::int64_t, kNumCounters> counts();
+void reset_counts();
+
+}  // namespace tensoropt

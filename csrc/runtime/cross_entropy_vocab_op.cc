@@ -1,0 +1,199 @@
+// tensoropt::cross_entropy_vocab(logits, target, reduction, ignore_index,
+//                                offset, vocab_group, count_group)
+//
+// Cross entropy of logits [n, classes] whose classes are split over the ranks
+// of `vocab_group`: this rank holds the classes from `offset` on. Maxima and
+// sums of exponentials are reduced, logits never gathered (Megatron-LM). The
+// positions may be split over `count_group` as in cross_entropy_sharded. The
+// result is equal on all ranks of vocab_group and Partial over count_group.
+//
+// Saved for backward: the logits themselves and one number per position. The
+// gradient is (softmax - one_hot(target)) / count, from these. bfloat16 and
+// float16 are computed in float32.
+
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include <tuple>
+
+#include "runtime/collectives.h"
+#include "runtime/valid_count.h"
+
+namespace tensoropt {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+// The loss, log(sum(exp(logits))) per position, and the divisor.
+using Forward = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
+at::ScalarType compute_type(const at::Tensor& logits) {
+  return logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+// Where targets lie in this rank's classes.
+struct LocalTarget {
+  at::Tensor column;  // [n, 1]; 0 where outside
+  at::Tensor inside;  // [n, 1]
+};
+
+LocalTarget local_target(const at::Tensor& target, std::int64_t offset,
+                         std::int64_t num_classes) {
+  at::Tensor column = (target - offset).unsqueeze(1);
+  const at::Tensor inside = (column >= 0).logical_and_(column < num_classes);
+  return {column.masked_fill_(inside.logical_not(), 0), inside};
+}
+
+void check_operands(const at::Tensor& logits, const at::Tensor& target,
+                    std::int64_t reduction) {
+  TORCH_CHECK_VALUE(logits.dim() == 2 && target.dim() == 1 &&
+                        logits.size(0) == target.size(0),
+                    "cross_entropy_vocab: logits have to be [n, classes] and "
+                    "targets [n], got ",
+                    logits.sizes(), " and ", target.sizes());
+  TORCH_CHECK_VALUE(
+      reduction == at::Reduction::Mean || reduction == at::Reduction::Sum,
+      "cross_entropy_vocab: reduction must be 1 (mean) or 2 (sum), got ",
+      reduction);
+}
+
+Forward forward_kernel(const at::Tensor& logits, const at::Tensor& target,
+                       std::int64_t reduction, std::int64_t ignore_index,
+                       std::int64_t offset, const std::string& vocab_group,
+                       const std::string& count_group) {
+  check_operands(logits, target, reduction);
+  const Group group = find_group(vocab_group);
+  const at::Tensor x = logits.to(compute_type(logits));
+  at::Tensor max = x.amax(1, /*keepdim=*/true);
+  all_reduce(max, group, c10d::ReduceOp::MAX);
+  const LocalTarget local = local_target(target, offset, x.size(1));
+  const at::Tensor at_target =
+      x.gather(1, local.column).masked_fill_(local.inside.logical_not(), 0);
+  at::Tensor sums = at::stack({(x - max).exp_().sum(1), at_target.squeeze(1)});
+  all_reduce(sums, group);
+  const at::Tensor log_sum = sums[0].log().add_(max.squeeze(1));
+  const at::Tensor losses =
+      (log_sum - sums[1]).masked_fill_(target.eq(ignore_index), 0);
+  const at::Tensor divisor =
+      reduction == at::Reduction::Mean
+          ? valid_count(target, ignore_index, count_group)
+          : at::ones({}, target.options().dtype(at::kLong));
+  const at::Tensor loss = (losses.sum() / divisor).to(logits.scalar_type());
+  return {loss, log_sum, divisor};
+}
+
+Forward forward_meta(const at::Tensor& logits, const at::Tensor& target,
+                     std::int64_t reduction, std::int64_t /*ignore_index*/,
+                     std::int64_t /*offset*/,
+                     const std::string& /*vocab_group*/,
+                     const std::string& /*count_group*/) {
+  check_operands(logits, target, reduction);
+  const auto options = logits.options();
+  return {at::empty({}, options),
+          at::empty({logits.size(0)}, options.dtype(compute_type(logits))),
+          at::empty({}, options.dtype(at::kLong))};
+}
+
+Forward call_forward(const at::Tensor& logits, const at::Tensor& target,
+                     std::int64_t reduction, std::int64_t ignore_index,
+                     std::int64_t offset, const std::string& vocab_group,
+                     const std::string& count_group) {
+  static const auto op =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("tensoropt::_cross_entropy_vocab", "")
+          .typed<decltype(forward_kernel)>();
+  return op.call(logits, target, reduction, ignore_index, offset, vocab_group,
+                 count_group);
+}
+
+// (softmax - one_hot) * scale, with `scale` [n, 1].
+at::Tensor logits_gradient(const at::Tensor& logits, const at::Tensor& log_sum,
+                           const LocalTarget& local, const at::Tensor& scale) {
+  at::Tensor result = logits.to(compute_type(logits)) - log_sum.unsqueeze(1);
+  result.exp_().scatter_add_(1, local.column,
+                             local.inside.to(result.scalar_type()).neg_());
+  return result.mul_(scale).to(logits.scalar_type());
+}
+
+struct CrossEntropyVocab : torch::autograd::Function<CrossEntropyVocab> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& logits,
+                            const at::Tensor& target, std::int64_t reduction,
+                            std::int64_t ignore_index, std::int64_t offset,
+                            const std::string& vocab_group,
+                            const std::string& count_group) {
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    const auto [loss, log_sum, divisor] =
+        call_forward(logits, target, reduction, ignore_index, offset,
+                     vocab_group, count_group);
+    context->save_for_backward({logits, target, log_sum, divisor});
+    context->saved_data["ignore_index"] = ignore_index;
+    context->saved_data["offset"] = offset;
+    return loss;
+  }
+
+  static torch::autograd::variable_list backward(
+      AutogradContext* context, torch::autograd::variable_list gradients) {
+    TORCH_CHECK(
+        !(at::GradMode::is_enabled() && gradients[0].requires_grad()),
+        "tensoropt::cross_entropy_vocab cannot be differentiated twice");
+    const auto saved = context->get_saved_variables();
+    const at::Tensor& logits = saved[0];
+    const at::Tensor& target = saved[1];
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    const LocalTarget local = local_target(
+        target, context->saved_data["offset"].toInt(), logits.size(1));
+    const at::Tensor valid =
+        target.ne(context->saved_data["ignore_index"].toInt());
+    const at::Tensor scale =
+        (gradients[0].to(compute_type(logits)) / saved[3] * valid).unsqueeze(1);
+    return {logits_gradient(logits, saved[2], local, scale),
+            {},
+            {},
+            {},
+            {},
+            {},
+            {}};
+  }
+};
+
+at::Tensor cross_entropy_vocab(const at::Tensor& logits,
+                               const at::Tensor& target, std::int64_t reduction,
+                               std::int64_t ignore_index, std::int64_t offset,
+                               const std::string& vocab_group,
+                               const std::string& count_group) {
+  return std::get<0>(call_forward(logits, target, reduction, ignore_index,
+                                  offset, vocab_group, count_group));
+}
+
+at::Tensor cross_entropy_vocab_autograd(
+    const at::Tensor& logits, const at::Tensor& target, std::int64_t reduction,
+    std::int64_t ignore_index, std::int64_t offset,
+    const std::string& vocab_group, const std::string& count_group) {
+  return CrossEntropyVocab::apply(logits, target, reduction, ignore_index,
+                                  offset, vocab_group, count_group);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
+  library.def(
+      "cross_entropy_vocab(Tensor logits, Tensor target, int reduction, "
+      "int ignore_index, int offset, str vocab_group, str count_group) -> "
+      "Tensor");
+  library.def(
+      "_cross_entropy_vocab(Tensor logits, Tensor target, int reduction, "
+      "int ignore_index, int offset, str vocab_group, str count_group) -> "
+      "(Tensor, Tensor, Tensor)");
+}
+TORCH_LIBRARY_IMPL(tensoropt, CompositeExplicitAutograd, library) {
+  library.impl("cross_entropy_vocab", cross_entropy_vocab);
+  library.impl("_cross_entropy_vocab", forward_kernel);
+}
+TORCH_LIBRARY_IMPL(tensoropt, Meta, library) {
+  library.impl("_cross_entropy_vocab", forward_meta);
+}
+TORCH_LIBRARY_IMPL(tensoropt, Autograd, library) {
+  library.impl("cross_entropy_vocab", cross_entropy_vocab_autograd);
+}
+
+}  // namespace tensoropt

@@ -1,0 +1,65 @@
+// An encoded reshard program (reshard/encode.h) and its execution on one rank.
+//
+//   Program program(steps, group_names);
+//   at::Tensor y = run(program, x);        // collective
+//   program.output_shape(x.sizes());       // without running
+//
+// Every rank of the groups must run the same steps. Intermediates are freed as
+// soon as the next step has read them. The result is contiguous and has memory
+// of its own, unless the program is empty: then it is `x`.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/collectives.h"
+
+namespace tensoropt {
+
+// The kinds as encode.h numbers them.
+enum class ProgramKind : int {
+  kAllGather = 0,
+  kReduceScatter = 1,
+  kAllReduce = 2,
+  kAllToAll = 3,
+  kSlice = 4,
+  kMask = 5,
+};
+
+struct ProgramStep {
+  ProgramKind kind;
+  std::int64_t dim;
+  std::int64_t to_dim;
+  std::int64_t group_slot;  // -1 for local steps
+  std::int64_t group_size;
+  std::int64_t index;  // of this rank in its group
+};
+
+class Program {
+ public:
+  // Throws c10::ValueError if the integers are not those of a program for this
+  // number of groups.
+  Program(at::IntArrayRef steps, const std::vector<std::string>& groups);
+
+  bool empty() const { return steps_.empty(); }
+  const std::vector<ProgramStep>& steps() const { return steps_; }
+  const std::string& group_of(const ProgramStep& step) const {
+    return groups_[step.group_slot];
+  }
+
+  // The local shape after the program. Throws c10::ValueError if a size does
+  // not divide.
+  std::vector<std::int64_t> output_shape(at::IntArrayRef shape) const;
+
+ private:
+  std::vector<ProgramStep> steps_;
+  const std::vector<std::string>& groups_;
+};
+
+// The program keeps a reference to its groups: run it while they live.
+at::Tensor run(const Program& program, const at::Tensor& x);
+
+}  // namespace tensoropt

@@ -1,0 +1,17 @@
+// How many targets a mean loss divides by.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <string>
+
+namespace tensoropt {
+
+// The number of targets other than `ignore_index`, summed over the ranks of the
+// group (an empty name: of this rank alone), as a scalar int64 tensor. Calls
+// tensoropt::valid_count, which has a meta kernel.
+at::Tensor valid_count(const at::Tensor& target, std::int64_t ignore_index,
+                       const std::string& group);
+
+}  // namespace tensoropt

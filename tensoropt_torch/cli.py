@@ -1,0 +1,178 @@
+"""The ``tensoropt`` command: planning without running the job."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tensoropt_torch import api
+from tensoropt_torch.config import list_presets, load_cluster
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.planner.frontier import format_bytes
+from tensoropt_torch.planner.options import DEFAULT_MEMORY_FRACTION, SearchSettings
+from tensoropt_torch.report.tables import (
+    format_seconds,
+    frontier_table,
+    frontier_title,
+    plan_summary,
+    plan_table,
+    profile_table,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit status (2 for a user's mistake)."""
+    options = _parser().parse_args(arguments)
+    try:
+        options.run(options, Console())
+    except TensorOptError as error:
+        print(f"tensoropt: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="tensoropt", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+    frontier = commands.add_parser("frontier", help="print the cost frontier of a model")
+    _add_model(frontier)
+    frontier.add_argument("--json", type=Path, help="write the points to this file")
+    frontier.set_defaults(run=_frontier)
+    plan = commands.add_parser("plan", help="pick a strategy and write it to a file")
+    _add_model(plan)
+    plan.add_argument("--option", choices=["mini_time", "mini_parallelism"], default="mini_time")
+    plan.add_argument("--memory-limit", type=_bytes, help="per device, e.g. 12GiB")
+    plan.add_argument("--output", type=Path, help="write the plan to this file")
+    plan.add_argument("--details", action="store_true", help="print every operator's config")
+    plan.set_defaults(run=_plan)
+    profile = commands.add_parser("profile", help="step time for a range of device counts")
+    _add_model(profile)
+    profile.add_argument("--counts", type=_counts, required=True, help="e.g. 1,2,4,8")
+    profile.add_argument("--memory-limit", type=_bytes, help="per device, e.g. 12GiB")
+    profile.set_defaults(run=_profile)
+    clusters = commands.add_parser("clusters", help="list the cluster presets")
+    clusters.set_defaults(run=_clusters)
+    return parser
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model",
+        help="file.py:function; the function returns (module, args) or (module, args, kwargs)",
+    )
+    parser.add_argument("--cluster", default="cpu", help="preset or cluster file")
+    parser.add_argument("--devices", type=int, help="by default all of the cluster")
+    parser.add_argument("--optimizer", default="adamw")
+    parser.add_argument("--inputs", choices=["replicated", "sharded"], default="replicated")
+    parser.add_argument("--space", choices=["ordered", "full"], default="ordered")
+    parser.add_argument("--epsilon", type=float, default=SearchSettings().epsilon)
+
+
+def _bytes(text: str) -> float:
+    """``12GiB``, ``16e9``, ``800MB``."""
+    units = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "GB": 1e9, "MB": 1e6, "KB": 1e3}
+    for unit, factor in units.items():
+        if text.endswith(unit):
+            return float(text.removesuffix(unit)) * factor
+    return float(text)
+
+
+def _counts(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def _load_model(spec: str) -> tuple[Any, Sequence[Any], dict[str, Any]]:
+    """The module and example inputs that ``file.py:function`` returns."""
+    path, _, name = spec.rpartition(":")
+    if not Path(path).is_file():
+        raise TensorOptError(f"model '{spec}': there is no file '{path}'; give file.py:function")
+    module_spec = importlib.util.spec_from_file_location("tensoropt_user_model", path)
+    assert module_spec is not None and module_spec.loader is not None
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[module_spec.name] = module
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    module_spec.loader.exec_module(module)
+    if not hasattr(module, name):
+        raise TensorOptError(f"model '{spec}': '{path}' has no function '{name}'")
+    result = getattr(module, name)()
+    model, args, *rest = result
+    return model, args, rest[0] if rest else {}
+
+
+def _planning(options: argparse.Namespace) -> api.PlanningOptions:
+    return api.PlanningOptions(
+        cluster=options.cluster,
+        optimizer=options.optimizer,
+        inputs=options.inputs,
+        space=options.space,
+        search=SearchSettings(epsilon=options.epsilon),
+    )
+
+
+def _frontier(options: argparse.Namespace, console: Console) -> None:
+    frontier = api.find_frontier(
+        *_load_model(options.model), num_devices=options.devices, planning=_planning(options)
+    )
+    points = [(p.memory_bytes, p.time_s) for p in frontier]
+    console.print(frontier_table(points, frontier_title(frontier), rows=20))
+    if options.json:
+        record = {
+            "num_devices": frontier.num_devices,
+            "exact": frontier.exact,
+            "epsilon": frontier.epsilon,
+            "points": frontier.to_records(),
+        }
+        options.json.write_text(json.dumps(record, indent=1))
+
+
+def _plan(options: argparse.Namespace, console: Console) -> None:
+    plan = api.find_strategy(
+        *_load_model(options.model),
+        option=options.option,
+        memory_limit=options.memory_limit,
+        num_devices=options.devices,
+        planning=_planning(options),
+    )
+    console.print(
+        f"{options.option}: {plan.num_devices} devices, {format_seconds(plan.time_s)} a step, "
+        f"{format_bytes(plan.memory_bytes)} per device; {plan_summary(plan)}"
+    )
+    if options.details:
+        console.print(plan_table(plan))
+    if options.output:
+        plan.save(options.output)
+
+
+def _profile(options: argparse.Namespace, console: Console) -> None:
+    rows = api.profile(
+        *_load_model(options.model),
+        device_counts=options.counts,
+        memory_limit=options.memory_limit,
+        planning=_planning(options),
+    )
+    limit = options.memory_limit
+    if limit is None:
+        limit = DEFAULT_MEMORY_FRACTION * load_cluster(options.cluster).device.memory_bytes
+    console.print(profile_table(rows, limit))
+
+
+def _clusters(_: argparse.Namespace, console: Console) -> None:
+    table = Table()
+    for column in ("preset", "devices", "description"):
+        table.add_column(column)
+    for name in list_presets():
+        cluster = load_cluster(name)
+        table.add_row(name, str(cluster.num_devices), cluster.description)
+    console.print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Measurements of the machine that a job runs on."""

@@ -1,0 +1,165 @@
+"""Times of collectives on a running process group.
+
+A planner needs the time of a collective over a set of mesh axes while all groups
+over these axes are active at once, as they are in a training step. Measured times
+hold what no formula knows: the transport, the number of threads, neighbours.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
+MIN_BYTES = 1024
+WARM_UPS = 2
+REPEATS_PER_BATCH = 5
+MAX_BATCHES = 4
+SMALL_SPREAD = 0.1  # of the median, between the quartiles
+
+# (collective, axis set) -> [(bytes, seconds), ...], bytes ascending.
+CollectiveTimes = dict[tuple[str, int], list[tuple[int, float]]]
+
+
+class GroupsByAxes(Protocol):
+    """Process groups by axis set, such as ``runtime.groups.AxisGroups``."""
+
+    @property
+    def device_type(self) -> str:
+        """The type of device whose tensors are sent."""
+
+    def group(self, axes: int) -> dist.ProcessGroup:
+        """This rank's group along the axes of the set."""
+
+
+def measure_collectives(
+    groups: GroupsByAxes,
+    axis_sets: Iterable[int],
+    max_bytes: int,
+    budget_s: float,
+    collectives: Sequence[str] = COLLECTIVES,
+) -> CollectiveTimes:
+    """Measures every collective over every axis set, all its groups at once.
+
+    Collective over the default process group, and equal on all ranks. Sizes are
+    powers of two times 1 KiB, as the larger of one rank's input and output. A
+    time is the median over repetitions of the slowest rank; repetitions go on
+    until they agree within 10 %, and an entry ends early when its share of the
+    budget is spent (at least the smallest size is measured).
+
+    Args:
+        groups: process groups; those of ``axis_sets`` must have been created.
+        axis_sets: the axis sets to measure.
+        max_bytes: the largest size.
+        budget_s: time for everything; small budgets give fewer sizes.
+        collectives: which of ``COLLECTIVES``.
+
+    Returns:
+        ``{(collective, axis set): [(bytes, seconds), ...]}``.
+
+    """
+    entries = [(name, axes) for axes in sorted(set(axis_sets)) for name in collectives]
+    clock = _SharedClock(groups.device_type)
+    times: CollectiveTimes = {}
+    for index, (name, axes) in enumerate(entries):
+        left = budget_s - clock.elapsed_s()
+        deadline = clock.last_s + max(0.0, left) / (len(entries) - index)
+        times[name, axes] = _measure_entry(name, groups.group(axes), max_bytes, clock, deadline)
+    return times
+
+
+class _SharedClock:
+    """Time since construction and agreed sums; the same on all ranks."""
+
+    def __init__(self, device_type: str) -> None:
+        self.device = torch.device(device_type)
+        self.last_s = 0.0
+        self._start = time.perf_counter()
+
+    def elapsed_s(self) -> float:
+        """The longest time that has passed on any rank. Collective."""
+        self.last_s = self.slowest([time.perf_counter() - self._start])[0]
+        return self.last_s
+
+    def slowest(self, seconds: list[float]) -> list[float]:
+        """The maximum over ranks of each number. Collective."""
+        # float32: NCCL and every accelerator have it.
+        numbers = torch.tensor(seconds, dtype=torch.float32, device=self.device)
+        dist.all_reduce(numbers, dist.ReduceOp.MAX)
+        result: list[float] = numbers.tolist()
+        return result
+
+    def wait(self) -> None:
+        """Until the work of this device is done."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+
+def _measure_entry(
+    name: str,
+    group: dist.ProcessGroup,
+    max_bytes: int,
+    clock: _SharedClock,
+    deadline_s: float,
+) -> list[tuple[int, float]]:
+    curve: list[tuple[int, float]] = []
+    size = MIN_BYTES
+    while size <= max_bytes:
+        call = _prepare(name, group, size, clock.device)
+        curve.append((size, _measure(call, clock, deadline_s)))
+        size *= 2
+        # A larger size takes longer than this one did.
+        if clock.elapsed_s() >= deadline_s:
+            break
+    return curve
+
+
+def _measure(call: Callable[[], object], clock: _SharedClock, deadline_s: float) -> float:
+    """The median time of the slowest rank. All decisions are shared."""
+    for _ in range(WARM_UPS):
+        call()
+    samples: list[float] = []
+    for _ in range(MAX_BATCHES):
+        batch = [_time_once(call, clock) for _ in range(REPEATS_PER_BATCH)]
+        samples += clock.slowest(batch)
+        if _spread(samples) < SMALL_SPREAD or clock.elapsed_s() >= deadline_s:
+            break
+    return statistics.median(samples)
+
+
+def _time_once(call: Callable[[], object], clock: _SharedClock) -> float:
+    clock.wait()
+    dist.barrier()
+    start = time.perf_counter()
+    call()
+    clock.wait()
+    return time.perf_counter() - start
+
+
+def _spread(samples: Sequence[float]) -> float:
+    low, middle, high = statistics.quantiles(samples, n=4)
+    return (high - low) / middle
+
+
+def _prepare(
+    name: str, group: dist.ProcessGroup, size: int, device: torch.device
+) -> Callable[[], object]:
+    """A call of the collective with ``size`` bytes at the larger end."""
+    ranks = dist.get_world_size(group)
+    part = torch.ones(max(1, size // 4 // ranks), device=device)
+    whole = torch.ones(part.numel() * ranks, device=device)
+    other = torch.empty_like(whole)
+    first = dist.get_global_rank(group, 0)
+    calls: dict[str, Callable[[], object]] = {
+        "all_reduce": lambda: dist.all_reduce(whole.fill_(1), group=group),
+        "all_gather": lambda: dist.all_gather_into_tensor(whole, part, group=group),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole, group=group),
+        "all_to_all": lambda: dist.all_to_all_single(other, whole, group=group),
+        "broadcast": lambda: dist.broadcast(whole, first, group=group),
+    }
+    return calls[name]

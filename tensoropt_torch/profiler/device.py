@@ -1,0 +1,88 @@
+"""What one device reaches while all ranks of the job are busy."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+MATMUL_SIZES = {"cpu": 512, "cuda": 4096}
+COPY_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class DeviceSpeed:
+    """Speeds that were reached, not peaks; the slowest rank's."""
+
+    matmul_flops_per_s: dict[str, float]  # by dtype
+    copy_bytes_per_s: float  # read plus written
+    launch_overhead_s: float
+
+
+def measure_device(device: torch.device | None = None, budget_s: float = 2.0) -> DeviceSpeed:
+    """Measures a matrix product per dtype, a copy and the smallest operation.
+
+    Collective if a process group runs: all ranks measure at the same time, since
+    they may share cores or memory, and all get the slowest rank's figures.
+
+    Args:
+        device: where to measure; by default the CPU.
+        budget_s: time for everything.
+
+    """
+    device = device or torch.device("cpu")
+    share_s = budget_s / (len(DTYPES) + 2)
+    n = MATMUL_SIZES.get(device.type, 1024)
+    seconds = [_matmul_s(n, dtype, device, share_s) for dtype in DTYPES]
+    elements = COPY_BYTES.get(device.type, 64 << 20) // 4
+    source, target = torch.ones(2, elements, device=device)
+    seconds.append(_median_s(lambda: target.copy_(source), device, share_s))
+    small = torch.ones(8, device=device)
+    seconds.append(_median_s(lambda: small.add_(1), device, share_s))
+    *matmul_s, copy_s, launch_s = _slowest(seconds, device)
+    return DeviceSpeed(
+        matmul_flops_per_s={
+            str(dtype).removeprefix("torch."): 2 * n**3 / s
+            for dtype, s in zip(DTYPES, matmul_s, strict=True)
+        },
+        copy_bytes_per_s=2 * 4 * elements / copy_s,
+        launch_overhead_s=launch_s,
+    )
+
+
+def _matmul_s(n: int, dtype: torch.dtype, device: torch.device, budget_s: float) -> float:
+    a, b = torch.ones(2, n, n, dtype=dtype, device=device)
+    return _median_s(lambda: a @ b, device, budget_s)
+
+
+def _median_s(call: Callable[[], object], device: torch.device, budget_s: float) -> float:
+    """The median time of calls that fill the budget (3 at least)."""
+    call()
+    _wait(device)
+    samples: list[float] = []
+    end = time.perf_counter() + budget_s
+    while len(samples) < 3 or time.perf_counter() < end:
+        start = time.perf_counter()
+        call()
+        _wait(device)
+        samples.append(time.perf_counter() - start)
+    return statistics.median(samples)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def _slowest(seconds: list[float], device: torch.device) -> list[float]:
+    if not (dist.is_available() and dist.is_initialized()):
+        return seconds
+    numbers = torch.tensor(seconds, dtype=torch.float32, device=device)
+    dist.all_reduce(numbers, dist.ReduceOp.MAX)
+    result: list[float] = numbers.tolist()
+    return result

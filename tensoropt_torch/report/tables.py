@@ -1,0 +1,110 @@
+"""Frontiers, plans and profiles as text tables (rich)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from tensoropt_torch.plan import Plan
+from tensoropt_torch.planner.frontier import (
+    Frontier,
+    format_bytes,
+    knee_index,
+    thinned_indices,
+)
+from tensoropt_torch.planner.options import ProfileRow
+from tensoropt_torch.planner.space import make_planner
+
+
+def format_seconds(seconds: float) -> str:
+    """E.g. ``12.3 ms``."""
+    if seconds >= 1:
+        return f"{seconds:.3f} s"
+    return f"{seconds * 1e3:.3f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} us"
+
+
+def frontier_table(
+    points: Sequence[tuple[float, float]], title: str, rows: int = 12, chosen: float = -1.0
+) -> Table:
+    """(memory_bytes, time_s) points of a frontier, thinned to ``rows``; ends,
+    knee and the point that needs ``chosen`` bytes are named."""
+    table = Table(title=title)
+    for column in ("point", "memory per device", "step time", ""):
+        table.add_column(column, justify="right")
+    names: dict[int, list[str]] = {}
+    knee, last = knee_index(points), len(points) - 1
+    picked = [i for i, (memory, _) in enumerate(points) if memory == chosen]
+    for index, name in ((0, "smallest"), (knee, "knee"), (last, "fastest")):
+        names.setdefault(index, []).append(name)
+    for index in picked:
+        names.setdefault(index, []).append("chosen")
+    for index in sorted({*thinned_indices(len(points), rows), *names}):
+        memory, time_s = points[index]
+        table.add_row(
+            str(index),
+            format_bytes(memory),
+            format_seconds(time_s),
+            ", ".join(names.get(index, ())),
+        )
+    return table
+
+
+def frontier_title(frontier: Frontier) -> str:
+    """Devices, number of points, what the search guarantees, its time."""
+    kind = "heuristic"
+    if frontier.exact:
+        kind = f"within {frontier.epsilon:.2%}" if frontier.epsilon > 0 else "exact"
+    return (
+        f"Cost frontier on {frontier.num_devices} devices: {len(frontier)} points ({kind}), "
+        f"searched in {format_seconds(frontier.search_seconds)}"
+    )
+
+
+def plan_table(plan: Plan) -> Table:
+    """What a plan does with every operator and parameter.
+
+    Needs ``plan.captured``.
+    """
+    assert plan.captured is not None, "the plan has no model at hand"
+    planner = make_planner(plan.captured, plan.settings)
+    sizes = " x ".join(str(size) for size, _ in plan.settings.mesh_axes) or "1"
+    table = Table(
+        title=f"Strategy on mesh {sizes}: one entry per mesh axis is the split factor of an "
+        "operator, or the storage layout of a parameter"
+    )
+    for column in ("node", "operator", "config"):
+        table.add_column(column)
+    for row, config in zip(planner.describe_nodes(), plan.config, strict=True):
+        if len(row["configs"]) > 1 and row["target"] != "relay":
+            table.add_row(row["name"], row["target"] or "parameter", row["configs"][config])
+    return table
+
+
+def plan_summary(plan: Plan) -> str:
+    """How often each kind of reshard and of tensor reuse occurs, in one line."""
+    assert plan.captured is not None, "the plan has no model at hand"
+    planner = make_planner(plan.captured, plan.settings)
+    edges = planner.describe_edges(plan.strategy())
+    moved = [e for e in edges if e["from"] != e["to"] or e["gradient_from"] != e["gradient_to"]]
+    reuse = Counter(e["reuse"] for e in moved if e["reuse"] != "none")
+    kept = ", ".join(f"{count} keep {name}" for name, count in sorted(reuse.items()))
+    return f"{len(moved)} of {len(edges)} edges are resharded" + (f" ({kept})" if kept else "")
+
+
+def profile_table(rows: Sequence[ProfileRow], memory_limit: float) -> Table:
+    """The option ``profiling`` as a table."""
+    table = Table(title=f"Least step time with at most {format_bytes(memory_limit)} per device")
+    for column in ("devices", "step time", "memory per device", "feasible"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(
+            str(row.num_devices),
+            format_seconds(row.time_s) if row.time_s is not None else "-",
+            format_bytes(
+                row.memory_bytes if row.memory_bytes is not None else row.least_memory_bytes
+            ),
+            "yes" if row.feasible else f"no: needs {format_bytes(row.least_memory_bytes)}",
+        )
+    return table

@@ -1,0 +1,1 @@
+"""What a running job needs: operators, process groups, tensor reuse."""

@@ -1,0 +1,168 @@
+"""The operators of ``libtensoropt_ops``; importing this module loads them.
+
+They are differentiable, have meta kernels, and are called by every rank of the
+process groups that they name. ``csrc/runtime`` documents each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+LIBRARY = Path(__file__).parents[1] / "libtensoropt_ops.so"
+MEAN = 1  # reductions, as ATen numbers them
+SUM = 2
+
+
+def _load() -> Any:
+    if not LIBRARY.exists():
+        raise ImportError(
+            f"{LIBRARY} is missing: the C++ operators of TensorOpt are not built; "
+            f"run 'pip install --no-build-isolation -e .' in the repository"
+        )
+    torch.ops.load_library(str(LIBRARY))
+    return torch.ops.tensoropt
+
+
+_OPS = _load()
+
+
+@dataclass(frozen=True)
+class CollectiveCounts:
+    """Collectives and local steps that this process has run, and programs."""
+
+    all_gather: int
+    reduce_scatter: int
+    all_reduce: int
+    all_to_all: int
+    slice: int
+    mask: int
+    programs: int
+
+    @property
+    def collectives(self) -> int:
+        """All collectives."""
+        return self.all_gather + self.reduce_scatter + self.all_reduce + self.all_to_all
+
+
+def collective_counts() -> CollectiveCounts:
+    """What was run since the start or the last reset; empty programs do not count."""
+    return CollectiveCounts(*_OPS.collective_counts())
+
+
+def reset_collective_counts() -> None:
+    """Sets all counts of this process to 0."""
+    _OPS.reset_collective_counts()
+
+
+def reshard(
+    x: torch.Tensor,
+    forward: Sequence[int],
+    forward_groups: Sequence[str],
+    backward: Sequence[int] = (),
+    backward_groups: Sequence[str] = (),
+) -> torch.Tensor:
+    """Runs an encoded program on the local part ``x``, and another on its gradient.
+
+    Programs are those of ``_C.TensorResharder.encode``, with process group names
+    in place of axis sets. An empty forward program gives a view of ``x``.
+
+    Raises:
+        ValueError: a program is malformed or does not divide a size.
+
+    """
+    result: torch.Tensor = _OPS.reshard(x, forward, forward_groups, backward, backward_groups)
+    return result
+
+
+def embedding_shard(
+    weight: torch.Tensor, index: torch.Tensor, offset: int, padding_idx: int = -1
+) -> torch.Tensor:
+    """Looks up rows of a table split by rows; other ranks' rows give zeros.
+
+    Args:
+        weight: ``[rows, d]``, the rows from ``offset`` on.
+        index: rows of the whole table, any shape.
+        offset: the first row of this rank.
+        padding_idx: a row of the whole table that gets no gradient; -1: none.
+
+    Returns:
+        ``[*index.shape, d]``; the sum over the ranks is the look-up.
+
+    """
+    result: torch.Tensor = _OPS.embedding_shard(weight, index, offset, padding_idx)
+    return result
+
+
+def cross_entropy_sharded(
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    reduction: int = MEAN,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    count_group: str = "",
+) -> torch.Tensor:
+    """Cross entropy of a share of the batch; the sum over ranks is the loss.
+
+    Args:
+        logits: ``[n, classes, ...]``, a share of the positions.
+        target: ``[n, ...]``, class indices.
+        reduction: ``MEAN`` (over the valid targets of all ranks) or ``SUM``.
+        ignore_index: targets with this value are not valid.
+        label_smoothing: as in ``torch.nn.functional.cross_entropy``.
+        count_group: the group that splits the positions; empty: none does.
+
+    """
+    result: torch.Tensor = _OPS.cross_entropy_sharded(
+        logits, target, reduction, ignore_index, label_smoothing, count_group
+    )
+    return result
+
+
+def nll_loss_sharded(
+    log_probs: torch.Tensor,
+    target: torch.Tensor,
+    ignore_index: int = -100,
+    count_group: str = "",
+) -> torch.Tensor:
+    """Mean negative log-likelihood of a share of the batch.
+
+    As ``cross_entropy_sharded`` with log-probabilities instead of logits.
+    """
+    result: torch.Tensor = _OPS.nll_loss_sharded(log_probs, target, ignore_index, count_group)
+    return result
+
+
+def cross_entropy_vocab(
+    logits: torch.Tensor,
+    target: torch.Tensor,
+    reduction: int,
+    ignore_index: int,
+    offset: int,
+    vocab_group: str,
+    count_group: str = "",
+) -> torch.Tensor:
+    """Cross entropy of logits whose classes are split over ``vocab_group``.
+
+    Args:
+        logits: ``[n, local classes]``, the classes from ``offset`` on.
+        target: ``[n]``, indices of all classes.
+        reduction: ``MEAN`` or ``SUM``.
+        ignore_index: targets with this value are not valid.
+        offset: the first class of this rank.
+        vocab_group: the group that splits the classes.
+        count_group: the group that splits the positions; empty: none does.
+
+    Returns:
+        A scalar, equal on all ranks of ``vocab_group``; the sum over the ranks of
+        ``count_group`` is the loss.
+
+    """
+    result: torch.Tensor = _OPS.cross_entropy_vocab(
+        logits, target, reduction, ignore_index, offset, vocab_group, count_group
+    )
+    return result

@@ -1,0 +1,183 @@
+"""Runs a test function on several ranks, each a process of its own.
+
+    results = run_ranks(4, "tests.distributed.cases:gather", {"size": 8}, 60)
+
+The function gets the payload, after ``init_process_group`` (Gloo); its results
+come back by rank. If a rank fails, ``RankError`` shows its traceback. Nothing is
+left running and nothing waits for ever: after ``timeout_s`` all processes are
+killed.
+
+Ranks are forked from a server that has imported torch, which takes seconds.
+"""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import pickle
+import signal
+import socket
+import tempfile
+import time
+import traceback
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+PRELOADED = ["torch", "torch.distributed.tensor", "torch._subclasses.fake_tensor", "pytest"]
+POLL_S = 0.01
+LATE_S = 5.0  # how long the other ranks may take to end after a failure
+
+Outcome = tuple[bool, Any]  # (succeeded, result or (time, traceback))
+
+
+class RankError(AssertionError):
+    """A rank failed or the time was over; the message says what happened."""
+
+
+def run_ranks(
+    world_size: int, function: str, payload: Any = None, timeout_s: float = 120.0
+) -> list[Any]:
+    """Runs ``module:function`` on every rank; returns the results by rank.
+
+    The payload and the results must be picklable.
+    """
+    context = _context()
+    port = free_port()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        ranks = []
+        try:
+            for rank in range(world_size):
+                job = (rank, world_size, port, folder, function, payload)
+                ranks.append(context.Process(target=_run, args=job))
+                ranks[-1].start()
+            codes = _wait(ranks, timeout_s)
+        finally:
+            _kill(ranks)
+        outcomes = [_read(folder / f"result{rank}") for rank in range(world_size)]
+        output = "".join(
+            (folder / f"output{rank}").read_text(errors="replace")[-4000:]
+            for rank in range(world_size)
+            if (folder / f"output{rank}").exists()
+        )
+    return _results(codes, outcomes, output)
+
+
+def free_port() -> int:
+    """A TCP port that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _context() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the server, read when it starts
+    return context
+
+
+def _wait(ranks: list[ForkServerProcess], timeout_s: float) -> list[int | None]:
+    """Until all have ended, one has failed, or the time is over.
+
+    Returns the exit codes so far; None for ranks that still run.
+    """
+    end = time.monotonic() + timeout_s
+    while True:
+        codes = [process.exitcode for process in ranks]
+        now = time.monotonic()
+        if None not in codes or now > end:
+            return codes
+        if any(codes):
+            # The others may be waiting for it: give them a moment only.
+            end = min(end, now + LATE_S)
+        time.sleep(POLL_S)
+
+
+def _kill(ranks: list[ForkServerProcess]) -> None:
+    """Ends each process that still runs, with what it has started."""
+    for process in ranks:
+        if process.pid is not None and process.exitcode is None:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:  # it has no process group yet, or has ended
+                process.kill()
+            process.join()
+
+
+def _read(path: Path) -> Outcome | None:
+    """The outcome of a rank; None if it wrote nothing."""
+    if not path.exists():
+        return None
+    outcome: Outcome = pickle.loads(path.read_bytes())
+    return outcome
+
+
+def _results(
+    codes: list[int | None], outcomes: list[Outcome | None], output: str
+) -> list[Any]:
+    stuck = [rank for rank, code in enumerate(codes) if code is None]
+    if stuck and not any(codes):
+        raise RankError(f"ranks {stuck} did not end in time; output:\n{output}")
+    dead = [r for r, code in enumerate(codes) if code and outcomes[r] is None]
+    if dead:
+        raise RankError(f"ranks {dead} died; exit codes {codes}; output:\n{output}")
+    # The first rank that failed, not those that lost their connection to it.
+    failures = [
+        (outcome[1], rank)
+        for rank, outcome in enumerate(outcomes)
+        if outcome is not None and not outcome[0]
+    ]
+    if failures:
+        (_, text), rank = min(failures)
+        raise RankError(f"rank {rank} failed:\n{text}")
+    if any(codes) or None in outcomes:
+        raise RankError(f"ranks ended with codes {codes}; output:\n{output}")
+    return [outcome[1] for outcome in outcomes if outcome is not None]
+
+
+def _run(
+    rank: int, world_size: int, port: int, folder: Path, function: str, payload: Any
+) -> None:
+    """One rank: what a process started by ``run_ranks`` does."""
+    _separate(folder / f"output{rank}")
+    os.environ |= {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
+    }
+    outcome = _outcome(function, payload)
+    temporary = folder / f"unfinished{rank}"
+    temporary.write_bytes(pickle.dumps(outcome))
+    temporary.rename(folder / f"result{rank}")
+    if not outcome[0]:
+        os._exit(1)  # groups of other ranks may be in use: do not wait for them
+
+
+def _separate(output: Path) -> None:
+    """A process group and an output file of this rank's own."""
+    os.setsid()
+    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+
+
+def _outcome(function: str, payload: Any) -> Outcome:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    try:
+        dist.init_process_group("gloo")
+        module, _, name = function.partition(":")
+        result = getattr(importlib.import_module(module), name)(payload)
+        dist.destroy_process_group()
+    except BaseException:
+        return False, (time.monotonic(), traceback.format_exc())
+    return True, result

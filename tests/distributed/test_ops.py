@@ -1,0 +1,329 @@
+"""Losses and look-ups over several ranks against one process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F  # noqa: N812
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from tensoropt_torch.runtime import ops
+from tensoropt_torch.runtime.groups import AxisGroups
+from tests.distributed.harness import run_ranks
+
+HERE = "tests.distributed.test_ops"
+IGNORED = -100
+# bfloat16 keeps 8 bits; sums of a few of them are off by some units of these.
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 3e-2}
+REDUCTIONS = {ops.MEAN: "mean", ops.SUM: "sum"}
+
+
+def close(got: torch.Tensor, expected: torch.Tensor, what: object) -> None:
+    tolerance = TOLERANCE[got.dtype]
+    torch.testing.assert_close(
+        got, expected.to(got.dtype), rtol=tolerance, atol=tolerance, msg=lambda m: f"{what}: {m}"
+    )
+
+
+def sum_over_ranks(tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> torch.Tensor:
+    # in double precision, so that only the operator's own rounding counts
+    total = tensor.detach().double().clone()
+    dist.all_reduce(total, group=group)
+    return total.to(tensor.dtype)
+
+
+def case(
+    n: int, classes: int, dtype: torch.dtype, seed: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits and targets; the first quarter of the targets is ignored entirely."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = (3 * torch.randn(n, classes, generator=generator, dtype=torch.float64)).to(dtype)
+    target = torch.randint(0, classes, (n,), generator=generator)
+    target[: n // 4] = IGNORED
+    target[n // 2] = IGNORED
+    return logits, target
+
+
+def reference(
+    logits: torch.Tensor, target: torch.Tensor, reduction: int, smoothing: float = 0.0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Loss and gradient of one process, in double precision."""
+    whole = logits.double().clone().requires_grad_()
+    loss = F.cross_entropy(
+        whole, target, reduction=REDUCTIONS[reduction], label_smoothing=smoothing
+    )
+    loss.backward()
+    assert whole.grad is not None
+    return loss.detach(), whole.grad
+
+
+# --- positions split ---------------------------------------------------------
+
+
+def check_sharded(dtype: torch.dtype) -> None:
+    world = AxisGroups((4,))
+    world.create([1])
+    rank = dist.get_rank()
+    logits, target = case(16, 10, dtype)
+    for reduction in REDUCTIONS:
+        for smoothing in (0.0, 0.2):
+            what = (dtype, reduction, smoothing)
+            loss, gradient = reference(logits, target, reduction, smoothing)
+            part = logits.chunk(4)[rank].clone().requires_grad_()
+            got = ops.cross_entropy_sharded(
+                part, target.chunk(4)[rank], reduction, IGNORED, smoothing, world.name(1)
+            )
+            assert got.dtype == dtype
+            close(sum_over_ranks(got), loss, what)
+            got.backward()
+            assert part.grad is not None
+            close(part.grad, gradient.chunk(4)[rank], what)
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+def test_sum_over_ranks_is_the_loss_with_unequal_counts(dtype: torch.dtype):
+    run_ranks(4, f"{HERE}:check_sharded", dtype)
+
+
+def check_sharded_images(_: None) -> None:
+    """Logits [n, classes, h, w], and log-probabilities."""
+    world = AxisGroups((2,))
+    world.create([1])
+    rank = dist.get_rank()
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(4, 5, 3, 2, generator=generator, dtype=torch.float64)
+    target = torch.randint(0, 5, (4, 3, 2), generator=generator)
+    target[0] = IGNORED
+    loss, gradient = reference(logits, target, ops.MEAN)
+    part = logits.chunk(2)[rank].clone().requires_grad_()
+    target_part = target.chunk(2)[rank]
+    got = ops.cross_entropy_sharded(part, target_part, count_group=world.name(1))
+    close(sum_over_ranks(got), loss, "images")
+    got.backward()
+    assert part.grad is not None
+    close(part.grad, gradient.chunk(2)[rank], "images")
+    log_probs = part.detach().log_softmax(1).requires_grad_()
+    got = ops.nll_loss_sharded(log_probs, target_part, count_group=world.name(1))
+    close(sum_over_ranks(got), loss, "nll")
+    got.backward()
+    assert log_probs.grad is not None
+    valid = (target != IGNORED).sum()
+    assert log_probs.grad.sum().item() == pytest.approx(
+        -(target_part != IGNORED).sum().item() / valid.item()
+    )
+
+
+def test_positions_with_more_dims():
+    run_ranks(2, f"{HERE}:check_sharded_images", None)
+
+
+def check_nothing_valid(_: None) -> tuple[float, float]:
+    world = AxisGroups((2,))
+    world.create([1])
+    logits = torch.randn(4, 3)
+    nothing = torch.full((4,), IGNORED)
+    some = nothing if dist.get_rank() == 0 else torch.tensor([0, 1, 2, IGNORED])
+    name = world.name(1)
+    here = ops.cross_entropy_sharded(logits, some, count_group=name)
+    nowhere = ops.cross_entropy_sharded(logits, nothing, count_group=name)
+    return here.item(), nowhere.item()
+
+
+def test_a_rank_without_valid_targets_adds_nothing():
+    (idle, first), (busy, second) = run_ranks(2, f"{HERE}:check_nothing_valid")
+    assert idle == 0.0
+    assert busy > 0.0
+    assert first != first  # as one process: 0 / 0
+    assert second != second
+
+
+def test_without_a_group_it_is_the_loss_of_one_process():
+    logits, target = case(8, 6, torch.float64)
+    loss, _ = reference(logits, target, ops.MEAN)
+    close(ops.cross_entropy_sharded(logits, target), loss, "no group")
+
+
+# --- classes split -----------------------------------------------------------
+
+
+def check_vocab(payload: tuple[torch.dtype, int]) -> ops.CollectiveCounts:
+    """Axis 0 splits positions, axis 1 classes."""
+    dtype, reduction = payload
+    groups = AxisGroups((2, 2))
+    groups.create([0b01, 0b10])
+    row, column = divmod(dist.get_rank(), 2)
+    logits, target = case(16, 10, dtype)
+    loss, gradient = reference(logits, target, reduction)
+    part = logits.chunk(2)[row].chunk(2, 1)[column].clone().requires_grad_()
+    ops.reset_collective_counts()
+    got = ops.cross_entropy_vocab(
+        part,
+        target.chunk(2)[row],
+        reduction,
+        IGNORED,
+        5 * column,
+        groups.name(0b10),
+        groups.name(0b01),
+    )
+    assert got.dtype == dtype
+    same = [torch.empty_like(got.detach()) for _ in range(2)]
+    dist.all_gather(same, got.detach(), group=groups.group(0b10))
+    assert torch.equal(same[0], same[1])  # replicated over the classes
+    close(sum_over_ranks(got, groups.group(0b01)), loss, payload)
+    got.backward()
+    assert part.grad is not None
+    close(part.grad, gradient.chunk(2)[row].chunk(2, 1)[column], payload)
+    return ops.collective_counts()
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+@pytest.mark.parametrize("reduction", list(REDUCTIONS))
+def test_split_classes_give_the_loss(dtype: torch.dtype, reduction: int):
+    counts = run_ranks(4, f"{HERE}:check_vocab", (dtype, reduction))
+    for count in counts:  # maxima, sums, and the count of valid targets
+        assert count.collectives == count.all_reduce == (3 if reduction == ops.MEAN else 2)
+
+
+def check_extreme_logits(_: None) -> None:
+    groups = AxisGroups((2,))
+    groups.create([1])
+    rank = dist.get_rank()
+    infinite = float("-inf")
+    logits = torch.tensor(
+        [[1e4, 0.0, -1e4, 5.0], [infinite, infinite, 1.0, 2.0], [-1e30, 0.0, infinite, 1.0]]
+    )
+    target = torch.tensor([2, 3, 1])
+    loss, gradient = reference(logits, target, ops.SUM)
+    part = logits.chunk(2, 1)[rank].clone().requires_grad_()
+    got = ops.cross_entropy_vocab(part, target, ops.SUM, IGNORED, 2 * rank, groups.name(1))
+    close(got, loss, "extreme")
+    got.backward()
+    assert part.grad is not None
+    close(part.grad, gradient.chunk(2, 1)[rank], "extreme")
+
+
+def test_large_and_infinite_logits():
+    run_ranks(2, f"{HERE}:check_extreme_logits")
+
+
+def check_ignored_class(_: None) -> None:
+    """ignore_index may be the number of a class, as for padding tokens."""
+    groups = AxisGroups((2,))
+    groups.create([1])
+    rank = dist.get_rank()
+    logits = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+    target = torch.tensor([0, 1, 2, 0, 3, 0])
+    whole = logits.clone().requires_grad_()
+    loss = F.cross_entropy(whole, target, ignore_index=0)
+    loss.backward()
+    assert whole.grad is not None
+    part = logits.chunk(2, 1)[rank].clone().requires_grad_()
+    got = ops.cross_entropy_vocab(part, target, ops.MEAN, 0, 2 * rank, groups.name(1))
+    close(got, loss.detach(), "padding")
+    got.backward()
+    assert part.grad is not None
+    close(part.grad, whole.grad.chunk(2, 1)[rank], "padding")
+
+
+def test_an_ignored_class():
+    run_ranks(2, f"{HERE}:check_ignored_class")
+
+
+def check_saved_bytes(_: None) -> list[int]:
+    """Sizes in bytes of what autograd saves, storages counted once."""
+    groups = AxisGroups((2,))
+    groups.create([1])
+    logits = torch.randn(64, 32, requires_grad=True)
+    saved: dict[int, int] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        ops.cross_entropy_vocab(
+            logits, torch.zeros(64, dtype=torch.long), ops.MEAN, -100, 0, groups.name(1)
+        )
+    return sorted(saved.values())
+
+
+def test_nothing_the_size_of_the_logits_is_saved_but_the_logits():
+    for sizes in run_ranks(2, f"{HERE}:check_saved_bytes"):
+        assert sizes[-1] == 64 * 32 * 4
+        assert sizes[-2] <= 64 * 8
+
+
+def test_operands_that_do_not_fit_are_refused():
+    logits = torch.zeros(4, 3)
+    target = torch.zeros(4, dtype=torch.long)
+    with pytest.raises(ValueError, match="logits have to be"):
+        ops.cross_entropy_vocab(logits[None], target, ops.MEAN, -100, 0, "g")
+    with pytest.raises(ValueError, match="reduction"):
+        ops.cross_entropy_vocab(logits, target, 0, -100, 0, "g")
+    with pytest.raises(ValueError, match="reduction"):
+        ops.cross_entropy_sharded(logits, target, 0)
+    with pytest.raises(ValueError, match="class indices"):
+        ops.cross_entropy_sharded(logits, torch.zeros(4, 3))
+    with pytest.raises(ValueError, match=r"weight has to be \[rows, d\]"):
+        ops.embedding_shard(logits[0], target, 0)
+
+
+# --- look-ups ----------------------------------------------------------------
+
+
+def check_embedding(payload: tuple[torch.dtype, Any]) -> None:
+    dtype, index_dtype = payload
+    rank = dist.get_rank()
+    generator = torch.Generator().manual_seed(2)
+    table = torch.randn(12, 5, generator=generator).to(dtype)
+    index = torch.randint(0, 12, (3, 7), generator=generator).to(index_dtype)
+    gradient = torch.randn(3, 7, 5, generator=generator).to(dtype)
+    for padding_idx in (None, 4):
+        whole = table.clone().requires_grad_()
+        expected = F.embedding(index, whole, padding_idx=padding_idx)
+        expected.backward(gradient)
+        assert whole.grad is not None
+        part = table.chunk(4)[rank].clone().requires_grad_()
+        padding = -1 if padding_idx is None else padding_idx
+        got = ops.embedding_shard(part, index, 3 * rank, padding)
+        got.backward(gradient)
+        assert part.grad is not None
+        assert torch.equal(sum_over_ranks(got), expected)  # one summand is not zero
+        close(part.grad, whole.grad.chunk(4)[rank], payload)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "index_dtype"),
+    [
+        (torch.float64, torch.int64),
+        (torch.float32, torch.int32),
+        (torch.bfloat16, torch.int64),
+    ],
+)
+def test_sum_over_ranks_is_the_look_up(dtype: torch.dtype, index_dtype: torch.dtype):
+    run_ranks(4, f"{HERE}:check_embedding", (dtype, index_dtype))
+
+
+# --- without data ------------------------------------------------------------
+
+
+def test_fake_tensors_need_no_group():
+    with FakeTensorMode():
+        logits = torch.empty(4, 3, dtype=torch.bfloat16, requires_grad=True)
+        target = torch.empty(4, dtype=torch.long)
+        weight = torch.empty(6, 2, requires_grad=True)
+        for loss in (
+            ops.cross_entropy_vocab(logits, target, ops.MEAN, -100, 0, "no", "group"),
+            ops.cross_entropy_sharded(logits, target, count_group="none"),
+        ):
+            assert (loss.shape, loss.dtype) == ((), torch.bfloat16)
+            (gradient,) = torch.autograd.grad(loss, logits)
+            assert (gradient.shape, gradient.dtype) == ((4, 3), torch.bfloat16)
+        rows = ops.embedding_shard(weight, target, 0)
+        assert rows.shape == (4, 2)
+        rows.sum().backward()
+        assert weight.grad is not None
+        assert weight.grad.shape == (6, 2)

@@ -1,0 +1,282 @@
+"""The fused reshard operator against slicing and summing the global tensor."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tensoropt_torch import _C
+from tensoropt_torch.runtime import ops
+from tensoropt_torch.runtime.groups import AxisGroups
+from tests.distributed.harness import run_ranks
+from tests.distributed.layouts import (
+    all_layouts,
+    axes_with,
+    block,
+    gradient_layouts,
+    local_part,
+    num_ranks,
+)
+
+HERE = "tests.distributed.test_reshard"
+Sizes = tuple[int, ...]
+STEP_NAMES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "slice", "mask")
+
+
+class Reshards:
+    """Encoded programs for one tensor shape on the running ranks."""
+
+    def __init__(self, sizes: Sizes, shape: tuple[int, ...]) -> None:
+        self.sizes = sizes
+        self.rank = dist.get_rank()
+        self.groups = AxisGroups(sizes)
+        self.groups.create(range(1, 1 << len(sizes)))
+        device = _C.Device()
+        cluster = _C.Cluster(
+            "test", device, [_C.Level(str(i), n, 1e9, 1e-6) for i, n in enumerate(sizes)]
+        )
+        mesh = _C.Mesh([(n, i) for i, n in enumerate(sizes)])
+        model = _C.AnalyticCollectives(cluster, mesh)
+        self._resharder = _C.TensorResharder(mesh, model, device, list(shape), 4)
+
+    def encode(self, source: str, target: str) -> tuple[list[int], list[str]]:
+        steps, axis_sets = self._resharder.encode(source, target, self.rank)
+        return steps, [self.groups.name(axes) for axes in axis_sets]
+
+    def describe(self, source: str, target: str) -> str:
+        return f"{source} -> {target}: {self._resharder.describe(source, target)}"
+
+    def total(self, local: torch.Tensor, layout: str) -> torch.Tensor:
+        """The local part with pending sums done."""
+        axes = axes_with(layout, "P")
+        result = local.detach().clone()
+        if axes:
+            dist.all_reduce(result, group=self.groups.group(axes))
+        return result
+
+
+def whole_tensor(shape: tuple[int, ...], dtype: torch.dtype, start: int = 1) -> torch.Tensor:
+    """Small integers, so that sums are exact in every dtype."""
+    numbers = torch.arange(start, start + torch.Size(shape).numel())
+    return (numbers % 101).reshape(shape).to(dtype)
+
+
+def check_pair(
+    reshards: Reshards,
+    value: tuple[str, str],
+    gradient: tuple[str, str],
+    shape: tuple[int, ...],
+    dtype: torch.dtype = torch.float32,
+) -> None:
+    """Forward along ``value``; backward along ``gradient`` (from output to input)."""
+    rank, sizes = reshards.rank, reshards.sizes
+    message = f"rank {rank}: {reshards.describe(*value)}; {reshards.describe(*gradient)}"
+    whole = whole_tensor(shape, dtype)
+    whole_gradient = whole_tensor(shape, dtype, start=7)
+    before = local_part(whole, value[0], sizes, rank)
+    x = before.clone().requires_grad_()
+    y = ops.reshard(x, *reshards.encode(*value), *reshards.encode(*gradient))
+    assert torch.equal(x, before), f"{message}: the input changed"
+    assert y.is_contiguous(), message
+    expected = block(whole, value[1], sizes, rank)
+    assert torch.equal(reshards.total(y, value[1]), expected), message
+    y.backward(local_part(whole_gradient, gradient[0], sizes, rank, seed=1))
+    assert x.grad is not None
+    expected = block(whole_gradient, gradient[1], sizes, rank)
+    assert torch.equal(reshards.total(x.grad, gradient[1]), expected), message
+
+
+def check_all_pairs(payload: tuple[Sizes, tuple[int, ...]]) -> int:
+    sizes, shape = payload
+    reshards = Reshards(sizes, shape)
+    layouts = all_layouts(sizes, shape)
+    checked = 0
+    for source in layouts:
+        for target in layouts:
+            rng = random.Random(f"{source}->{target}")  # the same on all ranks
+            gradient = (
+                rng.choice(gradient_layouts(target)),
+                rng.choice(gradient_layouts(source)),
+            )
+            check_pair(reshards, (source, target), gradient, shape)
+            checked += 1
+    return checked
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shape", "pairs"),
+    [
+        ((2,), (4, 6), 16),
+        ((4,), (4, 8), 16),
+        ((2, 2), (4, 8), 256),
+        ((2, 2), (2, 4), 225),  # not all layouts divide
+        ((2,), (2, 4, 6), 25),
+        ((2, 2), (4, 4, 8), 625),
+    ],
+)
+def test_every_pair_of_layouts(sizes: Sizes, shape: tuple[int, ...], pairs: int):
+    checked = run_ranks(num_ranks(sizes), f"{HERE}:check_all_pairs", (sizes, shape), 300)
+    assert checked == [pairs] * num_ranks(sizes)
+
+
+def check_dtypes(sizes: Sizes) -> None:
+    shape = (4, 8)
+    reshards = Reshards(sizes, shape)
+    for dtype in (torch.float64, torch.bfloat16, torch.float16):
+        for source, target in (("P,S0", "S1,R"), ("S0,S1", "S1,P"), ("S0,S0", "R,R")):
+            check_pair(reshards, (source, target), (target, source), shape, dtype)
+    for dtype in (torch.int64, torch.int32, torch.uint8, torch.bool):
+        whole = whole_tensor(shape, dtype)
+        for source, target in (("S0,S1", "S1,S1"), ("S0,S0", "R,R"), ("R,R", "S1,S0")):
+            x = block(whole, source, sizes, reshards.rank)
+            y = ops.reshard(x, *reshards.encode(source, target))
+            assert not y.requires_grad
+            assert torch.equal(y, block(whole, target, sizes, reshards.rank)), dtype
+    sums = torch.arange(32).reshape(shape)
+    x = local_part(sums, "P,P", sizes, reshards.rank)
+    y = ops.reshard(x, *reshards.encode("P,P", "S0,R"))
+    assert torch.equal(y, block(sums, "S0,R", sizes, reshards.rank))
+
+
+def test_other_dtypes():
+    run_ranks(4, f"{HERE}:check_dtypes", (2, 2))
+
+
+def check_strided_operands(sizes: Sizes) -> None:
+    shape = (4, 8)
+    reshards = Reshards(sizes, shape)
+    whole = whole_tensor(shape, torch.float32)
+    for source, target in (("S0,S1", "S1,S0"), ("P,R", "S1,S0"), ("R,P", "R,R")):
+        part = local_part(whole, source, sizes, reshards.rank)
+        x = part.t().contiguous().t().requires_grad_()
+        y = ops.reshard(x, *reshards.encode(source, target), *reshards.encode(target, source))
+        expected = block(whole, target, sizes, reshards.rank)
+        assert torch.equal(reshards.total(y, target), expected)
+        y.sum().backward()  # an expanded gradient, with strides of 0
+        assert x.grad is not None
+        ones = torch.ones(shape)
+        summands = 1 if "P" not in target else 2
+        expected = block(ones * summands, source, sizes, reshards.rank)
+        assert torch.equal(reshards.total(x.grad, source), expected)
+
+
+def test_operands_need_not_be_contiguous():
+    run_ranks(4, f"{HERE}:check_strided_operands", (2, 2))
+
+
+def check_empty_programs(sizes: Sizes) -> None:
+    shape = (4, 8)
+    reshards = Reshards(sizes, shape)
+    whole = whole_tensor(shape, torch.float32)
+    x = block(whole, "R", sizes, reshards.rank).requires_grad_()
+    ops.reset_collective_counts()
+
+    # Nothing forward, an all-reduce backward (Megatron's f).
+    y = ops.reshard(x, [], [], *reshards.encode("P", "R"))
+    assert y.untyped_storage()._cdata == x.untyped_storage()._cdata
+    assert ops.collective_counts().programs == 0
+    (y * (reshards.rank + 1)).sum().backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad, torch.full(shape, 3.0))
+    assert ops.collective_counts().all_reduce == 1
+
+    # An all-reduce forward, nothing backward (Megatron's g).
+    x.grad = None
+    y = ops.reshard(x, *reshards.encode("P", "R"), [], [])
+    assert torch.equal(y, 2 * whole)
+    (y * (reshards.rank + 1)).sum().backward()
+    assert torch.equal(x.grad, torch.full(shape, reshards.rank + 1.0))
+
+    assert torch.equal(ops.reshard(x.detach(), [], []), x)
+
+
+def test_empty_programs():
+    run_ranks(2, f"{HERE}:check_empty_programs", (2,))
+
+
+def check_counts(sizes: Sizes) -> list[ops.CollectiveCounts]:
+    shape = (4, 8)
+    reshards = Reshards(sizes, shape)
+    layouts = all_layouts(sizes, shape)
+    counts = []
+    for source in layouts:
+        for target in layouts:
+            steps, names = reshards.encode(source, target)
+            x = torch.zeros(block(torch.zeros(shape), source, sizes, reshards.rank).shape)
+            ops.reset_collective_counts()
+            ops.reshard(x, steps, names)
+            expected = Counter(STEP_NAMES[kind] for kind in steps[::6])
+            got = ops.collective_counts()
+            assert {name: getattr(got, name) for name in STEP_NAMES} == {
+                name: expected[name] for name in STEP_NAMES
+            }
+            assert got.programs == bool(steps)
+            counts.append(got)
+    return counts
+
+
+def test_counts_are_those_of_the_program():
+    first, *others = run_ranks(4, f"{HERE}:check_counts", (2, 2))
+    assert all(counts == first for counts in others)
+    for name in STEP_NAMES:  # every kind of step was run
+        assert sum(getattr(counts, name) for counts in first) > 0
+
+
+def check_result_owns_its_memory(sizes: Sizes) -> None:
+    shape = (4, 8)
+    reshards = Reshards(sizes, shape)
+    for source, target in (("R,R", "S0,R"), ("R,R", "P,R"), ("P,R", "S1,S0")):
+        x = torch.ones(block(torch.ones(shape), source, sizes, reshards.rank).shape)
+        y = ops.reshard(x, *reshards.encode(source, target))
+        assert y.untyped_storage()._cdata != x.untyped_storage()._cdata, (source, target)
+        assert y.untyped_storage().nbytes() == y.numel() * 4, (source, target)
+
+
+def test_results_do_not_hold_larger_tensors():
+    run_ranks(4, f"{HERE}:check_result_owns_its_memory", (2, 2))
+
+
+def check_double_backward(sizes: Sizes) -> None:
+    reshards = Reshards(sizes, (4,))
+    x = torch.ones(4, requires_grad=True)
+    y = ops.reshard(x, *reshards.encode("P", "R"), *reshards.encode("R", "R"))
+    try:
+        torch.autograd.grad(y.pow(2).sum(), x, create_graph=True)
+    except RuntimeError as error:
+        assert "twice" in str(error)
+    else:
+        raise AssertionError("a second derivative was promised")
+
+
+def test_second_derivatives_are_refused():
+    run_ranks(2, f"{HERE}:check_double_backward", (2,))
+
+
+def test_meta_kernel_gives_the_local_shape():
+    # gather dim 1 by 2; all-to-all dim 0 -> 2 by 4; reduce-scatter dim 1 by 2
+    steps = [0, 1, -1, 0, 2, 0, 3, 0, 2, 1, 4, 3, 1, 1, -1, 0, 2, 1, 4, 1, -1, -1, 3, 2]
+    x = torch.empty(2, 3, 8, device="meta", requires_grad=True)
+    y = torch.ops.tensoropt.reshard(x, steps, ["a", "b"], [], [])
+    assert y.shape == (8, 1, 2)
+    assert y.requires_grad
+    assert torch.ops.tensoropt.reshard(x, [], [], steps, ["a", "b"]).shape == x.shape
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ([0, 1], "6 integers"),
+        ([9, 0, -1, 0, 2, 0], "kind 9"),
+        ([0, 0, -1, 1, 2, 0], "group 1 of 1"),
+        ([0, 0, -1, 0, 2, 2], "index 2"),
+        ([4, 0, -1, -1, 3, 0], "local size 4"),
+        ([4, 2, -1, -1, 2, 0], "dim 2 of a tensor with 2 dims"),
+    ],
+)
+def test_malformed_programs_are_refused(steps: list[int], message: str):
+    with pytest.raises(ValueError, match=message):
+        ops.reshard(torch.zeros(4, 4), steps, ["g"])

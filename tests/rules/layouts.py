@@ -1,0 +1,95 @@
+"""Layouts taken at their word: how a whole tensor becomes one part per rank,
+and how the parts become the tensor again. Written without the C++ core, which
+it is there to judge.
+
+Parts are in rank order, the first mesh axis most significant.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+Sizes = Sequence[int]
+
+# Parts that must be equal went through kernels of other shapes or alignment.
+REPLICA_TOLERANCE = 1e-12
+
+
+def placements(layout: str) -> list[str]:
+    """``"S0,R"`` -> ``["S0", "R"]``."""
+    return layout.split(",") if layout else []
+
+
+def split(
+    tensor: torch.Tensor, layout: str, sizes: Sizes, random: torch.Generator
+) -> list[torch.Tensor]:
+    """The part of each rank: Shard slices, Replicate copies, Partial draws
+    random parts that sum to the whole."""
+    parts = _split(tensor, placements(layout), list(sizes), random)
+    return [part.clone() for part in parts]
+
+
+def _split(
+    tensor: torch.Tensor, places: list[str], sizes: list[int], random: torch.Generator
+) -> list[torch.Tensor]:
+    if not sizes:
+        return [tensor]
+    if places[0] == "R":  # the same parts, also of what is random
+        return _split(tensor, places[1:], sizes[1:], random) * sizes[0]
+    pieces = _pieces(tensor, places[0], sizes[0], random)
+    return [p for piece in pieces for p in _split(piece, places[1:], sizes[1:], random)]
+
+
+def _pieces(
+    tensor: torch.Tensor, placement: str, size: int, random: torch.Generator
+) -> list[torch.Tensor]:
+    if placement == "P":
+        return _summands(tensor, size, random)
+    dim = int(placement[1:])
+    assert tensor.shape[dim] % size == 0, f"{placement} of {tuple(tensor.shape)}"
+    return list(tensor.split(tensor.shape[dim] // size, dim))
+
+
+def _summands(tensor: torch.Tensor, count: int, random: torch.Generator) -> list[torch.Tensor]:
+    assert tensor.dtype != torch.bool, "a bool cannot be a pending sum"
+    shape = (count - 1, *tensor.shape)
+    if tensor.is_floating_point():
+        some = torch.randn(shape, generator=random, dtype=tensor.dtype)
+    else:
+        some = torch.randint(-9, 9, shape, generator=random, dtype=tensor.dtype)
+    return [*some, tensor - some.sum(0, dtype=tensor.dtype)]
+
+
+def combine(parts: Sequence[torch.Tensor], layout: str, sizes: Sizes) -> torch.Tensor:
+    """The whole tensor. Raises AssertionError if the parts contradict the
+    layout: replicas that differ, shards that do not fit."""
+    return _combine(list(parts), placements(layout), list(sizes))
+
+
+def _combine(parts: list[torch.Tensor], places: list[str], sizes: list[int]) -> torch.Tensor:
+    if not sizes:
+        (part,) = parts
+        return part
+    block = len(parts) // sizes[0]
+    blocks = [
+        _combine(parts[i : i + block], places[1:], sizes[1:]) for i in range(0, len(parts), block)
+    ]
+    if places[0] == "R":
+        return _the_same(blocks)
+    assert all(b.shape == blocks[0].shape for b in blocks), "parts differ in shape"
+    if places[0] == "P":
+        return torch.stack(blocks).sum(0, dtype=blocks[0].dtype)
+    return torch.cat(blocks, int(places[0][1:]))
+
+
+def _the_same(copies: list[torch.Tensor]) -> torch.Tensor:
+    for copy in copies[1:]:
+        torch.testing.assert_close(
+            copy,
+            copies[0],
+            rtol=REPLICA_TOLERANCE,
+            atol=REPLICA_TOLERANCE,
+            equal_nan=True,
+            msg=lambda text: f"replicas differ: {text}",
+        )
+    return copies[0]

@@ -1,0 +1,108 @@
+"""What our own operators promise (csrc/runtime), in plain PyTorch for all ranks
+at once.
+
+A reference gets every rank's operands, the literals and process groups of every
+rank's call, and returns every rank's result. A group is the list of its ranks.
+The derivative of a rank's result by that rank's own operands is what the
+operator's backward has to give.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+MEAN = 1
+
+
+@dataclass(frozen=True)
+class RankCall:
+    """One rank's call of an operator of ours."""
+
+    operands: list[torch.Tensor]
+    extra: list[Any]
+    groups: list[list[int]]
+
+
+Reference = Callable[[Sequence[RankCall]], list[torch.Tensor]]
+
+
+def embedding_shard(calls: Sequence[RankCall]) -> list[torch.Tensor]:
+    return [_embedding_shard(*call.operands, *call.extra) for call in calls]
+
+
+def _embedding_shard(
+    weight: torch.Tensor, index: torch.Tensor, offset: int, padding_idx: int = -1
+) -> torch.Tensor:
+    """Rows outside of this shard give zeros."""
+    inside = (index >= offset) & (index < offset + len(weight))
+    rows = weight[(index - offset).where(inside, 0)]
+    rows = torch.where((index == padding_idx)[..., None], rows.detach(), rows)
+    return torch.where(inside[..., None], rows, 0)
+
+
+def _count(calls: Sequence[RankCall], group: list[int], ignore_index: int) -> int:
+    """The targets that count, on all ranks of the group."""
+    return sum(int((calls[r].operands[1] != ignore_index).sum()) for r in group)
+
+
+def cross_entropy_sharded(calls: Sequence[RankCall]) -> list[torch.Tensor]:
+    """The local sum over the count of all ranks."""
+    results = []
+    for call in calls:
+        reduction, ignore_index, smoothing = call.extra
+        loss = F.cross_entropy(
+            *call.operands,
+            ignore_index=ignore_index,
+            reduction="sum",
+            label_smoothing=smoothing,
+        )
+        if reduction == MEAN:
+            loss = loss / _count(calls, call.groups[0], ignore_index)
+        results.append(loss)
+    return results
+
+
+def nll_loss_sharded(calls: Sequence[RankCall]) -> list[torch.Tensor]:
+    """The local sum over the count of all ranks."""
+    results = []
+    for call in calls:
+        (ignore_index,) = call.extra
+        loss = F.nll_loss(*call.operands, ignore_index=ignore_index, reduction="sum")
+        results.append(loss / _count(calls, call.groups[0], ignore_index))
+    return results
+
+
+def cross_entropy_vocab(calls: Sequence[RankCall]) -> list[torch.Tensor]:
+    """The loss of the logits of all ranks of the vocabulary group, joined in the
+    order of their offsets."""
+    results = []
+    for rank, call in enumerate(calls):
+        reduction, ignore_index, _ = call.extra
+        vocabulary, positions = call.groups
+        by_offset = sorted(vocabulary, key=lambda r: calls[r].extra[2])
+        width = call.operands[0].shape[1]
+        offsets = [calls[r].extra[2] for r in by_offset]
+        assert offsets == [i * width for i in range(len(offsets))], offsets
+        logits = torch.cat(
+            [
+                calls[r].operands[0] if r == rank else calls[r].operands[0].detach()
+                for r in by_offset
+            ],
+            1,
+        )
+        loss = F.cross_entropy(logits, call.operands[1], ignore_index=ignore_index, reduction="sum")
+        if reduction == MEAN:
+            loss = loss / _count(calls, positions or [rank], ignore_index)
+        results.append(loss)
+    return results
+
+
+REFERENCES: dict[str, Reference] = {
+    "tensoropt.embedding_shard.default": embedding_shard,
+    "tensoropt.cross_entropy_sharded.default": cross_entropy_sharded,
+    "tensoropt.nll_loss_sharded.default": nll_loss_sharded,
+    "tensoropt.cross_entropy_vocab.default": cross_entropy_vocab,
+}

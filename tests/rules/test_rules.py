@@ -1,0 +1,199 @@
+"""Every operator with a rule, in every config, computes what it computes whole:
+outputs and gradients, rank by rank in one process, against one device."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from tensoropt_torch import _C
+from tests.rules.case import Case, Checks, positive, real
+from tests.rules.layer_cases import layer_cases
+from tests.rules.layouts import combine, placements, split
+from tests.rules.oracle import Bench, PortLayouts
+from tests.rules.pointwise_cases import constant_cases, pointwise_cases
+from tests.rules.shape_cases import shape_cases
+
+CASES = [*pointwise_cases(), *shape_cases(), *layer_cases()]
+BY_NAME = {str(case): case for case in CASES}
+# Of all elements together: no part has the result, no sum of parts either.
+SELECT_FROM_ALL = {f"aten.{name}.default" for name in ("all", "any", "max", "min")}
+MESHES = [(2,), (2, 2), (3,), pytest.param((2, 3), marks=pytest.mark.slow)]
+
+
+# PyTorch says so of losses whose operands broadcast.
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("sizes", MESHES, ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_config_computes_the_operator(case: Case, sizes: tuple[int, ...]) -> None:
+    bench = Bench(case, sizes)
+    for config in range(bench.num_configs):
+        bench.check(config)
+
+
+# --- The cases cover what they should ----------------------------------------
+
+
+def test_every_operator_with_a_rule_has_a_case() -> None:
+    missing = set(_C.rule_targets()) - {case.target for case in CASES}
+    assert not missing, "add cases to tests/rules/*_cases.py"
+
+
+def test_case_names_are_unique() -> None:
+    assert len(BY_NAME) == len(CASES)
+
+
+def test_every_operator_can_be_split_in_some_case() -> None:
+    """Else its cases would show nothing."""
+    whole = {case.target for case in constant_cases()} | SELECT_FROM_ALL
+    for target in sorted({case.target for case in CASES} - whole):
+        benches = (Bench(case, (2,)) for case in CASES if case.target == target)
+        assert any(bench.num_configs > 1 for bench in benches), target
+
+
+@pytest.mark.parametrize(
+    ("name", "sets"),
+    [
+        ("aten.neg.default", 1),
+        ("aten.add.Tensor: equal", 1),
+        ("aten.add.Tensor: number", 0),
+        ("aten.mul.Tensor: equal", 2),
+        ("aten.mul.Tensor: mask", 1),
+        ("aten.div.Tensor: equal", 1),
+        ("aten.where.self", 1),
+        ("aten.cat.default: 0", 1),
+        ("aten.masked_fill.Scalar: 0", 1),
+        ("aten.masked_fill.Scalar: -inf", 0),
+        ("aten.constant_pad_nd.default: last", 1),
+        ("aten.constant_pad_nd.default: 2.5", 0),
+        ("aten.dropout.default: train", 1),
+        ("aten.relu.default", 0),
+    ],
+)
+def test_pending_sums_pass_linear_operators_only(name: str, sets: int) -> None:
+    labels = Bench(BY_NAME[name], (2,)).labels
+    assert sum(label.startswith("+") for label in labels) == sets, labels
+
+
+# --- The checker sees what is wrong ------------------------------------------
+
+MUTATED = [
+    *("aten.linear.default: 2-D, bias", "aten.embedding.default: 2-D"),
+    *("aten.sum.dim_IntList: [0]", "aten.mul.Tensor: column"),
+    *("aten.cross_entropy_loss.default: 2-D, mean", "aten.layer_norm.default: 6, both"),
+    "aten.scaled_dot_product_attention.default: plain",
+]
+
+
+def other_placements(
+    layout: str, tensor: torch.Tensor, axis: int = 0, size: int = 2
+) -> Iterator[str]:
+    """The layouts that differ from this one on one axis."""
+    shards = [f"S{d}" for d, n in enumerate(tensor.shape) if n % size == 0]
+    kinds = ["R", *shards] + (["P"] if tensor.is_floating_point() else [])
+    for kind in kinds:
+        changed = placements(layout)
+        if kind != changed[axis]:
+            changed[axis] = kind
+            yield ",".join(changed)
+
+
+def mutations(ports: list[PortLayouts], tensors: list[torch.Tensor]) -> Iterator[list[PortLayouts]]:
+    """Port lists with one placement of a value or a gradient changed."""
+    for i, ((value, gradient), tensor) in enumerate(zip(ports, tensors, strict=True)):
+        changed = [(other, gradient) for other in other_placements(value, tensor)]
+        if tensor.requires_grad:
+            changed += [(value, other) for other in other_placements(gradient, tensor)]
+        yield from ([*ports[:i], port, *ports[i + 1 :]] for port in changed)
+
+
+def is_caught(
+    bench: Bench, config: int, inputs: list[PortLayouts], outputs: list[PortLayouts]
+) -> bool:
+    try:
+        bench.check_with(config, inputs, outputs)
+    except AssertionError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("name", MUTATED)
+def test_every_wrong_placement_is_caught(name: str) -> None:
+    bench = Bench(BY_NAME[name], (2,))
+    for config in range(bench.num_configs):
+        inputs, outputs = bench.ports(config)
+        for wrong in mutations(inputs, bench.operands):
+            assert is_caught(bench, config, wrong, outputs), (config, wrong)
+        for wrong in mutations(outputs, bench.outputs):
+            assert is_caught(bench, config, inputs, wrong), (config, wrong)
+
+
+def test_partial_output_taken_as_replicate_is_named() -> None:
+    bench = Bench(BY_NAME["aten.linear.default: 2-D, bias"], (2,))
+    config = bench.labels.index("k")
+    inputs, outputs = bench.ports(config)
+    assert outputs == [("P", "R")]
+    message = (
+        r"aten.linear.default: 2-D, bias, config 'k' on mesh \(2,\): "
+        "output 0 in layout 'R': replicas differ"
+    )
+    with pytest.raises(AssertionError, match=message):
+        bench.check_with(config, inputs, [("R", "R")])
+
+
+def test_split_parts_combine_to_the_tensor() -> None:
+    random = torch.Generator().manual_seed(5)
+    tensor = torch.randn(12, 6, generator=random, dtype=torch.float64)
+    for layout in ("R,R", "S0,S0", "S1,S0", "P,S0", "S1,P", "P,P", "R,P"):
+        parts = split(tensor, layout, (2, 3), random)
+        assert len(parts) == 6
+        torch.testing.assert_close(combine(parts, layout, (2, 3)), tensor)
+
+
+def test_outer_axis_is_the_more_significant_block() -> None:
+    parts = split(torch.arange(6), "S0,S0", (2, 3), torch.Generator())
+    assert [int(part) for part in parts] == [0, 1, 2, 3, 4, 5]
+
+
+# --- Random operators --------------------------------------------------------
+
+DROPOUT = Case("aten.dropout.default", (positive(12, 8), 0.5, True), checks=Checks.REPLICAS)
+
+
+@pytest.mark.parametrize("sizes", MESHES, ids=str)
+def test_dropout_scales_or_drops_alike_forward_and_backward(
+    sizes: tuple[int, ...],
+) -> None:
+    """Also where each rank holds a pending sum: the masks must be equal there."""
+    bench = Bench(DROPOUT, sizes)
+    (x,) = bench.operands
+    for config in range(bench.num_configs):
+        ((value, gradient),), ((out, back),) = bench.ports(config)
+        random = torch.Generator().manual_seed(config)
+        run = bench.run(config, [value], random)
+        factor = combine([o[0].detach() for o in run.outputs], out, sizes) / x.detach()
+        kept = (factor > 1).to(x.dtype)
+        torch.testing.assert_close(factor, 2.0 * kept, msg=bench.where(config))
+        found = bench.backward(run, [torch.ones_like(x)], [back], random)
+        whole = combine([g[0] for g in found], gradient, sizes)
+        torch.testing.assert_close(whole, 2.0 * kept, msg=bench.where(config))
+
+
+def test_shards_drop_different_elements() -> None:
+    bench = Bench(DROPOUT, (2,))
+    config = bench.labels.index("d0")
+    run = bench.run(config, ["S0"], torch.Generator())
+    first, second = (outputs[0] == 0 for outputs in run.outputs)
+    assert not torch.equal(first, second)
+
+
+def test_calls_on_replicas_have_one_shard_index() -> None:
+    bench = Bench(Case("aten.relu.default", (real(12, 8),)), (2, 2))
+    indices = {
+        label: [call["shard_index"] for call in bench.calls(config)]
+        for config, label in enumerate(bench.labels)
+    }
+    assert indices["-,-"] == [0, 0, 0, 0]
+    assert indices["-,d0"] == [0, 1, 0, 1]
+    assert indices["d1,-"] == [0, 0, 1, 1]
+    assert indices["d0,d0"] == indices["d0,d1"] == [0, 1, 2, 3]
