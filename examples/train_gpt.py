@@ -75,7 +75,7 @@ class Trainer:
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.seconds.append(time.perf_counter() - start)
-        return float(loss)
+        return float(loss.detach())
 
 
 def train(trainer: Trainer, console: Console) -> tuple[float, float]:

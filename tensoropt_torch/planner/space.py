@@ -15,7 +15,7 @@ def make_planner(captured: CapturedModel, settings: Settings) -> _C.Planner:
     """The strategies of ``captured`` on the mesh of ``settings``."""
     cluster = parse_cluster(settings.cluster, "settings")
     measured = {
-        (_C.Collective.__members__[name.upper()], axes): [_C.CollectiveSample(*s) for s in curve]
+        (_C.Collective.__members__[name.upper()], axes): list(curve)
         for name, axes, curve in settings.measured
     }
     return _C.Planner(

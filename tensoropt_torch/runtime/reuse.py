@@ -177,7 +177,7 @@ class ReuseRegistry:
             source = self._sources.get(tensor.untyped_storage()._cdata)
             if source is not None:
                 return _Saved(source, tensor)
-        return tensor.detach()  # else an output would hold its own graph node
+        return tensor  # else an output would hold its own graph node
 
 
 _ACTIVE: ContextVar[ReuseRegistry | None] = ContextVar("reuse_registry", default=None)
