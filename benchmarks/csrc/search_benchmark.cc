@@ -92,8 +92,8 @@ std::shared_ptr<const NodeTable> node_table(const Operator& op) {
     const double local = op.saved_bytes / shards(layout);
     double time = op.seconds / shards(layout);
     if (op.kind == Operator::Kind::kLinear && layout[3] > 0) {
-      time += kLatency + 2 * op.saved_bytes / shards(output_of(op, c)) /
-                             kBytesPerSecond;
+      time += kLatency +
+              2 * op.saved_bytes / shards(output_of(op, c)) / kBytesPerSecond;
     }
     time += kLatency * 0.1 * variant_of(c);
     const double memory = local * (1 + 0.2 * (variant_of(c) % 3));
@@ -115,8 +115,7 @@ double reshard_seconds(const Layout& from, const Layout& to, double bytes) {
 // Up to three points: keep the value before, after, or both.
 std::shared_ptr<const EdgeTable> reshard_table(const Operator& source,
                                                const Operator& target,
-                                               double bytes,
-                                               std::size_t seed) {
+                                               double bytes, std::size_t seed) {
   EdgeTable::Builder builder(source.num_configs, target.num_configs);
   for (int s = 0; s < source.num_configs; ++s) {
     for (int t = 0; t < target.num_configs; ++t) {
@@ -342,7 +341,8 @@ void run_standard_set() {
   SearchOptions options;
   run("one_elimination", one_elimination(), options);
   options.epsilon = 1e-2;
-  for (const int layers : {2, 12, 32}) run_transformer("plain", layers, options);
+  for (const int layers : {2, 12, 32})
+    run_transformer("plain", layers, options);
   run_transformer("tied", 12, options);
   run_transformer("hub", 12, options);
   options.algorithm = Algorithm::kElimination;

@@ -45,8 +45,7 @@ std::vector<double> split_error(const ExpressionPool& pool, int root,
   for (auto id = order.rbegin(); id != order.rend(); ++id) {
     for (const int operand : {pool[*id].left, pool[*id].right}) {
       if (operand < 0) continue;
-      above[operand] =
-          std::max(above[operand], above[*id] + thins(pool[*id]));
+      above[operand] = std::max(above[operand], above[*id] + thins(pool[*id]));
     }
     if (thins(pool[*id]) == 0) continue;
     delta[*id] = std::expm1(std::log1p(epsilon) / (below[*id] + above[*id]));

@@ -165,7 +165,8 @@ void FactorGraph::eliminate(int node) {
   const Factor first = take_factor(factors_of_[node].front());
   Factor second;
   if (factors_of_[node].empty()) {
-    second.term = add_term({.expression = pool_.unit(pool_.domains().size(node))});
+    second.term =
+        add_term({.expression = pool_.unit(pool_.domains().size(node))});
     second.scope = {node};
   } else {
     second = take_factor(factors_of_[node].front());

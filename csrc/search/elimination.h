@@ -27,9 +27,9 @@ namespace tensoropt {
 // terms of two identical layers do.
 struct Term {
   int expression = -1;
-  int left = -1;   // terms of the operands of a product
+  int left = -1;  // terms of the operands of a product
   int right = -1;
-  int slot = -1;   // the node or edge that a table of the problem stands at
+  int slot = -1;  // the node or edge that a table of the problem stands at
 };
 
 class FactorGraph {
@@ -72,9 +72,9 @@ class FactorGraph {
   ExpressionPool& pool_;
   std::vector<Term> terms_;
   std::vector<Factor> factors_;
-  std::vector<std::vector<int>> factors_of_;      // by node
-  std::map<std::vector<int>, int> factor_over_;   // sorted scope -> factor
-  std::vector<int> scalars_;                      // terms without any axis
+  std::vector<std::vector<int>> factors_of_;     // by node
+  std::map<std::vector<int>, int> factor_over_;  // sorted scope -> factor
+  std::vector<int> scalars_;                     // terms without any axis
   std::vector<bool> alive_;
   int num_alive_ = 0;
   mutable std::vector<Cached> cached_;

@@ -66,8 +66,7 @@ class Search {
   std::vector<std::shared_ptr<Solution>> plan() {
     auto exact = std::make_shared<Solution>(problem_, std::vector<int>{},
                                             schedule_options_);
-    if (exact->schedule().conditioning_work <=
-        options_.max_conditioning_work) {
+    if (exact->schedule().conditioning_work <= options_.max_conditioning_work) {
       return {exact};
     }
     result_.heuristics_ = options_.heuristics;
@@ -80,8 +79,8 @@ class Search {
       const std::vector<int> fixed =
           fix_hubs(problem_, heuristic, schedule_options_,
                    options_.max_conditioning_work);
-      result_.stats_.heuristic_eliminations += static_cast<int>(
-          std::count_if(fixed.begin(), fixed.end(), [](int c) { return c >= 0; }));
+      result_.stats_.heuristic_eliminations += static_cast<int>(std::count_if(
+          fixed.begin(), fixed.end(), [](int c) { return c >= 0; }));
       solutions.push_back(
           std::make_shared<Solution>(problem_, fixed, schedule_options_));
     }
@@ -108,8 +107,7 @@ class Search {
     stats.pairs_pruned += solved.product.pairs_pruned;
     stats.largest_frontier =
         std::max(stats.largest_frontier, solved.product.largest_frontier);
-    result_.min_memory_ =
-        std::min(result_.min_memory_, solution.min_memory());
+    result_.min_memory_ = std::min(result_.min_memory_, solution.min_memory());
     result_.epsilon_ = result_.exact()
                            ? solution.error()
                            : std::numeric_limits<double>::infinity();

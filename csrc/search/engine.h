@@ -53,18 +53,18 @@ struct SearchOptions {
 
 struct SearchStats {
   double plan_seconds = 0;
-  double bound_seconds = 0;    // finding known strategies and bounds
-  double product_seconds = 0;  // computing frontiers
-  double solve_seconds = 0;    // everything but planning
+  double bound_seconds = 0;     // finding known strategies and bounds
+  double product_seconds = 0;   // computing frontiers
+  double solve_seconds = 0;     // everything but planning
   int branch_eliminations = 0;  // as planned, repetitions included
   int node_eliminations = 0;
   int conditioned_eliminations = 0;
   int heuristic_eliminations = 0;
   int products_computed = 0;
-  int products_reused = 0;  // by folding
-  int bound_passes = 0;          // weighted sums of memory and time looked at
-  std::int64_t cells = 0;        // of all tables
-  std::int64_t cells_alive = 0;  // not ruled out by bounds
+  int products_reused = 0;        // by folding
+  int bound_passes = 0;           // weighted sums of memory and time looked at
+  std::int64_t cells = 0;         // of all tables
+  std::int64_t cells_alive = 0;   // not ruled out by bounds
   std::int64_t pairs = 0;         // of frontiers that were met
   std::int64_t pairs_pruned = 0;  // by their bounds, before forming points
   std::int64_t largest_frontier = 0;

@@ -48,10 +48,10 @@ struct Expression {
   int right = -1;
   ProductLabels labels;
 
-  std::vector<int> dims;        // number of configs on each axis
-  double cells = 1;             // estimated number of non-empty cells
-  double points_per_cell = 1;   // estimated
-  double work = 0;              // estimated, of computing it from its operands
+  std::vector<int> dims;       // number of configs on each axis
+  double cells = 1;            // estimated number of non-empty cells
+  double points_per_cell = 1;  // estimated
+  double work = 0;             // estimated, of computing it from its operands
 };
 
 class ExpressionPool {

@@ -89,10 +89,9 @@ int largest_hub(const Problem& problem, const Domains& domains) {
     near[edge.source].insert(edge.target);
     near[edge.target].insert(edge.source);
   }
-  const auto most =
-      std::max_element(near.begin(), near.end(), [](const auto& a, const auto& b) {
-        return a.size() < b.size();
-      });
+  const auto most = std::max_element(
+      near.begin(), near.end(),
+      [](const auto& a, const auto& b) { return a.size() < b.size(); });
   return static_cast<int>(most - near.begin());
 }
 

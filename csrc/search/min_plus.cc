@@ -22,7 +22,7 @@ void lower(double* into, const double* from, double offset, int count) {
 }
 
 std::vector<double> gather(const std::vector<double>& values,
-                          const std::vector<std::uint32_t>& index) {
+                           const std::vector<std::uint32_t>& index) {
   std::vector<double> result(index.size());
   for (std::size_t i = 0; i < index.size(); ++i) result[i] = values[index[i]];
   return result;
@@ -30,7 +30,7 @@ std::vector<double> gather(const std::vector<double>& values,
 
 // Blocks of rows x columns become columns x rows.
 std::vector<double> transpose(const std::vector<double>& values, int batches,
-                             int rows, int columns) {
+                              int rows, int columns) {
   std::vector<double> result(values.size());
   const std::size_t block = static_cast<std::size_t>(rows) * columns;
   for (int h = 0; h < batches; ++h) {
@@ -78,9 +78,7 @@ MinPlusPlan::MinPlusPlan(const ExpressionPool& pool, int root,
 }
 
 MinPlusPass::MinPlusPass(const MinPlusPlan& plan)
-    : plan_(plan),
-      inside_(plan.pool().size()),
-      outside_(plan.pool().size()) {}
+    : plan_(plan), inside_(plan.pool().size()), outside_(plan.pool().size()) {}
 
 void MinPlusPass::load(int id) {
   const Table& table = plan_.table(id);
@@ -97,15 +95,13 @@ void MinPlusPass::load(int id) {
 void MinPlusPass::multiply(const MinPlusPlan::Product& product) {
   const Expression& expression = plan_.pool()[product.id];
   const auto left = gather(inside_[expression.left], product.left);
-  const auto right =
-      transpose(gather(inside_[expression.right], product.right),
-                product.batches, product.columns, product.inner);
+  const auto right = transpose(gather(inside_[expression.right], product.right),
+                               product.batches, product.columns, product.inner);
   double* out = inside_[product.id].data();
   const double* terms = left.data();
   for (int row = 0; row < product.batches * product.rows; ++row) {
     const std::size_t batch = row / product.rows;
-    const double* from =
-        right.data() + batch * product.inner * product.columns;
+    const double* from = right.data() + batch * product.inner * product.columns;
     for (int x = 0; x < product.inner; ++x, ++terms) {
       if (*terms == kInfinity) continue;
       lower(out, from + static_cast<std::size_t>(x) * product.columns, *terms,
@@ -188,7 +184,7 @@ int MinPlusPass::best_inner(const MinPlusPlan::Product& product,
   double least = kInfinity;
   for (int x = 0; x < product.inner; ++x) {
     const double value = left[product.left[row * product.inner + x]] +
-                        right[product.right[column * product.inner + x]];
+                         right[product.right[column * product.inner + x]];
     if (value >= least) continue;
     least = value;
     best = x;

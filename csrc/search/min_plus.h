@@ -94,8 +94,7 @@ class MinPlusPass {
   void load(int id);
   void multiply(const MinPlusPlan::Product& product);
   void push_outside(const MinPlusPlan::Product& product);
-  int best_inner(const MinPlusPlan::Product& product,
-                 std::uint32_t cell) const;
+  int best_inner(const MinPlusPlan::Product& product, std::uint32_t cell) const;
   std::uint32_t best_point(int id, std::uint32_t cell) const;
 
   const MinPlusPlan& plan_;

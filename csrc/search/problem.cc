@@ -93,9 +93,9 @@ std::shared_ptr<const EdgeTable> EdgeTable::Builder::build() && {
   table->num_sources_ = static_cast<int>(rows_.size());
   table->num_targets_ = num_targets_;
   for (std::vector<Item>& row : rows_) {
-    std::stable_sort(
-        row.begin(), row.end(),
-        [](const Item& a, const Item& b) { return a.target < b.target; });
+    std::stable_sort(row.begin(), row.end(), [](const Item& a, const Item& b) {
+      return a.target < b.target;
+    });
     table->row_first_.push_back(table->num_cells());
     std::int32_t last_target = -1;
     for (const Item& item : row) {

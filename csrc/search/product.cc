@@ -29,8 +29,8 @@ struct RowResult {
 
 class RowProduct {
  public:
-  RowProduct(const Table& left, const Table& right, const TableBounds& bounds,
-             const ProductOptions& options)
+  RowProduct(const BoundedTable& left, const BoundedTable& right,
+             const TableBounds& bounds, const ProductOptions& options)
       : left_(left),
         right_(right),
         bounds_(bounds),
@@ -74,27 +74,33 @@ class RowProduct {
     const double per_byte = least.memory > 0 ? 1 / least.memory : 1;
     const double per_second = least.time > 0 ? 1 / least.time : 1;
     for (Pair& pair : pairs_) {
-      pair.score =
-          pair.ideal.memory * per_byte + pair.ideal.time * per_second;
+      pair.score = pair.ideal.memory * per_byte + pair.ideal.time * per_second;
     }
     std::stable_sort(
         pairs_.begin(), pairs_.end(),
         [](const Pair& a, const Pair& b) { return a.score < b.score; });
   }
 
+  bool needed(const Pair& pair, int rank) const {
+    return !builder_.refuses(pair.ideal) &&
+           bounds_.may_improve(
+               rank, left_.bounds, left_.bounds.rank(pair.left->cell),
+               right_.bounds, right_.bounds.rank(pair.right->cell));
+  }
+
   void compute_cell(std::uint32_t cell) {
     if (pairs_.size() > 1) order();
+    const int rank = bounds_.rank(cell);
     for (const Pair& pair : pairs_) {
       ++result_.stats.pairs;
-      if (builder_.refuses(pair.ideal)) {
+      if (!needed(pair, rank)) {
         ++result_.stats.pairs_pruned;
         continue;
       }
-      builder_.add_product(left_.points.view(pair.left->first, pair.left->last),
-                           right_.points.view(pair.right->first,
-                                              pair.right->last));
+      builder_.add_product(
+          left_.table.points.view(pair.left->first, pair.left->last),
+          right_.table.points.view(pair.right->first, pair.right->last));
     }
-    const int rank = bounds_.rank(cell);
     builder_.remove_if(
         [&](Point point) { return !bounds_.may_improve(rank, point); });
     const std::size_t before = result_.points.size();
@@ -103,12 +109,12 @@ class RowProduct {
     if (count == 0) return;
     result_.cells.push_back(cell);
     result_.counts.push_back(static_cast<std::uint32_t>(count));
-    result_.stats.largest_frontier = std::max(
-        result_.stats.largest_frontier, static_cast<std::int64_t>(count));
+    result_.stats.largest_frontier = std::max(result_.stats.largest_frontier,
+                                              static_cast<std::int64_t>(count));
   }
 
-  const Table& left_;
-  const Table& right_;
+  const BoundedTable left_;
+  const BoundedTable right_;
   const TableBounds& bounds_;
   FrontierBuilder builder_;
   std::vector<Pair> pairs_;
@@ -149,13 +155,14 @@ void ProductStats::add(const ProductStats& other) {
   thinned = thinned || other.thinned;
 }
 
-Table multiply(const Table& left, const Table& right,
+Table multiply(const BoundedTable& left, const BoundedTable& right,
                const ProductLabels& labels, const TableBounds& bounds,
                const ProductOptions& options, ProductStats& stats) {
-  const Matrix l = arrange(
-      left, arrangement_of(labels.left, labels.right, labels.num_outputs));
-  const Matrix r = arrange(
-      right, arrangement_of(labels.right, labels.left, labels.num_outputs));
+  const Matrix l = arrange(left.table, arrangement_of(labels.left, labels.right,
+                                                      labels.num_outputs));
+  const Matrix r =
+      arrange(right.table,
+              arrangement_of(labels.right, labels.left, labels.num_outputs));
   TO_ASSERT(l.batches == r.batches && l.columns == r.columns,
             "{} x {} against {} x {}", l.batches, l.columns, r.batches,
             r.columns);
@@ -167,7 +174,7 @@ Table multiply(const Table& left, const Table& right,
                          static_cast<std::uint32_t>(row) * r.rows);
   });
   Table table;
-  table.dims = output_dims(left, right, labels);
+  table.dims = output_dims(left.table, right.table, labels);
   table.first.push_back(0);
   for (RowResult& row : rows) append_row(std::move(row), table, stats);
   return table;

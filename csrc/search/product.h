@@ -6,8 +6,8 @@
 // dominated by what was already found is skipped before its points are formed;
 // the pairs with the best ideal points come first so that most are.
 //
-// Cells and points that cannot lead to anything new (`bounds`, see bounds.h) are
-// left out.
+// Cells and points that cannot lead to anything new (`bounds`, see bounds.h)
+// are left out.
 //
 // Rows of the result are shared out to threads; each row depends on nothing
 // but the operands, so the result does not depend on the number of threads.
@@ -31,12 +31,18 @@ struct ProductStats {
   std::int64_t pairs = 0;         // pairs of frontiers met
   std::int64_t pairs_pruned = 0;  // skipped by their ideal point
   std::int64_t largest_frontier = 0;
-  bool thinned = false;           // thinning dropped a point
+  bool thinned = false;  // thinning dropped a point
 
   void add(const ProductStats& other);
 };
 
-Table multiply(const Table& left, const Table& right,
+// A table and what may be left out of it.
+struct BoundedTable {
+  const Table& table;
+  const TableBounds& bounds;
+};
+
+Table multiply(const BoundedTable& left, const BoundedTable& right,
                const ProductLabels& labels, const TableBounds& bounds,
                const ProductOptions& options, ProductStats& stats);
 

@@ -13,11 +13,13 @@ namespace tensoropt {
 
 namespace {
 
-// In a point of the final frontier: not a known strategy.
-constexpr std::uint32_t kFromTables = ~std::uint32_t{0};
 // The share of the error budget that known strategies may use up.
 constexpr double kKnownShare = 0.5;
 constexpr int kMaxPasses = 32;
+// So many cells are looked at in the first attempt to find more strategies, and
+// this many times more in the next one.
+constexpr std::int64_t kFirstCells = 10000;
+constexpr std::int64_t kMoreCells = 4;
 
 class Stopwatch {
  public:
@@ -45,127 +47,155 @@ Solution::Solution(const Problem& problem, const std::vector<int>& fixed,
       pool_(domains_),
       schedule_(make_schedule(problem_, options, pool_)) {}
 
-void Solution::solve(const SolveOptions& options) {
-  const Stopwatch watch;
+void Solution::load_tables() {
   base_.assign(pool_.size(), {});
+  tables_.assign(pool_.size(), {});
+  errors_.assign(pool_.size(), 0);
   for (const int id : reachable(pool_, root())) {
     if (pool_[id].kind != Expression::Kind::kProduct) {
       base_[id] = load_table(pool_[id], domains_);
     }
   }
-  const double known_epsilon =
-      options.use_bounds
-          ? std::expm1(kKnownShare * std::log1p(options.epsilon))
-          : 0;
+}
+
+void Solution::solve(const SolveOptions& options) {
+  load_tables();
   const MinPlusPlan plan(pool_, root(), base_);
-  find_known(plan, options, known_epsilon);
-  if (known_.strategies.empty()) return;
-  tables_.assign(pool_.size(), {});
-  errors_.assign(pool_.size(), 0);
-  const std::vector<Corner> corners = corners_between(
-      known_.strategies, known_epsilon, options.memory_limit);
-  stats_.bound_seconds = watch.seconds();
-  if (!options.use_bounds || !corners.empty()) {
-    const double left = (1 + options.epsilon) / (1 + known_epsilon) - 1;
-    compute_tables(plan, options, corners, left);
+  if (options.use_bounds) {
+    solve_bounded(plan, options);
+  } else {
+    const SupportedFrontier ends =
+        find_supported(plan, schedule_, {.max_passes = 2});
+    known_ = ends.strategies;
+    if (!known_.empty()) compute_tables(nullptr, options, options.epsilon);
+    add_found();
+    error_ = errors_[root()];
   }
-  error_ = combine(errors_[root()], known_epsilon);
-  unite(options);
+  feasible_ = !known_.empty();
+  if (!feasible_) return;
+  min_memory_ = known_.front().cost.memory;
+  for (std::size_t i = 0; i < known_.size(); ++i) {
+    if (known_[i].cost.memory > options.memory_limit) break;
+    frontier_.push_back(known_[i].cost, static_cast<std::uint32_t>(i), 0);
+  }
 }
 
-void Solution::find_known(const MinPlusPlan& plan, const SolveOptions& options,
-                          double epsilon) {
-  known_ = find_supported(plan, schedule_,
-                          {.epsilon = epsilon,
-                           .memory_limit = options.memory_limit,
-                           .max_passes = options.use_bounds ? kMaxPasses : 2,
-                           .num_threads = options.num_threads});
-  stats_.passes = static_cast<int>(known_.weights.size());
-  feasible_ = !known_.strategies.empty();
-  if (feasible_) min_memory_ = known_.strategies.front().cost.memory;
+void Solution::solve_bounded(const MinPlusPlan& plan,
+                             const SolveOptions& options) {
+  const Stopwatch watch;
+  const double epsilon = std::expm1(kKnownShare * std::log1p(options.epsilon));
+  SupportedFrontier supported =
+      find_supported(plan, schedule_,
+                     {.epsilon = epsilon,
+                      .memory_limit = options.memory_limit,
+                      .max_passes = kMaxPasses,
+                      .num_threads = options.num_threads});
+  stats_.passes = static_cast<int>(supported.weights.size());
+  known_ = std::move(supported.strategies);
+  const std::vector<Point> corners =
+      corners_between(known_costs(), epsilon, options.memory_limit);
+  error_ = epsilon;
+  stats_.bound_seconds = watch.seconds();
+  if (corners.empty()) return;
+  Bounds bounds(plan, supported.weights, corners, options.num_threads);
+  stats_.bound_seconds = watch.seconds();
+  stats_.cells = bounds.num_cells();
+  if (!improve(bounds, options, epsilon)) return;
+  stats_.cells_alive = bounds.num_alive();
+  compute_tables(&bounds, options, (1 + options.epsilon) / (1 + epsilon) - 1);
+  add_found();
+  error_ = combine(epsilon, errors_[root()]);
 }
 
-void Solution::compute_tables(const MinPlusPlan& plan,
-                              const SolveOptions& options,
-                              const std::vector<Corner>& corners,
+// Looks for more strategies close to the hull, where little has to be looked at
+// and much is found, until what the bounds leave is small enough to be searched
+// for good. Returns whether it still has to be.
+bool Solution::improve(Bounds& bounds, const SolveOptions& options,
+                       double epsilon) {
+  for (std::int64_t cells = kFirstCells;; cells *= kMoreCells) {
+    const std::vector<Point> corners =
+        corners_between(known_costs(), epsilon, options.memory_limit);
+    if (corners.empty()) return false;
+    bounds.aim(corners);
+    if (bounds.num_alive() <= cells) return bounds.num_alive() > 0;
+    double slack = 0.1;
+    for (; bounds.num_alive() > cells; slack /= 2) bounds.aim(corners, slack);
+    compute_tables(&bounds, options, std::max(options.epsilon, slack));
+    add_found();
+  }
+}
+
+void Solution::compute_tables(const Bounds* bounds, const SolveOptions& options,
                               double epsilon) {
   const Stopwatch watch;
-  const Bounds bounds(plan, known_.weights,
-                      options.use_bounds ? corners : std::vector<Corner>{},
-                      options.num_threads);
-  stats_.cells = bounds.num_cells();
-  stats_.cells_alive = bounds.num_alive();
-  stats_.bound_seconds += watch.seconds();
-  const Stopwatch product_watch;
   const std::vector<double> delta = split_error(pool_, root(), epsilon);
   const TableBounds no_bounds;
-  for (const int id : plan.order()) {
-    const TableBounds& table_bounds =
-        options.use_bounds ? bounds.table(id) : no_bounds;
+  for (const int id : reachable(pool_, root())) {
     if (pool_[id].kind == Expression::Kind::kProduct) {
-      compute_product(id, table_bounds,
+      compute_product(id, bounds,
                       {delta[id], options.memory_limit, options.num_threads});
       continue;
     }
+    const TableBounds& table = bounds ? bounds->table(id) : no_bounds;
     tables_[id] = filter(base_[id], [&](std::uint32_t cell, Point point) {
-      const int rank = table_bounds.rank(cell);
-      return rank >= 0 && table_bounds.may_improve(rank, point);
+      const int rank = table.rank(cell);
+      return rank >= 0 && table.may_improve(rank, point);
     });
   }
-  stats_.product_seconds = product_watch.seconds();
+  stats_.product_seconds += watch.seconds();
 }
 
-void Solution::compute_product(int id, const TableBounds& bounds,
+void Solution::compute_product(int id, const Bounds* bounds,
                                const ProductOptions& options) {
+  const TableBounds no_bounds;
+  const auto of = [&](int table) -> const TableBounds& {
+    return bounds == nullptr ? no_bounds : bounds->table(table);
+  };
   const Expression& expression = pool_[id];
+  const int left = expression.left;
+  const int right = expression.right;
   ProductStats stats;
-  tables_[id] = multiply(tables_[expression.left], tables_[expression.right],
-                         expression.labels, bounds, options, stats);
+  tables_[id] = multiply({tables_[left], of(left)}, {tables_[right], of(right)},
+                         expression.labels, of(id), options, stats);
   ++stats_.products;
   stats_.product.add(stats);
-  const double before =
-      std::max(errors_[expression.left], errors_[expression.right]);
+  const double before = std::max(errors_[left], errors_[right]);
   errors_[id] = stats.thinned ? combine(before, options.delta) : before;
 }
 
-// The known strategies and those found by the search.
-void Solution::unite(const SolveOptions& options) {
-  FrontierBuilder builder(/*delta=*/0, options.memory_limit);
-  for (std::size_t i = 0; i < known_.strategies.size(); ++i) {
-    builder.add(known_.strategies[i].cost, static_cast<std::uint32_t>(i), 0);
-  }
+// Unrolls all points of the root.
+void Solution::add_found() {
   const FrontierView found = tables_[root()].points.view();
   for (std::size_t i = 0; i < found.size(); ++i) {
-    builder.add(found.point(i), kFromTables, static_cast<std::uint32_t>(i));
+    std::vector<std::uint32_t> points(schedule_.terms.size(), 0);
+    points[schedule_.root] = static_cast<std::uint32_t>(i);
+    // Operands come before their product.
+    for (int t = schedule_.root; t >= 0; --t) {
+      const Term& term = schedule_.terms[t];
+      const Frontier& from = tables_[term.expression].points;
+      if (term.left >= 0) {
+        points[term.left] = from.left[points[t]];
+        points[term.right] = from.right[points[t]];
+      } else {
+        points[t] = from.right[points[t]];
+      }
+    }
+    known_.push_back({found.point(i), std::move(points)});
   }
-  builder.move_to(frontier_);
+  known_ = pareto(std::move(known_));
 }
 
-// The point taken in the table of every term.
-std::vector<std::uint32_t> Solution::base_points(
-    std::uint32_t root_point) const {
-  std::vector<std::uint32_t> points(schedule_.terms.size(), 0);
-  points[schedule_.root] = root_point;
-  // Operands come before their product.
-  for (int t = schedule_.root; t >= 0; --t) {
-    const Term& term = schedule_.terms[t];
-    if (term.left < 0) continue;
-    const Frontier& from = tables_[term.expression].points;
-    points[term.left] = from.left[points[t]];
-    points[term.right] = from.right[points[t]];
-  }
-  return points;
+std::vector<Point> Solution::known_costs() const {
+  std::vector<Point> costs;
+  for (const KnownStrategy& known : known_) costs.push_back(known.cost);
+  return costs;
 }
 
 Strategy Solution::unroll(int point) const {
-  const bool is_known = frontier_.left[point] != kFromTables;
-  const std::vector<std::uint32_t> points =
-      is_known ? known_.strategies[frontier_.left[point]].points
-               : base_points(frontier_.right[point]);
-  const std::vector<Table>& tables = is_known ? base_ : tables_;
+  const KnownStrategy& known = known_[frontier_.left[point]];
   Strategy strategy;
-  strategy.memory = frontier_.memory[point];
-  strategy.time = frontier_.time[point];
+  strategy.memory = known.cost.memory;
+  strategy.time = known.cost.time;
   strategy.config.resize(problem_.nodes.size());
   strategy.node_tag.resize(problem_.nodes.size());
   strategy.edge_tag.resize(problem_.edges.size());
@@ -173,15 +203,16 @@ Strategy Solution::unroll(int point) const {
     const Term& term = schedule_.terms[t];
     if (term.slot < 0) continue;
     const Expression& expression = pool_[term.expression];
-    const Table& table = tables[term.expression];
-    const auto tag = std::bit_cast<std::int32_t>(table.points.left[points[t]]);
+    const Table& table = base_[term.expression];
+    const std::uint32_t at = known.points[t];
+    const auto tag = std::bit_cast<std::int32_t>(table.points.left[at]);
     if (expression.kind == Expression::Kind::kEdge) {
       strategy.edge_tag[term.slot] = tag;
       continue;
     }
     const auto& configs = domains_.configs_of(expression.domains[0]);
     strategy.node_tag[term.slot] = tag;
-    strategy.config[term.slot] = configs[table.index_of_point(points[t])];
+    strategy.config[term.slot] = configs[table.index_of_point(at)];
   }
   return strategy;
 }

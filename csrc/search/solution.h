@@ -59,14 +59,15 @@ class Solution {
   Strategy unroll(int point) const;
 
  private:
-  void find_known(const MinPlusPlan& plan, const SolveOptions& options,
-                  double epsilon);
-  void compute_tables(const MinPlusPlan& plan, const SolveOptions& options,
-                      const std::vector<Corner>& corners, double epsilon);
-  void compute_product(int id, const TableBounds& bounds,
+  void load_tables();
+  void solve_bounded(const MinPlusPlan& plan, const SolveOptions& options);
+  bool improve(Bounds& bounds, const SolveOptions& options, double epsilon);
+  void compute_tables(const Bounds* bounds, const SolveOptions& options,
+                      double epsilon);
+  void compute_product(int id, const Bounds* bounds,
                        const ProductOptions& options);
-  void unite(const SolveOptions& options);
-  std::vector<std::uint32_t> base_points(std::uint32_t root_point) const;
+  void add_found();
+  std::vector<Point> known_costs() const;
   int root() const { return schedule_.terms[schedule_.root].expression; }
 
   const Problem problem_;  // keeps the tables alive
@@ -77,8 +78,8 @@ class Solution {
   std::vector<Table> base_;     // tables of the problem, by expression
   std::vector<Table> tables_;   // what the search left of all tables
   std::vector<double> errors_;  // by expression, made by thinning
-  SupportedFrontier known_;
-  Frontier frontier_;           // left: known strategy or -1; right: root point
+  std::vector<KnownStrategy> known_;
+  Frontier frontier_;  // left: known strategy
   bool feasible_ = false;
   double min_memory_ = 0;
   double error_ = 0;

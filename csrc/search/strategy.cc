@@ -90,8 +90,7 @@ class RandomAssignment {
   void backtrack() {
     for (int empty = levels_.back().node; empty >= 0;) {
       TO_CHECK(!levels_.empty() && ++backtracks_ < kMaxBacktracks,
-               "node {}: no strategy found in {} attempts", empty,
-               backtracks_);
+               "node {}: no strategy found in {} attempts", empty, backtracks_);
       const Level level = levels_.back();
       levels_.pop_back();
       while (changes_.size() > level.first_change) {

@@ -29,7 +29,6 @@ Strategy random_strategy(const Problem& problem, std::uint64_t seed);
 // for epsilon = 0 and else as in SearchOptions. Throws UserError, naming the
 // node or edge, if the configs are forbidden.
 std::vector<Point> evaluate(const Problem& problem,
-                            const std::vector<int>& config,
-                            double epsilon = 0);
+                            const std::vector<int>& config, double epsilon = 0);
 
 }  // namespace tensoropt

@@ -2,29 +2,20 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "common/parallel.h"
+#include "search/corners.h"
 
 namespace tensoropt {
 
 namespace {
 
-// How far two neighbours are apart, in the cost in which they are closer.
-double gap(Point a, Point b) {
-  const double memory = b.memory - a.memory;
-  const double time = a.time - b.time;
-  const double relative_memory =
-      a.memory > 0 ? memory / a.memory : std::numeric_limits<double>::max();
-  const double relative_time =
-      b.time > 0 ? time / b.time : std::numeric_limits<double>::max();
-  return std::min(relative_memory, relative_time);
-}
-
-// Makes both strategies equally good.
+// Makes both strategies equally good, at a cost of 1.
 Weights between(Point a, Point b) {
-  return {.memory = a.time - b.time, .time = b.memory - a.memory};
+  const Weights weights{.memory = a.time - b.time, .time = b.memory - a.memory};
+  const double cost = weights.of(a);
+  return {.memory = weights.memory / cost, .time = weights.time / cost};
 }
 
 class Search {
@@ -51,14 +42,14 @@ class Search {
       const Point a = result_.strategies[i].cost;
       const Point b = result_.strategies[i + 1].cost;
       if (a.memory > options_.memory_limit) break;
-      const double width = gap(a, b);
+      const double width = gap_between(a, b);
       const Weights weights = between(a, b);
       if (width <= options_.epsilon || was_asked(weights)) continue;
       open.emplace_back(-width, weights);
     }
-    std::stable_sort(open.begin(), open.end(), [](const auto& a, const auto& b) {
-      return a.first < b.first;
-    });
+    std::stable_sort(
+        open.begin(), open.end(),
+        [](const auto& a, const auto& b) { return a.first < b.first; });
     const std::size_t left = options_.max_passes - result_.weights.size();
     if (open.size() > left) open.resize(left);
     std::vector<Weights> questions;
@@ -67,11 +58,10 @@ class Search {
   }
 
   bool was_asked(Weights weights) const {
-    return std::any_of(result_.weights.begin(), result_.weights.end(),
-                       [&](Weights other) {
-                         return other.memory == weights.memory &&
-                                other.time == weights.time;
-                       });
+    return std::any_of(
+        result_.weights.begin(), result_.weights.end(), [&](Weights other) {
+          return other.memory == weights.memory && other.time == weights.time;
+        });
   }
 
   void ask(const std::vector<Weights>& questions) {
@@ -90,7 +80,7 @@ class Search {
       result_.weights.push_back(questions[i]);
       if (found[i] != 0) result_.strategies.push_back(std::move(answers[i]));
     }
-    remove_dominated();
+    result_.strategies = pareto(std::move(result_.strategies));
   }
 
   Point cost_of(const std::vector<std::uint32_t>& points) const {
@@ -105,20 +95,6 @@ class Search {
     return cost;
   }
 
-  void remove_dominated() {
-    auto& all = result_.strategies;
-    std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
-      return std::pair(a.cost.memory, a.cost.time) <
-             std::pair(b.cost.memory, b.cost.time);
-    });
-    std::vector<KnownStrategy> kept;
-    for (KnownStrategy& strategy : all) {
-      if (!kept.empty() && kept.back().cost.time <= strategy.cost.time) continue;
-      kept.push_back(std::move(strategy));
-    }
-    all = std::move(kept);
-  }
-
   const MinPlusPlan& plan_;
   const Schedule& schedule_;
   const SupportedOptions& options_;
@@ -126,6 +102,20 @@ class Search {
 };
 
 }  // namespace
+
+std::vector<KnownStrategy> pareto(std::vector<KnownStrategy> all) {
+  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.cost.memory, a.cost.time) <
+           std::pair(b.cost.memory, b.cost.time);
+  });
+  std::vector<KnownStrategy> kept;
+  for (KnownStrategy& strategy : all) {
+    if (kept.empty() || strategy.cost.time < kept.back().cost.time) {
+      kept.push_back(std::move(strategy));
+    }
+  }
+  return kept;
+}
 
 SupportedFrontier find_supported(const MinPlusPlan& plan,
                                  const Schedule& schedule,

@@ -22,11 +22,15 @@ struct SupportedOptions {
   int num_threads = 1;
 };
 
-// A strategy, as the point taken in the table of every term.
+// A strategy, as the point taken in the table of every term that stands for a
+// table of the problem.
 struct KnownStrategy {
   Point cost;
   std::vector<std::uint32_t> points;
 };
+
+// Those that no other one dominates, sorted by memory.
+std::vector<KnownStrategy> pareto(std::vector<KnownStrategy> strategies);
 
 struct SupportedFrontier {
   // Sorted by memory, none dominated. The first has the least memory, the last

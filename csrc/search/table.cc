@@ -37,10 +37,10 @@ void load_edge(const EdgeTable& edge, const std::vector<int>& sources,
       const int t = position[row.targets[i]];
       if (t < 0) continue;
       const std::int64_t first = row.first_choice[i];
-      add_cell(static_cast<std::uint32_t>(s * targets.size() + t),
-               edge.all_choices().subspan(first,
-                                          row.first_choice[i + 1] - first),
-               table);
+      add_cell(
+          static_cast<std::uint32_t>(s * targets.size() + t),
+          edge.all_choices().subspan(first, row.first_choice[i + 1] - first),
+          table);
     }
   }
 }
@@ -150,6 +150,7 @@ Table load_table(const Expression& expression, const Domains& domains) {
               domains.configs_of(expression.domains[1]), table);
   }
   table.first.push_back(static_cast<std::uint32_t>(table.points.size()));
+  std::iota(table.points.right.begin(), table.points.right.end(), 0);
   return table;
 }
 
@@ -203,7 +204,10 @@ Matrix arrange(const Table& table, const Arrangement& arrangement) {
     const std::uint32_t first = table.first[cell];
     const std::uint32_t last = table.first[cell + 1];
     matrix.entries[next[where[cell].row]++] = {
-        where[cell].column, first, last,
+        where[cell].column,
+        table.cells[cell],
+        first,
+        last,
         {table.points.memory[first], table.points.time[last - 1]}};
   }
   sort_rows(matrix);

@@ -12,8 +12,9 @@
 namespace tensoropt {
 
 // Cells by ascending row-major index over the axes; only non-empty ones are
-// stored. In a table of the problem, `points.left` holds the tag of the choice;
-// in a product, `left` and `right` are points of the two operands.
+// stored. In a table of the problem, `points.left` holds the tag of the choice
+// and `points.right` the position of the point as loaded; in a product, they
+// are points of the two operands.
 struct Table {
   std::vector<int> dims;
   std::vector<std::uint32_t> cells;  // row-major indices
@@ -55,9 +56,10 @@ Table filter(const Table& table, Predicate&& wanted) {
 struct Matrix {
   struct Entry {
     std::uint32_t column;
+    std::uint32_t cell;   // row-major index in the table
     std::uint32_t first;  // points [first, last) of the table
     std::uint32_t last;
-    Point ideal;          // least memory, least time
+    Point ideal;  // least memory, least time
   };
   int batches = 1;
   int rows = 1;
@@ -66,8 +68,8 @@ struct Matrix {
   std::vector<Entry> entries;
 
   std::span<const Entry> row(int index) const {
-    return std::span(entries).subspan(
-        row_first[index], row_first[index + 1] - row_first[index]);
+    return std::span(entries).subspan(row_first[index],
+                                      row_first[index + 1] - row_first[index]);
   }
 };
 

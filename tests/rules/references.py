@@ -30,7 +30,10 @@ Reference = Callable[[Sequence[RankCall]], list[torch.Tensor]]
 
 
 def embedding_shard(calls: Sequence[RankCall]) -> list[torch.Tensor]:
-    return [_embedding_shard(*call.operands, *call.extra) for call in calls]
+    return [
+        _embedding_shard(call.operands[0], call.operands[1], *call.extra)
+        for call in calls
+    ]
 
 
 def _embedding_shard(
@@ -52,9 +55,11 @@ def cross_entropy_sharded(calls: Sequence[RankCall]) -> list[torch.Tensor]:
     """The local sum over the count of all ranks."""
     results = []
     for call in calls:
+        logits, target = call.operands
         reduction, ignore_index, smoothing = call.extra
         loss = F.cross_entropy(
-            *call.operands,
+            logits,
+            target,
             ignore_index=ignore_index,
             reduction="sum",
             label_smoothing=smoothing,
@@ -69,8 +74,11 @@ def nll_loss_sharded(calls: Sequence[RankCall]) -> list[torch.Tensor]:
     """The local sum over the count of all ranks."""
     results = []
     for call in calls:
+        log_probs, target = call.operands
         (ignore_index,) = call.extra
-        loss = F.nll_loss(*call.operands, ignore_index=ignore_index, reduction="sum")
+        loss = F.nll_loss(
+            log_probs, target, ignore_index=ignore_index, reduction="sum"
+        )
         results.append(loss / _count(calls, call.groups[0], ignore_index))
     return results
 

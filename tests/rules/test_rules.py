@@ -51,6 +51,17 @@ def test_every_operator_can_be_split_in_some_case() -> None:
         assert any(bench.num_configs > 1 for bench in benches), target
 
 
+def test_no_config_is_missing() -> None:
+    """The planner leaves out what cannot pay; around a case, all can."""
+    uses = ["d0", "d1", "+0", "-"]
+    labels = Bench(BY_NAME["aten.neg.default"], (2, 2)).labels
+    assert sorted(labels) == sorted(f"{a},{b}" for a in uses for b in uses)
+    uses = ["b0", "n", "k", "-"]
+    all_of_them = {f"{a},{b}" for a in uses for b in uses}
+    labels = Bench(BY_NAME["aten.linear.default: 2-D, bias"], (2, 2)).labels
+    assert set(labels) == all_of_them - {"n,n"}  # n is 6
+
+
 @pytest.mark.parametrize(
     ("name", "sets"),
     [

@@ -30,7 +30,7 @@ class Dice {
 struct RandomTables {
   int max_configs = 4;
   int max_choices = 3;
-  int density = 100;    // percent of cells that edges have
+  int density = 100;  // percent of cells that edges have
   int largest_cost = 30;
 };
 
@@ -75,10 +75,10 @@ inline Problem random_problem(Dice& dice, const RandomTables& how,
         random_node(dice, how, dice.roll(1, how.max_configs)));
   }
   for (const auto& [a, b] : pairs) {
-    problem.edges.push_back({a, b,
-                             random_edge(dice, how,
-                                         problem.nodes[a]->num_configs(),
-                                         problem.nodes[b]->num_configs())});
+    problem.edges.push_back(
+        {a, b,
+         random_edge(dice, how, problem.nodes[a]->num_configs(),
+                     problem.nodes[b]->num_configs())});
   }
   return problem;
 }

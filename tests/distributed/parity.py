@@ -1,0 +1,152 @@
+"""Every strategy against one process: loss, gradients, updated parameters."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from tensoropt_torch import emit
+from tensoropt_torch.config import load_cluster
+from tensoropt_torch.emit.parallelize import RankContext
+from tensoropt_torch.frontend import capture
+from tensoropt_torch.plan import Plan
+from tensoropt_torch.planner.options import PlanningTask, SearchSettings, find_frontier
+from tensoropt_torch.planner.space import make_planner
+from tests.distributed.models import Case, make
+
+STEPS = 3
+# Relative to the largest element of a tensor. Sums over ranks are taken in
+# another order than in one process.
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
+
+
+@dataclass
+class Job:
+    """Which strategies of which model to check."""
+
+    model: str
+    dtype: torch.dtype
+    points: int = 40
+    randoms: int = 30
+    inputs: str = "replicated"
+    space: str = "ordered"
+
+
+@dataclass
+class Trace:
+    """What a training run leaves: by name, on one process."""
+
+    losses: list[float]
+    gradients: dict[str, torch.Tensor]  # of the first step
+    parameters: dict[str, torch.Tensor]
+
+
+def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
+    # A larger eps than the default: gradients that are zero but for rounding
+    # (the key bias of attention) must not become steps of full size.
+    return torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-4)
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return full.detach().clone()
+
+
+def train(model: nn.Module, step: object) -> Trace:
+    optimizer = optimizer_of(model)
+    losses, gradients = [], {}
+    assert callable(step)
+    for index in range(STEPS):
+        loss = step()
+        loss.backward()
+        losses.append(float(loss.detach()))
+        if index == 0:
+            gradients = {
+                name: whole(p.grad) for name, p in model.named_parameters() if p.grad is not None
+            }
+        optimizer.step()
+        optimizer.zero_grad()
+    return Trace(losses, gradients, {name: whole(p) for name, p in model.named_parameters()})
+
+
+def differences(got: Trace, expected: Trace, tolerance: float) -> Iterator[str]:
+    for index, (a, b) in enumerate(zip(got.losses, expected.losses, strict=True)):
+        if not abs(a - b) <= tolerance * abs(b):
+            yield f"loss of step {index}: {a} instead of {b}"
+    scale = max(float(g.abs().max()) for g in expected.gradients.values())
+    for kind in ("gradients", "parameters"):
+        ours, theirs = getattr(got, kind), getattr(expected, kind)
+        if ours.keys() != theirs.keys():
+            yield f"{kind} of {sorted(ours.keys() ^ theirs.keys())} are missing"
+            continue
+        for name, b in theirs.items():
+            floor = 1e-2 * scale if kind == "gradients" else 1e-2
+            error = float((ours[name] - b).abs().max())
+            if not error <= tolerance * max(float(b.abs().max()), floor):
+                yield f"{kind[:-1]} of '{name}' is off by {error}"
+
+
+def labels(plan: Plan, case_name: str) -> str:
+    """The configs of all nodes that have a choice, to name the operator."""
+    assert plan.captured is not None
+    rows = make_planner(plan.captured, plan.settings).describe_nodes()
+    chosen = zip(rows, plan.config, strict=True)
+    return case_name + ": " + "; ".join(
+        f"{row['name']}={row['configs'][c]}" for row, c in chosen if len(row["configs"]) > 1
+    )
+
+
+def plans(case: Case, job: Job) -> Iterator[tuple[str, Plan]]:
+    captured = capture(case.model, case.args, **case.keywords)
+    task = PlanningTask(
+        captured,
+        load_cluster("cpu"),
+        inputs=job.inputs,  # type: ignore[arg-type]
+        space=job.space,
+        search=SearchSettings(epsilon=1e-3),
+    )
+    frontier = find_frontier(task, dist.get_world_size())
+    for point in frontier.thinned(job.points):
+        yield f"point {point.index} of {len(frontier)}", point.plan
+    settings = task.settings(dist.get_world_size())
+    planner = make_planner(captured, settings)
+    for seed in range(job.randoms):
+        yield (
+            f"random strategy, seed {seed}",
+            Plan.of(settings, captured, planner.random_strategy(seed)),
+        )
+
+
+def share(tensors: tuple[torch.Tensor, ...], inputs: str) -> list[torch.Tensor]:
+    if inputs == "replicated":
+        return list(tensors)
+    return [t.chunk(dist.get_world_size())[dist.get_rank()] for t in tensors]
+
+
+def check(job: Job) -> tuple[int, list[str]]:
+    """Runs on every rank: the number of strategies checked, and what was wrong."""
+    case = make(job.model, job.dtype)
+    reference_case = copy.deepcopy(case)
+    expected = train(reference_case.model, reference_case.loss)
+    context: RankContext | None = None
+    wrong: list[str] = []
+    count = 0
+    for name, plan in plans(case, job):
+        sizes = [size for size, _ in plan.settings.mesh_axes]
+        device = torch.device("cpu")
+        context = context or RankContext.make(sizes, device)
+        assert plan.captured is not None
+        module = emit.parallelize(case.model, plan.captured, plan, device, context)
+        inputs = share((*case.args, *case.targets), job.inputs)
+        got = train(module, lambda module=module, inputs=inputs: module(*inputs))
+        found = list(differences(got, expected, TOLERANCE[job.dtype]))
+        if found:
+            wrong.append(f"{name}: {found} under {labels(plan, job.model)}")
+        count += 1
+    return count, wrong

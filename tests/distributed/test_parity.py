@@ -1,0 +1,42 @@
+"""Points of the frontier and random strategies give what one process gives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.distributed.harness import run_ranks
+from tests.distributed.parity import Job
+
+CHECK = "tests.distributed.parity:check"
+
+
+def assert_equal_to_one_process(world_size: int, job: Job, timeout_s: float = 500) -> None:
+    results = run_ranks(world_size, CHECK, job, timeout_s)
+    for count, wrong in results:
+        assert count > 1
+        assert not wrong, f"{len(wrong)} of {count} strategies differ:\n" + "\n".join(wrong[:5])
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gpt_equals_one_process(world_size: int, dtype: torch.dtype) -> None:
+    assert_equal_to_one_process(world_size, Job("gpt", dtype))
+
+
+@pytest.mark.parametrize(
+    ("world_size", "model"), [(4, "gpt_tied"), (4, "llama"), (3, "mlp"), (4, "mlp")]
+)
+def test_other_models_equal_one_process(world_size: int, model: str) -> None:
+    job = Job(model, torch.float64, points=8, randoms=8)
+    assert_equal_to_one_process(world_size, job)
+
+
+def test_sharded_inputs_equal_one_process() -> None:
+    job = Job("gpt", torch.float64, points=6, randoms=6, inputs="sharded")
+    assert_equal_to_one_process(4, job)
+
+
+def test_the_full_space_equals_one_process() -> None:
+    job = Job("mlp", torch.float64, points=6, randoms=12, space="full")
+    assert_equal_to_one_process(4, job)
