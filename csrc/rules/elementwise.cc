@@ -51,6 +51,7 @@ constexpr Traits kTraits[] = {
     {"aten.abs.default", Saves::kInputs, Linear::kNo},
     {"aten.square.default", Saves::kInputs, Linear::kNo},
     {"aten.pow.Tensor_Scalar", Saves::kInputs, Linear::kNo},
+    {"aten.pow.Scalar", Saves::kOutput, Linear::kNo},
     {"aten.pow.Tensor_Tensor", Saves::kInputs, Linear::kNo},
     {"aten.clamp.default", Saves::kInputs, Linear::kNo},
     {"aten.clamp_min.default", Saves::kInputs, Linear::kNo},

@@ -30,7 +30,8 @@ Rule embedding_rule(const Graph& graph, const Node& node) {
   rule.bind_operand(0, 1, d);
   rule.bind_output(0, static_cast<int>(index.size()), d);
   rule.save_operand(1);
-  rule.flops(0, rule.output_elements());
+  // More than touching each element once: a look-up is worth splitting.
+  rule.flops(2 * rule.output_elements(), rule.output_elements());
   return rule.take();
 }
 

@@ -52,10 +52,18 @@ std::vector<bool> find_pending(const Graph& graph,
   return pending;
 }
 
-double bytes_of(const Graph& graph, const std::vector<ValueId>& values) {
-  double bytes = 0;
-  for (const ValueId id : values) bytes += graph.value(id).meta.num_bytes();
-  return bytes;
+// Whether the outputs are smaller than the largest operand of the set.
+bool shrinks(const Graph& graph, const Node& node,
+             const std::vector<int>& set) {
+  double before = 0;
+  for (const int operand : set) {
+    before = std::max(before, graph.operand(node, operand).meta.num_bytes());
+  }
+  double after = 0;
+  for (const ValueId id : node.outputs) {
+    after += graph.value(id).meta.num_bytes();
+  }
+  return after < before;
 }
 
 }  // namespace
@@ -68,14 +76,12 @@ void remove_idle_linear_sets(const Graph& graph, std::vector<Rule>& rules) {
        ++node) {
     if (node->kind != NodeKind::kOp) continue;
     auto& sets = rules[node->id].linear_sets;
-    const bool shrinks =
-        bytes_of(graph, node->outputs) < bytes_of(graph, node->operands);
     const bool later =
         std::any_of(node->outputs.begin(), node->outputs.end(),
                     [&](ValueId id) { return pays[id]; });
     std::erase_if(sets, [&](const std::vector<int>& set) {
       const int count = count_pending(*node, set, pending);
-      return count == 0 || (count < 2 && !shrinks && !later);
+      return count == 0 || (count < 2 && !later && !shrinks(graph, *node, set));
     });
     for (const auto& set : sets) {
       for (const int operand : set) pays[node->operands[operand]] = true;

@@ -129,9 +129,8 @@ void StrategySpace::add_nodes() {
     nodes_.push_back({kind, node.id, -1, node.name, configs_of_node(node)});
     for (const ValueId id : node.outputs) {
       const Value& value = graph_.value(id);
-      const bool constant = node.kind == NodeKind::kConstant ||
-                            node.kind == NodeKind::kInput;
-      if (value.uses.size() < 2 || constant) continue;
+      const bool whole = constant_[id] || node.kind == NodeKind::kInput;
+      if (value.uses.size() < 2 || whole) continue;
       const std::string name = fmt::format("{}:{}", node.name,
                                            value.output_index);
       const std::string signature = fmt::format(

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
@@ -39,8 +38,10 @@ class ReuseCounts:
 class _Source:
     """How to make a resharded tensor again: its input and the program.
 
-    A replayed tensor is shared by all saved tensors that need it: it is held until
-    the last of them has been unpacked, and afterwards as long as someone uses it.
+    All ranks must replay at the same points of backward, so that depends on the
+    order of backward alone and never on what memory happens to live (a
+    communication thread may hold a tensor for a moment longer): the first of the
+    saved tensors to be unpacked replays, the others share its result.
     """
 
     def __init__(
@@ -54,25 +55,33 @@ class _Source:
         # A weak reference keeps the address of the storage from being used
         # again, but not its memory.
         self.result = StorageWeakRef(result.untyped_storage())
+        self.dtype = result.dtype
         self.counts = counts
-        self.pending = 0  # saved tensors not unpacked yet
         self._x = x.detach()
         self._version = x._version
         self._forward = forward
         self._groups = groups
-        self._replayed: StorageWeakRef | None = None
-        self._held: torch.UntypedStorage | None = None
+        self._pending = 0  # saved tensors not unpacked yet
+        self._shared: torch.Tensor | None = None
 
-    def storage(self) -> torch.UntypedStorage:
-        """The storage of the result, made again if it is gone."""
-        storage = _alive(self.result) or _alive(self._replayed)
-        if storage is None:
-            storage = self._replay()
-            self._replayed = StorageWeakRef(storage)
-        self._held = storage if self.pending > 0 else None
-        return storage
+    def add_pending(self) -> None:
+        """One more saved tensor will ask for the result."""
+        self._pending += 1
 
-    def _replay(self) -> torch.UntypedStorage:
+    def remove_pending(self) -> None:
+        """The shared result is freed after the last one that waits for it."""
+        self._pending -= 1
+        if self._pending == 0:
+            self._shared = None
+
+    def shared(self) -> torch.Tensor:
+        """The result for one of those that are pending."""
+        if self._shared is None:
+            self._shared = self.replay()
+        return self._shared
+
+    def replay(self) -> torch.Tensor:
+        """The result, made again."""
         if self._x._version != self._version:
             raise RuntimeError(
                 "a tensor that backward reshards again was modified in place after "
@@ -80,7 +89,7 @@ class _Source:
             )
         self.counts.replays += 1
         with torch.no_grad():
-            return ops.reshard(self._x, self._forward, self._groups).untyped_storage()
+            return ops.reshard(self._x, self._forward, self._groups)
 
 
 class _Saved:
@@ -91,22 +100,20 @@ class _Saved:
         self._size = tensor.size()
         self._stride = tensor.stride()
         self._offset = tensor.storage_offset()
-        self._like = tensor.new_empty(0)
-        self._unpacked = False
-        source.pending += 1
+        self._pending = True
+        source.add_pending()
         source.counts.saved += 1
 
     def unpack(self) -> torch.Tensor:
-        """The tensor again."""
+        """The tensor again. Further backward passes replay for themselves."""
+        whole = self._source.shared() if self._pending else self._source.replay()
         self._done()
-        storage = self._source.storage()
-        result = torch.empty_like(self._like)
-        return result.set_(storage, self._offset, self._size, self._stride)
+        return whole.as_strided(self._size, self._stride, self._offset)
 
     def _done(self) -> None:
-        if not self._unpacked:
-            self._unpacked = True
-            self._source.pending -= 1
+        if self._pending:
+            self._pending = False
+            self._source.remove_pending()
 
     def __del__(self) -> None:
         """A graph that is dropped without backward needs nothing any more."""
@@ -175,9 +182,9 @@ class ReuseRegistry:
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor | _Saved:
         if torch._C._has_storage(tensor):
             source = self._sources.get(tensor.untyped_storage()._cdata)
-            if source is not None:
+            if source is not None and source.dtype == tensor.dtype:
                 return _Saved(source, tensor)
-        return tensor  # else an output would hold its own graph node
+        return tensor.detach()  # else an output would hold its own graph node
 
 
 _ACTIVE: ContextVar[ReuseRegistry | None] = ContextVar("reuse_registry", default=None)
@@ -200,11 +207,3 @@ def keep_before(
 
 def _unpack(packed: torch.Tensor | _Saved) -> torch.Tensor:
     return packed.unpack() if isinstance(packed, _Saved) else packed
-
-
-def _alive(reference: StorageWeakRef | None) -> torch.UntypedStorage | None:
-    """The storage, if it is not freed yet."""
-    if reference is None:
-        return None
-    storage: Any = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
-    return storage if isinstance(storage, torch.UntypedStorage) else None

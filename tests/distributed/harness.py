@@ -12,6 +12,8 @@ Ranks are forked from a server that has imported torch, which takes seconds.
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import importlib
 import multiprocessing
 import os
@@ -50,10 +52,11 @@ def run_ranks(
         ranks = []
         try:
             for rank in range(world_size):
-                job = (rank, world_size, port, folder, function, payload)
+                job = (rank, world_size, port, folder, timeout_s, function, payload)
                 ranks.append(context.Process(target=_run, args=job))
                 ranks[-1].start()
             codes = _wait(ranks, timeout_s)
+            _ask_where(ranks)
         finally:
             _kill(ranks)
         outcomes = [_read(folder / f"result{rank}") for rank in range(world_size)]
@@ -95,6 +98,17 @@ def _wait(ranks: list[ForkServerProcess], timeout_s: float) -> list[int | None]:
             # The others may be waiting for it: give them a moment only.
             end = min(end, now + LATE_S)
         time.sleep(POLL_S)
+
+
+def _ask_where(ranks: list[ForkServerProcess]) -> None:
+    """Ranks that still run write tracebacks of their threads."""
+    running = [process.pid for process in ranks if process.exitcode is None]
+    for pid in running:
+        if pid is not None:
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(pid, signal.SIGUSR1)
+    if running:
+        time.sleep(0.5)
 
 
 def _kill(ranks: list[ForkServerProcess]) -> None:
@@ -140,10 +154,16 @@ def _results(
 
 
 def _run(
-    rank: int, world_size: int, port: int, folder: Path, function: str, payload: Any
+    rank: int,
+    world_size: int,
+    port: int,
+    folder: Path,
+    timeout_s: float,
+    function: str,
+    payload: Any,
 ) -> None:
     """One rank: what a process started by ``run_ranks`` does."""
-    _separate(folder / f"output{rank}")
+    _separate(folder / f"output{rank}", timeout_s)
     os.environ |= {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
@@ -160,12 +180,16 @@ def _run(
         os._exit(1)  # groups of other ranks may be in use: do not wait for them
 
 
-def _separate(output: Path) -> None:
-    """A process group and an output file of this rank's own."""
+def _separate(output: Path, timeout_s: float) -> None:
+    """A process group, an output file and an end of this rank's own."""
     os.setsid()
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
+    faulthandler.register(signal.SIGUSR1, file=2)
+    # Should the tests themselves be killed, nobody else would end this process.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(int(timeout_s + 2 * LATE_S) + 1)
 
 
 def _outcome(function: str, payload: Any) -> Outcome:

@@ -30,10 +30,7 @@ Reference = Callable[[Sequence[RankCall]], list[torch.Tensor]]
 
 
 def embedding_shard(calls: Sequence[RankCall]) -> list[torch.Tensor]:
-    return [
-        _embedding_shard(call.operands[0], call.operands[1], *call.extra)
-        for call in calls
-    ]
+    return [_embedding_shard(call.operands[0], call.operands[1], *call.extra) for call in calls]
 
 
 def _embedding_shard(
@@ -76,9 +73,7 @@ def nll_loss_sharded(calls: Sequence[RankCall]) -> list[torch.Tensor]:
     for call in calls:
         log_probs, target = call.operands
         (ignore_index,) = call.extra
-        loss = F.nll_loss(
-            log_probs, target, ignore_index=ignore_index, reduction="sum"
-        )
+        loss = F.nll_loss(log_probs, target, ignore_index=ignore_index, reduction="sum")
         results.append(loss / _count(calls, call.groups[0], ignore_index))
     return results
 

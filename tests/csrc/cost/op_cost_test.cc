@@ -1,0 +1,156 @@
+#include "cost/op_cost.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace tensoropt {
+namespace {
+
+constexpr double kLaunch_s = 1e-6;
+constexpr double kFlopsPerS = 5e11;  // 1e12 at efficiency 0.5
+constexpr double kBytesPerS = 8e10;  // 1e11 at efficiency 0.8
+
+Device device() {
+  Device device;
+  device.launch_overhead_s = kLaunch_s;
+  device.memory_bandwidth_bytes_per_s = 1e11;
+  device.memory_efficiency = 0.8;
+  device.peak_flops_per_s = {{DType::kFloat32, 1e12}};
+  device.matmul_efficiency = 0.5;
+  return device;
+}
+
+// out [8, 6] = op(x [8, 4], w [6, 4]) with factors b, n, k.
+struct Product {
+  Graph graph;
+  NodeId node = -1;
+  Rule rule;
+  Mesh mesh{{{2, 0}, {2, 0}}};
+
+  explicit Product(bool trained = true) {
+    const TensorMeta x{{8, 4}, DType::kFloat32};
+    const TensorMeta w{{6, 4}, DType::kFloat32};
+    graph.add_source(NodeKind::kInput, "x", x);
+    graph.add_source(NodeKind::kParameter, "w", w, trained);
+    node = graph.add_op("op", "my.product.default",
+                        {{"a", ValueRef{0}}, {"b", ValueRef{1}}},
+                        {{{8, 6}, DType::kFloat32}});
+    rule.factors = {{"b", 8}, {"n", 6}, {"k", 4}};
+    rule.operands = {{{0, 2}}, {{1, 2}}};
+    rule.outputs = {{{0, 1}}};
+    rule.linear_sets = {{0}};
+    rule.forward_flops = 1e6;  // 2 us
+    rule.backward_flops = 3e6;
+  }
+  OpCost cost(const OpConfig& config) const {
+    return op_cost(graph, graph.node(node), rule, config, mesh, device());
+  }
+};
+
+const OpConfig kWhole{AxisUse::none(), AxisUse::none()};
+const OpConfig kSplitB{AxisUse::factor(0), AxisUse::none()};
+const OpConfig kSplitBoth{AxisUse::factor(0), AxisUse::factor(1)};
+
+TEST(LocalBytes, DividesByCutsOnly) {
+  const Mesh mesh({{2, 0}, {2, 0}});
+  const TensorMeta meta{{8, 6}, DType::kBFloat16};
+  EXPECT_EQ(local_bytes(meta, Layout::parse("R,P"), mesh), 96);
+  EXPECT_EQ(local_bytes(meta, Layout::parse("S0,P"), mesh), 48);
+  EXPECT_EQ(local_bytes(meta, Layout::parse("S0,S1"), mesh), 24);
+}
+
+TEST(OpCost, IsComputeTimeWhereThatIsLonger) {
+  const Product product;
+  EXPECT_DOUBLE_EQ(product.cost(kWhole).time_s,
+                   2 * kLaunch_s + 4e6 / kFlopsPerS);
+  EXPECT_DOUBLE_EQ(product.cost(kSplitB).time_s,
+                   2 * kLaunch_s + 4e6 / (2 * kFlopsPerS));
+  EXPECT_DOUBLE_EQ(product.cost(kSplitBoth).time_s,
+                   2 * kLaunch_s + 4e6 / (4 * kFlopsPerS));
+}
+
+TEST(OpCost, IsMemoryTimeWhereThatIsLonger) {
+  Product product;
+  product.rule.forward_flops = product.rule.backward_flops = 0;
+  // x, w and out move once forward, twice backward.
+  const double whole = 4 * (32 + 24 + 48);
+  EXPECT_DOUBLE_EQ(product.cost(kWhole).time_s,
+                   2 * kLaunch_s + 3 * whole / kBytesPerS);
+  const double halved = 4 * (16 + 24 + 24);
+  EXPECT_DOUBLE_EQ(product.cost(kSplitB).time_s,
+                   2 * kLaunch_s + 3 * halved / kBytesPerS);
+}
+
+TEST(OpCost, PendingSumsDoNotDivideTheWork) {
+  const Product product;
+  const OpConfig pending{AxisUse::linear(0), AxisUse::none()};
+  EXPECT_DOUBLE_EQ(product.cost(pending).time_s, product.cost(kWhole).time_s);
+}
+
+TEST(OpCost, WithoutGradientsHasNoBackwardAndKeepsNothing) {
+  Product product(/*trained=*/false);
+  product.rule.outputs[0].saved = true;
+  EXPECT_DOUBLE_EQ(product.cost(kWhole).time_s, kLaunch_s + 1e6 / kFlopsPerS);
+  EXPECT_EQ(product.cost(kWhole).memory_bytes, 0);
+}
+
+TEST(OpCost, KeepsSavedOutputsAndExtrasAtLocalSizes) {
+  Product product;
+  EXPECT_EQ(product.cost(kWhole).memory_bytes, 0);
+  product.rule.operands[0].saved = true;  // charged where the operand is made
+  EXPECT_EQ(product.cost(kWhole).memory_bytes, 0);
+  product.rule.outputs[0].saved = true;
+  product.rule.extra_saved = {{64, {0}}, {10, {}}};
+  EXPECT_EQ(product.cost(kWhole).memory_bytes, 4 * 48 + 64 + 10);
+  EXPECT_EQ(product.cost(kSplitB).memory_bytes, 4 * 24 + 32 + 10);
+  EXPECT_EQ(product.cost(kSplitBoth).memory_bytes, 4 * 12 + 32 + 10);
+}
+
+TEST(OpCost, ViewsTakeNoTime) {
+  Product product;
+  product.rule.view = true;
+  EXPECT_EQ(product.cost(kWhole).time_s, 0);
+}
+
+TEST(OpCost, NeverGrowsWithASplit) {
+  for (unsigned seed = 1; seed <= 50; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    Product product;
+    product.rule.forward_flops = static_cast<double>(random() % 1000000);
+    product.rule.backward_flops = static_cast<double>(random() % 1000000);
+    product.rule.outputs[0].saved = random() % 2 == 0;
+    for (int factor = 0; factor < 3; ++factor) {
+      const OpCost split =
+          product.cost({AxisUse::factor(factor), AxisUse::none()});
+      EXPECT_LE(split.time_s, product.cost(kWhole).time_s);
+      EXPECT_LE(split.memory_bytes, product.cost(kWhole).memory_bytes);
+    }
+  }
+}
+
+TEST(ParameterCost, IsParameterGradientAndStateAtTheStoredSize) {
+  const Mesh mesh({{2, 0}, {2, 0}});
+  const TensorMeta meta{{8, 6}, DType::kFloat32};
+  const Layout stored = Layout::parse("S0,R");
+  const OpCost cost =
+      parameter_cost(meta, /*trainable=*/true, stored, mesh, device(), {2});
+  EXPECT_EQ(cost.memory_bytes, 96 * (1 + 1 + 2));
+  // Reads parameter, gradient and state; writes parameter and state.
+  EXPECT_DOUBLE_EQ(cost.time_s, 2 * kLaunch_s + 96 * 7 / kBytesPerS);
+  const OpCost sgd =
+      parameter_cost(meta, /*trainable=*/true, stored, mesh, device(), {0});
+  EXPECT_EQ(sgd.memory_bytes, 96 * 2);
+}
+
+TEST(ParameterCost, OfAFrozenTensorIsItsBytes) {
+  const Mesh mesh({{2, 0}});
+  const OpCost cost = parameter_cost({{8}, DType::kInt64}, /*trainable=*/false,
+                                     Layout::parse("R"), mesh, device(), {2});
+  EXPECT_EQ(cost.memory_bytes, 64);
+  EXPECT_EQ(cost.time_s, 0);
+}
+
+}  // namespace
+}  // namespace tensoropt

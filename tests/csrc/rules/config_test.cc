@@ -1,0 +1,212 @@
+#include "rules/config.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+
+#include "common/check.h"
+
+namespace tensoropt {
+namespace {
+
+using Choices = std::vector<int>;
+
+// A rule as far as enumeration looks at it.
+Rule rule_of_sizes(const std::vector<std::int64_t>& sizes, int num_sets) {
+  Rule rule;
+  for (const std::int64_t size : sizes) {
+    rule.factors.push_back({fmt::format("f{}", rule.factors.size()), size});
+  }
+  rule.linear_sets.resize(num_sets, {0});
+  return rule;
+}
+
+Rule random_rule(std::mt19937& random) {
+  constexpr std::int64_t kSizes[] = {1, 2, 3, 4, 6, 12, 24};
+  std::vector<std::int64_t> sizes;
+  for (auto count = random() % 4; count > 0; --count) {
+    sizes.push_back(kSizes[random() % std::size(kSizes)]);
+  }
+  return rule_of_sizes(sizes, static_cast<int>(random() % 3));
+}
+
+Mesh random_mesh(std::mt19937& random) {
+  std::vector<MeshAxis> axes;
+  int level = 0;
+  for (auto count = random() % 5; count > 0; --count) {
+    level += static_cast<int>(random() % 2);
+    axes.push_back({2 + static_cast<int>(random() % 2), level});
+  }
+  // Axes of one level ascend, as base_mesh makes them.
+  std::sort(axes.begin(), axes.end(), [](MeshAxis a, MeshAxis b) {
+    return std::pair(a.level, a.size) < std::pair(b.level, b.size);
+  });
+  return Mesh(std::move(axes));
+}
+
+// Factors, then linear sets, then none, as numbers.
+Choices numbers(const OpConfig& config, const Rule& rule) {
+  const int factors = static_cast<int>(rule.factors.size());
+  const int sets = static_cast<int>(rule.linear_sets.size());
+  Choices choices;
+  for (const AxisUse use : config) {
+    choices.push_back(use.is_factor()   ? use.factor_index()
+                      : use.is_linear() ? factors + use.linear_set()
+                                        : factors + sets);
+  }
+  return choices;
+}
+
+std::vector<Choices> numbers_of(const Rule& rule, const Mesh& mesh,
+                                ConfigSpace space) {
+  std::vector<Choices> all;
+  for (const OpConfig& config : enumerate_configs(rule, mesh, space)) {
+    all.push_back(numbers(config, rule));
+  }
+  return all;
+}
+
+// By definition: every choice for every axis, kept if all factors divide.
+std::set<Choices> brute_force(const Rule& rule, const Mesh& mesh) {
+  const int factors = static_cast<int>(rule.factors.size());
+  const int count = factors + static_cast<int>(rule.linear_sets.size()) + 1;
+  std::set<Choices> all{{}};
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    std::set<Choices> longer;
+    for (Choices choices : all) {
+      choices.push_back(0);
+      for (choices.back() = 0; choices.back() < count; ++choices.back()) {
+        longer.insert(choices);
+      }
+    }
+    all = std::move(longer);
+  }
+  std::erase_if(all, [&](const Choices& choices) {
+    std::map<int, std::int64_t> parts;
+    for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+      parts.try_emplace(choices[axis], 1).first->second *= mesh.size(axis);
+    }
+    return std::any_of(parts.begin(), parts.end(), [&](const auto& part) {
+      return part.first < factors &&
+             rule.factors[part.first].size % part.second != 0;
+    });
+  });
+  return all;
+}
+
+// The member of the class under permutations of alike axes that has its
+// choices in ascending order.
+Choices canonical(const Choices& choices, const Mesh& mesh) {
+  std::map<std::pair<int, int>, Choices> by_kind;
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    by_kind[{mesh.axes()[axis].level, mesh.size(axis)}].push_back(
+        choices[axis]);
+  }
+  Choices result;
+  for (auto& [kind, group] : by_kind) {
+    std::sort(group.begin(), group.end());
+    result.insert(result.end(), group.begin(), group.end());
+  }
+  return result;
+}
+
+TEST(EnumerateConfigs, FullSpaceIsEveryAssignmentThatDivides) {
+  for (unsigned seed = 1; seed <= 100; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    const Rule rule = random_rule(random);
+    const Mesh mesh = random_mesh(random);
+    const auto listed = numbers_of(rule, mesh, ConfigSpace::kFull);
+    const std::set<Choices> distinct(listed.begin(), listed.end());
+    EXPECT_EQ(distinct.size(), listed.size());
+    EXPECT_EQ(distinct, brute_force(rule, mesh));
+  }
+}
+
+TEST(EnumerateConfigs, OrderedSpaceHasOneOfEveryClassOfAlikeAxes) {
+  for (unsigned seed = 1; seed <= 100; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    const Rule rule = random_rule(random);
+    const Mesh mesh = random_mesh(random);
+    std::set<Choices> classes;
+    for (const Choices& choices : brute_force(rule, mesh)) {
+      classes.insert(canonical(choices, mesh));
+    }
+    const auto listed = numbers_of(rule, mesh, ConfigSpace::kOrdered);
+    EXPECT_EQ(std::set<Choices>(listed.begin(), listed.end()), classes);
+    EXPECT_EQ(listed.size(), classes.size());
+  }
+}
+
+TEST(EnumerateConfigs, CountsByHand) {
+  // Choices a, b, none on two alike axes: 9 in full, 6 without order.
+  const Rule rule = rule_of_sizes({4, 4}, 0);
+  const Mesh alike({{2, 0}, {2, 0}});
+  EXPECT_EQ(enumerate_configs(rule, alike, ConfigSpace::kFull).size(), 9);
+  EXPECT_EQ(enumerate_configs(rule, alike, ConfigSpace::kOrdered).size(), 6);
+  const Mesh levels({{2, 0}, {2, 1}});
+  EXPECT_EQ(enumerate_configs(rule, levels, ConfigSpace::kOrdered).size(), 9);
+  // One device: nothing to choose.
+  EXPECT_EQ(enumerate_configs(rule, Mesh({}), ConfigSpace::kFull).size(), 1);
+}
+
+TEST(EnumerateConfigs, FactorsThatDoNotDivideAreNotSplit) {
+  const Mesh mesh({{2, 0}});
+  const Rule rule = rule_of_sizes({50257, 8}, 0);
+  const auto configs = enumerate_configs(rule, mesh, ConfigSpace::kFull);
+  ASSERT_EQ(configs.size(), 2);
+  EXPECT_EQ(to_string(rule, configs[0]), "f1");
+  EXPECT_EQ(to_string(rule, configs[1]), "-");
+}
+
+TEST(ToString, NamesFactorsSetsAndNone) {
+  const Rule rule = rule_of_sizes({4}, 2);
+  EXPECT_EQ(to_string(rule, {AxisUse::factor(0), AxisUse::linear(1),
+                             AxisUse::none(), AxisUse::linear(0)}),
+            "f0,+1,-,+0");
+}
+
+TEST(FactorAxes, AreTheAxesThatSplitEachFactor) {
+  const Rule rule = rule_of_sizes({4, 4, 4}, 1);
+  const OpConfig config{AxisUse::factor(2), AxisUse::linear(0),
+                        AxisUse::factor(0), AxisUse::factor(2)};
+  EXPECT_EQ(factor_axes(rule, config),
+            (std::vector<AxisSet>{0b100, 0, 0b1001}));
+}
+
+TEST(EnumerateLayouts, AreTheConfigsOfARuleWithAFactorPerDim) {
+  for (unsigned seed = 1; seed <= 50; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    Rule rule = random_rule(random);
+    rule.linear_sets.clear();
+    const Mesh mesh = random_mesh(random);
+    Shape shape;
+    for (const Factor& factor : rule.factors) shape.push_back(factor.size);
+    for (const ConfigSpace space :
+         {ConfigSpace::kFull, ConfigSpace::kOrdered}) {
+      std::set<std::string> expected;
+      for (const Choices& choices : numbers_of(rule, mesh, space)) {
+        Layout layout = Layout::replicated(mesh.num_axes());
+        for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+          if (choices[axis] == static_cast<int>(shape.size())) continue;
+          layout.set(axis, Placement::shard(choices[axis]));
+        }
+        EXPECT_TRUE(divides(shape, layout, mesh));
+        expected.insert(layout.to_string());
+      }
+      std::set<std::string> listed;
+      for (const Layout& layout : enumerate_layouts(shape, mesh, space)) {
+        listed.insert(layout.to_string());
+      }
+      EXPECT_EQ(listed, expected);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tensoropt
