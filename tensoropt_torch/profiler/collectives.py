@@ -34,7 +34,7 @@ class GroupsByAxes(Protocol):
         """The type of device whose tensors are sent."""
 
     def group(self, axes: int) -> dist.ProcessGroup:
-        """This rank's group along the axes of the set."""
+        """The group of this rank along the axes of the set."""
 
 
 def measure_collectives(

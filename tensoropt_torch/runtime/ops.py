@@ -24,8 +24,9 @@ def _load() -> Any:
             f"{LIBRARY} is missing: the C++ operators of TensorOpt are not built; "
             f"run 'pip install --no-build-isolation -e .' in the repository"
         )
-    torch.ops.load_library(str(LIBRARY))
-    return torch.ops.tensoropt
+    registry: Any = torch.ops  # torch does not annotate load_library
+    registry.load_library(str(LIBRARY))
+    return registry.tensoropt
 
 
 _OPS = _load()

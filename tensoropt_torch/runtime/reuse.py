@@ -18,10 +18,11 @@ from collections.abc import Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Any
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
-from torch.multiprocessing.reductions import StorageWeakRef
+from torch.multiprocessing import reductions
 
 from tensoropt_torch.runtime import ops
 
@@ -54,7 +55,7 @@ class _Source:
     ) -> None:
         # A weak reference keeps the address of the storage from being used
         # again, but not its memory.
-        self.result = StorageWeakRef(result.untyped_storage())
+        self.result = _weak_reference(result.untyped_storage())
         self.dtype = result.dtype
         self.counts = counts
         self._x = x.detach()
@@ -203,6 +204,12 @@ def keep_before(
     registry = _ACTIVE.get()
     if registry is not None and torch.is_grad_enabled():
         registry.register(result, x, forward, groups)
+
+
+def _weak_reference(storage: torch.UntypedStorage) -> Any:
+    """A torch.multiprocessing.reductions.StorageWeakRef, which is not annotated."""
+    make: Any = reductions.StorageWeakRef
+    return make(storage)
 
 
 def _unpack(packed: torch.Tensor | _Saved) -> torch.Tensor:

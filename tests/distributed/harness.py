@@ -130,9 +130,7 @@ def _read(path: Path) -> Outcome | None:
     return outcome
 
 
-def _results(
-    codes: list[int | None], outcomes: list[Outcome | None], output: str
-) -> list[Any]:
+def _results(codes: list[int | None], outcomes: list[Outcome | None], output: str) -> list[Any]:
     stuck = [rank for rank, code in enumerate(codes) if code is None]
     if stuck and not any(codes):
         raise RankError(f"ranks {stuck} did not end in time; output:\n{output}")

@@ -41,9 +41,7 @@ def axes_with(layout: str, placement: str) -> int:
 
 def block(whole: torch.Tensor, layout: str, sizes: tuple[int, ...], rank: int) -> torch.Tensor:
     """What a rank holds of a tensor, without pending sums."""
-    for size, placement, at in zip(
-        sizes, layout.split(","), coordinates(sizes, rank), strict=True
-    ):
+    for size, placement, at in zip(sizes, layout.split(","), coordinates(sizes, rank), strict=True):
         if placement[0] == "S":  # outer axes cut first: they are more significant
             whole = whole.chunk(size, int(placement[1:]))[at]
     return whole.clone()
@@ -52,9 +50,7 @@ def block(whole: torch.Tensor, layout: str, sizes: tuple[int, ...], rank: int) -
 def share_index(layout: str, sizes: tuple[int, ...], rank: int) -> tuple[int, int]:
     """Which summand of a pending sum a rank holds, and of how many."""
     index, count = 0, 1
-    for size, placement, at in zip(
-        sizes, layout.split(","), coordinates(sizes, rank), strict=True
-    ):
+    for size, placement, at in zip(sizes, layout.split(","), coordinates(sizes, rank), strict=True):
         if placement == "P":
             index = index * size + at
             count *= size

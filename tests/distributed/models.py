@@ -77,3 +77,9 @@ def make(name: str, dtype: torch.dtype) -> Case:
         return tuple(t.to(dtype) if t.is_floating_point() else t for t in tensors)
 
     return Case(case.model.to(dtype), cast(case.args), case.loss_fn, cast(case.targets))
+
+
+def text_batches(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Batches of the text for the model of ``gpt``."""
+    text = load_text()
+    return [text.batch(step, 8, 8) for step in range(count)]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tensoropt_torch.runtime import ops

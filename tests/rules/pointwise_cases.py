@@ -43,6 +43,7 @@ def scalar_cases() -> Iterator[Case]:
         yield Case(f"aten.{name}.Scalar", (real(12, 4), 1.5))
     for exponent in (2, 3, 0.5):
         yield Case("aten.pow.Tensor_Scalar", (positive(12, 4), exponent), name=f"{exponent}")
+    yield Case("aten.pow.Scalar", (2.5, real(12, 4)))
     for name in ("add", "sub", "mul", "div"):
         yield Case(f"aten.{name}.Tensor", (real(12, 4), 2.5), name="number")
     yield Case("aten.add.Tensor", (real(12, 4), 2.5), {"alpha": 2}, "number, alpha")

@@ -1,0 +1,88 @@
+"""Tensor reuse: what is kept before, after or both is what runs in backward."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from tensoropt_torch import _C, emit
+from tensoropt_torch.config import load_cluster
+from tensoropt_torch.frontend import capture
+from tensoropt_torch.plan import Plan
+from tensoropt_torch.planner.options import PlanningTask
+from tensoropt_torch.planner.space import make_planner
+from tensoropt_torch.runtime import ops
+from tests.distributed.harness import run_ranks
+
+HERE = "tests.distributed.test_reuse_modes"
+MODES = ["before", "after", "both"]
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(8, 16, bias=False),
+        nn.Tanh(),
+        nn.Linear(16, 16, bias=False),
+        nn.Linear(16, 4, bias=False),
+    )
+
+
+def plan_with(mode: str, task: PlanningTask) -> tuple[Plan, int]:
+    """A random strategy in which reshards that may keep ``mode`` do, and how many
+    of these run collectives. 'both' occurs where the producer keeps its output."""
+    settings = task.settings(dist.get_world_size())
+    planner = make_planner(task.captured, settings)
+    for seed in range(500):
+        strategy = planner.random_strategy(seed)
+        edges = planner.describe_edges(strategy)
+        gathered = [
+            e for e in edges if e["reuse"] == mode and "S" in e["from"] and e["to"] == "R"
+        ]
+        others = [e for e in edges if e["reuse"] == "before" and mode != "before"]
+        if gathered and not others:
+            return Plan.of(settings, task.captured, strategy), len(gathered)
+    raise AssertionError(f"no strategy keeps {mode}")
+
+
+def count_gathers(mode: str) -> tuple[int, int, int, float]:
+    """Reshards that keep ``mode``; programs run by forward, by backward; error."""
+    whole = model().double()
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(1)).double()
+    y = torch.zeros(4, 4, dtype=torch.float64)
+    captured = capture(whole, (x,), loss_fn=nn.functional.mse_loss, targets=(y,))
+    plan, expected = plan_with(mode, PlanningTask(captured, load_cluster("cpu")))
+    module = emit.parallelize(whole, captured, plan, torch.device("cpu"))
+    program = _C.RankProgram(
+        make_planner(captured, plan.settings), plan.strategy(), dist.get_rank()
+    )
+    backward_programs = sum(
+        bool(program.reshard(edge)[2]) for edge in range(len(plan.edge_tag))
+    )
+    loss = module(x, y)
+    ops.reset_collective_counts()
+    loss.backward()
+    programs = ops.collective_counts().programs
+    nn.functional.mse_loss(whole(x), y).backward()
+    error = max(
+        float((p.grad.full_tensor() - q.grad).abs().max())  # type: ignore[union-attr]
+        for p, q in zip(module.parameters(), whole.parameters(), strict=True)
+    )
+    return expected, backward_programs, programs, error
+
+
+def run_modes(_: None) -> dict[str, tuple[int, int, int, float]]:
+    return {mode: count_gathers(mode) for mode in MODES}
+
+
+def test_only_tensors_kept_before_are_resharded_again_in_backward() -> None:
+    for results in run_ranks(2, f"{HERE}:run_modes"):
+        for mode, (kept, gradient_programs, programs, error) in results.items():
+            assert error < 1e-12, mode
+            assert kept >= 1, mode
+            replays = programs - gradient_programs
+            if mode == "before":
+                assert replays >= kept, (mode, results)
+            else:
+                assert replays == 0, (mode, results)

@@ -1,0 +1,70 @@
+"""Data parallel, ZeRO, tensor and sequence parallel and hybrids are members."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from benchmarks.models.llama import Llama, LlamaConfig
+from tensoropt_torch.config import load_cluster
+from tensoropt_torch.frontend import CapturedModel, capture
+from tensoropt_torch.planner.options import PlanningTask
+from tensoropt_torch.planner.space import make_planner
+from tests.planner.known_strategies import ROLES, allowed_configs
+
+DEVICES = 4
+STATE_BYTES = 16  # float32 parameter, gradient and two moments
+
+
+@pytest.fixture(scope="module")
+def captured() -> CapturedModel:
+    with torch.device("meta"):
+        config = LlamaConfig(
+            vocab_size=4096, n_layer=2, n_head=16, n_kv_head=8, n_embd=512, n_hidden=2048
+        )
+        tokens = torch.zeros(2, 16, 128, dtype=torch.long)
+        return capture(Llama(config), (tokens[0], tokens[1]))
+
+
+def parameter_bytes(captured: CapturedModel) -> float:
+    tensors = [s.placeholder.meta["val"] for s in captured.parameters]
+    return float(STATE_BYTES * sum(t.numel() for t in tensors))
+
+
+def frontier_of(captured: CapturedModel, name: str) -> list[tuple[float, float]]:
+    task = PlanningTask(captured, load_cluster("h100-8"))
+    planner = make_planner(captured, task.settings(DEVICES))
+    allowed = allowed_configs(planner, ROLES[name]) if name else []
+    result = planner.search("ldp", 1e-3, float("inf"), 0, [], 0, allowed)
+    return [tuple(point) for point in result.points]
+
+
+def test_every_known_strategy_is_a_member_and_not_below_the_frontier(
+    captured: CapturedModel,
+) -> None:
+    everything = frontier_of(captured, "")
+    for name in ROLES:
+        points = frontier_of(captured, name)
+        assert points, name
+        for memory, time_s in points:
+            assert any(m <= 1.002 * memory and t <= 1.002 * time_s for m, t in everything), name
+
+
+def test_the_costs_of_known_strategies_are_what_they_are_known_for(
+    captured: CapturedModel,
+) -> None:
+    ends = {name: frontier_of(captured, name) for name in ROLES}
+    state = parameter_bytes(captured)
+    smallest = {name: points[0][0] for name, points in ends.items()}
+    # Data parallel holds all states; sharding them saves 3 of 4 parts.
+    assert smallest["data parallel"] > state
+    saved = smallest["data parallel"] - smallest["fully sharded"]
+    assert 0.7 * state < saved < 0.8 * state
+    # Keeping gathered parameters (ZeRO-2) costs memory and saves time.
+    zero3, zero2 = ends["fully sharded"][0], ends["fully sharded"][-1]
+    assert zero2[0] > zero3[0] and zero2[1] < zero3[1]
+    # Tensor parallelism splits the states of all products.
+    assert smallest["tensor parallel"] < smallest["data parallel"]
+    # Sequence parallelism splits what tensor parallelism holds on every device.
+    assert smallest["sequence parallel"] < smallest["tensor parallel"]
+    assert smallest["fully sharded and tensor parallel"] < smallest["data and tensor parallel"]

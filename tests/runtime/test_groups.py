@@ -1,0 +1,87 @@
+"""Process groups by axis set."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tensoropt_torch import _C
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.runtime.groups import AxisGroups, partition
+from tests.distributed.harness import run_ranks
+
+HERE = "tests.runtime.test_groups"
+
+
+def test_partition_by_hand():
+    assert partition((2, 2), 0b01) == [[0, 2], [1, 3]]  # axis 0 is outermost
+    assert partition((2, 2), 0b10) == [[0, 1], [2, 3]]
+    assert partition((2, 2), 0b11) == [[0, 1, 2, 3]]
+    assert partition((2, 3, 2), 0b101) == [[0, 1, 6, 7], [2, 3, 8, 9], [4, 5, 10, 11]]
+    assert partition((), 0) == [[0]]
+
+
+@pytest.mark.parametrize("sizes", [(2,), (2, 3), (3, 2, 2), (2, 2, 2, 2)])
+def test_partition_is_that_of_the_core(sizes: tuple[int, ...]):
+    mesh = _C.Mesh([(size, 0) for size in sizes])
+    for axes in range(1 << len(sizes)):
+        groups = partition(sizes, axes)
+        assert sorted(itertools.chain(*groups)) == list(range(math.prod(sizes)))
+        for group in groups:
+            for rank in group:
+                assert mesh.group_of(axes, rank) == group
+
+
+def check_groups(_: None) -> dict[int, list[int]]:
+    groups = AxisGroups((2, 2))
+    # Every rank names them in an order of its own, and some twice.
+    wanted = [0b11, 0b10, 0b01, 0b10]
+    if dist.get_rank() % 2:
+        wanted.reverse()
+    groups.create(wanted)
+    groups.create([0b01])  # they exist: nothing to do
+    world = dist.group.WORLD
+    assert world is not None
+    assert groups.name(0b11) == world.group_name
+    members = {}
+    for axes in (0b01, 0b10, 0b11):
+        group = groups.group(axes)
+        assert group.group_name == groups.name(axes)
+        ranks = [torch.zeros(1, dtype=torch.long) for _ in range(group.size())]
+        dist.all_gather(ranks, torch.tensor([dist.get_rank()]), group=group)
+        members[axes] = [int(rank) for rank in ranks]
+    groups.close()
+    dist.barrier()  # the default group still lives
+    return members
+
+
+def test_groups_connect_the_ranks_along_their_axes():
+    for rank, members in enumerate(run_ranks(4, f"{HERE}:check_groups")):
+        for axes, ranks in members.items():
+            assert ranks == next(g for g in partition((2, 2), axes) if rank in g)
+
+
+def check_errors(_: None) -> list[str]:
+    messages = []
+    for sizes, device, axes in (
+        ((2, 2), "cpu", 1),
+        ((2,), "xpu", 1),
+        ((2,), "cpu", 0b10),
+    ):
+        try:
+            AxisGroups(sizes, device).create([axes])
+        except TensorOptError as error:
+            messages.append(str(error))
+    return messages
+
+
+def test_mistakes_are_named():
+    for messages in run_ranks(2, f"{HERE}:check_errors"):
+        mesh, device, axes = messages
+        assert "a mesh of 2x2 has 4 devices, but 2 processes run" in mesh
+        assert "(backend 'gloo') does not serve 'xpu' tensors" in device
+        assert "axis set 0b10 has axes that a mesh with 1 axes lacks" in axes
