@@ -23,6 +23,7 @@ import socket
 import tempfile
 import time
 import traceback
+from dataclasses import dataclass
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -52,8 +53,8 @@ def run_ranks(
         ranks = []
         try:
             for rank in range(world_size):
-                job = (rank, world_size, port, folder, timeout_s, function, payload)
-                ranks.append(context.Process(target=_run, args=job))
+                job = _Job(rank, world_size, port, folder, timeout_s)
+                ranks.append(context.Process(target=_run, args=(job, function, payload)))
                 ranks[-1].start()
             codes = _wait(ranks, timeout_s)
             _ask_where(ranks)
@@ -151,29 +152,32 @@ def _results(codes: list[int | None], outcomes: list[Outcome | None], output: st
     return [outcome[1] for outcome in outcomes if outcome is not None]
 
 
-def _run(
-    rank: int,
-    world_size: int,
-    port: int,
-    folder: Path,
-    timeout_s: float,
-    function: str,
-    payload: Any,
-) -> None:
+@dataclass(frozen=True)
+class _Job:
+    """What one rank has to know."""
+
+    rank: int
+    world_size: int
+    port: int
+    folder: Path
+    timeout_s: float
+
+
+def _run(job: _Job, function: str, payload: Any) -> None:
     """One rank: what a process started by ``run_ranks`` does."""
-    _separate(folder / f"output{rank}", timeout_s)
+    _separate(job.folder / f"output{job.rank}", job.timeout_s)
     os.environ |= {
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_WORLD_SIZE": str(world_size),
+        "MASTER_PORT": str(job.port),
+        "RANK": str(job.rank),
+        "LOCAL_RANK": str(job.rank),
+        "WORLD_SIZE": str(job.world_size),
+        "LOCAL_WORLD_SIZE": str(job.world_size),
     }
     outcome = _outcome(function, payload)
-    temporary = folder / f"unfinished{rank}"
+    temporary = job.folder / f"unfinished{job.rank}"
     temporary.write_bytes(pickle.dumps(outcome))
-    temporary.rename(folder / f"result{rank}")
+    temporary.rename(job.folder / f"result{job.rank}")
     if not outcome[0]:
         os._exit(1)  # groups of other ranks may be in use: do not wait for them
 

@@ -48,7 +48,7 @@ def gpt(tie: bool = False) -> Case:
 
 def llama() -> Case:
     config = LlamaConfig(
-        vocab_size=64, n_layer=2, n_head=4, n_kv_head=2, n_embd=32, n_hidden=48
+        vocab_size=64, n_layer=2, n_head=8, n_kv_head=4, n_embd=32, n_hidden=48
     )
     tokens = torch.randint(0, 64, (2, 4, 8), generator=torch.Generator().manual_seed(1))
     return Case(Llama(config), (tokens[0], tokens[1]))

@@ -19,6 +19,7 @@ from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.options import PlanningTask, SearchSettings, find_frontier
 from tensoropt_torch.planner.space import make_planner
 from tests.distributed.models import Case, make
+from tests.planner.known_strategies import ROLES, allowed_configs
 
 STEPS = 3
 # Relative to the largest element of a tensor. Sums over ranks are taken in
@@ -36,6 +37,7 @@ class Job:
     randoms: int = 30
     inputs: str = "replicated"
     space: str = "ordered"
+    known: bool = False  # also the ends of every known strategy, on 4 devices
 
 
 @dataclass
@@ -116,6 +118,11 @@ def plans(case: Case, job: Job) -> Iterator[tuple[str, Plan]]:
         yield f"point {point.index} of {len(frontier)}", point.plan
     settings = task.settings(dist.get_world_size())
     planner = make_planner(captured, settings)
+    for name, roles in ROLES.items() if job.known else ():
+        allowed = allowed_configs(planner, roles)
+        result = planner.search("ldp", 1e-3, float("inf"), 0, [], 0, allowed)
+        for point in {0, len(result.points) - 1}:
+            yield f"{name}, point {point}", Plan.of(settings, captured, result.unroll(point))
     for seed in range(job.randoms):
         yield (
             f"random strategy, seed {seed}",

@@ -32,6 +32,11 @@ def test_other_models_equal_one_process(world_size: int, model: str) -> None:
     assert_equal_to_one_process(world_size, job)
 
 
+def test_known_strategies_equal_one_process() -> None:
+    job = Job("llama", torch.float64, points=2, randoms=0, known=True)
+    assert_equal_to_one_process(4, job)
+
+
 def test_sharded_inputs_equal_one_process() -> None:
     job = Job("gpt", torch.float64, points=6, randoms=6, inputs="sharded")
     assert_equal_to_one_process(4, job)

@@ -13,6 +13,7 @@ from tensoropt_torch import _C
 COLUMN = ("q", "k", "v", "gate", "up", "head")  # split by output features
 ROW = ("o", "down")  # split by input features
 BATCH = ("b0", "d0", "t0")
+VIEWS = ("reshape", "flatten", "transpose", "chunk")  # they take what they get
 
 # What each mesh axis does, outermost first, on 4 devices.
 ROLES: dict[str, tuple[str, str]] = {
@@ -53,6 +54,8 @@ def _fits(row: dict[str, Any], use: str, role: str) -> bool:
     if role in ("data", "shard"):
         if target == "":  # a parameter, by its storage
             return use == "R" if role == "data" else use.startswith("S")
+        if any(view in target for view in VIEWS):
+            return True
         return use == "S0" if target == "relay" else use in BATCH
     return _fits_tensor(row["name"].split("."), target, use, role == "sequence")
 
