@@ -23,9 +23,9 @@ CPP_LAYERS = (
     "bindings",
 )
 # Folder -> folders whose headers it may include.
-CPP_ALLOWED = {
-    layer: set(CPP_LAYERS[: index + 1]) for index, layer in enumerate(CPP_LAYERS)
-} | {"runtime": {"common", "runtime"}}
+CPP_ALLOWED = {layer: set(CPP_LAYERS[: index + 1]) for index, layer in enumerate(CPP_LAYERS)} | {
+    "runtime": {"common", "runtime"}
+}
 # External headers -> folders which may include them; all others are free.
 CPP_EXTERNAL = {
     re.compile(r"(torch|ATen|c10|caffe2|pybind11)/|(Python|pyconfig)\.h"): {

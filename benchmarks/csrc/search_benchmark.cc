@@ -309,7 +309,7 @@ void run(const std::string& name, const Problem& problem,
       "%s\n  {\"name\": \"%s\", \"nodes\": %zu, \"edges\": %zu, "
       "\"algorithm\": \"%s\", \"epsilon\": %g, \"threads\": %d,\n"
       "   \"plan_s\": %.3f, \"bound_s\": %.3f, \"product_s\": %.3f, "
-      "\"points\": %zu, \"passes\": %d, \"cells\": %lld, "
+      "\"points\": %zu, \"passes\": %d, \"rounds\": %d, \"cells\": %lld, "
       "\"cells_alive\": %lld,\n   "
       "\"proved_epsilon\": %.3g, \"exact\": %s,\n"
       "   \"largest_frontier\": %lld, \"pairs\": %lld, \"pairs_pruned\": %lld, "
@@ -320,7 +320,7 @@ void run(const std::string& name, const Problem& problem,
       options.algorithm == Algorithm::kLdp ? "ldp" : "elimination",
       options.epsilon, options.num_threads, stats.plan_seconds,
       stats.bound_seconds, stats.product_seconds, result.points().size(),
-      stats.bound_passes, static_cast<long long>(stats.cells),
+      stats.bound_passes, stats.rounds, static_cast<long long>(stats.cells),
       static_cast<long long>(stats.cells_alive), result.epsilon(),
       result.exact() ? "true" : "false",
       static_cast<long long>(stats.largest_frontier),

@@ -1,50 +1,29 @@
 // Says which parts of which tables can still improve on known strategies.
 //
-//   Bounds bounds(plan, weights, corners, num_threads);
+//   Bounds bounds(plan, dense, limits, num_threads);
 //   bounds.table(id).rank(cell) < 0;              // the cell is ruled out
 //   bounds.table(id).may_improve(rank, point);    // and this point is not
-//   bounds.aim(other_corners, slack);             // inside the first ones
+//   bounds.aim(tighter_limits);
 //
 // For each of several weighted sums of memory and time it is computed how
-// little a strategy through a cell of a table costs at least. A strategy below
-// a corner (see corners.h) costs less than the corner under every weighting. A
-// cell, a pair of cells or a point for which every corner has a weighting that
-// says otherwise is dropped, and nothing is lost: whatever it could lead to is
-// matched by a known strategy.
+// little a strategy through a cell of a table costs at least. A cell, a pair of
+// cells or a point for which every corner has a weighting under which that is
+// too much is dropped, and nothing is lost: whatever it could lead to is
+// matched by a known strategy (see corners.h).
 //
-// First a few weightings go over all cells (min_plus.h); those that are left
-// are usually few, and all weightings are then computed for them together.
+// First a few weightings go over all cells (dense_bounds.h); those that are
+// left are usually few, and all weightings are then computed for them together.
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <span>
 #include <vector>
 
-#include "search/corners.h"
+#include "search/corner_limits.h"
+#include "search/dense_bounds.h"
 #include "search/min_plus.h"
 
 namespace tensoropt {
-
-// Weighted corners: limits[w * num_corners + c].
-struct CornerLimits {
-  CornerLimits() = default;
-  CornerLimits(const std::vector<Weights>& weights,
-               const std::vector<Point>& corners);
-
-  std::uint64_t all() const;  // a bit for every corner
-  // Of the corners `open`, those with a larger value than `value` under
-  // weighting w.
-  std::uint64_t above(std::size_t w, double value, std::uint64_t open) const;
-  double highest(std::size_t w) const;
-  // Lowers the limit of every corner, under the weighting where the corner is
-  // closest to the optimum, to (1 + slack) times the optimum.
-  void tighten(std::span<const float> optima, double slack);
-
-  std::vector<Weights> weights;
-  std::size_t num_corners = 0;
-  std::vector<double> values;
-};
 
 // The bounds for the table of one expression.
 class TableBounds {
@@ -65,17 +44,17 @@ class TableBounds {
   bool may_improve(int rank, const TableBounds& left, int left_rank,
                    const TableBounds& right, int right_rank) const;
 
-  std::size_t num_cells() const { return ranks_.size(); }
   std::size_t num_alive() const;
 
  private:
   friend class Bounds;
   friend class SparseSweep;
 
+  std::uint64_t open_corners(int rank, const CornerLimits& limits) const;
   std::span<const float> inside(int rank) const { return row(inside_, rank); }
   std::span<const float> outside(int rank) const { return row(outside_, rank); }
   std::span<const float> row(const std::vector<float>& values, int rank) const {
-    const std::size_t width = limits_->weights.size();
+    const std::size_t width = limits_->num_weights();
     return std::span(values).subspan(rank * width, width);
   }
 
@@ -90,25 +69,20 @@ class TableBounds {
 
 class Bounds {
  public:
-  Bounds(const MinPlusPlan& plan, const std::vector<Weights>& weights,
-         const std::vector<Point>& corners, int num_threads);
+  Bounds(const MinPlusPlan& plan, const DenseBounds& dense,
+         const CornerLimits& limits, int num_threads);
   Bounds(const Bounds&) = delete;  // tables point to limits_
   Bounds& operator=(const Bounds&) = delete;
 
-  // Replaces the corners. What lies below the new ones must lie below the
-  // first ones. With a finite `slack`, only strategies count that cost at most
-  // (1 + slack) times the least possible under the weighting that is tightest
-  // at their corner: then much more is ruled out, but not by proof.
-  void aim(const std::vector<Point>& corners,
-           double slack = std::numeric_limits<double>::infinity());
+  // Replaces the limits by lower ones over the same weightings.
+  void aim(const CornerLimits& limits);
+  // Estimated number of cells of all tables that such limits would leave.
+  std::int64_t estimate_alive(const CornerLimits& limits) const;
 
   const TableBounds& table(int id) const { return tables_[id]; }
-  std::int64_t num_cells() const;  // of all tables
-  std::int64_t num_alive() const;  // not ruled out
+  std::int64_t num_alive() const;  // cells of all tables not ruled out
 
  private:
-  void aim_table(TableBounds& table) const;
-
   const MinPlusPlan& plan_;
   const int num_threads_;
   CornerLimits limits_;

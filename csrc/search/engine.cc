@@ -99,6 +99,7 @@ class Search {
     stats.bound_seconds += solved.bound_seconds;
     stats.product_seconds += solved.product_seconds;
     stats.bound_passes += solved.passes;
+    stats.rounds += solved.rounds;
     stats.cells += solved.cells;
     stats.cells_alive += solved.cells_alive;
     stats.products_computed += solved.products;

@@ -62,6 +62,7 @@ struct SearchStats {
   int heuristic_eliminations = 0;
   int products_computed = 0;
   int products_reused = 0;        // by folding
+  int rounds = 0;                 // searches, the last one for good
   int bound_passes = 0;           // weighted sums of memory and time looked at
   std::int64_t cells = 0;         // of all tables
   std::int64_t cells_alive = 0;   // not ruled out by bounds

@@ -48,6 +48,7 @@ int ExpressionPool::unit(int num_configs) {
   Expression unit;
   unit.dims = {num_configs};
   unit.cells = num_configs;
+  unit.single = true;
   return intern({0, nullptr, num_configs, 0, {}}, unit);
 }
 
@@ -64,6 +65,7 @@ int ExpressionPool::node(const NodeTable& table, int domain) {
     choices += static_cast<double>(table.choices(c).size());
   }
   result.points_per_cell = choices / result.cells;
+  result.single = choices == result.cells;
   return intern({1, &table, domain, 0, {}}, result);
 }
 
@@ -84,6 +86,7 @@ int ExpressionPool::edge(const EdgeTable& table, int source_domain,
   const double cells = static_cast<double>(table.num_cells());
   result.cells = std::max(1.0, dense * cells / all);
   result.points_per_cell = static_cast<double>(table.num_choices()) / cells;
+  result.single = table.num_choices() == table.num_cells();
   return intern({2, &table, source_domain, target_domain, {}}, result);
 }
 

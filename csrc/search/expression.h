@@ -52,6 +52,8 @@ struct Expression {
   double cells = 1;            // estimated number of non-empty cells
   double points_per_cell = 1;  // estimated
   double work = 0;             // estimated, of computing it from its operands
+  // A table of the problem with one choice in every cell.
+  bool single = false;
 };
 
 class ExpressionPool {

@@ -54,6 +54,7 @@ struct Frontier {
   void push_back(Point point, std::uint32_t from_left,
                  std::uint32_t from_right);
   void append(const Frontier& other);
+  void resize(std::size_t size);
   FrontierView view() const { return view(0, size()); }
   FrontierView view(std::size_t first, std::size_t last) const;
 };
@@ -74,13 +75,16 @@ class FrontierBuilder {
       double memory_limit = std::numeric_limits<double>::infinity())
       : delta_(delta), memory_limit_(memory_limit) {}
 
-  std::size_t size() const { return memory_.size(); }
+  std::size_t size() const { return kept_.size(); }
 
   // A kept point is as good as `point`, or the limit refuses it. O(log size).
   bool refuses(Point point) const;
 
+  // O(size).
   void add(Point point, std::uint32_t left, std::uint32_t right);
-  // Adds all sums of a point of `left` and a point of `right`.
+  // Adds all sums of a point of `left` and a point of `right`. For every point
+  // of the smaller one O(log size) for each run of points of the larger one
+  // that one kept point dominates, and O(size) if any sum is kept.
   void add_product(const FrontierView& left, const FrontierView& right);
 
   template <typename Predicate>
@@ -91,31 +95,43 @@ class FrontierBuilder {
   bool move_to(Frontier& out);
 
  private:
-  std::size_t first_not_below(double memory) const;
+  // A frontier moved by one point of another one.
+  struct Stairs {
+    FrontierView frontier;
+    Point shift;
+    Point point(std::size_t i) const {
+      return {frontier.memory[i] + shift.memory, frontier.time[i] + shift.time};
+    }
+  };
+
+  // Whether points [0, above), which have no more memory, dominate.
+  bool dominated(std::size_t above, Point point) const {
+    return above > 0 && kept_.time[above - 1] <= point.time;
+  }
+  void insert(Point point, std::uint32_t left, std::uint32_t right);
+  void collect_new(const Stairs& stairs);
+  template <typename Sources>
+  void merge_new(const Stairs& stairs, Sources&& sources);
 
   double delta_;
   double memory_limit_;
-  std::vector<double> memory_;
-  std::vector<double> time_;
-  std::vector<std::uint32_t> left_;
-  std::vector<std::uint32_t> right_;
+  Frontier kept_;
+  Frontier merged_;                 // scratch
+  std::vector<std::uint32_t> new_;  // scratch: points of stairs to be kept
 };
 
 template <typename Predicate>
 void FrontierBuilder::remove_if(Predicate&& unwanted) {
-  std::size_t kept = 0;
-  for (std::size_t i = 0; i < size(); ++i) {
-    if (unwanted(Point{memory_[i], time_[i]})) continue;
-    memory_[kept] = memory_[i];
-    time_[kept] = time_[i];
-    left_[kept] = left_[i];
-    right_[kept] = right_[i];
-    ++kept;
+  std::size_t size = 0;
+  for (std::size_t i = 0; i < kept_.size(); ++i) {
+    if (unwanted(Point{kept_.memory[i], kept_.time[i]})) continue;
+    kept_.memory[size] = kept_.memory[i];
+    kept_.time[size] = kept_.time[i];
+    kept_.left[size] = kept_.left[i];
+    kept_.right[size] = kept_.right[i];
+    ++size;
   }
-  memory_.resize(kept);
-  time_.resize(kept);
-  left_.resize(kept);
-  right_.resize(kept);
+  kept_.resize(size);
 }
 
 }  // namespace tensoropt

@@ -13,37 +13,73 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// into[i] = min(into[i], offset + from[i])
-void lower(double* into, const double* from, double offset, int count) {
+void lower_anywhere(double* into, const double* from, double offset,
+                    int count) {
   for (int i = 0; i < count; ++i) {
     const double value = offset + from[i];
     into[i] = value < into[i] ? value : into[i];
   }
 }
 
-std::vector<double> gather(const std::vector<double>& values,
-                           const std::vector<std::uint32_t>& index) {
-  std::vector<double> result(index.size());
-  for (std::size_t i = 0; i < index.size(); ++i) result[i] = values[index[i]];
-  return result;
+#if defined(__x86_64__) && defined(__GNUC__)
+__attribute__((target("avx2"))) void lower_avx2(double* into,
+                                                const double* from,
+                                                double offset, int count) {
+  for (int i = 0; i < count; ++i) {
+    const double value = offset + from[i];
+    into[i] = value < into[i] ? value : into[i];
+  }
+}
+
+bool has_avx2() { return __builtin_cpu_supports("avx2") != 0; }
+#else
+constexpr auto lower_avx2 = lower_anywhere;
+bool has_avx2() { return false; }
+#endif
+
+// into[i] = min(into[i], offset + from[i])
+const auto lower = has_avx2() ? lower_avx2 : lower_anywhere;
+
+// The values in the order of the index; as they are if it is empty.
+const double* arranged(const std::vector<double>& values,
+                       const std::vector<std::uint32_t>& index,
+                       std::vector<double>& scratch) {
+  if (index.empty()) return values.data();
+  scratch.resize(index.size());
+  for (std::size_t i = 0; i < index.size(); ++i) scratch[i] = values[index[i]];
+  return scratch.data();
+}
+
+void scatter_least(const std::vector<double>& from,
+                   const std::vector<std::uint32_t>& index,
+                   std::vector<double>& into) {
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    double& least = into[index.empty() ? i : index[i]];
+    least = std::min(least, from[i]);
+  }
 }
 
 // Blocks of rows x columns become columns x rows.
-std::vector<double> transpose(const std::vector<double>& values, int batches,
-                              int rows, int columns) {
-  std::vector<double> result(values.size());
-  const std::size_t block = static_cast<std::size_t>(rows) * columns;
+std::vector<std::uint32_t> transpose(const std::vector<std::uint32_t>& from,
+                                     int batches, int rows, int columns) {
+  std::vector<std::uint32_t> to;
+  to.reserve(from.size());
   for (int h = 0; h < batches; ++h) {
-    const double* from = values.data() + h * block;
-    double* to = result.data() + h * block;
-    for (int r = 0; r < rows; ++r) {
-      for (int c = 0; c < columns; ++c) {
-        to[static_cast<std::size_t>(c) * rows + r] =
-            from[static_cast<std::size_t>(r) * columns + c];
+    for (int c = 0; c < columns; ++c) {
+      for (int r = 0; r < rows; ++r) {
+        const std::size_t row = static_cast<std::size_t>(h) * rows + r;
+        to.push_back(from[row * columns + c]);
       }
     }
   }
-  return result;
+  return to;
+}
+
+std::vector<std::uint32_t> empty_if_identity(std::vector<std::uint32_t> index) {
+  for (std::size_t i = 0; i < index.size(); ++i) {
+    if (index[i] != i) return index;
+  }
+  return {};
 }
 
 }  // namespace
@@ -56,25 +92,35 @@ MinPlusPlan::MinPlusPlan(const ExpressionPool& pool, int root,
       volumes_(pool.size(), 0),
       products_(pool.size()) {
   for (const int id : order_) {
-    const Expression& expression = pool[id];
     volumes_[id] = 1;
-    for (const int dim : expression.dims) volumes_[id] *= dim;
-    if (expression.kind != Expression::Kind::kProduct) continue;
-    const ProductLabels& labels = expression.labels;
-    const DenseMatrix left = arrange_dense(
-        pool[expression.left].dims,
-        arrangement_of(labels.left, labels.right, labels.num_outputs));
-    const DenseMatrix right = arrange_dense(
-        pool[expression.right].dims,
-        arrangement_of(labels.right, labels.left, labels.num_outputs));
-    products_[id] = {.id = id,
-                     .batches = left.batches,
-                     .rows = left.rows,
-                     .columns = right.rows,
-                     .inner = left.columns,
-                     .left = left.cells,
-                     .right = right.cells};
+    for (const int dim : pool[id].dims) volumes_[id] *= dim;
+    if (pool[id].kind == Expression::Kind::kProduct) add_product(id);
   }
+}
+
+void MinPlusPlan::add_product(int id) {
+  const Expression& expression = pool_[id];
+  const ProductLabels& labels = expression.labels;
+  DenseMatrix left = arrange_dense(
+      pool_[expression.left].dims,
+      arrangement_of(labels.left, labels.right, labels.num_outputs));
+  DenseMatrix right = arrange_dense(
+      pool_[expression.right].dims,
+      arrangement_of(labels.right, labels.left, labels.num_outputs));
+  Product& product = products_[id];
+  product = {.id = id,
+             .batches = left.batches,
+             .rows = left.rows,
+             .columns = right.rows,
+             .inner = left.columns,
+             .left = {},
+             .right = {},
+             .by_inner = {}};
+  const DenseMatrix& wide = product.columns > 1 ? right : left;
+  product.by_inner = empty_if_identity(
+      transpose(wide.cells, wide.batches, wide.rows, wide.columns));
+  product.left = empty_if_identity(std::move(left.cells));
+  product.right = empty_if_identity(std::move(right.cells));
 }
 
 MinPlusPass::MinPlusPass(const MinPlusPlan& plan)
@@ -92,27 +138,33 @@ void MinPlusPass::load(int id) {
   }
 }
 
+// One operand gives the terms, the other one, by inner config, whole lines to
+// add them to: the right one, or the left one if the right one is a vector.
 void MinPlusPass::multiply(const MinPlusPlan::Product& product) {
   const Expression& expression = plan_.pool()[product.id];
-  const auto left = gather(inside_[expression.left], product.left);
-  const auto right = transpose(gather(inside_[expression.right], product.right),
-                               product.batches, product.columns, product.inner);
+  const Values& left = inside_[expression.left];
+  const Values& right = inside_[expression.right];
+  const bool right_is_wide = product.columns > 1;
+  const double* terms = right_is_wide
+                            ? arranged(left, product.left, scratch_[0])
+                            : arranged(right, product.right, scratch_[0]);
+  const double* wide =
+      arranged(right_is_wide ? right : left, product.by_inner, scratch_[1]);
+  const int rows = right_is_wide ? product.rows : 1;
+  const int width = right_is_wide ? product.columns : product.rows;
   double* out = inside_[product.id].data();
-  const double* terms = left.data();
-  for (int row = 0; row < product.batches * product.rows; ++row) {
-    const std::size_t batch = row / product.rows;
-    const double* from = right.data() + batch * product.inner * product.columns;
-    for (int x = 0; x < product.inner; ++x, ++terms) {
-      if (*terms == kInfinity) continue;
-      lower(out, from + static_cast<std::size_t>(x) * product.columns, *terms,
-            product.columns);
+  for (int h = 0; h < product.batches; ++h) {
+    for (int row = 0; row < rows; ++row, out += width) {
+      for (int x = 0; x < product.inner; ++x, ++terms) {
+        if (*terms == kInfinity) continue;
+        lower(out, wide + static_cast<std::size_t>(x) * width, *terms, width);
+      }
     }
-    out += product.columns;
+    wide += static_cast<std::size_t>(product.inner) * width;
   }
 }
 
-void MinPlusPass::run_inside(
-    Weights weights, const std::vector<std::vector<std::uint64_t>>& alive) {
+void MinPlusPass::run_inside(Weights weights) {
   weights_ = weights;
   for (const int id : plan_.order()) {
     inside_[id].assign(plan_.volume(id), kInfinity);
@@ -121,19 +173,19 @@ void MinPlusPass::run_inside(
     } else {
       multiply(plan_.product(id));
     }
-    if (alive.empty()) continue;
-    for (std::size_t cell = 0; cell < inside_[id].size(); ++cell) {
-      if (alive[id][cell] == 0) inside_[id][cell] = kInfinity;
-    }
   }
 }
 
 void MinPlusPass::push_outside(const MinPlusPlan::Product& product) {
   const Expression& expression = plan_.pool()[product.id];
-  const auto left = gather(inside_[expression.left], product.left);
-  const auto right = gather(inside_[expression.right], product.right);
-  std::vector<double> to_left(left.size(), kInfinity);
-  std::vector<double> to_right(right.size(), kInfinity);
+  const Values& left_values = inside_[expression.left];
+  const Values& right_values = inside_[expression.right];
+  const double* left = arranged(left_values, product.left, scratch_[0]);
+  const double* right = arranged(right_values, product.right, scratch_[1]);
+  std::vector<double>& to_left = scratch_[2];
+  std::vector<double>& to_right = scratch_[3];
+  to_left.assign(left_values.size(), kInfinity);
+  to_right.assign(right_values.size(), kInfinity);
   const double* out = outside_[product.id].data();
   for (int row = 0; row < product.batches * product.rows; ++row) {
     const std::size_t left_at = static_cast<std::size_t>(row) * product.inner;
@@ -141,33 +193,22 @@ void MinPlusPass::push_outside(const MinPlusPlan::Product& product) {
                            product.columns * product.inner;
     for (int c = 0; c < product.columns; ++c, ++out) {
       if (*out != kInfinity) {
-        lower(&to_left[left_at], &right[right_at], *out, product.inner);
-        lower(&to_right[right_at], &left[left_at], *out, product.inner);
+        lower(&to_left[left_at], right + right_at, *out, product.inner);
+        lower(&to_right[right_at], left + left_at, *out, product.inner);
       }
       right_at += product.inner;
     }
   }
-  const auto scatter = [](const std::vector<double>& from,
-                          const std::vector<std::uint32_t>& index,
-                          std::vector<double>& into) {
-    for (std::size_t i = 0; i < from.size(); ++i) {
-      into[index[i]] = std::min(into[index[i]], from[i]);
-    }
-  };
-  scatter(to_left, product.left, outside_[expression.left]);
-  scatter(to_right, product.right, outside_[expression.right]);
+  scatter_least(to_left, product.left, outside_[expression.left]);
+  scatter_least(to_right, product.right, outside_[expression.right]);
 }
 
-void MinPlusPass::run_outside(double cutoff) {
+void MinPlusPass::run_outside() {
   for (const int id : plan_.order()) {
     outside_[id].assign(plan_.volume(id), kInfinity);
   }
   outside_[plan_.root()].front() = 0;
   for (auto id = plan_.order().rbegin(); id != plan_.order().rend(); ++id) {
-    for (std::size_t cell = 0; cell < outside_[*id].size(); ++cell) {
-      double& value = outside_[*id][cell];
-      if (!(value + inside_[*id][cell] < cutoff)) value = kInfinity;
-    }
     if (plan_.product(*id).id >= 0) push_outside(plan_.product(*id));
   }
 }
@@ -183,8 +224,8 @@ int MinPlusPass::best_inner(const MinPlusPlan::Product& product,
   int best = 0;
   double least = kInfinity;
   for (int x = 0; x < product.inner; ++x) {
-    const double value = left[product.left[row * product.inner + x]] +
-                         right[product.right[column * product.inner + x]];
+    const double value =
+        left[product.left_cell(row, x)] + right[product.right_cell(column, x)];
     if (value >= least) continue;
     least = value;
     best = x;
@@ -225,8 +266,8 @@ std::vector<std::uint32_t> MinPlusPass::trace(const Schedule& schedule) const {
     const std::size_t row = cell / product.columns;
     const std::size_t column =
         row / product.rows * product.columns + cell % product.columns;
-    open.emplace_back(term.left, product.left[row * product.inner + x]);
-    open.emplace_back(term.right, product.right[column * product.inner + x]);
+    open.emplace_back(term.left, product.left_cell(row, x));
+    open.emplace_back(term.right, product.right_cell(column, x));
   }
   return points;
 }

@@ -20,17 +20,9 @@
 #include "search/expression.h"
 #include "search/schedule.h"
 #include "search/table.h"
+#include "search/weights.h"
 
 namespace tensoropt {
-
-// The objective `memory * bytes + time * seconds`.
-struct Weights {
-  double memory = 0;
-  double time = 0;
-  double of(Point point) const {
-    return memory * point.memory + time * point.time;
-  }
-};
 
 // What all passes over the same expressions share.
 class MinPlusPlan {
@@ -40,8 +32,9 @@ class MinPlusPlan {
   MinPlusPlan(const ExpressionPool& pool, int root,
               const std::vector<Table>& tables);
 
-  // Where the cells of both operands are found, as matrices rows x columns of
-  // `batches` blocks: left[h][a][x] and right[h][c][x].
+  // A product as matrices: where the cells of the operands are, in the order
+  // of left[batch][row][inner] and right[batch][column][inner]. Empty indices:
+  // in this order already.
   struct Product {
     int id = -1;
     int batches = 1;
@@ -50,6 +43,19 @@ class MinPlusPlan {
     int inner = 1;
     std::vector<std::uint32_t> left;
     std::vector<std::uint32_t> right;
+    // right[batch][inner][column], or left[batch][inner][row] if there is only
+    // one column.
+    std::vector<std::uint32_t> by_inner;
+
+    // `row` and `column` count over all batches.
+    std::uint32_t left_cell(std::size_t row, int x) const {
+      const std::size_t at = row * inner + x;
+      return left.empty() ? static_cast<std::uint32_t>(at) : left[at];
+    }
+    std::uint32_t right_cell(std::size_t column, int x) const {
+      const std::size_t at = column * inner + x;
+      return right.empty() ? static_cast<std::uint32_t>(at) : right[at];
+    }
   };
 
   const ExpressionPool& pool() const { return pool_; }
@@ -60,6 +66,8 @@ class MinPlusPlan {
   const Product& product(int id) const { return products_[id]; }
 
  private:
+  void add_product(int id);
+
   const ExpressionPool& pool_;
   const std::vector<Table>& tables_;
   std::vector<int> order_;
@@ -73,14 +81,11 @@ class MinPlusPass {
 
   explicit MinPlusPass(const MinPlusPlan& plan);
 
-  // The least objective of every cell of every expression. Cells for which
-  // `alive` (by expression, by cell; may be empty) is 0 count as absent.
-  void run_inside(Weights weights,
-                  const std::vector<std::vector<std::uint64_t>>& alive = {});
+  // The least objective of every cell of every expression.
+  void run_inside(Weights weights);
   // The least objective of the rest of the problem, over all places where the
-  // expression stands. Cells whose best strategy costs `cutoff` or more are
-  // not looked into; their value is then infinite.
-  void run_outside(double cutoff);
+  // expression stands.
+  void run_outside();
 
   const Values& inside(int id) const { return inside_[id]; }
   const Values& outside(int id) const { return outside_[id]; }
@@ -101,6 +106,7 @@ class MinPlusPass {
   Weights weights_;
   std::vector<Values> inside_;
   std::vector<Values> outside_;
+  Values scratch_[4];
 };
 
 }  // namespace tensoropt

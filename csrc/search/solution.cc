@@ -4,6 +4,7 @@
 #include <bit>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "common/check.h"
@@ -20,6 +21,9 @@ constexpr int kMaxPasses = 32;
 // this many times more in the next one.
 constexpr std::int64_t kFirstCells = 10000;
 constexpr std::int64_t kMoreCells = 4;
+// How far from an optimum strategies are looked for at first, and at last.
+constexpr double kFirstSlack = 0.1;
+constexpr double kLeastSlack = 1e-7;
 
 class Stopwatch {
  public:
@@ -92,37 +96,53 @@ void Solution::solve_bounded(const MinPlusPlan& plan,
                       .num_threads = options.num_threads});
   stats_.passes = static_cast<int>(supported.weights.size());
   known_ = std::move(supported.strategies);
+  for (const int id : plan.order()) {
+    stats_.cells += static_cast<std::int64_t>(plan.volume(id));
+  }
+  stats_.bound_seconds = watch.seconds();
+  std::int64_t cells = kFirstCells;
+  while (!search_below_corners(plan, supported, options, epsilon, cells)) {
+    cells *= kMoreCells;
+  }
+}
+
+// Searches what may improve on the known strategies if that is at most `cells`
+// cells of tables. Else looks for more known strategies close to the optima,
+// where few cells need to be looked at and many strategies are found. Returns
+// whether the search was complete.
+bool Solution::search_below_corners(const MinPlusPlan& plan,
+                                    const SupportedFrontier& supported,
+                                    const SolveOptions& options, double epsilon,
+                                    std::int64_t cells) {
+  const Stopwatch watch;
   const std::vector<Point> corners =
       corners_between(known_costs(), epsilon, options.memory_limit);
   error_ = epsilon;
-  stats_.bound_seconds = watch.seconds();
-  if (corners.empty()) return;
-  Bounds bounds(plan, supported.weights, corners, options.num_threads);
-  stats_.bound_seconds = watch.seconds();
-  stats_.cells = bounds.num_cells();
-  if (!improve(bounds, options, epsilon)) return;
+  if (corners.empty()) return true;
+  double slack = std::numeric_limits<double>::infinity();
+  const auto limits = [&] {
+    return CornerLimits(supported.weights, supported.optima, corners, slack);
+  };
+  const auto lower_slack = [&](const auto& bounds, std::int64_t most) {
+    while (slack > kLeastSlack && bounds.estimate_alive(limits()) > most) {
+      slack = std::min(slack / 2, kFirstSlack);
+    }
+  };
+  const DenseBounds dense(plan, limits(), options.num_threads);
+  lower_slack(dense, kMoreCells * cells);
+  Bounds bounds(plan, dense, limits(), options.num_threads);
+  lower_slack(bounds, cells);
+  bounds.aim(limits());
   stats_.cells_alive = bounds.num_alive();
-  compute_tables(&bounds, options, (1 + options.epsilon) / (1 + epsilon) - 1);
+  stats_.bound_seconds += watch.seconds();
+  const bool complete = std::isinf(slack);
+  ++stats_.rounds;
+  compute_tables(&bounds, options,
+                 complete ? (1 + options.epsilon) / (1 + epsilon) - 1
+                          : std::max(options.epsilon, slack));
   add_found();
   error_ = combine(epsilon, errors_[root()]);
-}
-
-// Looks for more strategies close to the hull, where little has to be looked at
-// and much is found, until what the bounds leave is small enough to be searched
-// for good. Returns whether it still has to be.
-bool Solution::improve(Bounds& bounds, const SolveOptions& options,
-                       double epsilon) {
-  for (std::int64_t cells = kFirstCells;; cells *= kMoreCells) {
-    const std::vector<Point> corners =
-        corners_between(known_costs(), epsilon, options.memory_limit);
-    if (corners.empty()) return false;
-    bounds.aim(corners);
-    if (bounds.num_alive() <= cells) return bounds.num_alive() > 0;
-    double slack = 0.1;
-    for (; bounds.num_alive() > cells; slack /= 2) bounds.aim(corners, slack);
-    compute_tables(&bounds, options, std::max(options.epsilon, slack));
-    add_found();
-  }
+  return complete;
 }
 
 void Solution::compute_tables(const Bounds* bounds, const SolveOptions& options,
@@ -136,7 +156,8 @@ void Solution::compute_tables(const Bounds* bounds, const SolveOptions& options,
                       {delta[id], options.memory_limit, options.num_threads});
       continue;
     }
-    const TableBounds& table = bounds ? bounds->table(id) : no_bounds;
+    const TableBounds& table =
+        bounds != nullptr ? bounds->table(id) : no_bounds;
     tables_[id] = filter(base_[id], [&](std::uint32_t cell, Point point) {
       const int rank = table.rank(cell);
       return rank >= 0 && table.may_improve(rank, point);

@@ -30,8 +30,9 @@ struct SolveStats {
   double bound_seconds = 0;
   double product_seconds = 0;
   int passes = 0;  // min-plus passes that found supported strategies
+  int rounds = 0;  // searches below corners
   std::int64_t cells = 0;
-  std::int64_t cells_alive = 0;
+  std::int64_t cells_alive = 0;  // in the last round
   int products = 0;
   ProductStats product;
 };
@@ -61,7 +62,10 @@ class Solution {
  private:
   void load_tables();
   void solve_bounded(const MinPlusPlan& plan, const SolveOptions& options);
-  bool improve(Bounds& bounds, const SolveOptions& options, double epsilon);
+  bool search_below_corners(const MinPlusPlan& plan,
+                            const SupportedFrontier& supported,
+                            const SolveOptions& options, double epsilon,
+                            std::int64_t cells);
   void compute_tables(const Bounds* bounds, const SolveOptions& options,
                       double epsilon);
   void compute_product(int id, const Bounds* bounds,

@@ -25,33 +25,31 @@ void for_each_pair(Entries left, Entries right, Body&& body) {
 
 }  // namespace
 
-SparseSweep::SparseSweep(const MinPlusPlan& plan,
-                         const std::vector<Weights>& weights, int num_threads,
-                         std::vector<TableBounds>& tables)
+SparseSweep::SparseSweep(const MinPlusPlan& plan, const CornerLimits& limits,
+                         int num_threads, std::vector<TableBounds>& tables)
     : plan_(plan),
-      weights_(weights),
+      limits_(limits),
       num_threads_(num_threads),
       tables_(tables),
       operands_(plan.pool().size()) {}
 
-SparseSweep::Rows SparseSweep::make_rows(
-    const TableBounds& table, const std::vector<std::uint32_t>& places,
-    int row_length) {
+template <typename CellAt>
+SparseSweep::Rows SparseSweep::make_rows(const TableBounds& table, int num_rows,
+                                         int row_length, CellAt&& cell_at) {
   Rows rows;
-  for (std::size_t i = 0; i < places.size(); ++i) {
-    const auto column = static_cast<std::int32_t>(i % row_length);
-    if (column == 0) {
-      rows.first.push_back(static_cast<std::uint32_t>(rows.entries.size()));
+  for (int row = 0; row < num_rows; ++row) {
+    rows.first.push_back(static_cast<std::uint32_t>(rows.entries.size()));
+    for (int x = 0; x < row_length; ++x) {
+      const std::int32_t rank = table.ranks_[cell_at(row, x)];
+      if (rank >= 0) rows.entries.push_back({x, rank});
     }
-    const std::int32_t rank = table.ranks_[places[i]];
-    if (rank >= 0) rows.entries.push_back({column, rank});
   }
   rows.first.push_back(static_cast<std::uint32_t>(rows.entries.size()));
   return rows;
 }
 
 void SparseSweep::lower(float* into, const float* a, const float* b) const {
-  for (std::size_t w = 0; w < weights_.size(); ++w) {
+  for (std::size_t w = 0; w < limits_.num_weights(); ++w) {
     const float sum = a[w] + b[w];
     into[w] = sum < into[w] ? sum : into[w];
   }
@@ -66,8 +64,9 @@ void SparseSweep::load(int id) {
     float* into = values(bounds.inside_, rank);
     for (std::uint32_t p = table.first[i]; p < table.first[i + 1]; ++p) {
       const Point point{table.points.memory[p], table.points.time[p]};
-      for (std::size_t w = 0; w < weights_.size(); ++w) {
-        into[w] = std::min(into[w], static_cast<float>(weights_[w].of(point)));
+      for (std::size_t w = 0; w < limits_.num_weights(); ++w) {
+        into[w] =
+            std::min(into[w], static_cast<float>(limits_.weights(w).of(point)));
       }
     }
   }
@@ -79,8 +78,12 @@ void SparseSweep::multiply(int id) {
   const TableBounds& left = tables_[expression.left];
   const TableBounds& right = tables_[expression.right];
   Operands& operands = operands_[id];
-  operands.left = make_rows(left, product.left, product.inner);
-  operands.right = make_rows(right, product.right, product.inner);
+  operands.left =
+      make_rows(left, product.batches * product.rows, product.inner,
+                [&](int row, int x) { return product.left_cell(row, x); });
+  operands.right =
+      make_rows(right, product.batches * product.columns, product.inner,
+                [&](int row, int x) { return product.right_cell(row, x); });
   TableBounds& out = tables_[id];
   parallel_for(product.batches * product.rows, num_threads_, [&](int row) {
     const auto l_row = operands.left.row(row);
@@ -146,7 +149,8 @@ void SparseSweep::push_right(int id) {
 void SparseSweep::run() {
   for (const int id : plan_.order()) {
     TableBounds& table = tables_[id];
-    table.inside_.assign(table.cells_.size() * weights_.size(), kInfinity);
+    table.inside_.assign(table.cells_.size() * limits_.num_weights(),
+                         kInfinity);
     table.outside_.assign(table.inside_.size(), kInfinity);
     if (plan_.product(id).id < 0) {
       load(id);

@@ -13,7 +13,7 @@ namespace tensoropt {
 // in the table and the least cost of the rest (see MinPlusPass).
 class SparseSweep {
  public:
-  SparseSweep(const MinPlusPlan& plan, const std::vector<Weights>& weights,
+  SparseSweep(const MinPlusPlan& plan, const CornerLimits& limits,
               int num_threads, std::vector<TableBounds>& tables);
 
   void run();
@@ -37,21 +37,21 @@ class SparseSweep {
     Rows right;
   };
 
-  static Rows make_rows(const TableBounds& table,
-                        const std::vector<std::uint32_t>& places,
-                        int row_length);
+  template <typename CellAt>
+  static Rows make_rows(const TableBounds& table, int num_rows, int row_length,
+                        CellAt&& cell_at);
   void load(int id);
   void multiply(int id);
   void push_left(int id);
   void push_right(int id);
   float* values(std::vector<float>& of, int rank) const {
-    return &of[static_cast<std::size_t>(rank) * weights_.size()];
+    return &of[static_cast<std::size_t>(rank) * limits_.num_weights()];
   }
   // into = min(into, a + b), for all weightings
   void lower(float* into, const float* a, const float* b) const;
 
   const MinPlusPlan& plan_;
-  const std::vector<Weights>& weights_;
+  const CornerLimits& limits_;
   const int num_threads_;
   std::vector<TableBounds>& tables_;
   std::vector<Operands> operands_;  // by expression

@@ -78,6 +78,7 @@ class Search {
                  });
     for (std::size_t i = 0; i < questions.size(); ++i) {
       result_.weights.push_back(questions[i]);
+      result_.optima.push_back(questions[i].of(answers[i].cost));
       if (found[i] != 0) result_.strategies.push_back(std::move(answers[i]));
     }
     result_.strategies = pareto(std::move(result_.strategies));

@@ -37,6 +37,7 @@ struct SupportedFrontier {
   // the least time of all strategies.
   std::vector<KnownStrategy> strategies;
   std::vector<Weights> weights;  // under which was asked
+  std::vector<double> optima;    // the least cost under each of them
 };
 
 // Returns no strategy if there is none.

@@ -25,6 +25,8 @@ from tensoropt_torch.frontend.passes import normalise, target_name
 
 SourceKind = Literal["parameter", "constant", "input", "literal"]
 
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
 _PREFIX = "model."
 
 
@@ -79,10 +81,16 @@ class _WithLoss(nn.Module):
         self.num_inputs = num_inputs
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if self.loss_fn is None:
-            return self.model(*args, **kwargs)
+        before = dict(self.model.named_buffers())
         output = self.model(*args[: self.num_inputs], **kwargs)
-        return self.loss_fn(output, *args[self.num_inputs :])
+        for name, buffer in self.model.named_buffers():
+            if buffer is not before[name]:
+                raise TensorOptError(
+                    f"the forward pass of {type(self.model).__name__} assigns a new tensor to "
+                    f"buffer '{name}', which a captured graph cannot express; keep such state "
+                    "outside of the module, or make it constant"
+                )
+        return output if self.loss_fn is None else self.loss_fn(output, *args[self.num_inputs :])
 
 
 def capture(
@@ -107,8 +115,7 @@ def capture(
         TensorOptError: the module cannot be captured; says why and where.
     """
     wrapper = _WithLoss(model, loss_fn, len(args))
-    inputs = _distinct((*args, *targets))
-    named = dict(zip(kwargs or {}, _distinct(tuple((kwargs or {}).values())), strict=True))
+    inputs, named = _distinct(((*args, *targets), dict(kwargs or {})))
     exported = _export(wrapper, inputs, named)
     module = exported.graph_module
     sources = _sources(exported)
@@ -135,16 +142,18 @@ def capture(
     )
 
 
-def _distinct(values: tuple[Any, ...]) -> tuple[Any, ...]:
+def _distinct(arguments: Arguments) -> Arguments:
     """Export merges arguments that are one tensor object; make them different."""
     seen: set[int] = set()
-    result = []
-    for value in values:
+
+    def copy_if_seen(value: Any) -> Any:
         if isinstance(value, torch.Tensor) and id(value) in seen:
-            value = value.clone()
+            return value.clone()
         seen.add(id(value))
-        result.append(value)
-    return tuple(result)
+        return value
+
+    result: Arguments = pytree.tree_map(copy_if_seen, arguments)
+    return result
 
 
 def _export(
@@ -152,6 +161,8 @@ def _export(
 ) -> torch.export.ExportedProgram:
     try:
         return torch.export.export(wrapper, args, kwargs, strict=False)
+    except TensorOptError:
+        raise
     except Exception as error:
         reason = str(error).strip().splitlines()
         raise TensorOptError(
@@ -212,9 +223,11 @@ def _fingerprint(graph: fx.Graph) -> str:
     for node in graph.nodes:
         value = node.meta.get("val")
         metas = [
-            (tuple(v.shape), str(v.dtype))
+            (tuple(v.shape), str(v.dtype), v.requires_grad)
             for v in pytree.tree_leaves(value)
             if isinstance(v, torch.Tensor)
         ]
-        digest.update(f"{node.name}|{node.op}|{node.target}|{node.args}|{metas}\n".encode())
+        digest.update(
+            f"{node.name}|{node.op}|{node.target}|{node.args}|{node.kwargs}|{metas}\n".encode()
+        )
     return digest.hexdigest()[:16]

@@ -115,10 +115,10 @@ def _lower_getitem(lowering: Lowering, node: fx.Node) -> None:
 def _lower_call(lowering: Lowering, node: fx.Node, target: OpOverload) -> None:
     value = node.meta["val"]
     outputs = list(value) if isinstance(value, (tuple, list)) else [value]
-    if not all(isinstance(output, torch.Tensor) for output in outputs):
+    if not all(_has_fixed_shape(output) for output in outputs):
         raise TensorOptError(
-            f"operator '{operator_name(node)}' ({target}) returns something that is not a tensor; "
-            "sizes that depend on data are not supported"
+            f"operator '{operator_name(node)}' ({target}) returns something that is not a tensor "
+            "of fixed size; sizes that depend on data are not supported: pad to a fixed size"
         )
     arguments = [(name, _argument(lowering, item)) for name, item in named_arguments(node)]
     lowering.nodes[node] = lowering.graph.num_nodes()
@@ -129,6 +129,10 @@ def _lower_call(lowering: Lowering, node: fx.Node, target: OpOverload) -> None:
         [_meta_of(output) for output in outputs],
         "detach" not in str(target),
     )
+
+
+def _has_fixed_shape(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and all(isinstance(size, int) for size in value.shape)
 
 
 def _argument(lowering: Lowering, value: Any) -> Any:

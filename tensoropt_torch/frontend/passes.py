@@ -6,6 +6,7 @@ describes computes the same numbers before and after.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -65,21 +66,24 @@ def functionalise_in_place(graph: fx.Graph) -> None:
     """Replace direct in-place calls (``relu_``) by functional ones.
 
     Capture rebinds the mutated tensor to the result of the call, so edges stay
-    right. Calls whose result nobody reads change a buffer or another tensor
-    through a view; these are refused.
+    right. Calls that change an input, a parameter or a buffer, or memory that
+    is read later under another name, are refused.
     """
-    for node in graph.nodes:
-        functional = _functional_twin(node)
-        if functional is None:
+    for node in list(graph.nodes):
+        twin = _functional_twin(node)
+        if twin is None:
             continue
-        base = node.args[0]
-        if not node.users or (isinstance(base, fx.Node) and base.op == "placeholder"):
+        if not node.users or _is_read_elsewhere(graph, node):
             raise TensorOptError(
-                f"operator '{node.name}' ({node.target}) changes "
-                f"'{base}' in place, which a captured graph cannot express; "
-                f"write it without the in-place call{_source_line(node)}"
+                f"operator '{node.name}' ({node.target}) changes '{node.args[0]}' in place, and "
+                "the change is seen under another name; write it without the in-place call"
+                f"{_source_line(node)}"
             )
-        node.target = functional
+        if target_name(node) == "aten.copy_.default":
+            _replace_copy(graph, node)
+        else:
+            node.target = twin
+            _keep_dtype(graph, node)
 
 
 def _functional_twin(node: fx.Node) -> OpOverload | None:
@@ -92,6 +96,61 @@ def _functional_twin(node: fx.Node) -> OpOverload | None:
     twin = getattr(packet, node.target._overloadname)
     assert isinstance(twin, OpOverload)
     return twin
+
+
+def _is_read_elsewhere(graph: fx.Graph, node: fx.Node) -> bool:
+    """Whether the memory that ``node`` changes belongs to an input, or is read
+    after it through another node."""
+    base = _owner(node.args[0])
+    if base.op == "placeholder":
+        return True
+    nodes = list(graph.nodes)
+    later = nodes[nodes.index(node) + 1 :]
+    return any(
+        _owner(used) is base
+        for user in later
+        for used in user.all_input_nodes
+        if used is not node and _owner(used, stop=node) is not node
+    )
+
+
+def _owner(node: Any, stop: fx.Node | None = None) -> fx.Node:
+    """The node that made the memory of a view; ``stop`` ends the walk."""
+    assert isinstance(node, fx.Node)
+    owner: fx.Node = node
+    while owner is not stop and isinstance(owner.target, OpOverload):
+        returns = owner.target._schema.returns
+        view = bool(returns) and returns[0].alias_info is not None
+        if not view or not isinstance(owner.args[0], fx.Node):
+            break
+        owner = owner.args[0]
+    return owner
+
+
+def _keep_dtype(graph: fx.Graph, node: fx.Node) -> None:
+    """An in-place call keeps the dtype of its tensor, the functional one promotes."""
+    value = node.meta["val"]
+    dtypes = [used.meta["val"].dtype for used in node.all_input_nodes]
+    promoted = functools.reduce(torch.promote_types, dtypes)
+    if promoted == value.dtype:
+        return
+    with graph.inserting_after(node):
+        cast = graph.call_function(torch.ops.aten.to.dtype, (node, value.dtype))
+    cast.meta = dict(node.meta)
+    node.meta = {**node.meta, "val": value.to(promoted)}
+    node.replace_all_uses_with(cast, delete_user_cb=lambda user: user is not cast)
+
+
+def _replace_copy(graph: fx.Graph, node: fx.Node) -> None:
+    """``copy_`` overwrites everything: the result is the source, fitted."""
+    source, value = node.args[1], node.meta["val"]
+    assert isinstance(source, fx.Node)
+    with graph.inserting_before(node):
+        new = _expanded(graph, source, value)
+        cast = graph.call_function(torch.ops.aten.to.dtype, (new, value.dtype), {"copy": True})
+    cast.meta = dict(node.meta)
+    node.replace_all_uses_with(cast)
+    graph.erase_node(node)
 
 
 def remove_identities(graph: fx.Graph) -> None:

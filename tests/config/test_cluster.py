@@ -137,9 +137,7 @@ def test_some_dtype_is_needed(data: dict[str, Any]) -> None:
         ("levels", "latency_s", False),
     ],
 )
-def test_wrong_value_is_named(
-    data: dict[str, Any], table: str, key: str, value: object
-) -> None:
+def test_wrong_value_is_named(data: dict[str, Any], table: str, key: str, value: object) -> None:
     changed = copy.deepcopy(data)
     target = changed["levels"][0] if table == "levels" else changed[table]
     target[key] = value
@@ -188,9 +186,7 @@ def test_impossible_count_names_the_possible_ones(num_devices: int) -> None:
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(1, 200))
-def test_axes_multiply_to_the_count_and_go_inwards(
-    counts: list[int], num_devices: int
-) -> None:
+def test_axes_multiply_to_the_count_and_go_inwards(counts: list[int], num_devices: int) -> None:
     cluster = of_counts(*counts)
     try:
         axes = mesh_axes(cluster, num_devices)

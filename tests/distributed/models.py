@@ -13,10 +13,10 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 
-from gpt import GPT, GPTConfig  # noqa: E402
-from text import load_text  # noqa: E402
+from gpt import GPT, GPTConfig
+from text import load_text
 
-from benchmarks.models.llama import Llama, LlamaConfig  # noqa: E402
+from benchmarks.models.llama import Llama, LlamaConfig
 
 
 @dataclass
@@ -47,9 +47,7 @@ def gpt(tie: bool = False) -> Case:
 
 
 def llama() -> Case:
-    config = LlamaConfig(
-        vocab_size=64, n_layer=2, n_head=8, n_kv_head=4, n_embd=32, n_hidden=48
-    )
+    config = LlamaConfig(vocab_size=64, n_layer=2, n_head=8, n_kv_head=4, n_embd=32, n_hidden=48)
     tokens = torch.randint(0, 64, (2, 4, 8), generator=torch.Generator().manual_seed(1))
     return Case(Llama(config), (tokens[0], tokens[1]))
 

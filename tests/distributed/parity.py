@@ -99,8 +99,12 @@ def labels(plan: Plan, case_name: str) -> str:
     assert plan.captured is not None
     rows = make_planner(plan.captured, plan.settings).describe_nodes()
     chosen = zip(rows, plan.config, strict=True)
-    return case_name + ": " + "; ".join(
-        f"{row['name']}={row['configs'][c]}" for row, c in chosen if len(row["configs"]) > 1
+    return (
+        case_name
+        + ": "
+        + "; ".join(
+            f"{row['name']}={row['configs'][c]}" for row, c in chosen if len(row["configs"]) > 1
+        )
     )
 
 

@@ -37,9 +37,7 @@ def plan_with(mode: str, task: PlanningTask) -> tuple[Plan, int]:
     for seed in range(500):
         strategy = planner.random_strategy(seed)
         edges = planner.describe_edges(strategy)
-        gathered = [
-            e for e in edges if e["reuse"] == mode and "S" in e["from"] and e["to"] == "R"
-        ]
+        gathered = [e for e in edges if e["reuse"] == mode and "S" in e["from"] and e["to"] == "R"]
         others = [e for e in edges if e["reuse"] == "before" and mode != "before"]
         if gathered and not others:
             return Plan.of(settings, task.captured, strategy), len(gathered)
@@ -57,9 +55,7 @@ def count_gathers(mode: str) -> tuple[int, int, int, float]:
     program = _C.RankProgram(
         make_planner(captured, plan.settings), plan.strategy(), dist.get_rank()
     )
-    backward_programs = sum(
-        bool(program.reshard(edge)[2]) for edge in range(len(plan.edge_tag))
-    )
+    backward_programs = sum(bool(program.reshard(edge)[2]) for edge in range(len(plan.edge_tag)))
     loss = module(x, y)
     ops.reset_collective_counts()
     loss.backward()

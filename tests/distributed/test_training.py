@@ -120,9 +120,7 @@ def test_dropout_differs_between_shards_and_steps_and_agrees_on_replicas() -> No
 def count_idle(_: None) -> int:
     """An identity strategy on one process runs no reshard at all."""
     case = make("mlp", torch.float32)
-    frontier = tensoropt_torch.find_frontier(
-        case.model, case.args, num_devices=1, **case.keywords
-    )
+    frontier = tensoropt_torch.find_frontier(case.model, case.args, num_devices=1, **case.keywords)
     module = tensoropt_torch.parallelize(case.model, frontier.fastest.plan)
     ops.reset_collective_counts()
     module(*case.args, *case.targets).backward()

@@ -182,18 +182,13 @@ def product_of_dict(self: Layer, both: dict[str, torch.Tensor]) -> torch.Tensor:
     return product(self, both["x"], both["y"])
 
 
-MERGED = pytest.mark.xfail(
-    strict=True, reason="only tensors that are themselves positional are told apart"
-)
-
-
 @pytest.mark.parametrize(
     ("body", "arrange"),
     [
         (product, lambda x, y: ((x, y), {})),
-        pytest.param(product, lambda x, y: ((x,), {"y": y}), marks=MERGED),
+        (product, lambda x, y: ((x,), {"y": y})),
         (product, lambda x, y: ((), {"x": x, "y": y})),
-        pytest.param(product_of_dict, lambda x, y: (({"x": x, "y": y},), {}), marks=MERGED),
+        (product_of_dict, lambda x, y: (({"x": x, "y": y},), {})),
     ],
     ids=["positional", "positional and keyword", "keyword", "nested"],
 )
@@ -273,13 +268,7 @@ def nonzero(self: Layer, x: torch.Tensor) -> torch.Tensor:
     ("body", "operator"),
     [
         (to_number, "aten.item.default"),
-        pytest.param(
-            nonzero,
-            "aten.nonzero.default",
-            marks=pytest.mark.xfail(
-                strict=True, reason="lowering meets the size before it checks it"
-            ),
-        ),
+        (nonzero, "aten.nonzero.default"),
     ],
 )
 def test_sizes_that_depend_on_data_are_refused(body: Callable[..., Any], operator: str) -> None:
@@ -319,12 +308,7 @@ def rebind_buffer(self: Layer, x: torch.Tensor) -> torch.Tensor:
     "body",
     [
         change_buffer,
-        pytest.param(
-            rebind_buffer,
-            marks=pytest.mark.xfail(
-                strict=True, reason="torch.export loses it below the root module"
-            ),
-        ),
+        rebind_buffer,
     ],
 )
 def test_change_of_a_buffer_is_refused(body: Callable[..., Any]) -> None:
@@ -388,12 +372,10 @@ def test_other_operators_shapes_and_literals_have_other_fingerprints() -> None:
     assert len(found) == 7
 
 
-@pytest.mark.xfail(strict=True, reason="keyword arguments of calls are not hashed")
 def test_other_keyword_arguments_have_other_fingerprints() -> None:
     assert fingerprint(approximate, batch()) != fingerprint(precise, batch())
 
 
-@pytest.mark.xfail(strict=True, reason="requires_grad is not hashed")
 def test_frozen_parameters_have_another_fingerprint() -> None:
     """Their strategies differ: no gradients, no optimizer state."""
     frozen = Layer(scaled)

@@ -20,11 +20,6 @@ from tests.frontend.training import (
 )
 
 Body = Callable[..., Any]
-ALIASING = pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="in-place calls on a tensor whose memory others read are not noticed",
-)
 
 
 def exported(model: nn.Module, *args: Any) -> fx.GraphModule:
@@ -172,7 +167,6 @@ def copied(self: Layer, x: torch.Tensor) -> torch.Tensor:
     return (other * x).sum()
 
 
-@pytest.mark.xfail(strict=True, raises=RuntimeError, reason="aten.copy has no derivative")
 def test_copy_into_a_tensor_keeps_the_gradient() -> None:
     normalised(copied, *passes.PASSES)
 
@@ -237,7 +231,6 @@ def base_read_after(self: Layer, x: torch.Tensor) -> torch.Tensor:
     return view.sum() + hidden.sum()
 
 
-@ALIASING
 @pytest.mark.parametrize("body", [view_read_after, base_read_after])
 def test_in_place_change_seen_through_an_alias_is_kept_or_refused(body: Body) -> None:
     """The functional call leaves the alias as it was."""
@@ -253,7 +246,6 @@ def add_wider(self: Layer, x: torch.Tensor) -> torch.Tensor:
     return hidden.sum()
 
 
-@pytest.mark.xfail(strict=True, reason="the functional call promotes, += does not")
 def test_in_place_call_keeps_the_dtype() -> None:
     normalised(add_wider, *passes.PASSES)
 

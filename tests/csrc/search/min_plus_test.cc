@@ -1,0 +1,206 @@
+// Min-plus passes and bounds against all strategies.
+
+#include "search/min_plus.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "search/bounds.h"
+#include "search/checks.h"
+#include "search/random_problem.h"
+#include "search/supported.h"
+
+namespace tensoropt::testing {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// A problem with everything that is needed to run passes over it.
+struct Planned {
+  explicit Planned(Problem p)
+      : problem(std::move(p)),
+        domains(problem, {}),
+        pool(domains),
+        schedule(make_schedule(problem, {}, pool)),
+        tables(pool.size()) {
+    for (int id = 0; id < pool.size(); ++id) {
+      if (pool[id].kind != Expression::Kind::kProduct) {
+        tables[id] = load_table(pool[id], domains);
+      }
+    }
+  }
+  int root() const { return schedule.terms[schedule.root].expression; }
+
+  const Problem problem;
+  const Domains domains;
+  ExpressionPool pool;
+  const Schedule schedule;
+  std::vector<Table> tables;
+};
+
+double least(const std::vector<Cost>& costs, Weights weights) {
+  double best = kInfinity;
+  for (const Cost& cost : costs) {
+    best = std::min(best, weights.of({cost.memory, cost.time}));
+  }
+  return best;
+}
+
+// Runs check(planned, dice) on problems that have a strategy.
+template <typename Check>
+void for_planned(std::uint64_t first_seed, int count, Check&& check) {
+  for (std::uint64_t seed = first_seed; seed < first_seed + count; ++seed) {
+    Dice dice(seed);
+    for (const Shape& shape : all_shapes(dice)) {
+      SCOPED_TRACE(shape.name + ", seed " + std::to_string(seed));
+      const Planned planned(
+          random_problem(dice, {}, shape.num_nodes, shape.pairs));
+      check(planned, dice);
+      if (::testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+TEST(MinPlus, OptimumEqualsBruteForceAndItsTraceCostsThat) {
+  for_planned(1, 20, [](const Planned& planned, Dice& dice) {
+    const Weights weights{1.0 * dice.roll(0, 5), 1.0 * dice.roll(1, 5)};
+    const MinPlusPlan plan(planned.pool, planned.root(), planned.tables);
+    MinPlusPass pass(plan);
+    pass.run_inside(weights);
+    EXPECT_EQ(pass.optimum(), least(brute_force(planned.problem), weights));
+    const auto points = pass.trace(planned.schedule);
+    double traced = 0;
+    for (std::size_t t = 0; t < points.size(); ++t) {
+      const Term& term = planned.schedule.terms[t];
+      if (term.slot < 0) continue;
+      const Frontier& frontier = planned.tables[term.expression].points;
+      traced +=
+          weights.of({frontier.memory[points[t]], frontier.time[points[t]]});
+    }
+    EXPECT_EQ(traced, pass.optimum());
+  });
+}
+
+// For every node table: the best strategy through each of its configs.
+TEST(MinPlus, InsidePlusOutsideIsTheBestStrategyThroughACell) {
+  for_planned(100, 20, [](const Planned& planned, Dice& dice) {
+    const Weights weights{1.0 * dice.roll(1, 5), 1.0 * dice.roll(1, 5)};
+    const MinPlusPlan plan(planned.pool, planned.root(), planned.tables);
+    MinPlusPass pass(plan);
+    pass.run_inside(weights);
+    pass.run_outside();
+    std::vector<std::vector<double>> best;
+    for (int n = 0; n < planned.domains.num_nodes(); ++n) {
+      best.emplace_back(planned.problem.nodes[n]->num_configs(), kInfinity);
+    }
+    for_all_configs(planned.problem, [&](const std::vector<int>& config) {
+      const double cost =
+          least(costs_of_configs(planned.problem, config), weights);
+      for (std::size_t n = 0; n < config.size(); ++n) {
+        best[n][config[n]] = std::min(best[n][config[n]], cost);
+      }
+    });
+    for (const Term& term : planned.schedule.terms) {
+      const Expression& expression = planned.pool[term.expression];
+      if (expression.kind != Expression::Kind::kNode) continue;
+      const auto& configs = planned.domains.configs_of(expression.domains[0]);
+      for (std::size_t i = 0; i < configs.size(); ++i) {
+        EXPECT_EQ(
+            pass.inside(term.expression)[i] + pass.outside(term.expression)[i],
+            best[term.slot][configs[i]]);
+      }
+    }
+  });
+}
+
+TEST(Supported, StrategiesAreOnTheFrontierAndSpanIt) {
+  for_planned(200, 20, [](const Planned& planned, Dice&) {
+    const MinPlusPlan plan(planned.pool, planned.root(), planned.tables);
+    const SupportedFrontier found = find_supported(
+        plan, planned.schedule, {.memory_limit = kInfinity, .num_threads = 1});
+    const std::vector<Cost> all = brute_force(planned.problem);
+    EXPECT_EQ(found.strategies.front().cost.memory, all.front().memory);
+    EXPECT_EQ(found.strategies.back().cost.time, all.back().time);
+    // On the hull: no strategy is below any line between neighbours.
+    for (std::size_t i = 0; i + 1 < found.strategies.size(); ++i) {
+      const Point a = found.strategies[i].cost;
+      const Point b = found.strategies[i + 1].cost;
+      const Weights line{a.time - b.time, b.memory - a.memory};
+      EXPECT_EQ(least(all, line), line.of(a));
+    }
+  });
+}
+
+// What the bounds rule out is not needed by any strategy below a corner.
+TEST(Bounds, KeepEveryConfigOfEveryStrategyBelowACorner) {
+  for_planned(300, 20, [](const Planned& planned, Dice& dice) {
+    const MinPlusPlan plan(planned.pool, planned.root(), planned.tables);
+    const SupportedFrontier found = find_supported(
+        plan, planned.schedule, {.memory_limit = kInfinity, .num_threads = 1});
+    std::vector<Point> known;
+    for (const auto& s : found.strategies) known.push_back(s.cost);
+    const auto corners =
+        corners_between(known, dice.roll(0, 1) * 0.05, kInfinity);
+    if (corners.empty()) return;
+    const CornerLimits limits(found.weights, found.optima, corners, kInfinity);
+    const DenseBounds dense(plan, limits, 1);
+    Bounds bounds(plan, dense, limits, 1);
+    bounds.aim(limits);
+    std::map<int, int> table_of;
+    for (const Term& term : planned.schedule.terms) {
+      const auto& expression = planned.pool[term.expression];
+      if (expression.kind == Expression::Kind::kNode) {
+        table_of[term.slot] = term.expression;
+      }
+    }
+    for_all_configs(planned.problem, [&](const std::vector<int>& config) {
+      bool wanted = false;
+      for (const Cost& cost : costs_of_configs(planned.problem, config)) {
+        for (const Point& corner : corners) {
+          wanted = wanted ||
+                   (cost.memory < corner.memory && cost.time < corner.time);
+        }
+      }
+      for (std::size_t n = 0; wanted && n < config.size(); ++n) {
+        const auto& configs = planned.domains.configs_of(planned.domains.id(n));
+        const auto at = std::find(configs.begin(), configs.end(), config[n]);
+        EXPECT_GE(bounds.table(table_of[n]).rank(at - configs.begin()), 0);
+      }
+    });
+  });
+}
+
+TEST(Corners, LieBetweenNeighbours) {
+  const std::vector<Point> known{{10, 100}, {20, 50}, {40, 20}};
+  EXPECT_EQ(corners_between(known, 0, kInfinity),
+            (std::vector<Point>{{20, 100}, {40, 50}}));
+  // 20 / 2 is not more than 10: the first stands for all up to the second.
+  EXPECT_EQ(corners_between(known, 1, kInfinity), std::vector<Point>{});
+  const auto limited = corners_between(known, 0, 30);
+  ASSERT_EQ(limited.size(), 2u);
+  EXPECT_GT(limited[1].memory, 30);
+  EXPECT_LT(limited[1].memory, 30.001);
+  EXPECT_EQ(limited[1].time, 50);
+  EXPECT_TRUE(corners_between(known, 0, 5).empty());
+}
+
+TEST(Corners, AreJoinedWhenThereAreTooMany) {
+  std::vector<Point> known;
+  for (int i = 0; i <= 300; ++i) known.push_back({100.0 + i, 500.0 - i});
+  const auto corners = corners_between(known, 0, kInfinity);
+  EXPECT_LE(corners.size(), static_cast<std::size_t>(kMaxCorners));
+  for (int i = 0; i < 300; ++i) {
+    bool below = false;
+    for (const Point& c : corners) {
+      below = below || (101.0 + i <= c.memory && 500.0 - i <= c.time);
+    }
+    EXPECT_TRUE(below) << i;
+  }
+}
+
+}  // namespace
+}  // namespace tensoropt::testing

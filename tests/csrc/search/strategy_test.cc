@@ -1,0 +1,108 @@
+#include "search/strategy.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+#include "common/check.h"
+#include "search/checks.h"
+#include "search/random_problem.h"
+
+namespace tensoropt::testing {
+namespace {
+
+std::shared_ptr<const NodeTable> free_node(int configs) {
+  return std::make_shared<NodeTable>(
+      std::vector<std::vector<Choice>>(configs, {Choice{1, 1, 0}}));
+}
+
+TEST(RandomStrategy, IsFeasibleAndAddsUpOnSparseTables) {
+  const RandomTables sparse{.max_configs = 5, .density = 35};
+  int feasible = 0;
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    Dice dice(seed);
+    for (const Shape& shape : all_shapes(dice)) {
+      SCOPED_TRACE(shape.name + ", seed " + std::to_string(seed));
+      const Problem problem =
+          random_problem(dice, sparse, shape.num_nodes, shape.pairs);
+      if (brute_force(problem).empty()) {
+        EXPECT_THROW(random_strategy(problem, seed), UserError);
+        continue;
+      }
+      ++feasible;
+      const Strategy strategy = random_strategy(problem, seed);
+      EXPECT_EQ(recompute(problem, strategy),
+                (Cost{strategy.memory, strategy.time}));
+    }
+  }
+  EXPECT_GT(feasible, 100);
+}
+
+// A chain in which every node must copy the config of the one before.
+TEST(RandomStrategy, FollowsSparseEdgesThroughLongChains) {
+  const int length = 200;
+  EdgeTable::Builder builder(7, 7);
+  for (int c = 0; c < 7; ++c) builder.add(c, c, {});
+  const auto follow = std::move(builder).build();
+  Problem problem;
+  for (int n = 0; n < length; ++n) {
+    problem.nodes.push_back(free_node(7));
+    if (n > 0) problem.edges.push_back({n - 1, n, follow});
+  }
+  std::set<int> seen;
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    const Strategy strategy = random_strategy(problem, seed);
+    for (const int config : strategy.config) {
+      EXPECT_EQ(config, strategy.config.front()) << "seed " << seed;
+    }
+    seen.insert(strategy.config.front());
+  }
+  EXPECT_EQ(seen.size(), 7u);
+}
+
+TEST(RandomStrategy, TheSeedDecides) {
+  Dice dice(1);
+  const Problem problem = random_problem(dice, {.max_configs = 6}, 7, chain(7));
+  EXPECT_EQ(random_strategy(problem, 5).config,
+            random_strategy(problem, 5).config);
+  std::set<std::vector<int>> seen;
+  for (std::uint64_t seed = 1; seed <= 50; ++seed) {
+    seen.insert(random_strategy(problem, seed).config);
+  }
+  EXPECT_GT(seen.size(), 20u);
+}
+
+TEST(Evaluate, GivesTheFrontierOverAllChoicesOfTheConfigs) {
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Dice dice(seed);
+    const Problem problem =
+        random_problem(dice, {}, 6, series_parallel(dice, 6));
+    const std::vector<int> config = random_strategy(problem, seed).config;
+    std::vector<Cost> found;
+    for (const Point& p : evaluate(problem, config)) {
+      found.push_back({p.memory, p.time});
+    }
+    EXPECT_EQ(found, costs_of_configs(problem, config));
+  }
+}
+
+TEST(Evaluate, ErrorsNameWhatForbidsTheConfigs) {
+  EdgeTable::Builder builder(2, 2);
+  builder.add(0, 0, {});
+  const Problem problem{{free_node(2), free_node(2)},
+                        {{0, 1, std::move(builder).build()}}};
+  EXPECT_EQ(evaluate(problem, {0, 0}).size(), 1u);
+  try {
+    evaluate(problem, {0, 1});
+    FAIL() << "expected an error";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("edge 0"), std::string::npos);
+  }
+  EXPECT_THROW(evaluate(problem, {0, 2}), UserError);
+  EXPECT_THROW(evaluate(problem, {0}), UserError);
+}
+
+}  // namespace
+}  // namespace tensoropt::testing

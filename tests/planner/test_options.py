@@ -1,0 +1,146 @@
+"""The three options, and the frontier they pick from."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import tensoropt_torch
+from tensoropt_torch import TensorOptError, cli
+from tensoropt_torch.frontend import capture
+from tensoropt_torch.plan import Plan
+from tensoropt_torch.planner import options
+from tensoropt_torch.planner.frontier import Frontier, knee_index, thinned_indices
+from tensoropt_torch.planner.options import PlanningTask
+
+GIB = 2**30
+
+
+def meta_model() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """About 3.2 GB of parameter, gradient and optimizer state."""
+    with torch.device("meta"):
+        layers = [nn.Sequential(nn.Linear(4096, 4096), nn.ReLU()) for _ in range(12)]
+        return nn.Sequential(*layers), (torch.zeros(64, 4096),)
+
+
+@pytest.fixture(scope="module")
+def frontier() -> Frontier:
+    model, args = meta_model()
+    return tensoropt_torch.find_frontier(model, args, cluster="h100-8", num_devices=8)
+
+
+@pytest.fixture(scope="module")
+def task() -> PlanningTask:
+    model, args = meta_model()
+    return PlanningTask(capture(model, args), tensoropt_torch.load_cluster("h100-8"))
+
+
+def test_points_are_sorted_and_none_beats_another(frontier: Frontier) -> None:
+    assert len(frontier) > 2
+    for a, b in itertools.pairwise(frontier):
+        assert a.memory_bytes < b.memory_bytes
+        assert a.time_s > b.time_s
+
+
+def test_picks_from_the_frontier(frontier: Frontier) -> None:
+    assert frontier.smallest.index == 0
+    assert frontier.fastest.index == len(frontier) - 1
+    limit = (frontier[0].memory_bytes + frontier[1].memory_bytes) / 2
+    assert frontier.at(limit).index == 0
+    assert frontier.at(1e15).index == frontier.fastest.index
+    assert 0 <= frontier.knee.index < len(frontier)
+    with pytest.raises(TensorOptError, match="the least is"):
+        frontier.at(1)
+
+
+def test_the_knee_is_the_corner() -> None:
+    assert knee_index([(1, 100), (2, 10), (50, 9), (100, 8)]) == 1
+    assert knee_index([(1, 1)]) == 0
+
+
+def test_thinning_keeps_the_ends() -> None:
+    assert thinned_indices(5, 10) == [0, 1, 2, 3, 4]
+    assert thinned_indices(101, 3) == [0, 50, 100]
+
+
+def test_plans_survive_a_file(frontier: Frontier, tmp_path: Path) -> None:
+    plan = frontier.knee.plan
+    plan.save(tmp_path / "plan.json")
+    loaded = Plan.load(tmp_path / "plan.json")
+    assert loaded == plan
+    assert loaded.hash == plan.hash
+    assert loaded.captured is None
+    with pytest.raises(TensorOptError, match="not a plan"):
+        Plan.from_json("{}")
+
+
+def test_mini_time_is_the_fastest_that_fits(task: PlanningTask, frontier: Frontier) -> None:
+    limit = frontier.knee.memory_bytes
+    assert options.mini_time(task, 8, limit).time_s == frontier.at(limit).time_s
+
+
+def test_mini_parallelism_uses_the_fewest_devices_that_fit(task: PlanningTask) -> None:
+    needed = options.find_frontier(task, 4).smallest.memory_bytes
+    point = options.mini_parallelism(task, needed)
+    assert point.plan.num_devices == 4
+    for count in (1, 2, 3):
+        assert options.find_frontier(task, count).smallest.memory_bytes > needed
+
+
+def test_profiling_says_what_each_count_can_do(task: PlanningTask) -> None:
+    limit = options.find_frontier(task, 4).smallest.memory_bytes
+    rows = options.profile(task, [1, 2, 4, 8], limit)
+    assert [row.feasible for row in rows] == [False, False, True, True]
+    assert all(row.least_memory_bytes > limit for row in rows[:2])
+    assert rows[2].memory_bytes is not None and rows[2].memory_bytes <= limit
+
+
+def test_errors_say_what_would_do(task: PlanningTask) -> None:
+    fits = options.find_frontier(task, 8).smallest.memory_bytes
+    with pytest.raises(TensorOptError, match="at least 8 devices"):
+        options.mini_time(task, 2, fits)
+    with pytest.raises(TensorOptError, match="no number of devices"):
+        options.mini_parallelism(task, 1000)
+    with pytest.raises(TensorOptError, match="optimizer 'lion'"):
+        PlanningTask(task.captured, task.cluster, optimizer="lion").settings(2)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 6, 8, 12, 16])
+def test_any_product_of_small_primes_can_be_planned(count: int) -> None:
+    with torch.device("meta"):
+        model, args = nn.Linear(48, 96), (torch.zeros(48, 48),)
+    found = tensoropt_torch.find_frontier(model, args, cluster="cpu", num_devices=count)
+    assert found.fastest.plan.num_devices == count
+
+
+MODEL_FILE = """
+import torch
+def build():
+    with torch.device("meta"):
+        return torch.nn.Linear(64, 64), (torch.zeros(16, 64),)
+"""
+
+
+def test_the_command_plans_and_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "model.py"
+    file.write_text(MODEL_FILE)
+    model = f"{file}:build"
+    where = ["--cluster", "h100-8", "--devices", "4"]
+    points = tmp_path / "points.json"
+    assert cli.main(["frontier", model, *where, "--json", str(points)]) == 0
+    assert json.loads(points.read_text())["num_devices"] == 4
+    plan = tmp_path / "plan.json"
+    assert cli.main(["plan", model, *where, "--details", "--output", str(plan)]) == 0
+    assert Plan.load(plan).num_devices == 4
+    assert cli.main(["profile", model, "--cluster", "h100-8", "--counts", "1,2"]) == 0
+    assert cli.main(["clusters"]) == 0
+    out = capsys.readouterr().out
+    for part in ("fastest", "mini_time", "feasible", "paper-2x8-v100"):
+        assert part in out
+    assert cli.main(["plan", "missing.py:f"]) == 2
+    assert "missing.py" in capsys.readouterr().err
