@@ -12,7 +12,6 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
 TORCH ?= torch==2.13.0
-TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 JOBS ?= $(shell nproc)
 
 ACTIVE_WITH_TORCH := $(shell python3 -c 'import importlib.util as u, sys; \
@@ -96,7 +95,7 @@ $(STAMPS)/env: .ci/system_packages.sh .ci/create_venv.sh
 	[[ -x "$(PYTHON)" ]] || .ci/create_venv.sh .venv
 	.ci/system_packages.sh build $(PYTHON)
 	$(PYTHON) -c 'import torch' 2>/dev/null || \
-	  $(PIP) install --retries 1 --extra-index-url $(TORCH_INDEX) '$(TORCH)'
+	  $(PIP) install '$(TORCH)'
 	$(PIP) install --quiet 'setuptools>=77' ninja numpy rich
 	command -v cmake >/dev/null || $(PIP) install --quiet 'cmake>=3.22'
 	@mkdir -p $(@D) && touch $@
