@@ -79,8 +79,8 @@ void bind_graph(py::module_& module) {
       .def(py::init<>())
       .def(
           "add_source",
-          [](Graph& graph, NodeKind kind, std::string name,
-             const PyMeta& meta, bool trainable) {
+          [](Graph& graph, NodeKind kind, std::string name, const PyMeta& meta,
+             bool trainable) {
             return graph.add_source(kind, std::move(name), meta_of(meta),
                                     trainable);
           },

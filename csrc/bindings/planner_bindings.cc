@@ -112,8 +112,8 @@ py::dict describe_edge(const StrategySpace& space, const SpaceEdge& edge,
   row["to"] = to.value.to_string();
   row["gradient_from"] = to.gradient.to_string();
   row["gradient_to"] = from.gradient.to_string();
-  row["reuse"] = std::string(
-      to_string(static_cast<Reuse>(strategy.edge_tag[index])));
+  row["reuse"] =
+      std::string(to_string(static_cast<Reuse>(strategy.edge_tag[index])));
   return row;
 }
 
@@ -140,8 +140,8 @@ py::list describe_ports(const StrategySpace& space, int node) {
   const auto ports = [](const std::vector<Port>& list) {
     py::list rows;
     for (const Port& port : list) {
-      rows.append(py::make_tuple(port.value.to_string(),
-                                 port.gradient.to_string()));
+      rows.append(
+          py::make_tuple(port.value.to_string(), port.gradient.to_string()));
     }
     return rows;
   };
@@ -162,8 +162,10 @@ py::object literal_object(const Literal& literal) {
   return std::visit(
       [](const auto& value) -> py::object {
         using T = std::decay_t<decltype(value)>;
-        if constexpr (std::is_same_v<T, std::monostate>) return py::none();
-        else return py::cast(value);
+        if constexpr (std::is_same_v<T, std::monostate>)
+          return py::none();
+        else
+          return py::cast(value);
       },
       literal);
 }
@@ -207,15 +209,15 @@ void bind_strategy(py::module_& module) {
       .def_readonly("edge_tag", &Strategy::edge_tag);
 
   py::class_<SearchResult>(module, "SearchResult")
-      .def_property_readonly("points",
-                             [](const SearchResult& result) {
-                               py::list points;
-                               for (const auto& point : result.points()) {
-                                 points.append(py::make_tuple(point.memory,
-                                                              point.time));
-                               }
-                               return points;
-                             })
+      .def_property_readonly(
+          "points",
+          [](const SearchResult& result) {
+            py::list points;
+            for (const auto& point : result.points()) {
+              points.append(py::make_tuple(point.memory, point.time));
+            }
+            return points;
+          })
       .def("unroll", &SearchResult::unroll, py::arg("point"))
       .def_property_readonly("exact", &SearchResult::exact)
       .def_property_readonly("epsilon", &SearchResult::epsilon)
@@ -240,18 +242,18 @@ void bind_space(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
              }
              return rows;
            })
-      .def("edges",
-           [](const Planner& self) {
-             py::list rows;
-             for (const SpaceEdge& edge : self.space().edges()) {
-               const NodeId target = self.space().nodes()[edge.target].node;
-               rows.append(py::make_tuple(edge.value, target,
-                                          edge.target_port));
-             }
-             return rows;
-           },
-           "(value, graph node that consumes it or -1 for the relay, operand "
-           "index) for every edge.")
+      .def(
+          "edges",
+          [](const Planner& self) {
+            py::list rows;
+            for (const SpaceEdge& edge : self.space().edges()) {
+              const NodeId target = self.space().nodes()[edge.target].node;
+              rows.append(py::make_tuple(edge.value, target, edge.target_port));
+            }
+            return rows;
+          },
+          "(value, graph node that consumes it or -1 for the relay, operand "
+          "index) for every edge.")
       .def("unknown_targets",
            [](const Planner& self) { return self.space().unknown_targets(); })
       .def_property_readonly("num_nodes", [](const Planner& self) {
@@ -275,8 +277,7 @@ void bind_planner(py::module_& module) {
       .def(
           "build",
           [](Planner& self, int num_threads) { self.problem(num_threads); },
-          py::arg("num_threads") = 0,
-          py::call_guard<py::gil_scoped_release>(),
+          py::arg("num_threads") = 0, py::call_guard<py::gil_scoped_release>(),
           "Computes all cost tables (search does it when it is not done).")
       .def(
           "search",
@@ -315,10 +316,8 @@ void bind_planner(py::module_& module) {
            [](const RankProgram& self, int edge) {
              return reshard_tuple(self.reshard(edge));
            })
-      .def("call",
-           [](const RankProgram& self, NodeId node) {
-             return call_dict(self.call(node));
-           })
+      .def("call", [](const RankProgram& self,
+                      NodeId node) { return call_dict(self.call(node)); })
       .def("layout_of", [](const RankProgram& self, ValueId value) {
         return self.layout_of(value).to_string();
       });

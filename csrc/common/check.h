@@ -34,11 +34,11 @@ class InternalError : public std::logic_error {
     }                                                           \
   } while (false)
 
-#define TO_ASSERT(condition, ...)                                       \
-  do {                                                                  \
-    if (!(condition)) {                                                 \
-      throw ::tensoropt::InternalError(::fmt::format(                   \
-          "{}:{}: {}: {}", __FILE__, __LINE__, #condition,              \
-          ::fmt::format(__VA_ARGS__)));                                 \
-    }                                                                   \
+#define TO_ASSERT(condition, ...)                                        \
+  do {                                                                   \
+    if (!(condition)) {                                                  \
+      throw ::tensoropt::InternalError(                                  \
+          ::fmt::format("{}:{}: {}: {}", __FILE__, __LINE__, #condition, \
+                        ::fmt::format(__VA_ARGS__)));                    \
+    }                                                                    \
   } while (false)

@@ -3,8 +3,8 @@
 namespace tensoropt {
 
 std::string_view to_string(Reuse reuse) {
-  constexpr std::array<std::string_view, 4> kNames = {"none", "before",
-                                                      "after", "both"};
+  constexpr std::array<std::string_view, 4> kNames = {"none", "before", "after",
+                                                      "both"};
   return kNames[static_cast<std::size_t>(reuse)];
 }
 

@@ -69,28 +69,26 @@ double local_bytes(const TensorMeta& meta, const Layout& layout,
 }
 
 OpCost op_cost(const Graph& graph, const Node& node, const Rule& rule,
-               const OpConfig& config, const Mesh& mesh,
-               const Device& device) {
+               const OpConfig& config, const Mesh& mesh, const Device& device) {
   const OpInterface interface = interface_of(rule, config);
-  const bool backward = std::any_of(
-      node.outputs.begin(), node.outputs.end(),
-      [&](ValueId id) { return graph.value(id).requires_grad; });
+  const bool backward =
+      std::any_of(node.outputs.begin(), node.outputs.end(),
+                  [&](ValueId id) { return graph.value(id).requires_grad; });
   OpCost cost;
   if (backward) {
-    cost.memory_bytes =
-        saved_bytes(graph, node, rule, config, interface, mesh);
+    cost.memory_bytes = saved_bytes(graph, node, rule, config, interface, mesh);
   }
   if (rule.view) return cost;
   const double rate = device.matmul_flops_per_s(compute_dtype(graph, node)) *
                       compute_parts(config, mesh);
   const double memory_s =
       traffic_bytes(graph, node, interface, mesh) / device.copy_bytes_per_s();
-  cost.time_s = device.launch_overhead_s +
-                std::max(rule.forward_flops / rate, memory_s);
+  cost.time_s =
+      device.launch_overhead_s + std::max(rule.forward_flops / rate, memory_s);
   if (backward) {
-    cost.time_s += device.launch_overhead_s +
-                   std::max(rule.backward_flops / rate,
-                            kBackwardTraffic * memory_s);
+    cost.time_s +=
+        device.launch_overhead_s +
+        std::max(rule.backward_flops / rate, kBackwardTraffic * memory_s);
   }
   return cost;
 }

@@ -39,9 +39,10 @@ DType parse_dtype(std::string_view name) {
   for (std::size_t i = 0; i < kInfos.size(); ++i) {
     if (kInfos[i].name == name) return static_cast<DType>(i);
   }
-  TO_CHECK(false, "dtype '{}' is not supported; convert the tensor to one of "
-                  "float64, float32, bfloat16, float16, int64, int32, int16, "
-                  "int8, uint8, bool",
+  TO_CHECK(false,
+           "dtype '{}' is not supported; convert the tensor to one of "
+           "float64, float32, bfloat16, float16, int64, int32, int16, "
+           "int8, uint8, bool",
            name);
 }
 

@@ -47,8 +47,7 @@ std::int64_t Node::int_argument(std::string_view argument,
   return literal_as<std::int64_t>(*this, argument, *literal);
 }
 
-double Node::double_argument(std::string_view argument,
-                             double fallback) const {
+double Node::double_argument(std::string_view argument, double fallback) const {
   const Literal* literal = find(argument);
   if (!literal) return fallback;
   if (const auto* integer = std::get_if<std::int64_t>(literal)) {
@@ -61,8 +60,7 @@ bool Node::bool_argument(std::string_view argument, bool fallback) const {
   return int_argument(argument, fallback ? 1 : 0) != 0;
 }
 
-std::vector<std::int64_t> Node::ints_argument(
-    std::string_view argument) const {
+std::vector<std::int64_t> Node::ints_argument(std::string_view argument) const {
   const Literal* literal = find(argument);
   if (!literal) return {};
   if (const auto* integer = std::get_if<std::int64_t>(literal)) {

@@ -94,8 +94,7 @@ void apply_factor(const Rule& rule, int axis, int factor,
   }
 }
 
-void apply_linear(const Rule& rule, int axis, int set,
-                  OpInterface& interface) {
+void apply_linear(const Rule& rule, int axis, int set, OpInterface& interface) {
   const std::vector<int>& members = rule.linear_sets[set];
   for (std::size_t i = 0; i < rule.operands.size(); ++i) {
     const bool member = std::find(members.begin(), members.end(),
@@ -135,8 +134,10 @@ std::vector<OpConfig> enumerate_configs(const Rule& rule, const Mesh& mesh,
 OpInterface interface_of(const Rule& rule, const OpConfig& config) {
   const int axes = static_cast<int>(config.size());
   const Port replicated{Layout::replicated(axes), Layout::replicated(axes)};
-  OpInterface interface{std::vector<Port>(rule.operands.size(), replicated),
-                        std::vector<Port>(rule.outputs.size(), replicated)};
+  OpInterface interface {
+    std::vector<Port>(rule.operands.size(), replicated),
+        std::vector<Port>(rule.outputs.size(), replicated)
+  };
   for (int axis = 0; axis < axes; ++axis) {
     const AxisUse use = config[axis];
     if (use.is_factor()) {

@@ -37,7 +37,8 @@ class AxisUse {
   constexpr bool operator==(const AxisUse&) const = default;
 
  private:
-  explicit constexpr AxisUse(int code) : code_(static_cast<std::int8_t>(code)) {}
+  explicit constexpr AxisUse(int code)
+      : code_(static_cast<std::int8_t>(code)) {}
   std::int8_t code_ = -1;
 };
 

@@ -78,11 +78,10 @@ constexpr Traits kTraits[] = {
     {"aten.floor_divide.default", Saves::kNothing, Linear::kNo},
 };
 
-constexpr const char* kComparisons[] = {
-    "eq", "ne", "lt", "le", "gt", "ge"};
+constexpr const char* kComparisons[] = {"eq", "ne", "lt", "le", "gt", "ge"};
 
 constexpr const char* kCasts[] = {
-    "aten.to.dtype", "aten.to.dtype_layout", "aten.to.device",
+    "aten.to.dtype", "aten.to.dtype_layout",  "aten.to.device",
     "aten.to.other", "aten._to_copy.default", "aten.type_as.default"};
 
 std::vector<int> all_operands(const RuleBuilder& rule) {

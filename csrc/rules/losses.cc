@@ -61,9 +61,8 @@ Rule class_loss_rule(const Graph& graph, const Node& node,
   const bool split_classes = vocabulary_parallel && logits.size() == 2 &&
                              loss.index_target && !loss.weighted &&
                              loss.reduction != kNone && loss.smoothing == 0;
-  const int classes =
-      rule.factor("c", split_classes ? logits[class_dim] : 1,
-                  FactorKind::kCombined);
+  const int classes = rule.factor("c", split_classes ? logits[class_dim] : 1,
+                                  FactorKind::kCombined);
   if (split_classes) rule.bind_operand(0, class_dim, classes);
   std::vector<int> factors = bind_positions(rule, loss, class_dim);
   const double elements =

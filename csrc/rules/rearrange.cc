@@ -90,8 +90,8 @@ Rule select_rule(const Graph& graph, const Node& node) {
 Rule slice_rule(const Graph& graph, const Node& node) {
   RuleBuilder rule(graph, node);
   const bool whole = rule.operand_shape(0) == rule.output_shape(0);
-  const int dim = normalize_dim(node.int_argument("dim", 0),
-                                rule.operand_shape(0).size());
+  const int dim =
+      normalize_dim(node.int_argument("dim", 0), rule.operand_shape(0).size());
   const int fixed = whole ? -1 : dim;
   tie(rule, free_factors(rule, fixed), 0, 0, fixed, fixed);
   rule.linear_in({0});

@@ -7,8 +7,7 @@
 namespace tensoropt {
 
 void Registry::add(std::string target, OpDefinition definition) {
-  const bool added =
-      definitions_.emplace(target, std::move(definition)).second;
+  const bool added = definitions_.emplace(target, std::move(definition)).second;
   TO_ASSERT(added, "operator '{}' is registered twice", target);
 }
 
@@ -76,8 +75,8 @@ Rule replicated_rule(const Graph& graph, const Node& node) {
 
 Rule rule_of(const Registry& registry, const Graph& graph, const Node& node) {
   const OpDefinition* definition = registry.find(node.target);
-  const Rule rule = definition ? definition->rule(graph, node)
-                               : replicated_rule(graph, node);
+  const Rule rule =
+      definition ? definition->rule(graph, node) : replicated_rule(graph, node);
   for (std::size_t i = 0; i < node.operands.size(); ++i) {
     check_dims(rule, rule.operands[i],
                graph.operand(node, static_cast<int>(i)).meta.shape, node);

@@ -37,10 +37,10 @@ struct Factor {
 constexpr int kNoFactor = -1;
 
 struct TensorRule {
-  std::vector<int> dims;   // the factor of each dim, or kNoFactor
-  bool saved = false;      // autograd keeps it for backward
-  bool additive = false;   // operand added to a sum over reduction factors:
-                           // it must be Partial where such a factor is split
+  std::vector<int> dims;  // the factor of each dim, or kNoFactor
+  bool saved = false;     // autograd keeps it for backward
+  bool additive = false;  // operand added to a sum over reduction factors:
+                          // it must be Partial where such a factor is split
 };
 
 // Bytes that autograd keeps beyond operands and outputs (a mask, statistics,

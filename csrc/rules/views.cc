@@ -112,8 +112,8 @@ Rule permute_rule(const Graph& graph, const Node& node) {
 }
 
 Rule same_rule(const Graph& graph, const Node& node) {
-  return permutation(
-      graph, node, identity_order(graph.operand(node, 0).meta.shape.size()));
+  return permutation(graph, node,
+                     identity_order(graph.operand(node, 0).meta.shape.size()));
 }
 
 Rule expand_rule(const Graph& graph, const Node& node) {

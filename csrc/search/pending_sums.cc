@@ -27,10 +27,9 @@ bool reduces(const Rule& rule) {
 
 int count_pending(const Node& node, const std::vector<int>& set,
                   const std::vector<bool>& pending) {
-  return static_cast<int>(
-      std::count_if(set.begin(), set.end(), [&](int operand) {
-        return pending[node.operands[operand]];
-      }));
+  return static_cast<int>(std::count_if(
+      set.begin(), set.end(),
+      [&](int operand) { return pending[node.operands[operand]]; }));
 }
 
 // Values that may reach their only consumer Partial. A relay has no pending
@@ -76,9 +75,8 @@ void remove_idle_linear_sets(const Graph& graph, std::vector<Rule>& rules) {
        ++node) {
     if (node->kind != NodeKind::kOp) continue;
     auto& sets = rules[node->id].linear_sets;
-    const bool later =
-        std::any_of(node->outputs.begin(), node->outputs.end(),
-                    [&](ValueId id) { return pays[id]; });
+    const bool later = std::any_of(node->outputs.begin(), node->outputs.end(),
+                                   [&](ValueId id) { return pays[id]; });
     std::erase_if(sets, [&](const std::vector<int>& set) {
       const int count = count_pending(*node, set, pending);
       return count == 0 || (count < 2 && !later && !shrinks(graph, *node, set));
@@ -102,8 +100,8 @@ bool shares_pending_gradients(const Graph& graph,
       lacks = lacks || (splittable(rule.factors[f]) && !has_dim(operand, f));
     }
     for (const auto& set : rule.linear_sets) {
-      lacks = lacks ||
-              std::find(set.begin(), set.end(), use.operand) == set.end();
+      lacks =
+          lacks || std::find(set.begin(), set.end(), use.operand) == set.end();
     }
     if (lacks) ++count;
   }

@@ -3,7 +3,8 @@
 //
 //   Mesh mesh({{2, 0}, {2, 1}, {2, 1}, {2, 1}});   // 2 machines x 8 devices
 //   mesh.num_devices();                            // 16
-//   mesh.coordinate(5, 1);                         // position of rank 5 on axis 1
+//   mesh.coordinate(5, 1);                         // position of rank 5 on
+//   axis 1
 //
 // A rank is the lexicographic index of its coordinates (axis 0 most
 // significant). The mesh of the paper that each operator has for itself is a

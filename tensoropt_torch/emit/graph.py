@@ -72,6 +72,7 @@ class GraphEmitter:
         self._graph = fx.Graph()
         self._values: dict[int, fx.Node] = {}
         self._tuples: dict[fx.Node, fx.Node] = {}
+        self._known = frozenset(_C.rule_targets())
         self._random_calls = 0
         self._step_seed: fx.Node | None = None
 
@@ -152,7 +153,7 @@ class GraphEmitter:
             )
         else:
             args, kwargs = self._arguments(node, target, call["arguments"], iter(operands))
-            if call["random"]:
+            if call["random"] or self._is_unknown_random(target):
                 stream = (self._random_calls, call["shard_index"])
                 self._random_calls += 1
                 new = self._graph.call_function(
@@ -163,6 +164,10 @@ class GraphEmitter:
         if call["scale"] != 1.0:
             new = self._graph.call_function(torch.ops.aten.mul.Tensor, (new, call["scale"]))
         return new
+
+    def _is_unknown_random(self, target: OpOverload) -> bool:
+        """A random operator without a rule: all ranks draw the same."""
+        return torch.Tag.nondeterministic_seeded in target.tags and str(target) not in self._known
 
     def _arguments(
         self,

@@ -21,8 +21,13 @@ def call_seeded(
 ) -> Any:
     """Call ``target`` with the default generators seeded for ``stream``; their
     states are restored afterwards."""
-    device = next(a.device for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor))
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
+    arguments = (*args, *kwargs.values())
+    devices = {
+        a.device if isinstance(a, torch.Tensor) else a
+        for a in arguments
+        if isinstance(a, (torch.Tensor, torch.device))
+    }
+    forked = [device for device in devices if device.type == "cuda"]
+    with torch.random.fork_rng(devices=forked):
         torch.manual_seed(stream_seed(step_seed, stream))
         return target(*args, **kwargs)

@@ -117,6 +117,27 @@ def test_dropout_differs_between_shards_and_steps_and_agrees_on_replicas() -> No
         assert 0.4 < fraction < 0.6  # 1024 draws: far beyond 6 standard deviations
 
 
+class Noisy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.linear(x) + torch.rand_like(x)).sum()
+
+
+def add_noise(_: None) -> float:
+    torch.manual_seed(dist.get_rank())
+    model, x = Noisy(), torch.ones(4, 4)
+    plan = tensoropt_torch.find_strategy(model, (x,), measure=False)
+    return float(tensoropt_torch.parallelize(model, plan)(x).detach())
+
+
+def test_random_operators_without_a_rule_draw_the_same_on_all_ranks() -> None:
+    first, second = run_ranks(2, f"{HERE}:add_noise", None, 60)
+    assert first == second
+
+
 def count_idle(_: None) -> int:
     """An identity strategy on one process runs no reshard at all."""
     case = make("mlp", torch.float32)

@@ -1,0 +1,182 @@
+// The configs of every kind of space node, shared between nodes with equal
+// rules.
+
+#include "common/check.h"
+#include "search/pending_sums.h"
+#include "search/space.h"
+
+namespace tensoropt {
+
+const ConfigList* StrategySpace::intern(const std::string& signature,
+                                        ConfigList list) {
+  auto& entry = lists_[signature];
+  if (!entry) entry = std::make_unique<ConfigList>(std::move(list));
+  return entry.get();
+}
+
+const ConfigList* StrategySpace::configs_of_node(const Node& node) {
+  std::string signature;
+  if (node.kind == NodeKind::kOp) {
+    signature = op_signature(node);
+  } else if (node.kind == NodeKind::kOutput) {
+    signature = "output";
+  } else {
+    const Value& value = graph_.output(node, 0);
+    signature = fmt::format("source {} {} {} {}", static_cast<int>(node.kind),
+                            fmt::join(value.meta.shape, "x"),
+                            to_string(value.meta.dtype), value.requires_grad);
+  }
+  if (const auto found = lists_.find(signature); found != lists_.end()) {
+    return found->second.get();
+  }
+  return intern(signature, node.kind == NodeKind::kOp ? op_configs(node)
+                           : node.kind == NodeKind::kOutput
+                               ? output_configs(node)
+                               : source_configs(node));
+}
+
+// Everything that configs and costs of an operator depend on.
+std::string StrategySpace::op_signature(const Node& node) const {
+  const Rule& rule = rules_[node.id];
+  std::string text = fmt::format("op {} {} {}", rule.forward_flops,
+                                 rule.backward_flops, rule.view);
+  for (const Factor& factor : rule.factors) {
+    text += fmt::format(";{}:{}:{}", factor.name, factor.size,
+                        static_cast<int>(factor.kind));
+  }
+  const auto add = [&](const TensorRule& tensor, const Value& value) {
+    text += fmt::format("|{},{},{},{},{},{}", fmt::join(tensor.dims, "."),
+                        tensor.saved, tensor.additive,
+                        fmt::join(value.meta.shape, "x"),
+                        to_string(value.meta.dtype), value.requires_grad);
+  };
+  for (std::size_t i = 0; i < rule.operands.size(); ++i) {
+    add(rule.operands[i], graph_.operand(node, static_cast<int>(i)));
+  }
+  text += "->";
+  for (std::size_t i = 0; i < rule.outputs.size(); ++i) {
+    add(rule.outputs[i], graph_.output(node, static_cast<int>(i)));
+  }
+  for (const auto& set : rule.linear_sets) {
+    text += fmt::format("+{}", fmt::join(set, "."));
+  }
+  for (const ExtraSaved& extra : rule.extra_saved) {
+    text += fmt::format("e{}:{}", extra.bytes, fmt::join(extra.factors, "."));
+  }
+  return text;
+}
+
+ConfigList StrategySpace::op_configs(const Node& node) const {
+  const Rule& rule = rules_[node.id];
+  ConfigList list;
+  for (const OpConfig& uses :
+       enumerate_configs(rule, machine_.mesh, options_.config_space)) {
+    OpInterface interface = interface_of(rule, uses);
+    list.costs.push_back(
+        op_cost(graph_, node, rule, uses, machine_.mesh, machine_.device));
+    list.configs.push_back({tensoropt::to_string(rule, uses), uses, false,
+                            std::move(interface.operands),
+                            std::move(interface.outputs)});
+  }
+  return list;
+}
+
+ConfigList StrategySpace::source_configs(const Node& node) const {
+  const Value& value = graph_.output(node, 0);
+  const Mesh& mesh = machine_.mesh;
+  std::vector<Layout> layouts{Layout::replicated(mesh.num_axes())};
+  if (node.kind == NodeKind::kParameter) {
+    layouts = enumerate_layouts(value.meta.shape, mesh, options_.config_space);
+  } else if (node.kind == NodeKind::kInput && options_.sharded_inputs &&
+             !value.meta.shape.empty()) {
+    for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+      layouts[0].set(axis, Placement::shard(0));
+    }
+    TO_CHECK(divides(value.meta.shape, layouts[0], mesh),
+             "input '{}' of shape [{}]: dim 0 (the global batch) of size {} is "
+             "not divisible by {} devices; use a global batch that is a "
+             "multiple of {}, or inputs='replicated'",
+             node.name, fmt::join(value.meta.shape, ", "), value.meta.shape[0],
+             mesh.num_devices(), mesh.num_devices());
+  }
+  ConfigList list;
+  for (const Layout& layout : layouts) {
+    list.costs.push_back(parameter_cost(value.meta, value.requires_grad, layout,
+                                        mesh, machine_.device,
+                                        options_.training));
+    list.configs.push_back(
+        {layout.to_string(), {}, false, {}, {{layout, layout}}});
+  }
+  return list;
+}
+
+// Scalars leave replicated. Other outputs leave as inputs come: each rank's
+// share of dim 0, or whole.
+ConfigList StrategySpace::output_configs(const Node& node) const {
+  const Mesh& mesh = machine_.mesh;
+  SpaceConfig config;
+  config.label = "output";
+  for (const ValueId id : node.operands) {
+    Layout layout = Layout::replicated(mesh.num_axes());
+    Layout sharded = layout;
+    for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+      sharded.set(axis, Placement::shard(0));
+    }
+    const Shape& shape = graph_.value(id).meta.shape;
+    if (options_.sharded_inputs && !shape.empty() &&
+        divides(shape, sharded, mesh)) {
+      layout = sharded;
+    }
+    config.inputs.push_back({layout, layout});
+  }
+  return {{std::move(config)}, {OpCost{}}};
+}
+
+// Among alike neighbouring axes of `whole`, only the last ones are pending.
+bool StrategySpace::is_canonical(AxisSet pending, AxisSet whole) const {
+  if (options_.config_space == ConfigSpace::kFull) return true;
+  for (int axis = 0; axis + 1 < machine_.mesh.num_axes(); ++axis) {
+    const bool both = (whole >> axis & 3) == 3;
+    if (both && machine_.mesh.alike(axis, axis + 1) &&
+        (pending >> axis & 3) == 1) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Every layout of the value without pending sums, kept or not; on each axis
+// that leaves the value whole the gradient may stay Partial, if that can pay
+// (among alike axes the last ones, unless the space is full).
+ConfigList StrategySpace::relay_configs(const Value& value) const {
+  const Mesh& mesh = machine_.mesh;
+  ConfigList list;
+  const bool needed = needed_[value.id];
+  const bool may_wait =
+      value.requires_grad && shares_pending_gradients(graph_, rules_, value);
+  for (const Layout& layout : enumerate_layouts(
+           idle_dims_->splittable_shape(value), mesh, options_.config_space)) {
+    const AxisSet whole = may_wait ? layout.replicate_axes() : 0;
+    for (AxisSet pending = 0; pending <= whole; ++pending) {
+      if ((pending & ~whole) != 0 || !is_canonical(pending, whole)) continue;
+      Layout gradient = layout;
+      for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+        if (pending >> axis & 1) gradient.set(axis, Placement::partial());
+      }
+      for (int kept = 0; kept <= (needed ? 1 : 0); ++kept) {
+        const Port port{layout, gradient};
+        list.configs.push_back(
+            {fmt::format("{}/{}{}", layout.to_string(), gradient.to_string(),
+                         kept ? " kept" : ""),
+             {},
+             kept == 1,
+             {port},
+             {port}});
+        list.costs.push_back({});
+      }
+    }
+  }
+  return list;
+}
+
+}  // namespace tensoropt
