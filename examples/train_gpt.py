@@ -58,7 +58,14 @@ def print_plan(console: Console, plan: tensoropt_torch.Plan, details: bool) -> N
 class Trainer:
     """The usual training loop; nothing in it knows how the model is split."""
 
-    def __init__(self, model: torch.nn.Module, text: CharText, options: argparse.Namespace) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        text: CharText,
+        options: argparse.Namespace,
+        device: torch.device,
+    ) -> None:
+        self.device = device
         self.model = model
         self.text = text
         self.options = options
@@ -67,7 +74,8 @@ class Trainer:
 
     def step(self, index: int) -> float:
         """One step on the global batch; returns the loss before it."""
-        tokens, targets = self.text.batch(index, self.options.batch_size, self.options.block_size)
+        batch = self.text.batch(index, self.options.batch_size, self.options.block_size)
+        tokens, targets = (tensor.to(self.device) for tensor in batch)
         start = time.perf_counter()
         loss = self.model(tokens, targets)
         loss.backward()
@@ -95,7 +103,7 @@ def train(trainer: Trainer, console: Console) -> tuple[float, float]:
 def main() -> None:
     """Plan, train, and compare what was predicted with what is measured."""
     options = parse_arguments()
-    tensoropt_torch.init()
+    device = tensoropt_torch.init()
     console = Console(quiet=dist.get_rank() != 0)
     text = load_text()
     torch.manual_seed(0)
@@ -112,7 +120,7 @@ def main() -> None:
     plan = tensoropt_torch.find_strategy(model, batch, memory_limit=options.memory_limit)
     print_plan(console, plan, options.details)
     parallel = tensoropt_torch.parallelize(model, plan)
-    trainer = Trainer(parallel, text, options)
+    trainer = Trainer(parallel, text, options, device)
     first, last = train(trainer, console)
     measured = statistics.median(trainer.seconds[5:] or trainer.seconds)
     peak = measure_peak_bytes(parallel, trainer.optimizer, lambda: trainer.step(options.steps))

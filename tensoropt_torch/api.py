@@ -32,7 +32,7 @@ from tensoropt_torch.config import Cluster, list_presets, load_cluster
 from tensoropt_torch.emit import ParallelModule
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, capture
-from tensoropt_torch.plan import InputMode, MeasuredCurve, Plan
+from tensoropt_torch.plan import InputMode, Plan
 from tensoropt_torch.planner import options
 from tensoropt_torch.planner.frontier import Frontier
 from tensoropt_torch.planner.options import PlanningTask, ProfileRow, SearchSettings
@@ -119,7 +119,7 @@ def find_frontier(
     """
     planning = replace(planning or PlanningOptions(), **changes)
     captured = capture(model, args, kwargs, loss_fn=loss_fn, targets=targets)
-    task = _task(captured, planning, ())
+    task = _task(captured, planning)
     return options.find_frontier(task, _device_count(task, num_devices))
 
 
@@ -155,7 +155,7 @@ def find_strategy(
     planning = replace(planning or PlanningOptions(), **changes)
     captured = on_all_ranks(lambda: capture(model, args, kwargs, loss_fn=loss_fn, targets=targets))
     agree_or_raise("model", captured.fingerprint, "pass the same model and inputs on every rank")
-    task = on_all_ranks(lambda: _task(captured, planning, ()))
+    task = on_all_ranks(lambda: _task(captured, planning))
     count = _device_count(task, num_devices)
     if planning.measure and is_distributed() and count == dist.get_world_size():
         task = _measured(task, count)
@@ -179,7 +179,7 @@ def profile(
     the memory limit, or the least memory that would do. Not collective."""
     planning = replace(planning or PlanningOptions(), **changes)
     captured = capture(model, args, kwargs, loss_fn=loss_fn, targets=targets)
-    return options.profile(_task(captured, planning, ()), device_counts, memory_limit)
+    return options.profile(_task(captured, planning), device_counts, memory_limit)
 
 
 def parallelize(
@@ -241,9 +241,7 @@ def _pick(task: PlanningTask, option: str, count: int, limit: float | None) -> P
     return replace(point.plan, captured=None)
 
 
-def _task(
-    captured: CapturedModel, planning: PlanningOptions, measured: tuple[MeasuredCurve, ...]
-) -> PlanningTask:
+def _task(captured: CapturedModel, planning: PlanningOptions) -> PlanningTask:
     cluster = planning.cluster if planning.cluster is not None else _default_cluster()
     if not isinstance(cluster, Cluster):
         cluster = load_cluster(cluster)
@@ -253,8 +251,7 @@ def _task(
         planning.optimizer,
         planning.inputs,
         planning.space,
-        measured,
-        planning.search,
+        search=planning.search,
     )
 
 
@@ -294,6 +291,7 @@ def _measured(task: PlanningTask, count: int) -> PlanningTask:
         task,
         cluster=measure_cluster(task.cluster, device),
         measured=measure_curves(groups, axis_sets),
+        measured_on=count,
     )
     groups.close()
     return measured

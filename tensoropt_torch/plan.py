@@ -51,7 +51,8 @@ class Settings:
 class Plan:
     """One strategy of one model on one mesh.
 
-    ``memory_bytes`` is the predicted peak per device, ``time_s`` the predicted
+    ``memory_bytes`` is the predicted memory per device (states and what is kept
+    for backward; temporaries are not counted), ``time_s`` the predicted
     time of a training step. ``config``, ``node_tag`` and ``edge_tag`` are the
     strategy (``_C.Strategy``). ``frontier`` are all points of the frontier it
     was picked from, as (memory_bytes, time_s). ``captured`` is the model it was

@@ -7,8 +7,10 @@
 
 PYBIND11_MODULE(_C, module) {
   module.doc() = "C++ core of TensorOpt: graphs, costs, search, emission.";
-  pybind11::register_exception<tensoropt::UserError>(module, "UserError",
-                                                     PyExc_ValueError);
+  pybind11::register_exception<tensoropt::UserError>(
+      module, "UserError",
+      pybind11::module_::import("tensoropt_torch.errors")
+          .attr("TensorOptError"));
   pybind11::register_exception<tensoropt::InternalError>(
       module, "InternalError", PyExc_RuntimeError);
   tensoropt::bind_reshard(module);

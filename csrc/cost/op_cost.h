@@ -1,6 +1,6 @@
 // What an operator costs in one config: a roofline over its local shapes.
 //
-//   OpCost cost = op_cost(work, interface, parts, mesh, device);
+//   OpCost cost = op_cost(graph, node, rule, config, mesh, device);
 //
 // The time is that of forward and backward: each takes the longer of computing
 // (FLOPs over the device's rate) and moving its operands and outputs through

@@ -2,8 +2,8 @@
 // reshard of every value on its way to a consumer, and the per-rank form of
 // every operator call.
 //
-//   RankProgram program(space, strategy, rank);
-//   program.operand(edge);       // reshard between producer and consumer
+//   RankProgram program(space, registry, strategy, rank);
+//   program.reshard(edge);       // between producer and consumer
 //   program.call(node);          // local arguments, scale, groups
 #pragma once
 

@@ -59,7 +59,7 @@ void check_dims(const Rule& rule, const TensorRule& tensor,
   }
 }
 
-// Replicated operators may save anything; assume operands and outputs.
+// Replicated operators may save anything; assume what needs a gradient.
 Rule replicated_rule(const Graph& graph, const Node& node) {
   RuleBuilder rule(graph, node);
   double elements = 0;

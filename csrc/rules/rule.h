@@ -8,7 +8,7 @@
 //   operands  {b,k} {n,k}, and a bias {n} that is additive
 //   outputs   {b,n}
 //
-// Everything else about a split operator follows (see interface.h): where an
+// Everything else about a split operator follows (see config.h): where an
 // operand lacks a split factor its gradient is Partial, where the output lacks
 // it the output is Partial.
 #pragma once

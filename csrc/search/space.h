@@ -5,10 +5,12 @@
 //   Problem problem = space.build_problem(num_threads);
 //   SearchResult result = search(problem, search_options);
 //   Strategy best = result.unroll(0);
-//   space.port_of(space.edges()[3], best.config);   // layouts at its ends
+//   const SpaceEdge& edge = space.edges()[3];
+//   space.source_port(edge, best.config[edge.source]);   // layouts there
 //
 // Space nodes are the operators and sources of the graph, its output, and one
-// relay for every value with several consumers. A relay is an identity whose
+// relay for every value with several consumers that is not an input
+// or constant. A relay is an identity whose
 // config says in which layout the consumers find the value, whether its
 // gradient may stay Partial until all of them have added to it, and whether it
 // is kept for backward; so every cost lies on one node or one edge, which makes

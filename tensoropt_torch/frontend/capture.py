@@ -218,16 +218,16 @@ def _warn_without_rule(graph: fx.Graph) -> None:
 
 
 def _fingerprint(graph: fx.Graph) -> str:
-    """A hash of operators, shapes and dtypes: equal for equal computations."""
+    """A hash of operators, shapes and dtypes: equal for equal computations, on
+    whatever device they were captured."""
     digest = hashlib.sha256()
     for node in graph.nodes:
         value = node.meta.get("val")
         metas = [
-            (tuple(v.shape), str(v.dtype), v.requires_grad)
+            (tuple(v.shape), str(v.dtype), node.op == "placeholder" and v.requires_grad)
             for v in pytree.tree_leaves(value)
             if isinstance(v, torch.Tensor)
         ]
-        digest.update(
-            f"{node.name}|{node.op}|{node.target}|{node.args}|{node.kwargs}|{metas}\n".encode()
-        )
+        kwargs = {k: v for k, v in node.kwargs.items() if not isinstance(v, torch.device)}
+        digest.update(f"{node.name}|{node.op}|{node.target}|{node.args}|{kwargs}|{metas}".encode())
     return digest.hexdigest()[:16]

@@ -22,8 +22,7 @@ class Lowering:
     """The C++ graph and how it corresponds to the fx graph.
 
     ``values[node]`` are the ids of the values a node produces (one per output,
-    in order), ``nodes[node]`` its id in the C++ graph. ``operands[node]`` are
-    the fx nodes behind the C++ operands, in their order.
+    in order), ``nodes[node]`` its id in the C++ graph.
     """
 
     graph: _C.Graph

@@ -154,7 +154,11 @@ def _replace_copy(graph: fx.Graph, node: fx.Node) -> None:
 
 
 def remove_identities(graph: fx.Graph) -> None:
-    """Remove calls that return their input: alias, no-op casts, dropout(0)."""
+    """Remove calls that return their input: alias, no-op casts, dropout(0).
+
+    ``contiguous`` goes too: it is recorded only where it copies on the device of
+    the capture, and only views need it, which become reshapes.
+    """
     for node in list(graph.nodes):
         if _is_identity(node):
             node.replace_all_uses_with(node.args[0])
@@ -163,7 +167,7 @@ def remove_identities(graph: fx.Graph) -> None:
 
 def _is_identity(node: fx.Node) -> bool:
     name = target_name(node)
-    if name == "aten.alias.default":
+    if name in ("aten.alias.default", "aten.contiguous.default"):
         return True
     if name == "aten.dropout.default":
         return bool(node.args[1] == 0 or node.args[2] is False)

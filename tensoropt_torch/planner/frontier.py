@@ -16,7 +16,7 @@ from tensoropt_torch.plan import Plan, Settings
 
 @dataclass(frozen=True)
 class FrontierPoint:
-    """One point: predicted peak memory per device (bytes), step time (s)."""
+    """One point: predicted memory per device (bytes) and step time (s)."""
 
     memory_bytes: float
     time_s: float

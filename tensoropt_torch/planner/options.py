@@ -47,7 +47,11 @@ class SearchSettings:
 
 @dataclass(frozen=True)
 class PlanningTask:
-    """A model, where it shall run, and how it is trained."""
+    """A model, where it shall run, and how it is trained.
+
+    ``measured`` are times of collectives on ``measured_on`` devices; they say
+    nothing of other device counts.
+    """
 
     captured: CapturedModel
     cluster: Cluster
@@ -55,6 +59,7 @@ class PlanningTask:
     inputs: InputMode = "replicated"
     space: str = "ordered"
     measured: tuple[MeasuredCurve, ...] = ()
+    measured_on: int = 0
     search: SearchSettings = field(default_factory=SearchSettings)
 
     def settings(self, num_devices: int) -> Settings:
@@ -68,7 +73,7 @@ class PlanningTask:
         return Settings(
             cluster=self.cluster.to_dict(),
             mesh_axes=tuple(mesh_axes(self.cluster, num_devices)),
-            measured=self.measured,
+            measured=self.measured if num_devices == self.measured_on else (),
             space=self.space,
             optimizer_state_factor=factor,
             inputs=self.inputs,

@@ -155,10 +155,13 @@ def _prepare(
     whole = torch.ones(part.numel() * ranks, device=device)
     other = torch.empty_like(whole)
     first = dist.get_global_rank(group, 0)
+    # Newer names first: the older ones warn where both exist.
+    all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
     calls: dict[str, Callable[[], object]] = {
         "all_reduce": lambda: dist.all_reduce(whole.fill_(1), group=group),
-        "all_gather": lambda: dist.all_gather_into_tensor(whole, part, group=group),
-        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole, group=group),
+        "all_gather": lambda: all_gather(whole, part, group=group),
+        "reduce_scatter": lambda: reduce_scatter(part, whole, group=group),
         "all_to_all": lambda: dist.all_to_all_single(other, whole, group=group),
         "broadcast": lambda: dist.broadcast(whole, first, group=group),
     }

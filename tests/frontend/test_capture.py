@@ -12,6 +12,7 @@ from torch import nn
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, capture
+from tests.distributed.models import gpt
 from tests.frontend.training import (
     Layer,
     assert_bit_equal,
@@ -381,3 +382,15 @@ def test_frozen_parameters_have_another_fingerprint() -> None:
     frozen = Layer(scaled)
     frozen.linear.weight.requires_grad_(False)
     assert capture(frozen, (batch(),)).fingerprint != fingerprint(scaled, batch())
+
+
+def test_meta_and_real_models_have_the_same_fingerprint() -> None:
+    """A plan made on the meta device runs with real parameters."""
+
+    def build(device: str) -> str:
+        with torch.device(device):
+            case = gpt()
+            batch = tuple(torch.zeros(8, 8, dtype=torch.long) for _ in range(2))
+        return capture(case.model, batch).fingerprint
+
+    assert build("meta") == build("cpu")
