@@ -150,3 +150,20 @@ def count_idle(_: None) -> int:
 
 def test_one_process_runs_without_collectives() -> None:
     assert run_ranks(1, f"{HERE}:count_idle", None, 60) == [0]
+
+
+def plan_with_measured_costs(_: None) -> tuple[str, int, int, int]:
+    case = make("mlp", torch.float32)
+    plan = tensoropt_torch.find_strategy(case.model, case.args, **case.keywords)
+    fewest = tensoropt_torch.find_strategy(
+        case.model, case.args, option="mini_parallelism", **case.keywords
+    )
+    return plan.hash, len(plan.settings.measured), fewest.num_devices, plan.num_devices
+
+
+def test_measured_costs_give_one_plan_on_all_ranks() -> None:
+    first, second = run_ranks(2, f"{HERE}:plan_with_measured_costs", None, 120)
+    assert first == second
+    _, curves, fewest, devices = first
+    assert curves == 5  # one per collective over the only axis set
+    assert (fewest, devices) == (1, 2)
