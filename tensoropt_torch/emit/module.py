@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -35,6 +35,7 @@ class ParallelModule(nn.Module):
         rank_graph: fx.GraphModule,
         parameters: Mapping[str, nn.Parameter],
         constants: Mapping[str, torch.Tensor],
+        saved_names: Collection[str],
         local_shapes: Sequence[tuple[int, ...]],
         plan: Plan,
         seeds: torch.Generator | None,
@@ -45,7 +46,7 @@ class ParallelModule(nn.Module):
             owner.register_parameter(leaf, parameter)
         for name, tensor in constants.items():
             owner, leaf = _owner(self, name)
-            owner.register_buffer(leaf, tensor)
+            owner.register_buffer(leaf, tensor, persistent=name in saved_names)
         # Not registered as a submodule: state_dict has the model's names only.
         object.__setattr__(self, "_rank_graph", rank_graph)
         object.__setattr__(self, "_captured", captured)

@@ -78,7 +78,10 @@ def parallelize(
         _local_shape(captured, s, program, sizes) for s in captured.inputs if s.kind == "input"
     ]
     seeds = _seed_generator() if emitter.uses_random else None
-    return ParallelModule(captured, rank_graph, parameters, constants, shapes, plan, seeds)
+    saved_names = model.state_dict().keys()
+    return ParallelModule(
+        captured, rank_graph, parameters, constants, saved_names, shapes, plan, seeds
+    )
 
 
 def _check_world(plan: Plan) -> None:

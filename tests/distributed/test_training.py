@@ -126,6 +126,34 @@ class Noisy(nn.Module):
         return (self.linear(x) + torch.rand_like(x)).sum()
 
 
+class Masked(nn.Module):
+    """A saved buffer, one that is not saved, and a constant in the code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("scale", torch.full((4,), 2.0))
+        self.register_buffer("mask", torch.eye(4), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.linear(x) * self.scale @ self.mask + torch.tensor([1.0])).sum()
+
+
+def keep_buffers(_: None) -> tuple[list[str], list[str], float, float]:
+    torch.manual_seed(0)
+    model, x = Masked(), torch.ones(4, 4)
+    plan = tensoropt_torch.find_strategy(model, (x,), measure=False)
+    module = tensoropt_torch.parallelize(model, plan)
+    got, expected = (float(m(x).detach()) for m in (module, model))
+    return list(module.state_dict()), list(model.state_dict()), got, expected
+
+
+def test_state_dict_has_the_names_of_the_model() -> None:
+    for ours, theirs, got, expected in run_ranks(2, f"{HERE}:keep_buffers", None, 60):
+        assert sorted(ours) == sorted(theirs)
+        assert abs(got - expected) < 1e-5
+
+
 def add_noise(_: None) -> float:
     torch.manual_seed(dist.get_rank())
     model, x = Noisy(), torch.ones(4, 4)
