@@ -11,7 +11,11 @@ import torch
 import torch.distributed as dist
 
 MATMUL_SIZES = {"cpu": 512, "cuda": 4096}
-COPY_BYTES = {"cpu": 64 << 20, "cuda": 1 << 30}
+ACTIVATION_BYTES = {"cpu": 8 << 20, "cuda": 1 << 30}
+CHAIN_LENGTH = 32
+# Tensors read or written by gelu(x + y) as the roofline counts them: 3 and 2 in
+# forward, twice that in backward.
+ACTIVATION_TRAFFIC = 15
 DTYPES = (torch.float32, torch.bfloat16)
 
 
@@ -20,12 +24,14 @@ class DeviceSpeed:
     """Speeds that were reached, not peaks; the slowest rank's."""
 
     matmul_flops_per_s: dict[str, float]  # by dtype
-    copy_bytes_per_s: float  # read plus written
-    launch_overhead_s: float
+    copy_bytes_per_s: float  # read plus written, by element-wise training operators
+    launch_overhead_s: float  # of one operator, forward or backward
 
 
 def measure_device(device: torch.device | None = None, budget_s: float = 2.0) -> DeviceSpeed:
-    """Measures a matrix product per dtype, a copy and the smallest operation.
+    """Measures what the roofline of ``csrc/cost/op_cost.cc`` is made of: a matrix
+    product per dtype, and forward and backward of large and of tiny element-wise
+    operators.
 
     Collective if a process group runs: all ranks measure at the same time, since
     they may share cores or memory, and all get the slowest rank's figures.
@@ -39,25 +45,45 @@ def measure_device(device: torch.device | None = None, budget_s: float = 2.0) ->
     share_s = budget_s / (len(DTYPES) + 2)
     n = MATMUL_SIZES.get(device.type, 1024)
     seconds = [_matmul_s(n, dtype, device, share_s) for dtype in DTYPES]
-    elements = COPY_BYTES.get(device.type, 64 << 20) // 4
-    source, target = torch.ones(2, elements, device=device)
-    seconds.append(_median_s(lambda: target.copy_(source), device, share_s))
-    small = torch.ones(8, device=device)
-    seconds.append(_median_s(lambda: small.add_(1), device, share_s))
+    elements = ACTIVATION_BYTES.get(device.type, 8 << 20) // 4
+    seconds.append(_median_s(_activation_step(elements, device), device, share_s))
+    seconds.append(_median_s(_chain_step(device), device, share_s))
     *matmul_s, copy_s, launch_s = _slowest(seconds, device)
     return DeviceSpeed(
         matmul_flops_per_s={
             str(dtype).removeprefix("torch."): 2 * n**3 / s
             for dtype, s in zip(DTYPES, matmul_s, strict=True)
         },
-        copy_bytes_per_s=2 * 4 * elements / copy_s,
-        launch_overhead_s=launch_s,
+        copy_bytes_per_s=ACTIVATION_TRAFFIC * 4 * elements / copy_s,
+        launch_overhead_s=launch_s / (2 * CHAIN_LENGTH),
     )
 
 
 def _matmul_s(n: int, dtype: torch.dtype, device: torch.device, budget_s: float) -> float:
     a, b = torch.ones(2, n, n, dtype=dtype, device=device)
     return _median_s(lambda: a @ b, device, budget_s)
+
+
+def _activation_step(elements: int, device: torch.device) -> Callable[[], object]:
+    x, y = torch.ones(2, elements, device=device)
+    x.requires_grad_()
+
+    def step() -> None:
+        torch.autograd.grad(torch.nn.functional.gelu(x + y), x, y)
+
+    return step
+
+
+def _chain_step(device: torch.device) -> Callable[[], object]:
+    x = torch.ones(8, device=device, requires_grad=True)
+
+    def step() -> None:
+        y = x
+        for _ in range(CHAIN_LENGTH):
+            y = y * 1.0
+        torch.autograd.grad(y, x, x)
+
+    return step
 
 
 def _median_s(call: Callable[[], object], device: torch.device, budget_s: float) -> float:
