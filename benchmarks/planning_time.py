@@ -50,6 +50,14 @@ def llama() -> Example:
     return Llama(LlamaConfig()), tokens(16, 4096)
 
 
+def cpu_name() -> str:
+    """The processor's name, as far as the system tells."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
 def tokens(batch: int, length: int) -> tuple[torch.Tensor, ...]:
     """Token ids and targets."""
     return tuple(torch.zeros(batch, length, dtype=torch.long) for _ in range(2))
@@ -112,7 +120,7 @@ def main() -> None:
         console.print(frontier_table(points, f"{name}: {frontier_title(frontier)}"))
         console.print(record)
         records.append(record)
-    machine = {"cores": os.cpu_count(), "cpu": platform.processor() or platform.machine()}
+    machine = {"cores": os.cpu_count(), "cpu": cpu_name()}
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text(json.dumps({"machine": machine, "runs": records}, indent=1) + "\n")
 
