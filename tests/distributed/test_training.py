@@ -21,7 +21,7 @@ HERE = "tests.distributed.test_training"
 STEPS = 200
 
 
-def curve(model: nn.Module, module: nn.Module) -> list[float]:
+def curve(module: nn.Module) -> list[float]:
     optimizer = torch.optim.AdamW(module.parameters(), lr=3e-3)
     losses = []
     for tokens, targets in text_batches(STEPS):
@@ -34,15 +34,19 @@ def curve(model: nn.Module, module: nn.Module) -> list[float]:
     return losses
 
 
-def train_both(_: None) -> tuple[list[float], list[float]]:
+def train_both(_: None) -> tuple[list[float], list[float], int]:
     torch.manual_seed(0)
     case = gpt()
-    parallel = tensoropt_torch.auto_parallel(case.model, case.args, measure=False)
-    return curve(case.model, parallel), curve(case.model, case.model)
+    frontier = tensoropt_torch.find_frontier(case.model, case.args)
+    parallel = tensoropt_torch.parallelize(case.model, frontier.smallest.plan)
+    ops.reset_collective_counts()
+    losses = curve(parallel)
+    return losses, curve(case.model), ops.collective_counts().collectives
 
 
 def test_the_loss_falls_over_200_steps_as_in_one_process() -> None:
-    for got, expected in run_ranks(2, f"{HERE}:train_both", None, 300):
+    for got, expected, collectives in run_ranks(2, f"{HERE}:train_both", None, 300):
+        assert collectives > STEPS
         assert sum(got[-10:]) / 10 < 0.8 * got[0]
         # Rounding differences grow along a run; they stay far below the fall.
         for a, b in zip(got, expected, strict=True):
