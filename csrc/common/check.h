@@ -3,8 +3,8 @@
 //   TO_CHECK(n % k == 0, "dim {} of size {} is not divisible by {}", d, n, k);
 //   TO_ASSERT(config < table.num_configs(), "config {} out of range", config);
 //
-// TO_CHECK reports a mistake of the user (UserError, a TensorOptError in Python),
-// TO_ASSERT a bug of ours (InternalError, a RuntimeError in Python).
+// TO_CHECK reports a mistake of the user (UserError, a TensorOptError in
+// Python), TO_ASSERT a bug of ours (InternalError, a RuntimeError in Python).
 #pragma once
 
 #include <fmt/format.h>

@@ -68,8 +68,8 @@ enum class SpaceNodeKind { kSource, kOp, kRelay, kOutput };
 
 struct SpaceNode {
   SpaceNodeKind kind = SpaceNodeKind::kOp;
-  NodeId node = -1;     // of the graph; -1 for a relay
-  ValueId value = -1;   // of a relay
+  NodeId node = -1;    // of the graph; -1 for a relay
+  ValueId value = -1;  // of a relay
   std::string name;
   const ConfigList* configs = nullptr;
 };
@@ -101,11 +101,13 @@ class StrategySpace {
   const TensorResharder& resharder(const TensorMeta& meta) const;
 
   const Port& source_port(const SpaceEdge& edge, int config) const {
-    return nodes_[edge.source].configs->configs[config]
+    return nodes_[edge.source]
+        .configs->configs[config]
         .outputs[edge.source_port];
   }
   const Port& target_port(const SpaceEdge& edge, int config) const {
-    return nodes_[edge.target].configs->configs[config]
+    return nodes_[edge.target]
+        .configs->configs[config]
         .inputs[edge.target_port];
   }
 
@@ -149,7 +151,7 @@ class StrategySpace {
   std::vector<bool> constant_;  // by value: no input or parameter reaches it
   std::optional<IdleDims> idle_dims_;
   std::vector<bool> saved_by_producer_;  // by value: kept before any consumer
-  std::vector<bool> needed_;           // by value: a consumer keeps its storage
+  std::vector<bool> needed_;  // by value: a consumer keeps its storage
   std::vector<SpaceNode> nodes_;
   std::vector<SpaceEdge> edges_;
   std::vector<int> node_of_;
