@@ -20,7 +20,7 @@ bool TableBounds::may_improve(int rank, Point point) const {
   const std::span<const float> rest = outside(rank);
   std::uint64_t open = corners_[rank];
   for (std::size_t w = 0; w < rest.size() && open != 0; ++w) {
-    open = limits_->above(w, limits_->weights(w).of(point) + rest[w], open);
+    open &= limits_->above(w, limits_->weights(w).of(point) + rest[w]);
   }
   return open != 0;
 }
@@ -34,7 +34,7 @@ bool TableBounds::may_improve(int rank, const TableBounds& left, int left_rank,
   std::uint64_t open =
       corners_[rank] & left.corners_[left_rank] & right.corners_[right_rank];
   for (std::size_t w = 0; w < rest.size() && open != 0; ++w) {
-    open = limits_->above(w, a[w] + b[w] + rest[w], open);
+    open &= limits_->above(w, a[w] + b[w] + rest[w]);
   }
   return open != 0;
 }
@@ -45,7 +45,7 @@ std::uint64_t TableBounds::open_corners(int rank,
   const std::span<const float> rest = outside(rank);
   std::uint64_t open = limits.all();
   for (std::size_t w = 0; w < here.size() && open != 0; ++w) {
-    open = limits.above(w, here[w] + rest[w], open);
+    open &= limits.above(w, here[w] + rest[w]);
   }
   return open;
 }
@@ -54,8 +54,9 @@ std::size_t TableBounds::num_alive() const {
   return corners_.size() - std::count(corners_.begin(), corners_.end(), 0);
 }
 
-Bounds::Bounds(const MinPlusPlan& plan, const DenseBounds& dense,
-               const CornerLimits& limits, int num_threads)
+Bounds::Bounds(const MinPlusPlan& plan, const FirstLook& look,
+               const CornerLimits& first_limits, const CornerLimits& limits,
+               int num_threads)
     : plan_(plan),
       num_threads_(num_threads),
       limits_(limits),
@@ -65,7 +66,7 @@ Bounds::Bounds(const MinPlusPlan& plan, const DenseBounds& dense,
     table.limits_ = &limits_;
     table.ranks_.assign(plan.volume(id), -1);
     for (std::size_t cell = 0; cell < table.ranks_.size(); ++cell) {
-      if (!dense.may_improve(id, cell, limits)) continue;
+      if (!look.may_improve(id, cell, first_limits)) continue;
       table.ranks_[cell] = static_cast<std::int32_t>(table.cells_.size());
       table.cells_.push_back(static_cast<std::uint32_t>(cell));
     }

@@ -1,9 +1,9 @@
 // Says which parts of which tables can still improve on known strategies.
 //
-//   Bounds bounds(plan, dense, limits, num_threads);
+//   Bounds bounds(plan, look, first_limits, limits, num_threads);
+//   bounds.aim(limits);                           // these, or lower ones
 //   bounds.table(id).rank(cell) < 0;              // the cell is ruled out
 //   bounds.table(id).may_improve(rank, point);    // and this point is not
-//   bounds.aim(tighter_limits);
 //
 // For each of several weighted sums of memory and time it is computed how
 // little a strategy through a cell of a table costs at least. A cell, a pair of
@@ -11,7 +11,7 @@
 // too much is dropped, and nothing is lost: whatever it could lead to is
 // matched by a known strategy (see corners.h).
 //
-// First a few weightings go over all cells (dense_bounds.h); those that are
+// First a few weightings go over all cells (first_look.h); those that are
 // left are usually few, and all weightings are then computed for them together.
 #pragma once
 
@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "search/corner_limits.h"
-#include "search/dense_bounds.h"
+#include "search/first_look.h"
 #include "search/min_plus.h"
 
 namespace tensoropt {
@@ -69,8 +69,10 @@ class TableBounds {
 
 class Bounds {
  public:
-  Bounds(const MinPlusPlan& plan, const DenseBounds& dense,
-         const CornerLimits& limits, int num_threads);
+  // `first_limits` are over the weightings of `look`, `limits` over any.
+  Bounds(const MinPlusPlan& plan, const FirstLook& look,
+         const CornerLimits& first_limits, const CornerLimits& limits,
+         int num_threads);
   Bounds(const Bounds&) = delete;  // tables point to limits_
   Bounds& operator=(const Bounds&) = delete;
 

@@ -27,24 +27,22 @@ class CornerLimits {
   Weights weights(std::size_t w) const { return weights_[w]; }
   std::uint64_t all() const;  // a bit for every corner
 
-  // Of the corners `open`, those with a limit above `cost` under weighting w.
-  std::uint64_t above(std::size_t w, double cost, std::uint64_t open) const;
+  // For every corner the weighting under which it is closest to the optimum.
+  const std::vector<std::size_t>& tightest() const { return tightest_; }
 
-  // The weightings under which corners are closest to the optimum, those of
-  // the farthest corners first, then others from end to end; `count` at most.
-  std::vector<std::size_t> tightest(std::size_t count) const;
+  // The corners with a limit above `cost` under weighting w. O(log corners).
+  std::uint64_t above(std::size_t w, double cost) const;
 
  private:
-  double limit(std::size_t w, std::size_t corner) const {
-    return limits_[w * num_corners_ + corner];
-  }
+  void sort(std::size_t w, const std::vector<double>& limits);
 
   std::vector<Weights> weights_;
   std::size_t num_corners_ = 0;
-  std::vector<double> limits_;         // by weighting and corner
-  std::vector<double> highest_;        // by weighting
   std::vector<std::size_t> tightest_;  // by corner
-  std::vector<double> distance_;       // by corner, relative, when tightest
+  // For every weighting the limits of its corners, ascending; and the corners
+  // from each of them on, then none.
+  std::vector<double> limits_;
+  std::vector<std::uint64_t> corners_;
 };
 
 }  // namespace tensoropt

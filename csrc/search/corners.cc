@@ -3,21 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 namespace tensoropt {
-
-namespace {
-
-std::vector<Point> join_neighbours(const std::vector<Point>& corners) {
-  std::vector<Point> joined;
-  for (std::size_t i = 0; i < corners.size(); i += 2) {
-    const Point last = corners[std::min(i + 1, corners.size() - 1)];
-    joined.push_back({last.memory, corners[i].time});
-  }
-  return joined;
-}
-
-}  // namespace
 
 std::vector<Point> corners_between(const std::vector<Point>& known,
                                    double epsilon, double memory_limit) {
@@ -38,7 +26,18 @@ std::vector<Point> corners_between(const std::vector<Point>& known,
     }
     corners.push_back(corner);
   }
-  while (corners.size() > kMaxCorners) corners = join_neighbours(corners);
+  return corners;
+}
+
+std::vector<Point> join_corners(std::vector<Point> corners) {
+  while (corners.size() > kMaxCorners) {
+    std::vector<Point> joined;
+    for (std::size_t i = 0; i < corners.size(); i += 2) {
+      const Point last = corners[std::min(i + 1, corners.size() - 1)];
+      joined.push_back({last.memory, corners[i].time});
+    }
+    corners = std::move(joined);
+  }
   return corners;
 }
 

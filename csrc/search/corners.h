@@ -17,14 +17,16 @@
 
 namespace tensoropt {
 
-// More corners are joined to larger ones.
-inline constexpr int kMaxCorners = 64;
-
 // The corners between strategies of these costs, sorted by memory. The first
 // must have the least memory and the last the least time of all strategies;
 // above `memory_limit` nothing is asked for, and no strategy there counts.
 std::vector<Point> corners_between(const std::vector<Point>& known,
                                    double epsilon, double memory_limit);
+
+// Joins neighbours to larger corners until there are at most kMaxCorners, which
+// is how many are looked at at a time.
+inline constexpr std::size_t kMaxCorners = 64;
+std::vector<Point> join_corners(std::vector<Point> corners);
 
 // How far two neighbours are apart, relatively, in the cost in which they are
 // closer: with an epsilon larger than this, one of them stands for all between.

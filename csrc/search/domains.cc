@@ -16,11 +16,7 @@ Domains::Domains(const Problem& problem, const std::vector<int>& fixed) {
     only[fixed[n]] = masks[n][fixed[n]];
     masks[n] = only;
   }
-  const int empty = propagation.run(masks);
-  TO_CHECK(empty < 0,
-           "node {}: none of its {} configs can be combined with a config of "
-           "each of its neighbours; there is no strategy",
-           empty, masks[empty].size());
+  empty_node_ = propagation.run(masks);
   for (const ConfigMask& mask : masks) {
     std::vector<int> configs;
     for (std::size_t c = 0; c < mask.size(); ++c) {
@@ -28,6 +24,13 @@ Domains::Domains(const Problem& problem, const std::vector<int>& fixed) {
     }
     node_domain_.push_back(intern(std::move(configs)));
   }
+}
+
+void Domains::check_not_empty() const {
+  TO_CHECK(empty_node_ < 0,
+           "node {}: none of its configs can be combined with a config of each "
+           "of its neighbours; there is no strategy",
+           empty_node_);
 }
 
 int Domains::intern(std::vector<int> configs) {

@@ -17,8 +17,13 @@ namespace tensoropt {
 class Domains {
  public:
   // `fixed[n] >= 0` leaves only that config to node n; empty fixes nothing.
-  // Throws UserError, naming a node, if some node has no config left.
   Domains(const Problem& problem, const std::vector<int>& fixed);
+
+  // A node that has no config left, or -1. With such a node there is no
+  // strategy, and the other domains mean nothing.
+  int empty_node() const { return empty_node_; }
+  // Throws UserError, naming the node, if there is one.
+  void check_not_empty() const;
 
   int num_nodes() const { return static_cast<int>(node_domain_.size()); }
   int id(int node) const { return node_domain_[node]; }
@@ -31,6 +36,7 @@ class Domains {
  private:
   int intern(std::vector<int> configs);
 
+  int empty_node_ = -1;
   std::vector<int> node_domain_;
   std::vector<std::vector<int>> domains_;
   std::map<std::vector<int>, int> ids_;

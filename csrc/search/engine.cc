@@ -1,23 +1,21 @@
 #include "search/engine.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <utility>
 
 #include "common/check.h"
 #include "common/parallel.h"
 #include "search/solution.h"
+#include "search/stopwatch.h"
 
 namespace tensoropt {
 
 namespace {
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  const std::chrono::duration<double> passed =
-      std::chrono::steady_clock::now() - start;
-  return passed.count();
-}
+// Conditioning makes tables over three and more nodes; a cell takes about 100
+// bytes while bounds are computed.
+constexpr double kMaxConditioningCells = 5e7;
 
 void validate(const SearchOptions& options) {
   TO_CHECK(options.epsilon >= 0 && std::isfinite(options.epsilon),
@@ -41,10 +39,10 @@ class Search {
         schedule_options_{options.algorithm, options.order_seed} {}
 
   SearchResult run() {
-    auto start = std::chrono::steady_clock::now();
+    const Stopwatch plan_watch;
     const std::vector<std::shared_ptr<Solution>> planned = plan();
-    result_.stats_.plan_seconds = seconds_since(start);
-    start = std::chrono::steady_clock::now();
+    result_.stats_.plan_seconds = plan_watch.seconds();
+    const Stopwatch watch;
     result_.min_memory_ = std::numeric_limits<double>::infinity();
     for (const auto& solution : planned) {
       solution->solve({options_.epsilon, options_.memory_limit,
@@ -54,11 +52,15 @@ class Search {
       note(*solution);
       result_.solutions_.push_back(solution);
     }
-    TO_CHECK(!result_.solutions_.empty(),
+    TO_CHECK(!result_.solutions_.empty() || !result_.exact(),
              "no combination of configs is allowed by all tables; there is no "
              "strategy");
+    TO_CHECK(!result_.solutions_.empty(),
+             "heuristic elimination found no strategy; raise "
+             "max_conditioning_work (now {}) to search exactly",
+             options_.max_conditioning_work);
     unite();
-    result_.stats_.solve_seconds = seconds_since(start);
+    result_.stats_.solve_seconds = watch.seconds();
     return std::move(result_);
   }
 
@@ -66,9 +68,9 @@ class Search {
   std::vector<std::shared_ptr<Solution>> plan() {
     auto exact = std::make_shared<Solution>(problem_, std::vector<int>{},
                                             schedule_options_);
-    if (exact->schedule().conditioning_work <= options_.max_conditioning_work) {
-      return {exact};
-    }
+    const ConditioningBudget budget{options_.max_conditioning_work,
+                                    kMaxConditioningCells};
+    if (budget.allows(exact->schedule())) return {exact};
     result_.heuristics_ = options_.heuristics;
     if (result_.heuristics_.empty()) {
       result_.heuristics_ = {Heuristic::kLeastMemory, Heuristic::kLeastTime,
@@ -77,8 +79,7 @@ class Search {
     std::vector<std::shared_ptr<Solution>> solutions;
     for (const Heuristic heuristic : result_.heuristics_) {
       const std::vector<int> fixed =
-          fix_hubs(problem_, heuristic, schedule_options_,
-                   options_.max_conditioning_work);
+          fix_hubs(problem_, heuristic, schedule_options_, budget);
       result_.stats_.heuristic_eliminations += static_cast<int>(std::count_if(
           fixed.begin(), fixed.end(), [](int c) { return c >= 0; }));
       solutions.push_back(
@@ -103,7 +104,7 @@ class Search {
     stats.cells += solved.cells;
     stats.cells_alive += solved.cells_alive;
     stats.products_computed += solved.products;
-    stats.products_reused += products - solved.products;
+    stats.products_reused += products - solution.num_products();
     stats.pairs += solved.product.pairs;
     stats.pairs_pruned += solved.product.pairs_pruned;
     stats.largest_frontier =
@@ -118,9 +119,9 @@ class Search {
   void unite() {
     FrontierBuilder builder(/*delta=*/0, options_.memory_limit);
     for (std::size_t s = 0; s < result_.solutions_.size(); ++s) {
-      const FrontierView points = result_.solutions_[s]->points();
+      const std::vector<Point>& points = result_.solutions_[s]->points();
       for (std::size_t i = 0; i < points.size(); ++i) {
-        builder.add(points.point(i), static_cast<std::uint32_t>(s),
+        builder.add(points[i], static_cast<std::uint32_t>(s),
                     static_cast<std::uint32_t>(i));
       }
     }

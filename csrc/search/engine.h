@@ -43,8 +43,9 @@ struct SearchOptions {
   // Used only where exact conditioning would cost more than the work below;
   // their results are united. Empty: all three.
   std::vector<Heuristic> heuristics;
-  // In pairs of frontier points met; about 1e8 a second and thread.
-  double max_conditioning_work = 2e11;
+  // In pairs of frontier points that exact conditioning could meet, as
+  // estimated when planning. Most are never formed: 1e10 take a few seconds.
+  double max_conditioning_work = 1e11;
   // Rule out with bounds what cannot improve on known strategies. Never changes
   // what is promised; off only to measure what it is worth.
   bool use_bounds = true;

@@ -205,6 +205,11 @@ void FrontierBuilder::merge_new(const Stairs& stairs, Sources&& sources) {
 }
 
 bool FrontierBuilder::move_to(Frontier& out) {
+  if (delta_ <= 0) {
+    out.append(kept_);
+    kept_.resize(0);
+    return false;
+  }
   const std::vector<bool> keep = thin(kept_.view(), delta_);
   for (std::size_t i = 0; i < kept_.size(); ++i) {
     if (!keep[i]) continue;

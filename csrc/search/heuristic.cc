@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <set>
 
 #include "common/check.h"
@@ -59,8 +60,9 @@ double score(Heuristic heuristic, Point cost, Point least) {
   TO_ASSERT(false, "heuristic {}", static_cast<int>(heuristic));
 }
 
-int best_config(const Problem& problem, const Domains& domains, int node,
-                Heuristic heuristic) {
+// The configs left to a node, the best first.
+std::vector<int> by_score(const Problem& problem, const Domains& domains,
+                          int node, Heuristic heuristic) {
   const std::vector<int>& configs = domains.configs_of(domains.id(node));
   std::vector<Point> costs;
   Point least = kWorst;
@@ -69,14 +71,16 @@ int best_config(const Problem& problem, const Domains& domains, int node,
     least.memory = std::min(least.memory, costs.back().memory);
     least.time = std::min(least.time, costs.back().time);
   }
-  std::size_t best = 0;
-  for (std::size_t i = 1; i < costs.size(); ++i) {
-    if (score(heuristic, costs[i], least) <
-        score(heuristic, costs[best], least)) {
-      best = i;
-    }
-  }
-  return configs[best];
+  std::vector<std::size_t> order(configs.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) {
+                     return score(heuristic, costs[a], least) <
+                            score(heuristic, costs[b], least);
+                   });
+  std::vector<int> result;
+  for (const std::size_t i : order) result.push_back(configs[i]);
+  return result;
 }
 
 // The free node with the most free neighbours, then the first.
@@ -99,15 +103,18 @@ int largest_hub(const Problem& problem, const Domains& domains) {
 
 std::vector<int> fix_hubs(const Problem& problem, Heuristic heuristic,
                           const ScheduleOptions& options,
-                          double max_conditioning_work) {
+                          const ConditioningBudget& budget) {
   std::vector<int> fixed(problem.nodes.size(), -1);
   while (true) {
     const Domains domains(problem, fixed);
+    domains.check_not_empty();
     ExpressionPool pool(domains);
-    const Schedule schedule = make_schedule(problem, options, pool);
-    if (schedule.conditioning_work <= max_conditioning_work) return fixed;
+    if (budget.allows(make_schedule(problem, options, pool))) return fixed;
     const int hub = largest_hub(problem, domains);
-    fixed[hub] = best_config(problem, domains, hub, heuristic);
+    for (const int config : by_score(problem, domains, hub, heuristic)) {
+      fixed[hub] = config;
+      if (Domains(problem, fixed).empty_node() < 0) break;
+    }
   }
 }
 

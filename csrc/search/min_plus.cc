@@ -40,6 +40,28 @@ bool has_avx2() { return false; }
 // into[i] = min(into[i], offset + from[i])
 const auto lower = has_avx2() ? lower_avx2 : lower_anywhere;
 
+// terms[rows][inner] times wide[inner][width].
+struct Block {
+  int rows;
+  int width;
+  int inner;
+};
+
+// Columns that are worked on at a time, so that they stay in the cache.
+constexpr int kTile = 512;
+
+void multiply_tile(const double* terms, const double* wide, double* out,
+                   const Block& block, int first) {
+  const int count = std::min(kTile, block.width - first);
+  out += first;
+  for (int row = 0; row < block.rows; ++row, out += block.width) {
+    const double* line = wide + first;
+    for (int x = 0; x < block.inner; ++x, ++terms, line += block.width) {
+      if (*terms != kInfinity) lower(out, line, *terms, count);
+    }
+  }
+}
+
 // The values in the order of the index; as they are if it is empty.
 const double* arranged(const std::vector<double>& values,
                        const std::vector<std::uint32_t>& index,
@@ -57,29 +79,6 @@ void scatter_least(const std::vector<double>& from,
     double& least = into[index.empty() ? i : index[i]];
     least = std::min(least, from[i]);
   }
-}
-
-// Blocks of rows x columns become columns x rows.
-std::vector<std::uint32_t> transpose(const std::vector<std::uint32_t>& from,
-                                     int batches, int rows, int columns) {
-  std::vector<std::uint32_t> to;
-  to.reserve(from.size());
-  for (int h = 0; h < batches; ++h) {
-    for (int c = 0; c < columns; ++c) {
-      for (int r = 0; r < rows; ++r) {
-        const std::size_t row = static_cast<std::size_t>(h) * rows + r;
-        to.push_back(from[row * columns + c]);
-      }
-    }
-  }
-  return to;
-}
-
-std::vector<std::uint32_t> empty_if_identity(std::vector<std::uint32_t> index) {
-  for (std::size_t i = 0; i < index.size(); ++i) {
-    if (index[i] != i) return index;
-  }
-  return {};
 }
 
 }  // namespace
@@ -101,26 +100,27 @@ MinPlusPlan::MinPlusPlan(const ExpressionPool& pool, int root,
 void MinPlusPlan::add_product(int id) {
   const Expression& expression = pool_[id];
   const ProductLabels& labels = expression.labels;
-  DenseMatrix left = arrange_dense(
-      pool_[expression.left].dims,
-      arrangement_of(labels.left, labels.right, labels.num_outputs));
-  DenseMatrix right = arrange_dense(
-      pool_[expression.right].dims,
-      arrangement_of(labels.right, labels.left, labels.num_outputs));
-  Product& product = products_[id];
-  product = {.id = id,
-             .batches = left.batches,
-             .rows = left.rows,
-             .columns = right.rows,
-             .inner = left.columns,
-             .left = {},
-             .right = {},
-             .by_inner = {}};
-  const DenseMatrix& wide = product.columns > 1 ? right : left;
-  product.by_inner = empty_if_identity(
-      transpose(wide.cells, wide.batches, wide.rows, wide.columns));
-  product.left = empty_if_identity(std::move(left.cells));
-  product.right = empty_if_identity(std::move(right.cells));
+  const Arrangement left =
+      arrangement_of(labels.left, labels.right, labels.num_outputs);
+  const Arrangement right =
+      arrangement_of(labels.right, labels.left, labels.num_outputs);
+  const std::vector<int>& left_dims = pool_[expression.left].dims;
+  const std::vector<int>& right_dims = pool_[expression.right].dims;
+  DenseMatrix by_row = arrange_dense(left_dims, left);
+  DenseMatrix by_column = arrange_dense(right_dims, right);
+  const bool right_is_wide = by_column.rows > 1;
+  const Arrangement& wide = right_is_wide ? right : left;
+  products_[id] = {
+      .id = id,
+      .batches = by_row.batches,
+      .rows = by_row.rows,
+      .columns = by_column.rows,
+      .inner = by_row.columns,
+      .left = std::move(by_row.cells),
+      .right = std::move(by_column.cells),
+      .by_inner = arrange_dense(right_is_wide ? right_dims : left_dims,
+                                {wide.batch, wide.column, wide.row})
+                      .cells};
 }
 
 MinPlusPass::MinPlusPass(const MinPlusPlan& plan)
@@ -150,17 +150,17 @@ void MinPlusPass::multiply(const MinPlusPlan::Product& product) {
                             : arranged(right, product.right, scratch_[0]);
   const double* wide =
       arranged(right_is_wide ? right : left, product.by_inner, scratch_[1]);
-  const int rows = right_is_wide ? product.rows : 1;
-  const int width = right_is_wide ? product.columns : product.rows;
+  const Block block{right_is_wide ? product.rows : 1,
+                    right_is_wide ? product.columns : product.rows,
+                    product.inner};
   double* out = inside_[product.id].data();
   for (int h = 0; h < product.batches; ++h) {
-    for (int row = 0; row < rows; ++row, out += width) {
-      for (int x = 0; x < product.inner; ++x, ++terms) {
-        if (*terms == kInfinity) continue;
-        lower(out, wide + static_cast<std::size_t>(x) * width, *terms, width);
-      }
+    for (int first = 0; first < block.width; first += kTile) {
+      multiply_tile(terms, wide, out, block, first);
     }
-    wide += static_cast<std::size_t>(product.inner) * width;
+    terms += static_cast<std::size_t>(block.rows) * block.inner;
+    wide += static_cast<std::size_t>(block.inner) * block.width;
+    out += static_cast<std::size_t>(block.rows) * block.width;
   }
 }
 
@@ -176,6 +176,61 @@ void MinPlusPass::run_inside(Weights weights) {
   }
 }
 
+namespace {
+
+// Columns that are worked on at a time, so that they stay in the cache.
+constexpr int kColumnTile = 8;
+
+struct From {
+  const double* left;
+  const double* right;
+  const double* out;
+};
+
+struct Into {
+  double* left;
+  double* right;
+};
+
+// The same without inner configs, for whole rows.
+void push_join(const MinPlusPlan::Product& product, const From& from,
+               const Into& into) {
+  const int columns = product.columns;
+  for (int row = 0; row < product.batches * product.rows; ++row) {
+    const double* out = from.out + static_cast<std::size_t>(row) * columns;
+    const std::size_t right =
+        static_cast<std::size_t>(row / product.rows) * columns;
+    lower(into.right + right, out, from.left[row], columns);
+    double least = kInfinity;
+    for (int c = 0; c < columns; ++c) {
+      least = std::min(least, out[c] + from.right[right + c]);
+    }
+    into.left[row] = least;
+  }
+}
+
+// What columns [first, first + kColumnTile) of a block say about the rest of
+// both operands.
+void push_tile(const MinPlusPlan::Product& product, int batch, int first,
+               const From& from, const Into& into) {
+  const int last = std::min(first + kColumnTile, product.columns);
+  for (int r = 0; r < product.rows; ++r) {
+    const std::size_t row = static_cast<std::size_t>(batch) * product.rows + r;
+    const std::size_t left = row * product.inner;
+    for (int c = first; c < last; ++c) {
+      const double out = from.out[row * product.columns + c];
+      if (out == kInfinity) continue;
+      const std::size_t right =
+          (static_cast<std::size_t>(batch) * product.columns + c) *
+          product.inner;
+      lower(into.left + left, from.right + right, out, product.inner);
+      lower(into.right + right, from.left + left, out, product.inner);
+    }
+  }
+}
+
+}  // namespace
+
 void MinPlusPass::push_outside(const MinPlusPlan::Product& product) {
   const Expression& expression = plan_.pool()[product.id];
   const Values& left_values = inside_[expression.left];
@@ -186,17 +241,15 @@ void MinPlusPass::push_outside(const MinPlusPlan::Product& product) {
   std::vector<double>& to_right = scratch_[3];
   to_left.assign(left_values.size(), kInfinity);
   to_right.assign(right_values.size(), kInfinity);
-  const double* out = outside_[product.id].data();
-  for (int row = 0; row < product.batches * product.rows; ++row) {
-    const std::size_t left_at = static_cast<std::size_t>(row) * product.inner;
-    std::size_t right_at = static_cast<std::size_t>(row / product.rows) *
-                           product.columns * product.inner;
-    for (int c = 0; c < product.columns; ++c, ++out) {
-      if (*out != kInfinity) {
-        lower(&to_left[left_at], right + right_at, *out, product.inner);
-        lower(&to_right[right_at], left + left_at, *out, product.inner);
+  const From from{left, right, outside_[product.id].data()};
+  const Into into{to_left.data(), to_right.data()};
+  if (product.inner == 1) {
+    push_join(product, from, into);
+  } else {
+    for (int h = 0; h < product.batches; ++h) {
+      for (int first = 0; first < product.columns; first += kColumnTile) {
+        push_tile(product, h, first, from, into);
       }
-      right_at += product.inner;
     }
   }
   scatter_least(to_left, product.left, outside_[expression.left]);

@@ -125,6 +125,9 @@ class Planner {
       if (!seen.insert(term.expression).second) continue;
       const Expression& expression = pool_[term.expression];
       schedule_.work += expression.work;
+      double cells = 1;
+      for (const int dim : expression.dims) cells *= dim;
+      schedule_.cells += cells;
       if (over_four_nodes(expression)) {
         schedule_.conditioning_work += expression.work;
       }

@@ -41,6 +41,7 @@ struct Schedule {
   std::vector<int> hubs;
   // Estimates, each expression counted once.
   double work = 0;
+  double cells = 0;              // of all tables, empty ones included
   double conditioning_work = 0;  // of the steps over four or more nodes
   int num_eliminations = 0;
   int num_branch = 0;        // degree <= 1

@@ -1,20 +1,23 @@
-// Carries out one schedule: from symbolic expressions to frontiers, and back
-// from a point of the final frontier to a strategy.
+// Carries out one schedule: from symbolic expressions to a frontier, and back
+// from a point of it to a strategy.
 //
-// First the supported strategies are found and what cannot improve on them is
-// ruled out (bounds.h); then the products are computed on what is left.
+//   Solution solution(problem, {}, {});
+//   solution.solve({.epsilon = 0.01, .memory_limit = 8e10, .num_threads = 2});
+//   solution.unroll(0);
+//
+// First the best strategies under some weightings are found (first_look.h),
+// then what improves on them (corner_search.h).
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "search/bounds.h"
+#include "search/evaluation.h"
 #include "search/expression.h"
+#include "search/first_look.h"
 #include "search/problem.h"
-#include "search/product.h"
 #include "search/schedule.h"
 #include "search/strategy.h"
-#include "search/supported.h"
 #include "search/table.h"
 
 namespace tensoropt {
@@ -29,8 +32,8 @@ struct SolveOptions {
 struct SolveStats {
   double bound_seconds = 0;
   double product_seconds = 0;
-  int passes = 0;  // min-plus passes that found supported strategies
-  int rounds = 0;  // searches below corners
+  int passes = 0;  // of the first look
+  int rounds = 0;  // of the search for more
   std::int64_t cells = 0;
   std::int64_t cells_alive = 0;  // in the last round
   int products = 0;
@@ -45,14 +48,16 @@ class Solution {
            const ScheduleOptions& options);
 
   const Schedule& schedule() const { return schedule_; }
+  // Different products in the schedule.
+  int num_products() const;
 
   void solve(const SolveOptions& options);
 
   // Whether there is any strategy, within the memory limit or not.
-  bool feasible() const { return feasible_; }
-  double min_memory() const { return min_memory_; }
+  bool feasible() const { return !known_.empty(); }
+  double min_memory() const { return known_.front().cost.memory; }
   // The final frontier; empty if nothing fits the memory limit.
-  FrontierView points() const { return frontier_.view(); }
+  const std::vector<Point>& points() const { return points_; }
   // Relative error that was really made, at most the epsilon allowed.
   double error() const { return error_; }
   const SolveStats& stats() const { return stats_; }
@@ -61,31 +66,20 @@ class Solution {
 
  private:
   void load_tables();
-  void solve_bounded(const MinPlusPlan& plan, const SolveOptions& options);
-  bool search_below_corners(const MinPlusPlan& plan,
-                            const SupportedFrontier& supported,
-                            const SolveOptions& options, double epsilon,
-                            std::int64_t cells);
-  void compute_tables(const Bounds* bounds, const SolveOptions& options,
-                      double epsilon);
-  void compute_product(int id, const Bounds* bounds,
-                       const ProductOptions& options);
-  void add_found();
-  std::vector<Point> known_costs() const;
+  void solve_bounded(const MinPlusPlan& plan, const SolveOptions& options,
+                     FirstLook& look, Evaluation& evaluation);
+  void solve_unbounded(const SolveOptions& options, FirstLook& look,
+                       Evaluation& evaluation);
   int root() const { return schedule_.terms[schedule_.root].expression; }
 
   const Problem problem_;  // keeps the tables alive
-  Domains domains_;
+  const Domains domains_;
   ExpressionPool pool_;
   Schedule schedule_;
 
-  std::vector<Table> base_;     // tables of the problem, by expression
-  std::vector<Table> tables_;   // what the search left of all tables
-  std::vector<double> errors_;  // by expression, made by thinning
+  std::vector<Table> base_;  // tables of the problem, by expression
   std::vector<KnownStrategy> known_;
-  Frontier frontier_;  // left: known strategy
-  bool feasible_ = false;
-  double min_memory_ = 0;
+  std::vector<Point> points_;  // the first of known_, by number
   double error_ = 0;
   SolveStats stats_;
 };

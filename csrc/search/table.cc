@@ -13,20 +13,26 @@ namespace {
 
 // Appends one cell of the problem to the table, if it has any choice.
 void add_cell(std::uint32_t index, std::span<const Choice> choices,
-              Table& table) {
+              FrontierBuilder& builder, Table& table) {
   if (choices.empty()) return;
-  FrontierBuilder builder(/*delta=*/0);
+  table.cells.push_back(index);
+  table.first.push_back(static_cast<std::uint32_t>(table.points.size()));
+  if (choices.size() == 1) {
+    const Choice& only = choices.front();
+    table.points.push_back({only.memory, only.time},
+                           std::bit_cast<std::uint32_t>(only.tag), 0);
+    return;
+  }
   for (const Choice& choice : choices) {
     builder.add({choice.memory, choice.time},
                 std::bit_cast<std::uint32_t>(choice.tag), 0);
   }
-  table.cells.push_back(index);
-  table.first.push_back(static_cast<std::uint32_t>(table.points.size()));
   builder.move_to(table.points);
 }
 
 void load_edge(const EdgeTable& edge, const std::vector<int>& sources,
-               const std::vector<int>& targets, Table& table) {
+               const std::vector<int>& targets, FrontierBuilder& builder,
+               Table& table) {
   std::vector<int> position(edge.num_targets(), -1);
   for (std::size_t t = 0; t < targets.size(); ++t) {
     position[targets[t]] = static_cast<int>(t);
@@ -40,7 +46,7 @@ void load_edge(const EdgeTable& edge, const std::vector<int>& sources,
       add_cell(
           static_cast<std::uint32_t>(s * targets.size() + t),
           edge.all_choices().subspan(first, row.first_choice[i + 1] - first),
-          table);
+          builder, table);
     }
   }
 }
@@ -134,20 +140,21 @@ std::uint32_t Table::index_of_point(std::uint32_t point) const {
 Table load_table(const Expression& expression, const Domains& domains) {
   Table table;
   table.dims = expression.dims;
+  FrontierBuilder builder(/*delta=*/0);
   if (expression.kind == Expression::Kind::kUnit) {
     const Choice nothing;
     for (int i = 0; i < table.dims.front(); ++i) {
-      add_cell(i, {&nothing, 1}, table);
+      add_cell(i, {&nothing, 1}, builder, table);
     }
   } else if (expression.kind == Expression::Kind::kNode) {
     const auto& configs = domains.configs_of(expression.domains[0]);
     for (std::size_t i = 0; i < configs.size(); ++i) {
       add_cell(static_cast<std::uint32_t>(i),
-               expression.node->choices(configs[i]), table);
+               expression.node->choices(configs[i]), builder, table);
     }
   } else {
     load_edge(*expression.edge, domains.configs_of(expression.domains[0]),
-              domains.configs_of(expression.domains[1]), table);
+              domains.configs_of(expression.domains[1]), builder, table);
   }
   table.first.push_back(static_cast<std::uint32_t>(table.points.size()));
   std::iota(table.points.right.begin(), table.points.right.end(), 0);
@@ -172,14 +179,30 @@ Arrangement arrangement_of(const std::vector<int>& mine,
 
 DenseMatrix arrange_dense(const std::vector<int>& dims,
                           const Arrangement& arrangement) {
-  const Placement placement(dims, arrangement);
-  DenseMatrix matrix{placement.batches, placement.rows, placement.columns, {}};
-  matrix.cells.resize(static_cast<std::size_t>(matrix.batches) * matrix.rows *
-                      matrix.columns);
-  for (std::uint32_t index = 0; index < matrix.cells.size(); ++index) {
-    const Placement::Place place = placement.of(index);
-    matrix.cells[static_cast<std::size_t>(place.row) * matrix.columns +
-                 place.column] = index;
+  DenseMatrix matrix;
+  strides(arrangement.batch, dims, matrix.batches);
+  strides(arrangement.row, dims, matrix.rows);
+  strides(arrangement.column, dims, matrix.columns);
+  std::vector<int> axes = arrangement.batch;
+  axes.insert(axes.end(), arrangement.row.begin(), arrangement.row.end());
+  axes.insert(axes.end(), arrangement.column.begin(), arrangement.column.end());
+  if (std::is_sorted(axes.begin(), axes.end())) return matrix;
+  std::vector<int> all(dims.size());
+  std::iota(all.begin(), all.end(), 0);
+  int volume = 1;
+  const std::vector<std::uint32_t> stride = strides(all, dims, volume);
+  // The axes grow from the last to the first.
+  matrix.cells = {0};
+  matrix.cells.reserve(volume);
+  for (const int axis : axes) {
+    std::vector<std::uint32_t> longer;
+    longer.reserve(matrix.cells.size() * dims[axis]);
+    for (const std::uint32_t cell : matrix.cells) {
+      for (int i = 0; i < dims[axis]; ++i) {
+        longer.push_back(cell + i * stride[axis]);
+      }
+    }
+    matrix.cells = std::move(longer);
   }
   return matrix;
 }

@@ -89,7 +89,7 @@ Arrangement arrangement_of(const std::vector<int>& mine,
                            const std::vector<int>& other, int num_outputs);
 
 // The same for a dense table: for every place of the matrix, by rows, the
-// row-major index over `dims`.
+// row-major index over `dims`. No cells: they are in this order already.
 struct DenseMatrix {
   int batches = 1;
   int rows = 1;

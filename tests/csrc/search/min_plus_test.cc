@@ -11,8 +11,8 @@
 
 #include "search/bounds.h"
 #include "search/checks.h"
+#include "search/first_look.h"
 #include "search/random_problem.h"
-#include "search/supported.h"
 
 namespace tensoropt::testing {
 namespace {
@@ -117,18 +117,19 @@ TEST(MinPlus, InsidePlusOutsideIsTheBestStrategyThroughACell) {
   });
 }
 
-TEST(Supported, StrategiesAreOnTheFrontierAndSpanIt) {
+TEST(FirstLook, StrategiesAreOnTheFrontierAndSpanIt) {
   for_planned(200, 20, [](const Planned& planned, Dice&) {
     const MinPlusPlan plan(planned.pool, planned.root(), planned.tables);
-    const SupportedFrontier found = find_supported(
-        plan, planned.schedule, {.memory_limit = kInfinity, .num_threads = 1});
+    FirstLook look(plan, planned.schedule, 1);
+    look.ask_between(0, kInfinity, 32);
+    const auto& found = look.strategies();
     const std::vector<Cost> all = brute_force(planned.problem);
-    EXPECT_EQ(found.strategies.front().cost.memory, all.front().memory);
-    EXPECT_EQ(found.strategies.back().cost.time, all.back().time);
+    EXPECT_EQ(found.front().cost.memory, all.front().memory);
+    EXPECT_EQ(found.back().cost.time, all.back().time);
     // On the hull: no strategy is below any line between neighbours.
-    for (std::size_t i = 0; i + 1 < found.strategies.size(); ++i) {
-      const Point a = found.strategies[i].cost;
-      const Point b = found.strategies[i + 1].cost;
+    for (std::size_t i = 0; i + 1 < found.size(); ++i) {
+      const Point a = found[i].cost;
+      const Point b = found[i + 1].cost;
       const Weights line{a.time - b.time, b.memory - a.memory};
       EXPECT_EQ(least(all, line), line.of(a));
     }
@@ -139,16 +140,17 @@ TEST(Supported, StrategiesAreOnTheFrontierAndSpanIt) {
 TEST(Bounds, KeepEveryConfigOfEveryStrategyBelowACorner) {
   for_planned(300, 20, [](const Planned& planned, Dice& dice) {
     const MinPlusPlan plan(planned.pool, planned.root(), planned.tables);
-    const SupportedFrontier found = find_supported(
-        plan, planned.schedule, {.memory_limit = kInfinity, .num_threads = 1});
+    const int passes = dice.roll(2, 9);
+    FirstLook look(plan, planned.schedule, 1);
+    look.ask_between(0, kInfinity, passes);
     std::vector<Point> known;
-    for (const auto& s : found.strategies) known.push_back(s.cost);
+    for (const auto& s : look.strategies()) known.push_back(s.cost);
     const auto corners =
-        corners_between(known, dice.roll(0, 1) * 0.05, kInfinity);
+        join_corners(corners_between(known, dice.roll(0, 1) * 0.05, kInfinity));
     if (corners.empty()) return;
-    const CornerLimits limits(found.weights, found.optima, corners, kInfinity);
-    const DenseBounds dense(plan, limits, 1);
-    Bounds bounds(plan, dense, limits, 1);
+    const CornerLimits limits(look.weights(), look.optima(), corners,
+                              kInfinity);
+    Bounds bounds(plan, look, limits, limits, 1);
     bounds.aim(limits);
     std::map<int, int> table_of;
     for (const Term& term : planned.schedule.terms) {
@@ -191,8 +193,8 @@ TEST(Corners, LieBetweenNeighbours) {
 TEST(Corners, AreJoinedWhenThereAreTooMany) {
   std::vector<Point> known;
   for (int i = 0; i <= 300; ++i) known.push_back({100.0 + i, 500.0 - i});
-  const auto corners = corners_between(known, 0, kInfinity);
-  EXPECT_LE(corners.size(), static_cast<std::size_t>(kMaxCorners));
+  const auto corners = join_corners(corners_between(known, 0, kInfinity));
+  EXPECT_LE(corners.size(), kMaxCorners);
   for (int i = 0; i < 300; ++i) {
     bool below = false;
     for (const Point& c : corners) {

@@ -1,0 +1,73 @@
+// Finds all that improves on the known strategies, in rounds.
+//
+// How much has to be looked at depends on how good the known strategies are: a
+// wide gap between two of them leaves room for much that turns out useless. So
+// as long as the bounds leave much, only strategies close to the hull of the
+// frontier are looked for first: few cells need to be looked at, and many
+// strategies are found, which narrows the gaps. The last round looks at all
+// that is left, and is complete.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "search/evaluation.h"
+#include "search/first_look.h"
+
+namespace tensoropt {
+
+struct CornerSearchOptions {
+  double known_epsilon = 0;  // known strategies stand for others within this
+  double thin_epsilon = 0;   // error that thinning may make in the last round
+  double memory_limit = 0;
+  int num_threads = 1;
+};
+
+class CornerSearch {
+ public:
+  // The arguments must outlive the search. `look` has been asked already.
+  CornerSearch(const MinPlusPlan& plan, const Schedule& schedule,
+               const CornerSearchOptions& options, FirstLook& look,
+               Evaluation& evaluation);
+
+  void run();
+
+  // None dominated, sorted by memory.
+  const std::vector<KnownStrategy>& known() const { return known_; }
+  // The relative error that thinning made.
+  double error() const { return error_; }
+  int num_rounds() const { return num_rounds_; }
+  std::int64_t num_alive() const { return num_alive_; }  // in the last round
+  double product_seconds() const { return product_seconds_; }
+
+ private:
+  // The corners of this round, and where they are looked at.
+  struct Aim {
+    std::vector<Point> corners;
+    std::vector<Weights> weights;
+    std::vector<double> optima;
+    double slack;
+  };
+
+  bool round(std::int64_t most_cells);
+  CornerLimits limits(const Aim& aim) const;
+  CornerLimits first_limits(const Aim& aim) const;
+  void ask_at(const Aim& aim);
+  void search_all(Bounds& bounds, Aim aim, const std::vector<Point>& corners);
+  void evaluate(const Bounds& bounds, double epsilon);
+  std::vector<Point> known_costs() const;
+  std::vector<double> known_optima(const std::vector<Weights>& weights) const;
+
+  const MinPlusPlan& plan_;
+  const Schedule& schedule_;
+  const CornerSearchOptions options_;
+  FirstLook& look_;
+  Evaluation& evaluation_;
+  std::vector<KnownStrategy> known_;
+  double error_ = 0;
+  int num_rounds_ = 0;
+  std::int64_t num_alive_ = 0;
+  double product_seconds_ = 0;
+};
+
+}  // namespace tensoropt

@@ -1,0 +1,141 @@
+#include "search/first_look.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "common/parallel.h"
+#include "search/corners.h"
+
+namespace tensoropt {
+
+namespace {
+
+// One cell in so many is looked at for an estimate; prime, to be in step with
+// no table.
+constexpr std::size_t kSampled = 37;
+
+Point cost_of(const std::vector<std::uint32_t>& points,
+              const Schedule& schedule, const MinPlusPlan& plan) {
+  Point cost;
+  for (std::size_t t = 0; t < points.size(); ++t) {
+    const Term& term = schedule.terms[t];
+    if (term.slot < 0) continue;
+    const Frontier& frontier = plan.table(term.expression).points;
+    cost.memory += frontier.memory[points[t]];
+    cost.time += frontier.time[points[t]];
+  }
+  return cost;
+}
+
+}  // namespace
+
+std::vector<KnownStrategy> pareto(std::vector<KnownStrategy> all) {
+  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.cost.memory, a.cost.time) <
+           std::pair(b.cost.memory, b.cost.time);
+  });
+  std::vector<KnownStrategy> kept;
+  for (KnownStrategy& strategy : all) {
+    if (kept.empty() || strategy.cost.time < kept.back().cost.time) {
+      kept.push_back(std::move(strategy));
+    }
+  }
+  return kept;
+}
+
+void FirstLook::ask_between(double epsilon, double memory_limit,
+                            std::size_t max_questions) {
+  ask({{.memory = 1, .time = 0}, {.memory = 0, .time = 1}});
+  while (weights_.size() < max_questions) {
+    const std::vector<Weights> questions =
+        next_questions(epsilon, memory_limit, max_questions - weights_.size());
+    if (questions.empty()) return;
+    ask(questions);
+  }
+}
+
+// The widest gaps that nobody has asked about.
+std::vector<Weights> FirstLook::next_questions(double epsilon,
+                                               double memory_limit,
+                                               std::size_t most) const {
+  std::vector<std::pair<double, Weights>> open;
+  for (std::size_t i = 0; i + 1 < strategies_.size(); ++i) {
+    const Point a = strategies_[i].cost;
+    const Point b = strategies_[i + 1].cost;
+    if (a.memory > memory_limit) break;
+    const double gap = gap_between(a, b);
+    const Weights weights = equal_weights(a, b);
+    const bool asked =
+        std::find(weights_.begin(), weights_.end(), weights) != weights_.end();
+    if (gap > epsilon && !asked) open.emplace_back(-gap, weights);
+  }
+  std::stable_sort(open.begin(), open.end(), [](const auto& a, const auto& b) {
+    return a.first < b.first;
+  });
+  std::vector<Weights> questions;
+  for (const auto& [gap, weights] : open) {
+    if (questions.size() < most) questions.push_back(weights);
+  }
+  return questions;
+}
+
+void FirstLook::ask(const std::vector<Weights>& questions) {
+  const std::size_t first = weights_.size();
+  weights_.insert(weights_.end(), questions.begin(), questions.end());
+  optima_.resize(weights_.size());
+  costs_.resize(weights_.size());
+  std::vector<KnownStrategy> answers(questions.size());
+  parallel_for(static_cast<int>(questions.size()), num_threads_,
+               [&](int i) { answers[i] = answer(first + i); });
+  for (KnownStrategy& answer : answers) {
+    if (!answer.points.empty()) strategies_.push_back(std::move(answer));
+  }
+  strategies_ = pareto(std::move(strategies_));
+}
+
+// Without points if there is no strategy.
+KnownStrategy FirstLook::answer(std::size_t w) {
+  MinPlusPass pass(plan_);
+  pass.run_inside(weights_[w]);
+  optima_[w] = pass.optimum();
+  if (std::isinf(pass.optimum())) return {};
+  pass.run_outside();
+  costs_[w].resize(plan_.pool().size());
+  for (const int id : plan_.order()) {
+    const auto& inside = pass.inside(id);
+    const auto& outside = pass.outside(id);
+    std::vector<float>& costs = costs_[w][id];
+    costs.resize(inside.size());
+    for (std::size_t cell = 0; cell < costs.size(); ++cell) {
+      costs[cell] = static_cast<float>(inside[cell] + outside[cell]);
+    }
+  }
+  std::vector<std::uint32_t> points = pass.trace(schedule_);
+  const Point cost = cost_of(points, schedule_, plan_);
+  return {cost, std::move(points)};
+}
+
+bool FirstLook::may_improve(int id, std::size_t cell,
+                            const CornerLimits& limits) const {
+  std::uint64_t open = limits.all();
+  for (std::size_t w = 0; w < limits.num_weights() && open != 0; ++w) {
+    open &= limits.above(w, costs_[w][id][cell]);
+  }
+  return open != 0;
+}
+
+std::int64_t FirstLook::estimate_alive(const CornerLimits& limits) const {
+  std::int64_t alive = 0;
+  std::size_t cell = 0;  // over all tables
+  for (const int id : plan_.order()) {
+    const std::size_t volume = plan_.volume(id);
+    for (; cell < volume; cell += kSampled) {
+      alive += may_improve(id, cell, limits) ? 1 : 0;
+    }
+    cell -= volume;
+  }
+  return alive * static_cast<std::int64_t>(kSampled);
+}
+
+}  // namespace tensoropt
