@@ -32,7 +32,7 @@ from tensoropt_torch.config import Cluster, list_presets, load_cluster
 from tensoropt_torch.emit import ParallelModule
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, capture
-from tensoropt_torch.plan import InputMode, Plan
+from tensoropt_torch.plan import DEFAULT_MAX_CONFIGS, InputMode, Plan
 from tensoropt_torch.planner import options
 from tensoropt_torch.planner.frontier import Frontier
 from tensoropt_torch.planner.options import PlanningTask, ProfileRow, SearchSettings
@@ -60,6 +60,8 @@ class PlanningOptions:
         inputs: ``"replicated"``: every rank is called with the same global
             batch; ``"sharded"``: with its own share of it (dim 0).
         space: ``"ordered"``, or ``"full"`` which tells axes of one level apart.
+        max_configs: configs of each operator that are considered; what has to be
+            left out on many devices are those that split the devices in many ways.
         measure: measure the device and the collectives of the running process
             group instead of taking them from the cluster's description.
         search: error bound, algorithm, threads.
@@ -69,6 +71,7 @@ class PlanningOptions:
     optimizer: str = "adamw"
     inputs: InputMode = "replicated"
     space: Literal["ordered", "full"] = "ordered"
+    max_configs: int = DEFAULT_MAX_CONFIGS
     measure: bool = True
     search: SearchSettings = field(default_factory=SearchSettings)
 
@@ -251,6 +254,7 @@ def _task(captured: CapturedModel, planning: PlanningOptions) -> PlanningTask:
         planning.optimizer,
         planning.inputs,
         planning.space,
+        planning.max_configs,
         search=planning.search,
     )
 

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -126,8 +127,7 @@ def _frontier(options: argparse.Namespace, console: Console) -> None:
     if options.json:
         record = {
             "num_devices": frontier.num_devices,
-            "exact": frontier.exact,
-            "epsilon": frontier.epsilon,
+            "guarantee": asdict(frontier.guarantee),
             "points": frontier.to_records(),
         }
         options.json.write_text(json.dumps(record, indent=1))

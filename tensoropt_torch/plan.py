@@ -13,7 +13,10 @@ from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+
+# Every strategy is considered on 16 devices; more devices keep to coarser ones.
+DEFAULT_MAX_CONFIGS = 400
 
 InputMode = Literal["replicated", "sharded"]
 
@@ -28,7 +31,7 @@ class Settings:
     ``cluster`` is the description as a plain dict (``Cluster.to_dict``),
     ``mesh_axes`` (size, level) per mesh axis, outermost first.
     ``optimizer_state_factor`` is bytes of optimizer state per byte of
-    parameter.
+    parameter. ``max_configs`` bounds the configs of each operator (docs/search.md).
     """
 
     cluster: Mapping[str, Any]
@@ -37,6 +40,7 @@ class Settings:
     space: str = "ordered"
     optimizer_state_factor: float = 2.0
     inputs: InputMode = "replicated"
+    max_configs: int = DEFAULT_MAX_CONFIGS
 
     @property
     def num_devices(self) -> int:
@@ -48,6 +52,31 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class Guarantee:
+    """What holds for a frontier, and so for the plans picked from it.
+
+    ``exact``: every strategy of the space was considered. Then ``epsilon`` bounds
+    the error: for every strategy of memory m and time t there is a point with at
+    most (1 + epsilon) m and (1 + epsilon) t. Otherwise ``heuristics`` fixed some
+    operators, by the weight of memory against time, and ``epsilon`` is infinite.
+    ``complete``: the space itself holds every config, none was left out because
+    of ``max_configs``.
+    """
+
+    exact: bool = True
+    epsilon: float = 0.0
+    heuristics: tuple[float, ...] = ()
+    complete: bool = True
+
+    def __str__(self) -> str:
+        if not self.exact:
+            text = "heuristic, no bound"
+        else:
+            text = f"within {self.epsilon:.2%}" if self.epsilon > 0 else "exact"
+        return text if self.complete else f"{text}, of coarse configs"
+
+
+@dataclass(frozen=True)
 class Plan:
     """One strategy of one model on one mesh.
 
@@ -55,7 +84,8 @@ class Plan:
     for backward; temporaries are not counted), ``time_s`` the predicted
     time of a training step. ``config``, ``node_tag`` and ``edge_tag`` are the
     strategy (``_C.Strategy``). ``frontier`` are all points of the frontier it
-    was picked from, as (memory_bytes, time_s). ``captured`` is the model it was
+    was picked from, as (memory_bytes, time_s), and ``guarantee`` says what holds
+    for them. ``captured`` is the model it was
     made for, where that is at hand; it is not saved.
     """
 
@@ -67,6 +97,7 @@ class Plan:
     node_tag: tuple[int, ...]
     edge_tag: tuple[int, ...]
     frontier: tuple[tuple[float, float], ...] = ()
+    guarantee: Guarantee = Guarantee()
     captured: CapturedModel | None = field(default=None, compare=False, repr=False)
 
     @staticmethod
@@ -75,6 +106,7 @@ class Plan:
         captured: CapturedModel,
         strategy: _C.Strategy,
         frontier: tuple[tuple[float, float], ...] = (),
+        guarantee: Guarantee = Guarantee(),
     ) -> Plan:
         """The plan of a strategy found for ``settings``."""
         return Plan(
@@ -86,6 +118,7 @@ class Plan:
             tuple(strategy.node_tag),
             tuple(strategy.edge_tag),
             frontier,
+            guarantee,
             captured,
         )
 
@@ -133,8 +166,10 @@ class Plan:
                     f"the plan has format version {version}, this version of tensoropt_torch "
                     f"reads {FORMAT_VERSION}; plan again"
                 )
-            settings = record.pop("settings")
-            return Plan(settings=_settings(settings), **{k: _frozen(v) for k, v in record.items()})
+            settings = _settings(record.pop("settings"))
+            guarantee = Guarantee(**{k: _frozen(v) for k, v in record.pop("guarantee").items()})
+            fields = {k: _frozen(v) for k, v in record.items()}
+            return Plan(settings=settings, guarantee=guarantee, **fields)
         except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
             raise TensorOptError(f"this is not a plan: {error}; write it with Plan.save") from error
 

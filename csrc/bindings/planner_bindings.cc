@@ -23,16 +23,6 @@ ConfigSpace parse_space(const std::string& name) {
   return name == "full" ? ConfigSpace::kFull : ConfigSpace::kOrdered;
 }
 
-Heuristic parse_heuristic(const std::string& name) {
-  if (name == "least_memory") return Heuristic::kLeastMemory;
-  if (name == "least_time") return Heuristic::kLeastTime;
-  TO_CHECK(name == "balanced",
-           "heuristic must be 'least_memory', 'least_time' or 'balanced', got "
-           "'{}'",
-           name);
-  return Heuristic::kBalanced;
-}
-
 Algorithm parse_algorithm(const std::string& name) {
   TO_CHECK(name == "ldp" || name == "elimination",
            "algorithm must be 'ldp' or 'elimination', got '{}'", name);
@@ -45,7 +35,7 @@ class Planner {
   Planner(std::shared_ptr<Graph> graph, const Cluster& cluster,
           const Mesh& mesh, const CollectiveTable& measured,
           const std::string& space, double optimizer_state_factor,
-          bool sharded_inputs)
+          bool sharded_inputs, std::size_t max_configs)
       : graph_(std::move(graph)),
         cluster_(cluster),
         mesh_(mesh),
@@ -53,8 +43,10 @@ class Planner {
         collectives_(mesh_, measured, analytic_),
         space_(*graph_, builtin_registry(),
                {mesh_, cluster_.device, collectives_},
-               {parse_space(space), {optimizer_state_factor}, sharded_inputs}) {
-  }
+               {parse_space(space),
+                {optimizer_state_factor},
+                sharded_inputs,
+                max_configs}) {}
   Planner(const Planner&) = delete;
   Planner& operator=(const Planner&) = delete;
 
@@ -86,7 +78,8 @@ class Planner {
 
 SearchOptions search_options(const std::string& algorithm, double epsilon,
                              double memory_limit, int num_threads,
-                             const std::vector<std::string>& heuristics,
+                             const std::vector<double>& heuristics,
+                             double max_conditioning_work,
                              std::uint64_t order_seed) {
   SearchOptions options;
   options.algorithm = parse_algorithm(algorithm);
@@ -94,8 +87,9 @@ SearchOptions search_options(const std::string& algorithm, double epsilon,
   options.memory_limit = memory_limit;
   options.num_threads = num_threads;
   options.order_seed = order_seed;
-  for (const std::string& name : heuristics) {
-    options.heuristics.push_back(parse_heuristic(name));
+  options.max_conditioning_work = max_conditioning_work;
+  for (const double memory_weight : heuristics) {
+    options.heuristics.push_back({memory_weight});
   }
   return options;
 }
@@ -191,6 +185,27 @@ py::dict call_dict(const EmittedCall& call) {
   return row;
 }
 
+py::dict stats_dict(const SearchStats& stats) {
+  py::dict row;
+  row["plan_s"] = stats.plan_seconds;
+  row["bound_s"] = stats.bound_seconds;
+  row["product_s"] = stats.product_seconds;
+  row["branch_eliminations"] = stats.branch_eliminations;
+  row["node_eliminations"] = stats.node_eliminations;
+  row["conditioned_eliminations"] = stats.conditioned_eliminations;
+  row["heuristic_eliminations"] = stats.heuristic_eliminations;
+  row["products_computed"] = stats.products_computed;
+  row["products_reused"] = stats.products_reused;
+  row["rounds"] = stats.rounds;
+  row["bound_passes"] = stats.bound_passes;
+  row["cells"] = stats.cells;
+  row["cells_alive"] = stats.cells_alive;
+  row["pairs"] = stats.pairs;
+  row["pairs_pruned"] = stats.pairs_pruned;
+  row["largest_frontier"] = stats.largest_frontier;
+  return row;
+}
+
 void bind_strategy(py::module_& module) {
   py::class_<Strategy>(module, "Strategy",
                        "One config per space node, one choice per edge.")
@@ -221,7 +236,19 @@ void bind_strategy(py::module_& module) {
       .def("unroll", &SearchResult::unroll, py::arg("point"))
       .def_property_readonly("exact", &SearchResult::exact)
       .def_property_readonly("epsilon", &SearchResult::epsilon)
-      .def_property_readonly("min_memory", &SearchResult::min_memory);
+      .def_property_readonly("min_memory", &SearchResult::min_memory)
+      .def_property_readonly(
+          "heuristics",
+          [](const SearchResult& result) {
+            std::vector<double> memory_weights;
+            for (const Heuristic& heuristic : result.heuristics_used()) {
+              memory_weights.push_back(heuristic.memory_weight);
+            }
+            return memory_weights;
+          })
+      .def_property_readonly("stats", [](const SearchResult& result) {
+        return stats_dict(result.stats());
+      });
 }
 
 void bind_space(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
@@ -254,6 +281,9 @@ void bind_space(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
           },
           "(value, graph node that consumes it or -1 for the relay, operand "
           "index) for every edge.")
+      .def_property_readonly(
+          "complete",
+          [](const Planner& self) { return self.space().complete(); })
       .def("unknown_targets",
            [](const Planner& self) { return self.space().unknown_targets(); })
       .def_property_readonly("num_nodes", [](const Planner& self) {
@@ -270,10 +300,12 @@ void bind_planner(py::module_& module) {
       module, "Planner", "The strategies of one model on one mesh.");
   planner
       .def(py::init<std::shared_ptr<Graph>, const Cluster&, const Mesh&,
-                    const CollectiveTable&, const std::string&, double, bool>(),
+                    const CollectiveTable&, const std::string&, double, bool,
+                    std::size_t>(),
            py::arg("graph"), py::arg("cluster"), py::arg("mesh"),
            py::arg("measured"), py::arg("space"),
-           py::arg("optimizer_state_factor"), py::arg("sharded_inputs"))
+           py::arg("optimizer_state_factor"), py::arg("sharded_inputs"),
+           py::arg("max_configs"))
       .def(
           "build",
           [](Planner& self, int num_threads) { self.problem(num_threads); },
@@ -283,17 +315,18 @@ void bind_planner(py::module_& module) {
           "search",
           [](Planner& self, const std::string& algorithm, double epsilon,
              double memory_limit, int num_threads,
-             const std::vector<std::string>& heuristics,
-             std::uint64_t order_seed,
+             const std::vector<double>& heuristics,
+             double max_conditioning_work, std::uint64_t order_seed,
              const std::vector<std::vector<bool>>& allowed) {
             const SearchOptions options =
                 search_options(algorithm, epsilon, memory_limit, num_threads,
-                               heuristics, order_seed);
+                               heuristics, max_conditioning_work, order_seed);
             const py::gil_scoped_release release;
             return self.run(options, allowed);
           },
           py::arg("algorithm"), py::arg("epsilon"), py::arg("memory_limit"),
-          py::arg("num_threads"), py::arg("heuristics"), py::arg("order_seed"),
+          py::arg("num_threads"), py::arg("heuristics"),
+          py::arg("max_conditioning_work"), py::arg("order_seed"),
           py::arg("allowed") = std::vector<std::vector<bool>>{})
       .def(
           "random_strategy",

@@ -9,35 +9,39 @@ namespace tensoropt {
 namespace {
 
 // Walks all assignments of one of `num_uses` choices to each axis, choices of
-// alike axes in nondecreasing order unless the space is full. `fits(choice,
-// parts)` says whether a choice can be cut into `parts` pieces.
+// alike axes in nondecreasing order unless the space is full, with at most so
+// many runs. `fits(choice, parts)` says whether a choice can be cut into
+// `parts` pieces.
 class AssignmentWalk {
  public:
   using Fits = std::function<bool(int choice, std::int64_t parts)>;
   using Emit = std::function<void(const std::vector<int>&)>;
 
-  AssignmentWalk(const Mesh& mesh, ConfigSpace space, int num_choices,
+  AssignmentWalk(const Mesh& mesh, const ConfigLimits& limits, int num_choices,
                  Fits fits)
       : mesh_(mesh),
-        ordered_(space == ConfigSpace::kOrdered),
+        limits_(limits),
         parts_(num_choices, 1),
         fits_(std::move(fits)) {}
 
-  void run(const Emit& emit) { visit(emit); }
+  void run(const Emit& emit) { visit(0, emit); }
 
  private:
-  void visit(const Emit& emit) {
+  void visit(int runs, const Emit& emit) {
     const int axis = static_cast<int>(chosen_.size());
     if (axis == mesh_.num_axes()) return emit(chosen_);
-    const bool tied = ordered_ && axis > 0 && mesh_.alike(axis - 1, axis);
+    const bool tied = limits_.space == ConfigSpace::kOrdered && axis > 0 &&
+                      mesh_.alike(axis - 1, axis);
     const int first = tied ? chosen_.back() : 0;
     for (int choice = first; choice < static_cast<int>(parts_.size());
          ++choice) {
+      const bool same = axis > 0 && choice == chosen_.back();
+      if (!same && runs == limits_.max_runs) continue;
       const std::int64_t before = parts_[choice];
       parts_[choice] *= mesh_.size(axis);
       if (fits_(choice, parts_[choice])) {
         chosen_.push_back(choice);
-        visit(emit);
+        visit(same ? runs : runs + 1, emit);
         chosen_.pop_back();
       }
       parts_[choice] = before;
@@ -45,7 +49,7 @@ class AssignmentWalk {
   }
 
   const Mesh& mesh_;
-  const bool ordered_;
+  const ConfigLimits limits_;
   std::vector<std::int64_t> parts_;
   std::vector<int> chosen_;
   Fits fits_;
@@ -110,14 +114,14 @@ void apply_linear(const Rule& rule, int axis, int set, OpInterface& interface) {
 }  // namespace
 
 std::vector<OpConfig> enumerate_configs(const Rule& rule, const Mesh& mesh,
-                                        ConfigSpace space) {
+                                        const ConfigLimits& limits) {
   const int num_factors = static_cast<int>(rule.factors.size());
   const int num_sets = static_cast<int>(rule.linear_sets.size());
   const auto fits = [&](int choice, std::int64_t parts) {
     return choice >= num_factors || rule.factors[choice].size % parts == 0;
   };
   std::vector<OpConfig> configs;
-  AssignmentWalk walk(mesh, space, num_factors + num_sets + 1, fits);
+  AssignmentWalk walk(mesh, limits, num_factors + num_sets + 1, fits);
   walk.run([&](const std::vector<int>& choices) {
     OpConfig config;
     for (const int choice : choices) {
@@ -176,13 +180,13 @@ std::string to_string(const Rule& rule, const OpConfig& config) {
 }
 
 std::vector<Layout> enumerate_layouts(const Shape& shape, const Mesh& mesh,
-                                      ConfigSpace space) {
+                                      const ConfigLimits& limits) {
   const int rank = static_cast<int>(shape.size());
   const auto fits = [&](int choice, std::int64_t parts) {
     return choice == rank || shape[choice] % parts == 0;
   };
   std::vector<Layout> layouts;
-  AssignmentWalk walk(mesh, space, rank + 1, fits);
+  AssignmentWalk walk(mesh, limits, rank + 1, fits);
   walk.run([&](const std::vector<int>& choices) {
     Layout layout = Layout::replicated(mesh.num_axes());
     for (int axis = 0; axis < mesh.num_axes(); ++axis) {

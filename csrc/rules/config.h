@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,13 @@ using OpConfig = std::vector<AxisUse>;
 // all orders.
 enum class ConfigSpace { kOrdered, kFull };
 
+// Neighbouring axes with the same use form a run: an operator whose config has
+// r runs sees the devices as a mesh of r axes.
+struct ConfigLimits {
+  ConfigSpace space = ConfigSpace::kOrdered;
+  int max_runs = std::numeric_limits<int>::max();
+};
+
 // The layouts of a value and of its gradient at one end of an edge.
 struct Port {
   Layout value;
@@ -62,9 +70,9 @@ struct OpInterface {
 };
 
 // Every config whose splits divide the factor sizes evenly, in a fixed order.
-// Complexity: O((factors + linear sets + 1)^axes).
+// Complexity: the number of configs times the number of axes.
 std::vector<OpConfig> enumerate_configs(const Rule& rule, const Mesh& mesh,
-                                        ConfigSpace space);
+                                        const ConfigLimits& limits);
 
 OpInterface interface_of(const Rule& rule, const OpConfig& config);
 
@@ -77,6 +85,6 @@ std::string to_string(const Rule& rule, const OpConfig& config);
 // All ways to place a tensor without pending sums, canonical order for alike
 // axes unless the space is full. Sizes must divide.
 std::vector<Layout> enumerate_layouts(const Shape& shape, const Mesh& mesh,
-                                      ConfigSpace space);
+                                      const ConfigLimits& limits);
 
 }  // namespace tensoropt

@@ -73,11 +73,10 @@ class Search {
     if (budget.allows(exact->schedule())) return {exact};
     result_.heuristics_ = options_.heuristics;
     if (result_.heuristics_.empty()) {
-      result_.heuristics_ = {Heuristic::kLeastMemory, Heuristic::kLeastTime,
-                             Heuristic::kBalanced};
+      result_.heuristics_ = {{1.0}, {0.5}, {0.0}};
     }
     std::vector<std::shared_ptr<Solution>> solutions;
-    for (const Heuristic heuristic : result_.heuristics_) {
+    for (const Heuristic& heuristic : result_.heuristics_) {
       const std::vector<int> fixed =
           fix_hubs(problem_, heuristic, schedule_options_, budget);
       result_.stats_.heuristic_eliminations += static_cast<int>(std::count_if(

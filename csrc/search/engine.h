@@ -41,7 +41,7 @@ struct SearchOptions {
   double memory_limit = std::numeric_limits<double>::infinity();
   int num_threads = 0;  // 0: all hardware threads
   // Used only where exact conditioning would cost more than the work below;
-  // their results are united. Empty: all three.
+  // their results are united. Empty: least memory, least time and both alike.
   std::vector<Heuristic> heuristics;
   // In pairs of frontier points that exact conditioning could meet, as
   // estimated when planning. Most are never formed: 1e10 take a few seconds.

@@ -45,24 +45,18 @@ Point bound(const Problem& problem, const Domains& domains, int node,
   return total;
 }
 
-double score(Heuristic heuristic, Point cost, Point least) {
-  const double memory = cost.memory / std::max(least.memory, 1e-300);
-  const double time = cost.time / std::max(least.time, 1e-300);
+double score(const Heuristic& heuristic, Point cost, Point least) {
+  // Ties of memory go to the least time, and the other way round.
   constexpr double kTieBreak = 1e-6;
-  switch (heuristic) {
-    case Heuristic::kLeastMemory:
-      return memory + kTieBreak * time;
-    case Heuristic::kLeastTime:
-      return time + kTieBreak * memory;
-    case Heuristic::kBalanced:
-      return std::max(memory, 1.0) * std::max(time, 1.0);
-  }
-  TO_ASSERT(false, "heuristic {}", static_cast<int>(heuristic));
+  const double weight =
+      std::clamp(heuristic.memory_weight, kTieBreak, 1 - kTieBreak);
+  return weight * cost.memory / std::max(least.memory, 1e-300) +
+         (1 - weight) * cost.time / std::max(least.time, 1e-300);
 }
 
 // The configs left to a node, the best first.
 std::vector<int> by_score(const Problem& problem, const Domains& domains,
-                          int node, Heuristic heuristic) {
+                          int node, const Heuristic& heuristic) {
   const std::vector<int>& configs = domains.configs_of(domains.id(node));
   std::vector<Point> costs;
   Point least = kWorst;
@@ -101,7 +95,7 @@ int largest_hub(const Problem& problem, const Domains& domains) {
 
 }  // namespace
 
-std::vector<int> fix_hubs(const Problem& problem, Heuristic heuristic,
+std::vector<int> fix_hubs(const Problem& problem, const Heuristic& heuristic,
                           const ScheduleOptions& options,
                           const ConditioningBudget& budget) {
   std::vector<int> fixed(problem.nodes.size(), -1);

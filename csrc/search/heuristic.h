@@ -9,10 +9,12 @@
 
 namespace tensoropt {
 
-enum class Heuristic {
-  kLeastMemory,  // the config with the least memory, then time
-  kLeastTime,    // the config with the least time, then memory
-  kBalanced,     // the least product of both, each measured by its least
+// Fixes the config with the least weighted sum of memory and time, each
+// measured by the least that any config of the node needs.
+struct Heuristic {
+  double memory_weight = 0.5;  // in [0, 1]; that of time is the rest
+
+  friend bool operator==(const Heuristic&, const Heuristic&) = default;
 };
 
 // What exact conditioning may cost, in the estimates of a schedule.
@@ -29,7 +31,7 @@ struct ConditioningBudget {
 // Fixes nodes, the one with the most neighbours first, until the conditioning
 // that is left is within the budget. A config is judged by its best choices at
 // the node and its edges. Returns -1 for nodes that stay free.
-std::vector<int> fix_hubs(const Problem& problem, Heuristic heuristic,
+std::vector<int> fix_hubs(const Problem& problem, const Heuristic& heuristic,
                           const ScheduleOptions& options,
                           const ConditioningBudget& budget);
 

@@ -42,12 +42,17 @@ struct Machine {
   const CollectiveModel& collectives;
 };
 
+constexpr std::size_t kDefaultMaxConfigs = 400;
+
 struct SpaceOptions {
   ConfigSpace config_space = ConfigSpace::kOrdered;
   TrainingSetup training;
   // Every rank's loader gives its own share of the batch (dim 0 of the inputs)
   // or the same global batch.
   bool sharded_inputs = false;
+  // For each operator, parameter and relay at most so many layouts, those with
+  // the fewest runs (see config.h). Keeps growth with the devices in hand.
+  std::size_t max_configs = kDefaultMaxConfigs;
 };
 
 struct SpaceConfig {
@@ -119,6 +124,8 @@ class StrategySpace {
   // their ends' config counts.
   Problem build_problem(int num_threads) const;
 
+  // Whether max_configs left nothing out.
+  bool complete() const { return complete_; }
   // Operators without a rule, by target, in order of first use.
   const std::vector<std::string>& unknown_targets() const {
     return unknown_targets_;
@@ -134,10 +141,14 @@ class StrategySpace {
   void add_edges();
   const ConfigList* configs_of_node(const Node& node);
   const ConfigList* intern(const std::string& signature, ConfigList list);
-  ConfigList op_configs(const Node& node) const;
-  ConfigList source_configs(const Node& node) const;
+  template <typename List>
+  auto within_budget(const List& list);
+  ConfigList op_configs(const Node& node);
+  ConfigList source_configs(const Node& node);
   ConfigList output_configs(const Node& node) const;
-  ConfigList relay_configs(const Value& value) const;
+  std::vector<Port> relay_ports(const Value& value,
+                                const ConfigLimits& limits) const;
+  ConfigList relay_configs(const Value& value);
   bool is_canonical(AxisSet pending, AxisSet whole) const;
   std::string op_signature(const Node& node) const;
   EdgeKind kind_of(const SpaceEdge& edge) const;
@@ -158,6 +169,7 @@ class StrategySpace {
   std::vector<int> relay_of_;
   std::map<std::string, std::unique_ptr<ConfigList>> lists_;
   std::map<std::pair<Shape, int>, TensorResharder> resharders_;
+  bool complete_ = true;
   std::vector<std::string> unknown_targets_;
 };
 

@@ -1,11 +1,28 @@
 // The configs of every kind of space node, shared between nodes with equal
 // rules.
 
+#include <algorithm>
+#include <utility>
+
 #include "common/check.h"
 #include "search/pending_sums.h"
 #include "search/space.h"
 
 namespace tensoropt {
+
+namespace {
+
+int num_runs(const Port& port) {
+  int runs = 1;
+  for (int axis = 1; axis < port.value.num_axes(); ++axis) {
+    const bool same = port.value[axis] == port.value[axis - 1] &&
+                      port.gradient[axis] == port.gradient[axis - 1];
+    runs += same ? 0 : 1;
+  }
+  return runs;
+}
+
+}  // namespace
 
 const ConfigList* StrategySpace::intern(const std::string& signature,
                                         ConfigList list) {
@@ -66,11 +83,32 @@ std::string StrategySpace::op_signature(const Node& node) const {
   return text;
 }
 
-ConfigList StrategySpace::op_configs(const Node& node) const {
+// What `list(limits)` gives with as many runs as the budget allows, at least
+// two: those of data and tensor parallelism together.
+template <typename List>
+auto StrategySpace::within_budget(const List& list) {
+  constexpr int kFewestRuns = 2;
+  const int axes = machine_.mesh.num_axes();
+  ConfigLimits limits{options_.config_space, std::min(kFewestRuns, axes)};
+  auto result = list(limits);
+  while (limits.max_runs < axes) {
+    ++limits.max_runs;
+    auto more = list(limits);
+    if (more.size() > options_.max_configs) {
+      complete_ = false;
+      break;
+    }
+    result = std::move(more);
+  }
+  return result;
+}
+
+ConfigList StrategySpace::op_configs(const Node& node) {
   const Rule& rule = rules_[node.id];
   ConfigList list;
-  for (const OpConfig& uses :
-       enumerate_configs(rule, machine_.mesh, options_.config_space)) {
+  for (const OpConfig& uses : within_budget([&](const ConfigLimits& limits) {
+         return enumerate_configs(rule, machine_.mesh, limits);
+       })) {
     OpInterface interface = interface_of(rule, uses);
     list.costs.push_back(
         op_cost(graph_, node, rule, uses, machine_.mesh, machine_.device));
@@ -81,12 +119,14 @@ ConfigList StrategySpace::op_configs(const Node& node) const {
   return list;
 }
 
-ConfigList StrategySpace::source_configs(const Node& node) const {
+ConfigList StrategySpace::source_configs(const Node& node) {
   const Value& value = graph_.output(node, 0);
   const Mesh& mesh = machine_.mesh;
   std::vector<Layout> layouts{Layout::replicated(mesh.num_axes())};
   if (node.kind == NodeKind::kParameter) {
-    layouts = enumerate_layouts(value.meta.shape, mesh, options_.config_space);
+    layouts = within_budget([&](const ConfigLimits& limits) {
+      return enumerate_layouts(value.meta.shape, mesh, limits);
+    });
   } else if (node.kind == NodeKind::kInput && options_.sharded_inputs &&
              !value.meta.shape.empty()) {
     for (int axis = 0; axis < mesh.num_axes(); ++axis) {
@@ -145,17 +185,17 @@ bool StrategySpace::is_canonical(AxisSet pending, AxisSet whole) const {
   return true;
 }
 
-// Every layout of the value without pending sums, kept or not; on each axis
-// that leaves the value whole the gradient may stay Partial, if that can pay
-// (among alike axes the last ones, unless the space is full).
-ConfigList StrategySpace::relay_configs(const Value& value) const {
+// Every layout of the value without pending sums; on each axis that leaves the
+// value whole the gradient may stay Partial, if that can pay (among alike axes
+// the last ones, unless the space is full).
+std::vector<Port> StrategySpace::relay_ports(const Value& value,
+                                             const ConfigLimits& limits) const {
   const Mesh& mesh = machine_.mesh;
-  ConfigList list;
-  const bool needed = needed_[value.id];
   const bool may_wait =
       value.requires_grad && shares_pending_gradients(graph_, rules_, value);
-  for (const Layout& layout : enumerate_layouts(
-           idle_dims_->splittable_shape(value), mesh, options_.config_space)) {
+  std::vector<Port> ports;
+  for (const Layout& layout :
+       enumerate_layouts(idle_dims_->splittable_shape(value), mesh, limits)) {
     const AxisSet whole = may_wait ? layout.replicate_axes() : 0;
     for (AxisSet pending = 0; pending <= whole; ++pending) {
       if ((pending & ~whole) != 0 || !is_canonical(pending, whole)) continue;
@@ -163,17 +203,28 @@ ConfigList StrategySpace::relay_configs(const Value& value) const {
       for (int axis = 0; axis < mesh.num_axes(); ++axis) {
         if (pending >> axis & 1) gradient.set(axis, Placement::partial());
       }
-      for (int kept = 0; kept <= (needed ? 1 : 0); ++kept) {
-        const Port port{layout, gradient};
-        list.configs.push_back(
-            {fmt::format("{}/{}{}", layout.to_string(), gradient.to_string(),
-                         kept ? " kept" : ""),
-             {},
-             kept == 1,
-             {port},
-             {port}});
-        list.costs.push_back({});
+      if (num_runs({layout, gradient}) <= limits.max_runs) {
+        ports.push_back({layout, gradient});
       }
+    }
+  }
+  return ports;
+}
+
+ConfigList StrategySpace::relay_configs(const Value& value) {
+  ConfigList list;
+  for (const Port& port : within_budget([&](const ConfigLimits& limits) {
+         return relay_ports(value, limits);
+       })) {
+    for (int kept = 0; kept <= (needed_[value.id] ? 1 : 0); ++kept) {
+      list.configs.push_back(
+          {fmt::format("{}/{}{}", port.value.to_string(),
+                       port.gradient.to_string(), kept ? " kept" : ""),
+           {},
+           kept == 1,
+           {port},
+           {port}});
+      list.costs.push_back({});
     }
   }
   return list;

@@ -11,7 +11,7 @@ from typing import overload
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
-from tensoropt_torch.plan import Plan, Settings
+from tensoropt_torch.plan import Guarantee, Plan, Settings
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,22 @@ class FrontierPoint:
 class Frontier(Sequence[FrontierPoint]):
     """Points by ascending memory and descending time.
 
-    ``exact`` says that every strategy was considered; ``epsilon`` bounds the
-    error: no strategy has both memory and time lower by more than that factor
-    than some point (section 4 of the paper; 0 for an exact frontier).
+    ``guarantee`` says how far the points may be from the best ones; section 4 of
+    the paper.
     """
 
     def __init__(
-        self, result: _C.SearchResult, settings: Settings, captured: CapturedModel, seconds: float
+        self,
+        result: _C.SearchResult,
+        settings: Settings,
+        captured: CapturedModel,
+        complete: bool,
+        seconds: float,
     ) -> None:
         self._result = result
+        self.guarantee = Guarantee(
+            bool(result.exact), float(result.epsilon), tuple(result.heuristics), complete
+        )
         self._settings = settings
         self._captured = captured
         self._points = [
@@ -50,12 +57,9 @@ class Frontier(Sequence[FrontierPoint]):
         self.search_seconds = seconds
 
     @property
-    def exact(self) -> bool:
-        return bool(self._result.exact)
-
-    @property
-    def epsilon(self) -> float:
-        return float(self._result.epsilon)
+    def stats(self) -> dict[str, float]:
+        """Counts and seconds of the search, see ``csrc/search/engine.h``."""
+        return dict(self._result.stats)
 
     @property
     def num_devices(self) -> int:
@@ -118,7 +122,8 @@ class Frontier(Sequence[FrontierPoint]):
     def plan(self, index: int) -> Plan:
         """The plan of a point."""
         points = tuple((p.memory_bytes, p.time_s) for p in self._points)
-        return Plan.of(self._settings, self._captured, self._result.unroll(index), points)
+        strategy = self._result.unroll(index)
+        return Plan.of(self._settings, self._captured, strategy, points, self.guarantee)
 
     def thinned(self, count: int) -> list[FrontierPoint]:
         """At most ``count`` points, evenly spaced by index, ends included."""

@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tensoropt_torch import _C
 from tensoropt_torch.config import device_counts, mesh_axes
 from tensoropt_torch.config.cluster import Cluster
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
-from tensoropt_torch.plan import InputMode, MeasuredCurve, Settings
+from tensoropt_torch.plan import DEFAULT_MAX_CONFIGS, InputMode, MeasuredCurve, Settings
 from tensoropt_torch.planner.frontier import Frontier, FrontierPoint, format_bytes
 from tensoropt_torch.planner.space import make_planner
 
@@ -34,15 +36,55 @@ OPTIMIZER_STATE_FACTORS: Mapping[str, float] = {
 class SearchSettings:
     """How to search: see ``csrc/search/engine.h``.
 
-    ``epsilon`` is the relative error allowed on the frontier (0: exact),
-    ``num_threads`` 0 means all cores.
+    Attributes:
+        epsilon: the relative error allowed on the frontier; 0: exact.
+        algorithm: ``"ldp"``, or ``"elimination"``, the slower baseline of the
+            paper (its sections 4.2 and 4.1).
+        num_threads: 0 means all cores. The result does not depend on it.
+        max_conditioning_work: pairs of points, as estimated, that exact
+            elimination of hubs may cost; beyond, heuristics fix hubs.
+        heuristics: each is tried and the results are united: ``"least_memory"``,
+            ``"least_time"``, or the weight of memory in a weighted sum with time,
+            from 0 to 1. By default both and a weight of a half.
+        order_seed: not 0: eliminates in a random order; for tests.
     """
 
     epsilon: float = 1e-2
     algorithm: str = "ldp"
     num_threads: int = 0
-    heuristics: tuple[str, ...] = ()
+    max_conditioning_work: float = 1e11
+    heuristics: tuple[str | float, ...] = ()
     order_seed: int = 0
+
+    def run(
+        self,
+        planner: _C.Planner,
+        memory_limit: float = math.inf,
+        allowed: Sequence[Sequence[bool]] = (),
+    ) -> _C.SearchResult:
+        """Search the strategies of ``planner``; if ``allowed`` is given, only with
+        the configs of each space node that it marks."""
+        return planner.search(
+            self.algorithm,
+            self.epsilon,
+            memory_limit,
+            self.num_threads,
+            [_memory_weight(heuristic) for heuristic in self.heuristics],
+            self.max_conditioning_work,
+            self.order_seed,
+            allowed,
+        )
+
+
+def _memory_weight(heuristic: str | float) -> float:
+    names = {"least_memory": 1.0, "least_time": 0.0}
+    weight = names.get(heuristic) if isinstance(heuristic, str) else heuristic
+    if weight is None or not 0 <= weight <= 1:
+        raise TensorOptError(
+            f"heuristic {heuristic!r} is not known; give {', '.join(map(repr, names))}, or the "
+            "weight of memory against time, a number from 0 to 1"
+        )
+    return float(weight)
 
 
 @dataclass(frozen=True)
@@ -58,6 +100,7 @@ class PlanningTask:
     optimizer: str = "adamw"
     inputs: InputMode = "replicated"
     space: str = "ordered"
+    max_configs: int = DEFAULT_MAX_CONFIGS
     measured: tuple[MeasuredCurve, ...] = ()
     measured_on: int = 0
     search: SearchSettings = field(default_factory=SearchSettings)
@@ -77,6 +120,7 @@ class PlanningTask:
             space=self.space,
             optimizer_state_factor=factor,
             inputs=self.inputs,
+            max_configs=self.max_configs,
         )
 
     @property
@@ -108,15 +152,9 @@ def find_frontier(task: PlanningTask, num_devices: int) -> Frontier:
     settings = task.settings(num_devices)
     planner = make_planner(task.captured, settings)
     start = time.perf_counter()
-    result = planner.search(
-        task.search.algorithm,
-        task.search.epsilon,
-        float("inf"),
-        task.search.num_threads,
-        list(task.search.heuristics),
-        task.search.order_seed,
-    )
-    return Frontier(result, settings, task.captured, time.perf_counter() - start)
+    result = task.search.run(planner)
+    seconds = time.perf_counter() - start
+    return Frontier(result, settings, task.captured, planner.complete, seconds)
 
 
 def mini_time(

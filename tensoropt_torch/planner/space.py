@@ -26,6 +26,7 @@ def make_planner(captured: CapturedModel, settings: Settings) -> _C.Planner:
         settings.space,
         settings.optimizer_state_factor,
         settings.inputs == "sharded",
+        settings.max_configs,
     )
 
 

@@ -53,11 +53,8 @@ def frontier_table(
 
 def frontier_title(frontier: Frontier) -> str:
     """Devices, number of points, what the search guarantees, its time."""
-    kind = "heuristic"
-    if frontier.exact:
-        kind = f"within {frontier.epsilon:.2%}" if frontier.epsilon > 0 else "exact"
     return (
-        f"Cost frontier on {frontier.num_devices} devices: {len(frontier)} points ({kind}), "
+        f"Cost frontier on {frontier.num_devices} devices: {len(frontier)} points ({frontier.guarantee}), "
         f"searched in {format_seconds(frontier.search_seconds)}"
     )
 

@@ -124,7 +124,7 @@ def plans(case: Case, job: Job) -> Iterator[tuple[str, Plan]]:
     planner = make_planner(captured, settings)
     for name, roles in ROLES.items() if job.known else ():
         allowed = allowed_configs(planner, roles)
-        result = planner.search("ldp", 1e-3, float("inf"), 0, [], 0, allowed)
+        result = SearchSettings(epsilon=1e-3).run(planner, allowed=allowed)
         for point in {0, len(result.points) - 1}:
             yield f"{name}, point {point}", Plan.of(settings, captured, result.unroll(point))
     for seed in range(job.randoms):

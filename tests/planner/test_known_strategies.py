@@ -8,7 +8,7 @@ import torch
 from benchmarks.models.llama import Llama, LlamaConfig
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.frontend import CapturedModel, capture
-from tensoropt_torch.planner.options import PlanningTask
+from tensoropt_torch.planner.options import PlanningTask, SearchSettings
 from tensoropt_torch.planner.space import make_planner
 from tests.planner.known_strategies import ROLES, allowed_configs
 
@@ -35,7 +35,7 @@ def frontier_of(captured: CapturedModel, name: str) -> list[tuple[float, float]]
     task = PlanningTask(captured, load_cluster("h100-8"))
     planner = make_planner(captured, task.settings(DEVICES))
     allowed = allowed_configs(planner, ROLES[name]) if name else []
-    result = planner.search("ldp", 1e-3, float("inf"), 0, [], 0, allowed)
+    result = SearchSettings(epsilon=1e-3).run(planner, allowed=allowed)
     return [tuple(point) for point in result.points]
 
 

@@ -57,7 +57,7 @@ class Bench:
         level = _C.Level("level", self._mesh.num_devices, 1e9, 1e-6)
         cluster = _C.Cluster("cluster", _C.Device(), [level])
         graph = self._graph.graph
-        self._planner = _C.Planner(graph, cluster, self._mesh, {}, "full", 2.0, False)
+        self._planner = _C.Planner(graph, cluster, self._mesh, {}, "full", 2.0, False, 10**9)
         unknown = self._planner.unknown_targets()
         assert not unknown, f"no rule for {unknown}"
         rows = self._planner.describe_nodes()

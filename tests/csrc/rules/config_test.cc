@@ -61,9 +61,9 @@ Choices numbers(const OpConfig& config, const Rule& rule) {
 }
 
 std::vector<Choices> numbers_of(const Rule& rule, const Mesh& mesh,
-                                ConfigSpace space) {
+                                const ConfigLimits& limits) {
   std::vector<Choices> all;
-  for (const OpConfig& config : enumerate_configs(rule, mesh, space)) {
+  for (const OpConfig& config : enumerate_configs(rule, mesh, limits)) {
     all.push_back(numbers(config, rule));
   }
   return all;
@@ -119,7 +119,7 @@ TEST(EnumerateConfigs, FullSpaceIsEveryAssignmentThatDivides) {
     std::mt19937 random(seed);
     const Rule rule = random_rule(random);
     const Mesh mesh = random_mesh(random);
-    const auto listed = numbers_of(rule, mesh, ConfigSpace::kFull);
+    const auto listed = numbers_of(rule, mesh, {ConfigSpace::kFull});
     const std::set<Choices> distinct(listed.begin(), listed.end());
     EXPECT_EQ(distinct.size(), listed.size());
     EXPECT_EQ(distinct, brute_force(rule, mesh));
@@ -136,9 +136,30 @@ TEST(EnumerateConfigs, OrderedSpaceHasOneOfEveryClassOfAlikeAxes) {
     for (const Choices& choices : brute_force(rule, mesh)) {
       classes.insert(canonical(choices, mesh));
     }
-    const auto listed = numbers_of(rule, mesh, ConfigSpace::kOrdered);
+    const auto listed = numbers_of(rule, mesh, {ConfigSpace::kOrdered});
     EXPECT_EQ(std::set<Choices>(listed.begin(), listed.end()), classes);
     EXPECT_EQ(listed.size(), classes.size());
+  }
+}
+
+TEST(EnumerateConfigs, RunsAreLimited) {
+  for (unsigned seed = 1; seed <= 100; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    const Rule rule = random_rule(random);
+    const Mesh mesh = random_mesh(random);
+    for (const ConfigSpace space :
+         {ConfigSpace::kFull, ConfigSpace::kOrdered}) {
+      for (int max_runs = 1; max_runs <= mesh.num_axes(); ++max_runs) {
+        std::vector<Choices> expected = numbers_of(rule, mesh, {space});
+        std::erase_if(expected, [&](Choices choices) {
+          choices.erase(std::unique(choices.begin(), choices.end()),
+                        choices.end());
+          return static_cast<int>(choices.size()) > max_runs;
+        });
+        EXPECT_EQ(numbers_of(rule, mesh, {space, max_runs}), expected);
+      }
+    }
   }
 }
 
@@ -146,18 +167,18 @@ TEST(EnumerateConfigs, CountsByHand) {
   // Choices a, b, none on two alike axes: 9 in full, 6 without order.
   const Rule rule = rule_of_sizes({4, 4}, 0);
   const Mesh alike({{2, 0}, {2, 0}});
-  EXPECT_EQ(enumerate_configs(rule, alike, ConfigSpace::kFull).size(), 9);
-  EXPECT_EQ(enumerate_configs(rule, alike, ConfigSpace::kOrdered).size(), 6);
+  EXPECT_EQ(enumerate_configs(rule, alike, {ConfigSpace::kFull}).size(), 9);
+  EXPECT_EQ(enumerate_configs(rule, alike, {ConfigSpace::kOrdered}).size(), 6);
   const Mesh levels({{2, 0}, {2, 1}});
-  EXPECT_EQ(enumerate_configs(rule, levels, ConfigSpace::kOrdered).size(), 9);
+  EXPECT_EQ(enumerate_configs(rule, levels, {ConfigSpace::kOrdered}).size(), 9);
   // One device: nothing to choose.
-  EXPECT_EQ(enumerate_configs(rule, Mesh({}), ConfigSpace::kFull).size(), 1);
+  EXPECT_EQ(enumerate_configs(rule, Mesh({}), {ConfigSpace::kFull}).size(), 1);
 }
 
 TEST(EnumerateConfigs, FactorsThatDoNotDivideAreNotSplit) {
   const Mesh mesh({{2, 0}});
   const Rule rule = rule_of_sizes({50257, 8}, 0);
-  const auto configs = enumerate_configs(rule, mesh, ConfigSpace::kFull);
+  const auto configs = enumerate_configs(rule, mesh, {ConfigSpace::kFull});
   ASSERT_EQ(configs.size(), 2);
   EXPECT_EQ(to_string(rule, configs[0]), "f1");
   EXPECT_EQ(to_string(rule, configs[1]), "-");
@@ -190,7 +211,7 @@ TEST(EnumerateLayouts, AreTheConfigsOfARuleWithAFactorPerDim) {
     for (const ConfigSpace space :
          {ConfigSpace::kFull, ConfigSpace::kOrdered}) {
       std::set<std::string> expected;
-      for (const Choices& choices : numbers_of(rule, mesh, space)) {
+      for (const Choices& choices : numbers_of(rule, mesh, {space})) {
         Layout layout = Layout::replicated(mesh.num_axes());
         for (int axis = 0; axis < mesh.num_axes(); ++axis) {
           if (choices[axis] == static_cast<int>(shape.size())) continue;
@@ -200,7 +221,7 @@ TEST(EnumerateLayouts, AreTheConfigsOfARuleWithAFactorPerDim) {
         expected.insert(layout.to_string());
       }
       std::set<std::string> listed;
-      for (const Layout& layout : enumerate_layouts(shape, mesh, space)) {
+      for (const Layout& layout : enumerate_layouts(shape, mesh, {space})) {
         listed.insert(layout.to_string());
       }
       EXPECT_EQ(listed, expected);

@@ -49,7 +49,7 @@ std::vector<std::string> ports(const OpInterface& interface) {
 std::vector<std::string> ports(const Rule& rule, const std::string& label,
                                const Mesh& mesh) {
   for (const OpConfig& config :
-       enumerate_configs(rule, mesh, ConfigSpace::kFull)) {
+       enumerate_configs(rule, mesh, {ConfigSpace::kFull})) {
     if (to_string(rule, config) == label) {
       return ports(interface_of(rule, config));
     }
@@ -108,7 +108,7 @@ TEST(Interface, EveryAxisActsForItself) {
   const Mesh mesh({{2, 0}, {2, 0}, {2, 1}});
   const Rule rule = LinearGraph().rule();
   for (const OpConfig& config :
-       enumerate_configs(rule, mesh, ConfigSpace::kFull)) {
+       enumerate_configs(rule, mesh, {ConfigSpace::kFull})) {
     SCOPED_TRACE(to_string(rule, config));
     const OpInterface all = interface_of(rule, config);
     for (int axis = 0; axis < 3; ++axis) {

@@ -38,7 +38,7 @@ TEST(Registry, OperatorWithoutARuleRunsWhole) {
   EXPECT_TRUE(rule.operands[0].saved);   // it may be: it requires a gradient
   EXPECT_FALSE(rule.operands[1].saved);  // an input does not
   const auto configs =
-      enumerate_configs(rule, Mesh({{2, 0}}), ConfigSpace::kFull);
+      enumerate_configs(rule, Mesh({{2, 0}}), {ConfigSpace::kFull});
   EXPECT_EQ(configs.size(), 1);
 }
 
