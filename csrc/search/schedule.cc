@@ -87,19 +87,23 @@ class Planner {
     return degree(node) != 1 || first_leaf_[node];
   }
 
-  double priority(int node) const {
-    if (options_.order_seed == 0) return graph_.work(node);
-    return static_cast<double>(hash_combine(options_.order_seed, node) >> 11);
+  // Conditioning last: it makes tables over three nodes and more.
+  std::pair<bool, double> priority(int node) const {
+    if (options_.order_seed == 0) {
+      return {graph_.neighbours(node).size() > 2, graph_.work(node)};
+    }
+    return {false, static_cast<double>(
+                       hash_combine(options_.order_seed, node) >> 11)};
   }
 
   // The least work first, then the first position.
   template <typename Predicate>
   std::optional<int> cheapest(Predicate&& allowed) const {
     std::optional<int> best;
-    double least = std::numeric_limits<double>::infinity();
+    std::pair<bool, double> least;
     for (int n = 0; n < static_cast<int>(is_hub_.size()); ++n) {
       if (!graph_.alive(n) || !allowed(n)) continue;
-      const double cost = priority(n);
+      const std::pair<bool, double> cost = priority(n);
       if (best && cost >= least) continue;
       best = n;
       least = cost;
