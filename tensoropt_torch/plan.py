@@ -16,7 +16,7 @@ from tensoropt_torch.frontend.capture import CapturedModel
 FORMAT_VERSION = 2
 
 # Every strategy is considered on 16 devices; more devices keep to coarser ones.
-DEFAULT_MAX_CONFIGS = 400
+DEFAULT_MAX_CONFIGS = 200
 
 InputMode = Literal["replicated", "sharded"]
 

@@ -5,6 +5,9 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -72,51 +75,39 @@ struct Tree {
   std::vector<std::uint16_t> parent;
 };
 
-// Keeps a tree for each layout that a reshard starts from.
-class ExactFinder : public PathFinder {
+// The shortest paths in one layout graph: a tree for each layout that a reshard
+// starts from.
+class PathTrees {
  public:
-  ExactFinder(MoveCosts costs, const AllowedAxes& allowed)
-      : PathFinder(std::move(costs)),
-        layouts_(costs_, single_axes(costs_.mesh()), allowed),
+  PathTrees(const MoveCosts& costs, AxisRuns runs, const AllowedAxes& allowed)
+      : layouts_(costs, std::move(runs), allowed),
         graph_(layouts_),
         trees_(graph_.num_nodes()) {}
 
-  ~ExactFinder() override {
+  ~PathTrees() {
     for (std::atomic<Tree*>& tree : trees_) delete tree.load();
   }
+  PathTrees(const PathTrees&) = delete;
+  PathTrees& operator=(const PathTrees&) = delete;
 
-  bool is_exact() const override { return true; }
-
-  double time_s(const Layout& from, const Layout& to) override {
-    if (from == to) {
-      check(from);
-      return 0;
-    }
-    const int target = layouts_.index_of(to);
-    const Tree& tree = tree_of(from);
-    if (target < 0 || !std::isfinite(tree.time_s[target])) check(to);
-    return tree.time_s[target];
+  // The layouts must be in the graph.
+  double time_s(const Layout& from, const Layout& to) {
+    return tree_of(layouts_.index_of(from)).time_s[layouts_.index_of(to)];
   }
 
-  FoundPath find(const Layout& from, const Layout& to) override {
-    const double path_s = time_s(from, to);
-    if (from == to) return {};
-    const Tree& tree = tree_of(from);
+  Program program(const Layout& from, const Layout& to) {
+    const int source = layouts_.index_of(from);
+    const Tree& tree = tree_of(source);
     const auto parent = [&](int node) { return int{tree.parent[node]}; };
-    return {program_to(layouts_, layouts_.index_of(from), layouts_.index_of(to),
-                       parent),
-            path_s};
+    return program_to(layouts_, source, layouts_.index_of(to), parent);
   }
 
  private:
   // Threads that need one tree at once all build it; the first is kept.
-  const Tree& tree_of(const Layout& from) {
-    const int source = layouts_.index_of(from);
-    if (source < 0) check(from);
+  const Tree& tree_of(int source) {
     std::atomic<Tree*>& slot = trees_[source];
     Tree* tree = slot.load(std::memory_order_acquire);
     if (tree) return *tree;
-    check(from);
     auto fresh = std::make_unique<Tree>(build_tree(source));
     if (slot.compare_exchange_strong(tree, fresh.get(),
                                      std::memory_order_acq_rel)) {
@@ -139,22 +130,119 @@ class ExactFinder : public PathFinder {
   std::vector<std::atomic<Tree*>> trees_;  // by source; null: not built yet
 };
 
-// Searches anew for each pair, over few placements.
-class RestrictedFinder : public PathFinder {
+// Alike neighbours that go from one placement to one placement are tied.
+AxisRuns runs_between(const Mesh& mesh, const Layout& from, const Layout& to) {
+  AxisRuns runs;
+  for (int axis = 0; axis < from.num_axes(); ++axis) {
+    const bool joins = axis > 0 && mesh.alike(axis - 1, axis) &&
+                       from[axis - 1] == from[axis] && to[axis - 1] == to[axis];
+    if (!joins) runs.push_back(0);
+    runs.back() |= AxisSet{1} << axis;
+  }
+  return runs;
+}
+
+// Replicate, Partial and the dims that a run can split.
+AllowedAxes all_placements(const MoveCosts& costs, const AxisRuns& runs) {
+  AllowedAxes allowed =
+      any_placement(static_cast<int>(runs.size()), costs.num_dims());
+  for (int dim = 0; dim < costs.num_dims(); ++dim) {
+    for (std::size_t run = 0; run < runs.size(); ++run) {
+      if (!costs.fits(dim, runs[run])) {
+        allowed[Placement::shard(dim).code()] &= ~(AxisSet{1} << run);
+      }
+    }
+  }
+  return allowed;
+}
+
+std::int64_t num_layouts(const AllowedAxes& allowed, std::size_t num_runs) {
+  std::int64_t count = 1;
+  for (std::size_t run = 0; run < num_runs; ++run) {
+    count *= std::count_if(allowed.begin(), allowed.end(),
+                           [&](AxisSet set) { return set >> run & 1; });
+    if (count > std::numeric_limits<int>::max()) break;
+  }
+  return count;
+}
+
+// Every path is a lookup in the trees of the one graph of all layouts.
+class ExactFinder : public PathFinder {
  public:
-  using PathFinder::PathFinder;
+  ExactFinder(MoveCosts costs, const AllowedAxes& allowed)
+      : PathFinder(std::move(costs)),
+        trees_(costs_, single_axes(costs_.mesh()), allowed) {}
+
+  bool is_exact() const override { return true; }
+
+  std::optional<double> time_s(const Layout& from, const Layout& to) override {
+    check(from);
+    check(to);
+    return from == to ? 0 : trees_.time_s(from, to);
+  }
+
+  FoundPath find(const Layout& from, const Layout& to) override {
+    const double path_s = *time_s(from, to);
+    if (from == to) return {};
+    return {trees_.program(from, to), path_s};
+  }
+
+ private:
+  PathTrees trees_;
+};
+
+// A graph for each way to tie axes into runs, as long as it is small enough;
+// else searches anew for each pair, over few placements.
+class TiedFinder : public PathFinder {
+ public:
+  TiedFinder(MoveCosts costs, int max_layouts)
+      : PathFinder(std::move(costs)), max_layouts_(max_layouts) {}
 
   bool is_exact() const override { return false; }
 
-  double time_s(const Layout& from, const Layout& to) override {
-    return find(from, to).time_s;
+  std::optional<double> time_s(const Layout& from, const Layout& to) override {
+    check(from);
+    check(to);
+    if (from == to) return 0;
+    PathTrees* trees = trees_of(runs_between(costs_.mesh(), from, to));
+    if (trees == nullptr) return std::nullopt;
+    return trees->time_s(from, to);
   }
 
   FoundPath find(const Layout& from, const Layout& to) override {
     check(from);
     check(to);
-    AxisRuns runs = runs_between(from, to);
-    const AllowedAxes allowed = placements_between(runs, from, to);
+    if (from == to) return {};
+    PathTrees* trees = trees_of(runs_between(costs_.mesh(), from, to));
+    if (trees == nullptr) return search(from, to);
+    return {trees->program(from, to), trees->time_s(from, to)};
+  }
+
+ private:
+  // Null if there are too many layouts.
+  PathTrees* trees_of(const AxisRuns& runs) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto [entry, added] = trees_.try_emplace(runs);
+    if (added) {
+      const AllowedAxes allowed = all_placements(costs_, runs);
+      if (num_layouts(allowed, runs.size()) <= max_layouts_) {
+        entry->second = std::make_unique<PathTrees>(costs_, runs, allowed);
+      }
+    }
+    return entry->second.get();
+  }
+
+  // Over Replicate and the placements of the two ends.
+  FoundPath search(const Layout& from, const Layout& to) const {
+    AxisRuns runs = runs_between(costs_.mesh(), from, to);
+    AllowedAxes allowed{};
+    for (std::size_t run = 0; run < runs.size(); ++run) {
+      const int axis = std::countr_zero(runs[run]);
+      for (const Placement placement :
+           {Placement::replicate(), from[axis], to[axis]}) {
+        allowed[placement.code()] |= AxisSet{1} << run;
+      }
+    }
     const LayoutGraph graph(costs_, std::move(runs), allowed);
     const int source = graph.index_of(from);
     const int target = graph.index_of(to);
@@ -164,56 +252,10 @@ class RestrictedFinder : public PathFinder {
             to_seconds(labels[target].time_ps)};
   }
 
- private:
-  // Alike neighbours that go from one placement to one placement.
-  AxisRuns runs_between(const Layout& from, const Layout& to) const {
-    AxisRuns runs;
-    for (int axis = 0; axis < from.num_axes(); ++axis) {
-      const bool joins = axis > 0 && costs_.mesh().alike(axis - 1, axis) &&
-                         from[axis - 1] == from[axis] &&
-                         to[axis - 1] == to[axis];
-      if (!joins) runs.push_back(0);
-      runs.back() |= AxisSet{1} << axis;
-    }
-    return runs;
-  }
-
-  // Replicate and the placements of the two ends.
-  static AllowedAxes placements_between(const AxisRuns& runs,
-                                        const Layout& from, const Layout& to) {
-    AllowedAxes allowed{};
-    for (std::size_t run = 0; run < runs.size(); ++run) {
-      const int axis = std::countr_zero(runs[run]);
-      for (const Placement placement :
-           {Placement::replicate(), from[axis], to[axis]}) {
-        allowed[placement.code()] |= AxisSet{1} << run;
-      }
-    }
-    return allowed;
-  }
+  const int max_layouts_;
+  std::mutex mutex_;
+  std::map<AxisRuns, std::unique_ptr<PathTrees>> trees_;
 };
-
-// Replicate, Partial and the dims that an axis can split.
-AllowedAxes all_placements(const MoveCosts& costs) {
-  AllowedAxes allowed =
-      any_placement(costs.mesh().num_axes(), costs.num_dims());
-  for (int dim = 0; dim < costs.num_dims(); ++dim) {
-    for (int axis = 0; axis < costs.mesh().num_axes(); ++axis) {
-      const AxisSet set = AxisSet{1} << axis;
-      if (!costs.fits(dim, set)) allowed[Placement::shard(dim).code()] &= ~set;
-    }
-  }
-  return allowed;
-}
-
-bool has_at_most(int limit, const AllowedAxes& allowed, int num_axes) {
-  std::int64_t count = 1;
-  for (int axis = 0; axis < num_axes && count <= limit; ++axis) {
-    count *= std::count_if(allowed.begin(), allowed.end(),
-                           [&](AxisSet set) { return set >> axis & 1; });
-  }
-  return count <= limit;
-}
 
 }  // namespace
 
@@ -225,13 +267,13 @@ void PathFinder::check(const Layout& layout) const {
            layout.to_string());
 }
 
-std::unique_ptr<PathFinder> make_path_finder(MoveCosts costs,
-                                             int max_exact_layouts) {
-  const AllowedAxes allowed = all_placements(costs);
-  if (has_at_most(max_exact_layouts, allowed, costs.mesh().num_axes())) {
+std::unique_ptr<PathFinder> make_path_finder(MoveCosts costs, int max_layouts) {
+  const AxisRuns axes = single_axes(costs.mesh());
+  const AllowedAxes allowed = all_placements(costs, axes);
+  if (num_layouts(allowed, axes.size()) <= max_layouts) {
     return std::make_unique<ExactFinder>(std::move(costs), allowed);
   }
-  return std::make_unique<RestrictedFinder>(std::move(costs));
+  return std::make_unique<TiedFinder>(std::move(costs), max_layouts);
 }
 
 }  // namespace tensoropt

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "reshard/move_costs.h"
@@ -29,9 +30,12 @@ class PathFinder {
 
   virtual FoundPath find(const Layout& from, const Layout& to) = 0;
 
-  // True if paths may pass all layouts; time_s is then a lookup.
+  // The time of the path, if that is a lookup.
+  virtual std::optional<double> time_s(const Layout& from,
+                                       const Layout& to) = 0;
+
+  // True if paths may pass all layouts.
   virtual bool is_exact() const = 0;
-  virtual double time_s(const Layout& from, const Layout& to) = 0;
 
  protected:
   void check(const Layout& layout) const;
@@ -39,8 +43,7 @@ class PathFinder {
   const MoveCosts costs_;
 };
 
-// Exact if the tensor has at most `max_exact_layouts` layouts (at most 65536).
-std::unique_ptr<PathFinder> make_path_finder(MoveCosts costs,
-                                             int max_exact_layouts);
+// Exact if the tensor has at most `max_layouts` layouts (at most 65536).
+std::unique_ptr<PathFinder> make_path_finder(MoveCosts costs, int max_layouts);
 
 }  // namespace tensoropt

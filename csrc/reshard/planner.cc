@@ -1,6 +1,7 @@
 #include "reshard/planner.h"
 
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -31,10 +32,9 @@ struct TensorResharder::Cache {
 TensorResharder::TensorResharder(const Mesh& mesh,
                                  const CollectiveModel& collectives,
                                  const Device& device, const Shape& shape,
-                                 int item_size, int max_exact_layouts)
+                                 int item_size, int max_layouts)
     : finder_(make_path_finder(
-          MoveCosts(mesh, collectives, device, shape, item_size),
-          max_exact_layouts)),
+          MoveCosts(mesh, collectives, device, shape, item_size), max_layouts)),
       cache_(std::make_unique<Cache>()) {}
 
 TensorResharder::TensorResharder(TensorResharder&&) noexcept = default;
@@ -59,8 +59,8 @@ const TensorResharder::Path& TensorResharder::plan(const Layout& from,
 }
 
 double TensorResharder::time_s(const Layout& from, const Layout& to) const {
-  if (!finder_->is_exact()) return plan(from, to).time_s;
-  return finder_->time_s(from, to);
+  const std::optional<double> time_s = finder_->time_s(from, to);
+  return time_s ? *time_s : plan(from, to).time_s;
 }
 
 bool TensorResharder::is_exact() const { return finder_->is_exact(); }

@@ -7,27 +7,29 @@
 //   const TensorResharder::Path& path = resharder.plan(from, to);
 //
 // Which layouts a path may pass:
-//   exact       all layouts that divide the shape, as long as they are at most
-//               `max_exact_layouts`;
-//   restricted  beyond that, on each axis Replicate and the placements of the
-//               two ends, where neighbouring alike axes that have the same two
-//               ends move together. This loses detours over a third placement,
-//               such as slicing over the devices of a machine what crosses its
-//               network card.
-// Every pair of layouts that divide the shape is reachable in both.
+//   exact       all layouts that divide the shape, if they are at most
+//               `max_layouts`;
+//   tied        beyond that, those in which neighbouring alike axes that have
+//               the same two ends stay together, if they are at most
+//               `max_layouts`. This loses detours of a part of such a run;
+//   restricted  beyond that, of these only Replicate and the placements of the
+//               two ends. This loses detours over a third placement, such as
+//               slicing over the devices of a machine what crosses its network
+//               card.
+// Every pair of layouts that divide the shape is reachable in all.
 //
 // Times: collectives as the model says; where a tensor dim other than 0 is cut
 // or joined, the copy that makes the pieces contiguous; slices and masks as
 // copies. They are added in whole picoseconds, so that ties are exact; among
 // paths of equal time one with the fewest steps is taken, then the one with the
-// smallest layouts, compared from the end. All ranks therefore agree. Exact
-// searches give times in float's precision.
+// smallest layouts, compared from the end. All ranks therefore agree. Lookups
+// have float's precision.
 //
-// Complexity, with M legal moves between S layouts: exact: O(M log S) for each
-// new `from`, then O(axes) per time and O(steps * axes) more for a new plan; 16
-// bytes per move and 6 per layout for each `from` are kept. Restricted: O(M
-// log S) for each new pair, S <= 3^axes. Threads: all const functions may be
-// called at once from several threads.
+// Complexity, with M legal moves between S layouts: exact and tied: O(M log S)
+// for each new `from` (and way to tie), then O(axes) per time and O(steps *
+// axes) more for a new plan; 16 bytes per move and 6 per layout for each `from`
+// are kept. Restricted: O(M log S) for each new pair, S <= 3^axes. Threads: all
+// const functions may be called at once from several threads.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +44,7 @@ class PathFinder;
 
 class TensorResharder {
  public:
-  static constexpr int kMaxExactLayouts = 16384;
+  static constexpr int kMaxLayouts = 4096;
 
   struct Path {
     Program program;
@@ -53,7 +55,7 @@ class TensorResharder {
   // shape with a size below 1 or more than 14 dims.
   TensorResharder(const Mesh& mesh, const CollectiveModel& collectives,
                   const Device& device, const Shape& shape, int item_size,
-                  int max_exact_layouts = kMaxExactLayouts);
+                  int max_layouts = kMaxLayouts);
   TensorResharder(TensorResharder&&) noexcept;
   TensorResharder& operator=(TensorResharder&&) noexcept;
   ~TensorResharder();

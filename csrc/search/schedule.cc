@@ -92,8 +92,8 @@ class Planner {
     if (options_.order_seed == 0) {
       return {graph_.neighbours(node).size() > 2, graph_.work(node)};
     }
-    return {false, static_cast<double>(
-                       hash_combine(options_.order_seed, node) >> 11)};
+    return {false,
+            static_cast<double>(hash_combine(options_.order_seed, node) >> 11)};
   }
 
   // The least work first, then the first position.

@@ -42,7 +42,7 @@ struct Machine {
   const CollectiveModel& collectives;
 };
 
-constexpr std::size_t kDefaultMaxConfigs = 400;
+constexpr std::size_t kDefaultMaxConfigs = 200;
 
 struct SpaceOptions {
   ConfigSpace config_space = ConfigSpace::kOrdered;

@@ -19,7 +19,9 @@ using testing::Simulation;
 constexpr int kItemSize = 4;
 // Steps are rounded to picoseconds and sums, below 1 ms, to float.
 constexpr double kTolerance_s = 1e-10;
-constexpr int kRestricted = 0;  // as max_exact_layouts
+// As max_layouts, for the meshes and shapes below.
+constexpr int kRestricted = 0;
+constexpr int kTied = 40;
 
 // Random but fixed times per (collective, axes): no structure to rely on.
 class RandomModel : public CollectiveModel {
@@ -126,7 +128,7 @@ std::vector<Case> small_cases() {
 
 class PlannerTest : public ::testing::TestWithParam<int> {
  protected:
-  // The limit that selects the exact or the restricted search.
+  // The limit that selects the exact, the tied or the restricted search.
   int limit() const { return GetParam(); }
 };
 
@@ -252,11 +254,12 @@ TEST_P(PlannerTest, ThreadsAgree) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Both, PlannerTest,
-                         ::testing::Values(TensorResharder::kMaxExactLayouts,
+INSTANTIATE_TEST_SUITE_P(All, PlannerTest,
+                         ::testing::Values(TensorResharder::kMaxLayouts, kTied,
                                            kRestricted),
                          [](const auto& info) {
                            return info.param == kRestricted ? "Restricted"
+                                  : info.param == kTied     ? "Tied"
                                                             : "Exact";
                          });
 
@@ -315,6 +318,53 @@ TEST(RestrictedPlanner, NoPathOverPlacementsOfTheEndsIsFaster) {
       const auto at = [&](const Layout& layout) {
         return std::find(between.begin(), between.end(), layout) -
                between.begin();
+      };
+      EXPECT_NEAR(resharder.time_s(from, to), best[at(from)][at(to)],
+                  kTolerance_s)
+          << "seed " << seed << ' ' << from.to_string() << " -> "
+          << to.to_string();
+    }
+  }
+}
+
+// The layouts in which axes that the two ends do not tell apart agree.
+std::vector<Layout> layouts_tied_by(const std::vector<Layout>& layouts,
+                                    const Mesh& mesh, const Layout& from,
+                                    const Layout& to) {
+  std::vector<Layout> kept;
+  for (const Layout& layout : layouts) {
+    bool tied = true;
+    for (int axis = 1; axis < layout.num_axes(); ++axis) {
+      const bool told_apart = !mesh.alike(axis - 1, axis) ||
+                              from[axis - 1] != from[axis] ||
+                              to[axis - 1] != to[axis];
+      tied &= told_apart || layout[axis - 1] == layout[axis];
+    }
+    if (tied) kept.push_back(layout);
+  }
+  return kept;
+}
+
+TEST(TiedPlanner, NoPathOverTiedLayoutsIsFaster) {
+  const Mesh mesh({{2, 0}, {2, 0}, {2, 0}, {2, 1}});
+  const Shape shape{16, 16};
+  const auto layouts = all_layouts(mesh, shape);
+  for (unsigned seed = 0; seed < 3; ++seed) {
+    const RandomModel model(seed);
+    const TensorResharder resharder(mesh, model, test_device(), shape,
+                                    kItemSize,
+                                    static_cast<int>(layouts.size()) - 1);
+    ASSERT_FALSE(resharder.is_exact());
+    std::mt19937 rng(seed);
+    for (int i = 0; i < 100;) {
+      const Layout from = layouts[rng() % layouts.size()];
+      const Layout to = layouts[rng() % layouts.size()];
+      const auto tied = layouts_tied_by(layouts, mesh, from, to);
+      if (tied.size() == layouts.size()) continue;
+      ++i;
+      const Distances best = all_distances(tied, shape, mesh, model);
+      const auto at = [&](const Layout& layout) {
+        return std::find(tied.begin(), tied.end(), layout) - tied.begin();
       };
       EXPECT_NEAR(resharder.time_s(from, to), best[at(from)][at(to)],
                   kTolerance_s)
