@@ -99,9 +99,10 @@ def functionalise_in_place(graph: fx.Graph) -> None:
 
 def _buffer_changed_by(node: fx.Node, written: dict[fx.Node, fx.Node]) -> fx.Node | None:
     """The buffer all of which an in-place call changes, if it is one."""
-    changed: Any = node.args[0]
-    while target_name(changed) in _ALIASES:
+    changed = node.args[0]
+    while isinstance(changed, fx.Node) and target_name(changed) in _ALIASES:
         changed = changed.args[0]
+    assert isinstance(changed, fx.Node)
     if changed.meta.get(BUFFER, False):
         return changed
     return next((buffer for buffer, held in written.items() if held is changed), None)
