@@ -14,7 +14,7 @@ from benchmarks.models.vgg import vgg16
 from benchmarks.models.wide_resnet import WideResNet, WideResNetConfig, wide_resnet
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.frontend import CapturedModel, capture
-from tensoropt_torch.planner.options import PlanningTask, find_frontier
+from tensoropt_torch.planner.options import PlanningTask, SearchSettings, find_frontier
 from tensoropt_torch.planner.space import make_planner
 from tests.planner.known_strategies import ROLES, allowed_configs
 
@@ -42,7 +42,8 @@ def test_the_benchmarks_can_be_planned_for_16_devices(
     captured = captured_on_meta(build)
     assert parameter_bytes(captured) == pytest.approx(size_gib * GIB, rel=0.02)
     frontier = find_frontier(PlanningTask(captured, load_cluster("paper-2x8-v100")), 16)
-    assert frontier.exact
+    assert frontier.guarantee.exact
+    assert frontier.guarantee.complete
     assert frontier.smallest.memory_bytes < frontier.fastest.memory_bytes
     assert frontier.fastest.time_s < frontier.smallest.time_s
 
@@ -58,7 +59,7 @@ def test_strategies_by_hand_are_members_and_not_below_the_frontier() -> None:
     planner = make_planner(captured, task.settings(4))
 
     def search(allowed: list[list[bool]]) -> list[tuple[float, float]]:
-        result = planner.search("ldp", 1e-3, float("inf"), 0, [], 0, allowed)
+        result = SearchSettings(epsilon=1e-3).run(planner, allowed=allowed)
         return [tuple(point) for point in result.points]
 
     everything = search([])
