@@ -27,6 +27,8 @@ from gpt import GPT, GPTConfig  # noqa: E402
 from rich.console import Console  # noqa: E402
 
 from benchmarks.models.llama import Llama, LlamaConfig  # noqa: E402
+from benchmarks.models.vgg import vgg16  # noqa: E402
+from benchmarks.models.wide_resnet import wide_resnet  # noqa: E402
 from tensoropt_torch.config import load_cluster  # noqa: E402
 from tensoropt_torch.frontend import capture  # noqa: E402
 from tensoropt_torch.planner.frontier import Frontier  # noqa: E402
@@ -63,7 +65,12 @@ def tokens(batch: int, length: int) -> tuple[torch.Tensor, ...]:
     return tuple(torch.zeros(batch, length, dtype=torch.long) for _ in range(2))
 
 
-MODELS: dict[str, Callable[[], Example]] = {"gpt2": gpt2, "llama": llama}
+MODELS: dict[str, Callable[[], Example]] = {
+    "gpt2": gpt2,
+    "llama": llama,
+    "vgg16": vgg16,
+    "wide_resnet": wide_resnet,
+}
 
 
 def measure(

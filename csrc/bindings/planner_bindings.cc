@@ -177,6 +177,7 @@ py::dict call_dict(const EmittedCall& call) {
   py::dict row;
   row["target"] = call.form.target;
   row["arguments"] = arguments;
+  row["operands"] = call.form.operands;
   row["extra"] = extra;
   row["groups"] = call.form.groups;
   row["scale"] = call.form.scale;

@@ -1,5 +1,5 @@
-// Normalisations over trailing dims, and softmax over one dim. The normalised
-// dims are not split.
+// Normalisations over trailing dims or groups of channels, and softmax over one
+// dim. What is normalised together is not split.
 
 #include "rules/builder.h"
 #include "rules/registry.h"
@@ -52,6 +52,40 @@ Rule rms_norm_rule(const Graph& graph, const Node& node) {
   return norm_rule(graph, node, 1);
 }
 
+// [n, c, ...] normalised over groups of channels; whole groups can be split.
+Rule group_norm_rule(const Graph& graph, const Node& node) {
+  RuleBuilder rule(graph, node);
+  const std::int64_t num_groups = node.int_argument("num_groups", 1);
+  const std::int64_t batch_size = rule.operand_shape(0)[0];
+  const int batch = rule.factor("b", batch_size);
+  const int group = rule.factor("g", num_groups);
+  rule.bind_operand(0, 0, batch);
+  rule.bind_operand(0, 1, group);
+  rule.bind_output(0, 0, batch);
+  rule.bind_output(0, 1, group);
+  for (int i = 1; i < rule.num_operands(); ++i) rule.bind_operand(i, 0, group);
+  if (graph.output(node, 0).requires_grad) {
+    rule.save_operand(0);
+    if (node.operand_index("weight") >= 0) rule.save_operand(1);
+    const double rows = static_cast<double>(batch_size * num_groups);
+    rule.saves_extra(2 * rows * 4, {batch, group});  // mean and 1 / deviation
+  }
+  const double flops = kNormFlopsPerElement * rule.output_elements();
+  rule.flops(flops, 2 * flops);
+  return rule.take();
+}
+
+constexpr int kGroupFactor = 1;  // "g" above
+
+LocalForm group_norm_local(const Graph&, const Node& node,
+                           const LocalContext& context) {
+  const std::int64_t num_groups = node.int_argument("num_groups", 1);
+  LocalForm form;
+  form.arguments.push_back(
+      {"num_groups", Literal(num_groups / context.parts(kGroupFactor))});
+  return form;
+}
+
 Rule softmax_rule(const Graph& graph, const Node& node) {
   RuleBuilder rule(graph, node);
   const auto& shape = rule.operand_shape(0);
@@ -72,6 +106,7 @@ Rule softmax_rule(const Graph& graph, const Node& node) {
 void register_normalization(Registry& registry) {
   registry.add("aten.layer_norm.default", {layer_norm_rule, {}});
   registry.add("aten.rms_norm.default", {rms_norm_rule, {}});
+  registry.add("aten.group_norm.default", {group_norm_rule, group_norm_local});
   for (const char* target :
        {"aten.softmax.int", "aten._softmax.default", "aten.log_softmax.int",
         "aten._log_softmax.default"}) {

@@ -29,12 +29,16 @@ const Registry& builtin_registry() {
   static const Registry registry = [] {
     Registry table;
     register_attention(table);
+    register_batch_norm(table);
+    register_buffers(table);
     register_constants(table);
+    register_convolution(table);
     register_elementwise(table);
     register_embedding(table);
     register_losses(table);
     register_matmul(table);
     register_normalization(table);
+    register_pooling(table);
     register_reductions(table);
     register_rearrange(table);
     register_views(table);

@@ -39,12 +39,16 @@ LocalForm local_form_of(const Registry& registry, const Graph& graph,
 
 // Each family's file adds its own operators.
 void register_attention(Registry& registry);
+void register_batch_norm(Registry& registry);
+void register_buffers(Registry& registry);
 void register_constants(Registry& registry);
+void register_convolution(Registry& registry);
 void register_elementwise(Registry& registry);
 void register_embedding(Registry& registry);
 void register_losses(Registry& registry);
 void register_matmul(Registry& registry);
 void register_normalization(Registry& registry);
+void register_pooling(Registry& registry);
 void register_reductions(Registry& registry);
 void register_rearrange(Registry& registry);
 void register_views(Registry& registry);

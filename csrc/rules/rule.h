@@ -23,9 +23,9 @@
 
 namespace tensoropt {
 
-// A factor that no output has is summed over: splitting it leaves Partial
-// outputs, unless the per-rank form combines the parts itself (kCombined):
-// then every rank has the full output.
+// Splitting a factor leaves outputs that lack it Partial, unless the per-rank
+// form combines the parts itself (kCombined): then every rank has the full
+// output.
 enum class FactorKind { kDefault, kCombined };
 
 struct Factor {
@@ -85,8 +85,10 @@ struct LocalContext {
 struct LocalForm {
   std::string target;                    // replaces the target if not empty
   std::vector<NamedArgument> arguments;  // replace literals of these names
-  // For another target: literals and process groups appended to the tensor
-  // operands, in order.
+  // For another target: its tensor arguments by the names of the original call,
+  // None where that has none (by default all operands, in order), followed by
+  // literals and process groups.
+  std::vector<std::string> operands;
   std::vector<Literal> extra;
   std::vector<AxisSet> groups;
   double scale = 1.0;  // the result is multiplied by this

@@ -5,9 +5,9 @@ comes from C++ (``RankProgram``); nothing here knows an operator by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import fx
@@ -20,6 +20,8 @@ from tensoropt_torch.runtime import reuse
 from tensoropt_torch.runtime.random import call_seeded
 
 STEP_SEED = "step_seed"
+
+_Operand = TypeVar("_Operand")
 
 
 @dataclass(frozen=True)
@@ -148,8 +150,9 @@ class GraphEmitter:
     ) -> fx.Node:
         if call["target"]:
             names = [self._group_name(axes) if axes else "" for axes in call["groups"]]
+            tensors = target_operands(node, call["operands"], operands)
             new = self._graph.call_function(
-                _operator(call["target"]), (*operands, *call["extra"], *names)
+                _operator(call["target"]), (*tensors, *call["extra"], *names)
             )
         else:
             args, kwargs = self._arguments(node, target, call["arguments"], iter(operands))
@@ -211,6 +214,20 @@ def tensor_operands(node: fx.Node) -> list[fx.Node]:
     for _, value in named_arguments(node):
         fx.map_arg(value, operands.append)
     return operands
+
+
+def target_operands(
+    node: fx.Node, names: Sequence[str], operands: Sequence[_Operand]
+) -> list[_Operand | None]:
+    """The tensors for another target: those of the arguments ``names``, None where
+    the call has none; all operands if there are no names."""
+    if not names:
+        return list(operands)
+    rest = iter(operands)
+    by_name = {
+        name: next(rest) for name, value in named_arguments(node) if isinstance(value, fx.Node)
+    }
+    return [by_name.get(name) for name in names]
 
 
 def _operator(name: str) -> OpOverload:

@@ -71,9 +71,7 @@ def parallelize(
     emitter = GraphEmitter(captured, planner, program, context.groups.name, device)
     rank_graph = emitter.emit()
     parameters = _shard_parameters(model, captured, program, context)
-    constants = {
-        name: _from_first_rank(tensor.to(device)) for name, tensor in captured.constants.items()
-    }
+    constants = _copy_buffers(model, captured, device)
     shapes = [
         _local_shape(captured, s, program, sizes) for s in captured.inputs if s.kind == "input"
     ]
@@ -136,19 +134,30 @@ def _check_complete(own: Mapping[str, nn.Parameter], parameters: Mapping[str, An
     assert not missing, f"parameters without a layout: {missing}"
 
 
+def _copy_buffers(
+    model: nn.Module, captured: CapturedModel, device: torch.device
+) -> dict[str, torch.Tensor]:
+    """Buffers and other constants, whole: the model's own are not changed. Names of
+    one tensor stay names of one tensor."""
+    own = dict(model.named_buffers(remove_duplicate=False))
+    copies: dict[int, torch.Tensor] = {}
+    result: dict[str, torch.Tensor] = {}
+    for name, constant in captured.constants.items():
+        original = own.get(name, constant)
+        if id(original) not in copies:
+            copies[id(original)] = _copy_of_first_rank(name, original, device)
+        result[name] = copies[id(original)]
+    return result
+
+
 def _shard(
     name: str,
     original: torch.Tensor,
     placements: list[Placement],
     context: RankContext,
 ) -> DTensor:
-    if original.device.type == "meta":
-        raise TensorOptError(
-            f"parameter '{name}' is on the meta device, so it has no values to train; build the "
-            "model with real parameters for parallelize (planning alone does not need them)"
-        )
     mesh = context.mesh
-    whole = _from_first_rank(original.detach().to(context.device, copy=True))
+    whole = _copy_of_first_rank(name, original, context.device)
     local = whole
     coordinate = mesh.get_coordinate()
     assert coordinate is not None
@@ -165,8 +174,13 @@ def _shard(
     )
 
 
-def _from_first_rank(tensor: torch.Tensor) -> torch.Tensor:
-    tensor = tensor.contiguous()
+def _copy_of_first_rank(name: str, original: torch.Tensor, device: torch.device) -> torch.Tensor:
+    if original.device.type == "meta":
+        raise TensorOptError(
+            f"'{name}' is on the meta device, so it has no values to train with; build the "
+            "model with real tensors for parallelize (planning alone does not need them)"
+        )
+    tensor = original.detach().to(device, copy=True).contiguous()
     if dist.get_world_size() > 1:
         dist.broadcast(tensor, 0)
     return tensor

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.lowering import Lowering, lower
-from tensoropt_torch.frontend.passes import normalise, target_name
+from tensoropt_torch.frontend.passes import BUFFER, normalise, target_name
 
 SourceKind = Literal["parameter", "constant", "input", "literal"]
 
@@ -85,12 +85,18 @@ class _WithLoss(nn.Module):
         output = self.model(*args[: self.num_inputs], **kwargs)
         for name, buffer in self.model.named_buffers():
             if buffer is not before[name]:
-                raise TensorOptError(
-                    f"the forward pass of {type(self.model).__name__} assigns a new tensor to "
-                    f"buffer '{name}', which a captured graph cannot express; keep such state "
-                    "outside of the module, or make it constant"
-                )
+                self._write(name, before[name], buffer)
         return output if self.loss_fn is None else self.loss_fn(output, *args[self.num_inputs :])
+
+    def _write(self, name: str, buffer: torch.Tensor, value: torch.Tensor) -> None:
+        """A new tensor under a buffer's name becomes new contents of the buffer."""
+        if (value.shape, value.dtype) != (buffer.shape, buffer.dtype):
+            raise TensorOptError(
+                f"the forward pass of {type(self.model).__name__} changes buffer '{name}' from "
+                f"{buffer.dtype} {tuple(buffer.shape)} to {value.dtype} {tuple(value.shape)}; "
+                "a buffer has to keep its size and dtype"
+            )
+        buffer.copy_(value.detach())
 
 
 def capture(
@@ -205,6 +211,7 @@ def _sources(exported: torch.export.ExportedProgram) -> tuple[Source, ...]:
             exported.graph_module.graph.erase_node(node)
             continue
         parameter = spec.kind == InputKind.PARAMETER
+        node.meta[BUFFER] = not parameter
         kind: SourceKind = "parameter" if parameter else "constant"
         sources.append(Source(node, kind, tuple(aliases[id(tensor)])))
     return tuple(sources)

@@ -39,6 +39,11 @@ _CASTS = frozenset(
     }
 )
 
+_ALIASES = frozenset({"aten.detach.default", "aten.alias.default"})
+
+# Key in the ``meta`` of placeholders that are buffers of the module.
+BUFFER = "buffer"
+
 _RESHAPES = frozenset({"aten.view.default", "aten._unsafe_view.default"})
 
 
@@ -66,24 +71,48 @@ def functionalise_in_place(graph: fx.Graph) -> None:
     """Replace direct in-place calls (``relu_``) by functional ones.
 
     Capture rebinds the mutated tensor to the result of the call, so edges stay
-    right. Calls that change an input, a parameter or a buffer, or memory that
-    is read later under another name, are refused.
+    right. What is written to a buffer is copied to it at the end, once. Calls that
+    change an input, a parameter, a part of a buffer, or memory that is read later
+    under another name, are refused.
     """
+    written: dict[fx.Node, fx.Node] = {}  # buffer -> what it holds now
     for node in list(graph.nodes):
         twin = _functional_twin(node)
         if twin is None:
             continue
-        if not node.users or _is_read_elsewhere(graph, node):
+        buffer = _buffer_changed_by(node, written)
+        if _is_read_elsewhere(graph, node, buffer) or not (node.users or buffer):
             raise TensorOptError(
                 f"operator '{node.name}' ({node.target}) changes '{node.args[0]}' in place, and "
                 "the change is seen under another name; write it without the in-place call"
                 f"{_source_line(node)}"
             )
         if target_name(node) == "aten.copy_.default":
-            _replace_copy(graph, node)
+            result = _replace_copy(graph, node)
         else:
             node.target = twin
-            _keep_dtype(graph, node)
+            result = _keep_dtype(graph, node)
+        if buffer is not None:
+            written[buffer] = result
+    _write_buffers(graph, written)
+
+
+def _buffer_changed_by(node: fx.Node, written: dict[fx.Node, fx.Node]) -> fx.Node | None:
+    """The buffer all of which an in-place call changes, if it is one."""
+    changed = node.args[0]
+    while isinstance(changed, fx.Node) and target_name(changed) in _ALIASES:
+        changed = changed.args[0]
+    assert isinstance(changed, fx.Node)
+    if changed.meta.get(BUFFER, False):
+        return changed
+    return next((buffer for buffer, held in written.items() if held is changed), None)
+
+
+def _write_buffers(graph: fx.Graph, written: dict[fx.Node, fx.Node]) -> None:
+    with graph.inserting_before(graph.output_node()):
+        for buffer, value in written.items():
+            copy = graph.call_function(torch.ops.aten.copy_.default, (buffer, value))
+            copy.meta = {**value.meta, "val": buffer.meta["val"]}
 
 
 def _functional_twin(node: fx.Node) -> OpOverload | None:
@@ -98,11 +127,11 @@ def _functional_twin(node: fx.Node) -> OpOverload | None:
     return twin
 
 
-def _is_read_elsewhere(graph: fx.Graph, node: fx.Node) -> bool:
-    """Whether the memory that ``node`` changes belongs to an input, or is read
-    after it through another node."""
+def _is_read_elsewhere(graph: fx.Graph, node: fx.Node, buffer: fx.Node | None) -> bool:
+    """Whether the memory that ``node`` changes belongs to an input (other than all
+    of ``buffer``), or is read after it through another node."""
     base = _owner(node.args[0])
-    if base.op == "placeholder":
+    if base.op == "placeholder" and base is not buffer:
         return True
     nodes = list(graph.nodes)
     later = nodes[nodes.index(node) + 1 :]
@@ -121,27 +150,29 @@ def _owner(node: Any, stop: fx.Node | None = None) -> fx.Node:
     while owner is not stop and isinstance(owner.target, OpOverload):
         returns = owner.target._schema.returns
         view = bool(returns) and returns[0].alias_info is not None
-        if not view or not isinstance(owner.args[0], fx.Node):
+        if not view or _forces_copy(owner) or not isinstance(owner.args[0], fx.Node):
             break
         owner = owner.args[0]
     return owner
 
 
-def _keep_dtype(graph: fx.Graph, node: fx.Node) -> None:
-    """An in-place call keeps the dtype of its tensor, the functional one promotes."""
+def _keep_dtype(graph: fx.Graph, node: fx.Node) -> fx.Node:
+    """The result of a call that was in place: that keeps the dtype of its tensor,
+    the functional one promotes."""
     value = node.meta["val"]
     dtypes = [used.meta["val"].dtype for used in node.all_input_nodes]
     promoted = functools.reduce(torch.promote_types, dtypes)
     if promoted == value.dtype:
-        return
+        return node
     with graph.inserting_after(node):
         cast = graph.call_function(torch.ops.aten.to.dtype, (node, value.dtype))
     cast.meta = dict(node.meta)
     node.meta = {**node.meta, "val": value.to(promoted)}
     node.replace_all_uses_with(cast, delete_user_cb=lambda user: user is not cast)
+    return cast
 
 
-def _replace_copy(graph: fx.Graph, node: fx.Node) -> None:
+def _replace_copy(graph: fx.Graph, node: fx.Node) -> fx.Node:
     """``copy_`` overwrites everything: the result is the source, fitted."""
     source, value = node.args[1], node.meta["val"]
     assert isinstance(source, fx.Node)
@@ -151,6 +182,27 @@ def _replace_copy(graph: fx.Graph, node: fx.Node) -> None:
     cast.meta = dict(node.meta)
     node.replace_all_uses_with(cast)
     graph.erase_node(node)
+    return cast
+
+
+def check_running_statistics(graph: fx.Graph) -> None:
+    """``batch_norm`` changes running statistics in place, which its schema does not
+    say: they have to be buffers themselves, not something computed from them."""
+    for node in graph.nodes:
+        for statistics in _running_statistics(node):
+            if not statistics.meta.get(BUFFER, False):
+                raise TensorOptError(
+                    f"operator '{node.name}' ({node.target}) updates running statistics "
+                    f"'{statistics}' that are not a buffer of the module as it was before the "
+                    f"forward pass; register them as buffers{_source_line(node)}"
+                )
+
+
+def _running_statistics(node: fx.Node) -> list[fx.Node]:
+    """The tensors that a batch normalisation in training changes."""
+    if target_name(node) != "aten.batch_norm.default" or not node.args[5]:
+        return []
+    return [running for running in node.args[3:5] if isinstance(running, fx.Node)]
 
 
 def remove_identities(graph: fx.Graph) -> None:
@@ -264,8 +316,12 @@ def _replace_results(graph: fx.Graph, node: fx.Node, results: list[Any]) -> None
 
 
 def eliminate_dead_code(graph: fx.Graph) -> None:
-    """Remove calls whose results nobody uses; inputs stay."""
-    graph.eliminate_dead_code()
+    """Remove calls whose results nobody uses; inputs stay, and writes to buffers."""
+    graph.eliminate_dead_code(is_impure_node=_has_effect)
+
+
+def _has_effect(node: fx.Node) -> bool:
+    return node.is_impure() or bool(_running_statistics(node))
 
 
 def _source_line(node: fx.Node) -> str:
@@ -278,6 +334,7 @@ PASSES: tuple[Pass, ...] = (
     strip_assertions,
     inline_no_grad_regions,
     functionalise_in_place,
+    check_running_statistics,
     remove_identities,
     broadcasts_to_expands,
     views_to_reshapes,

@@ -167,3 +167,44 @@ def cross_entropy_vocab(
         logits, target, reduction, ignore_index, offset, vocab_group, count_group
     )
     return result
+
+
+def batch_norm_sharded(
+    input: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+    batch_group: str = "",
+    channel_group: str = "",
+) -> torch.Tensor:
+    """Batch normalisation, in training, of a share of the batch and of the channels.
+
+    Args:
+        input: ``[n, c, ...]``, an equal share on every rank.
+        weight, bias: ``[c]``, of the channels of this rank.
+        running_mean, running_var: of the channels of all ranks; updated in place,
+            alike on every rank.
+        momentum, eps: as in ``torch.nn.functional.batch_norm``.
+        batch_group: the group that splits the batch; empty: none does.
+        channel_group: the group that splits the channels; empty: none does, or
+            there are no running statistics.
+
+    Returns:
+        The share of the output, normalised with the statistics of the whole batch.
+
+    """
+    result: torch.Tensor = _OPS.batch_norm_sharded(
+        input,
+        weight,
+        bias,
+        running_mean,
+        running_var,
+        momentum,
+        eps,
+        batch_group,
+        channel_group,
+    )
+    return result

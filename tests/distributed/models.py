@@ -58,11 +58,103 @@ def mlp() -> Case:
     return Case(model, (x,), nn.functional.mse_loss, (y,))
 
 
+class VggBlock(nn.Sequential):
+    """Two convolutions, halved by a maximum."""
+
+    def __init__(self, channels_in: int, channels: int) -> None:
+        super().__init__(
+            nn.Conv2d(channels_in, channels, 3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(channels, channels, 3, padding=1),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(2),
+        )
+
+
+class Bottleneck(nn.Module):
+    """The residual block of ResNeXt: 1x1, 3x3 in groups, 1x1, each normalised."""
+
+    def __init__(self, channels_in: int, channels: int, stride: int) -> None:
+        super().__init__()
+        half = channels // 2
+
+        def conv(sizes: tuple[int, int], kernel: int = 1, **options: int) -> list[nn.Module]:
+            return [nn.Conv2d(*sizes, kernel, bias=False, **options), nn.BatchNorm2d(sizes[1])]
+
+        self.body = nn.Sequential(
+            *conv((channels_in, half)),
+            nn.ReLU(inplace=True),
+            *conv((half, half), 3, padding=1, stride=stride, groups=2),
+            nn.ReLU(inplace=True),
+            *conv((half, channels)),
+        )
+        self.skip = nn.Sequential(*conv((channels_in, channels), stride=stride))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, channels_in, ...) -> (batch, channels, ...)."""
+        result: torch.Tensor = self.body(x)
+        result += self.skip(x)
+        return nn.functional.relu(result, inplace=True)
+
+
+def images(model: nn.Module) -> Case:
+    """Classification of 8 images into 12 classes."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(8, 3, 8, 8, generator=generator)
+    y = torch.randint(0, 12, (8,), generator=generator)
+    return Case(model, (x,), nn.functional.cross_entropy, (y,))
+
+
+def vgg() -> Case:
+    head = (nn.Flatten(), nn.Linear(64, 24), nn.ReLU(inplace=True), nn.Linear(24, 12))
+    return images(nn.Sequential(VggBlock(3, 8), VggBlock(8, 16), *head))
+
+
+def resnet() -> Case:
+    stem = (nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True))
+    blocks = (nn.MaxPool2d(3, 2, 1), Bottleneck(8, 16, 1), Bottleneck(16, 16, 2))
+    head = (nn.AdaptiveAvgPool2d((1, 1)), nn.Flatten(), nn.Linear(16, 12))
+    return images(nn.Sequential(*stem, *blocks, *head))
+
+
+class Mixture(nn.Module):
+    """What else convolutional networks are made of, and a moving average."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.depthwise = nn.Conv2d(8, 8, 3, padding="same", groups=8)
+        self.groups = nn.GroupNorm(4, 8)
+        self.up = nn.ConvTranspose2d(8, 12, 2, stride=2)
+        self.norm = nn.BatchNorm2d(12, affine=False)
+        self.rows = nn.Conv1d(12, 8, 3)
+        self.last_norm = nn.BatchNorm1d(8, track_running_stats=False)
+        self.register_buffer("average", torch.zeros(12))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, 8, h, w) -> (batch, 8)."""
+        x = nn.functional.gelu(self.groups(self.depthwise(x)))
+        x = self.norm(self.up(nn.functional.avg_pool2d(x, 2)))
+        with torch.no_grad():
+            self.average.mul_(0.9).add_(x.square().mean((0, 2, 3)), alpha=0.1)
+        x = nn.functional.leaky_relu_(x + self.average.view(-1, 1, 1))
+        x = nn.functional.max_pool1d(self.rows(x.flatten(2)), 3)
+        return self.last_norm(nn.functional.adaptive_avg_pool1d(x, 1)).flatten(1)
+
+
+def mixture() -> Case:
+    generator = torch.Generator().manual_seed(1)
+    x, y = (torch.randn(8, 8, *s, generator=generator) for s in ((4, 6), ()))
+    return Case(Mixture(), (x,), nn.functional.mse_loss, (y,))
+
+
 CASES: dict[str, Callable[[], Case]] = {
     "gpt": gpt,
     "gpt_tied": lambda: gpt(tie=True),
     "llama": llama,
     "mlp": mlp,
+    "vgg": vgg,
+    "resnet": resnet,
+    "mixture": mixture,
 }
 
 

@@ -1,4 +1,5 @@
-"""Every strategy against one process: loss, gradients, updated parameters."""
+"""Every strategy against one process: loss, gradients, updated parameters and
+buffers."""
 
 from __future__ import annotations
 
@@ -47,6 +48,7 @@ class Trace:
     losses: list[float]
     gradients: dict[str, torch.Tensor]  # of the first step
     parameters: dict[str, torch.Tensor]
+    buffers: dict[str, torch.Tensor]
 
 
 def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
@@ -74,7 +76,9 @@ def train(model: nn.Module, step: object) -> Trace:
             }
         optimizer.step()
         optimizer.zero_grad()
-    return Trace(losses, gradients, {name: whole(p) for name, p in model.named_parameters()})
+    parameters = {name: whole(p) for name, p in model.named_parameters()}
+    buffers = {name: whole(b) for name, b in model.named_buffers()}
+    return Trace(losses, gradients, parameters, buffers)
 
 
 def differences(got: Trace, expected: Trace, tolerance: float) -> Iterator[str]:
@@ -82,7 +86,7 @@ def differences(got: Trace, expected: Trace, tolerance: float) -> Iterator[str]:
         if not abs(a - b) <= tolerance * abs(b):
             yield f"loss of step {index}: {a} instead of {b}"
     scale = max(float(g.abs().max()) for g in expected.gradients.values())
-    for kind in ("gradients", "parameters"):
+    for kind in ("gradients", "parameters", "buffers"):
         ours, theirs = getattr(got, kind), getattr(expected, kind)
         if ours.keys() != theirs.keys():
             yield f"{kind} of {sorted(ours.keys() ^ theirs.keys())} are missing"

@@ -1,4 +1,4 @@
-"""Losses and look-ups over several ranks against one process."""
+"""Losses, look-ups and normalisations over several ranks against one process."""
 
 from __future__ import annotations
 
@@ -307,6 +307,110 @@ def test_sum_over_ranks_is_the_look_up(dtype: torch.dtype, index_dtype: torch.dt
     run_ranks(4, f"{HERE}:check_embedding", (dtype, index_dtype))
 
 
+# --- statistics of a split batch ---------------------------------------------
+
+MOMENTUM, EPS = 0.3, 1e-3
+
+
+def batch_norm_case(dtype: torch.dtype, mean: float) -> list[torch.Tensor]:
+    """Input [8, 6, 5, 3] whose samples and channels differ, weight, bias, running
+    statistics, and the gradient of the output."""
+    generator = torch.Generator().manual_seed(4)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    x = mean + draw(8, 1, 1, 1) + draw(1, 6, 1, 1) + draw(8, 6, 5, 3)
+    tensors = [x, draw(6), draw(6), draw(6), draw(6).square(), draw(8, 6, 5, 3)]
+    return [tensor.to(dtype) for tensor in tensors]
+
+
+def batch_norm_of_one(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Output, gradients of input, weight and bias, and new running statistics, in
+    double precision."""
+    *operands, gradient = (tensor.double().clone() for tensor in tensors)
+    x, weight, bias, running_mean, running_var = operands
+    trained = [tensor.requires_grad_() for tensor in (x, weight, bias)]
+    output = F.batch_norm(x, running_mean, running_var, weight, bias, True, MOMENTUM, EPS)
+    found = torch.autograd.grad(output, trained, gradient)
+    return [output.detach(), *found, running_mean, running_var]
+
+
+def check_batch_norm(payload: tuple[torch.dtype, float]) -> ops.CollectiveCounts:
+    """Axis 0 splits the batch, axis 1 the channels."""
+    groups = AxisGroups((2, 2))
+    groups.create([0b01, 0b10])
+    row, column = divmod(dist.get_rank(), 2)
+    tensors = batch_norm_case(*payload)
+    expected = batch_norm_of_one(tensors)
+
+    def part(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dim() == 1:
+            return tensor.chunk(2)[column].clone()
+        return tensor.chunk(2)[row].chunk(2, 1)[column].clone()
+
+    x, weight, bias = (part(tensor).requires_grad_() for tensor in tensors[:3])
+    running = [
+        tensor.float().clone() if tensor.dtype == torch.bfloat16 else tensor.clone()
+        for tensor in tensors[3:5]
+    ]
+    versions = [tensor._version for tensor in running]
+    ops.reset_collective_counts()
+    output = ops.batch_norm_sharded(
+        x, weight, bias, *running, MOMENTUM, EPS, groups.name(0b01), groups.name(0b10)
+    )
+    assert output.dtype == x.dtype
+    output.backward(part(tensors[5]))
+    counts = ops.collective_counts()
+    assert x.grad is not None
+    assert weight.grad is not None
+    assert bias.grad is not None
+    close(output.detach(), part(expected[0]), "output")
+    close(x.grad, part(expected[1]), "gradient of the input")
+    for gradient, whole in ((weight.grad, expected[2]), (bias.grad, expected[3])):
+        total = sum_over_ranks(gradient.double(), groups.group(0b01)).to(x.dtype)
+        scale = whole.abs().max()
+        close(total / scale.to(x.dtype), part(whole) / scale, "gradient of a parameter")
+    for tensor, whole in zip(running, expected[4:], strict=True):
+        close(tensor, whole, "running statistics")
+    # As ATen's: autograd may have saved them elsewhere.
+    assert versions == [tensor._version for tensor in running]
+    return counts
+
+
+@pytest.mark.parametrize("dtype", list(TOLERANCE))
+def test_statistics_are_those_of_the_whole_batch(dtype: torch.dtype):
+    for counts in run_ranks(4, f"{HERE}:check_batch_norm", (dtype, 0.0)):
+        assert (counts.all_gather, counts.all_reduce, counts.collectives) == (2, 1, 3)
+
+
+def test_statistics_of_a_large_mean_keep_their_digits():
+    """Sums of squares would lose all of them in single precision."""
+    run_ranks(4, f"{HERE}:check_large_mean")
+
+
+def check_large_mean(_: None) -> None:
+    group = AxisGroups((4,))
+    group.create([1])
+    x = batch_norm_case(torch.float32, 1e5)[0]
+    expected = F.batch_norm(x.double(), None, None, training=True)
+    got = ops.batch_norm_sharded(
+        x.chunk(4)[dist.get_rank()], None, None, None, None, batch_group=group.name(1)
+    )
+    # Numbers near 1e5 are 0.008 apart.
+    torch.testing.assert_close(
+        got.double(), expected.chunk(4)[dist.get_rank()], rtol=1e-2, atol=1e-2
+    )
+
+
+def test_batch_norm_without_groups_is_that_of_one_process():
+    x, weight, bias, running_mean, running_var, _ = batch_norm_case(torch.float64, 0.0)
+    expected = batch_norm_of_one([x, weight, bias, running_mean, running_var, x])
+    got = ops.batch_norm_sharded(x, weight, bias, running_mean, running_var, MOMENTUM, EPS)
+    close(got, expected[0], "output")
+    close(running_var, expected[5], "running variance")
+
+
 # --- without data ------------------------------------------------------------
 
 
@@ -327,3 +431,6 @@ def test_fake_tensors_need_no_group():
         rows.sum().backward()
         assert weight.grad is not None
         assert weight.grad.shape == (6, 2)
+        images = torch.empty(4, 3, 5, requires_grad=True)
+        output = ops.batch_norm_sharded(images, None, None, None, None, 0.1, 1e-5, "no", "group")
+        assert output.shape == images.shape

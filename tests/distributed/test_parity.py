@@ -32,6 +32,20 @@ def test_other_models_equal_one_process(world_size: int, model: str) -> None:
     assert_equal_to_one_process(world_size, job)
 
 
+@pytest.mark.parametrize(
+    ("world_size", "model"), [(2, "vgg"), (4, "vgg"), (2, "resnet"), (4, "resnet"), (4, "mixture")]
+)
+def test_convolutional_networks_equal_one_process(world_size: int, model: str) -> None:
+    job = Job(model, torch.float64, points=12, randoms=12)
+    assert_equal_to_one_process(world_size, job)
+
+
+@pytest.mark.parametrize("model", ["vgg", "resnet"])
+def test_sharded_images_equal_one_process(model: str) -> None:
+    job = Job(model, torch.float64, points=4, randoms=4, inputs="sharded")
+    assert_equal_to_one_process(4, job)
+
+
 def test_known_strategies_equal_one_process() -> None:
     job = Job("llama", torch.float64, points=2, randoms=0, known=True)
     assert_equal_to_one_process(4, job)

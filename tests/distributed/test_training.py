@@ -158,6 +158,36 @@ def test_state_dict_has_the_names_of_the_model() -> None:
         assert abs(got - expected) < 1e-5
 
 
+class Counter(nn.Module):
+    """One buffer under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("count", torch.zeros((), dtype=torch.long))
+        self.register_buffer("same", self.count)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count.add_(1)
+        return self.linear(x).sum()
+
+
+def count_steps(_: None) -> tuple[list[int], int]:
+    model, x = Counter(), torch.ones(4, 4)
+    model.count.fill_(10 * dist.get_rank() + 1)
+    plan = tensoropt_torch.find_strategy(model, (x,), measure=False)
+    module = tensoropt_torch.parallelize(model, plan)
+    for _ in range(2):
+        module(x).backward()
+    state = module.state_dict()
+    return [int(state[name]) for name in ("count", "same")], int(model.count)
+
+
+def test_changed_buffers_are_equal_on_all_ranks_and_the_models_own_stay() -> None:
+    results = run_ranks(2, f"{HERE}:count_steps", None, 60)
+    assert results == [([3, 3], 1), ([3, 3], 11)]
+
+
 def add_noise(_: None) -> float:
     torch.manual_seed(dist.get_rank())
     model, x = Noisy(), torch.ones(4, 4)

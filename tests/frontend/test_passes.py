@@ -1,5 +1,6 @@
 """Each pass does what it says and keeps the numbers, bit for bit."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -23,8 +24,11 @@ Body = Callable[..., Any]
 
 
 def exported(model: nn.Module, *args: Any) -> fx.GraphModule:
-    module = torch.export.export(model, args, strict=False).graph_module
+    program = torch.export.export(model, args, strict=False)
+    module = program.graph_module
     module.graph.owning_module = module
+    for node in module.graph.find_nodes(op="placeholder"):
+        node.meta[passes.BUFFER] = node.name in program.graph_signature.inputs_to_buffers
     return module
 
 
@@ -40,14 +44,17 @@ def normalised(body: Body, *run: Pass) -> tuple[Layer, fx.GraphModule]:
 
 
 def check_same(layer: Layer, module: fx.GraphModule) -> None:
+    """Outputs, gradients and buffers."""
+    ran = copy.deepcopy(layer)
     sources = {
-        "p_linear_weight": layer.linear.weight,
-        "p_linear_bias": layer.linear.bias,
-        "b_offset": layer.offset,
+        "p_linear_weight": ran.linear.weight,
+        "p_linear_bias": ran.linear.bias,
+        "b_offset": ran.offset,
     }
     names = [node.name for node in module.graph.find_nodes(op="placeholder")]
     values = [sources.get(name, batch()) for name in names]
-    assert_bit_equal(train_graph(layer, module, values), train_module(layer, (batch(),)))
+    assert_bit_equal(train_graph(ran, module, values), train_module(layer, (batch(),)))
+    assert torch.equal(ran.offset, layer.offset)
 
 
 def targets(module: fx.GraphModule) -> list[str]:
@@ -177,9 +184,9 @@ class ChangeInput(Layer):
         return self.linear(x).sum()
 
 
-class ChangeBuffer(Layer):
+class ChangePartOfBuffer(Layer):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.offset.add_(1)
+        self.offset[0].add_(1)
         return (self.linear(x) + self.offset).sum()
 
 
@@ -201,7 +208,7 @@ class ChangeColumn(Layer):
     ("layer", "call", "changed", "line"),
     [
         (ChangeInput, "aten.relu_", "'x'", "x.relu_()"),
-        (ChangeBuffer, "aten.add_", "'b_offset'", "self.offset.add_(1)"),
+        (ChangePartOfBuffer, "aten.add_", "'select'", "self.offset[0].add_(1)"),
         (ChangeParameter, "aten.mul_", "'p_linear_weight'", "weight.mul_(0.5)"),
         (ChangeColumn, "aten.fill_", "'select'", "hidden[:, 0] = 0"),
     ],
@@ -215,6 +222,90 @@ def test_in_place_change_of_something_else_is_refused(
         passes.functionalise_in_place(module.graph)
     for part in (call, changed, "in place", line, __file__):
         assert part in str(error.value)
+
+
+def count(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    """Nobody reads the new number."""
+    self.offset.add_(1)
+    return self.linear(x).sum()
+
+
+def changed_and_read(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    before = self.linear(x) + self.offset.sum()
+    self.offset.mul_(0.5)
+    return (before * self.offset).sum()
+
+
+def average(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    hidden = self.linear(x)
+    with torch.no_grad():
+        self.offset.mul_(0.9).add_(hidden.mean(0), alpha=0.1)
+    self.offset.sub_(1)
+    return (hidden * self.offset).sum()
+
+
+def overwritten_buffer(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    hidden = self.linear(x)
+    self.offset.copy_(hidden[0].detach())
+    self.offset.add_(x[1].double())
+    return (hidden * self.offset).sum()
+
+
+BUFFER_CHANGES = [count, changed_and_read, average, overwritten_buffer]
+
+
+@pytest.mark.parametrize("body", BUFFER_CHANGES)
+def test_a_changed_buffer_is_written_once_at_the_end(body: Body) -> None:
+    _, module = normalised(body, passes.inline_no_grad_regions, passes.functionalise_in_place)
+    names = targets(module)
+    in_place = [name for name in names if name.split(".")[1].endswith("_")]
+    assert in_place == ["aten.copy_.default"]
+    assert names[-1] == "aten.copy_.default"
+
+
+def view_of_changed_buffer(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    view = self.offset.view(2, 2)
+    self.offset.add_(1)
+    return (self.linear(x) * view.view(-1)).sum()
+
+
+def test_a_buffer_seen_under_another_name_is_refused() -> None:
+    with pytest.raises(TensorOptError, match="seen under another name"):
+        normalised(view_of_changed_buffer, *passes.PASSES)
+
+
+# --- check_running_statistics ------------------------------------------------
+
+
+def normalise_batch(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    return F.batch_norm(self.linear(x), self.offset, self.offset, training=True).square().sum()
+
+
+def unused_normalisation(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    hidden = self.linear(x)
+    F.batch_norm(hidden, self.offset, self.offset, training=True)
+    return hidden.sum()
+
+
+RUNNING = [normalise_batch, unused_normalisation]
+
+
+def statistics_of_an_input(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    hidden = self.linear(x)
+    return F.batch_norm(hidden, x[0], x[1], training=True).sum()
+
+
+def changed_statistics(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    self.offset.add_(1)
+    return F.batch_norm(self.linear(x), self.offset, self.offset, training=True).sum()
+
+
+@pytest.mark.parametrize("body", [statistics_of_an_input, changed_statistics])
+def test_running_statistics_that_are_not_a_buffer_are_refused(body: Body) -> None:
+    module = exported(Layer(body), batch())
+    passes.functionalise_in_place(module.graph)
+    with pytest.raises(TensorOptError, match=r"updates running statistics '(select|add_)'"):
+        passes.check_running_statistics(module.graph)
 
 
 def view_read_after(self: Layer, x: torch.Tensor) -> torch.Tensor:
@@ -336,7 +427,19 @@ def test_unused_calls_go_and_inputs_stay() -> None:
 @pytest.mark.filterwarnings("ignore:Using a target size")
 @pytest.mark.parametrize(
     "body",
-    [checked, *NO_GRAD, *IN_PLACE, without_grad, casts, copies, loss_of_broadcast, views, unused],
+    [
+        checked,
+        *NO_GRAD,
+        *IN_PLACE,
+        *BUFFER_CHANGES,
+        *RUNNING,
+        without_grad,
+        casts,
+        copies,
+        loss_of_broadcast,
+        views,
+        unused,
+    ],
 )
 def test_numbers_stay_the_same_after_every_further_pass(body: Body) -> None:
     for count in range(len(passes.PASSES) + 1):

@@ -12,7 +12,7 @@ from tensoropt_torch import _C
 
 COLUMN = ("q", "k", "v", "gate", "up", "head")  # split by output features
 ROW = ("o", "down")  # split by input features
-BATCH = ("b0", "d0", "t0")
+BATCH = ("b", "b0", "d0", "t0")
 VIEWS = ("reshape", "flatten", "transpose", "chunk")  # they take what they get
 
 # What each mesh axis does, outermost first, on 4 devices.

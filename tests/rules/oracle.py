@@ -16,6 +16,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch import _C
+from tensoropt_torch.emit.graph import target_operands
 from tensoropt_torch.frontend.lowering import named_arguments
 from tensoropt_torch.runtime.random import call_seeded
 from tests.rules.case import Case, Checks, overload_of
@@ -47,6 +48,7 @@ class Bench:
         args, kwargs = case.draw()
         leaves = pytree.tree_leaves((args, kwargs))
         self.operands = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        self._before = [operand.detach().clone() for operand in self.operands]
         with torch.random.fork_rng(devices=[]):
             self.outputs = tensors_of(case.overload(*args, **kwargs))
         self._graph = write_op_graph(case, args, kwargs, self.outputs)
@@ -96,11 +98,18 @@ class Bench:
         for i, (value, _) in enumerate(outputs):
             parts = [rank[i] for rank in run.outputs]
             self._compare(config, f"output {i}", value, parts, self.outputs[i])
+        self._check_written(config, run, [value for value, _ in inputs])
         differentiable = any(output.requires_grad for output in self.outputs)
         if differentiable and self.case.checks != Checks.FORWARD:
             into = [gradient for _, gradient in outputs]
             out = [gradient for _, gradient in inputs]
             self._check_gradients(config, run, into, out, random)
+
+    def _check_written(self, config: int, run: Run, layouts: list[str]) -> None:
+        """Operands that the operator changes in place change alike."""
+        for i, layout in enumerate(layouts):
+            parts = [rank[i] for rank in run.operands]
+            self._compare(config, f"operand {i} after the call", layout, parts, self.operands[i])
 
     def _check_gradients(
         self,
@@ -153,8 +162,8 @@ class Bench:
         """Splits the operands by the layouts and calls the operator on each rank."""
         with self._naming(config, "operands"):
             by_operand = [
-                split(tensor.detach(), layout, self.sizes, random)
-                for tensor, layout in zip(self.operands, layouts, strict=True)
+                split(tensor, layout, self.sizes, random)
+                for tensor, layout in zip(self._before, layouts, strict=True)
             ]
         ranks: list[Tensors] = [[] for _ in range(self._mesh.num_devices)]
         for parts, whole in zip(by_operand, self.operands, strict=True):
@@ -166,16 +175,14 @@ class Bench:
     def backward(
         self, run: Run, incoming: Tensors, layouts: list[str], random: torch.Generator
     ) -> list[list[torch.Tensor | None]]:
-        """The gradients of each rank's operands."""
+        """The gradients of each rank's operands, of all ranks' outputs."""
         by_output = [
             split(gradient, layout, self.sizes, random)
             for gradient, layout in zip(incoming, layouts, strict=True)
         ]
-        ranks = zip(*by_output, strict=True)
-        return [
-            gradients(operands, outputs, list(given))
-            for operands, outputs, given in zip(run.operands, run.outputs, ranks, strict=True)
-        ]
+        given = [gradient for rank in zip(*by_output, strict=True) for gradient in rank]
+        found = iter(gradients(_joined(run.operands), _joined(run.outputs), given))
+        return [[next(found) for _ in operands] for operands in run.operands]
 
     def calls(self, config: int) -> list[Call]:
         """The per-rank calls as C++ describes them."""
@@ -193,7 +200,11 @@ class Bench:
             results = [self._call(*pair) for pair in zip(calls, ranks, strict=True)]
         else:
             given = [
-                RankCall(operands, call["extra"], self._groups(call, rank))
+                RankCall(
+                    target_operands(self._graph.call, call["operands"], operands),
+                    call["extra"],
+                    self._groups(call, rank),
+                )
                 for rank, (call, operands) in enumerate(zip(calls, ranks, strict=True))
             ]
             results = list(reference(given))
@@ -206,7 +217,8 @@ class Bench:
         """As GraphEmitter writes it."""
         if call["target"]:
             assert not call["groups"], f"{call['target']} has no reference"
-            return overload_of(call["target"])(*operands, *call["extra"])
+            tensors = target_operands(self._graph.call, call["operands"], operands)
+            return overload_of(call["target"])(*tensors, *call["extra"])
         args, kwargs = self._arguments(call["arguments"], iter(operands))
         overload = self.case.overload
         if call["random"]:
@@ -230,6 +242,10 @@ class Bench:
 
     def _groups(self, call: Call, rank: int) -> list[list[int]]:
         return [self._mesh.group_of(axes, rank) if axes else [] for axes in call["groups"]]
+
+
+def _joined(by_rank: list[Tensors]) -> Tensors:
+    return [tensor for tensors in by_rank for tensor in tensors]
 
 
 def tensors_of(outputs: Any) -> Tensors:

@@ -3,8 +3,8 @@ at once.
 
 A reference gets every rank's operands, the literals and process groups of every
 rank's call, and returns every rank's result. A group is the list of its ranks.
-The derivative of a rank's result by that rank's own operands is what the
-operator's backward has to give.
+The derivative of all results by a rank's operands is what the operator's backward
+has to give on that rank.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ MEAN = 1
 class RankCall:
     """One rank's call of an operator of ours."""
 
-    operands: list[torch.Tensor]
+    operands: list[Any]  # tensors, or None for an absent one
     extra: list[Any]
     groups: list[list[int]]
 
@@ -103,9 +103,36 @@ def cross_entropy_vocab(calls: Sequence[RankCall]) -> list[torch.Tensor]:
     return results
 
 
+def batch_norm_sharded(calls: Sequence[RankCall]) -> list[torch.Tensor]:
+    """Statistics of the inputs of all ranks of the batch group. Running ones are
+    of the blocks of all ranks of the channel group."""
+    moments = []
+    for rank, call in enumerate(calls):
+        whole = torch.cat([calls[r].operands[0] for r in call.groups[0] or [rank]])
+        dims = [d for d in range(whole.dim()) if d != 1]
+        moments.append((whole.mean(dims), whole.var(dims, correction=0), whole.var(dims)))
+    results = []
+    for rank, call in enumerate(calls):
+        x, weight, bias, running_mean, running_var = call.operands
+        momentum, eps = call.extra
+        shape = [-1] + [1] * (x.dim() - 2)
+        mean, variance = (moment.reshape(shape) for moment in moments[rank][:2])
+        result = (x - mean) / (variance + eps).sqrt()
+        if weight is not None:
+            result = result * weight.reshape(shape)
+        results.append(result if bias is None else result + bias.reshape(shape))
+        if running_mean is not None:
+            blocks = call.groups[1] or [rank]
+            for running, index in ((running_mean, 0), (running_var, 2)):
+                new = torch.cat([moments[r][index] for r in blocks]).detach()
+                running.copy_((1 - momentum) * running + momentum * new)
+    return results
+
+
 REFERENCES: dict[str, Reference] = {
     "tensoropt.embedding_shard.default": embedding_shard,
     "tensoropt.cross_entropy_sharded.default": cross_entropy_sharded,
     "tensoropt.nll_loss_sharded.default": nll_loss_sharded,
     "tensoropt.cross_entropy_vocab.default": cross_entropy_vocab,
+    "tensoropt.batch_norm_sharded.default": batch_norm_sharded,
 }

@@ -8,13 +8,14 @@ import torch
 
 from tensoropt_torch import _C
 from tests.rules.case import Case, Checks, positive, real
+from tests.rules.convolution_cases import convolution_cases, write_cases
 from tests.rules.layer_cases import layer_cases
 from tests.rules.layouts import combine, placements, split
 from tests.rules.oracle import Bench, PortLayouts
 from tests.rules.pointwise_cases import constant_cases, pointwise_cases
 from tests.rules.shape_cases import shape_cases
 
-CASES = [*pointwise_cases(), *shape_cases(), *layer_cases()]
+CASES = [*pointwise_cases(), *shape_cases(), *layer_cases(), *convolution_cases()]
 BY_NAME = {str(case): case for case in CASES}
 # Of all elements together: no part has the result, no sum of parts either.
 SELECT_FROM_ALL = {f"aten.{name}.default" for name in ("all", "any", "max", "min")}
@@ -45,7 +46,7 @@ def test_case_names_are_unique() -> None:
 
 def test_every_operator_can_be_split_in_some_case() -> None:
     """Else its cases would show nothing."""
-    whole = {case.target for case in constant_cases()} | SELECT_FROM_ALL
+    whole = {case.target for case in [*constant_cases(), *write_cases()]} | SELECT_FROM_ALL
     for target in sorted({case.target for case in CASES} - whole):
         benches = (Bench(case, (2,)) for case in CASES if case.target == target)
         assert any(bench.num_configs > 1 for bench in benches), target
@@ -92,7 +93,8 @@ MUTATED = [
     *("aten.linear.default: 2-D, bias", "aten.embedding.default: 2-D"),
     *("aten.sum.dim_IntList: [0]", "aten.mul.Tensor: column"),
     *("aten.cross_entropy_loss.default: 2-D, mean", "aten.layer_norm.default: 6, both"),
-    "aten.scaled_dot_product_attention.default: plain",
+    *("aten.scaled_dot_product_attention.default: plain", "aten.conv2d.default: 6 groups"),
+    *("aten.conv1d.default: plain", "aten.batch_norm.default: training"),
 ]
 
 

@@ -1,0 +1,83 @@
+// Batch normalisation of [batch, channels, ...]. In training the statistics are
+// those of the whole batch, however it is split, and the running statistics are
+// buffers that every rank updates whole. In evaluation it is element-wise.
+
+#include "rules/builder.h"
+#include "rules/registry.h"
+
+namespace tensoropt {
+
+namespace {
+
+constexpr int kBatch = 0;
+constexpr int kChannel = 1;
+constexpr double kFlopsPerElement = 8;
+constexpr double kSavedPerChannel = 2 * 4;  // mean and 1 / deviation
+
+void bind_dim(RuleBuilder& rule, int dim, int factor) {
+  rule.bind_operand(0, dim, factor);
+  rule.bind_output(0, dim, factor);
+}
+
+// Batch and channels; an operand is the input, or one number per channel.
+RuleBuilder common_rule(const Graph& graph, const Node& node, FactorKind batch,
+                        const std::vector<const char*>& per_channel) {
+  RuleBuilder rule(graph, node);
+  const auto& shape = rule.operand_shape(0);
+  bind_dim(rule, 0, rule.factor("b", shape[0], batch));
+  bind_dim(rule, 1, rule.factor("c", shape[1]));
+  for (const char* name : per_channel) {
+    const int operand = node.operand_index(name);
+    if (operand >= 0) rule.bind_operand(operand, 0, kChannel);
+  }
+  if (graph.output(node, 0).requires_grad) {
+    rule.save_operand(0);
+    if (node.operand_index("weight") >= 0) rule.save_operand(1);
+    rule.saves_extra(kSavedPerChannel * static_cast<double>(shape[1]),
+                     {kChannel});
+  }
+  const double flops = kFlopsPerElement * rule.output_elements();
+  rule.flops(flops, 2 * flops);
+  return rule;
+}
+
+Rule batch_norm_rule(const Graph& graph, const Node& node) {
+  if (node.bool_argument("training", false)) {
+    return common_rule(graph, node, FactorKind::kCombined, {"weight", "bias"})
+        .take();
+  }
+  RuleBuilder rule =
+      common_rule(graph, node, FactorKind::kDefault,
+                  {"weight", "bias", "running_mean", "running_var"});
+  const auto& shape = rule.operand_shape(0);
+  for (int dim = 2; dim < static_cast<int>(shape.size()); ++dim) {
+    bind_dim(rule, dim, rule.factor(fmt::format("d{}", dim), shape[dim]));
+  }
+  return rule.take();
+}
+
+// The call itself will do where a rank has all that it computes.
+LocalForm batch_norm_local(const Graph&, const Node& node,
+                           const LocalContext& context) {
+  const AxisSet batch = context.factor_axes[kBatch];
+  const bool tracked = node.operand_index("running_mean") >= 0;
+  const AxisSet channels = tracked ? context.factor_axes[kChannel] : 0;
+  if (!node.bool_argument("training", false) || (batch | channels) == 0) {
+    return {};
+  }
+  LocalForm form;
+  form.target = "tensoropt.batch_norm_sharded.default";
+  form.operands = {"input", "weight", "bias", "running_mean", "running_var"};
+  form.extra = {node.double_argument("momentum", 0.1),
+                node.double_argument("eps", 1e-5)};
+  form.groups = {batch, channels};
+  return form;
+}
+
+}  // namespace
+
+void register_batch_norm(Registry& registry) {
+  registry.add("aten.batch_norm.default", {batch_norm_rule, batch_norm_local});
+}
+
+}  // namespace tensoropt

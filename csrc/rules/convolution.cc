@@ -1,0 +1,110 @@
+// Convolutions: batch, output channels and input channels are split, or whole
+// groups of channels. Spatial dims are not.
+
+#include "rules/builder.h"
+#include "rules/registry.h"
+
+namespace tensoropt {
+
+namespace {
+
+constexpr int kGroup = 1;  // the factor of groups, after the batch
+
+// Where a weight has its channels: [out, in / groups, ...], transposed
+// [in, out / groups, ...]. Dim 0 counts those of all groups.
+struct WeightDims {
+  int in;
+  int out;
+};
+
+constexpr WeightDims kDirect{1, 0};
+constexpr WeightDims kTransposed{0, 1};
+
+// One factor for the channels of input and output: a block of groups is a block
+// of both.
+void bind_groups(RuleBuilder& rule, std::int64_t groups, int channel_dim) {
+  const int group = rule.factor("g", groups);
+  rule.bind_operand(0, channel_dim, group);
+  rule.bind_operand(1, 0, group);
+  rule.bind_output(0, channel_dim, group);
+  if (rule.num_operands() > 2) rule.bind_operand(2, 0, group);
+}
+
+void bind_channels(RuleBuilder& rule, WeightDims dims, int channel_dim) {
+  const auto& weight = rule.operand_shape(1);
+  const int n = rule.factor("n", weight[dims.out]);
+  const int k = rule.factor("k", weight[dims.in]);
+  rule.bind_operand(0, channel_dim, k);
+  rule.bind_operand(1, dims.in, k);
+  rule.bind_operand(1, dims.out, n);
+  rule.bind_output(0, channel_dim, n);
+  if (rule.num_operands() > 2) {
+    rule.bind_operand(2, 0, n);
+    rule.additive(2);
+  }
+}
+
+// [b, k, ...] * [n, k, ...] (+ [n]) -> [b, n, ...]; without a batch [k, ...].
+Rule convolution_rule(const Graph& graph, const Node& node, WeightDims dims) {
+  RuleBuilder rule(graph, node);
+  const auto& weight = rule.operand_shape(1);
+  const bool batched = rule.operand_shape(0).size() == weight.size();
+  const int batch = rule.factor("b", batched ? rule.operand_shape(0)[0] : 1);
+  if (batched) {
+    rule.bind_operand(0, 0, batch);
+    rule.bind_output(0, 0, batch);
+  }
+  const std::int64_t groups = node.int_argument("groups", 1);
+  if (groups > 1) {
+    bind_groups(rule, groups, batched ? 1 : 0);
+  } else {
+    bind_channels(rule, dims, batched ? 1 : 0);
+  }
+  // Each output element of a convolution, or input element of a transposed one,
+  // meets one filter: all dims of the weight but the first.
+  const bool direct = dims.out == kDirect.out;
+  double flops = 2 * (direct ? rule.output_elements()
+                             : static_cast<double>(
+                                   graph.operand(node, 0).meta.num_elements()));
+  for (std::size_t dim = 1; dim < weight.size(); ++dim) {
+    flops *= static_cast<double>(weight[dim]);
+  }
+  rule.save_product(0, 1);
+  rule.contraction(flops, 0, 1);
+  return rule.take();
+}
+
+LocalForm convolution_local(const Graph&, const Node& node,
+                            const LocalContext& context) {
+  const std::int64_t groups = node.int_argument("groups", 1);
+  LocalForm form;
+  if (groups > 1) {
+    form.arguments.push_back(
+        {"groups", Literal(groups / context.parts(kGroup))});
+  }
+  return form;
+}
+
+void add(Registry& registry, const char* target, WeightDims dims) {
+  registry.add(target, {[dims](const Graph& graph, const Node& node) {
+                          return convolution_rule(graph, node, dims);
+                        },
+                        convolution_local});
+}
+
+}  // namespace
+
+void register_convolution(Registry& registry) {
+  for (const char* target :
+       {"aten.conv1d.default", "aten.conv1d.padding", "aten.conv2d.default",
+        "aten.conv2d.padding", "aten.conv3d.default", "aten.conv3d.padding"}) {
+    add(registry, target, kDirect);
+  }
+  for (const char* target :
+       {"aten.conv_transpose1d.default", "aten.conv_transpose2d.input",
+        "aten.conv_transpose3d.input"}) {
+    add(registry, target, kTransposed);
+  }
+}
+
+}  // namespace tensoropt

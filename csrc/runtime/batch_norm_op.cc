@@ -1,0 +1,248 @@
+// tensoropt::batch_norm_sharded(input, weight, bias, running_mean, running_var,
+//                               momentum, eps, batch_group, channel_group)
+//
+// Batch normalisation in training of a share of the batch: `input` [n, c, ...]
+// has n of the samples and c of the channels, `weight` and `bias` are of these
+// channels. Mean and variance are those of the whole batch, from the means and
+// variances of the ranks of `batch_group`, which have equal shares (Chan et
+// al., 1979; nothing is lost where means are large). The running statistics are
+// of all channels, the blocks of the ranks of `channel_group` joined in rank
+// order, and updated in place on every rank alike. Either group may be empty.
+//
+// Backward reduces two numbers per channel over batch_group; gradients of
+// weight and bias are those of the share, Partial over batch_group. Saved:
+// input, weight, two numbers per channel. bfloat16 and float16 are computed in
+// float32.
+
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include <tuple>
+
+#include "runtime/collectives.h"
+
+namespace tensoropt {
+
+namespace {
+
+using torch::autograd::AutogradContext;
+using Optional = std::optional<at::Tensor>;
+// The output; mean and 1 / deviation [c].
+using Forward = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
+at::ScalarType compute_type(const at::Tensor& input) {
+  return input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+// All dims but the channels.
+std::vector<std::int64_t> reduced_dims(const at::Tensor& input) {
+  std::vector<std::int64_t> dims{0};
+  for (std::int64_t dim = 2; dim < input.dim(); ++dim) dims.push_back(dim);
+  return dims;
+}
+
+// [c] as [1, c, 1, ...].
+at::Tensor per_channel(const at::Tensor& numbers, const at::Tensor& input) {
+  std::vector<std::int64_t> shape(input.dim(), 1);
+  shape[1] = numbers.numel();
+  return numbers.reshape(shape);
+}
+
+std::int64_t size_of(const std::string& group) {
+  return group.empty() ? 1 : find_group(group)->getSize();
+}
+
+// Elements of a channel in the whole batch.
+double global_count(const at::Tensor& input, const std::string& batch_group) {
+  return static_cast<double>(input.numel() / input.size(1) *
+                             size_of(batch_group));
+}
+
+// [2, c]: mean and variance over the whole batch.
+at::Tensor global_statistics(const at::Tensor& x, const std::string& group) {
+  const auto [variance, mean] = at::var_mean(
+      x, reduced_dims(x), /*correction=*/at::Scalar(0), /*keepdim=*/false);
+  const at::Tensor local = at::stack({mean, variance});
+  if (group.empty()) return local;
+  const at::Tensor parts = all_gather(local, find_group(group));
+  const at::Tensor means = parts.select(1, 0);
+  const at::Tensor whole = means.mean(0);
+  const at::Tensor between = (means - whole).square_().mean(0);
+  return at::stack({whole, parts.select(1, 1).mean(0).add_(between)});
+}
+
+// Moves running statistics towards those of this batch, with the unbiased
+// variance.
+void update_running(const Optional& mean, const Optional& variance,
+                    const at::Tensor& statistics, double count, double momentum,
+                    const std::string& channel_group) {
+  at::Tensor all = statistics;
+  if (!channel_group.empty()) {
+    all = all_gather(statistics, find_group(channel_group))
+              .transpose(0, 1)
+              .flatten(1);
+  }
+  mean->mul_(1 - momentum).add_(all[0], momentum);
+  variance->mul_(1 - momentum).add_(all[1] * (count / (count - 1)), momentum);
+}
+
+Forward forward_kernel(const at::Tensor& input, const Optional& weight,
+                       const Optional& bias, const Optional& running_mean,
+                       const Optional& running_var, double momentum, double eps,
+                       const std::string& batch_group,
+                       const std::string& channel_group) {
+  const at::Tensor x = input.to(compute_type(input));
+  const at::Tensor statistics = global_statistics(x, batch_group);
+  const at::Tensor mean = statistics[0];
+  const at::Tensor inverse = (statistics[1] + eps).rsqrt_();
+  if (running_mean.has_value()) {
+    update_running(running_mean, running_var, statistics,
+                   global_count(input, batch_group), momentum, channel_group);
+  }
+  at::Tensor result = x - per_channel(mean, x);
+  result.mul_(per_channel(weight.has_value()
+                              ? inverse * weight->to(inverse.scalar_type())
+                              : inverse,
+                          x));
+  if (bias.has_value()) result.add_(per_channel(*bias, x));
+  return {result.to(input.scalar_type()), mean.clone(), inverse};
+}
+
+Forward forward_meta(const at::Tensor& input, const Optional& /*weight*/,
+                     const Optional& /*bias*/, const Optional& /*running_mean*/,
+                     const Optional& /*running_var*/, double /*momentum*/,
+                     double /*eps*/, const std::string& /*batch_group*/,
+                     const std::string& /*channel_group*/) {
+  const auto options = input.options().dtype(compute_type(input));
+  return {at::empty_like(input), at::empty({input.size(1)}, options),
+          at::empty({input.size(1)}, options)};
+}
+
+Forward call_forward(const at::Tensor& input, const Optional& weight,
+                     const Optional& bias, const Optional& running_mean,
+                     const Optional& running_var, double momentum, double eps,
+                     const std::string& batch_group,
+                     const std::string& channel_group) {
+  static const auto op =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("tensoropt::_batch_norm_sharded", "")
+          .typed<decltype(forward_kernel)>();
+  return op.call(input, weight, bias, running_mean, running_var, momentum, eps,
+                 batch_group, channel_group);
+}
+
+struct BatchNormSharded : torch::autograd::Function<BatchNormSharded> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
+                            const Optional& weight, const Optional& bias,
+                            const Optional& running_mean,
+                            const Optional& running_var, double momentum,
+                            double eps, const std::string& batch_group,
+                            const std::string& channel_group) {
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    const auto [result, mean, inverse] =
+        call_forward(input, weight, bias, running_mean, running_var, momentum,
+                     eps, batch_group, channel_group);
+    context->save_for_backward(
+        {input, weight.value_or(at::Tensor()), mean, inverse});
+    context->saved_data["batch_group"] = batch_group;
+    if (weight.has_value()) {
+      context->saved_data["weight_type"] = weight->scalar_type();
+    }
+    if (bias.has_value()) {
+      context->saved_data["bias_type"] = bias->scalar_type();
+    }
+    return result;
+  }
+
+  static torch::autograd::variable_list backward(
+      AutogradContext* context, torch::autograd::variable_list gradients) {
+    TORCH_CHECK(!(at::GradMode::is_enabled() && gradients[0].requires_grad()),
+                "tensoropt::batch_norm_sharded cannot be differentiated twice");
+    const auto saved = context->get_saved_variables();
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    const at::Tensor& inverse = saved[3];
+    const at::Tensor gradient = gradients[0].to(inverse.scalar_type());
+    const at::Tensor centred =
+        saved[0].to(inverse.scalar_type()) - per_channel(saved[2], saved[0]);
+    const auto dims = reduced_dims(gradient);
+    at::Tensor sums =
+        at::stack({gradient.sum(dims), (gradient * centred).sum(dims)});
+    torch::autograd::variable_list result(9);
+    const auto& types = context->saved_data;
+    if (const auto type = types.find("weight_type"); type != types.end()) {
+      result[1] = (sums[1] * inverse).to(type->second.toScalarType());
+    }
+    if (const auto type = types.find("bias_type"); type != types.end()) {
+      result[2] = sums[0].to(type->second.toScalarType(), false, true);
+    }
+    if (context->needs_input_grad(0)) {
+      const std::string group = types.at("batch_group").toStringRef();
+      if (!group.empty()) all_reduce(sums, find_group(group));
+      sums.div_(global_count(saved[0], group));
+      result[0] = input_gradient(gradient, centred, sums, inverse, saved[1])
+                      .to(saved[0].scalar_type());
+    }
+    return result;
+  }
+
+ private:
+  // (gradient - its mean - normalised * mean of gradient * normalised)
+  // * weight / deviation. Overwrites `centred`.
+  static at::Tensor input_gradient(const at::Tensor& gradient,
+                                   at::Tensor centred, const at::Tensor& means,
+                                   const at::Tensor& inverse,
+                                   const at::Tensor& weight) {
+    const at::Tensor slope = means[1] * inverse.square();
+    const at::Tensor scale = weight.defined() ? inverse * weight : inverse;
+    return centred.mul_(per_channel(slope.neg(), centred))
+        .add_(gradient)
+        .sub_(per_channel(means[0], centred))
+        .mul_(per_channel(scale, centred));
+  }
+};
+
+at::Tensor batch_norm_sharded(const at::Tensor& input, const Optional& weight,
+                              const Optional& bias,
+                              const Optional& running_mean,
+                              const Optional& running_var, double momentum,
+                              double eps, const std::string& batch_group,
+                              const std::string& channel_group) {
+  return std::get<0>(call_forward(input, weight, bias, running_mean,
+                                  running_var, momentum, eps, batch_group,
+                                  channel_group));
+}
+
+at::Tensor batch_norm_sharded_autograd(
+    const at::Tensor& input, const Optional& weight, const Optional& bias,
+    const Optional& running_mean, const Optional& running_var, double momentum,
+    double eps, const std::string& batch_group,
+    const std::string& channel_group) {
+  return BatchNormSharded::apply(input, weight, bias, running_mean, running_var,
+                                 momentum, eps, batch_group, channel_group);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
+  library.def(
+      "batch_norm_sharded(Tensor input, Tensor? weight, Tensor? bias, "
+      "Tensor(a!)? running_mean, Tensor(b!)? running_var, float momentum, "
+      "float eps, str batch_group, str channel_group) -> Tensor");
+  library.def(
+      "_batch_norm_sharded(Tensor input, Tensor? weight, Tensor? bias, "
+      "Tensor(a!)? running_mean, Tensor(b!)? running_var, float momentum, "
+      "float eps, str batch_group, str channel_group) -> "
+      "(Tensor, Tensor, Tensor)");
+}
+TORCH_LIBRARY_IMPL(tensoropt, CompositeExplicitAutograd, library) {
+  library.impl("batch_norm_sharded", batch_norm_sharded);
+  library.impl("_batch_norm_sharded", forward_kernel);
+}
+TORCH_LIBRARY_IMPL(tensoropt, Meta, library) {
+  library.impl("_batch_norm_sharded", forward_meta);
+}
+TORCH_LIBRARY_IMPL(tensoropt, Autograd, library) {
+  library.impl("batch_norm_sharded", batch_norm_sharded_autograd);
+}
+
+}  // namespace tensoropt

@@ -1,0 +1,105 @@
+"""Convolutions, pooling, and the normalisations that go with them."""
+
+from collections.abc import Iterator
+
+from tests.rules.case import Case, integers, real, weights
+
+SPATIAL = {1: (6,), 2: (6, 5), 3: (4, 3, 4)}
+DIRECT = {1: "conv1d.default", 2: "conv2d.default", 3: "conv3d.default"}
+TRANSPOSED = {
+    1: "conv_transpose1d.default",
+    2: "conv_transpose2d.input",
+    3: "conv_transpose3d.input",
+}
+
+
+def direct_cases() -> Iterator[Case]:
+    for rank, size in SPATIAL.items():
+        target, kernel = f"aten.{DIRECT[rank]}", (3, 2, 3)[:rank]
+        x, weight, bias = real(12, 6, *size), real(24, 6, *kernel), real(24)
+        one, two = [1] * rank, [2] * rank
+        yield Case(target, (x, weight), name="plain")
+        yield Case(target, (x, weight, bias, two, one), name="bias, stride, padding")
+        yield Case(target, (real(6, *size), weight, bias), name="no batch")
+        dilated = (x, weight, bias, one, one, two)
+        yield Case(target, dilated, name="dilation")
+        for groups in (2, 6, 12):
+            grouped = real(2, 12, *size), real(24, 12 // groups, *kernel), bias
+            yield Case(target, (*grouped, one, one, one, groups), name=f"{groups} groups")
+        depthwise = (real(12, *size), real(12, 1, *kernel), None, one, one, one, 12)
+        yield Case(target, depthwise, name="depthwise, no batch")
+        same = f"aten.conv{rank}d.padding"
+        yield Case(same, (x, weight, bias, one, "same"), name="same")
+        yield Case(same, (x, weight, None, one, "valid"), name="valid")
+        yield Case(same, (*grouped, one, "same", one, 12), name="same, groups")
+
+
+def transposed_cases() -> Iterator[Case]:
+    for rank, size in SPATIAL.items():
+        target, kernel = f"aten.{TRANSPOSED[rank]}", (3, 2, 3)[:rank]
+        x, weight, bias = real(12, 6, *size), real(6, 24, *kernel), real(24)
+        none, one, two = [0] * rank, [1] * rank, [2] * rank
+        yield Case(target, (x, weight), name="plain")
+        yield Case(target, (x, weight, bias, two, one, one), name="bias, stride, padding")
+        yield Case(target, (real(6, *size), weight, bias), name="no batch")
+        for groups in (2, 6):
+            grouped = real(2, 12, *size), real(12, 24 // groups, *kernel), bias
+            yield Case(target, (*grouped, one, none, none, groups), name=f"{groups} groups")
+
+
+def _pool(target: str, rank: int, *args: list[int], label: str = "") -> Iterator[Case]:
+    target, size = f"aten.{target.format(rank)}.default", SPATIAL[rank]
+    yield Case(target, (real(12, 6, *size), *args), name=f"{label} batch".strip())
+    yield Case(target, (real(12, *size), *args), name=f"{label} no batch".strip())
+
+
+def pooling_cases() -> Iterator[Case]:
+    for rank in SPATIAL:
+        one, two, three = [1] * rank, [2] * rank, [3] * rank
+        for name in ("max_pool{}d", "max_pool{}d_with_indices"):
+            yield from _pool(name, rank, two)
+            yield from _pool(name, rank, three, one, one, label="overlapping")
+        yield from _pool("avg_pool{}d", rank, two)
+        yield from _pool("avg_pool{}d", rank, three, two, one, label="padded")
+        for name in ("adaptive_avg_pool{}d", "adaptive_max_pool{}d"):
+            yield from _pool(name, rank, two)
+            yield from _pool(name, rank, one, label="to one")
+
+
+def batch_norm_cases() -> Iterator[Case]:
+    target, x = "aten.batch_norm.default", real(12, 24, 2)
+    affine, running = (real(24), real(24)), (weights(24), weights(24))
+    for training in (True, False):
+        last = (training, 0.3, 1e-3, False)
+        mode = "training" if training else "evaluation"
+        yield Case(target, (x, *affine, *running, *last), name=mode)
+        yield Case(target, (x, None, None, *running, *last), name=f"{mode}, not affine")
+        yield Case(target, (real(12, 24), *affine, *running, *last), name=f"{mode}, 2-D")
+    last = (True, 0.3, 1e-3, False)
+    yield Case(target, (x, *affine, None, None, *last), name="no running statistics")
+    yield Case(target, (x, None, None, None, None, *last), name="nothing but the input")
+    yield Case(target, (x, None, affine[1], *running, *last), name="bias only")
+    images = (real(12, 12, 2, 3), real(12), real(12), weights(12), weights(12))
+    yield Case(target, (*images, *last), name="images")
+
+
+def group_norm_cases() -> Iterator[Case]:
+    x, weight, bias = real(12, 24, 2), real(24), real(24)
+    yield Case("aten.group_norm.default", (x, 12), name="plain")
+    yield Case("aten.group_norm.default", (x, 12, weight, bias), name="both")
+
+
+def write_cases() -> Iterator[Case]:
+    """Buffers stay whole."""
+    target = "aten.copy_.default"
+    yield Case(target, (weights(12), weights(12)))
+    yield Case(target, (integers(9), integers(9)), name="count")
+
+
+def convolution_cases() -> Iterator[Case]:
+    yield from direct_cases()
+    yield from transposed_cases()
+    yield from pooling_cases()
+    yield from batch_norm_cases()
+    yield from group_norm_cases()
+    yield from write_cases()
