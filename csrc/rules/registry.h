@@ -47,6 +47,7 @@ void register_matmul(Registry& registry);
 void register_normalization(Registry& registry);
 void register_reductions(Registry& registry);
 void register_rearrange(Registry& registry);
+void register_recurrent(Registry& registry);
 void register_views(Registry& registry);
 
 }  // namespace tensoropt

@@ -171,11 +171,16 @@ class Bench:
             split(gradient, layout, self.sizes, random)
             for gradient, layout in zip(incoming, layouts, strict=True)
         ]
-        ranks = zip(*by_output, strict=True)
-        return [
-            gradients(operands, outputs, list(given))
-            for operands, outputs, given in zip(run.operands, run.outputs, ranks, strict=True)
-        ]
+        by_rank = zip(*by_output, strict=True)
+        # All ranks at once: a rank's operands may reach the results of others.
+        found = iter(
+            gradients(
+                [tensor for rank in run.operands for tensor in rank],
+                [tensor for rank in run.outputs for tensor in rank],
+                [tensor for rank in by_rank for tensor in rank],
+            )
+        )
+        return [[next(found) for _ in rank] for rank in run.operands]
 
     def calls(self, config: int) -> list[Call]:
         """The per-rank calls as C++ describes them."""
