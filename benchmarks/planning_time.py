@@ -1,6 +1,7 @@
 """How long planning takes: capture, cost tables, search of the whole frontier.
 
     python benchmarks/planning_time.py gpt2 llama --devices 16
+    python benchmarks/planning_time.py rnn transformer --optimizer sgd
 
 Models are on the meta device. Writes benchmarks/results/planning_time.json.
 """
@@ -26,13 +27,20 @@ sys.path[:0] = [str(ROOT / "examples"), str(ROOT)]
 from gpt import GPT, GPTConfig  # noqa: E402
 from rich.console import Console  # noqa: E402
 
+from benchmarks.models import rnn as rnn_model  # noqa: E402
+from benchmarks.models import transformer as transformer_model  # noqa: E402
 from benchmarks.models.llama import Llama, LlamaConfig  # noqa: E402
 from benchmarks.models.vgg import vgg16  # noqa: E402
 from benchmarks.models.wide_resnet import wide_resnet  # noqa: E402
 from tensoropt_torch.config import load_cluster  # noqa: E402
 from tensoropt_torch.frontend import capture  # noqa: E402
 from tensoropt_torch.planner.frontier import Frontier  # noqa: E402
-from tensoropt_torch.planner.options import PlanningTask, SearchSettings, find_frontier  # noqa: E402
+from tensoropt_torch.planner.options import (  # noqa: E402
+    OPTIMIZER_STATE_FACTORS,
+    PlanningTask,
+    SearchSettings,
+    find_frontier,
+)
 from tensoropt_torch.planner.space import make_planner  # noqa: E402
 from tensoropt_torch.report.tables import frontier_table, frontier_title  # noqa: E402
 
@@ -50,6 +58,23 @@ def gpt2() -> Example:
 def llama() -> Example:
     """The shape of Llama 3 8B: 32 layers, batch 16 of 4096 tokens."""
     return Llama(LlamaConfig()), tokens(16, 4096)
+
+
+def rnn() -> Example:
+    """The paper's RNN of 108 GiB, batch 256."""
+    return rnn_model.RNN(rnn_model.RNNConfig()), rnn_model.tokens()
+
+
+def transformer() -> Example:
+    """The paper's Transformer of 9.7 GiB, batch 256."""
+    config = transformer_model.TransformerConfig()
+    return transformer_model.Transformer(config), transformer_model.tokens()
+
+
+def transformer_small() -> Example:
+    """The paper's Transformer-S of 4.8 GiB, batch 256."""
+    model = transformer_model.Transformer(transformer_model.SMALL)
+    return model, transformer_model.tokens()
 
 
 def cpu_name() -> str:
@@ -70,11 +95,14 @@ MODELS: dict[str, Callable[[], Example]] = {
     "llama": llama,
     "vgg16": vgg16,
     "wide_resnet": wide_resnet,
+    "rnn": rnn,
+    "transformer": transformer,
+    "transformer-s": transformer_small,
 }
 
 
 def measure(
-    name: str, cluster: str, devices: int, epsilon: float
+    name: str, cluster: str, devices: int, optimizer: str, epsilon: float
 ) -> tuple[dict[str, Any], Frontier]:
     """Plan one model; seconds by phase, and the frontier."""
     start = time.perf_counter()
@@ -83,7 +111,8 @@ def measure(
     built = time.perf_counter()
     captured = capture(model, args)
     after_capture = time.perf_counter()
-    task = PlanningTask(captured, load_cluster(cluster), search=SearchSettings(epsilon=epsilon))
+    search = SearchSettings(epsilon=epsilon)
+    task = PlanningTask(captured, load_cluster(cluster), optimizer=optimizer, search=search)
     planner = make_planner(captured, task.settings(devices))
     planner.build()
     after_costs = time.perf_counter()
@@ -94,6 +123,7 @@ def measure(
         "model": name,
         "cluster": cluster,
         "devices": devices,
+        "optimizer": optimizer,
         "epsilon": epsilon,
         "epsilon_proved": frontier.guarantee.epsilon,
         "exact": frontier.guarantee.exact,
@@ -115,15 +145,18 @@ def measure(
 def main() -> None:
     """Measure the models that are named, print the frontiers, write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="*", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("models", nargs="*", default=["gpt2", "llama"], choices=list(MODELS))
     parser.add_argument("--cluster", default="paper-2x8-v100")
     parser.add_argument("--devices", type=int, default=16)
+    parser.add_argument("--optimizer", default="adamw", choices=list(OPTIMIZER_STATE_FACTORS))
     parser.add_argument("--epsilon", type=float, default=SearchSettings().epsilon)
     options = parser.parse_args()
     console = Console()
     records = []
     for name in options.models:
-        record, frontier = measure(name, options.cluster, options.devices, options.epsilon)
+        record, frontier = measure(
+            name, options.cluster, options.devices, options.optimizer, options.epsilon
+        )
         points = [(p.memory_bytes, p.time_s) for p in frontier]
         console.print(frontier_table(points, f"{name}: {frontier_title(frontier)}"))
         console.print(record)

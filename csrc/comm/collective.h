@@ -22,18 +22,10 @@
 #include <vector>
 
 #include "comm/cluster.h"
+#include "sharding/collective_kind.h"
 #include "sharding/mesh.h"
 
 namespace tensoropt {
-
-enum class Collective : int {
-  kAllReduce = 0,
-  kAllGather = 1,
-  kReduceScatter = 2,
-  kAllToAll = 3,
-  kBroadcast = 4,
-};
-inline constexpr int kNumCollectives = 5;
 
 // "all_reduce" <-> Collective::kAllReduce. Throws UserError for unknown names.
 Collective parse_collective(std::string_view name);

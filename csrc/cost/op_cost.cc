@@ -20,11 +20,12 @@ double compute_parts(const OpConfig& config, const Mesh& mesh) {
   return parts;
 }
 
-double traffic_bytes(const Graph& graph, const Node& node,
+double traffic_bytes(const Graph& graph, const Node& node, const Rule& rule,
                      const OpInterface& interface, const Mesh& mesh) {
   double bytes = 0;
   for (std::size_t i = 0; i < node.operands.size(); ++i) {
-    bytes += local_bytes(graph.operand(node, static_cast<int>(i)).meta,
+    bytes += rule.operands[i].reads *
+             local_bytes(graph.operand(node, static_cast<int>(i)).meta,
                          interface.operands[i].value, mesh);
   }
   for (std::size_t i = 0; i < node.outputs.size(); ++i) {
@@ -32,6 +33,13 @@ double traffic_bytes(const Graph& graph, const Node& node,
                          interface.outputs[i].value, mesh);
   }
   return bytes;
+}
+
+double parts_of(const std::vector<int>& factors,
+                const std::vector<AxisSet>& axes, const Mesh& mesh) {
+  double parts = 1;
+  for (const int factor : factors) parts *= mesh.size_of(axes[factor]);
+  return parts;
 }
 
 double saved_bytes(const Graph& graph, const Node& node, const Rule& rule,
@@ -45,11 +53,24 @@ double saved_bytes(const Graph& graph, const Node& node, const Rule& rule,
   }
   const std::vector<AxisSet> axes = factor_axes(rule, config);
   for (const ExtraSaved& extra : rule.extra_saved) {
-    double parts = 1;
-    for (const int factor : extra.factors) parts *= mesh.size_of(axes[factor]);
-    bytes += extra.bytes / parts;
+    bytes += extra.bytes / parts_of(extra.factors, axes, mesh);
   }
   return bytes;
+}
+
+double inner_collectives_s(const Rule& rule, const OpConfig& config, Pass pass,
+                           const Machine& machine) {
+  const std::vector<AxisSet> axes = factor_axes(rule, config);
+  double time_s = 0;
+  for (const InnerCollective& inner : rule.collectives) {
+    AxisSet over = 0;
+    for (const int factor : inner.over) over |= axes[factor];
+    if (inner.pass != pass || over == 0) continue;
+    const double bytes =
+        inner.bytes / parts_of(inner.divided_by, axes, machine.mesh);
+    time_s += inner.times * machine.collectives.time_s(inner.kind, over, bytes);
+  }
+  return time_s;
 }
 
 // Rates are those of the first floating-point output, else of float32.
@@ -69,7 +90,8 @@ double local_bytes(const TensorMeta& meta, const Layout& layout,
 }
 
 OpCost op_cost(const Graph& graph, const Node& node, const Rule& rule,
-               const OpConfig& config, const Mesh& mesh, const Device& device) {
+               const OpConfig& config, const Machine& machine) {
+  const auto& [mesh, device, collectives] = machine;
   const OpInterface interface = interface_of(rule, config);
   const bool backward =
       std::any_of(node.outputs.begin(), node.outputs.end(),
@@ -81,14 +103,16 @@ OpCost op_cost(const Graph& graph, const Node& node, const Rule& rule,
   if (rule.view) return cost;
   const double rate = device.matmul_flops_per_s(compute_dtype(graph, node)) *
                       compute_parts(config, mesh);
-  const double memory_s =
-      traffic_bytes(graph, node, interface, mesh) / device.copy_bytes_per_s();
-  cost.time_s =
-      device.launch_overhead_s + std::max(rule.forward_flops / rate, memory_s);
+  const double memory_s = traffic_bytes(graph, node, rule, interface, mesh) /
+                          device.copy_bytes_per_s();
+  const double launches_s = rule.launches * device.launch_overhead_s;
+  cost.time_s = launches_s + std::max(rule.forward_flops / rate, memory_s) +
+                inner_collectives_s(rule, config, Pass::kForward, machine);
   if (backward) {
     cost.time_s +=
-        device.launch_overhead_s +
-        std::max(rule.backward_flops / rate, kBackwardTraffic * memory_s);
+        launches_s +
+        std::max(rule.backward_flops / rate, kBackwardTraffic * memory_s) +
+        inner_collectives_s(rule, config, Pass::kBackward, machine);
   }
   return cost;
 }

@@ -1,13 +1,14 @@
 // What an operator costs in one config: a roofline over its local shapes.
 //
-//   OpCost cost = op_cost(graph, node, rule, config, mesh, device);
+//   OpCost cost = op_cost(graph, node, rule, config, machine);
 //
 // The time is that of forward and backward: each takes the longer of computing
 // (FLOPs over the device's rate) and moving its operands and outputs through
-// memory, plus the launch of a kernel. Collectives are charged on edges.
+// memory, plus the launches of its kernels and the collectives that it runs by
+// itself. Those of reshards are charged on edges.
 #pragma once
 
-#include "comm/cluster.h"
+#include "cost/machine.h"
 #include "rules/config.h"
 
 namespace tensoropt {
@@ -22,7 +23,7 @@ double local_bytes(const TensorMeta& meta, const Layout& layout,
                    const Mesh& mesh);
 
 OpCost op_cost(const Graph& graph, const Node& node, const Rule& rule,
-               const OpConfig& config, const Mesh& mesh, const Device& device);
+               const OpConfig& config, const Machine& machine);
 
 // How a parameter is trained.
 struct TrainingSetup {

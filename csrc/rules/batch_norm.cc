@@ -41,10 +41,28 @@ RuleBuilder common_rule(const Graph& graph, const Node& node, FactorKind batch,
   return rule;
 }
 
+// Two sums for each channel: over the batch in both passes, and of all channels
+// for running statistics, which are whole. The one over the batch in forward
+// gathers; so few bytes take the time of an all-reduce.
+void add_statistics(RuleBuilder& rule, bool requires_grad, bool tracked) {
+  const double bytes =
+      kSavedPerChannel * static_cast<double>(rule.operand_shape(0)[1]);
+  rule.runs_collective({Collective::kAllReduce, {kBatch}, bytes, {kChannel}});
+  if (requires_grad) {
+    rule.runs_collective(
+        {Collective::kAllReduce, {kBatch}, bytes, {kChannel}, Pass::kBackward});
+  }
+  if (tracked)
+    rule.runs_collective({Collective::kAllGather, {kChannel}, bytes, {}});
+}
+
 Rule batch_norm_rule(const Graph& graph, const Node& node) {
   if (node.bool_argument("training", false)) {
-    return common_rule(graph, node, FactorKind::kCombined, {"weight", "bias"})
-        .take();
+    RuleBuilder rule =
+        common_rule(graph, node, FactorKind::kCombined, {"weight", "bias"});
+    add_statistics(rule, graph.output(node, 0).requires_grad,
+                   node.operand_index("running_mean") >= 0);
+    return rule.take();
   }
   RuleBuilder rule =
       common_rule(graph, node, FactorKind::kDefault,

@@ -67,6 +67,10 @@ void RuleBuilder::saves_extra(double bytes, std::vector<int> factors) {
   rule_.extra_saved.push_back({bytes, std::move(factors)});
 }
 
+void RuleBuilder::runs_collective(InnerCollective collective) {
+  rule_.collectives.push_back(std::move(collective));
+}
+
 void RuleBuilder::contraction(double flops, int a, int b) {
   rule_.forward_flops = flops;
   rule_.backward_flops = flops * ((operand_requires_grad(a) ? 1 : 0) +

@@ -38,10 +38,15 @@ class RuleBuilder {
   void additive(int operand) { rule_.operands[operand].additive = true; }
   void linear_in(std::vector<int> operands);
   void saves_extra(double bytes, std::vector<int> factors);
+  void runs_collective(InnerCollective collective);
   // FLOPs of a contraction of operands a and b: backward costs the same once
   // more for each of the two that needs a gradient.
   void contraction(double flops, int a, int b);
   void flops(double forward, double backward);
+  void launches(double kernels) { rule_.launches = kernels; }
+  void reads_operand(int operand, double times) {
+    rule_.operands[operand].reads = times;
+  }
   void view() { rule_.view = true; }
   void alias() { rule_.view = rule_.alias = true; }
   void random() { rule_.random = true; }

@@ -50,6 +50,30 @@ std::vector<int> bind_positions(RuleBuilder& rule, const ClassLoss& loss,
   return factors;
 }
 
+// A mean divides by the valid targets of all ranks: their number is summed.
+void declare_count(RuleBuilder& rule, const ClassLoss& loss,
+                   const std::vector<int>& positions) {
+  if (loss.reduction != kMean || !loss.index_target) return;
+  constexpr double kCountBytes = 8;
+  rule.runs_collective(
+      {Collective::kAllReduce, positions, kCountBytes, {}, Pass::kForward});
+}
+
+// Maxima of all positions, then sums of exponentials and the logits of the
+// targets, in the type that the loss is computed in.
+void declare_vocabulary(RuleBuilder& rule, const TensorMeta& logits,
+                        int classes, const std::vector<int>& positions) {
+  const double bytes = static_cast<double>(logits.shape[0]) *
+                       (logits.dtype == DType::kFloat64 ? 8 : 4);
+  for (const double tensors : {1, 2}) {
+    rule.runs_collective({Collective::kAllReduce,
+                          {classes},
+                          tensors * bytes,
+                          positions,
+                          Pass::kForward});
+  }
+}
+
 // The class dim of 2-D logits can be split where the per-rank form combines
 // maxima and sums over the ranks that hold a row.
 Rule class_loss_rule(const Graph& graph, const Node& node,
@@ -65,6 +89,10 @@ Rule class_loss_rule(const Graph& graph, const Node& node,
                                   FactorKind::kCombined);
   if (split_classes) rule.bind_operand(0, class_dim, classes);
   std::vector<int> factors = bind_positions(rule, loss, class_dim);
+  declare_count(rule, loss, factors);
+  if (split_classes) {
+    declare_vocabulary(rule, graph.operand(node, 0).meta, classes, factors);
+  }
   const double elements =
       static_cast<double>(graph.operand(node, 0).meta.num_elements());
   rule.save_operand(1);

@@ -41,6 +41,7 @@ const Registry& builtin_registry() {
     register_pooling(table);
     register_reductions(table);
     register_rearrange(table);
+    register_recurrent(table);
     register_views(table);
     return table;
   }();

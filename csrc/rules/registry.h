@@ -51,6 +51,7 @@ void register_normalization(Registry& registry);
 void register_pooling(Registry& registry);
 void register_reductions(Registry& registry);
 void register_rearrange(Registry& registry);
+void register_recurrent(Registry& registry);
 void register_views(Registry& registry);
 
 }  // namespace tensoropt

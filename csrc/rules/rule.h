@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "ir/graph.h"
+#include "sharding/collective_kind.h"
 #include "sharding/layout.h"
 
 namespace tensoropt {
@@ -36,11 +37,13 @@ struct Factor {
 
 constexpr int kNoFactor = -1;
 
+// `reads` is how often the kernels of forward read the tensor from memory.
 struct TensorRule {
   std::vector<int> dims;  // the factor of each dim, or kNoFactor
   bool saved = false;     // autograd keeps it for backward
   bool additive = false;  // operand added to a sum over reduction factors:
                           // it must be Partial where such a factor is split
+  double reads = 1;
 };
 
 // Bytes that autograd keeps beyond operands and outputs (a mask, statistics,
@@ -48,6 +51,21 @@ struct TensorRule {
 struct ExtraSaved {
   double bytes = 0;
   std::vector<int> factors;
+};
+
+enum class Pass { kForward, kBackward };
+
+// A collective that the per-rank form runs by itself, over all axes that split
+// one of the factors `over`; none runs where these are whole. `bytes` is what
+// CollectiveModel counts, of the whole tensor; splitting one of `divided_by`
+// divides it.
+struct InnerCollective {
+  Collective kind = Collective::kAllReduce;
+  std::vector<int> over;
+  double bytes = 0;
+  std::vector<int> divided_by;
+  Pass pass = Pass::kForward;
+  double times = 1;
 };
 
 struct Rule {
@@ -60,6 +78,8 @@ struct Rule {
   double forward_flops = 0;   // of the whole operator
   double backward_flops = 0;  // likewise, for the gradients that are needed
   std::vector<ExtraSaved> extra_saved;
+  std::vector<InnerCollective> collectives;
+  double launches = 1;  // kernels of forward, and of backward
   bool view = false;    // no kernel runs; outputs are views of operand 0
   bool alias = false;   // a view of all of operand 0: the same bytes
   bool random = false;  // draws random numbers

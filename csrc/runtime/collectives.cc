@@ -3,6 +3,7 @@
 #include <torch/library.h>
 
 #include <atomic>
+#include <numeric>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <utility>
 #include <vector>
@@ -35,14 +36,15 @@ Work start_reduce_scatter(ProcessGroup& group, at::Tensor& out,
 }
 
 template <typename ProcessGroup>
-Work start_all_to_all(ProcessGroup& group, at::Tensor& out, at::Tensor& in) {
-  std::vector<std::int64_t> equal_splits;
+Work start_all_to_all(ProcessGroup& group, at::Tensor& out, at::Tensor& in,
+                      std::vector<std::int64_t>& out_splits,
+                      std::vector<std::int64_t>& in_splits) {
   if constexpr (requires {
-                  group.all_to_all_single(out, in, equal_splits, equal_splits);
+                  group.all_to_all_single(out, in, out_splits, in_splits);
                 }) {
-    return group.all_to_all_single(out, in, equal_splits, equal_splits);
+    return group.all_to_all_single(out, in, out_splits, in_splits);
   } else {
-    return group.alltoall_base(out, in, equal_splits, equal_splits);
+    return group.alltoall_base(out, in, out_splits, in_splits);
   }
 }
 
@@ -95,7 +97,20 @@ at::Tensor all_to_all(const at::Tensor& parts, const Group& group) {
   at::Tensor result = at::empty_like(parts, at::MemoryFormat::Contiguous);
   at::Tensor out = flat(result);
   at::Tensor in = flat(parts);
-  start_all_to_all(*group, out, in)->wait();
+  std::vector<std::int64_t> equal;
+  start_all_to_all(*group, out, in, equal, equal)->wait();
+  return result;
+}
+
+at::Tensor all_to_all(const at::Tensor& entries,
+                      std::vector<std::int64_t> sends,
+                      std::vector<std::int64_t> receives, const Group& group) {
+  count(Counter::kAllToAll);
+  std::vector<std::int64_t> shape = entries.sizes().vec();
+  shape[0] = std::accumulate(receives.begin(), receives.end(), std::int64_t{0});
+  at::Tensor result = at::empty(shape, entries.options());
+  at::Tensor in = entries;
+  start_all_to_all(*group, result, in, receives, sends)->wait();
   return result;
 }
 

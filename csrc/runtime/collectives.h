@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <vector>
 
 namespace tensoropt {
 
@@ -36,6 +37,12 @@ void all_reduce(at::Tensor& tensor, const Group& group,
 // `parts` is [size of the group, ...]; part i goes to rank i. The result holds
 // what rank i sent at i.
 at::Tensor all_to_all(const at::Tensor& parts, const Group& group);
+
+// The first sends[0] entries of dim 0 go to rank 0, the next to rank 1, ...;
+// the result holds receives[i] entries of rank i, in the order of ranks.
+at::Tensor all_to_all(const at::Tensor& entries,
+                      std::vector<std::int64_t> sends,
+                      std::vector<std::int64_t> receives, const Group& group);
 
 // What was executed in this process since the start or the last reset; the
 // first six are numbered as step kinds are.

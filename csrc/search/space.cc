@@ -65,9 +65,9 @@ void StrategySpace::find_rules(const Registry& registry) {
 bool StrategySpace::follows(const Node& node) const {
   const Rule& rule = rules_[node.id];
   if (rule.view) return true;
-  if (rule.random || !rule.extra_saved.empty() || rule.outputs.size() != 1 ||
-      rule.outputs[0].saved || node.operands.empty() ||
-      rule.operands[0].saved) {
+  if (rule.random || !rule.extra_saved.empty() || !rule.collectives.empty() ||
+      rule.outputs.size() != 1 || rule.outputs[0].saved ||
+      node.operands.empty() || rule.operands[0].saved) {
     return false;
   }
   for (std::size_t i = 1; i < node.operands.size(); ++i) {

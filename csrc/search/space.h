@@ -35,13 +35,6 @@
 
 namespace tensoropt {
 
-// What the strategies run on. Referenced objects must outlive the space.
-struct Machine {
-  const Mesh& mesh;
-  const Device& device;
-  const CollectiveModel& collectives;
-};
-
 constexpr std::size_t kDefaultMaxConfigs = 200;
 
 struct SpaceOptions {

@@ -55,15 +55,15 @@ const ConfigList* StrategySpace::configs_of_node(const Node& node) {
 // Everything that configs and costs of an operator depend on.
 std::string StrategySpace::op_signature(const Node& node) const {
   const Rule& rule = rules_[node.id];
-  std::string text = fmt::format("op {} {} {}", rule.forward_flops,
-                                 rule.backward_flops, rule.view);
+  std::string text = fmt::format("op {} {} {} {}", rule.forward_flops,
+                                 rule.backward_flops, rule.launches, rule.view);
   for (const Factor& factor : rule.factors) {
     text += fmt::format(";{}:{}:{}", factor.name, factor.size,
                         static_cast<int>(factor.kind));
   }
   const auto add = [&](const TensorRule& tensor, const Value& value) {
-    text += fmt::format("|{},{},{},{},{},{}", fmt::join(tensor.dims, "."),
-                        tensor.saved, tensor.additive,
+    text += fmt::format("|{},{},{},{},{},{},{}", fmt::join(tensor.dims, "."),
+                        tensor.saved, tensor.additive, tensor.reads,
                         fmt::join(value.meta.shape, "x"),
                         to_string(value.meta.dtype), value.requires_grad);
   };
@@ -79,6 +79,12 @@ std::string StrategySpace::op_signature(const Node& node) const {
   }
   for (const ExtraSaved& extra : rule.extra_saved) {
     text += fmt::format("e{}:{}", extra.bytes, fmt::join(extra.factors, "."));
+  }
+  for (const InnerCollective& inner : rule.collectives) {
+    text += fmt::format("c{}:{}:{}:{}:{}:{}", static_cast<int>(inner.kind),
+                        fmt::join(inner.over, "."), inner.bytes,
+                        fmt::join(inner.divided_by, "."),
+                        static_cast<int>(inner.pass), inner.times);
   }
   return text;
 }
@@ -110,8 +116,7 @@ ConfigList StrategySpace::op_configs(const Node& node) {
          return enumerate_configs(rule, machine_.mesh, limits);
        })) {
     OpInterface interface = interface_of(rule, uses);
-    list.costs.push_back(
-        op_cost(graph_, node, rule, uses, machine_.mesh, machine_.device));
+    list.costs.push_back(op_cost(graph_, node, rule, uses, machine_));
     list.configs.push_back({tensoropt::to_string(rule, uses), uses, false,
                             std::move(interface.operands),
                             std::move(interface.outputs)});

@@ -166,7 +166,11 @@ def _export(
     wrapper: _WithLoss, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> torch.export.ExportedProgram:
     try:
-        return torch.export.export(wrapper, args, kwargs, strict=False)
+        with warnings.catch_warnings():
+            # Recurrent modules keep a list of their weights, which export replaces
+            # and restores.
+            warnings.filterwarnings("ignore", r"The tensor attributes .*\._flat_weights\[")
+            return torch.export.export(wrapper, args, kwargs, strict=False)
     except TensorOptError:
         raise
     except Exception as error:

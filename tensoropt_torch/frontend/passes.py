@@ -16,6 +16,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend import recurrent
 
 Pass = Callable[[fx.Graph], None]
 
@@ -259,6 +260,15 @@ def broadcasts_to_expands(graph: fx.Graph) -> None:
         _replace_results(graph, node, results)
 
 
+def split_recurrent_stacks(graph: fx.Graph) -> None:
+    """Recurrent layers become one call for each layer and direction."""
+    for node in list(graph.nodes):
+        if recurrent.is_stack(node):
+            with graph.inserting_before(node):
+                results = recurrent.layer_by_layer(graph, node)
+            _replace_results(graph, node, results)
+
+
 def _expanded(graph: fx.Graph, tensor: Any, value: torch.Tensor) -> fx.Node:
     assert isinstance(tensor, fx.Node)
     if tensor.meta["val"].shape == value.shape:
@@ -337,6 +347,7 @@ PASSES: tuple[Pass, ...] = (
     check_running_statistics,
     remove_identities,
     broadcasts_to_expands,
+    split_recurrent_stacks,
     views_to_reshapes,
     eliminate_dead_code,
 )

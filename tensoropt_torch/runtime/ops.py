@@ -80,6 +80,51 @@ def reshard(
     return result
 
 
+def lstm_shard(
+    input: torch.Tensor,
+    states: tuple[torch.Tensor, torch.Tensor],
+    weights: Sequence[torch.Tensor],
+    group: str,
+    batch_first: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """An LSTM layer whose units are split over ``group``, u of them on each rank.
+
+    Args:
+        input: ``[t, b, i]``, whole; its gradient is a pending sum.
+        states: h and c, ``[1, b, u]``.
+        weights: this rank's block of ``4 * u`` rows of ``weight_ih``,
+            ``weight_hh`` and, if there are any, ``bias_ih`` and ``bias_hh``.
+        group: the group that splits the units, blocks in rank order.
+        batch_first: input and output are ``[b, t, ...]``.
+
+    Returns:
+        The output ``[t, b, u]``, and the last h and c.
+
+    """
+    call = _OPS.lstm_shard.bias if len(weights) > 2 else _OPS.lstm_shard.default
+    result: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+    result = call(input, *states, *weights, batch_first, group)
+    return result
+
+
+def gru_shard(
+    input: torch.Tensor,
+    h: torch.Tensor,
+    weights: Sequence[torch.Tensor],
+    group: str,
+    batch_first: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A GRU layer whose units are split over ``group``.
+
+    As ``lstm_shard`` with blocks of ``3 * u`` rows; returns the output and the
+    last h.
+    """
+    call = _OPS.gru_shard.bias if len(weights) > 2 else _OPS.gru_shard.default
+    result: tuple[torch.Tensor, torch.Tensor]
+    result = call(input, h, *weights, batch_first, group)
+    return result
+
+
 def embedding_shard(
     weight: torch.Tensor, index: torch.Tensor, offset: int, padding_idx: int = -1
 ) -> torch.Tensor:

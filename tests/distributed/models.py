@@ -17,6 +17,8 @@ from gpt import GPT, GPTConfig
 from text import load_text
 
 from benchmarks.models.llama import Llama, LlamaConfig
+from benchmarks.models.rnn import RNN, RNNConfig
+from benchmarks.models.transformer import Transformer, TransformerConfig
 
 
 @dataclass
@@ -50,6 +52,22 @@ def llama() -> Case:
     config = LlamaConfig(vocab_size=64, n_layer=2, n_head=8, n_kv_head=4, n_embd=32, n_hidden=48)
     tokens = torch.randint(0, 64, (2, 4, 8), generator=torch.Generator().manual_seed(1))
     return Case(Llama(config), (tokens[0], tokens[1]))
+
+
+def rnn(cell: str) -> Case:
+    """Two layers of 24 units: a block of gate rows for 4 ranks is a part of a
+    gate of an LSTM and parts of two gates of a GRU."""
+    config = RNNConfig(vocab_size=32, n_layer=2, n_hidden=24, cell=cell)
+    tokens = torch.randint(0, 32, (2, 8, 5), generator=torch.Generator().manual_seed(1))
+    return Case(RNN(config), (tokens[0], tokens[1]))
+
+
+def transformer() -> Case:
+    config = TransformerConfig(
+        vocab_size=32, n_layer=2, n_head=4, head_size=8, n_embd=16, n_hidden=32
+    )
+    tokens = torch.randint(0, 32, (3, 8, 6), generator=torch.Generator().manual_seed(1))
+    return Case(Transformer(config), (tokens[0], tokens[1], tokens[2]))
 
 
 def mlp() -> Case:
@@ -151,6 +169,9 @@ CASES: dict[str, Callable[[], Case]] = {
     "gpt": gpt,
     "gpt_tied": lambda: gpt(tie=True),
     "llama": llama,
+    "lstm": lambda: rnn("lstm"),
+    "gru": lambda: rnn("gru"),
+    "transformer": transformer,
     "mlp": mlp,
     "vgg": vgg,
     "resnet": resnet,

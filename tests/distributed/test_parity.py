@@ -25,7 +25,8 @@ def test_gpt_equals_one_process(world_size: int, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize(
-    ("world_size", "model"), [(4, "gpt_tied"), (4, "llama"), (3, "mlp"), (4, "mlp")]
+    ("world_size", "model"),
+    [(4, "gpt_tied"), (4, "llama"), (4, "transformer"), (3, "mlp"), (4, "mlp")],
 )
 def test_other_models_equal_one_process(world_size: int, model: str) -> None:
     job = Job(model, torch.float64, points=8, randoms=8)
@@ -44,6 +45,13 @@ def test_convolutional_networks_equal_one_process(world_size: int, model: str) -
 def test_sharded_images_equal_one_process(model: str) -> None:
     job = Job(model, torch.float64, points=4, randoms=4, inputs="sharded")
     assert_equal_to_one_process(4, job)
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("model", ["lstm", "gru"])
+def test_recurrent_models_equal_one_process(world_size: int, model: str) -> None:
+    job = Job(model, torch.float64, points=8, randoms=12)
+    assert_equal_to_one_process(world_size, job)
 
 
 def test_known_strategies_equal_one_process() -> None:

@@ -203,12 +203,50 @@ def pointwise_loss_cases() -> Iterator[Case]:
     yield Case("aten.mse_loss.default", first, name="first smaller")
 
 
+def _recurrent(
+    cell: str,
+    name: str,
+    biases: bool = True,
+    batch_first: bool = False,
+    layers: int = 1,
+    bidirectional: bool = False,
+    projected: int = 0,
+) -> Case:
+    """4 steps of a batch of 12, 3 features, 12 units."""
+    gates, states = (4, 2) if cell == "lstm" else (3, 1)
+    directions = 2 if bidirectional else 1
+    out = projected or 12
+    weights = []
+    for layer in range(layers):
+        for _ in range(directions):
+            features = 3 if layer == 0 else directions * out
+            weights += [real(12 * gates, features), real(12 * gates, out)]
+            weights += [real(12 * gates)] * (2 if biases else 0)
+            weights += [real(projected, 12)] if projected else []
+    x = real(12, 4, 3) if batch_first else real(4, 12, 3)
+    hx = [real(layers * directions, 12, out), real(layers * directions, 12, 12)][:states]
+    args = (x, hx[0] if states == 1 else hx, weights)
+    options = (biases, layers, 0.0, True, bidirectional, batch_first)
+    return Case(f"aten.{cell}.input", (*args, *options), name=name)
+
+
+def recurrent_cases() -> Iterator[Case]:
+    for cell in ("lstm", "gru"):
+        yield _recurrent(cell, "biases")
+        yield _recurrent(cell, "no biases", biases=False)
+        yield _recurrent(cell, "batch first", batch_first=True)
+        yield _recurrent(cell, "two layers", layers=2)
+        yield _recurrent(cell, "bidirectional", bidirectional=True)
+    yield _recurrent("lstm", "projected", projected=6)
+
+
 def layer_cases() -> Iterator[Case]:
     yield from linear_cases()
     yield from product_cases()
     yield from attention_cases()
     yield from embedding_cases()
     yield from normalization_cases()
+    yield from recurrent_cases()
     yield from cross_entropy_cases()
     yield from nll_cases()
     yield from pointwise_loss_cases()

@@ -3,8 +3,9 @@ at once.
 
 A reference gets every rank's operands, the literals and process groups of every
 rank's call, and returns every rank's result. A group is the list of its ranks.
-The derivative of all results by a rank's operands is what the operator's backward
-has to give on that rank.
+The derivative of all ranks' results by a rank's operands is what the operator's
+backward has to give that rank; where it gives less, operands of other ranks are
+detached.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +27,8 @@ class RankCall:
     groups: list[list[int]]
 
 
-Reference = Callable[[Sequence[RankCall]], list[torch.Tensor]]
+Result = torch.Tensor | list[torch.Tensor]
+Reference = Callable[[Sequence[RankCall]], Sequence[Result]]
 
 
 def embedding_shard(calls: Sequence[RankCall]) -> list[torch.Tensor]:
@@ -129,10 +131,69 @@ def batch_norm_sharded(calls: Sequence[RankCall]) -> list[torch.Tensor]:
     return results
 
 
+Step = Callable[[torch.Tensor, torch.Tensor, list[torch.Tensor]], list[torch.Tensor]]
+
+
+def _lstm_step(x: torch.Tensor, h: torch.Tensor, states: list[torch.Tensor]) -> list[torch.Tensor]:
+    i, f, g, o = (x + h).chunk(4, -1)
+    c = f.sigmoid() * states[1] + i.sigmoid() * g.tanh()
+    return [o.sigmoid() * c.tanh(), c]
+
+
+def _gru_step(x: torch.Tensor, h: torch.Tensor, states: list[torch.Tensor]) -> list[torch.Tensor]:
+    (xr, xz, xn), (hr, hz, hn) = x.chunk(3, -1), h.chunk(3, -1)
+    r, z = (xr + hr).sigmoid(), (xz + hz).sigmoid()
+    return [(1 - z) * (xn + r * hn).tanh() + z * states[0]]
+
+
+def _recurrent(calls: Sequence[RankCall], num_states: int, step: Step) -> list[list[torch.Tensor]]:
+    """Each group runs the layer of its ranks' rows and states; the input part of
+    a block of gate rows is that of the rank's own input."""
+    whole: dict[tuple[int, ...], list[torch.Tensor]] = {}
+    results = []
+    for rank, call in enumerate(calls):
+        (group,) = call.groups
+        if tuple(group) not in whole:
+            whole[tuple(group)] = _run_layer([calls[r] for r in group], num_states, step)
+        part = group.index(rank)
+        results.append([tensor.chunk(len(group), 2)[part] for tensor in whole[tuple(group)]])
+    return results
+
+
+def _run_layer(calls: Sequence[RankCall], num_states: int, step: Step) -> list[torch.Tensor]:
+    states = [torch.cat([c.operands[1 + i][0] for c in calls], -1) for i in range(num_states)]
+    first_weight = 1 + num_states
+    inputs, recurrent = [], []
+    for call in calls:
+        x = call.operands[0].transpose(0, 1) if call.extra[0] else call.operands[0]
+        w_ih, w_hh, *biases = call.operands[first_weight:]
+        inputs.append(F.linear(x, w_ih, biases[0] if biases else None))
+        recurrent.append((w_hh, biases[1] if biases else None))
+    outputs = []
+    for x in torch.cat(inputs, -1):
+        h = torch.cat([F.linear(states[0], *pair) for pair in recurrent], -1)
+        states = step(x, h, states)
+        outputs.append(states[0])
+    output = torch.stack(outputs, 1 if calls[0].extra[0] else 0)
+    return [output, *(state[None] for state in states)]
+
+
+def lstm_shard(calls: Sequence[RankCall]) -> list[list[torch.Tensor]]:
+    return _recurrent(calls, 2, _lstm_step)
+
+
+def gru_shard(calls: Sequence[RankCall]) -> list[list[torch.Tensor]]:
+    return _recurrent(calls, 1, _gru_step)
+
+
 REFERENCES: dict[str, Reference] = {
     "tensoropt.embedding_shard.default": embedding_shard,
     "tensoropt.cross_entropy_sharded.default": cross_entropy_sharded,
     "tensoropt.nll_loss_sharded.default": nll_loss_sharded,
     "tensoropt.cross_entropy_vocab.default": cross_entropy_vocab,
     "tensoropt.batch_norm_sharded.default": batch_norm_sharded,
+    "tensoropt.lstm_shard.default": lstm_shard,
+    "tensoropt.lstm_shard.bias": lstm_shard,
+    "tensoropt.gru_shard.default": gru_shard,
+    "tensoropt.gru_shard.bias": gru_shard,
 }

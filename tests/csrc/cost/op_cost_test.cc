@@ -21,6 +21,15 @@ Device device() {
   return device;
 }
 
+// A time that tells collective, axes and bytes apart.
+class Priced : public CollectiveModel {
+ public:
+  double time_s(Collective collective, AxisSet axes,
+                double bytes) const override {
+    return (static_cast<int>(collective) + 1) * 1e-3 * axes + bytes * 1e-9;
+  }
+};
+
 // out [8, 6] = op(x [8, 4], w [6, 4]) with factors b, n, k.
 struct Product {
   Graph graph;
@@ -44,7 +53,10 @@ struct Product {
     rule.backward_flops = 3e6;
   }
   OpCost cost(const OpConfig& config) const {
-    return op_cost(graph, graph.node(node), rule, config, mesh, device());
+    const Device machine_device = device();
+    const Priced collectives;
+    return op_cost(graph, graph.node(node), rule, config,
+                   {mesh, machine_device, collectives});
   }
 };
 
@@ -105,6 +117,51 @@ TEST(OpCost, KeepsSavedOutputsAndExtrasAtLocalSizes) {
   EXPECT_EQ(product.cost(kWhole).memory_bytes, 4 * 48 + 64 + 10);
   EXPECT_EQ(product.cost(kSplitB).memory_bytes, 4 * 24 + 32 + 10);
   EXPECT_EQ(product.cost(kSplitBoth).memory_bytes, 4 * 12 + 32 + 10);
+}
+
+TEST(OpCost, ChargesEveryLaunch) {
+  Product product;
+  const double one = product.cost(kWhole).time_s;
+  product.rule.launches = 5;
+  EXPECT_DOUBLE_EQ(product.cost(kWhole).time_s, one + 2 * 4 * kLaunch_s);
+}
+
+TEST(OpCost, OperandsReadAgainMoveAgain) {
+  Product product;
+  product.rule.forward_flops = product.rule.backward_flops = 0;
+  product.rule.operands[1].reads = 10;
+  const double bytes = 4 * (32 + 10 * 24 + 48);
+  EXPECT_DOUBLE_EQ(product.cost(kWhole).time_s,
+                   2 * kLaunch_s + 3 * bytes / kBytesPerS);
+}
+
+TEST(OpCost, RunsInnerCollectivesOverTheAxesOfTheirFactorsOnly) {
+  Product product;
+  const OpConfig both{AxisUse::factor(0), AxisUse::factor(1)};
+  const double without = product.cost(both).time_s;
+  const double whole = product.cost(kWhole).time_s;
+  product.rule.collectives = {
+      {Collective::kAllGather, {1}, 800, {0, 1}, Pass::kForward, 3}};
+  EXPECT_DOUBLE_EQ(product.cost(kWhole).time_s, whole);
+  EXPECT_DOUBLE_EQ(product.cost(both).time_s,
+                   without + 3 * (2e-3 * 0b10 + 800 / 4 * 1e-9));
+  product.rule.collectives[0].divided_by = {};
+  EXPECT_DOUBLE_EQ(product.cost(both).time_s,
+                   without + 3 * (2e-3 * 0b10 + 800 * 1e-9));
+  product.rule.collectives[0].over = {0, 1};
+  EXPECT_DOUBLE_EQ(product.cost(both).time_s,
+                   without + 3 * (2e-3 * 0b11 + 800 * 1e-9));
+}
+
+TEST(OpCost, InnerCollectivesOfBackwardNeedAGradient) {
+  for (const bool trained : {true, false}) {
+    Product product(trained);
+    const double without = product.cost(kSplitB).time_s;
+    product.rule.collectives = {
+        {Collective::kAllReduce, {0}, 100, {}, Pass::kBackward}};
+    EXPECT_DOUBLE_EQ(product.cost(kSplitB).time_s,
+                     without + (trained ? 1e-3 * 0b01 + 100 * 1e-9 : 0));
+  }
 }
 
 TEST(OpCost, ViewsTakeNoTime) {

@@ -1,0 +1,141 @@
+"""Stacks of recurrent layers, layer by layer.
+
+A call of ``aten.lstm`` or ``aten.gru`` with several layers or directions becomes
+one call for each, with the dropout between them, so that each is a node with a
+config of its own.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+aten = torch.ops.aten
+
+# Operator -> number of states (h, and c of an LSTM).
+_NUM_STATES = {"aten.lstm.input": 2, "aten.gru.input": 1}
+
+
+@dataclass(frozen=True)
+class _Stack:
+    """The arguments of a call; ``states`` are [layers * directions, batch, units]."""
+
+    node: fx.Node
+    input: fx.Node
+    states: Sequence[fx.Node]
+    weights: Sequence[fx.Node]
+    has_biases: bool
+    num_layers: int
+    dropout: float
+    train: bool
+    bidirectional: bool
+    batch_first: bool
+
+    @staticmethod
+    def of(node: fx.Node) -> _Stack:
+        first, states, *rest = node.args
+        states = [states] if isinstance(states, fx.Node) else states
+        return _Stack(node, first, states, *rest)  # type: ignore[arg-type]
+
+    @property
+    def directions(self) -> int:
+        return 2 if self.bidirectional else 1
+
+    @property
+    def time_dim(self) -> int:
+        return 1 if self.batch_first else 0
+
+    def weights_of(self, stack: int) -> Sequence[fx.Node]:
+        count = len(self.weights) // (self.num_layers * self.directions)
+        return self.weights[stack * count : (stack + 1) * count]
+
+
+def is_stack(node: fx.Node) -> bool:
+    """Whether the node calls several recurrent layers or directions at once."""
+    if str(node.target) not in _NUM_STATES:
+        return False
+    stack = _Stack.of(node)
+    return stack.num_layers * stack.directions > 1
+
+
+def layer_by_layer(graph: fx.Graph, node: fx.Node) -> list[fx.Node]:
+    """The results of a stack, from calls of one layer and direction each that are
+    inserted where ``graph`` inserts."""
+    stack = _Stack.of(node)
+    finals: list[list[fx.Node]] = [[] for _ in stack.states]
+    x = stack.input
+    for layer in range(stack.num_layers):
+        outputs = []
+        for direction in range(stack.directions):
+            output, *states = _one_direction(graph, stack, x, layer, direction)
+            outputs.append(output)
+            for final, state in zip(finals, states, strict=True):
+                final.append(state)
+        x = _joined(graph, stack, outputs, 2)
+        if stack.dropout > 0 and stack.train and layer + 1 < stack.num_layers:
+            x = _call(graph, stack, aten.dropout.default, (x, stack.dropout, True), _value(x))
+    return [x, *(_joined(graph, stack, final, 0) for final in finals)]
+
+
+def _one_direction(
+    graph: fx.Graph, stack: _Stack, x: fx.Node, layer: int, direction: int
+) -> list[fx.Node]:
+    """Output and last states; the second direction goes from the end to the start."""
+    index = layer * stack.directions + direction
+    if direction == 1:
+        x = _reversed(graph, stack, x)
+    states = [
+        _call(graph, stack, aten.slice.Tensor, (state, 0, index, index + 1), _value(state)[:1])
+        for state in stack.states
+    ]
+    call = graph.call_function(
+        stack.node.target,  # type: ignore[arg-type]
+        (
+            x,
+            states[0] if len(states) == 1 else states,
+            list(stack.weights_of(index)),
+            stack.has_biases,
+            1,
+            0.0,
+            stack.train,
+            False,
+            stack.batch_first,
+        ),
+    )
+    sizes = (*_value(x).shape[:2], _value(states[0]).shape[2])
+    values = [_value(x).new_empty(sizes), *(_value(state) for state in states)]
+    call.meta = {**stack.node.meta, "val": tuple(values)}
+    output, *finals = (
+        _call(graph, stack, operator.getitem, (call, i), value) for i, value in enumerate(values)
+    )
+    return [_reversed(graph, stack, output) if direction == 1 else output, *finals]
+
+
+def _reversed(graph: fx.Graph, stack: _Stack, x: fx.Node) -> fx.Node:
+    return _call(graph, stack, aten.flip.default, (x, [stack.time_dim]), _value(x))
+
+
+def _joined(graph: fx.Graph, stack: _Stack, parts: list[fx.Node], dim: int) -> fx.Node:
+    if len(parts) == 1:
+        return parts[0]
+    value = torch.cat([_value(part) for part in parts], dim)
+    return _call(graph, stack, aten.cat.default, (parts, dim), value)
+
+
+def _value(node: fx.Node) -> torch.Tensor:
+    value = node.meta["val"]
+    assert isinstance(value, torch.Tensor)
+    return value
+
+
+def _call(
+    graph: fx.Graph, stack: _Stack, target: Any, args: tuple[Any, ...], value: torch.Tensor
+) -> fx.Node:
+    node = graph.call_function(target, args)
+    node.meta = {**stack.node.meta, "val": value}
+    return node

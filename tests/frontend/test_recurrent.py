@@ -1,0 +1,83 @@
+"""Stacks of recurrent layers become calls of one layer, with equal numbers."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tensoropt_torch.frontend import capture
+from tensoropt_torch.frontend.capture import CapturedModel
+
+CELLS = {"lstm": nn.LSTM, "gru": nn.GRU}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "no bias, batch first": {"bias": False, "batch_first": True},
+    "bidirectional": {"bidirectional": True},
+    "bidirectional, batch first": {"bidirectional": True, "batch_first": True},
+    "dropout": {"dropout": 0.5},
+}
+
+
+class Model(nn.Module):
+    """All results of a stack of 2 layers."""
+
+    def __init__(self, cell: str, **options: Any) -> None:
+        super().__init__()
+        self.stack = CELLS[cell](6, 4, 2, **options)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        output, last = self.stack(x)
+        states = last if isinstance(last, tuple) else (last,)
+        return output.square().sum() + sum((i + 2.0) * s.sin().sum() for i, s in enumerate(states))
+
+
+def loss_and_gradients(loss: torch.Tensor, model: nn.Module) -> list[torch.Tensor]:
+    return [loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
+
+
+def run_captured(captured: CapturedModel, model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    parameters = dict(model.named_parameters())
+    values = [
+        parameters[source.names[0]] if source.kind == "parameter" else x
+        for source in captured.sources
+    ]
+    result = captured.graph_module(*values)
+    return result[0] if isinstance(result, (tuple, list)) else result
+
+
+def calls(captured: CapturedModel, cell: str) -> int:
+    nodes = captured.graph_module.graph.nodes
+    return sum(str(node.target) == f"aten.{cell}.input" for node in nodes)
+
+
+@pytest.mark.parametrize("cell", list(CELLS))
+@pytest.mark.parametrize("options", list(OPTIONS))
+def test_numbers_are_those_of_the_stack(cell: str, options: str) -> None:
+    torch.manual_seed(0)
+    model = Model(cell, **OPTIONS[options]).double()
+    x = torch.randn(3, 5, 6, dtype=torch.float64)
+    captured = capture(model, (x,))
+    assert calls(captured, cell) == (4 if "bidirectional" in options else 2)
+    torch.manual_seed(1)
+    expected = loss_and_gradients(model(x), model)
+    torch.manual_seed(1)
+    found = loss_and_gradients(run_captured(captured, model, x), model)
+    for got, wanted in zip(found, expected, strict=True):  # sums may go in another order
+        torch.testing.assert_close(got, wanted, rtol=1e-13, atol=1e-13)
+
+
+def test_projections_and_eval_mode_stay_right() -> None:
+    model = Model("lstm", proj_size=3, dropout=0.5).eval()
+    x = torch.randn(5, 3, 6)
+    captured = capture(model, (x,))
+    assert calls(captured, "lstm") == 2
+    assert torch.equal(run_captured(captured, model, x), model(x))
+
+
+def test_large_layers_are_captured_without_memory() -> None:
+    with torch.device("meta"):
+        model = Model("lstm", batch_first=True)
+        model.stack = nn.LSTM(1 << 15, 1 << 15, 3, batch_first=True)
+        captured = capture(model, (torch.empty(64, 20, 1 << 15),))
+    assert calls(captured, "lstm") == 3
