@@ -61,7 +61,7 @@ TEST(Convolution, GroupsAreSplitWhole) {
   // could.
   const Mesh mesh({{3, 0}, {4, 0}});
   for (const OpConfig& config :
-       enumerate_configs(rule, mesh, ConfigSpace::kFull)) {
+       enumerate_configs(rule, mesh, {ConfigSpace::kFull})) {
     EXPECT_NE(to_string(rule, config), "g,g");
   }
 }
