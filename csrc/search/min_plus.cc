@@ -6,61 +6,13 @@
 
 #include "common/check.h"
 #include "search/budget.h"
+#include "search/min_plus_kernel.h"
 
 namespace tensoropt {
 
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-void lower_anywhere(double* into, const double* from, double offset,
-                    int count) {
-  for (int i = 0; i < count; ++i) {
-    const double value = offset + from[i];
-    into[i] = value < into[i] ? value : into[i];
-  }
-}
-
-#if defined(__x86_64__) && defined(__GNUC__)
-__attribute__((target("avx2"))) void lower_avx2(double* into,
-                                                const double* from,
-                                                double offset, int count) {
-  for (int i = 0; i < count; ++i) {
-    const double value = offset + from[i];
-    into[i] = value < into[i] ? value : into[i];
-  }
-}
-
-bool has_avx2() { return __builtin_cpu_supports("avx2") != 0; }
-#else
-constexpr auto lower_avx2 = lower_anywhere;
-bool has_avx2() { return false; }
-#endif
-
-// into[i] = min(into[i], offset + from[i])
-const auto lower = has_avx2() ? lower_avx2 : lower_anywhere;
-
-// terms[rows][inner] times wide[inner][width].
-struct Block {
-  int rows;
-  int width;
-  int inner;
-};
-
-// Columns that are worked on at a time, so that they stay in the cache.
-constexpr int kTile = 512;
-
-void multiply_tile(const double* terms, const double* wide, double* out,
-                   const Block& block, int first) {
-  const int count = std::min(kTile, block.width - first);
-  out += first;
-  for (int row = 0; row < block.rows; ++row, out += block.width) {
-    const double* line = wide + first;
-    for (int x = 0; x < block.inner; ++x, ++terms, line += block.width) {
-      if (*terms != kInfinity) lower(out, line, *terms, count);
-    }
-  }
-}
 
 // The values in the order of the index; as they are if it is empty.
 const double* arranged(const std::vector<double>& values,
@@ -150,14 +102,12 @@ void MinPlusPass::multiply(const MinPlusPlan::Product& product) {
                             : arranged(right, product.right, scratch_[0]);
   const double* wide =
       arranged(right_is_wide ? right : left, product.by_inner, scratch_[1]);
-  const Block block{right_is_wide ? product.rows : 1,
-                    right_is_wide ? product.columns : product.rows,
-                    product.inner};
+  const MinPlusBlock block{right_is_wide ? product.rows : 1,
+                           right_is_wide ? product.columns : product.rows,
+                           product.inner};
   double* out = inside_[product.id].data();
   for (int h = 0; h < product.batches; ++h) {
-    for (int first = 0; first < block.width; first += kTile) {
-      multiply_tile(terms, wide, out, block, first);
-    }
+    multiply_min_plus(terms, wide, out, block);
     terms += static_cast<std::size_t>(block.rows) * block.inner;
     wide += static_cast<std::size_t>(block.inner) * block.width;
     out += static_cast<std::size_t>(block.rows) * block.width;
@@ -177,9 +127,6 @@ void MinPlusPass::run_inside(Weights weights) {
 }
 
 namespace {
-
-// Columns that are worked on at a time, so that they stay in the cache.
-constexpr int kColumnTile = 8;
 
 struct From {
   const double* left;
@@ -209,23 +156,33 @@ void push_join(const MinPlusPlan::Product& product, const From& from,
   }
 }
 
-// What columns [first, first + kColumnTile) of a block say about the rest of
-// both operands.
-void push_tile(const MinPlusPlan::Product& product, int batch, int first,
-               const From& from, const Into& into) {
-  const int last = std::min(first + kColumnTile, product.columns);
-  for (int r = 0; r < product.rows; ++r) {
-    const std::size_t row = static_cast<std::size_t>(batch) * product.rows + r;
-    const std::size_t left = row * product.inner;
-    for (int c = first; c < last; ++c) {
-      const double out = from.out[row * product.columns + c];
-      if (out == kInfinity) continue;
-      const std::size_t right =
-          (static_cast<std::size_t>(batch) * product.columns + c) *
-          product.inner;
-      lower(into.left + left, from.right + right, out, product.inner);
-      lower(into.right + right, from.left + left, out, product.inner);
+// from[rows][columns] the other way round.
+void transpose(const double* from, int rows, int columns,
+               std::vector<double>& into) {
+  into.resize(static_cast<std::size_t>(rows) * columns);
+  for (int r = 0; r < rows; ++r) {
+    for (int c = 0; c < columns; ++c) {
+      into[static_cast<std::size_t>(c) * rows + r] = *from++;
     }
+  }
+}
+
+// The rest of each operand is the rest of the product times the other operand.
+void push_products(const MinPlusPlan::Product& product, From from, Into into) {
+  const int rows = product.rows;
+  const int columns = product.columns;
+  const int inner = product.inner;
+  std::vector<double> by_column;
+  for (int h = 0; h < product.batches; ++h) {
+    multiply_min_plus(from.out, from.right, into.left, {rows, inner, columns});
+    transpose(from.out, rows, columns, by_column);
+    multiply_min_plus(by_column.data(), from.left, into.right,
+                      {columns, inner, rows});
+    from.left += static_cast<std::size_t>(rows) * inner;
+    into.left += static_cast<std::size_t>(rows) * inner;
+    from.right += static_cast<std::size_t>(columns) * inner;
+    into.right += static_cast<std::size_t>(columns) * inner;
+    from.out += static_cast<std::size_t>(rows) * columns;
   }
 }
 
@@ -246,11 +203,7 @@ void MinPlusPass::push_outside(const MinPlusPlan::Product& product) {
   if (product.inner == 1) {
     push_join(product, from, into);
   } else {
-    for (int h = 0; h < product.batches; ++h) {
-      for (int first = 0; first < product.columns; first += kColumnTile) {
-        push_tile(product, h, first, from, into);
-      }
-    }
+    push_products(product, from, into);
   }
   scatter_least(to_left, product.left, outside_[expression.left]);
   scatter_least(to_right, product.right, outside_[expression.right]);

@@ -8,9 +8,8 @@
 //   pass.run_outside();
 //   pass.inside(e)[cell] + pass.outside(e)[cell];  // the best strategy there
 //
-// Tables are dense arrays of floats; absent cells are infinite. Sums carry a
-// relative rounding error below kMinPlusError. O(terms of all products), about
-// a nanosecond for four of them.
+// Tables are dense arrays; absent cells are infinite. O(terms of all products),
+// see min_plus_kernel.h.
 #pragma once
 
 #include <cstdint>

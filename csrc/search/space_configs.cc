@@ -92,7 +92,7 @@ std::string StrategySpace::op_signature(const Node& node) const {
 // What `list(limits)` gives with as many runs as the budget allows, at least
 // two: those of data and tensor parallelism together.
 template <typename List>
-auto StrategySpace::within_budget(const List& list) {
+auto StrategySpace::within_budget(std::size_t budget, const List& list) {
   constexpr int kFewestRuns = 2;
   const int axes = machine_.mesh.num_axes();
   ConfigLimits limits{options_.config_space, std::min(kFewestRuns, axes)};
@@ -100,7 +100,7 @@ auto StrategySpace::within_budget(const List& list) {
   while (limits.max_runs < axes) {
     ++limits.max_runs;
     auto more = list(limits);
-    if (more.size() > options_.max_configs) {
+    if (more.size() > budget) {
       complete_ = false;
       break;
     }
@@ -112,7 +112,8 @@ auto StrategySpace::within_budget(const List& list) {
 ConfigList StrategySpace::op_configs(const Node& node) {
   const Rule& rule = rules_[node.id];
   ConfigList list;
-  for (const OpConfig& uses : within_budget([&](const ConfigLimits& limits) {
+  for (const OpConfig& uses :
+       within_budget(options_.max_configs, [&](const ConfigLimits& limits) {
          return enumerate_configs(rule, machine_.mesh, limits);
        })) {
     OpInterface interface = interface_of(rule, uses);
@@ -129,9 +130,10 @@ ConfigList StrategySpace::source_configs(const Node& node) {
   const Mesh& mesh = machine_.mesh;
   std::vector<Layout> layouts{Layout::replicated(mesh.num_axes())};
   if (node.kind == NodeKind::kParameter) {
-    layouts = within_budget([&](const ConfigLimits& limits) {
-      return enumerate_layouts(value.meta.shape, mesh, limits);
-    });
+    layouts =
+        within_budget(options_.max_configs, [&](const ConfigLimits& limits) {
+          return enumerate_layouts(value.meta.shape, mesh, limits);
+        });
   } else if (node.kind == NodeKind::kInput && options_.sharded_inputs &&
              !value.meta.shape.empty()) {
     for (int axis = 0; axis < mesh.num_axes(); ++axis) {
@@ -216,9 +218,17 @@ std::vector<Port> StrategySpace::relay_ports(const Value& value,
   return ports;
 }
 
+// The config of a hub goes into the tables of all that lies between its uses.
+std::size_t StrategySpace::relay_budget(const Value& value) const {
+  constexpr std::size_t kFewUses = 4;
+  return options_.max_configs * kFewUses /
+         std::max(value.uses.size(), kFewUses);
+}
+
 ConfigList StrategySpace::relay_configs(const Value& value) {
   ConfigList list;
-  for (const Port& port : within_budget([&](const ConfigLimits& limits) {
+  for (const Port& port :
+       within_budget(relay_budget(value), [&](const ConfigLimits& limits) {
          return relay_ports(value, limits);
        })) {
     for (int kept = 0; kept <= (needed_[value.id] ? 1 : 0); ++kept) {
