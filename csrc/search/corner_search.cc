@@ -23,6 +23,9 @@ constexpr std::int64_t kFirstLookCells = 8;
 // How far from an optimum strategies are looked for at first, and at least.
 constexpr double kFirstSlack = 0.1;
 constexpr double kLeastSlack = 1e-7;
+// Rounds before the last one only look for strategies: they thin so many times
+// more.
+constexpr double kRoughness = 10;
 // Weightings of the bounds, and questions in addition to the first look.
 constexpr std::size_t kMaxWeights = 32;
 constexpr std::size_t kMoreQuestions = 8;
@@ -75,7 +78,8 @@ bool CornerSearch::round(std::int64_t most_cells) {
     search_all(bounds, std::move(aim), corners);
     return true;
   }
-  evaluate(bounds, std::max(options_.thin_epsilon, aim.slack));
+  evaluate(bounds,
+           std::max(kRoughness * options_.thin_epsilon, aim.slack));
   return false;
 }
 

@@ -11,9 +11,8 @@ namespace tensoropt {
 
 namespace {
 
-// One cell in so many is looked at for an estimate; prime, to be in step with
-// no table.
-constexpr std::size_t kSampled = 37;
+// So many cells are looked at for an estimate, if there are many more.
+constexpr std::size_t kSamples = 20000;
 
 Point cost_of(const std::vector<std::uint32_t>& points,
               const Schedule& schedule, const MinPlusPlan& plan) {
@@ -126,16 +125,20 @@ bool FirstLook::may_improve(int id, std::size_t cell,
 }
 
 std::int64_t FirstLook::estimate_alive(const CornerLimits& limits) const {
+  std::size_t total = 0;
+  for (const int id : plan_.order()) total += plan_.volume(id);
+  // Odd, to be in step with few tables.
+  const std::size_t stride = total / kSamples | 1;
   std::int64_t alive = 0;
   std::size_t cell = 0;  // over all tables
   for (const int id : plan_.order()) {
     const std::size_t volume = plan_.volume(id);
-    for (; cell < volume; cell += kSampled) {
+    for (; cell < volume; cell += stride) {
       alive += may_improve(id, cell, limits) ? 1 : 0;
     }
     cell -= volume;
   }
-  return alive * static_cast<std::int64_t>(kSampled);
+  return alive * static_cast<std::int64_t>(stride);
 }
 
 }  // namespace tensoropt
