@@ -4,6 +4,7 @@ runtime that executes any point of them."""
 from tensoropt_torch.api import (
     PlanningOptions,
     auto_parallel,
+    compare,
     find_frontier,
     find_strategy,
     init,
@@ -14,11 +15,14 @@ from tensoropt_torch.config import Cluster, list_presets, load_cluster
 from tensoropt_torch.emit import ParallelModule
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan import Plan
+from tensoropt_torch.planner.baselines import Baseline, Comparison
 from tensoropt_torch.planner.frontier import Frontier, FrontierPoint
 from tensoropt_torch.planner.options import ProfileRow, SearchSettings
 
 __all__ = [
+    "Baseline",
     "Cluster",
+    "Comparison",
     "Frontier",
     "FrontierPoint",
     "ParallelModule",
@@ -28,6 +32,7 @@ __all__ = [
     "SearchSettings",
     "TensorOptError",
     "auto_parallel",
+    "compare",
     "find_frontier",
     "find_strategy",
     "init",

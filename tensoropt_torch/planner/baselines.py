@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan import Guarantee, Plan, Settings
-from tensoropt_torch.planner.options import PlanningTask
+from tensoropt_torch.planner.options import PlanningTask, find_frontier
 from tensoropt_torch.planner.space import make_planner
 
 BEST = "best baseline"
+OURS = "TensorOpt"
 BASELINES = ("data parallel", "ZeRO-3", "Megatron", "Mesh-TensorFlow", "OptCNN", "ToFu", BEST)
 
 Points = tuple[tuple[float, float], ...]
@@ -47,6 +48,29 @@ class Baseline:
         """The fastest point that needs at most ``memory_limit`` bytes per device."""
         index = bisect_right([memory for memory, _ in self.points], memory_limit)
         return self.points[index - 1] if index > 0 else None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All baselines next to the whole frontier (``ours``)."""
+
+    num_devices: int
+    memory_limit: float
+    baselines: tuple[Baseline, ...]
+    ours: Baseline
+
+
+def compare(task: PlanningTask, num_devices: int, memory_limit: float | None = None) -> Comparison:
+    """The baselines and the frontier under a limit in bytes per device (by
+    default 90 % of the device)."""
+    frontier = find_frontier(task, num_devices)
+    points = tuple((point.memory_bytes, point.time_s) for point in frontier)
+    return Comparison(
+        num_devices,
+        task.default_memory_limit if memory_limit is None else memory_limit,
+        tuple(find_baselines(task, num_devices)),
+        Baseline(OURS, points, frontier.plan),
+    )
 
 
 def find_baselines(

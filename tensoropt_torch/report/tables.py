@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from tensoropt_torch.plan import Plan
+from tensoropt_torch.planner.baselines import Comparison
 from tensoropt_torch.planner.frontier import (
     Frontier,
     format_bytes,
@@ -54,8 +55,8 @@ def frontier_table(
 def frontier_title(frontier: Frontier) -> str:
     """Devices, number of points, what the search guarantees, its time."""
     return (
-        f"Cost frontier on {frontier.num_devices} devices: {len(frontier)} points ({frontier.guarantee}), "
-        f"searched in {format_seconds(frontier.search_seconds)}"
+        f"Cost frontier on {frontier.num_devices} devices: {len(frontier)} points "
+        f"({frontier.guarantee}), searched in {format_seconds(frontier.search_seconds)}"
     )
 
 
@@ -103,5 +104,27 @@ def profile_table(rows: Sequence[ProfileRow], memory_limit: float) -> Table:
                 row.memory_bytes if row.memory_bytes is not None else row.least_memory_bytes
             ),
             "yes" if row.feasible else f"no: needs {format_bytes(row.least_memory_bytes)}",
+        )
+    return table
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """A row for each baseline and one for TensorOpt; times at the memory limit
+    also as multiples of TensorOpt's."""
+    limit = comparison.memory_limit
+    ours = comparison.ours.at(limit)
+    table = Table(
+        title=f"{comparison.num_devices} devices, at most {format_bytes(limit)} per device"
+    )
+    for column in ("strategies", "least memory", "fastest", "within the limit", "of TensorOpt's"):
+        table.add_column(column, justify="left" if column == "strategies" else "right")
+    for row in (*comparison.baselines, comparison.ours):
+        point = row.at(limit)
+        table.add_row(
+            row.name,
+            format_bytes(row.points[0][0]) if row.points else "-",
+            format_seconds(row.points[-1][1]) if row.points else "-",
+            format_seconds(point[1]) if point else "does not fit",
+            f"{point[1] / ours[1]:.2f}" if point and ours else "-",
         )
     return table
