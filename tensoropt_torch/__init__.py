@@ -4,8 +4,10 @@ runtime that executes any point of them."""
 from tensoropt_torch.api import (
     PlanningOptions,
     auto_parallel,
+    compare,
     find_frontier,
     find_strategy,
+    find_tradeoffs,
     init,
     parallelize,
     profile,
@@ -14,11 +16,15 @@ from tensoropt_torch.config import Cluster, list_presets, load_cluster
 from tensoropt_torch.emit import ParallelModule
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan import Plan
+from tensoropt_torch.planner.baselines import Baseline, Comparison
 from tensoropt_torch.planner.frontier import Frontier, FrontierPoint
 from tensoropt_torch.planner.options import ProfileRow, SearchSettings
+from tensoropt_torch.planner.tradeoffs import TradeoffPoint, Tradeoffs
 
 __all__ = [
+    "Baseline",
     "Cluster",
+    "Comparison",
     "Frontier",
     "FrontierPoint",
     "ParallelModule",
@@ -27,9 +33,13 @@ __all__ = [
     "ProfileRow",
     "SearchSettings",
     "TensorOptError",
+    "TradeoffPoint",
+    "Tradeoffs",
     "auto_parallel",
+    "compare",
     "find_frontier",
     "find_strategy",
+    "find_tradeoffs",
     "init",
     "list_presets",
     "load_cluster",

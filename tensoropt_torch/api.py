@@ -33,9 +33,11 @@ from tensoropt_torch.emit import ParallelModule
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.plan import DEFAULT_MAX_CONFIGS, InputMode, Plan
-from tensoropt_torch.planner import options
+from tensoropt_torch.planner import baselines, options
+from tensoropt_torch.planner.baselines import Comparison
 from tensoropt_torch.planner.frontier import Frontier
 from tensoropt_torch.planner.options import PlanningTask, ProfileRow, SearchSettings
+from tensoropt_torch.planner.tradeoffs import Objective, Tradeoffs
 from tensoropt_torch.profiler.job import measure_cluster, measure_curves
 from tensoropt_torch.runtime.agreement import (
     agree_or_raise,
@@ -183,6 +185,50 @@ def profile(
     planning = replace(planning or PlanningOptions(), **changes)
     captured = capture(model, args, kwargs, loss_fn=loss_fn, targets=targets)
     return options.profile(_task(captured, planning), device_counts, memory_limit)
+
+
+def compare(
+    model: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    memory_limit: float | None = None,
+    loss_fn: Callable[..., torch.Tensor] | None = None,
+    targets: Sequence[Any] = (),
+    num_devices: int | None = None,
+    planning: PlanningOptions | None = None,
+    **changes: Any,
+) -> Comparison:
+    """The whole frontier next to what data parallelism, ZeRO-3, Megatron,
+    Mesh-TensorFlow, OptCNN and ToFu can do on the same costs
+    (docs/search.md, Baselines). Not collective."""
+    planning = replace(planning or PlanningOptions(), **changes)
+    captured = capture(model, args, kwargs, loss_fn=loss_fn, targets=targets)
+    task = _task(captured, planning)
+    return baselines.compare(task, _device_count(task, num_devices), memory_limit)
+
+
+def find_tradeoffs(
+    model: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    device_counts: Sequence[int],
+    objective: Objective = "money",
+    loss_fn: Callable[..., torch.Tensor] | None = None,
+    targets: Sequence[Any] = (),
+    planning: PlanningOptions | None = None,
+    **changes: Any,
+) -> Tradeoffs:
+    """Memory, step time and a third objective over a range of device counts:
+    ``money``, ``energy`` or ``device_count``. Not collective.
+
+    Raises:
+        TensorOptError: the cluster does not say what a device costs or draws.
+    """
+    planning = replace(planning or PlanningOptions(), **changes)
+    captured = capture(model, args, kwargs, loss_fn=loss_fn, targets=targets)
+    return tradeoffs.find_tradeoffs(_task(captured, planning), device_counts, objective)
 
 
 def parallelize(

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from rich.console import Console
 from rich.table import Table
@@ -19,13 +19,16 @@ from tensoropt_torch.config import list_presets, load_cluster
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.planner.frontier import format_bytes
 from tensoropt_torch.planner.options import DEFAULT_MEMORY_FRACTION, SearchSettings
+from tensoropt_torch.planner.tradeoffs import Objective
 from tensoropt_torch.report.tables import (
+    comparison_table,
     format_seconds,
     frontier_table,
     frontier_title,
     plan_summary,
     plan_table,
     profile_table,
+    tradeoffs_table,
 )
 
 
@@ -59,6 +62,17 @@ def _parser() -> argparse.ArgumentParser:
     profile.add_argument("--counts", type=_counts, required=True, help="e.g. 1,2,4,8")
     profile.add_argument("--memory-limit", type=_bytes, help="per device, e.g. 12GiB")
     profile.set_defaults(run=_profile)
+    compare = commands.add_parser("compare", help="the frontier next to other systems")
+    _add_model(compare)
+    compare.add_argument("--memory-limit", type=_bytes, help="per device, e.g. 12GiB")
+    compare.set_defaults(run=_compare)
+    tradeoffs = commands.add_parser(
+        "tradeoffs", help="memory, time and a third objective over device counts"
+    )
+    _add_model(tradeoffs)
+    tradeoffs.add_argument("--counts", type=_counts, required=True, help="e.g. 1,2,4,8")
+    tradeoffs.add_argument("--objective", choices=get_args(Objective), default="money")
+    tradeoffs.set_defaults(run=_tradeoffs)
     clusters = commands.add_parser("clusters", help="list the cluster presets")
     clusters.set_defaults(run=_clusters)
     return parser
@@ -162,6 +176,26 @@ def _profile(options: argparse.Namespace, console: Console) -> None:
     if limit is None:
         limit = DEFAULT_MEMORY_FRACTION * load_cluster(options.cluster).device.memory_bytes
     console.print(profile_table(rows, limit))
+
+
+def _compare(options: argparse.Namespace, console: Console) -> None:
+    comparison = api.compare(
+        *_load_model(options.model),
+        memory_limit=options.memory_limit,
+        num_devices=options.devices,
+        planning=_planning(options),
+    )
+    console.print(comparison_table(comparison))
+
+
+def _tradeoffs(options: argparse.Namespace, console: Console) -> None:
+    found = api.find_tradeoffs(
+        *_load_model(options.model),
+        device_counts=options.counts,
+        objective=options.objective,
+        planning=_planning(options),
+    )
+    console.print(tradeoffs_table(found))
 
 
 def _clusters(_: argparse.Namespace, console: Console) -> None:

@@ -2,11 +2,13 @@
 
 #include <pybind11/stl.h>
 
+#include <map>
 #include <optional>
 
 #include "bindings/bindings.h"
 #include "common/check.h"
 #include "emit/rank_program.h"
+#include "search/baselines.h"
 #include "search/engine.h"
 #include "search/space.h"
 #include "search/strategy.h"
@@ -27,6 +29,19 @@ Algorithm parse_algorithm(const std::string& name) {
   TO_CHECK(name == "ldp" || name == "elimination",
            "algorithm must be 'ldp' or 'elimination', got '{}'", name);
   return name == "ldp" ? Algorithm::kLdp : Algorithm::kElimination;
+}
+
+Baseline parse_baseline(const std::string& name) {
+  static const std::map<std::string, Baseline> kBaselines{
+      {"data parallel", Baseline::kDataParallel},
+      {"ZeRO-3", Baseline::kZero3},
+      {"Megatron", Baseline::kMegatron},
+      {"Mesh-TensorFlow", Baseline::kMeshTensorFlow},
+      {"OptCNN", Baseline::kOptCnn},
+      {"ToFu", Baseline::kToFu}};
+  const auto found = kBaselines.find(name);
+  TO_CHECK(found != kBaselines.end(), "there is no baseline '{}'", name);
+  return found->second;
 }
 
 // Owns everything that a strategy space refers to.
@@ -66,6 +81,11 @@ class Planner {
                            : search(restrict(whole, allowed), options);
   }
 
+  Baselines& baselines(int num_threads) {
+    if (!baselines_) baselines_.emplace(space_, problem(num_threads));
+    return *baselines_;
+  }
+
  private:
   std::shared_ptr<Graph> graph_;
   Cluster cluster_;
@@ -74,6 +94,7 @@ class Planner {
   MeasuredCollectives collectives_;
   StrategySpace space_;
   std::optional<Problem> problem_;
+  std::optional<Baselines> baselines_;
 };
 
 SearchOptions search_options(const std::string& algorithm, double epsilon,
@@ -92,6 +113,22 @@ SearchOptions search_options(const std::string& algorithm, double epsilon,
     options.heuristics.push_back({memory_weight});
   }
   return options;
+}
+
+AxisRoles parse_roles(const std::vector<std::pair<std::string, int>>& roles) {
+  static const std::map<std::string, RoleKind> kKinds{
+      {"split", RoleKind::kSplit},
+      {"data", RoleKind::kData},
+      {"shard", RoleKind::kShard},
+      {"tensor", RoleKind::kTensor},
+      {"everything", RoleKind::kEverything}};
+  AxisRoles result;
+  for (const auto& [kind, name] : roles) {
+    const auto found = kKinds.find(kind);
+    TO_CHECK(found != kKinds.end(), "there is no role '{}'", kind);
+    result.push_back({found->second, name});
+  }
+  return result;
 }
 
 py::dict describe_edge(const StrategySpace& space, const SpaceEdge& edge,
@@ -252,6 +289,56 @@ void bind_strategy(py::module_& module) {
       });
 }
 
+void bind_baselines(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
+  py::class_<BaselineResult>(planner, "BaselineResult")
+      .def_property_readonly(
+          "points",
+          [](const BaselineResult& result) {
+            py::list points;
+            for (const Point& point : result.points()) {
+              points.append(py::make_tuple(point.memory, point.time));
+            }
+            return points;
+          })
+      .def("unroll", &BaselineResult::unroll, py::arg("point"));
+  planner
+      .def(
+          "baseline",
+          [](Planner& self, const std::string& name, double epsilon,
+             int num_threads) {
+            SearchOptions options;
+            options.epsilon = epsilon;
+            options.num_threads = num_threads;
+            const py::gil_scoped_release release;
+            return self.baselines(num_threads)
+                .find(parse_baseline(name), options);
+          },
+          py::arg("name"), py::arg("epsilon"), py::arg("num_threads") = 0)
+      .def(
+          "play",
+          [](Planner& self,
+             const std::vector<std::pair<std::string, int>>& roles,
+             double epsilon) {
+            SearchOptions options;
+            options.epsilon = epsilon;
+            return self.baselines(0).play(parse_roles(roles), options);
+          },
+          py::arg("roles"), py::arg("epsilon"),
+          "The frontier when each mesh axis plays a role, given as (kind, name "
+          "of a dim or -1); csrc/search/axis_roles.h.")
+      .def_property_readonly(
+          "named_dims",
+          [](Planner& self) {
+            const NamedDims& dims = self.baselines(0).roles().dims();
+            std::vector<std::int64_t> sizes;
+            for (int name = 0; name < dims.num_names(); ++name) {
+              sizes.push_back(dims.size(name));
+            }
+            return sizes;
+          },
+          "The sizes of named dims, the batch first.");
+}
+
 void bind_space(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
   planner
       .def("describe_nodes",
@@ -336,6 +423,7 @@ void bind_planner(py::module_& module) {
           },
           py::arg("seed"));
   bind_space(planner);
+  bind_baselines(planner);
 
   py::class_<RankProgram>(module, "RankProgram",
                           "What one rank runs for one strategy.")

@@ -6,6 +6,7 @@
 
 #include "common/check.h"
 #include "common/parallel.h"
+#include "search/domains.h"
 #include "search/solution.h"
 #include "search/stopwatch.h"
 
@@ -17,7 +18,9 @@ namespace {
 // bytes while bounds are computed.
 constexpr double kMaxConditioningCells = 5e7;
 
-void validate(const SearchOptions& options) {
+void validate(const Problem& problem, const SearchOptions& options) {
+  validate(problem);
+  TO_CHECK(!problem.nodes.empty(), "the problem has no node");
   TO_CHECK(options.epsilon >= 0 && std::isfinite(options.epsilon),
            "epsilon must be 0 (exact) or a positive number, got {}",
            options.epsilon);
@@ -38,7 +41,7 @@ class Search {
         options_(options),
         schedule_options_{options.algorithm, options.order_seed} {}
 
-  SearchResult run() {
+  std::optional<SearchResult> run() {
     const Stopwatch plan_watch;
     const std::vector<std::shared_ptr<Solution>> planned = plan();
     result_.stats_.plan_seconds = plan_watch.seconds();
@@ -52,9 +55,7 @@ class Search {
       note(*solution);
       result_.solutions_.push_back(solution);
     }
-    TO_CHECK(!result_.solutions_.empty() || !result_.exact(),
-             "no combination of configs is allowed by all tables; there is no "
-             "strategy");
+    if (result_.solutions_.empty() && result_.exact()) return std::nullopt;
     TO_CHECK(!result_.solutions_.empty(),
              "heuristic elimination found no strategy; raise "
              "max_conditioning_work (now {}) to search exactly",
@@ -147,9 +148,18 @@ Strategy SearchResult::unroll(int point) const {
 }
 
 SearchResult search(const Problem& problem, const SearchOptions& options) {
-  validate(problem);
-  validate(options);
-  TO_CHECK(!problem.nodes.empty(), "the problem has no node");
+  validate(problem, options);
+  auto result = Search(problem, options).run();
+  TO_CHECK(result.has_value(),
+           "no combination of configs is allowed by all tables; there is no "
+           "strategy");
+  return *std::move(result);
+}
+
+std::optional<SearchResult> search_if_any(const Problem& problem,
+                                          const SearchOptions& options) {
+  validate(problem, options);
+  if (Domains(problem, {}).empty_node() >= 0) return std::nullopt;
   return Search(problem, options).run();
 }
 

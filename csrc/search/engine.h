@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -109,5 +110,9 @@ class SearchResult {
 // Throws UserError if the problem or the options are not valid, or if there is
 // no strategy at all.
 SearchResult search(const Problem& problem, const SearchOptions& options);
+
+// The same, but nothing if there is no strategy.
+std::optional<SearchResult> search_if_any(const Problem& problem,
+                                          const SearchOptions& options);
 
 }  // namespace tensoropt

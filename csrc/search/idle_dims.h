@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "rules/config.h"
+#include "search/dim_classes.h"
 
 namespace tensoropt {
 
@@ -19,6 +20,7 @@ class IdleDims {
   IdleDims(const Graph& graph, const std::vector<Rule>& rules,
            bool sharded_inputs);
 
+  const DimClasses& classes() const { return classes_; }
   bool is_idle(ValueId value, int dim) const;
 
   // The shape of a value with idle dims made unsplittable (size 1).
@@ -28,17 +30,9 @@ class IdleDims {
   void remove_from(std::vector<Rule>& rules) const;
 
  private:
-  int key(ValueId value, int dim) const { return first_[value] + dim; }
-  int find(int key) const;
-  void unite(int a, int b) { parent_[find(a)] = find(b); }
-  // One dim of an operator that is indexed by the factor; -1 if there is none.
-  int dim_of_factor(const Node& node, const Rule& rule, int factor) const;
-  void unite_factor(const Node& node, const Rule& rule, int factor);
-
   const Graph& graph_;
-  std::vector<int> first_;           // by value: key of its dim 0
-  mutable std::vector<int> parent_;  // union-find forest
-  std::vector<bool> useful_;         // by root
+  DimClasses classes_;
+  std::vector<bool> useful_;  // by class
 };
 
 }  // namespace tensoropt

@@ -92,6 +92,8 @@ class StrategySpace {
   const Graph& graph() const { return graph_; }
   const Machine& machine() const { return machine_; }
   const Rule& rule(NodeId node) const { return rules_[node]; }
+  const DimClasses& dim_classes() const { return idle_dims_->classes(); }
+  ConfigSpace config_space() const { return options_.config_space; }
   // The space node of a graph node, or the relay of a value (-1: it has none).
   int node_of(NodeId node) const { return node_of_[node]; }
   int relay_of(ValueId value) const { return relay_of_[value]; }

@@ -130,9 +130,12 @@ ConfigList StrategySpace::source_configs(const Node& node) {
   const Mesh& mesh = machine_.mesh;
   std::vector<Layout> layouts{Layout::replicated(mesh.num_axes())};
   if (node.kind == NodeKind::kParameter) {
+    // All orders of alike axes: canonical configs of operators ask for the
+    // parameter in others too, where an outer axis splits the batch.
     layouts =
         within_budget(options_.max_configs, [&](const ConfigLimits& limits) {
-          return enumerate_layouts(value.meta.shape, mesh, limits);
+          return enumerate_layouts(value.meta.shape, mesh,
+                                   {ConfigSpace::kFull, limits.max_runs});
         });
   } else if (node.kind == NodeKind::kInput && options_.sharded_inputs &&
              !value.meta.shape.empty()) {

@@ -13,6 +13,9 @@ nor a GPU::
     launch_overhead_s = 5e-6
     source = "data sheet; launch overhead assumed"
 
+    power_w = 700  # optional: what a device that trains draws
+    price_per_hour = 2.5  # optional: of one device, in any currency
+
     [device.flops_per_s]  # peak for each dtype
     float32 = 67e12
     bfloat16 = 989e12
@@ -67,7 +70,8 @@ class Efficiency:
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """One device: capacity in bytes, peaks in bytes/s and flops/s by dtype."""
+    """One device: capacity in bytes, peaks in bytes/s and flops/s by dtype, and,
+    if known, power in W and price per hour."""
 
     name: str
     memory_bytes: int
@@ -76,6 +80,8 @@ class Device:
     flops_per_s: Mapping[str, float] = dataclasses.field(hash=False)
     efficiency: Efficiency
     source: str
+    power_w: float | None = None
+    price_per_hour: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +112,8 @@ class Cluster:
     def to_dict(self) -> dict[str, Any]:
         """The description as plain values, in the shape of the TOML file."""
         result = dataclasses.asdict(self)
+        device = result["device"]
+        result["device"] = {key: value for key, value in device.items() if value is not None}
         result["levels"] = list(result["levels"])
         return result
 
@@ -219,9 +227,15 @@ def _parse_device(table: TableReader) -> Device:
         flops_per_s=_parse_flops(table.table("flops_per_s")),
         efficiency=_parse_efficiency(table.optional_table("efficiency")),
         source=table.text("source"),
+        power_w=_optional(table, "power_w", "give watts, such as 700"),
+        price_per_hour=_optional(table, "price_per_hour", "give the price of an hour, such as 2.5"),
     )
     table.finish()
     return device
+
+
+def _optional(table: TableReader, key: str, hint: str) -> float | None:
+    return table.positive(key, hint) if table.has(key) else None
 
 
 def _parse_flops(table: TableReader) -> dict[str, float]:

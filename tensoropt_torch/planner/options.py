@@ -6,7 +6,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from tensoropt_torch import _C
@@ -147,14 +148,39 @@ class ProfileRow:
         return self.time_s is not None
 
 
+class Candidate:
+    """The strategies on one number of devices. What does not change with it, the
+    captured model and its graph, is the task's; cost tables are made once."""
+
+    def __init__(self, task: PlanningTask, num_devices: int) -> None:
+        self._task = task
+        self._settings = task.settings(num_devices)
+        self._planner = make_planner(task.captured, self._settings)
+
+    @cached_property
+    def least_memory_bytes(self) -> float:
+        """The least memory per device of any strategy, in a fraction of the time
+        of the whole search."""
+        ends = replace(self._task.search, epsilon=_ONLY_THE_ENDS)
+        return float(ends.run(self._planner).min_memory)
+
+    def frontier(self, memory_limit: float = math.inf) -> Frontier:
+        """The cost frontier, up to ``memory_limit`` bytes per device."""
+        start = time.perf_counter()
+        result = self._task.search.run(self._planner, memory_limit)
+        seconds = time.perf_counter() - start
+        complete = self._planner.complete
+        return Frontier(result, self._settings, self._task.captured, complete, seconds)
+
+
+# So large an error is allowed that a search stops when it knows the least memory
+# and the least time, which are exact.
+_ONLY_THE_ENDS = 1e9
+
+
 def find_frontier(task: PlanningTask, num_devices: int) -> Frontier:
     """The whole cost frontier on ``num_devices`` devices."""
-    settings = task.settings(num_devices)
-    planner = make_planner(task.captured, settings)
-    start = time.perf_counter()
-    result = task.search.run(planner)
-    seconds = time.perf_counter() - start
-    return Frontier(result, settings, task.captured, planner.complete, seconds)
+    return Candidate(task, num_devices).frontier()
 
 
 def mini_time(
@@ -188,10 +214,10 @@ def mini_parallelism(task: PlanningTask, memory_limit: float | None = None) -> F
     limit = task.default_memory_limit if memory_limit is None else memory_limit
     least: list[tuple[float, int]] = []
     for count in _plannable_counts(task):
-        frontier = find_frontier(task, count)
-        if frontier.smallest.memory_bytes <= limit:
-            return frontier.at(limit)
-        least.append((frontier.least_memory_bytes, count))
+        candidate = Candidate(task, count)
+        if candidate.least_memory_bytes <= limit:
+            return candidate.frontier().at(limit)
+        least.append((candidate.least_memory_bytes, count))
     memory, count = min(least)
     raise TensorOptError(
         f"no number of devices of cluster '{task.cluster.name}' (up to "
@@ -210,14 +236,14 @@ def profile(
     limit = task.default_memory_limit if memory_limit is None else memory_limit
     rows = []
     for count in counts:
-        frontier = find_frontier(task, count)
-        fits = frontier.smallest.memory_bytes <= limit
-        point = frontier.at(limit) if fits else None
+        candidate = Candidate(task, count)
+        fits = candidate.least_memory_bytes <= limit
+        point = candidate.frontier(limit).at(limit) if fits else None
         row = ProfileRow(
             count,
             point.time_s if point else None,
             point.memory_bytes if point else None,
-            frontier.least_memory_bytes,
+            candidate.least_memory_bytes,
         )
         rows.append(row)
         if progress is not None:
@@ -239,7 +265,7 @@ def _fewest_devices(task: PlanningTask, limit: float, more_than: int) -> int | N
     for count in _plannable_counts(task):
         if count <= more_than:
             continue
-        if find_frontier(task, count).smallest.memory_bytes <= limit:
+        if Candidate(task, count).least_memory_bytes <= limit:
             return count
     return None
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from tensoropt_torch.plan import Plan
+from tensoropt_torch.planner.baselines import Comparison
 from tensoropt_torch.planner.frontier import (
     Frontier,
     format_bytes,
@@ -16,6 +17,7 @@ from tensoropt_torch.planner.frontier import (
 )
 from tensoropt_torch.planner.options import ProfileRow
 from tensoropt_torch.planner.space import make_planner
+from tensoropt_torch.planner.tradeoffs import Tradeoffs
 
 
 def format_seconds(seconds: float) -> str:
@@ -54,8 +56,8 @@ def frontier_table(
 def frontier_title(frontier: Frontier) -> str:
     """Devices, number of points, what the search guarantees, its time."""
     return (
-        f"Cost frontier on {frontier.num_devices} devices: {len(frontier)} points ({frontier.guarantee}), "
-        f"searched in {format_seconds(frontier.search_seconds)}"
+        f"Cost frontier on {frontier.num_devices} devices: {len(frontier)} points "
+        f"({frontier.guarantee}), searched in {format_seconds(frontier.search_seconds)}"
     )
 
 
@@ -103,5 +105,46 @@ def profile_table(rows: Sequence[ProfileRow], memory_limit: float) -> Table:
                 row.memory_bytes if row.memory_bytes is not None else row.least_memory_bytes
             ),
             "yes" if row.feasible else f"no: needs {format_bytes(row.least_memory_bytes)}",
+        )
+    return table
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """A row for each baseline and one for TensorOpt; times at the memory limit
+    also as multiples of TensorOpt's."""
+    limit = comparison.memory_limit
+    ours = comparison.ours.at(limit)
+    table = Table(
+        title=f"{comparison.num_devices} devices, at most {format_bytes(limit)} per device"
+    )
+    for column in ("strategies", "least memory", "fastest", "within the limit", "of TensorOpt's"):
+        table.add_column(column, justify="left" if column == "strategies" else "right")
+    for row in (*comparison.baselines, comparison.ours):
+        point = row.at(limit)
+        table.add_row(
+            row.name,
+            format_bytes(row.points[0][0]) if row.points else "-",
+            format_seconds(row.points[-1][1]) if row.points else "-",
+            format_seconds(point[1]) if point else "does not fit",
+            f"{point[1] / ours[1]:.2f}" if point and ours else "-",
+        )
+    return table
+
+
+def tradeoffs_table(tradeoffs: Tradeoffs, rows: int = 24) -> Table:
+    """Memory, time and the third objective, thinned to ``rows``."""
+    table = Table(
+        title=f"Memory, time and {tradeoffs.objective} of a step: {len(tradeoffs)} points "
+        f"({tradeoffs.guarantee})"
+    )
+    for column in ("devices", "memory per device", "step time", tradeoffs.objective):
+        table.add_column(column, justify="right")
+    for index in thinned_indices(len(tradeoffs), rows):
+        point = tradeoffs.points[index]
+        table.add_row(
+            str(point.num_devices),
+            format_bytes(point.memory_bytes),
+            format_seconds(point.time_s),
+            f"{point.cost:.4g}",
         )
     return table

@@ -1,0 +1,130 @@
+"""What other systems can do in the same space, on the same costs.
+
+Each baseline is the space restricted to what a system considers, searched by the
+same engine (``csrc/search/baselines.h``)::
+
+    for baseline in find_baselines(task, num_devices=16):
+        point = baseline.at(memory_limit=16e9)
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from tensoropt_torch import _C
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.plan import Guarantee, Plan, Settings
+from tensoropt_torch.planner.options import PlanningTask, find_frontier
+from tensoropt_torch.planner.space import make_planner
+
+BEST = "best baseline"
+OURS = "TensorOpt"
+BASELINES = ("data parallel", "ZeRO-3", "Megatron", "Mesh-TensorFlow", "OptCNN", "ToFu", BEST)
+
+Points = tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The strategies of one system.
+
+    Attributes:
+        name: one of ``BASELINES``.
+        points: (memory_bytes, time_s) by ascending memory and descending time;
+            empty: the system has no strategy for this model.
+    """
+
+    name: str
+    points: Points
+    _plan: Callable[[int], Plan] = field(compare=False, repr=False)
+
+    def plan(self, index: int) -> Plan:
+        """The plan of a point, ready to be executed."""
+        return self._plan(index)
+
+    def at(self, memory_limit: float) -> tuple[float, float] | None:
+        """The fastest point that needs at most ``memory_limit`` bytes per device."""
+        index = bisect_right([memory for memory, _ in self.points], memory_limit)
+        return self.points[index - 1] if index > 0 else None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All baselines next to the whole frontier (``ours``)."""
+
+    num_devices: int
+    memory_limit: float
+    baselines: tuple[Baseline, ...]
+    ours: Baseline
+
+
+def compare(task: PlanningTask, num_devices: int, memory_limit: float | None = None) -> Comparison:
+    """The baselines and the frontier under a limit in bytes per device (by
+    default 90 % of the device)."""
+    frontier = find_frontier(task, num_devices)
+    points = tuple((point.memory_bytes, point.time_s) for point in frontier)
+    return Comparison(
+        num_devices,
+        task.default_memory_limit if memory_limit is None else memory_limit,
+        tuple(find_baselines(task, num_devices)),
+        Baseline(OURS, points, frontier.plan),
+    )
+
+
+def find_baselines(
+    task: PlanningTask, num_devices: int, names: Sequence[str] = BASELINES
+) -> list[Baseline]:
+    """The baselines of these names, in this order.
+
+    ``"best baseline"`` is the best of all others for every memory limit.
+    """
+    unknown = [name for name in names if name not in BASELINES]
+    if unknown:
+        raise TensorOptError(
+            f"baseline '{unknown[0]}' is not known; choose from {', '.join(BASELINES)}"
+        )
+    settings = task.settings(num_devices)
+    planner = make_planner(task.captured, settings)
+    needed = BASELINES if BEST in names else names
+    found = {
+        name: _search(task, settings, planner, name)
+        for name in dict.fromkeys(needed)
+        if name != BEST
+    }
+    if BEST in names:
+        found[BEST] = _best_of(list(found.values()))
+    return [found[name] for name in names]
+
+
+def _search(task: PlanningTask, settings: Settings, planner: _C.Planner, name: str) -> Baseline:
+    result = planner.baseline(name, task.search.epsilon, task.search.num_threads)
+    points = tuple((memory, time_s) for memory, time_s in result.points)
+    guarantee = Guarantee(epsilon=task.search.epsilon, complete=planner.complete)
+
+    def plan(index: int) -> Plan:
+        return Plan.of(settings, task.captured, result.unroll(index), points, guarantee)
+
+    return Baseline(name, points, plan)
+
+
+def _best_of(baselines: Sequence[Baseline]) -> Baseline:
+    """The points that no point of another baseline beats."""
+    candidates = sorted(
+        (point, number, index)
+        for number, baseline in enumerate(baselines)
+        for index, point in enumerate(baseline.points)
+    )
+    points: list[tuple[float, float]] = []
+    origins: list[tuple[int, int]] = []
+    for point, number, index in candidates:
+        if not points or point[1] < points[-1][1]:
+            points.append(point)
+            origins.append((number, index))
+
+    def plan(index: int) -> Plan:
+        number, at = origins[index]
+        return baselines[number].plan(at)
+
+    return Baseline(BEST, tuple(points), plan)
