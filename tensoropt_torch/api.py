@@ -33,7 +33,7 @@ from tensoropt_torch.emit import ParallelModule
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.plan import DEFAULT_MAX_CONFIGS, InputMode, Plan
-from tensoropt_torch.planner import baselines, options
+from tensoropt_torch.planner import baselines, options, tradeoffs
 from tensoropt_torch.planner.baselines import Comparison
 from tensoropt_torch.planner.frontier import Frontier
 from tensoropt_torch.planner.options import PlanningTask, ProfileRow, SearchSettings

@@ -138,6 +138,8 @@ def test_the_command_plans_and_reports(tmp_path: Path, capsys: pytest.CaptureFix
     assert cli.main(["plan", model, *where, "--details", "--output", str(plan)]) == 0
     assert Plan.load(plan).num_devices == 4
     assert cli.main(["profile", model, "--cluster", "h100-8", "--counts", "1,2"]) == 0
+    energy = ["--counts", "1,2", "--objective", "energy"]
+    assert cli.main(["tradeoffs", model, "--cluster", "h100-8", *energy]) == 0
     assert cli.main(["clusters"]) == 0
     out = capsys.readouterr().out
     for part in ("fastest", "mini_time", "feasible", "paper-2x8-v100"):
