@@ -15,8 +15,13 @@ from tensoropt_torch.frontend.capture import CapturedModel
 
 FORMAT_VERSION = 2
 
-# Every strategy is considered on 16 devices; more devices keep to coarser ones.
-DEFAULT_MAX_CONFIGS = 200
+
+
+def default_max_configs(num_devices: int) -> int:
+    """So many that all configs of common models are considered on 16 devices; on
+    more, where they multiply, those that split the devices in few ways."""
+    return 200 if num_devices <= 16 else 100
+
 
 InputMode = Literal["replicated", "sharded"]
 
@@ -40,7 +45,7 @@ class Settings:
     space: str = "ordered"
     optimizer_state_factor: float = 2.0
     inputs: InputMode = "replicated"
-    max_configs: int = DEFAULT_MAX_CONFIGS
+    max_configs: int = 200
 
     @property
     def num_devices(self) -> int:

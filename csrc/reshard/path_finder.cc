@@ -142,13 +142,14 @@ AxisRuns runs_between(const Mesh& mesh, const Layout& from, const Layout& to) {
   return runs;
 }
 
-// Replicate, Partial and the dims that a run can split.
-AllowedAxes all_placements(const MoveCosts& costs, const AxisRuns& runs) {
+// Replicate, Partial and those of the dims that a run can split.
+AllowedAxes all_placements(const MoveCosts& costs, const AxisRuns& runs,
+                           std::uint32_t dims) {
   AllowedAxes allowed =
       any_placement(static_cast<int>(runs.size()), costs.num_dims());
   for (int dim = 0; dim < costs.num_dims(); ++dim) {
     for (std::size_t run = 0; run < runs.size(); ++run) {
-      if (!costs.fits(dim, runs[run])) {
+      if ((dims >> dim & 1) == 0 || !costs.fits(dim, runs[run])) {
         allowed[Placement::shard(dim).code()] &= ~(AxisSet{1} << run);
       }
     }
@@ -169,8 +170,8 @@ std::int64_t num_layouts(const AllowedAxes& allowed, std::size_t num_runs) {
 // Every path is a lookup in the trees of the one graph of all layouts.
 class ExactFinder : public PathFinder {
  public:
-  ExactFinder(MoveCosts costs, const AllowedAxes& allowed)
-      : PathFinder(std::move(costs)),
+  ExactFinder(MoveCosts costs, std::uint32_t dims, const AllowedAxes& allowed)
+      : PathFinder(std::move(costs), dims),
         trees_(costs_, single_axes(costs_.mesh()), allowed) {}
 
   bool is_exact() const override { return true; }
@@ -195,8 +196,8 @@ class ExactFinder : public PathFinder {
 // else searches anew for each pair, over few placements.
 class TiedFinder : public PathFinder {
  public:
-  TiedFinder(MoveCosts costs, int max_layouts)
-      : PathFinder(std::move(costs)), max_layouts_(max_layouts) {}
+  TiedFinder(MoveCosts costs, std::uint32_t dims, int max_layouts)
+      : PathFinder(std::move(costs), dims), max_layouts_(max_layouts) {}
 
   bool is_exact() const override { return false; }
 
@@ -224,7 +225,7 @@ class TiedFinder : public PathFinder {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto [entry, added] = trees_.try_emplace(runs);
     if (added) {
-      const AllowedAxes allowed = all_placements(costs_, runs);
+      const AllowedAxes allowed = all_placements(costs_, runs, dims_);
       if (num_layouts(allowed, runs.size()) <= max_layouts_) {
         entry->second = std::make_unique<PathTrees>(costs_, runs, allowed);
       }
@@ -265,15 +266,21 @@ void PathFinder::check(const Layout& layout) const {
            layout.num_axes(), costs_.mesh().num_axes());
   TO_CHECK(costs_.fits(layout), "layout {} does not divide the tensor",
            layout.to_string());
+  for (int axis = 0; axis < layout.num_axes(); ++axis) {
+    TO_CHECK(!layout[axis].is_shard() || (dims_ >> layout[axis].dim() & 1),
+             "layout {} splits a dim of the tensor that was said to be whole",
+             layout.to_string());
+  }
 }
 
-std::unique_ptr<PathFinder> make_path_finder(MoveCosts costs, int max_layouts) {
+std::unique_ptr<PathFinder> make_path_finder(MoveCosts costs, int max_layouts,
+                                             std::uint32_t dims) {
   const AxisRuns axes = single_axes(costs.mesh());
-  const AllowedAxes allowed = all_placements(costs, axes);
+  const AllowedAxes allowed = all_placements(costs, axes, dims);
   if (num_layouts(allowed, axes.size()) <= max_layouts) {
-    return std::make_unique<ExactFinder>(std::move(costs), allowed);
+    return std::make_unique<ExactFinder>(std::move(costs), dims, allowed);
   }
-  return std::make_unique<TiedFinder>(std::move(costs), max_layouts);
+  return std::make_unique<TiedFinder>(std::move(costs), dims, max_layouts);
 }
 
 }  // namespace tensoropt

@@ -7,6 +7,7 @@
 // or have other axes throw UserError.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -23,7 +24,8 @@ struct FoundPath {
 
 class PathFinder {
  public:
-  explicit PathFinder(MoveCosts costs) : costs_(std::move(costs)) {}
+  PathFinder(MoveCosts costs, std::uint32_t dims)
+      : costs_(std::move(costs)), dims_(dims) {}
   virtual ~PathFinder() = default;
   PathFinder(const PathFinder&) = delete;
   PathFinder& operator=(const PathFinder&) = delete;
@@ -41,9 +43,12 @@ class PathFinder {
   void check(const Layout& layout) const;
 
   const MoveCosts costs_;
+  const std::uint32_t dims_;
 };
 
-// Exact if the tensor has at most `max_layouts` layouts (at most 65536).
-std::unique_ptr<PathFinder> make_path_finder(MoveCosts costs, int max_layouts);
+// Exact if the tensor has at most `max_layouts` layouts (at most 65536) that
+// split only `dims`, a bit mask.
+std::unique_ptr<PathFinder> make_path_finder(MoveCosts costs, int max_layouts,
+                                             std::uint32_t dims);
 
 }  // namespace tensoropt

@@ -42,20 +42,25 @@ namespace tensoropt {
 
 class PathFinder;
 
+// A set of tensor dims, as a bit mask.
+using DimSet = std::uint32_t;
+constexpr DimSet kAllDims = ~DimSet{0};
+
 class TensorResharder {
  public:
-  static constexpr int kMaxLayouts = 4096;
+  static constexpr int kMaxLayouts = 1024;
 
   struct Path {
     Program program;
     double time_s = 0;
   };
 
-  // `item_size` in bytes. Keeps references to nothing. Throws UserError for a
+  // `item_size` in bytes. Only `dims` are split, by the ends of paths as on the
+  // way. Keeps references to nothing. Throws UserError for a
   // shape with a size below 1 or more than 14 dims.
   TensorResharder(const Mesh& mesh, const CollectiveModel& collectives,
                   const Device& device, const Shape& shape, int item_size,
-                  int max_layouts = kMaxLayouts);
+                  int max_layouts = kMaxLayouts, DimSet dims = kAllDims);
   TensorResharder(TensorResharder&&) noexcept;
   TensorResharder& operator=(TensorResharder&&) noexcept;
   ~TensorResharder();

@@ -28,6 +28,14 @@ void make_unsplittable(Rule& rule) {
   rule.linear_sets.clear();
 }
 
+DimSet sharded_dims(const Layout& layout) {
+  DimSet dims = 0;
+  for (int axis = 0; axis < layout.num_axes(); ++axis) {
+    if (layout[axis].is_shard()) dims |= DimSet{1} << layout[axis].dim();
+  }
+  return dims;
+}
+
 }  // namespace
 
 StrategySpace::StrategySpace(const Graph& graph, const Registry& registry,
@@ -38,6 +46,7 @@ StrategySpace::StrategySpace(const Graph& graph, const Registry& registry,
   find_saved();
   add_nodes();
   add_edges();
+  add_resharders();
 }
 
 void StrategySpace::find_rules(const Registry& registry) {
@@ -146,10 +155,6 @@ void StrategySpace::add_nodes() {
 
 void StrategySpace::add_edges() {
   for (const Value& value : graph_.values()) {
-    const TensorMeta& meta = value.meta;
-    resharders_.try_emplace({meta.shape, item_size(meta.dtype)}, machine_.mesh,
-                            machine_.collectives, machine_.device, meta.shape,
-                            item_size(meta.dtype));
     int source = node_of_[value.producer];
     int port = value.output_index;
     if (const int relay = relay_of_[value.id]; relay >= 0) {
@@ -164,6 +169,28 @@ void StrategySpace::add_edges() {
       edges_.push_back(
           {source, node_of_[use.node], port, use.operand, value.id, follower});
     }
+  }
+}
+
+// Reshards between layouts that occur need not pass by other dims.
+void StrategySpace::add_resharders() {
+  std::map<std::pair<Shape, int>, DimSet> dims;
+  for (const SpaceEdge& edge : edges_) {
+    const TensorMeta& meta = graph_.value(edge.value).meta;
+    DimSet& used = dims[{meta.shape, item_size(meta.dtype)}];
+    for (const SpaceConfig& config : nodes_[edge.source].configs->configs) {
+      const Port& port = config.outputs[edge.source_port];
+      used |= sharded_dims(port.value) | sharded_dims(port.gradient);
+    }
+    for (const SpaceConfig& config : nodes_[edge.target].configs->configs) {
+      const Port& port = config.inputs[edge.target_port];
+      used |= sharded_dims(port.value) | sharded_dims(port.gradient);
+    }
+  }
+  for (const auto& [tensor, used] : dims) {
+    resharders_.try_emplace(tensor, machine_.mesh, machine_.collectives,
+                            machine_.device, tensor.first, tensor.second,
+                            TensorResharder::kMaxLayouts, used);
   }
 }
 

@@ -135,6 +135,7 @@ class StrategySpace {
   bool follows(const Node& node) const;
   void add_nodes();
   void add_edges();
+  void add_resharders();
   const ConfigList* configs_of_node(const Node& node);
   const ConfigList* intern(const std::string& signature, ConfigList list);
   template <typename List>

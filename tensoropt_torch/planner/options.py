@@ -15,7 +15,7 @@ from tensoropt_torch.config import device_counts, mesh_axes
 from tensoropt_torch.config.cluster import Cluster
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
-from tensoropt_torch.plan import DEFAULT_MAX_CONFIGS, InputMode, MeasuredCurve, Settings
+from tensoropt_torch.plan import InputMode, MeasuredCurve, Settings, default_max_configs
 from tensoropt_torch.planner.frontier import Frontier, FrontierPoint, format_bytes
 from tensoropt_torch.planner.space import make_planner
 
@@ -101,7 +101,7 @@ class PlanningTask:
     optimizer: str = "adamw"
     inputs: InputMode = "replicated"
     space: str = "ordered"
-    max_configs: int = DEFAULT_MAX_CONFIGS
+    max_configs: int | None = None
     measured: tuple[MeasuredCurve, ...] = ()
     measured_on: int = 0
     search: SearchSettings = field(default_factory=SearchSettings)
@@ -121,7 +121,7 @@ class PlanningTask:
             space=self.space,
             optimizer_state_factor=factor,
             inputs=self.inputs,
-            max_configs=self.max_configs,
+            max_configs=self.max_configs or default_max_configs(num_devices),
         )
 
     @property
