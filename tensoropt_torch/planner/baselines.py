@@ -38,10 +38,11 @@ class Baseline:
 
     name: str
     points: Points
-    _plan: Callable[[int], Plan] = field(compare=False, repr=False)
+    _plan: Callable[[int], Plan] | None = field(default=None, compare=False, repr=False)
 
     def plan(self, index: int) -> Plan:
-        """The plan of a point, ready to be executed."""
+        """The plan of a point that ``find_baselines`` found, ready to be executed."""
+        assert self._plan is not None, "these points were not found here"
         return self._plan(index)
 
     def at(self, memory_limit: float) -> tuple[float, float] | None:
