@@ -300,6 +300,7 @@ void bind_baselines(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
             }
             return points;
           })
+      .def_property_readonly("exact", &BaselineResult::exact)
       .def("unroll", &BaselineResult::unroll, py::arg("point"));
   planner
       .def(

@@ -97,6 +97,7 @@ Strategy BaselineResult::unroll(int point) const {
 
 // Unites the frontiers; parts without a point left are freed.
 void BaselineResult::add(Part part) {
+  exact_ = exact_ && part.result.exact();
   FrontierBuilder builder(/*delta=*/0);
   for (std::size_t i = 0; i < points_.size(); ++i) {
     builder.add(points_[i], static_cast<std::uint32_t>(origins_[i].part),

@@ -34,6 +34,8 @@ class BaselineResult {
  public:
   // By memory ascending, time descending; empty if there is no such strategy.
   std::span<const Point> points() const { return points_; }
+  // Whether all searches were exact (SearchResult::exact).
+  bool exact() const { return exact_; }
   // In the configs of the whole space.
   Strategy unroll(int point) const;
 
@@ -52,6 +54,7 @@ class BaselineResult {
   void keep_only(int point);
   bool beats(Point point) const;
 
+  bool exact_ = true;
   std::vector<Point> points_;
   std::vector<Origin> origins_;
   std::vector<std::shared_ptr<const Part>> parts_;

@@ -9,6 +9,7 @@ same engine (``csrc/search/baselines.h``)::
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -38,10 +39,11 @@ class Baseline:
 
     name: str
     points: Points
-    _plan: Callable[[int], Plan] = field(compare=False, repr=False)
+    _plan: Callable[[int], Plan] | None = field(default=None, compare=False, repr=False)
 
     def plan(self, index: int) -> Plan:
-        """The plan of a point, ready to be executed."""
+        """The plan of a point that ``find_baselines`` found, ready to be executed."""
+        assert self._plan is not None, "these points were not found here"
         return self._plan(index)
 
     def at(self, memory_limit: float) -> tuple[float, float] | None:
@@ -101,7 +103,8 @@ def find_baselines(
 def _search(task: PlanningTask, settings: Settings, planner: _C.Planner, name: str) -> Baseline:
     result = planner.baseline(name, task.search.epsilon, task.search.num_threads)
     points = tuple((memory, time_s) for memory, time_s in result.points)
-    guarantee = Guarantee(epsilon=task.search.epsilon, complete=planner.complete)
+    epsilon = task.search.epsilon if result.exact else math.inf
+    guarantee = Guarantee(bool(result.exact), epsilon, complete=planner.complete)
 
     def plan(index: int) -> Plan:
         return Plan.of(settings, task.captured, result.unroll(index), points, guarantee)

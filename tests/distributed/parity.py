@@ -17,6 +17,7 @@ from tensoropt_torch.config import load_cluster
 from tensoropt_torch.emit.parallelize import RankContext
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
+from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.options import PlanningTask, SearchSettings, find_frontier
 from tensoropt_torch.planner.space import make_planner
 from tests.distributed.models import Case, make
@@ -39,6 +40,7 @@ class Job:
     inputs: str = "replicated"
     space: str = "ordered"
     known: bool = False  # also the ends of every known strategy, on 4 devices
+    baselines: bool = False  # also the ends of every baseline
 
 
 @dataclass
@@ -131,6 +133,9 @@ def plans(case: Case, job: Job) -> Iterator[tuple[str, Plan]]:
         result = SearchSettings(epsilon=1e-3).run(planner, allowed=allowed)
         for point in {0, len(result.points) - 1}:
             yield f"{name}, point {point}", Plan.of(settings, captured, result.unroll(point))
+    for baseline in find_baselines(task, dist.get_world_size()) if job.baselines else ():
+        for point in sorted({0, len(baseline.points) - 1}):
+            yield f"{baseline.name}, point {point}", baseline.plan(point)
     for seed in range(job.randoms):
         yield (
             f"random strategy, seed {seed}",

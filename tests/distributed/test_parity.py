@@ -59,6 +59,14 @@ def test_known_strategies_equal_one_process() -> None:
     assert_equal_to_one_process(4, job)
 
 
+@pytest.mark.parametrize(
+    ("world_size", "model"), [(2, "gpt_tied"), (4, "llama"), (2, "resnet"), (2, "lstm")]
+)
+def test_baselines_equal_one_process(world_size: int, model: str) -> None:
+    job = Job(model, torch.float64, points=2, randoms=0, baselines=True)
+    assert_equal_to_one_process(world_size, job)
+
+
 def test_sharded_inputs_equal_one_process() -> None:
     job = Job("gpt", torch.float64, points=6, randoms=6, inputs="sharded")
     assert_equal_to_one_process(4, job)
