@@ -16,6 +16,7 @@ Record = Mapping[str, Any]
 Points = Sequence[Sequence[float]]
 
 WIDTH, HEIGHT = 3.6, 3.0  # inches of one panel
+LOG_FROM = 8.0
 
 STYLE = {
     "font.size": 8,
@@ -50,6 +51,20 @@ def draw_curve(axes: Axes, points: Points, label: str, **style: Any) -> None:
     axes.plot(gigabytes, times, drawstyle="steps-post", label=label, **drawn)
 
 
+def choose_scales(axes: Axes) -> None:
+    """Logarithmic where values differ by much; else the ticks would say little."""
+    for axis, limits in (("x", axes.dataLim.intervalx), ("y", axes.dataLim.intervaly)):
+        least, most = limits
+        if least > 0 and most > LOG_FROM * least:
+            axes.set(**{f"{axis}scale": "log"})
+
+
+def common_legend(figure: Figure, axes: Axes) -> None:
+    """One legend under all panels, for what is drawn in each of them."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+
+
 def label_costs(axes: Axes, title: str) -> None:
     axes.set_title(title)
     axes.set_xlabel("memory per device (GB)")
@@ -66,12 +81,10 @@ def frontiers(record: Record) -> Figure:
             memory, time_s = points[frontier["turning_point"]]
             axes.plot(memory / 1e9, time_s, "r*", label="turning point", zorder=5)
             for name, theirs in frontier["baselines"].items():
-                if theirs:
-                    draw_curve(axes, theirs, name)
-            axes.set_xscale("log")
-            axes.set_yscale("log")
+                draw_curve(axes, theirs, name)
+            choose_scales(axes)
             label_costs(axes, f"{model['title']}, {devices} devices")
-            axes.legend()
+    common_legend(figure, grid[0][0])
     return figure
 
 
@@ -97,8 +110,7 @@ def model_size(record: Record) -> Figure:
         if name in record["models"]:
             model = record["models"][name]
             draw_curve(axes, model["devices"]["16"]["points"], model["title"])
-    axes.set_xscale("log")
-    axes.set_yscale("log")
+    choose_scales(axes)
     label_costs(axes, "Two sizes, 16 devices")
     axes.legend()
     return figure
@@ -118,7 +130,7 @@ def bandwidth(record: Record) -> Figure:
                 draw_curve(axes, points, label)
                 memory, time_s = points[frontier["turning_point"]]
                 axes.plot(memory / 1e9, time_s, "k*", markersize=5)
-            axes.set_yscale("log")
+            choose_scales(axes)
             label_costs(axes, f"{model['title']}: {title}")
             axes.legend()
     return figure
@@ -144,12 +156,14 @@ def parallelism(record: Record) -> Figure:
                     label=system,
                     **style,
                 )
+            counts = [entry["devices"] for entry in model["rows"]]
             axes.set_xscale("log", base=2)
+            axes.set_xticks(counts, [str(count) for count in counts])
             axes.set_yscale("log")
             axes.set_title(f"{model['title']}, devices of {limit}")
             axes.set_xlabel("devices")
             axes.set_ylabel("step time (s)")
-            axes.legend()
+    common_legend(figure, grid[0][0])
     return figure
 
 
