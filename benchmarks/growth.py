@@ -54,11 +54,11 @@ class Sizes:
             "Transformer-S": catalogue.transformer_small,
         }
     )
-    loss_configs: tuple[int, ...] = (25, 50, 100, 200)
+    loss_configs: tuple[int, ...] = (50, 200)
     loss_devices: tuple[int, ...] = (16, 64)
     order_devices: tuple[int, ...] = (4, 8, 16)
     epsilon: float = 1e-2
-    limit_s: float = 60.0
+    limit_s: float = 30.0
 
     def run(self, layers: int, devices: int) -> SearchRun:
         """Searching the Llama."""

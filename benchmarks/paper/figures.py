@@ -183,10 +183,10 @@ def search_time(record: Record) -> Figure:
                 axes.bar(j + i * width, value, width, color=f"C{i}", hatch=hatch)
         axes.bar(0, 0, color=f"C{i}", label=label)
     axes.set_xticks([j + 0.4 for j in range(len(models))], [m["title"] for m in models.values()])
-    axes.tick_params(axis="x", labelsize=6)
     axes.set_yscale("log")
     axes.set_ylabel("search (s)")
-    axes.legend()
+    figure.set_figwidth(2 * WIDTH)
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
     return figure
 
 
