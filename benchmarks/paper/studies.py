@@ -69,27 +69,19 @@ def frontiers(scope: Scope) -> dict[str, Any]:
 
 def bandwidth(scope: Scope) -> dict[str, Any]:
     """Every model's frontier where the network is slower or faster."""
-    cluster = paper_cluster()
-    between = {f"{f:g}x": with_bandwidth(cluster, 0, f) for f in CROSS_MACHINE_FACTORS}
-    inside = {"NVLink": cluster, "PCIe": with_bandwidth(cluster, 1, PCIE_FACTOR)}
-    models = {
-        name: {
-            "title": setup.title,
-            "between_machines": _frontier_by_cluster(setup, scope.search, between),
-            "inside_machines": _frontier_by_cluster(setup, scope.search, inside),
-        }
-        for name, setup in scope.setups.items()
-    }
+    models = {name: _by_bandwidth(setup, scope.search) for name, setup in scope.setups.items()}
     return {"epsilon": scope.epsilon, "pcie_factor": PCIE_FACTOR, "models": models}
 
 
-def _frontier_by_cluster(
-    setup: Setup, search: SearchSettings, clusters: Mapping[str, Cluster]
-) -> dict[str, Any]:
-    return {
-        label: frontier_record(task_of(setup, search, cluster), DEVICES)
-        for label, cluster in clusters.items()
-    }
+def _by_bandwidth(setup: Setup, search: SearchSettings) -> dict[str, Any]:
+    cluster = paper_cluster()
+
+    def on(changed: Cluster) -> dict[str, Any]:
+        return frontier_record(task_of(setup, search, changed), DEVICES)
+
+    between = {f"{f:g}x": on(with_bandwidth(cluster, 0, f)) for f in CROSS_MACHINE_FACTORS}
+    inside = {"NVLink": between["1x"], "PCIe": on(with_bandwidth(cluster, 1, PCIE_FACTOR))}
+    return {"title": setup.title, "between_machines": between, "inside_machines": inside}
 
 
 def parallelism(scope: Scope) -> dict[str, Any]:
