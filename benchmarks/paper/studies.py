@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from benchmarks import growth
-from benchmarks.paper.records import baseline_records, fastest_within, frontier_record
+from benchmarks.paper.records import baseline_records, curve, fastest_within, frontier_record
 from benchmarks.paper.setups import (
     MEMORY_LIMITS,
     SETUPS,
@@ -18,7 +18,7 @@ from benchmarks.paper.setups import (
 )
 from benchmarks.timed_search import SearchRun, timed_search
 from tensoropt_torch.config.cluster import Cluster
-from tensoropt_torch.planner.options import SearchSettings
+from tensoropt_torch.planner.options import Candidate, PlanningTask, SearchSettings
 
 DEVICES = 16
 CROSS_MACHINE_FACTORS = (0.5, 1.0, 4.0)
@@ -92,17 +92,24 @@ def parallelism(scope: Scope) -> dict[str, Any]:
         task = task_of(setup, scope.search, paper_cluster(machines))
         rows = []
         for devices in scope.counts:
-            ours = frontier_record(task, devices)
-            curves = {"TensorOpt": ours["points"], **baseline_records(task, devices)}
-            systems = {system: _profile(points) for system, points in curves.items()}
-            rows.append({"devices": devices, "complete": ours["complete"], "systems": systems})
+            systems = {"TensorOpt": _our_profile(task, devices)}
+            for system, points in baseline_records(task, devices).items():
+                systems[system] = _profile(points, points[0][0] if points else None)
+            rows.append({"devices": devices, "systems": systems})
         models[name] = {"title": setup.title, "optimizer": setup.optimizer, "rows": rows}
     return {"epsilon": scope.epsilon, "memory_limits": dict(MEMORY_LIMITS), "models": models}
 
 
-def _profile(points: list[list[float]]) -> dict[str, Any]:
+def _our_profile(task: PlanningTask, devices: int) -> dict[str, Any]:
+    candidate = Candidate(task, devices)
+    least, limit = candidate.least_memory_bytes, max(MEMORY_LIMITS.values())
+    frontier = candidate.frontier(limit) if least <= limit else ()
+    return _profile(curve([(p.memory_bytes, p.time_s) for p in frontier]), least)
+
+
+def _profile(points: list[list[float]], least: float | None) -> dict[str, Any]:
     return {
-        "least_memory_bytes": points[0][0] if points else None,
+        "least_memory_bytes": least,
         "fastest": {label: fastest_within(points, limit) for label, limit in MEMORY_LIMITS.items()},
     }
 
