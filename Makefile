@@ -3,6 +3,7 @@
 # make core-test C++ tests only                   make sanitize   with ASan, TSan
 # make lint      ruff, mypy, clang-format         make format     repair the style
 # make tidy      clang-tidy on the core           make clean      remove outputs
+# make paper     the paper's figures and tables, see docs/paper.md
 #
 # PYTHON=<python> chooses an environment. By default it is the active one if
 # that has torch, otherwise .venv, which is created.
@@ -33,7 +34,7 @@ CORE_INPUTS := CMakeLists.txt $(shell find cmake csrc)
 PYTHON_PATHS := tensoropt_torch tests examples setup.py \
                 $(wildcard benchmarks)
 
-.PHONY: demo test test-all core-test sanitize lint format tidy clean
+.PHONY: demo test test-all core-test sanitize lint format tidy clean paper
 
 demo: $(STAMPS)/built
 	OMP_NUM_THREADS=1 $(PYTHON) -m torch.distributed.run --standalone \
@@ -82,6 +83,10 @@ tidy: $(STAMPS)/built $(STAMPS)/dev
 	clang-tidy -p $(BUILD) --quiet \
 	  $$(find csrc -name '*.cc' -not -path 'csrc/runtime/*' \
 	     -not -path 'csrc/bindings/*')
+
+# STUDIES="frontiers growth" runs some of them only.
+paper: $(STAMPS)/built $(STAMPS)/dev
+	$(PYTHON) -m benchmarks.paper $(STUDIES)
 
 clean:
 	rm -rf build *.egg-info tensoropt_torch/*.so

@@ -10,9 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import resource
 import sys
 import time
 from collections.abc import Callable
@@ -27,11 +24,9 @@ sys.path[:0] = [str(ROOT / "examples"), str(ROOT)]
 from gpt import GPT, GPTConfig  # noqa: E402
 from rich.console import Console  # noqa: E402
 
-from benchmarks.models import rnn as rnn_model  # noqa: E402
-from benchmarks.models import transformer as transformer_model  # noqa: E402
-from benchmarks.models.llama import Llama, LlamaConfig  # noqa: E402
-from benchmarks.models.vgg import vgg16  # noqa: E402
-from benchmarks.models.wide_resnet import wide_resnet  # noqa: E402
+from benchmarks.machine import machine, peak_rss_bytes  # noqa: E402
+from benchmarks.models import catalogue  # noqa: E402
+from benchmarks.models.catalogue import Example, tokens  # noqa: E402
 from tensoropt_torch.config import load_cluster  # noqa: E402
 from tensoropt_torch.frontend import capture  # noqa: E402
 from tensoropt_torch.planner.frontier import Frontier  # noqa: E402
@@ -46,8 +41,6 @@ from tensoropt_torch.report.tables import frontier_table, frontier_title  # noqa
 
 RESULT = ROOT / "benchmarks" / "results" / "planning_time.json"
 
-Example = tuple[torch.nn.Module, tuple[torch.Tensor, ...]]
-
 
 def gpt2() -> Example:
     """GPT-2 small: 12 layers, batch 16 of 1024 tokens."""
@@ -55,50 +48,7 @@ def gpt2() -> Example:
     return GPT(config), tokens(16, 1024)
 
 
-def llama() -> Example:
-    """The shape of Llama 3 8B: 32 layers, batch 16 of 4096 tokens."""
-    return Llama(LlamaConfig()), tokens(16, 4096)
-
-
-def rnn() -> Example:
-    """The paper's RNN of 108 GiB, batch 256."""
-    return rnn_model.RNN(rnn_model.RNNConfig()), rnn_model.tokens()
-
-
-def transformer() -> Example:
-    """The paper's Transformer of 9.7 GiB, batch 256."""
-    config = transformer_model.TransformerConfig()
-    return transformer_model.Transformer(config), transformer_model.tokens()
-
-
-def transformer_small() -> Example:
-    """The paper's Transformer-S of 4.8 GiB, batch 256."""
-    model = transformer_model.Transformer(transformer_model.SMALL)
-    return model, transformer_model.tokens()
-
-
-def cpu_name() -> str:
-    """The processor's name, as far as the system tells."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
-def tokens(batch: int, length: int) -> tuple[torch.Tensor, ...]:
-    """Token ids and targets."""
-    return tuple(torch.zeros(batch, length, dtype=torch.long) for _ in range(2))
-
-
-MODELS: dict[str, Callable[[], Example]] = {
-    "gpt2": gpt2,
-    "llama": llama,
-    "vgg16": vgg16,
-    "wide_resnet": wide_resnet,
-    "rnn": rnn,
-    "transformer": transformer,
-    "transformer-s": transformer_small,
-}
+MODELS: dict[str, Callable[[], Example]] = {"gpt2": gpt2, **catalogue.MODELS}
 
 
 def measure(
@@ -134,7 +84,7 @@ def measure(
         "costs_s": table_s,
         "search_s": frontier.search_seconds - table_s,
         "total_s": after_capture - start + frontier.search_seconds,
-        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "peak_rss_bytes": peak_rss_bytes(),
         "smallest": [frontier.smallest.memory_bytes, frontier.smallest.time_s],
         "knee": [frontier.knee.memory_bytes, frontier.knee.time_s],
         "fastest": [frontier.fastest.memory_bytes, frontier.fastest.time_s],
@@ -161,9 +111,8 @@ def main() -> None:
         console.print(frontier_table(points, f"{name}: {frontier_title(frontier)}"))
         console.print(record)
         records.append(record)
-    machine = {"cores": os.cpu_count(), "cpu": cpu_name()}
     RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(json.dumps({"machine": machine, "runs": records}, indent=1) + "\n")
+    RESULT.write_text(json.dumps({"machine": machine(), "runs": records}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

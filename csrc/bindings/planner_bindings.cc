@@ -10,6 +10,7 @@
 #include "emit/rank_program.h"
 #include "search/baselines.h"
 #include "search/engine.h"
+#include "search/network_time.h"
 #include "search/space.h"
 #include "search/strategy.h"
 
@@ -358,6 +359,13 @@ void bind_space(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
              }
              return rows;
            })
+      .def(
+          "network_time",
+          [](const Planner& self, const Strategy& strategy) {
+            return network_time_s(self.space(), strategy);
+          },
+          py::arg("strategy"),
+          "Seconds of a strategy's reshards and inner collectives.")
       .def(
           "edges",
           [](const Planner& self) {

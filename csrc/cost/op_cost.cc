@@ -106,14 +106,15 @@ OpCost op_cost(const Graph& graph, const Node& node, const Rule& rule,
   const double memory_s = traffic_bytes(graph, node, rule, interface, mesh) /
                           device.copy_bytes_per_s();
   const double launches_s = rule.launches * device.launch_overhead_s;
-  cost.time_s = launches_s + std::max(rule.forward_flops / rate, memory_s) +
-                inner_collectives_s(rule, config, Pass::kForward, machine);
+  cost.time_s = launches_s + std::max(rule.forward_flops / rate, memory_s);
+  cost.network_s = inner_collectives_s(rule, config, Pass::kForward, machine);
   if (backward) {
-    cost.time_s +=
-        launches_s +
-        std::max(rule.backward_flops / rate, kBackwardTraffic * memory_s) +
+    cost.time_s += launches_s + std::max(rule.backward_flops / rate,
+                                         kBackwardTraffic * memory_s);
+    cost.network_s +=
         inner_collectives_s(rule, config, Pass::kBackward, machine);
   }
+  cost.time_s += cost.network_s;
   return cost;
 }
 

@@ -16,6 +16,7 @@ namespace tensoropt {
 struct OpCost {
   double time_s = 0;
   double memory_bytes = 0;  // kept by the operator itself for backward
+  double network_s = 0;     // of time_s: collectives that it runs by itself
 };
 
 // Bytes one device holds of a tensor in a layout.

@@ -13,7 +13,7 @@ namespace tensoropt {
 namespace {
 
 int num_runs(const Port& port) {
-  int runs = 1;
+  int runs = port.value.num_axes() > 0 ? 1 : 0;
   for (int axis = 1; axis < port.value.num_axes(); ++axis) {
     const bool same = port.value[axis] == port.value[axis - 1] &&
                       port.gradient[axis] == port.gradient[axis - 1];

@@ -100,6 +100,23 @@ def test_profiling_says_what_each_count_can_do(task: PlanningTask) -> None:
     assert rows[2].memory_bytes is not None and rows[2].memory_bytes <= limit
 
 
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.linear(x))
+        return self.linear(x) + x
+
+
+def test_one_device_has_one_strategy_where_values_have_several_consumers() -> None:
+    with torch.device("meta"):
+        captured = capture(Residual(), (torch.zeros(8, 64),))
+    task = PlanningTask(captured, tensoropt_torch.load_cluster("h100-8"))
+    assert len(options.find_frontier(task, 1)) == 1
+
+
 def test_errors_say_what_would_do(task: PlanningTask) -> None:
     fits = options.find_frontier(task, 8).smallest.memory_bytes
     with pytest.raises(TensorOptError, match="at least 8 devices"):

@@ -161,6 +161,9 @@ TEST(OpCost, InnerCollectivesOfBackwardNeedAGradient) {
         {Collective::kAllReduce, {0}, 100, {}, Pass::kBackward}};
     EXPECT_DOUBLE_EQ(product.cost(kSplitB).time_s,
                      without + (trained ? 1e-3 * 0b01 + 100 * 1e-9 : 0));
+    EXPECT_DOUBLE_EQ(product.cost(kSplitB).network_s,
+                     trained ? 1e-3 * 0b01 + 100 * 1e-9 : 0);
+    EXPECT_EQ(product.cost(kWhole).network_s, 0);
   }
 }
 
