@@ -16,7 +16,6 @@ from tensoropt_torch.frontend.capture import CapturedModel
 FORMAT_VERSION = 2
 
 
-
 def default_max_configs(num_devices: int) -> int:
     """So many that all configs of common models are considered on 16 devices; on
     more, where they multiply, those that split the devices in few ways."""

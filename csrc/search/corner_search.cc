@@ -78,8 +78,7 @@ bool CornerSearch::round(std::int64_t most_cells) {
     search_all(bounds, std::move(aim), corners);
     return true;
   }
-  evaluate(bounds,
-           std::max(kRoughness * options_.thin_epsilon, aim.slack));
+  evaluate(bounds, std::max(kRoughness * options_.thin_epsilon, aim.slack));
   return false;
 }
 
