@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner import options
 from tensoropt_torch.planner.frontier import Frontier, knee_index, thinned_indices
-from tensoropt_torch.planner.options import PlanningTask
+from tensoropt_torch.planner.options import PlanningTask, SearchSettings
 
 GIB = 2**30
 
@@ -163,3 +165,52 @@ def test_the_command_plans_and_reports(tmp_path: Path, capsys: pytest.CaptureFix
         assert part in out
     assert cli.main(["plan", "missing.py:f"]) == 2
     assert "missing.py" in capsys.readouterr().err
+
+
+def test_coarse_configs_are_said_and_never_better(task: PlanningTask) -> None:
+    whole = options.find_frontier(task, 8)
+    coarse = options.find_frontier(replace(task, max_configs=6), 8)
+    assert whole.guarantee.complete
+    assert not coarse.guarantee.complete
+    assert "coarse" in str(coarse.guarantee)
+    slack = 1 + whole.guarantee.epsilon
+    for point in coarse:
+        assert any(
+            p.memory_bytes <= slack * point.memory_bytes and p.time_s <= slack * point.time_s
+            for p in whole
+        )
+
+
+def test_heuristics_are_said(task: PlanningTask) -> None:
+    with torch.device("meta"):
+        model = TwoHubs()
+        captured = capture(model, (torch.zeros(64, 256),))
+    hubs = replace(task, captured=captured)
+    exact = options.find_frontier(hubs, 4)
+    assert exact.guarantee.exact
+    assert exact.guarantee.heuristics == ()
+    search = SearchSettings(max_conditioning_work=0, heuristics=("least_time", 0.3))
+    found = options.find_frontier(replace(hubs, search=search), 4)
+    assert not found.guarantee.exact
+    assert found.guarantee.heuristics == (0.0, 0.3)
+    assert found.guarantee.epsilon == math.inf
+    assert found.fastest.time_s >= exact.fastest.time_s
+    assert found.fastest.plan.guarantee == found.guarantee
+    wrong = replace(task, search=SearchSettings(heuristics=("most_time",)))
+    with pytest.raises(TensorOptError, match="heuristic 'most_time'"):
+        options.find_frontier(wrong, 2)
+
+
+class TwoHubs(nn.Module):
+    """Two values that all of several layers use: no order of eliminations does
+    without tables over three nodes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(256, 256) for _ in range(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a, b = self.layers[0](x), self.layers[1](x)
+        c = torch.relu(self.layers[2](a) * b)
+        d = torch.relu(self.layers[3](b) * c + a)
+        return self.layers[5](self.layers[4](d) * c + a * b + d)
