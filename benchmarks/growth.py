@@ -15,7 +15,7 @@ from benchmarks.models.catalogue import Example, tokens
 from benchmarks.models.llama import Llama, LlamaConfig
 from benchmarks.paper.setups import paper_cluster
 from benchmarks.timed_search import SearchRun, timed_search
-from tensoropt_torch.plan import DEFAULT_MAX_CONFIGS
+from tensoropt_torch.plan import default_max_configs
 from tensoropt_torch.planner.options import SearchSettings
 
 ALL_CONFIGS = 10**6
@@ -81,7 +81,7 @@ def growth(sizes: Sizes) -> dict[str, Any]:
     return {
         "epsilon": sizes.epsilon,
         "limit_s": sizes.limit_s,
-        "default_max_configs": DEFAULT_MAX_CONFIGS,
+        "default_max_configs": default_max_configs(sizes.kept_devices),
         "layers": {"devices": sizes.kept_devices, "runs": _series(layers)},
         "devices": {"layers": sizes.kept_layers, "runs": _series(devices)},
         "max_configs": {

@@ -14,7 +14,6 @@ from benchmarks.machine import peak_rss_bytes
 from benchmarks.models.catalogue import Example
 from tensoropt_torch.config.cluster import Cluster
 from tensoropt_torch.frontend import capture
-from tensoropt_torch.plan import DEFAULT_MAX_CONFIGS
 from tensoropt_torch.planner.options import PlanningTask, SearchSettings
 from tensoropt_torch.planner.space import make_planner
 
@@ -34,7 +33,7 @@ class SearchRun:
     devices: int
     optimizer: str = "adam"
     space: str = "ordered"
-    max_configs: int = DEFAULT_MAX_CONFIGS
+    max_configs: int | None = None
     search: SearchSettings = field(default_factory=SearchSettings)
     limit_s: float = 60.0
 

@@ -115,12 +115,15 @@ def _profile(points: list[list[float]], least: float | None) -> dict[str, Any]:
 
 
 def search_time(scope: Scope) -> dict[str, Any]:
-    """Seconds of FT-LDP, of FT-LDP on one thread, and of FT-Elimination."""
+    """Seconds of FT-LDP, with one thread too, and of FT-Elimination; of both also
+    without bounds, closer to the paper's."""
     search = SearchSettings(epsilon=scope.search_epsilon)
     variants = {
         "FT-LDP": search,
         "FT-LDP, one thread": replace(search, num_threads=1),
         "FT-Elimination": replace(search, algorithm="elimination"),
+        "FT-LDP without bounds": replace(search, use_bounds=False),
+        "FT-Elimination without bounds": replace(search, algorithm="elimination", use_bounds=False),
     }
     models = {}
     for name, setup in scope.setups.items():

@@ -102,7 +102,7 @@ SearchOptions search_options(const std::string& algorithm, double epsilon,
                              double memory_limit, int num_threads,
                              const std::vector<double>& heuristics,
                              double max_conditioning_work,
-                             std::uint64_t order_seed) {
+                             std::uint64_t order_seed, bool use_bounds) {
   SearchOptions options;
   options.algorithm = parse_algorithm(algorithm);
   options.epsilon = epsilon;
@@ -110,6 +110,7 @@ SearchOptions search_options(const std::string& algorithm, double epsilon,
   options.num_threads = num_threads;
   options.order_seed = order_seed;
   options.max_conditioning_work = max_conditioning_work;
+  options.use_bounds = use_bounds;
   for (const double memory_weight : heuristics) {
     options.heuristics.push_back({memory_weight});
   }
@@ -414,16 +415,17 @@ void bind_planner(py::module_& module) {
              double memory_limit, int num_threads,
              const std::vector<double>& heuristics,
              double max_conditioning_work, std::uint64_t order_seed,
-             const std::vector<std::vector<bool>>& allowed) {
-            const SearchOptions options =
-                search_options(algorithm, epsilon, memory_limit, num_threads,
-                               heuristics, max_conditioning_work, order_seed);
+             bool use_bounds, const std::vector<std::vector<bool>>& allowed) {
+            const SearchOptions options = search_options(
+                algorithm, epsilon, memory_limit, num_threads, heuristics,
+                max_conditioning_work, order_seed, use_bounds);
             const py::gil_scoped_release release;
             return self.run(options, allowed);
           },
           py::arg("algorithm"), py::arg("epsilon"), py::arg("memory_limit"),
           py::arg("num_threads"), py::arg("heuristics"),
           py::arg("max_conditioning_work"), py::arg("order_seed"),
+          py::arg("use_bounds"),
           py::arg("allowed") = std::vector<std::vector<bool>>{})
       .def(
           "random_strategy",

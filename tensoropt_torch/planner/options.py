@@ -48,6 +48,8 @@ class SearchSettings:
             ``"least_time"``, or the weight of memory in a weighted sum with time,
             from 0 to 1. By default both and a weight of a half.
         order_seed: not 0: eliminates in a random order; for tests.
+        use_bounds: rule out with bounds what cannot improve on known strategies;
+            without, every product is computed, as the paper does.
     """
 
     epsilon: float = 1e-2
@@ -56,6 +58,7 @@ class SearchSettings:
     max_conditioning_work: float = 1e11
     heuristics: tuple[str | float, ...] = ()
     order_seed: int = 0
+    use_bounds: bool = True
 
     def run(
         self,
@@ -73,6 +76,7 @@ class SearchSettings:
             [_memory_weight(heuristic) for heuristic in self.heuristics],
             self.max_conditioning_work,
             self.order_seed,
+            self.use_bounds,
             allowed,
         )
 
