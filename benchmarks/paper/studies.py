@@ -40,7 +40,7 @@ class Scope:
     counts: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
     epsilon: float = 1e-2
     search_epsilon: float = 1e-3
-    search_limit_s: float = 60.0
+    search_limit_s: float = 40.0
     growth: growth.Sizes = field(default_factory=growth.Sizes)
 
     @property
