@@ -147,8 +147,9 @@ void StrategySpace::add_nodes() {
           static_cast<bool>(needed_[id]),
           shares_pending_gradients(graph_, rules_, value), relay_budget(value));
       relay_of_[id] = static_cast<int>(nodes_.size());
-      nodes_.push_back({SpaceNodeKind::kRelay, -1, id, name,
-                        intern(signature, relay_configs(value))});
+      nodes_.push_back(
+          {SpaceNodeKind::kRelay, -1, id, name,
+           intern(signature, [&] { return relay_configs(value); })});
     }
   }
 }

@@ -20,6 +20,7 @@
 // sees repeated blocks as such.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -137,7 +138,9 @@ class StrategySpace {
   void add_edges();
   void add_resharders();
   const ConfigList* configs_of_node(const Node& node);
-  const ConfigList* intern(const std::string& signature, ConfigList list);
+  // `make` is called for a signature that is new.
+  const ConfigList* intern(const std::string& signature,
+                           const std::function<ConfigList()>& make);
   template <typename List>
   auto within_budget(std::size_t budget, const List& list);
   ConfigList op_configs(const Node& node);

@@ -24,10 +24,10 @@ int num_runs(const Port& port) {
 
 }  // namespace
 
-const ConfigList* StrategySpace::intern(const std::string& signature,
-                                        ConfigList list) {
+const ConfigList* StrategySpace::intern(
+    const std::string& signature, const std::function<ConfigList()>& make) {
   auto& entry = lists_[signature];
-  if (!entry) entry = std::make_unique<ConfigList>(std::move(list));
+  if (!entry) entry = std::make_unique<ConfigList>(make());
   return entry.get();
 }
 
@@ -43,13 +43,11 @@ const ConfigList* StrategySpace::configs_of_node(const Node& node) {
                             fmt::join(value.meta.shape, "x"),
                             to_string(value.meta.dtype), value.requires_grad);
   }
-  if (const auto found = lists_.find(signature); found != lists_.end()) {
-    return found->second.get();
-  }
-  return intern(signature, node.kind == NodeKind::kOp ? op_configs(node)
-                           : node.kind == NodeKind::kOutput
-                               ? output_configs(node)
-                               : source_configs(node));
+  return intern(signature, [&] {
+    return node.kind == NodeKind::kOp       ? op_configs(node)
+           : node.kind == NodeKind::kOutput ? output_configs(node)
+                                            : source_configs(node);
+  });
 }
 
 // Everything that configs and costs of an operator depend on.
