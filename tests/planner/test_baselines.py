@@ -20,6 +20,7 @@ from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.baselines import BASELINES, BEST, Baseline, find_baselines
 from tensoropt_torch.planner.options import PlanningTask, find_frontier
 from tensoropt_torch.planner.space import make_planner
+from tests.planner.model_file import MODEL_FILE
 
 DEVICES = 4
 STATE_BYTES = 16  # float32 parameter, gradient and two moments
@@ -206,14 +207,6 @@ def test_models_need_few_names_for_mesh_tensorflow(name: str) -> None:
     assert sizes[0] == 256
     assert 4 <= len(sizes) <= 10
     assert sizes[1:] == sorted(set(sizes[1:]))
-
-
-MODEL_FILE = """
-import torch
-def build():
-    with torch.device("meta"):
-        return torch.nn.Linear(64, 64), (torch.zeros(16, 64),)
-"""
 
 
 def test_the_command_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

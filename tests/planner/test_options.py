@@ -19,6 +19,7 @@ from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner import options
 from tensoropt_torch.planner.frontier import Frontier, knee_index, thinned_indices
 from tensoropt_torch.planner.options import PlanningTask, SearchSettings
+from tests.planner.model_file import MODEL_FILE
 
 GIB = 2**30
 
@@ -135,14 +136,6 @@ def test_any_product_of_small_primes_can_be_planned(count: int) -> None:
         model, args = nn.Linear(48, 96), (torch.zeros(48, 48),)
     found = tensoropt_torch.find_frontier(model, args, cluster="cpu", num_devices=count)
     assert found.fastest.plan.num_devices == count
-
-
-MODEL_FILE = """
-import torch
-def build():
-    with torch.device("meta"):
-        return torch.nn.Linear(64, 64), (torch.zeros(16, 64),)
-"""
 
 
 def test_the_command_plans_and_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
