@@ -13,7 +13,7 @@ from tensoropt_torch.api import (
     profile,
 )
 from tensoropt_torch.config import Cluster, list_presets, load_cluster
-from tensoropt_torch.emit import ParallelModule
+from tensoropt_torch.emit import ParallelModule, WeightSource
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.baselines import Baseline, Comparison
@@ -35,6 +35,7 @@ __all__ = [
     "TensorOptError",
     "TradeoffPoint",
     "Tradeoffs",
+    "WeightSource",
     "auto_parallel",
     "compare",
     "find_frontier",

@@ -29,7 +29,7 @@ from torch import nn
 
 from tensoropt_torch import emit
 from tensoropt_torch.config import Cluster, list_presets, load_cluster
-from tensoropt_torch.emit import ParallelModule
+from tensoropt_torch.emit import ParallelModule, WeightSource
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.plan import InputMode, Plan
@@ -241,15 +241,19 @@ def parallelize(
     loss_fn: Callable[..., torch.Tensor] | None = None,
     targets: Sequence[Any] = (),
     device: torch.device | None = None,
+    weights: WeightSource | None = None,
 ) -> ParallelModule:
     """The module that runs ``plan`` on this rank. Collective.
 
     The example inputs are needed only for a plan that was loaded from a file or
-    made by another process.
+    made by another process. The values of a model on the meta device come from
+    ``weights``, by default from its modules' ``reset_parameters``; no process then
+    holds more than its parts of the parameters and one module.
 
     Raises:
         TensorOptError: on every rank, if the plan does not fit the number of
-            processes, the model, or the other ranks.
+            processes, the model, or the other ranks; or if something on the meta
+            device gets no value.
     """
     if not dist.is_initialized():
         raise TensorOptError(
@@ -268,14 +272,20 @@ def parallelize(
         return capture(model, args, kwargs, loss_fn=loss_fn, targets=targets)
 
     captured = on_all_ranks(captured_model)
-    return emit.parallelize(model, captured, plan, device or _device_of_group())
+    return emit.parallelize(model, captured, plan, device or _device_of_group(), weights=weights)
 
 
 def auto_parallel(
-    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, **arguments: Any
+    model: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    weights: WeightSource | None = None,
+    **arguments: Any,
 ) -> ParallelModule:
     """``parallelize`` with the plan of ``find_strategy`` (same arguments)."""
-    return parallelize(model, find_strategy(model, args, kwargs, **arguments))
+    plan = find_strategy(model, args, kwargs, **arguments)
+    return parallelize(model, plan, weights=weights)
 
 
 def _pick(task: PlanningTask, option: str, count: int, limit: float | None) -> Plan:

@@ -2,5 +2,6 @@
 
 from tensoropt_torch.emit.module import ParallelModule
 from tensoropt_torch.emit.parallelize import parallelize
+from tensoropt_torch.emit.weights import WeightSource
 
-__all__ = ["ParallelModule", "parallelize"]
+__all__ = ["ParallelModule", "WeightSource", "parallelize"]

@@ -10,11 +10,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
+from torch.distributed.tensor import Placement, Replicate, Shard
 
 from tensoropt_torch import _C
 from tensoropt_torch.emit.graph import GraphEmitter, axis_sets
 from tensoropt_torch.emit.module import ParallelModule
+from tensoropt_torch.emit.weights import WeightLoader, WeightSource
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel, Source
 from tensoropt_torch.plan import Plan
@@ -49,11 +50,13 @@ def parallelize(
     plan: Plan,
     device: torch.device,
     context: RankContext | None = None,
+    weights: WeightSource | None = None,
 ) -> ParallelModule:
     """The module that runs ``plan`` on this rank.
 
     Collective: every rank of the default process group calls it with the same
-    model and plan. Parameters and buffers are those of rank 0.
+    model and plan. Parameters and buffers are those of rank 0, or what ``weights``
+    gives where the model is on the meta device.
 
     Raises:
         TensorOptError: on every rank, if the plan does not fit the number of
@@ -70,15 +73,24 @@ def parallelize(
     context.groups.create(axis_sets(program, planner, captured))
     emitter = GraphEmitter(captured, planner, program, context.groups.name, device)
     rank_graph = emitter.emit()
-    parameters = _shard_parameters(model, captured, program, context)
-    constants = _copy_buffers(model, captured, device)
+    layouts = {s.names[0]: program.layout_of(_value_of(captured, s)) for s in captured.parameters}
+    loader = WeightLoader(
+        model,
+        {name: to_placements(layout) for name, layout in layouts.items()},
+        {s.names[0]: s.names for s in captured.parameters},
+        context.mesh,
+        device,
+    )
+    values = loader.load(weights or WeightSource(), captured.constants)
+    parameters = {n: values.parameters[s.names[0]] for s in captured.parameters for n in s.names}
+    _check_complete(model, parameters)
     shapes = [
         _local_shape(captured, s, program, sizes) for s in captured.inputs if s.kind == "input"
     ]
     seeds = _seed_generator() if emitter.uses_random else None
     saved_names = model.state_dict().keys()
     return ParallelModule(
-        captured, rank_graph, parameters, constants, saved_names, shapes, plan, seeds
+        captured, rank_graph, parameters, values.constants, saved_names, shapes, plan, seeds
     )
 
 
@@ -111,79 +123,10 @@ def _value_of(captured: CapturedModel, source: Source) -> int:
     return captured.lowering.values[source.placeholder][0]
 
 
-def _shard_parameters(
-    model: nn.Module,
-    captured: CapturedModel,
-    program: _C.RankProgram,
-    context: RankContext,
-) -> dict[str, nn.Parameter]:
-    own = dict(model.named_parameters(remove_duplicate=False))
-    parameters: dict[str, nn.Parameter] = {}
-    for source in captured.parameters:
-        original = own[source.names[0]]
-        placements = to_placements(program.layout_of(_value_of(captured, source)))
-        shard = _shard(source.names[0], original, placements, context)
-        parameter = nn.Parameter(shard, requires_grad=original.requires_grad)
-        parameters.update(dict.fromkeys(source.names, parameter))
-    _check_complete(own, parameters)
-    return parameters
-
-
-def _check_complete(own: Mapping[str, nn.Parameter], parameters: Mapping[str, Any]) -> None:
-    missing = sorted(set(own) - set(parameters))
+def _check_complete(model: nn.Module, parameters: Mapping[str, Any]) -> None:
+    own = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    missing = sorted(own - set(parameters))
     assert not missing, f"parameters without a layout: {missing}"
-
-
-def _copy_buffers(
-    model: nn.Module, captured: CapturedModel, device: torch.device
-) -> dict[str, torch.Tensor]:
-    """Buffers and other constants, whole: the model's own are not changed. Names of
-    one tensor stay names of one tensor."""
-    own = dict(model.named_buffers(remove_duplicate=False))
-    copies: dict[int, torch.Tensor] = {}
-    result: dict[str, torch.Tensor] = {}
-    for name, constant in captured.constants.items():
-        original = own.get(name, constant)
-        if id(original) not in copies:
-            copies[id(original)] = _copy_of_first_rank(name, original, device)
-        result[name] = copies[id(original)]
-    return result
-
-
-def _shard(
-    name: str,
-    original: torch.Tensor,
-    placements: list[Placement],
-    context: RankContext,
-) -> DTensor:
-    mesh = context.mesh
-    whole = _copy_of_first_rank(name, original, context.device)
-    local = whole
-    coordinate = mesh.get_coordinate()
-    assert coordinate is not None
-    for axis, placement in enumerate(placements):
-        if isinstance(placement, Shard):
-            local = local.chunk(mesh.size(axis), placement.dim)[coordinate[axis]]
-    return DTensor.from_local(
-        local.clone(memory_format=torch.contiguous_format),
-        mesh,
-        placements,
-        run_check=False,
-        shape=whole.shape,
-        stride=whole.contiguous().stride(),
-    )
-
-
-def _copy_of_first_rank(name: str, original: torch.Tensor, device: torch.device) -> torch.Tensor:
-    if original.device.type == "meta":
-        raise TensorOptError(
-            f"'{name}' is on the meta device, so it has no values to train with; build the "
-            "model with real tensors for parallelize (planning alone does not need them)"
-        )
-    tensor = original.detach().to(device, copy=True).contiguous()
-    if dist.get_world_size() > 1:
-        dist.broadcast(tensor, 0)
-    return tensor
 
 
 def _local_shape(

@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.lowering import Lowering, lower
+from tensoropt_torch.frontend.on_meta import all_on_meta, is_on_meta, to_meta
 from tensoropt_torch.frontend.passes import BUFFER, normalise, target_name
 
 SourceKind = Literal["parameter", "constant", "input", "literal"]
@@ -111,7 +112,7 @@ def capture(
 
     Args:
         model: any ``nn.Module`` that ``torch.export`` accepts; parameters may
-            be on the meta device.
+            be on the meta device, and all is captured there then.
         args, kwargs: example inputs of the global batch; only shapes and
             dtypes matter, so meta tensors will do.
         loss_fn: called with the model's output and ``targets`` if the loss is
@@ -121,8 +122,12 @@ def capture(
         TensorOptError: the module cannot be captured; says why and where.
     """
     wrapper = _WithLoss(model, loss_fn, len(args))
-    inputs, named = _distinct(((*args, *targets), dict(kwargs or {})))
-    exported = _export(wrapper, inputs, named)
+    arguments = _distinct(((*args, *targets), dict(kwargs or {})))
+    if is_on_meta(model):
+        with all_on_meta(model):
+            exported = _export(wrapper, *to_meta(arguments))
+    else:
+        exported = _export(wrapper, *arguments)
     module = exported.graph_module
     sources = _sources(exported)
     module.graph.owning_module = module
