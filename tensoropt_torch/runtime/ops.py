@@ -80,6 +80,24 @@ def reshard(
     return result
 
 
+def halo_exchange(
+    x: torch.Tensor, dim: int, low: int, high: int, fill: float, group: str
+) -> torch.Tensor:
+    """The block ``x`` of a tensor split along ``dim`` over ``group``, in rank order,
+    with the last ``low`` entries of the block before it and the first ``high`` ones
+    of the block after it; ``fill`` where there is none.
+
+    With ``high`` below 0 so many entries at the end are left out. In backward the
+    gradients of borrowed entries are added where they came from.
+
+    Raises:
+        ValueError: a border is longer than a block.
+
+    """
+    result: torch.Tensor = _OPS.halo_exchange(x, dim, low, high, fill, group)
+    return result
+
+
 def lstm_shard(
     input: torch.Tensor,
     states: tuple[torch.Tensor, torch.Tensor],
