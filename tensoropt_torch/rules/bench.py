@@ -1,12 +1,14 @@
 """The oracle for rules: a config of an operator, run rank by rank in one
 process, must give the numbers of the whole operator, forward and backward.
 
-    bench = Bench(case, sizes=(2, 2))
+    bench = Bench(call, sizes=(2, 2))
     for config in range(bench.num_configs):
-        bench.check(config)      # AssertionError names what is wrong
+        bench.check(config)      # RuleError names what is wrong
 """
 
-from collections.abc import Iterator, Sequence
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,18 +19,22 @@ from torch.utils import _pytree as pytree
 
 from tensoropt_torch import _C
 from tensoropt_torch.emit.graph import target_operands
+from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.lowering import named_arguments
+from tensoropt_torch.rules.call import Checks, OpCall, RankCall, Reference, overload_of
+from tensoropt_torch.rules.layouts import combine, split
+from tensoropt_torch.rules.op_graph import write_op_graph
 from tensoropt_torch.runtime.random import call_seeded
-from tests.rules.case import Case, Checks, overload_of
-from tests.rules.layouts import combine, split
-from tests.rules.op_graph import write_op_graph
-from tests.rules.references import REFERENCES, RankCall
 
 STEP_SEED = 17
 
 Tensors = list[torch.Tensor]
 Call = dict[str, Any]  # what RankProgram.call gives
 PortLayouts = tuple[str, str]  # of the value, of its gradient
+
+
+class RuleError(TensorOptError):
+    """A rule that does not compute its operator; says where and how it differs."""
 
 
 @dataclass(frozen=True)
@@ -40,34 +46,55 @@ class Run:
 
 
 class Bench:
-    """One case on one mesh, with all its configs."""
+    """One call on one mesh, with all its configs.
 
-    def __init__(self, case: Case, sizes: Sequence[int]) -> None:
-        self.case = case
+    ``references`` compute operators that run collectives, by target.
+
+    Raises:
+        TensorOptError: the operator has no rule.
+    """
+
+    def __init__(
+        self,
+        call: OpCall,
+        sizes: Sequence[int],
+        references: Mapping[str, Reference] | None = None,
+    ) -> None:
+        self.op_call = call
         self.sizes = tuple(sizes)
-        args, kwargs = case.draw()
-        leaves = pytree.tree_leaves((args, kwargs))
+        self._references = references or {}
+        leaves = pytree.tree_leaves((call.args, dict(call.kwargs)))
         self.operands = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         self._before = [operand.detach().clone() for operand in self.operands]
         with torch.random.fork_rng(devices=[]):
-            self.outputs = tensors_of(case.overload(*args, **kwargs))
-        self._graph = write_op_graph(case, args, kwargs, self.outputs)
+            self.outputs = tensors_of(call.overload(*call.args, **call.kwargs))
+        self._graph = write_op_graph(call, self.outputs)
+        self.operand_names = _operand_names(self._graph.call)
         self._mesh = _C.Mesh([(size, 0) for size in self.sizes])
         self._plan()
 
     def _plan(self) -> None:
         level = _C.Level("level", self._mesh.num_devices, 1e9, 1e-6)
         cluster = _C.Cluster("cluster", _C.Device(), [level])
-        graph = self._graph.graph
-        self._planner = _C.Planner(graph, cluster, self._mesh, {}, "full", 2.0, False, 10**9)
-        unknown = self._planner.unknown_targets()
-        assert not unknown, f"no rule for {unknown}"
+        graph, rules = self._graph.lowering.graph, self._graph.lowering.rules
+        self._planner = _C.Planner(graph, cluster, self._mesh, {}, "full", 2.0, False, 10**9, rules)
+        if str(self.op_call.overload) not in rules.targets():
+            raise TensorOptError(
+                f"operator {self.op_call.overload} has no rule; give it one with register_rule"
+            )
         rows = self._planner.describe_nodes()
         graph_nodes = [row["graph_node"] for row in rows]
         self._space_node = graph_nodes.index(self._graph.graph_node)
         self.labels: list[str] = rows[self._space_node]["configs"]
         self._ports = self._planner.describe_ports(self._space_node)
         self._num_nodes = len(rows)
+
+    @property
+    def rule(self) -> str:
+        """The rule in its notation, e.g. ``b k, n k -> b n``."""
+        name = self._planner.describe_nodes()[self._space_node]["name"]
+        rows: list[dict[str, Any]] = self._planner.explain()
+        return next(str(row["rule"]) for row in rows if row["name"] == name)
 
     @property
     def num_configs(self) -> int:
@@ -81,12 +108,12 @@ class Bench:
 
     def where(self, config: int) -> str:
         """Operator, case, config and mesh, for messages."""
-        return f"{self.case}, config '{self.labels[config]}' on mesh {self.sizes}"
+        return f"{self.op_call.name}, config '{self.labels[config]}' on mesh {self.sizes}"
 
     # --- Checking ------------------------------------------------------------
 
     def check(self, config: int) -> None:
-        """Raises AssertionError if the config does not compute the operator."""
+        """Raises RuleError if the config does not compute the operator."""
         self.check_with(config, *self.ports(config))
 
     def check_with(
@@ -99,8 +126,8 @@ class Bench:
             parts = [rank[i] for rank in run.outputs]
             self._compare(config, f"output {i}", value, parts, self.outputs[i])
         self._check_written(config, run, [value for value, _ in inputs])
-        differentiable = any(output.requires_grad for output in self.outputs)
-        if differentiable and self.case.checks != Checks.FORWARD:
+        differentiable = self.op_call.has_gradients and self.op_call.checks != Checks.FORWARD
+        if differentiable and any(output.requires_grad for output in self.outputs):
             into = [gradient for _, gradient in outputs]
             out = [gradient for _, gradient in inputs]
             self._check_gradients(config, run, into, out, random)
@@ -109,7 +136,8 @@ class Bench:
         """Operands that the operator changes in place change alike."""
         for i, layout in enumerate(layouts):
             parts = [rank[i] for rank in run.operands]
-            self._compare(config, f"operand {i} after the call", layout, parts, self.operands[i])
+            what = f"operand {i} ('{self.operand_names[i]}') after the call"
+            self._compare(config, what, layout, parts, self.operands[i])
 
     def _check_gradients(
         self,
@@ -125,36 +153,40 @@ class Bench:
         with self._naming(config, "backward"):
             by_rank = self.backward(run, incoming, into, random)
         for i, layout in enumerate(out):
-            if whole[i] is None:
+            expected = whole[i]
+            if expected is None:
                 continue
             parts = [
-                torch.zeros_like(operands[i]) if found[i] is None else found[i]
-                for found, operands in zip(by_rank, run.operands, strict=True)
+                torch.zeros_like(operands[i]) if gradient is None else gradient
+                for gradient, operands in zip(
+                    (found[i] for found in by_rank), run.operands, strict=True
+                )
             ]
-            self._compare(config, f"gradient of operand {i}", layout, parts, whole[i])
+            what = f"gradient of operand {i} ('{self.operand_names[i]}')"
+            self._compare(config, what, layout, parts, expected)
 
     def _compare(
         self, config: int, what: str, layout: str, parts: Tensors, whole: torch.Tensor
     ) -> None:
         with self._naming(config, f"{what} in layout '{layout}'"):
             parts = [part.detach() for part in parts]
-            if self.case.checks == Checks.SHAPES:
+            if self.op_call.checks == Checks.SHAPES:
                 parts = [torch.zeros_like(part) for part in parts]
-            got = combine(parts, layout, self.sizes)
+            got = combine(parts, layout, self.sizes, self.op_call.replica_tolerance)
             assert got.shape == whole.shape, f"{got.shape} != {whole.shape}"
             assert got.dtype == whole.dtype, f"{got.dtype} != {whole.dtype}"
-            if self.case.checks in (Checks.VALUES, Checks.FORWARD):
-                bound = self.case.tolerance
+            if self.op_call.checks in (Checks.VALUES, Checks.FORWARD):
+                bound = self.op_call.tolerance
                 whole = whole.detach()
                 torch.testing.assert_close(got, whole, rtol=bound, atol=bound)
 
     @contextmanager
     def _naming(self, config: int, what: str) -> Iterator[None]:
-        """Errors inside become AssertionErrors that say where they happened."""
+        """Errors inside become RuleErrors that say where they happened."""
         try:
             yield
         except (AssertionError, RuntimeError, IndexError, ValueError) as error:
-            raise AssertionError(f"{self.where(config)}: {what}: {error}") from error
+            raise RuleError(f"{self.where(config)}: {what}: {error}") from error
 
     # --- Running -------------------------------------------------------------
 
@@ -195,7 +227,7 @@ class Bench:
         return [program.call(self._graph.graph_node) for program in programs]
 
     def _call_ranks(self, calls: list[Call], ranks: list[Tensors]) -> list[Tensors]:
-        reference = REFERENCES.get(calls[0]["target"])
+        reference = self._references.get(calls[0]["target"])
         if reference is None:
             results = [self._call(*pair) for pair in zip(calls, ranks, strict=True)]
         else:
@@ -220,7 +252,7 @@ class Bench:
             tensors = target_operands(self._graph.call, call["operands"], operands)
             return overload_of(call["target"])(*tensors, *call["extra"])
         args, kwargs = self._arguments(call["arguments"], iter(operands))
-        overload = self.case.overload
+        overload = self.op_call.overload
         if call["random"]:
             stream = (0, call["shard_index"])
             return call_seeded(overload, STEP_SEED, stream, *args, **kwargs)
@@ -231,7 +263,7 @@ class Bench:
     ) -> tuple[list[Any], dict[str, Any]]:
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
-        keyword = {a.name for a in self.case.overload._schema.arguments if a.kwarg_only}
+        keyword = {a.name for a in self.op_call.overload._schema.arguments if a.kwarg_only}
         for name, given in named_arguments(self._graph.call):
             value = fx.map_arg(replaced.get(name, given), lambda _: next(operands))
             if name in keyword:
@@ -242,6 +274,16 @@ class Bench:
 
     def _groups(self, call: Call, rank: int) -> list[list[int]]:
         return [self._mesh.group_of(axes, rank) if axes else [] for axes in call["groups"]]
+
+
+def _operand_names(call: fx.Node) -> list[str]:
+    """The argument of each operand, as in the schema."""
+    names: list[str] = []
+    for name, value in named_arguments(call):
+        operands: list[fx.Node] = []
+        fx.map_arg(value, operands.append)
+        names += [name] * len(operands)
+    return names
 
 
 def _joined(by_rank: list[Tensors]) -> Tensors:
