@@ -18,7 +18,7 @@ from tensoropt_torch.emit import ParallelModule
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.baselines import Baseline, Comparison
-from tensoropt_torch.planner.explanation import Explanation, NodeExplanation
+from tensoropt_torch.planner.explanation import Explanation, LeftOut, NodeExplanation
 from tensoropt_torch.planner.frontier import Frontier, FrontierPoint
 from tensoropt_torch.planner.options import ProfileRow, SearchSettings
 from tensoropt_torch.planner.tradeoffs import TradeoffPoint, Tradeoffs
@@ -37,6 +37,7 @@ __all__ = [
     "Explanation",
     "Frontier",
     "FrontierPoint",
+    "LeftOut",
     "LocalCall",
     "NodeExplanation",
     "ParallelModule",

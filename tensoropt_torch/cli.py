@@ -219,7 +219,10 @@ def _explain(options: argparse.Namespace, console: Console) -> None:
         *_load_model(options.model), num_devices=options.devices, planning=_planning(options)
     )
     console.print(explanation_table(explanation))
-    console.print(fallback_table(explanation))
+    if explanation.fallbacks:
+        console.print(fallback_table(explanation))
+    else:
+        console.print("All operators and parameters can be split over all devices")
     if options.json:
         options.json.write_text(json.dumps(explanation.to_records(), indent=1))
 

@@ -105,7 +105,8 @@ Pattern parse_pattern(std::string_view text) {
 }
 
 std::string to_string(const Rule& rule) {
-  return fmt::format("{} -> {}", to_string(rule, rule.operands),
+  const std::string operands = to_string(rule, rule.operands);
+  return fmt::format("{}{}-> {}", operands, operands.empty() ? "" : " ",
                      to_string(rule, rule.outputs));
 }
 

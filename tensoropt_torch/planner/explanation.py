@@ -13,11 +13,30 @@ from tensoropt_torch.planner.space import make_planner
 PARAMETER = "parameter"
 RELAY = "relay"
 
-_REASONS = {
-    "constant": "'{factor}' stays whole: every device computes what depends on constants only",
-    "idle dim": "'{factor}' stays whole: no heavy operator splits this dim",
-    "idle sum": "'{factor}' is left out: leaving these sums pending cannot pay",
+# Of an operator's time.
+_NOTEWORTHY = 0.01
+
+_EXCLUSIONS = {
+    "constant": "every device computes what depends on constants only",
+    "idle dim": "no heavy operator splits this dim",
+    "idle sum": "leaving these sums pending cannot pay",
 }
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Something that is not considered.
+
+    Attributes:
+        reason: ``no rule``, ``uneven`` (a size does not divide), ``constant``,
+            ``idle dim``, ``idle sum``, ``max_configs`` or ``order`` (docs/search.md).
+        what: a factor, the dim of a parameter, or a number of configs, in short.
+        text: a sentence.
+    """
+
+    reason: str
+    what: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -31,7 +50,9 @@ class NodeExplanation:
         rule: e.g. ``b k, n k -> b n``; empty if it is no operator.
         has_rule: whether the operator has a rule; without, it runs whole.
         num_configs: how many are considered.
-        left_out: what is not considered, and why, one sentence each.
+        num_in_any_order: how many there are without ``max_configs`` and with all orders of
+            alike mesh axes; None if they are too many to count.
+        left_out: what is not considered, and why.
         flops: of the whole operator, forward and backward; an estimate without a rule.
         parts: into how many parts its work or the parameter can be split at most.
         time_s, memory_bytes: per device, the least of any config; memory is what is
@@ -44,7 +65,8 @@ class NodeExplanation:
     rule: str
     has_rule: bool
     num_configs: int
-    left_out: tuple[str, ...]
+    num_in_any_order: int | None
+    left_out: tuple[LeftOut, ...]
     flops: float
     parts: int
     time_s: float
@@ -97,7 +119,7 @@ class Explanation:
             for node in self.nodes
             if node.target != RELAY
             and node.parts < self.num_devices
-            and (node.extra_time_s > 0 or node.extra_memory_bytes > 0)
+            and (node.extra_time_s > _NOTEWORTHY * node.time_s or node.extra_memory_bytes > 0)
         ]
         return sorted(found, key=lambda n: (-n.extra_time_s, -n.extra_memory_bytes, n.name))
 
@@ -130,6 +152,7 @@ def _node(record: Mapping[str, Any], rules: frozenset[str], max_configs: int) ->
         record["rule"],
         has_rule,
         record["num_configs"],
+        record["num_in_any_order"],
         tuple(_left_out(record, has_rule, max_configs)),
         record["flops"],
         record["parts"],
@@ -140,27 +163,32 @@ def _node(record: Mapping[str, Any], rules: frozenset[str], max_configs: int) ->
     )
 
 
-def _left_out(record: Mapping[str, Any], has_rule: bool, max_configs: int) -> Iterator[str]:
+def _left_out(record: Mapping[str, Any], has_rule: bool, max_configs: int) -> Iterator[LeftOut]:
     if not has_rule:
-        yield "it has no rule: register one (register_rule)"
+        yield LeftOut("no rule", "", "it has no rule: register one (register_rule)")
     uneven: dict[tuple[str, int], list[int]] = {}
     for factor, size, parts in record["uneven_splits"]:
         uneven.setdefault((factor, size), []).append(parts)
-    for (factor, size), all_parts in uneven.items():
-        parts = " or ".join(map(str, sorted(all_parts)))
-        yield f"'{factor}' of size {size} cannot be cut into {parts} equal parts"
+    for (factor, size), numbers in uneven.items():
+        parts = " or ".join(map(str, sorted(numbers)))
+        text = f"'{factor}' of size {size} cannot be cut into {parts} equal parts"
+        yield LeftOut("uneven", f"{factor} ({size}) by {parts}", text)
     for reason, factor, _ in record["exclusions"]:
-        yield _REASONS[reason].format(factor=factor)
-    count = record["num_configs"]
+        yield LeftOut(reason, factor, f"'{factor}' is not split: {_EXCLUSIONS[reason]}")
+    yield from _left_out_of_list(record, max_configs)
+
+
+def _left_out_of_list(record: Mapping[str, Any], max_configs: int) -> Iterator[LeftOut]:
+    count, runs = record["num_configs"], record["max_runs"]
     without_budget, any_order = record["num_without_budget"], record["num_in_any_order"]
-    if record["max_runs"] is not None:
-        more = f"{without_budget - count} configs" if without_budget else "configs"
-        yield (
-            f"{more} with more than {record['max_runs']} runs of mesh axes: there would be more "
+    if runs is not None:
+        number = f"{without_budget - count} configs" if without_budget else "configs"
+        text = (
+            f"{number} with more than {runs} runs of mesh axes: with them there would be more "
             f"than max_configs={max_configs} allows"
         )
+        yield LeftOut("max_configs", number, text)
     if any_order is not None and any_order > without_budget:
-        yield (
-            f"{any_order - without_budget} configs that differ from others in the order of alike "
-            "mesh axes only (space='full' has them)"
-        )
+        number = f"{any_order - without_budget} configs"
+        text = f"{number} that differ in the order of alike mesh axes only (space='full' has them)"
+        yield LeftOut("order", number, text)

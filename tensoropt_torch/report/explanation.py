@@ -6,18 +6,21 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from tensoropt_torch.planner.explanation import Explanation, NodeExplanation
+from tensoropt_torch.planner.explanation import Explanation, LeftOut, NodeExplanation
 from tensoropt_torch.planner.frontier import format_bytes
 from tensoropt_torch.report.tables import format_seconds
 
 # Rows of repeated blocks are equal but for names and numbers of nodes.
-Kind = tuple[str, str, int, tuple[str, ...], float]
+Kind = tuple[str, str, int, tuple[LeftOut, ...], float]
 
 
 def explanation_table(explanation: Explanation) -> Table:
     """A row for each kind of operator and parameter: rule, number of configs, and what
     is left out; those that are alike share a row."""
-    table = Table(title=f"Configs considered on {explanation.num_devices} devices")
+    table = Table(
+        title=f"Configs considered on {explanation.num_devices} devices",
+        caption="configs: those considered, of all with the splits that are not left out",
+    )
     for column in ("node", "operator", "rule", "configs", "FLOPs", "left out"):
         number = column in ("configs", "FLOPs")
         table.add_column(column, justify="right" if number else "left", overflow="fold")
@@ -27,13 +30,22 @@ def explanation_table(explanation: Explanation) -> Table:
         share = sum(explanation.flops_share(node) for node in nodes)
         table.add_row(
             first.name + more,
-            first.target,
+            first.target.removesuffix(".default"),
             first.rule,
-            str(first.num_configs),
+            f"{first.num_configs} of {first.num_in_any_order or 'more'}",
             f"{share:.1%}" if first.is_operator else "",
-            "\n".join(first.left_out),
+            "; ".join(_by_reason(first.left_out)),
         )
     return table
+
+
+def _by_reason(left_out: Sequence[LeftOut]) -> list[str]:
+    """E.g. ``uneven: h (6) by 4, n (50257) by 2``; orders show in the number of configs."""
+    reasons: dict[str, list[str]] = {}
+    for item in left_out:
+        if item.reason != "order":
+            reasons.setdefault(item.reason, []).append(item.what)
+    return [f"{reason}: {', '.join(what)}".removesuffix(": ") for reason, what in reasons.items()]
 
 
 def fallback_table(explanation: Explanation, rows: int = 20) -> Table:

@@ -61,6 +61,12 @@ TEST(Notation, WritesWhatItReads) {
             "b k, () -> ()");
 }
 
+TEST(Notation, OperatorsWithoutTensorsHaveNoTerms) {
+  Rule rule;
+  rule.outputs.push_back({{kNoFactor}});
+  EXPECT_EQ(to_string(rule), "-> _");
+}
+
 TEST(Notation, SaysWhatIsWrong) {
   for (const auto& [text, message] : std::map<std::string, std::string>{
            {"b n, n", "one '->'"},
