@@ -161,13 +161,13 @@ class Graph:
         *path, leaf = full.split("/")
         owner = self._root
         for part in path:
-            if part in owner._parameters:
-                raise TensorOptError(
-                    f"'{full}': '{part}' is a variable, so it cannot be a scope; choose another "
-                    "name for one of them"
-                )
-            if part not in owner._modules:
+            if part not in owner._modules and part not in owner._parameters:
                 owner.add_module(part, nn.Module())
+            if type(owner._modules.get(part)) is not nn.Module:
+                raise TensorOptError(
+                    f"'{full}': '{part}' is a variable or layer, so it cannot be a scope; choose "
+                    "another name for one of them"
+                )
             owner = owner.get_submodule(part)
         return owner, leaf
 

@@ -274,8 +274,13 @@ def test_mistakes_are_named() -> None:
         to.placeholder([None, 8])  # type: ignore[list-item]
     with pytest.raises(TensorOptError, match="'a b' is no name"):
         to.get_variable("a b", [2])
-    with pytest.raises(TensorOptError, match="'w' is a variable, so it cannot be a scope"):
-        to.get_variable("w/inner", [2])
+    to.layer_norm(x, name="norm")
+    for taken in ("w", "norm"):
+        with pytest.raises(TensorOptError, match=f"'{taken}' is a variable or layer"):
+            to.get_variable(f"{taken}/inner", [2])
+    for taken in ("w", "norm"):
+        with pytest.raises(TensorOptError, match=f"variable or layer '{taken}' already"):
+            to.layer_norm(x, name=taken)
     with pytest.raises(TensorOptError, match="'v' has no shape"):
         to.get_variable("v")
     with pytest.raises(TensorOptError, match=r"shape \[2\].*initializer has \[3\]"):
