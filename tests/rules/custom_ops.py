@@ -102,3 +102,30 @@ def real(*shape: int, seed: int = 0) -> Tensor:
 
 def scaled_add_example() -> tuple[Tensor, ...]:
     return real(12, 24), real(12, 24, seed=1), real(24, seed=2)
+
+
+@torch.library.custom_op(f"{LIBRARY}::affine", mutates_args=())
+def affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``x @ weight.T + bias``."""
+    product = x @ weight.t()
+    return product if bias is None else product + bias
+
+
+def _save_affine(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[:2])
+    ctx.biased = inputs[2] is not None
+
+
+def _affine_backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    x, weight = ctx.saved_tensors
+    return gradient @ weight, gradient.t() @ x, gradient.sum(0) if ctx.biased else None
+
+
+affine.register_autograd(_affine_backward, setup_context=_save_affine)
+
+
+@torch.library.custom_op(f"{LIBRARY}::extremes", mutates_args=())
+def extremes(tensors: list[Tensor], offset: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest and the smallest of all tensors; without a gradient."""
+    stacked = torch.stack(tensors) + offset
+    return stacked.amax(0), stacked.amin(0)

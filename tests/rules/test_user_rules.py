@@ -15,6 +15,8 @@ from tests.rules.custom_ops import (
     HEAD_MEAN,
     LIBRARY,
     SCALED_ADD,
+    affine,
+    extremes,
     head_mean,
     noise,
     overwrite,
@@ -24,7 +26,7 @@ from tests.rules.custom_ops import (
     tile_rows,
 )
 
-NAMES = ("scaled_add", "head_mean", "tile_rows", "noise")
+NAMES = ("scaled_add", "head_mean", "tile_rows", "noise", "affine", "extremes")
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +67,27 @@ def test_literals_of_a_rank() -> None:
     report = check_rule(tile_rows, (real(12), 24))
     assert report.splits == ("n", "r")
     assert not report.gradients
+
+
+def test_a_bias_is_added_to_a_sum_once() -> None:
+    rule = "b k, n k, n -> b n"
+    biased = (real(12, 24), real(24, 24, seed=1), real(24, seed=2))
+    register_rule(affine, rule, additive=["bias"], example=biased)
+    assert check_rule(affine, biased).splits == ("b", "k", "n")
+    # Without the optional tensor there is no operand for its term.
+    assert check_rule(affine, biased[:2]).rule == "b k, n k -> b n"
+    with pytest.raises(TensorOptError, match=r"factor 'k' is split.*output 0 in layout 'P'"):
+        register_rule(affine, rule, example=biased)
+
+
+def test_lists_of_tensors_and_several_outputs() -> None:
+    example = ([real(12, 24), real(12, 24, seed=1)], real(24, seed=2))
+    register_rule(extremes, "b n, n -> b n, b n", example=example)
+    report = check_rule(extremes, example)
+    assert report.rule == "b n, b n, n -> b n, b n"
+    assert report.splits == ("b", "n")
+    with pytest.raises(TensorOptError, match=r"has 1 outputs, the operator gives 2"):
+        register_rule(extremes, "b n, n -> b n", example=example)
 
 
 @pytest.mark.parametrize(
