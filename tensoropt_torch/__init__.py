@@ -5,6 +5,7 @@ from tensoropt_torch.api import (
     PlanningOptions,
     auto_parallel,
     compare,
+    explain,
     find_frontier,
     find_strategy,
     find_tradeoffs,
@@ -17,27 +18,42 @@ from tensoropt_torch.emit import ParallelModule, WeightSource
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.baselines import Baseline, Comparison
+from tensoropt_torch.planner.explanation import Explanation, LeftOut, NodeExplanation
 from tensoropt_torch.planner.frontier import Frontier, FrontierPoint
 from tensoropt_torch.planner.options import ProfileRow, SearchSettings
 from tensoropt_torch.planner.tradeoffs import TradeoffPoint, Tradeoffs
+from tensoropt_torch.rules import (
+    LocalCall,
+    RuleReport,
+    check_rule,
+    register_rule,
+    unregister_rule,
+)
 
 __all__ = [
     "Baseline",
     "Cluster",
     "Comparison",
+    "Explanation",
     "Frontier",
     "FrontierPoint",
+    "LeftOut",
+    "LocalCall",
+    "NodeExplanation",
     "ParallelModule",
     "Plan",
     "PlanningOptions",
     "ProfileRow",
+    "RuleReport",
     "SearchSettings",
     "TensorOptError",
     "TradeoffPoint",
     "Tradeoffs",
     "WeightSource",
     "auto_parallel",
+    "check_rule",
     "compare",
+    "explain",
     "find_frontier",
     "find_strategy",
     "find_tradeoffs",
@@ -46,4 +62,6 @@ __all__ = [
     "load_cluster",
     "parallelize",
     "profile",
+    "register_rule",
+    "unregister_rule",
 ]

@@ -33,14 +33,15 @@ from tensoropt_torch.emit import ParallelModule, WeightSource
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.plan import InputMode, Plan
-from tensoropt_torch.planner import baselines, options, tradeoffs
+from tensoropt_torch.planner import baselines, explanation, options, tradeoffs
 from tensoropt_torch.planner.baselines import Comparison
+from tensoropt_torch.planner.explanation import Explanation
 from tensoropt_torch.planner.frontier import Frontier
 from tensoropt_torch.planner.options import PlanningTask, ProfileRow, SearchSettings
 from tensoropt_torch.planner.tradeoffs import Objective, Tradeoffs
 from tensoropt_torch.profiler.job import measure_cluster, measure_curves
 from tensoropt_torch.runtime.agreement import (
-    agree_or_raise,
+    agree_on_model,
     from_first_rank,
     is_distributed,
     on_all_ranks,
@@ -160,7 +161,7 @@ def find_strategy(
     """
     planning = replace(planning or PlanningOptions(), **changes)
     captured = on_all_ranks(lambda: capture(model, args, kwargs, loss_fn=loss_fn, targets=targets))
-    agree_or_raise("model", captured.fingerprint, "pass the same model and inputs on every rank")
+    agree_on_model(captured)
     task = on_all_ranks(lambda: _task(captured, planning))
     count = _device_count(task, num_devices)
     if planning.measure and is_distributed() and count == dist.get_world_size():
@@ -207,6 +208,26 @@ def compare(
     captured = capture(model, args, kwargs, loss_fn=loss_fn, targets=targets)
     task = _task(captured, planning)
     return baselines.compare(task, _device_count(task, num_devices), memory_limit)
+
+
+def explain(
+    model: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    loss_fn: Callable[..., torch.Tensor] | None = None,
+    targets: Sequence[Any] = (),
+    num_devices: int | None = None,
+    planning: PlanningOptions | None = None,
+    **changes: Any,
+) -> Explanation:
+    """For every operator and parameter: its rule, how many configs are considered, what
+    is left out and why, and what it costs where it cannot be split over all devices.
+    Arguments as for ``find_frontier``. Not collective, searches nothing."""
+    planning = replace(planning or PlanningOptions(), **changes)
+    captured = capture(model, args, kwargs, loss_fn=loss_fn, targets=targets)
+    task = _task(captured, planning)
+    return explanation.explain(task, _device_count(task, num_devices))
 
 
 def find_tradeoffs(

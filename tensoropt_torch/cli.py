@@ -20,6 +20,7 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.planner.frontier import format_bytes
 from tensoropt_torch.planner.options import DEFAULT_MEMORY_FRACTION, SearchSettings
 from tensoropt_torch.planner.tradeoffs import Objective
+from tensoropt_torch.report.explanation import explanation_table, fallback_table
 from tensoropt_torch.report.tables import (
     comparison_table,
     format_seconds,
@@ -30,6 +31,7 @@ from tensoropt_torch.report.tables import (
     profile_table,
     tradeoffs_table,
 )
+from tensoropt_torch.rules import check_rule
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,6 +75,16 @@ def _parser() -> argparse.ArgumentParser:
     tradeoffs.add_argument("--counts", type=_counts, required=True, help="e.g. 1,2,4,8")
     tradeoffs.add_argument("--objective", choices=get_args(Objective), default="money")
     tradeoffs.set_defaults(run=_tradeoffs)
+    explain = commands.add_parser("explain", help="why operators are split as they are, or not")
+    _add_model(explain)
+    explain.add_argument("--json", type=Path, help="write all records to this file")
+    explain.set_defaults(run=_explain)
+    check = commands.add_parser("check-rule", help="check the rule of an operator by running it")
+    check.add_argument(
+        "example",
+        help="file.py:function; the function returns (operator, args) or (operator, args, kwargs)",
+    )
+    check.set_defaults(run=_check_rule)
     clusters = commands.add_parser("clusters", help="list the cluster presets")
     clusters.set_defaults(run=_clusters)
     return parser
@@ -106,9 +118,15 @@ def _counts(text: str) -> list[int]:
 
 def _load_model(spec: str) -> tuple[Any, Sequence[Any], dict[str, Any]]:
     """The module and example inputs that ``file.py:function`` returns."""
+    model, args, *rest = _call_user("model", spec)
+    return model, args, rest[0] if rest else {}
+
+
+def _call_user(what: str, spec: str) -> Any:
+    """What ``file.py:function`` returns."""
     path, _, name = spec.rpartition(":")
     if not Path(path).is_file():
-        raise TensorOptError(f"model '{spec}': there is no file '{path}'; give file.py:function")
+        raise TensorOptError(f"{what} '{spec}': there is no file '{path}'; give file.py:function")
     module_spec = importlib.util.spec_from_file_location("tensoropt_user_model", path)
     assert module_spec is not None and module_spec.loader is not None
     module = importlib.util.module_from_spec(module_spec)
@@ -116,10 +134,8 @@ def _load_model(spec: str) -> tuple[Any, Sequence[Any], dict[str, Any]]:
     sys.path.insert(0, str(Path(path).resolve().parent))
     module_spec.loader.exec_module(module)
     if not hasattr(module, name):
-        raise TensorOptError(f"model '{spec}': '{path}' has no function '{name}'")
-    result = getattr(module, name)()
-    model, args, *rest = result
-    return model, args, rest[0] if rest else {}
+        raise TensorOptError(f"{what} '{spec}': '{path}' has no function '{name}'")
+    return getattr(module, name)()
 
 
 def _planning(options: argparse.Namespace) -> api.PlanningOptions:
@@ -196,6 +212,29 @@ def _tradeoffs(options: argparse.Namespace, console: Console) -> None:
         planning=_planning(options),
     )
     console.print(tradeoffs_table(found))
+
+
+def _explain(options: argparse.Namespace, console: Console) -> None:
+    explanation = api.explain(
+        *_load_model(options.model), num_devices=options.devices, planning=_planning(options)
+    )
+    console.print(explanation_table(explanation))
+    if explanation.fallbacks:
+        console.print(fallback_table(explanation))
+    else:
+        console.print("All operators and parameters can be split over all devices")
+    if options.json:
+        options.json.write_text(json.dumps(explanation.to_records(), indent=1))
+
+
+def _check_rule(options: argparse.Namespace, console: Console) -> None:
+    operator, args, *rest = _call_user("example", options.example)
+    report = check_rule(operator, args, rest[0] if rest else {})
+    console.print(
+        f"{report.operator}: '{report.rule}' holds in {report.num_configs} configs "
+        f"(splits: {', '.join(report.splits) or 'none'}), "
+        + ("outputs and gradients" if report.gradients else "outputs; it has no gradients")
+    )
 
 
 def _clusters(_: argparse.Namespace, console: Console) -> None:

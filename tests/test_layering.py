@@ -44,8 +44,10 @@ PYTHON_LAYERS = (
     ("planner", "plan"),
     ("runtime",),
     ("emit",),
+    ("rules",),
     ("report",),
     ("api",),
+    ("tf_style",),
     ("__init__",),
     ("cli",),
 )

@@ -3,8 +3,8 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.h"
+#include "bindings/literals.h"
 #include "ir/graph.h"
-#include "rules/registry.h"
 
 namespace py = pybind11;
 
@@ -16,32 +16,6 @@ using PyMeta = std::pair<std::vector<std::int64_t>, std::string>;
 
 TensorMeta meta_of(const PyMeta& meta) {
   return {meta.first, parse_dtype(meta.second)};
-}
-
-// None, bool, int, float, str, lists of numbers; Ref; lists of Refs.
-Argument argument_of(const py::handle& object) {
-  if (py::isinstance<ValueRef>(object)) return object.cast<ValueRef>();
-  if (object.is_none()) return Literal{};
-  if (py::isinstance<py::bool_>(object)) return Literal{object.cast<bool>()};
-  if (py::isinstance<py::int_>(object)) {
-    return Literal{object.cast<std::int64_t>()};
-  }
-  if (py::isinstance<py::float_>(object)) {
-    return Literal{object.cast<double>()};
-  }
-  if (py::isinstance<py::str>(object)) {
-    return Literal{object.cast<std::string>()};
-  }
-  const auto list = object.cast<py::list>();
-  if (!list.empty() && py::isinstance<ValueRef>(list[0])) {
-    return object.cast<std::vector<ValueRef>>();
-  }
-  for (const py::handle item : list) {
-    if (py::isinstance<py::float_>(item)) {
-      return Literal{object.cast<std::vector<double>>()};
-    }
-  }
-  return Literal{object.cast<std::vector<std::int64_t>>()};
 }
 
 std::vector<ValueId> add_op(
@@ -94,10 +68,6 @@ void bind_graph(py::module_& module) {
       .def("set_outputs", &Graph::set_outputs, py::arg("values"))
       .def("num_nodes",
            [](const Graph& graph) { return graph.nodes().size(); });
-
-  module.def(
-      "rule_targets", [] { return builtin_registry().targets(); },
-      "The operators that have a rule.");
 }
 
 }  // namespace tensoropt

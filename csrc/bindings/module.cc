@@ -15,5 +15,6 @@ PYBIND11_MODULE(_C, module) {
       module, "InternalError", PyExc_RuntimeError);
   tensoropt::bind_reshard(module);
   tensoropt::bind_graph(module);
+  tensoropt::bind_rules(module);
   tensoropt::bind_planner(module);
 }

@@ -6,6 +6,8 @@
 #include <optional>
 
 #include "bindings/bindings.h"
+#include "bindings/literals.h"
+#include "bindings/rules.h"
 #include "common/check.h"
 #include "emit/rank_program.h"
 #include "search/baselines.h"
@@ -51,14 +53,14 @@ class Planner {
   Planner(std::shared_ptr<Graph> graph, const Cluster& cluster,
           const Mesh& mesh, const CollectiveTable& measured,
           const std::string& space, double optimizer_state_factor,
-          bool sharded_inputs, std::size_t max_configs)
+          bool sharded_inputs, std::size_t max_configs, Rules rules)
       : graph_(std::move(graph)),
+        rules_(std::move(rules)),
         cluster_(cluster),
         mesh_(mesh),
         analytic_(cluster_, mesh_),
         collectives_(mesh_, measured, analytic_),
-        space_(*graph_, builtin_registry(),
-               {mesh_, cluster_.device, collectives_},
+        space_(*graph_, registry(), {mesh_, cluster_.device, collectives_},
                {parse_space(space),
                 {optimizer_state_factor},
                 sharded_inputs,
@@ -67,6 +69,7 @@ class Planner {
   Planner& operator=(const Planner&) = delete;
 
   const StrategySpace& space() const { return space_; }
+  const Registry& registry() const { return *rules_.registry; }
   const Mesh& mesh() const { return mesh_; }
 
   const Problem& problem(int num_threads) {
@@ -89,6 +92,7 @@ class Planner {
 
  private:
   std::shared_ptr<Graph> graph_;
+  Rules rules_;
   Cluster cluster_;
   Mesh mesh_;
   AnalyticCollectives analytic_;
@@ -189,18 +193,6 @@ py::tuple reshard_tuple(const EmittedReshard& reshard) {
   return py::make_tuple(reshard.forward.steps, reshard.forward.groups,
                         reshard.backward.steps, reshard.backward.groups,
                         std::string(to_string(reshard.reuse)));
-}
-
-py::object literal_object(const Literal& literal) {
-  return std::visit(
-      [](const auto& value) -> py::object {
-        using T = std::decay_t<decltype(value)>;
-        if constexpr (std::is_same_v<T, std::monostate>)
-          return py::none();
-        else
-          return py::cast(value);
-      },
-      literal);
 }
 
 py::dict call_dict(const EmittedCall& call) {
@@ -382,6 +374,10 @@ void bind_space(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
       .def_property_readonly(
           "complete",
           [](const Planner& self) { return self.space().complete(); })
+      .def(
+          "explain",
+          [](const Planner& self) { return explanation_records(self.space()); },
+          "A record for each operator and parameter; csrc/search/explain.h.")
       .def("unknown_targets",
            [](const Planner& self) { return self.space().unknown_targets(); })
       .def_property_readonly("num_nodes", [](const Planner& self) {
@@ -399,11 +395,11 @@ void bind_planner(py::module_& module) {
   planner
       .def(py::init<std::shared_ptr<Graph>, const Cluster&, const Mesh&,
                     const CollectiveTable&, const std::string&, double, bool,
-                    std::size_t>(),
+                    std::size_t, Rules>(),
            py::arg("graph"), py::arg("cluster"), py::arg("mesh"),
            py::arg("measured"), py::arg("space"),
            py::arg("optimizer_state_factor"), py::arg("sharded_inputs"),
-           py::arg("max_configs"))
+           py::arg("max_configs"), py::arg("rules"))
       .def(
           "build",
           [](Planner& self, int num_threads) { self.problem(num_threads); },
@@ -441,7 +437,7 @@ void bind_planner(py::module_& module) {
       .def(py::init([](const std::shared_ptr<Planner>& self,
                        const Strategy& strategy, int rank) {
              return std::make_unique<RankProgram>(
-                 self->space(), builtin_registry(), strategy, rank);
+                 self->space(), self->registry(), strategy, rank);
            }),
            py::arg("planner"), py::arg("strategy"), py::arg("rank"),
            py::keep_alive<1, 2>())

@@ -11,18 +11,19 @@ namespace {
 // Walks all assignments of one of `num_uses` choices to each axis, choices of
 // alike axes in nondecreasing order unless the space is full, with at most so
 // many runs. `fits(choice, parts)` says whether a choice can be cut into
-// `parts` pieces.
+// `parts` pieces; what cannot goes to `left_out`, if there is one.
 class AssignmentWalk {
  public:
   using Fits = std::function<bool(int choice, std::int64_t parts)>;
   using Emit = std::function<void(const std::vector<int>&)>;
 
   AssignmentWalk(const Mesh& mesh, const ConfigLimits& limits, int num_choices,
-                 Fits fits)
+                 Fits fits, UnevenSplits* left_out)
       : mesh_(mesh),
         limits_(limits),
         parts_(num_choices, 1),
-        fits_(std::move(fits)) {}
+        fits_(std::move(fits)),
+        left_out_(left_out) {}
 
   void run(const Emit& emit) { visit(0, emit); }
 
@@ -43,6 +44,8 @@ class AssignmentWalk {
         chosen_.push_back(choice);
         visit(same ? runs : runs + 1, emit);
         chosen_.pop_back();
+      } else if (left_out_) {
+        left_out_->emplace(choice, parts_[choice]);
       }
       parts_[choice] = before;
     }
@@ -53,6 +56,7 @@ class AssignmentWalk {
   std::vector<std::int64_t> parts_;
   std::vector<int> chosen_;
   Fits fits_;
+  UnevenSplits* left_out_;
 };
 
 bool is_reduction(const Rule& rule, int factor) {
@@ -114,14 +118,15 @@ void apply_linear(const Rule& rule, int axis, int set, OpInterface& interface) {
 }  // namespace
 
 std::vector<OpConfig> enumerate_configs(const Rule& rule, const Mesh& mesh,
-                                        const ConfigLimits& limits) {
+                                        const ConfigLimits& limits,
+                                        UnevenSplits* left_out) {
   const int num_factors = static_cast<int>(rule.factors.size());
   const int num_sets = static_cast<int>(rule.linear_sets.size());
   const auto fits = [&](int choice, std::int64_t parts) {
     return choice >= num_factors || rule.factors[choice].size % parts == 0;
   };
   std::vector<OpConfig> configs;
-  AssignmentWalk walk(mesh, limits, num_factors + num_sets + 1, fits);
+  AssignmentWalk walk(mesh, limits, num_factors + num_sets + 1, fits, left_out);
   walk.run([&](const std::vector<int>& choices) {
     OpConfig config;
     for (const int choice : choices) {
@@ -180,13 +185,14 @@ std::string to_string(const Rule& rule, const OpConfig& config) {
 }
 
 std::vector<Layout> enumerate_layouts(const Shape& shape, const Mesh& mesh,
-                                      const ConfigLimits& limits) {
+                                      const ConfigLimits& limits,
+                                      UnevenSplits* left_out) {
   const int rank = static_cast<int>(shape.size());
   const auto fits = [&](int choice, std::int64_t parts) {
     return choice == rank || shape[choice] % parts == 0;
   };
   std::vector<Layout> layouts;
-  AssignmentWalk walk(mesh, limits, rank + 1, fits);
+  AssignmentWalk walk(mesh, limits, rank + 1, fits, left_out);
   walk.run([&](const std::vector<int>& choices) {
     Layout layout = Layout::replicated(mesh.num_axes());
     for (int axis = 0; axis < mesh.num_axes(); ++axis) {

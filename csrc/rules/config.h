@@ -14,7 +14,9 @@
 
 #include <cstdint>
 #include <limits>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "rules/rule.h"
@@ -69,10 +71,15 @@ struct OpInterface {
   std::vector<Port> outputs;   // what it gives, and needs back
 };
 
+// Factors (of layouts: dims) with the numbers of parts, met on the way, that do
+// not divide their size: all configs with such a split are left out.
+using UnevenSplits = std::set<std::pair<int, std::int64_t>>;
+
 // Every config whose splits divide the factor sizes evenly, in a fixed order.
 // Complexity: the number of configs times the number of axes.
 std::vector<OpConfig> enumerate_configs(const Rule& rule, const Mesh& mesh,
-                                        const ConfigLimits& limits);
+                                        const ConfigLimits& limits,
+                                        UnevenSplits* left_out = nullptr);
 
 OpInterface interface_of(const Rule& rule, const OpConfig& config);
 
@@ -85,6 +92,7 @@ std::string to_string(const Rule& rule, const OpConfig& config);
 // All ways to place a tensor without pending sums, canonical order for alike
 // axes unless the space is full. Sizes must divide.
 std::vector<Layout> enumerate_layouts(const Shape& shape, const Mesh& mesh,
-                                      const ConfigLimits& limits);
+                                      const ConfigLimits& limits,
+                                      UnevenSplits* left_out = nullptr);
 
 }  // namespace tensoropt

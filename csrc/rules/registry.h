@@ -3,6 +3,8 @@
 //   const OpDefinition* definition = builtin_registry().find(node.target);
 //   Rule rule = rule_of(builtin_registry(), graph, node);
 //
+// Users add operators of their own by declaring rules (rule_book.h).
+//
 // An operator that is not in the table gets the replicated rule: it runs whole
 // on every device.
 #pragma once

@@ -118,11 +118,13 @@ using RuleFunction = std::function<Rule(const Graph&, const Node&)>;
 using LocalFunction =
     std::function<LocalForm(const Graph&, const Node&, const LocalContext&)>;
 
-// One operator family: the target it is for, its rule, and its per-rank form
-// (empty if the call is the same on shards).
+// One operator family: its rule, and its per-rank form (empty if the call is
+// the same on shards). `declaration` is what a user declared, as text; empty if
+// the operator comes with the library.
 struct OpDefinition {
   RuleFunction rule;
   LocalFunction local;
+  std::string declaration = {};
 };
 
 }  // namespace tensoropt

@@ -49,14 +49,19 @@ Shape IdleDims::splittable_shape(const Value& value) const {
   return shape;
 }
 
-void IdleDims::remove_from(std::vector<Rule>& rules) const {
+void IdleDims::remove_from(std::vector<Rule>& rules,
+                           Exclusions& left_out) const {
   for (const Node& node : graph_.nodes()) {
     if (node.kind != NodeKind::kOp) continue;
     Rule& rule = rules[node.id];
     if (!is_light(graph_, node, rule)) continue;
     for (int f = 0; f < static_cast<int>(rule.factors.size()); ++f) {
       const int dims = classes_.of_factor(node, rule, f);
-      if (dims >= 0 && !useful_[dims]) rule.factors[f].size = 1;
+      Factor& factor = rule.factors[f];
+      if (dims < 0 || useful_[dims] || factor.size == 1) continue;
+      left_out.push_back(
+          {node.id, ExclusionReason::kIdleDim, factor.name, factor.size});
+      factor.size = 1;
     }
   }
 }

@@ -11,6 +11,7 @@
 
 #include "rules/config.h"
 #include "search/dim_classes.h"
+#include "search/exclusions.h"
 
 namespace tensoropt {
 
@@ -26,8 +27,9 @@ class IdleDims {
   // The shape of a value with idle dims made unsplittable (size 1).
   Shape splittable_shape(const Value& value) const;
 
-  // Makes idle factors of light operators unsplittable.
-  void remove_from(std::vector<Rule>& rules) const;
+  // Makes idle factors of light operators unsplittable; adds them to
+  // `left_out`.
+  void remove_from(std::vector<Rule>& rules, Exclusions& left_out) const;
 
  private:
   const Graph& graph_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/check.h"
+
 namespace tensoropt {
 
 namespace {
@@ -67,7 +69,8 @@ bool shrinks(const Graph& graph, const Node& node,
 
 }  // namespace
 
-void remove_idle_linear_sets(const Graph& graph, std::vector<Rule>& rules) {
+void remove_idle_linear_sets(const Graph& graph, std::vector<Rule>& rules,
+                             Exclusions& left_out) {
   const std::vector<bool> pending = find_pending(graph, rules);
   // Values whose consumer gains from getting them Partial.
   std::vector<bool> pays(graph.values().size(), false);
@@ -77,9 +80,17 @@ void remove_idle_linear_sets(const Graph& graph, std::vector<Rule>& rules) {
     auto& sets = rules[node->id].linear_sets;
     const bool later = std::any_of(node->outputs.begin(), node->outputs.end(),
                                    [&](ValueId id) { return pays[id]; });
+    int index = 0;
     std::erase_if(sets, [&](const std::vector<int>& set) {
       const int count = count_pending(*node, set, pending);
-      return count == 0 || (count < 2 && !later && !shrinks(graph, *node, set));
+      const bool idle =
+          count == 0 || (count < 2 && !later && !shrinks(graph, *node, set));
+      if (idle) {
+        left_out.push_back(
+            {node->id, ExclusionReason::kIdleSum, fmt::format("+{}", index)});
+      }
+      ++index;
+      return idle;
     });
     for (const auto& set : sets) {
       for (const int operand : set) pays[node->operands[operand]] = true;

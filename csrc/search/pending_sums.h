@@ -11,12 +11,14 @@
 #include <vector>
 
 #include "rules/config.h"
+#include "search/exclusions.h"
 
 namespace tensoropt {
 
-// Removes from `rules` (by node) the linear sets that cannot pay.
-// O(nodes + operands).
-void remove_idle_linear_sets(const Graph& graph, std::vector<Rule>& rules);
+// Removes from `rules` (by node) the linear sets that cannot pay, and adds them
+// to `left_out`. O(nodes + operands).
+void remove_idle_linear_sets(const Graph& graph, std::vector<Rule>& rules,
+                             Exclusions& left_out);
 
 // Whether at least two consumers of the value can give a Partial gradient.
 bool shares_pending_gradients(const Graph& graph,

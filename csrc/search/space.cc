@@ -23,8 +23,13 @@ std::vector<bool> find_constants(const Graph& graph) {
   return constant;
 }
 
-void make_unsplittable(Rule& rule) {
-  for (Factor& factor : rule.factors) factor.size = 1;
+void make_unsplittable(NodeId node, Rule& rule, Exclusions& left_out) {
+  for (Factor& factor : rule.factors) {
+    if (factor.size == 1) continue;
+    left_out.push_back(
+        {node, ExclusionReason::kConstant, factor.name, factor.size});
+    factor.size = 1;
+  }
   rule.linear_sets.clear();
 }
 
@@ -57,15 +62,15 @@ void StrategySpace::find_rules(const Registry& registry) {
     if (node.kind != NodeKind::kOp) continue;
     rules_[node.id] = rule_of(registry, graph_, node);
     if (!node.outputs.empty() && constant_[node.outputs[0]]) {
-      make_unsplittable(rules_[node.id]);
+      make_unsplittable(node.id, rules_[node.id], exclusions_);
     } else if (!registry.find(node.target) &&
                unknown.insert(node.target).second) {
       unknown_targets_.push_back(node.target);
     }
   }
   idle_dims_.emplace(graph_, rules_, options_.sharded_inputs);
-  idle_dims_->remove_from(rules_);
-  remove_idle_linear_sets(graph_, rules_);
+  idle_dims_->remove_from(rules_, exclusions_);
+  remove_idle_linear_sets(graph_, rules_, exclusions_);
 }
 
 // Whether the operator takes the layout of operand 0 as it comes: moving a

@@ -31,6 +31,7 @@
 
 #include "cost/edge_cost.h"
 #include "rules/registry.h"
+#include "search/exclusions.h"
 #include "search/idle_dims.h"
 #include "search/problem.h"
 
@@ -62,6 +63,8 @@ struct SpaceConfig {
 struct ConfigList {
   std::vector<SpaceConfig> configs;
   std::vector<OpCost> costs;  // by config
+  // If max_configs left some out: those listed have at most so many runs.
+  std::optional<int> max_runs = {};
 };
 
 enum class SpaceNodeKind { kSource, kOp, kRelay, kOutput };
@@ -94,6 +97,7 @@ class StrategySpace {
   const Machine& machine() const { return machine_; }
   const Rule& rule(NodeId node) const { return rules_[node]; }
   const DimClasses& dim_classes() const { return idle_dims_->classes(); }
+  const SpaceOptions& options() const { return options_; }
   ConfigSpace config_space() const { return options_.config_space; }
   // The space node of a graph node, or the relay of a value (-1: it has none).
   int node_of(NodeId node) const { return node_of_[node]; }
@@ -123,6 +127,8 @@ class StrategySpace {
 
   // Whether max_configs left nothing out.
   bool complete() const { return complete_; }
+  // What the rules are without, and why; in no particular order.
+  const Exclusions& exclusions() const { return exclusions_; }
   // Operators without a rule, by target, in order of first use.
   const std::vector<std::string>& unknown_targets() const {
     return unknown_targets_;
@@ -142,7 +148,7 @@ class StrategySpace {
   const ConfigList* intern(const std::string& signature,
                            const std::function<ConfigList()>& make);
   template <typename List>
-  auto within_budget(std::size_t budget, const List& list);
+  auto within_budget(std::size_t budget, ConfigList& configs, const List& list);
   ConfigList op_configs(const Node& node);
   ConfigList source_configs(const Node& node);
   ConfigList output_configs(const Node& node) const;
@@ -159,7 +165,8 @@ class StrategySpace {
   const Graph& graph_;
   Machine machine_;
   SpaceOptions options_;
-  std::vector<Rule> rules_;     // by graph node
+  std::vector<Rule> rules_;  // by graph node
+  Exclusions exclusions_;
   std::vector<bool> constant_;  // by value: no input or parameter reaches it
   std::optional<IdleDims> idle_dims_;
   std::vector<bool> saved_by_producer_;  // by value: kept before any consumer

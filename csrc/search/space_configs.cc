@@ -88,9 +88,11 @@ std::string StrategySpace::op_signature(const Node& node) const {
 }
 
 // What `list(limits)` gives with as many runs as the budget allows, at least
-// two: those of data and tensor parallelism together.
+// two: those of data and tensor parallelism together. `configs` learns whether
+// that left something out.
 template <typename List>
-auto StrategySpace::within_budget(std::size_t budget, const List& list) {
+auto StrategySpace::within_budget(std::size_t budget, ConfigList& configs,
+                                  const List& list) {
   constexpr int kFewestRuns = 2;
   const int axes = machine_.mesh.num_axes();
   ConfigLimits limits{options_.config_space, std::min(kFewestRuns, axes)};
@@ -100,6 +102,7 @@ auto StrategySpace::within_budget(std::size_t budget, const List& list) {
     auto more = list(limits);
     if (more.size() > budget) {
       complete_ = false;
+      configs.max_runs = limits.max_runs - 1;
       break;
     }
     result = std::move(more);
@@ -110,10 +113,10 @@ auto StrategySpace::within_budget(std::size_t budget, const List& list) {
 ConfigList StrategySpace::op_configs(const Node& node) {
   const Rule& rule = rules_[node.id];
   ConfigList list;
-  for (const OpConfig& uses :
-       within_budget(options_.max_configs, [&](const ConfigLimits& limits) {
-         return enumerate_configs(rule, machine_.mesh, limits);
-       })) {
+  for (const OpConfig& uses : within_budget(
+           options_.max_configs, list, [&](const ConfigLimits& limits) {
+             return enumerate_configs(rule, machine_.mesh, limits);
+           })) {
     OpInterface interface = interface_of(rule, uses);
     list.costs.push_back(op_cost(graph_, node, rule, uses, machine_));
     list.configs.push_back({tensoropt::to_string(rule, uses), uses, false,
@@ -126,12 +129,13 @@ ConfigList StrategySpace::op_configs(const Node& node) {
 ConfigList StrategySpace::source_configs(const Node& node) {
   const Value& value = graph_.output(node, 0);
   const Mesh& mesh = machine_.mesh;
+  ConfigList list;
   std::vector<Layout> layouts{Layout::replicated(mesh.num_axes())};
   if (node.kind == NodeKind::kParameter) {
     // All orders of alike axes: canonical configs of operators ask for the
     // parameter in others too, where an outer axis splits the batch.
-    layouts =
-        within_budget(options_.max_configs, [&](const ConfigLimits& limits) {
+    layouts = within_budget(
+        options_.max_configs, list, [&](const ConfigLimits& limits) {
           return enumerate_layouts(value.meta.shape, mesh,
                                    {ConfigSpace::kFull, limits.max_runs});
         });
@@ -147,7 +151,6 @@ ConfigList StrategySpace::source_configs(const Node& node) {
              node.name, fmt::join(value.meta.shape, ", "), value.meta.shape[0],
              mesh.num_devices(), mesh.num_devices());
   }
-  ConfigList list;
   for (const Layout& layout : layouts) {
     list.costs.push_back(parameter_cost(value.meta, value.requires_grad, layout,
                                         mesh, machine_.device,
@@ -228,10 +231,10 @@ std::size_t StrategySpace::relay_budget(const Value& value) const {
 
 ConfigList StrategySpace::relay_configs(const Value& value) {
   ConfigList list;
-  for (const Port& port :
-       within_budget(relay_budget(value), [&](const ConfigLimits& limits) {
-         return relay_ports(value, limits);
-       })) {
+  for (const Port& port : within_budget(relay_budget(value), list,
+                                        [&](const ConfigLimits& limits) {
+                                          return relay_ports(value, limits);
+                                        })) {
     for (int kept = 0; kept <= (needed_[value.id] ? 1 : 0); ++kept) {
       list.configs.push_back(
           {fmt::format("{}/{}{}", port.value.to_string(),

@@ -74,7 +74,7 @@ class GraphEmitter:
         self._graph = fx.Graph()
         self._values: dict[int, fx.Node] = {}
         self._tuples: dict[fx.Node, fx.Node] = {}
-        self._known = frozenset(_C.rule_targets())
+        self._known = frozenset(captured.lowering.rules.targets())
         self._random_calls = 0
         self._step_seed: fx.Node | None = None
 

@@ -20,7 +20,7 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel, Source
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.space import make_planner
-from tensoropt_torch.runtime.agreement import agree_or_raise, on_all_ranks
+from tensoropt_torch.runtime.agreement import agree_on_model, agree_or_raise, on_all_ranks
 from tensoropt_torch.runtime.groups import AxisGroups
 
 
@@ -63,7 +63,7 @@ def parallelize(
             processes, the model, or the other ranks.
     """
     on_all_ranks(lambda: _check_world(plan))
-    agree_or_raise("model", captured.fingerprint, "pass the same model and inputs on every rank")
+    agree_on_model(captured)
     agree_or_raise("plan", plan.hash, "plan once and broadcast, or load the same file")
     on_all_ranks(lambda: _check_model(plan, captured, model))
     planner = make_planner(captured, plan.settings)
@@ -108,7 +108,7 @@ def _check_model(plan: Plan, captured: CapturedModel, model: nn.Module) -> None:
         raise TensorOptError(
             f"the plan was made for another model or batch (fingerprint {plan.fingerprint}); "
             f"{type(model).__name__} with these inputs has fingerprint {captured.fingerprint}; "
-            "plan again for this model"
+            "plan again for this model, or register the same rules (register_rule) as for the plan"
         )
 
 

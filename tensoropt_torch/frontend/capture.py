@@ -55,6 +55,7 @@ class CapturedModel:
     out_spec: pytree.TreeSpec
     constants: Mapping[str, torch.Tensor]
     lowering: Lowering
+    declarations: tuple[str, ...] = ()  # rules that the user registered, as text
     fingerprint: str = field(default="")
 
     @property
@@ -133,8 +134,9 @@ def capture(
     module.graph.owning_module = module
     normalise(module.graph)
     module.recompile()
-    _warn_without_rule(module.graph)
     lowering = lower(module.graph, {s.placeholder: (s.kind, s.names[0]) for s in sources})
+    _warn_without_rule(module.graph, lowering.rules)
+    declarations = _declarations(module.graph, lowering.rules)
     in_spec, out_spec = exported.call_spec.in_spec, exported.call_spec.out_spec
     assert in_spec is not None and out_spec is not None
     constants = {
@@ -149,7 +151,8 @@ def capture(
         out_spec,
         {name.removeprefix(_PREFIX): tensor for name, tensor in constants.items()},
         lowering,
-        _fingerprint(module.graph),
+        declarations,
+        _fingerprint(module.graph, declarations),
     )
 
 
@@ -226,17 +229,25 @@ def _sources(exported: torch.export.ExportedProgram) -> tuple[Source, ...]:
     return tuple(sources)
 
 
-def _warn_without_rule(graph: fx.Graph) -> None:
-    known = frozenset(_C.rule_targets())
+def _warn_without_rule(graph: fx.Graph, rules: _C.Rules) -> None:
+    known = frozenset(rules.targets())
     names = {target_name(node) for node in graph.nodes}
     for name in sorted(names - known - {""}):
         warnings.warn(f"operator '{name}' has no rule: it runs whole on every device", stacklevel=3)
 
 
-def _fingerprint(graph: fx.Graph) -> str:
-    """A hash of operators, shapes and dtypes: equal for equal computations, on
-    whatever device they were captured."""
+def _declarations(graph: fx.Graph, rules: _C.Rules) -> tuple[str, ...]:
+    """What the user registered for operators of the graph."""
+    targets = sorted({target_name(node) for node in graph.nodes} - {""})
+    return tuple(text for text in map(rules.declaration, targets) if text)
+
+
+def _fingerprint(graph: fx.Graph, declarations: Sequence[str]) -> str:
+    """A hash of operators, shapes, dtypes and registered rules: equal for equal
+    computations, on whatever device they were captured."""
     digest = hashlib.sha256()
+    for declaration in declarations:
+        digest.update(declaration.encode())
     for node in graph.nodes:
         value = node.meta.get("val")
         metas = [

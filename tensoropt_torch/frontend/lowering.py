@@ -22,10 +22,12 @@ class Lowering:
     """The C++ graph and how it corresponds to the fx graph.
 
     ``values[node]`` are the ids of the values a node produces (one per output,
-    in order), ``nodes[node]`` its id in the C++ graph.
+    in order), ``nodes[node]`` its id in the C++ graph. ``rules`` are the operators
+    that had a rule when the graph was lowered.
     """
 
     graph: _C.Graph
+    rules: _C.Rules
     values: dict[fx.Node, list[int]] = field(default_factory=dict)
     nodes: dict[fx.Node, int] = field(default_factory=dict)
 
@@ -36,7 +38,7 @@ def lower(graph: fx.Graph, sources: Mapping[fx.Node, tuple[str, str]]) -> Loweri
     ``sources`` gives kind ('parameter', 'constant', 'input', 'literal') and
     name of each placeholder.
     """
-    lowering = Lowering(_C.Graph())
+    lowering = Lowering(_C.Graph(), _C.current_rules())
     for node in graph.nodes:
         if node.op == "placeholder":
             _lower_source(lowering, node, *sources[node])

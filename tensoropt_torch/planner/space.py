@@ -27,6 +27,7 @@ def make_planner(captured: CapturedModel, settings: Settings) -> _C.Planner:
         settings.optimizer_state_factor,
         settings.inputs == "sharded",
         settings.max_configs,
+        captured.lowering.rules,
     )
 
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 import torch.distributed as dist
 
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend.capture import CapturedModel
 
 T = TypeVar("T")
 
@@ -59,6 +60,18 @@ def agree_or_raise(what: str, value: str, try_this: str) -> None:
             f"the {what} differs between ranks: rank 0 has {values[0]}, rank {other} has "
             f"{values[other]}; {try_this}"
         )
+
+
+def agree_on_model(captured: CapturedModel) -> None:
+    """Raise TensorOptError on every rank unless all have captured the same model,
+    under the same registered rules. Collective."""
+    rules = "; ".join(captured.declarations) or "none"
+    agree_or_raise(
+        "set of rules registered for operators of the model",
+        rules,
+        "call register_rule with the same arguments on every rank, before planning",
+    )
+    agree_or_raise("model", captured.fingerprint, "pass the same model and inputs on every rank")
 
 
 def from_first_rank(compute: Callable[[], T]) -> T:

@@ -1,6 +1,5 @@
 """One call of an operator, as data; the ``*_cases.py`` files list them."""
 
-import enum
 import zlib
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,8 +7,22 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-# Splitting changes the order of sums; everything is computed in float64.
-TOLERANCE = 1e-9
+from tensoropt_torch.rules.call import TOLERANCES, Checks, overload_of
+
+__all__ = [
+    "Case",
+    "Checks",
+    "Random",
+    "booleans",
+    "integers",
+    "overload_of",
+    "positive",
+    "real",
+    "weights",
+]
+
+# Everything is computed in float64.
+TOLERANCE = TOLERANCES[torch.float64]
 
 
 @dataclass(frozen=True)
@@ -54,15 +67,6 @@ def booleans(*shape: int) -> Random:
     return Random(shape, 0, 2, torch.bool)
 
 
-class Checks(enum.Enum):
-    """What of a case can be compared with the whole operator."""
-
-    VALUES = enum.auto()
-    REPLICAS = enum.auto()  # values are random, but replicas must be equal
-    SHAPES = enum.auto()  # values mean nothing
-    FORWARD = enum.auto()  # autograd refuses the operator
-
-
 @dataclass(frozen=True)
 class Case:
     """One call of an operator; ``Random`` stands for a tensor argument."""
@@ -90,11 +94,3 @@ class Case:
             (self.args, self.kwargs),
         )
         return args, kwargs
-
-
-def overload_of(target: str) -> Any:
-    """``aten.linear.default`` -> the operator."""
-    result: Any = torch.ops
-    for part in target.split("."):
-        result = getattr(result, part)
-    return result

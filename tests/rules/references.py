@@ -9,26 +9,13 @@ detached.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+from tensoropt_torch.rules.call import RankCall, Reference
+
 MEAN = 1
-
-
-@dataclass(frozen=True)
-class RankCall:
-    """One rank's call of an operator of ours."""
-
-    operands: list[Any]  # tensors, or None for an absent one
-    extra: list[Any]
-    groups: list[list[int]]
-
-
-Result = torch.Tensor | list[torch.Tensor]
-Reference = Callable[[Sequence[RankCall]], Sequence[Result]]
 
 
 def embedding_shard(calls: Sequence[RankCall]) -> list[torch.Tensor]:

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 
 import torch
 
-Sizes = Sequence[int]
+from tensoropt_torch.rules.call import REPLICA_TOLERANCES
 
-# Parts that must be equal went through kernels of other shapes or alignment.
-REPLICA_TOLERANCE = 1e-12
+Sizes = Sequence[int]
 
 
 def placements(layout: str) -> list[str]:
@@ -47,7 +46,7 @@ def _pieces(
         return _summands(tensor, size, random)
     dim = int(placement[1:])
     assert tensor.shape[dim] % size == 0, f"{placement} of {tuple(tensor.shape)}"
-    return list(tensor.split(tensor.shape[dim] // size, dim))
+    return list(torch.split(tensor, tensor.shape[dim] // size, dim))
 
 
 def _summands(tensor: torch.Tensor, count: int, random: torch.Generator) -> list[torch.Tensor]:
@@ -60,35 +59,43 @@ def _summands(tensor: torch.Tensor, count: int, random: torch.Generator) -> list
     return [*some, tensor - some.sum(0, dtype=tensor.dtype)]
 
 
-def combine(parts: Sequence[torch.Tensor], layout: str, sizes: Sizes) -> torch.Tensor:
+def combine(
+    parts: Sequence[torch.Tensor],
+    layout: str,
+    sizes: Sizes,
+    tolerance: float = REPLICA_TOLERANCES[torch.float64],
+) -> torch.Tensor:
     """The whole tensor. Raises AssertionError if the parts contradict the
-    layout: replicas that differ, shards that do not fit."""
-    return _combine(list(parts), placements(layout), list(sizes))
+    layout: replicas that differ by more than ``tolerance``, shards that do not fit."""
+    return _combine(list(parts), placements(layout), list(sizes), tolerance)
 
 
-def _combine(parts: list[torch.Tensor], places: list[str], sizes: list[int]) -> torch.Tensor:
+def _combine(
+    parts: list[torch.Tensor], places: list[str], sizes: list[int], tolerance: float
+) -> torch.Tensor:
     if not sizes:
         (part,) = parts
         return part
     block = len(parts) // sizes[0]
     blocks = [
-        _combine(parts[i : i + block], places[1:], sizes[1:]) for i in range(0, len(parts), block)
+        _combine(parts[i : i + block], places[1:], sizes[1:], tolerance)
+        for i in range(0, len(parts), block)
     ]
     if places[0] == "R":
-        return _the_same(blocks)
+        return _the_same(blocks, tolerance)
     assert all(b.shape == blocks[0].shape for b in blocks), "parts differ in shape"
     if places[0] == "P":
         return torch.stack(blocks).sum(0, dtype=blocks[0].dtype)
     return torch.cat(blocks, int(places[0][1:]))
 
 
-def _the_same(copies: list[torch.Tensor]) -> torch.Tensor:
+def _the_same(copies: list[torch.Tensor], tolerance: float) -> torch.Tensor:
     for copy in copies[1:]:
         torch.testing.assert_close(
             copy,
             copies[0],
-            rtol=REPLICA_TOLERANCE,
-            atol=REPLICA_TOLERANCE,
+            rtol=tolerance,
+            atol=tolerance,
             equal_nan=True,
             msg=lambda text: f"replicas differ: {text}",
         )

@@ -12,30 +12,29 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from tensoropt_torch import _C
-from tensoropt_torch.frontend.lowering import lower
-from tests.rules.case import Case
+from tensoropt_torch.frontend.lowering import Lowering, lower
+from tensoropt_torch.rules.call import OpCall
 
 
 @dataclass(frozen=True)
 class OpGraph:
-    """``call`` is the operator's node, ``graph_node`` its id in ``graph``."""
+    """``call`` is the operator's node, ``graph_node`` its id in the lowered graph."""
 
-    graph: _C.Graph
+    lowering: Lowering
     call: fx.Node
     graph_node: int
 
 
-def write_op_graph(case: Case, args: Any, kwargs: Any, outputs: list[torch.Tensor]) -> OpGraph:
-    """The graph of a case whose whole operator gave ``outputs``."""
+def write_op_graph(call: OpCall, outputs: list[torch.Tensor]) -> OpGraph:
+    """The graph of a call whose whole operator gave ``outputs``."""
     writer = _Writer()
     args, kwargs = pytree.tree_map(
         lambda x: writer.operand(x) if isinstance(x, torch.Tensor) else x,
-        (args, kwargs),
+        (call.args, dict(call.kwargs)),
     )
-    call = writer.call(case.overload, args, kwargs, outputs)
+    node = writer.call(call.overload, args, kwargs, outputs)
     lowering = lower(writer.graph, writer.sources)
-    return OpGraph(lowering.graph, call, lowering.nodes[call])
+    return OpGraph(lowering, node, lowering.nodes[node])
 
 
 class _Writer:

@@ -1,0 +1,194 @@
+"""Why operators have the configs that they have, and what it costs where they cannot
+be split over all devices (``csrc/search/explain.h``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tensoropt_torch.planner.options import PlanningTask
+from tensoropt_torch.planner.space import make_planner
+
+PARAMETER = "parameter"
+RELAY = "relay"
+
+# Of an operator's time.
+_NOTEWORTHY = 0.01
+
+_EXCLUSIONS = {
+    "constant": "every device computes what depends on constants only",
+    "idle dim": "no heavy operator splits this dim",
+    "idle sum": "leaving these sums pending cannot pay",
+}
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Something that is not considered.
+
+    Attributes:
+        reason: ``no rule``, ``uneven`` (a size does not divide), ``constant``,
+            ``idle dim``, ``idle sum``, ``max_configs`` or ``order`` (docs/search.md).
+        what: a factor, the dim of a parameter, or a number of configs, in short.
+        text: a sentence.
+    """
+
+    reason: str
+    what: str
+    text: str
+
+
+@dataclass(frozen=True)
+class NodeExplanation:
+    """An operator, a parameter, or a value with several consumers (``target`` is
+    ``relay``).
+
+    Attributes:
+        name: of the operator or parameter.
+        target: the operator, ``parameter`` or ``relay``.
+        rule: e.g. ``b k, n k -> b n``; empty if it is no operator.
+        has_rule: whether the operator has a rule; without, it runs whole.
+        num_configs: how many are considered.
+        num_in_any_order: how many there are without ``max_configs`` and with all orders of
+            alike mesh axes; None if they are too many to count.
+        left_out: what is not considered, and why.
+        flops: of the whole operator, forward and backward; an estimate without a rule.
+        parts: into how many parts its work or the parameter can be split at most.
+        time_s, memory_bytes: per device, the least of any config; memory is what is
+            kept of operands and outputs, or parameter, gradient and optimizer state.
+        even_time_s, even_memory_bytes: the same if it were split evenly over all devices.
+    """
+
+    name: str
+    target: str
+    rule: str
+    has_rule: bool
+    num_configs: int
+    num_in_any_order: int | None
+    left_out: tuple[LeftOut, ...]
+    flops: float
+    parts: int
+    time_s: float
+    memory_bytes: float
+    even_time_s: float
+    even_memory_bytes: float
+
+    @property
+    def is_operator(self) -> bool:
+        return self.target not in (PARAMETER, RELAY)
+
+    @property
+    def extra_time_s(self) -> float:
+        """Of a step, against an even split."""
+        return max(0.0, self.time_s - self.even_time_s)
+
+    @property
+    def extra_memory_bytes(self) -> float:
+        """Per device, against an even split."""
+        return max(0.0, self.memory_bytes - self.even_memory_bytes)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What the strategy space of a model on ``num_devices`` devices holds."""
+
+    num_devices: int
+    nodes: tuple[NodeExplanation, ...]
+
+    @property
+    def operators(self) -> list[NodeExplanation]:
+        """Operators in execution order."""
+        return [node for node in self.nodes if node.is_operator]
+
+    @property
+    def total_flops(self) -> float:
+        """Of all operators, forward and backward."""
+        return sum(node.flops for node in self.operators)
+
+    def flops_share(self, node: NodeExplanation) -> float:
+        """The part of all FLOPs that is the node's, from 0 to 1."""
+        return node.flops / self.total_flops if self.total_flops > 0 else 0.0
+
+    @property
+    def fallbacks(self) -> list[NodeExplanation]:
+        """Operators and parameters that cannot be split over all devices, though that
+        would save time or memory; the costliest first."""
+        found = [
+            node
+            for node in self.nodes
+            if node.target != RELAY
+            and node.parts < self.num_devices
+            and (node.extra_time_s > _NOTEWORTHY * node.time_s or node.extra_memory_bytes > 0)
+        ]
+        return sorted(found, key=lambda n: (-n.extra_time_s, -n.extra_memory_bytes, n.name))
+
+    def to_records(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        nodes = []
+        for node in self.nodes:
+            extra = {"extra_time_s": node.extra_time_s}
+            extra["extra_memory_bytes"] = node.extra_memory_bytes
+            extra["flops_share"] = self.flops_share(node) if node.is_operator else 0.0
+            nodes.append(asdict(node) | extra)
+        return {"num_devices": self.num_devices, "nodes": nodes}
+
+
+def explain(task: PlanningTask, num_devices: int) -> Explanation:
+    """Explain the strategy space of a task on ``num_devices`` devices."""
+    settings = task.settings(num_devices)
+    planner = make_planner(task.captured, settings)
+    rules = frozenset(task.captured.lowering.rules.targets())
+    records: list[dict[str, Any]] = planner.explain()
+    nodes = tuple(_node(record, rules, settings.max_configs) for record in records)
+    return Explanation(num_devices, nodes)
+
+
+def _node(record: Mapping[str, Any], rules: frozenset[str], max_configs: int) -> NodeExplanation:
+    has_rule = record["target"] in rules or record["target"] in (PARAMETER, RELAY)
+    return NodeExplanation(
+        record["name"],
+        record["target"],
+        record["rule"],
+        has_rule,
+        record["num_configs"],
+        record["num_in_any_order"],
+        tuple(_left_out(record, has_rule, max_configs)),
+        record["flops"],
+        record["parts"],
+        record["time_s"],
+        record["memory_bytes"],
+        record["even_time_s"],
+        record["even_memory_bytes"],
+    )
+
+
+def _left_out(record: Mapping[str, Any], has_rule: bool, max_configs: int) -> Iterator[LeftOut]:
+    if not has_rule:
+        yield LeftOut("no rule", "", "it has no rule: register one (register_rule)")
+    uneven: dict[tuple[str, int], list[int]] = {}
+    for factor, size, parts in record["uneven_splits"]:
+        uneven.setdefault((factor, size), []).append(parts)
+    for (factor, size), numbers in uneven.items():
+        parts = " or ".join(map(str, sorted(numbers)))
+        text = f"'{factor}' of size {size} cannot be cut into {parts} equal parts"
+        yield LeftOut("uneven", f"{factor} ({size}) by {parts}", text)
+    for reason, factor, _ in record["exclusions"]:
+        yield LeftOut(reason, factor, f"'{factor}' is not split: {_EXCLUSIONS[reason]}")
+    yield from _left_out_of_list(record, max_configs)
+
+
+def _left_out_of_list(record: Mapping[str, Any], max_configs: int) -> Iterator[LeftOut]:
+    count, runs = record["num_configs"], record["max_runs"]
+    without_budget, any_order = record["num_without_budget"], record["num_in_any_order"]
+    if runs is not None:
+        number = f"{without_budget - count} configs" if without_budget else "configs"
+        text = (
+            f"{number} with more than {runs} runs of mesh axes: with them there would be more "
+            f"than max_configs={max_configs} allows"
+        )
+        yield LeftOut("max_configs", number, text)
+    if any_order is not None and any_order > without_budget:
+        number = f"{any_order - without_budget} configs"
+        text = f"{number} that differ in the order of alike mesh axes only (space='full' has them)"
+        yield LeftOut("order", number, text)

@@ -1,0 +1,318 @@
+"""The oracle for rules: a config of an operator, run rank by rank in one
+process, must give the numbers of the whole operator, forward and backward.
+
+    bench = Bench(call, sizes=(2, 2))
+    for config in range(bench.num_configs):
+        bench.check(config)      # RuleError names what is wrong
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from tensoropt_torch import _C
+from tensoropt_torch.emit.graph import target_operands
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend.lowering import named_arguments
+from tensoropt_torch.rules.call import Checks, OpCall, RankCall, Reference, overload_of
+from tensoropt_torch.rules.layouts import combine, split
+from tensoropt_torch.rules.op_graph import write_op_graph
+from tensoropt_torch.runtime.random import call_seeded
+
+STEP_SEED = 17
+
+Tensors = list[torch.Tensor]
+Call = dict[str, Any]  # what RankProgram.call gives
+PortLayouts = tuple[str, str]  # of the value, of its gradient
+
+
+class RuleError(TensorOptError):
+    """A rule that does not compute its operator; says where and how it differs."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """The tensors of one run: ``operands[rank][i]``, ``outputs[rank][i]``."""
+
+    operands: list[Tensors]
+    outputs: list[Tensors]
+
+
+class Bench:
+    """One call on one mesh, with all its configs.
+
+    ``references`` compute operators that run collectives, by target.
+
+    Raises:
+        TensorOptError: the operator has no rule.
+    """
+
+    def __init__(
+        self,
+        call: OpCall,
+        sizes: Sequence[int],
+        references: Mapping[str, Reference] | None = None,
+    ) -> None:
+        self.op_call = call
+        self.sizes = tuple(sizes)
+        self._references = references or {}
+        leaves = pytree.tree_leaves((call.args, dict(call.kwargs)))
+        self.operands = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        self._before = [operand.detach().clone() for operand in self.operands]
+        with torch.random.fork_rng(devices=[]):
+            self.outputs = tensors_of(call.overload(*call.args, **call.kwargs))
+        self._graph = write_op_graph(call, self.outputs)
+        self.operand_names = _operand_names(self._graph.call)
+        self._mesh = _C.Mesh([(size, 0) for size in self.sizes])
+        self._plan()
+
+    def _plan(self) -> None:
+        level = _C.Level("level", self._mesh.num_devices, 1e9, 1e-6)
+        cluster = _C.Cluster("cluster", _C.Device(), [level])
+        graph, rules = self._graph.lowering.graph, self._graph.lowering.rules
+        self._planner = _C.Planner(graph, cluster, self._mesh, {}, "full", 2.0, False, 10**9, rules)
+        if str(self.op_call.overload) not in rules.targets():
+            raise TensorOptError(
+                f"operator {self.op_call.overload} has no rule; give it one with register_rule"
+            )
+        rows = self._planner.describe_nodes()
+        graph_nodes = [row["graph_node"] for row in rows]
+        self._space_node = graph_nodes.index(self._graph.graph_node)
+        self.labels: list[str] = rows[self._space_node]["configs"]
+        self._ports = self._planner.describe_ports(self._space_node)
+        self._num_nodes = len(rows)
+
+    @property
+    def rule(self) -> str:
+        """The rule in its notation, e.g. ``b k, n k -> b n``."""
+        name = self._planner.describe_nodes()[self._space_node]["name"]
+        rows: list[dict[str, Any]] = self._planner.explain()
+        return next(str(row["rule"]) for row in rows if row["name"] == name)
+
+    @property
+    def num_configs(self) -> int:
+        """All configs of the operator on this mesh."""
+        return len(self.labels)
+
+    def ports(self, config: int) -> tuple[list[PortLayouts], list[PortLayouts]]:
+        """The layouts at operands and outputs."""
+        inputs, outputs = self._ports[config]
+        return list(inputs), list(outputs)
+
+    def where(self, config: int) -> str:
+        """Operator, case, config and mesh, for messages."""
+        return f"{self.op_call.name}, config '{self.labels[config]}' on mesh {self.sizes}"
+
+    # --- Checking ------------------------------------------------------------
+
+    def check(self, config: int) -> None:
+        """Raises RuleError if the config does not compute the operator."""
+        self.check_with(config, *self.ports(config))
+
+    def check_with(
+        self, config: int, inputs: list[PortLayouts], outputs: list[PortLayouts]
+    ) -> None:
+        """``check`` with these layouts instead of the config's own."""
+        random = torch.Generator().manual_seed(config)
+        run = self.run(config, [value for value, _ in inputs], random)
+        for i, (value, _) in enumerate(outputs):
+            parts = [rank[i] for rank in run.outputs]
+            self._compare(config, f"output {i}", value, parts, self.outputs[i])
+        self._check_written(config, run, [value for value, _ in inputs])
+        differentiable = self.op_call.has_gradients and self.op_call.checks != Checks.FORWARD
+        if differentiable and any(output.requires_grad for output in self.outputs):
+            into = [gradient for _, gradient in outputs]
+            out = [gradient for _, gradient in inputs]
+            self._check_gradients(config, run, into, out, random)
+
+    def _check_written(self, config: int, run: Run, layouts: list[str]) -> None:
+        """Operands that the operator changes in place change alike."""
+        for i, layout in enumerate(layouts):
+            parts = [rank[i] for rank in run.operands]
+            what = f"operand {i} ('{self.operand_names[i]}') after the call"
+            self._compare(config, what, layout, parts, self.operands[i])
+
+    def _check_gradients(
+        self,
+        config: int,
+        run: Run,
+        into: list[str],
+        out: list[str],
+        random: torch.Generator,
+    ) -> None:
+        """Gradients go in, in layouts ``into``, and must come out in ``out``."""
+        incoming = [_normal_like(output, random) for output in self.outputs]
+        whole = gradients(self.operands, self.outputs, incoming)
+        with self._naming(config, "backward"):
+            by_rank = self.backward(run, incoming, into, random)
+        for i, layout in enumerate(out):
+            expected = whole[i]
+            if expected is None:
+                continue
+            parts = [
+                torch.zeros_like(operands[i]) if gradient is None else gradient
+                for gradient, operands in zip(
+                    (found[i] for found in by_rank), run.operands, strict=True
+                )
+            ]
+            what = f"gradient of operand {i} ('{self.operand_names[i]}')"
+            self._compare(config, what, layout, parts, expected)
+
+    def _compare(
+        self, config: int, what: str, layout: str, parts: Tensors, whole: torch.Tensor
+    ) -> None:
+        with self._naming(config, f"{what} in layout '{layout}'"):
+            parts = [part.detach() for part in parts]
+            if self.op_call.checks == Checks.SHAPES:
+                parts = [torch.zeros_like(part) for part in parts]
+            got = combine(parts, layout, self.sizes, self.op_call.replica_tolerance)
+            assert got.shape == whole.shape, f"{got.shape} != {whole.shape}"
+            assert got.dtype == whole.dtype, f"{got.dtype} != {whole.dtype}"
+            if self.op_call.checks in (Checks.VALUES, Checks.FORWARD):
+                bound = self.op_call.tolerance
+                whole = whole.detach()
+                torch.testing.assert_close(got, whole, rtol=bound, atol=bound)
+
+    @contextmanager
+    def _naming(self, config: int, what: str) -> Iterator[None]:
+        """Errors inside become RuleErrors that say where they happened."""
+        try:
+            yield
+        except (AssertionError, RuntimeError, IndexError, ValueError) as error:
+            raise RuleError(f"{self.where(config)}: {what}: {error}") from error
+
+    # --- Running -------------------------------------------------------------
+
+    def run(self, config: int, layouts: list[str], random: torch.Generator) -> Run:
+        """Splits the operands by the layouts and calls the operator on each rank."""
+        with self._naming(config, "operands"):
+            by_operand = [
+                split(tensor, layout, self.sizes, random)
+                for tensor, layout in zip(self._before, layouts, strict=True)
+            ]
+        ranks: list[Tensors] = [[] for _ in range(self._mesh.num_devices)]
+        for parts, whole in zip(by_operand, self.operands, strict=True):
+            for rank, part in enumerate(parts):
+                ranks[rank].append(part.requires_grad_(whole.requires_grad))
+        with self._naming(config, "call"):
+            return Run(ranks, self._call_ranks(self.calls(config), ranks))
+
+    def backward(
+        self, run: Run, incoming: Tensors, layouts: list[str], random: torch.Generator
+    ) -> list[list[torch.Tensor | None]]:
+        """The gradients of each rank's operands, of all ranks' outputs."""
+        by_output = [
+            split(gradient, layout, self.sizes, random)
+            for gradient, layout in zip(incoming, layouts, strict=True)
+        ]
+        given = [gradient for rank in zip(*by_output, strict=True) for gradient in rank]
+        found = iter(gradients(_joined(run.operands), _joined(run.outputs), given))
+        return [[next(found) for _ in operands] for operands in run.operands]
+
+    def calls(self, config: int) -> list[Call]:
+        """The per-rank calls as C++ describes them."""
+        choice = [0] * self._num_nodes
+        choice[self._space_node] = config
+        edges = [0] * len(self._planner.edges())
+        strategy = _C.Strategy(0.0, 0.0, choice, [0] * self._num_nodes, edges)
+        ranks = range(self._mesh.num_devices)
+        programs = [_C.RankProgram(self._planner, strategy, rank) for rank in ranks]
+        return [program.call(self._graph.graph_node) for program in programs]
+
+    def _call_ranks(self, calls: list[Call], ranks: list[Tensors]) -> list[Tensors]:
+        reference = self._references.get(calls[0]["target"])
+        if reference is None:
+            results = [self._call(*pair) for pair in zip(calls, ranks, strict=True)]
+        else:
+            given = [
+                RankCall(
+                    target_operands(self._graph.call, call["operands"], operands),
+                    call["extra"],
+                    self._groups(call, rank),
+                )
+                for rank, (call, operands) in enumerate(zip(calls, ranks, strict=True))
+            ]
+            results = list(reference(given))
+        return [
+            [_scaled(tensor, call["scale"]) for tensor in tensors_of(result)]
+            for call, result in zip(calls, results, strict=True)
+        ]
+
+    def _call(self, call: Call, operands: Tensors) -> Any:
+        """As GraphEmitter writes it."""
+        if call["target"]:
+            assert not call["groups"], f"{call['target']} has no reference"
+            tensors = target_operands(self._graph.call, call["operands"], operands)
+            return overload_of(call["target"])(*tensors, *call["extra"])
+        args, kwargs = self._arguments(call["arguments"], iter(operands))
+        overload = self.op_call.overload
+        if call["random"]:
+            stream = (0, call["shard_index"])
+            return call_seeded(overload, STEP_SEED, stream, *args, **kwargs)
+        return overload(*args, **kwargs)
+
+    def _arguments(
+        self, replaced: dict[str, Any], operands: Iterator[torch.Tensor]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        keyword = {a.name for a in self.op_call.overload._schema.arguments if a.kwarg_only}
+        for name, given in named_arguments(self._graph.call):
+            value = fx.map_arg(replaced.get(name, given), lambda _: next(operands))
+            if name in keyword:
+                kwargs[name] = value
+            else:
+                args.append(value)
+        return args, kwargs
+
+    def _groups(self, call: Call, rank: int) -> list[list[int]]:
+        return [self._mesh.group_of(axes, rank) if axes else [] for axes in call["groups"]]
+
+
+def _operand_names(call: fx.Node) -> list[str]:
+    """The argument of each operand, as in the schema."""
+    names: list[str] = []
+    for name, value in named_arguments(call):
+        operands: list[fx.Node] = []
+        fx.map_arg(value, operands.append)
+        names += [name] * len(operands)
+    return names
+
+
+def _joined(by_rank: list[Tensors]) -> Tensors:
+    return [tensor for tensors in by_rank for tensor in tensors]
+
+
+def tensors_of(outputs: Any) -> Tensors:
+    """The outputs of a call as a list."""
+    return list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+
+
+def gradients(operands: Tensors, outputs: Tensors, incoming: Tensors) -> list[torch.Tensor | None]:
+    """By operand; None where the operator has no derivative."""
+    leaves = [i for i, operand in enumerate(operands) if operand.requires_grad]
+    used = [i for i, output in enumerate(outputs) if output.requires_grad]
+    found = torch.autograd.grad(
+        [outputs[i] for i in used],
+        [operands[i] for i in leaves],
+        [incoming[i] for i in used],
+        allow_unused=True,
+        retain_graph=True,
+    )
+    by_operand = dict(zip(leaves, found, strict=True))
+    return [by_operand.get(i) for i in range(len(operands))]
+
+
+def _normal_like(tensor: torch.Tensor, random: torch.Generator) -> torch.Tensor:
+    return torch.randn(tensor.shape, generator=random).to(tensor.dtype)
+
+
+def _scaled(tensor: torch.Tensor, scale: float) -> torch.Tensor:
+    return tensor if scale == 1.0 else tensor * scale
