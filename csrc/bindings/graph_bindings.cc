@@ -2,6 +2,8 @@
 
 #include <pybind11/stl.h>
 
+#include <optional>
+
 #include "bindings/bindings.h"
 #include "ir/graph.h"
 #include "rules/registry.h"
@@ -18,7 +20,20 @@ TensorMeta meta_of(const PyMeta& meta) {
   return {meta.first, parse_dtype(meta.second)};
 }
 
-// None, bool, int, float, str, lists of numbers; Ref; lists of Refs.
+// Nothing if the list has no Ref; None is a hole.
+std::optional<std::vector<ValueRef>> refs_of(const py::list& list) {
+  std::vector<ValueRef> refs;
+  bool any = false;
+  for (const py::handle item : list) {
+    if (!item.is_none() && !py::isinstance<ValueRef>(item)) return {};
+    any = any || !item.is_none();
+    refs.push_back(item.is_none() ? ValueRef{} : item.cast<ValueRef>());
+  }
+  if (!any) return {};
+  return refs;
+}
+
+// None, bool, int, float, str, lists of numbers; Ref; lists of Refs and None.
 Argument argument_of(const py::handle& object) {
   if (py::isinstance<ValueRef>(object)) return object.cast<ValueRef>();
   if (object.is_none()) return Literal{};
@@ -33,9 +48,7 @@ Argument argument_of(const py::handle& object) {
     return Literal{object.cast<std::string>()};
   }
   const auto list = object.cast<py::list>();
-  if (!list.empty() && py::isinstance<ValueRef>(list[0])) {
-    return object.cast<std::vector<ValueRef>>();
-  }
+  if (auto refs = refs_of(list)) return *std::move(refs);
   for (const py::handle item : list) {
     if (py::isinstance<py::float_>(item)) {
       return Literal{object.cast<std::vector<double>>()};
