@@ -33,7 +33,7 @@ def write_op_graph(case: Case, args: Any, kwargs: Any, outputs: list[torch.Tenso
         lambda x: writer.operand(x) if isinstance(x, torch.Tensor) else x,
         (args, kwargs),
     )
-    call = writer.call(case.overload, args, kwargs, outputs)
+    call = writer.call(case, args, kwargs, outputs)
     lowering = lower(writer.graph, writer.sources)
     return OpGraph(lowering.graph, call, lowering.nodes[call])
 
@@ -56,7 +56,8 @@ class _Writer:
         total.meta["val"] = _meta(tensor)
         return total
 
-    def call(self, target: Any, args: Any, kwargs: Any, outputs: list[torch.Tensor]) -> fx.Node:
+    def call(self, case: Case, args: Any, kwargs: Any, outputs: list[torch.Tensor]) -> fx.Node:
+        target = case.overload
         node = self.graph.call_function(target, args, kwargs)
         returns = target._schema.returns
         results = [node]
@@ -66,7 +67,7 @@ class _Writer:
             results = [self.graph.call_function(getitem, (node, i)) for i in range(len(outputs))]
         else:
             node.meta["val"] = _meta(outputs[0])
-        pairs = zip(results, outputs, strict=True)
+        pairs = list(zip(results, outputs, strict=True))[: case.used]
         self.graph.output(tuple(self._consumed(*pair) for pair in pairs))
         return node
 

@@ -50,8 +50,9 @@ class Bench:
         self.operands = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         self._before = [operand.detach().clone() for operand in self.operands]
         with torch.random.fork_rng(devices=[]):
-            self.outputs = tensors_of(case.overload(*args, **kwargs))
-        self._graph = write_op_graph(case, args, kwargs, self.outputs)
+            outputs = tensors_of(case.overload(*args, **kwargs))
+        self._graph = write_op_graph(case, args, kwargs, outputs)
+        self.outputs = outputs[: case.used]
         self._mesh = _C.Mesh([(size, 0) for size in self.sizes])
         self._plan()
 
@@ -77,7 +78,7 @@ class Bench:
     def ports(self, config: int) -> tuple[list[PortLayouts], list[PortLayouts]]:
         """The layouts at operands and outputs."""
         inputs, outputs = self._ports[config]
-        return list(inputs), list(outputs)
+        return list(inputs), list(outputs)[: self.case.used]
 
     def where(self, config: int) -> str:
         """Operator, case, config and mesh, for messages."""
@@ -209,7 +210,7 @@ class Bench:
             ]
             results = list(reference(given))
         return [
-            [_scaled(tensor, call["scale"]) for tensor in tensors_of(result)]
+            [_scaled(t, call["scale"]) for t in tensors_of(result)[: self.case.used]]
             for call, result in zip(calls, results, strict=True)
         ]
 
