@@ -2,9 +2,28 @@
 
 #include <pybind11/stl.h>
 
+#include <optional>
+
 namespace py = pybind11;
 
 namespace tensoropt {
+
+namespace {
+
+// Nothing if the list has no Ref; None is a hole.
+std::optional<std::vector<ValueRef>> refs_of(const py::list& list) {
+  std::vector<ValueRef> refs;
+  bool any = false;
+  for (const py::handle item : list) {
+    if (!item.is_none() && !py::isinstance<ValueRef>(item)) return {};
+    any = any || !item.is_none();
+    refs.push_back(item.is_none() ? ValueRef{} : item.cast<ValueRef>());
+  }
+  if (!any) return {};
+  return refs;
+}
+
+}  // namespace
 
 Argument argument_of(const py::handle& object) {
   if (py::isinstance<ValueRef>(object)) return object.cast<ValueRef>();
@@ -20,9 +39,7 @@ Argument argument_of(const py::handle& object) {
     return Literal{object.cast<std::string>()};
   }
   const auto list = object.cast<py::list>();
-  if (!list.empty() && py::isinstance<ValueRef>(list[0])) {
-    return object.cast<std::vector<ValueRef>>();
-  }
+  if (auto refs = refs_of(list)) return *std::move(refs);
   for (const py::handle item : list) {
     if (py::isinstance<py::float_>(item)) {
       return Literal{object.cast<std::vector<double>>()};

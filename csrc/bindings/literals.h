@@ -7,7 +7,7 @@
 
 namespace tensoropt {
 
-// None, bool, int, float, str, lists of numbers; Ref; lists of Refs.
+// None, bool, int, float, str, lists of numbers; Ref; lists of Refs and None.
 Argument argument_of(const pybind11::handle& object);
 
 // The other way round, without Refs.

@@ -12,10 +12,16 @@ constexpr double kBackwardTraffic = 2.0;
 // Kernels of one fused or foreach optimizer update of a tensor.
 constexpr double kOptimizerLaunches = 2.0;
 
-double compute_parts(const OpConfig& config, const Mesh& mesh) {
+// By how much the busiest rank's share of the work is smaller than the whole.
+double compute_parts(const Rule& rule, const OpConfig& config,
+                     const Mesh& mesh) {
   double parts = 1;
   for (std::size_t axis = 0; axis < config.size(); ++axis) {
     if (config[axis].is_factor()) parts *= mesh.size(static_cast<int>(axis));
+  }
+  const std::vector<AxisSet> axes = factor_axes(rule, config);
+  for (std::size_t factor = 0; factor < axes.size(); ++factor) {
+    if (axes[factor] != 0) parts /= rule.factors[factor].imbalance;
   }
   return parts;
 }
@@ -102,7 +108,7 @@ OpCost op_cost(const Graph& graph, const Node& node, const Rule& rule,
   }
   if (rule.view) return cost;
   const double rate = device.matmul_flops_per_s(compute_dtype(graph, node)) *
-                      compute_parts(config, mesh);
+                      compute_parts(rule, config, mesh);
   const double memory_s = traffic_bytes(graph, node, rule, interface, mesh) /
                           device.copy_bytes_per_s();
   const double launches_s = rule.launches * device.launch_overhead_s;

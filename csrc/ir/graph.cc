@@ -69,15 +69,38 @@ std::vector<std::int64_t> Node::ints_argument(std::string_view argument) const {
   return literal_as<std::vector<std::int64_t>>(*this, argument, *literal);
 }
 
+namespace {
+
+int count_tensors(const std::vector<ValueRef>& list) {
+  return static_cast<int>(
+      std::count_if(list.begin(), list.end(),
+                    [](const ValueRef& item) { return !item.is_hole(); }));
+}
+
+}  // namespace
+
 int Node::operand_index(std::string_view argument) const {
   int index = 0;
   for (const NamedArgument& named : arguments) {
     const auto* list = std::get_if<std::vector<ValueRef>>(&named.value);
     const bool single = std::holds_alternative<ValueRef>(named.value);
     if (named.name == argument) return single || list ? index : -1;
-    index += single ? 1 : list ? static_cast<int>(list->size()) : 0;
+    index += single ? 1 : list ? count_tensors(*list) : 0;
   }
   return -1;
+}
+
+std::vector<int> Node::operand_indices(std::string_view argument) const {
+  std::vector<int> indices;
+  int next = operand_index(argument);
+  for (const NamedArgument& named : arguments) {
+    const auto* list = std::get_if<std::vector<ValueRef>>(&named.value);
+    if (named.name != argument || !list) continue;
+    for (const ValueRef& item : *list) {
+      indices.push_back(item.is_hole() ? -1 : next++);
+    }
+  }
+  return indices;
 }
 
 Node& Graph::add_node(NodeKind kind, std::string name, std::string target) {
@@ -131,7 +154,9 @@ NodeId Graph::add_op(std::string name, std::string target,
       add_operand(id, ref->id);
     } else if (const auto* refs =
                    std::get_if<std::vector<ValueRef>>(&named.value)) {
-      for (const ValueRef& item : *refs) add_operand(id, item.id);
+      for (const ValueRef& item : *refs) {
+        if (!item.is_hole()) add_operand(id, item.id);
+      }
     }
   }
   nodes_[id].arguments = std::move(arguments);

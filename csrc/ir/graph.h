@@ -32,9 +32,11 @@ struct TensorMeta {
   int rank() const { return static_cast<int>(shape.size()); }
 };
 
-// A tensor argument refers to a value; everything else is a literal.
+// A tensor argument refers to a value; everything else is a literal. In a list
+// of tensors None is a hole, an id of -1, which is no operand.
 struct ValueRef {
   ValueId id = -1;
+  bool is_hole() const { return id < 0; }
   bool operator==(const ValueRef&) const = default;
 };
 
@@ -69,8 +71,11 @@ struct Node {
   bool bool_argument(std::string_view argument, bool fallback) const;
   // A list of integers; a single integer gives a list of one.
   std::vector<std::int64_t> ints_argument(std::string_view argument) const;
-  // Position in `operands` of the tensor argument `name`; -1 if it is None.
+  // Position in `operands` of the tensor argument `name`; -1 if it is None. For
+  // a list it is that of its first tensor.
   int operand_index(std::string_view argument) const;
+  // Likewise of every entry of a list of tensors; -1 for holes.
+  std::vector<int> operand_indices(std::string_view argument) const;
 };
 
 struct Use {

@@ -47,9 +47,14 @@ bool equal_ranks(const RuleBuilder& rule) {
   return true;
 }
 
-// Batch dims and heads are split alike on all operands; query rows can be
-// split where no causal mask ties them to their global position.
-std::vector<int> bind_dims(RuleBuilder& rule, bool causal) {
+// The last block of rows of a causal mask sees nearly all keys, the average row
+// half of them.
+constexpr double kCausalImbalance = 2;
+
+// Batch dims and heads are split alike on all operands, and query rows by
+// themselves. Rows of a causal mask depend on their global position, for which
+// the per-rank form has no dropout. Keys are not split: softmax is over them.
+std::vector<int> bind_dims(RuleBuilder& rule, bool causal, bool drops) {
   const auto& query = rule.operand_shape(0);
   const auto& key = rule.operand_shape(1);
   const auto& value = rule.operand_shape(2);
@@ -65,8 +70,9 @@ std::vector<int> bind_dims(RuleBuilder& rule, bool causal) {
     rule.bind_output(0, dim, factor);
     factors.push_back(factor);
   }
-  if (causal) return factors;
+  if (causal && drops) return factors;
   factors.push_back(rule.factor("l", query[rank - 2]));
+  if (causal) rule.imbalance(factors.back(), kCausalImbalance);
   rule.bind_operand(0, rank - 2, factors.back());
   rule.bind_output(0, rank - 2, factors.back());
   return factors;
@@ -74,21 +80,42 @@ std::vector<int> bind_dims(RuleBuilder& rule, bool causal) {
 
 Rule attention_rule(const Graph& graph, const Node& node) {
   RuleBuilder rule(graph, node);
+  const bool drops = node.double_argument("dropout_p", 0) > 0;
   std::vector<int> factors;
   if (equal_ranks(rule)) {
-    factors = bind_dims(rule, node.bool_argument("is_causal", false));
+    factors = bind_dims(rule, node.bool_argument("is_causal", false), drops);
     if (node.operand_index("attn_mask") >= 0) bind_mask(rule, 3);
   }
-  if (node.double_argument("dropout_p", 0) > 0) rule.random();
+  if (drops) rule.random();
   set_costs(rule, graph, node, factors);
   return rule.take();
+}
+
+LocalForm attention_local(const Graph& graph, const Node& node,
+                          const LocalContext& context) {
+  LocalForm form;
+  const std::size_t rank = graph.output(node, 0).meta.shape.size();
+  // Query rows are the factor after batch dims and heads, if there is one.
+  const int rows = static_cast<int>(rank) - 2;
+  if (!node.bool_argument("is_causal", false) ||
+      rows >= static_cast<int>(context.factor_axes.size()) ||
+      context.factor_axes[rows] == 0) {
+    return form;
+  }
+  const Literal* scale = node.find("scale");
+  form.target = "tensoropt.causal_attention_rows.default";
+  form.operands = {"query", "key", "value"};
+  form.extra = {context.part(rows) * context.output_shapes[0][rows],
+                scale ? *scale : Literal{},
+                node.bool_argument("enable_gqa", false)};
+  return form;
 }
 
 }  // namespace
 
 void register_attention(Registry& registry) {
   registry.add("aten.scaled_dot_product_attention.default",
-               {attention_rule, {}});
+               {attention_rule, attention_local});
 }
 
 }  // namespace tensoropt

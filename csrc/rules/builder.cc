@@ -38,6 +38,26 @@ void RuleBuilder::broadcast() {
   for (int i = 0; i < num_operands(); ++i) broadcast_operand(i);
 }
 
+std::vector<int> RuleBuilder::keep_dims(const std::vector<bool>& fixed) {
+  std::vector<int> factors(fixed.size(), kNoFactor);
+  const auto bind = [&](TensorRule& tensor, const Shape& shape, int dim) {
+    const Shape& first = operand_shape(0);
+    if (shape.size() != first.size() || shape[dim] != first[dim]) return;
+    tensor.dims[dim] = factors[dim];
+  };
+  for (int dim = 0; dim < static_cast<int>(fixed.size()); ++dim) {
+    if (fixed[dim]) continue;
+    factors[dim] = factor(fmt::format("d{}", dim), operand_shape(0)[dim]);
+    for (int i = 0; i < num_operands(); ++i) {
+      bind(rule_.operands[i], operand_shape(i), dim);
+    }
+    for (int i = 0; i < num_outputs(); ++i) {
+      bind(rule_.outputs[i], output_shape(i), dim);
+    }
+  }
+  return factors;
+}
+
 void RuleBuilder::broadcast_operand(int operand) {
   const auto& out = output_shape(0);
   const auto& in = operand_shape(operand);
@@ -104,6 +124,20 @@ int normalize_dim(std::int64_t dim, std::size_t rank) {
   TO_ASSERT(dim >= 0 && (dim < signed_rank || signed_rank == 0),
             "dim {} out of range for rank {}", dim, rank);
   return static_cast<int>(dim);
+}
+
+std::vector<bool> mark_dims(const std::vector<std::int64_t>& dims,
+                            std::size_t rank) {
+  std::vector<bool> marked(rank, false);
+  for (const std::int64_t dim : dims) {
+    if (rank > 0) marked[normalize_dim(dim, rank)] = true;
+  }
+  return marked;
+}
+
+std::vector<bool> mark_dim(const Node& node, std::string_view argument,
+                           std::int64_t fallback, std::size_t rank) {
+  return mark_dims({node.int_argument(argument, fallback)}, rank);
 }
 
 }  // namespace tensoropt

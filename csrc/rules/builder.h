@@ -8,6 +8,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/check.h"
@@ -22,11 +23,18 @@ class RuleBuilder {
 
   int factor(std::string name, std::int64_t size,
              FactorKind kind = FactorKind::kDefault);
+  void imbalance(int factor, double busiest) {
+    rule_.factors[factor].imbalance = busiest;
+  }
   void bind_operand(int operand, int dim, int factor);
   void bind_output(int output, int dim, int factor);
   // One factor per dim of output 0 ("d0", "d1", ...), bound to it and to the
   // dims of all operands as they broadcast against it.
   void broadcast();
+  // One factor for each dim of operand 0 that is not `fixed` ("d0", "d1", ...;
+  // kNoFactor for the others), bound to the same dim of every operand and
+  // output of that rank and size. Returned by dim.
+  std::vector<int> keep_dims(const std::vector<bool>& fixed);
   // Binds the dims of `operand` aligned at the right with the dims of output 0
   // to the factors these have.
   void broadcast_operand(int operand);
@@ -70,5 +78,13 @@ class RuleBuilder {
 
 // Wraps a possibly negative dim.
 int normalize_dim(std::int64_t dim, std::size_t rank);
+
+// Which dims of a tensor of this rank are among `dims`.
+std::vector<bool> mark_dims(const std::vector<std::int64_t>& dims,
+                            std::size_t rank);
+
+// The only dim that an integer argument names.
+std::vector<bool> mark_dim(const Node& node, std::string_view argument,
+                           std::int64_t fallback, std::size_t rank);
 
 }  // namespace tensoropt

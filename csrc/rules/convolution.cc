@@ -92,6 +92,13 @@ void add(Registry& registry, const char* target, WeightDims dims) {
                         convolution_local});
 }
 
+// One operator for all ranks and both directions.
+Rule any_convolution_rule(const Graph& graph, const Node& node) {
+  return convolution_rule(
+      graph, node,
+      node.bool_argument("transposed", false) ? kTransposed : kDirect);
+}
+
 }  // namespace
 
 void register_convolution(Registry& registry) {
@@ -105,6 +112,8 @@ void register_convolution(Registry& registry) {
         "aten.conv_transpose3d.input"}) {
     add(registry, target, kTransposed);
   }
+  registry.add("aten.convolution.default",
+               {any_convolution_rule, convolution_local});
 }
 
 }  // namespace tensoropt

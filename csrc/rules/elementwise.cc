@@ -17,66 +17,81 @@ enum class Saves { kNothing, kInputs, kOutput, kProduct };
 // in each while the others are fixed (a product), or in the first only.
 enum class Linear { kNo, kJointly, kEach, kFirst };
 
-struct Traits {
-  const char* target;
+// Operators of namespace aten that are alike.
+struct Family {
   Saves saves;
   Linear linear;
+  std::vector<const char*> targets;
 };
 
-constexpr Traits kTraits[] = {
-    {"aten.neg.default", Saves::kNothing, Linear::kJointly},
-    {"aten.clone.default", Saves::kNothing, Linear::kJointly},
-    {"aten.gelu.default", Saves::kInputs, Linear::kNo},
-    {"aten.silu.default", Saves::kInputs, Linear::kNo},
-    {"aten.mish.default", Saves::kInputs, Linear::kNo},
-    {"aten.elu.default", Saves::kInputs, Linear::kNo},
-    {"aten.leaky_relu.default", Saves::kInputs, Linear::kNo},
-    {"aten.softplus.default", Saves::kInputs, Linear::kNo},
-    {"aten.hardtanh.default", Saves::kInputs, Linear::kNo},
-    {"aten.hardswish.default", Saves::kInputs, Linear::kNo},
-    {"aten.hardsigmoid.default", Saves::kInputs, Linear::kNo},
-    {"aten.log_sigmoid.default", Saves::kInputs, Linear::kNo},
-    {"aten.relu.default", Saves::kOutput, Linear::kNo},
-    {"aten.tanh.default", Saves::kOutput, Linear::kNo},
-    {"aten.sigmoid.default", Saves::kOutput, Linear::kNo},
-    {"aten.exp.default", Saves::kOutput, Linear::kNo},
-    {"aten.sqrt.default", Saves::kOutput, Linear::kNo},
-    {"aten.rsqrt.default", Saves::kOutput, Linear::kNo},
-    {"aten.reciprocal.default", Saves::kOutput, Linear::kNo},
-    {"aten.sin.default", Saves::kInputs, Linear::kNo},
-    {"aten.cos.default", Saves::kInputs, Linear::kNo},
-    {"aten.log.default", Saves::kInputs, Linear::kNo},
-    {"aten.log1p.default", Saves::kInputs, Linear::kNo},
-    {"aten.erf.default", Saves::kInputs, Linear::kNo},
-    {"aten.abs.default", Saves::kInputs, Linear::kNo},
-    {"aten.square.default", Saves::kInputs, Linear::kNo},
-    {"aten.pow.Tensor_Scalar", Saves::kInputs, Linear::kNo},
-    {"aten.pow.Scalar", Saves::kOutput, Linear::kNo},
-    {"aten.pow.Tensor_Tensor", Saves::kInputs, Linear::kNo},
-    {"aten.clamp.default", Saves::kInputs, Linear::kNo},
-    {"aten.clamp_min.default", Saves::kInputs, Linear::kNo},
-    {"aten.clamp_max.default", Saves::kInputs, Linear::kNo},
-    {"aten.sign.default", Saves::kNothing, Linear::kNo},
-    {"aten.floor.default", Saves::kNothing, Linear::kNo},
-    {"aten.round.default", Saves::kNothing, Linear::kNo},
-    {"aten.logical_not.default", Saves::kNothing, Linear::kNo},
-    {"aten.bitwise_not.default", Saves::kNothing, Linear::kNo},
-    {"aten.zeros_like.default", Saves::kNothing, Linear::kNo},
-    {"aten.ones_like.default", Saves::kNothing, Linear::kNo},
-    {"aten.full_like.default", Saves::kNothing, Linear::kNo},
-    {"aten.add.Scalar", Saves::kNothing, Linear::kNo},
-    {"aten.sub.Scalar", Saves::kNothing, Linear::kNo},
-    {"aten.rsub.Scalar", Saves::kNothing, Linear::kNo},
-    {"aten.mul.Scalar", Saves::kNothing, Linear::kFirst},
-    {"aten.div.Scalar", Saves::kNothing, Linear::kFirst},
-    {"aten.mul.Tensor", Saves::kProduct, Linear::kEach},
-    {"aten.div.Tensor", Saves::kProduct, Linear::kFirst},
-    {"aten.maximum.default", Saves::kInputs, Linear::kNo},
-    {"aten.minimum.default", Saves::kInputs, Linear::kNo},
-    {"aten.masked_fill.Tensor", Saves::kNothing, Linear::kNo},
-    {"aten.remainder.Scalar", Saves::kNothing, Linear::kNo},
-    {"aten.floor_divide.default", Saves::kNothing, Linear::kNo},
-};
+const std::vector<Family>& families() {
+  static const std::vector<Family> all = {
+      {Saves::kNothing,
+       Linear::kJointly,
+       {"neg.default", "negative.default", "clone.default",
+        "lift_fresh_copy.default", "lerp.Scalar"}},
+      {Saves::kNothing, Linear::kFirst, {"mul.Scalar", "div.Scalar"}},
+      {Saves::kProduct, Linear::kEach, {"mul.Tensor", "multiply.Tensor"}},
+      {Saves::kProduct,
+       Linear::kFirst,
+       {"div.Tensor", "divide.Tensor", "true_divide.Tensor"}},
+      {Saves::kOutput,
+       Linear::kNo,
+       {"relu.default", "tanh.default", "sigmoid.default", "exp.default",
+        "expm1.default", "exp2.default", "tan.default", "sqrt.default",
+        "rsqrt.default", "reciprocal.default", "pow.Scalar"}},
+      // Activations.
+      {Saves::kInputs,
+       Linear::kNo,
+       {"gelu.default", "silu.default", "mish.default", "elu.default",
+        "selu.default", "celu.default", "leaky_relu.default", "relu6.default",
+        "softplus.default", "hardtanh.default", "hardswish.default",
+        "hardsigmoid.default", "hardshrink.default", "softshrink.default",
+        "threshold.default", "log_sigmoid.default"}},
+      // Functions.
+      {Saves::kInputs,
+       Linear::kNo,
+       {"sin.default",       "cos.default",
+        "asin.default",      "acos.default",
+        "atan.default",      "sinh.default",
+        "cosh.default",      "asinh.default",
+        "acosh.default",     "atanh.default",
+        "sinc.default",      "log.default",
+        "log1p.default",     "log2.default",
+        "log10.default",     "logit.default",
+        "erf.default",       "erfc.default",
+        "erfinv.default",    "lgamma.default",
+        "digamma.default",   "abs.default",
+        "absolute.default",  "square.default",
+        "pow.Tensor_Scalar", "float_power.Tensor_Scalar",
+        "clamp.default",     "clip.default",
+        "clamp_min.default", "clamp_max.default",
+        "nan_to_num.default"}},
+      {Saves::kInputs,
+       Linear::kNo,
+       {"pow.Tensor_Tensor", "atan2.default", "hypot.default",
+        "copysign.Tensor", "xlogy.Tensor", "logaddexp.default",
+        "logaddexp2.default", "maximum.default", "minimum.default", "max.other",
+        "min.other", "fmax.default", "fmin.default", "clamp.Tensor",
+        "clamp_min.Tensor", "clamp_max.Tensor", "fmod.Tensor",
+        "remainder.Tensor", "div.Tensor_mode"}},
+      // Steps, and operators that give no gradient or pass it on.
+      {Saves::kNothing,
+       Linear::kNo,
+       {"sign.default",       "sgn.default",          "floor.default",
+        "ceil.default",       "round.default",        "round.decimals",
+        "trunc.default",      "frac.default",         "add.Scalar",
+        "sub.Scalar",         "rsub.Scalar",          "remainder.Scalar",
+        "fmod.Scalar",        "floor_divide.default", "floor_divide.Scalar",
+        "div.Scalar_mode",    "heaviside.default",    "isnan.default",
+        "isinf.default",      "isfinite.default",     "isclose.default",
+        "signbit.default",    "logical_not.default",  "bitwise_not.default",
+        "bitwise_and.Scalar", "bitwise_or.Scalar",    "bitwise_xor.Scalar",
+        "__and__.Scalar",     "__or__.Scalar",        "__lshift__.Scalar",
+        "__rshift__.Scalar",  "masked_fill.Tensor"}},
+  };
+  return all;
+}
 
 constexpr const char* kComparisons[] = {"eq", "ne", "lt", "le", "gt", "ge"};
 
@@ -127,10 +142,11 @@ RuleBuilder pointwise(const Graph& graph, const Node& node) {
   return rule;
 }
 
-Rule traits_rule(const Graph& graph, const Node& node, Traits traits) {
+Rule family_rule(const Graph& graph, const Node& node, Saves saves,
+                 Linear linear) {
   RuleBuilder rule = pointwise(graph, node);
-  if (graph.output(node, 0).requires_grad) apply_saves(rule, traits.saves);
-  apply_linear(rule, traits.linear);
+  if (graph.output(node, 0).requires_grad) apply_saves(rule, saves);
+  apply_linear(rule, linear);
   return rule.take();
 }
 
@@ -151,10 +167,43 @@ Rule cast_rule(const Graph& graph, const Node& node) {
   return rule.take();
 }
 
+// a + weight * (b - a), the weight a tensor.
+Rule interpolation_rule(const Graph& graph, const Node& node) {
+  RuleBuilder rule = pointwise(graph, node);
+  if (graph.output(node, 0).requires_grad) apply_saves(rule, Saves::kInputs);
+  rule.linear_in({0, 1});
+  return rule.take();
+}
+
+// a + value * b * c, or b / c.
+Rule sum_and_product_rule(const Graph& graph, const Node& node, bool quotient) {
+  RuleBuilder rule = pointwise(graph, node);
+  if (graph.output(node, 0).requires_grad) {
+    rule.save_product(1, 2);
+    if (quotient) rule.save_operand(2);
+  }
+  rule.linear_in({0, 1});
+  if (!quotient) rule.linear_in({0, 2});
+  return rule.take();
+}
+
+// Whether a number is there and zero; a bool is none.
+bool is_zero(const Node& node, const char* argument) {
+  const Literal* value = node.find(argument);
+  return value && !std::holds_alternative<bool>(*value) &&
+         node.double_argument(argument, 1) == 0;
+}
+
+// Where one side is a number, choosing is linear only if that is zero.
 Rule where_rule(const Graph& graph, const Node& node) {
   RuleBuilder rule = pointwise(graph, node);
   if (graph.output(node, 0).requires_grad) rule.save_operand(0);
-  if (rule.num_operands() == 3) rule.linear_in({1, 2});
+  if (rule.num_operands() == 3) {
+    rule.linear_in({1, 2});
+  } else if (rule.num_operands() == 2 &&
+             (is_zero(node, "self") || is_zero(node, "other"))) {
+    rule.linear_in({1});
+  }
   return rule.take();
 }
 
@@ -162,37 +211,48 @@ Rule where_rule(const Graph& graph, const Node& node) {
 Rule masked_fill_rule(const Graph& graph, const Node& node) {
   RuleBuilder rule = pointwise(graph, node);
   if (graph.output(node, 0).requires_grad) rule.save_operand(1);
-  const Literal* value = node.find("value");
-  if (value && !std::holds_alternative<bool>(*value) &&
-      node.double_argument("value", 1) == 0) {
-    rule.linear_in({0});
-  }
+  if (is_zero(node, "value")) rule.linear_in({0});
   return rule.take();
 }
 
-// The mask is the same wherever the value is replicated or a pending sum.
-Rule dropout_rule(const Graph& graph, const Node& node) {
-  RuleBuilder rule = pointwise(graph, node);
-  if (!node.bool_argument("train", true)) return rule.take();
-  std::vector<int> factors(rule.output_shape(0).size());
-  std::iota(factors.begin(), factors.end(), 0);
-  if (graph.output(node, 0).requires_grad) {
-    rule.saves_extra(rule.output_elements(), factors);
+// The weight is one number, or one for each channel (dim 1).
+Rule prelu_rule(const Graph& graph, const Node& node) {
+  RuleBuilder rule(graph, node);
+  const auto& input = rule.operand_shape(0);
+  const auto& weight = rule.operand_shape(1);
+  const std::vector<int> factors =
+      rule.keep_dims(std::vector<bool>(input.size(), false));
+  // keep_dims takes the weight of a 1-D input for one of equal dims.
+  if (weight.size() == 1) rule.bind_operand(1, 0, kNoFactor);
+  if (weight.size() == 1 && weight[0] > 1 && input.size() > 1) {
+    rule.bind_operand(1, 0, factors[1]);
   }
-  rule.linear_in({0});
-  rule.random();
+  if (graph.output(node, 0).requires_grad) apply_saves(rule, Saves::kInputs);
+  rule.flops(rule.output_elements(), rule.output_elements());
+  return rule.take();
+}
+
+// One half of `dim` gates the other: a block of it has no partner on its rank.
+Rule glu_rule(const Graph& graph, const Node& node) {
+  RuleBuilder rule(graph, node);
+  rule.keep_dims(mark_dim(node, "dim", -1, rule.operand_shape(0).size()));
+  if (graph.output(node, 0).requires_grad) rule.save_operand(0);
+  rule.flops(rule.output_elements(), rule.output_elements());
   return rule.take();
 }
 
 }  // namespace
 
 void register_elementwise(Registry& registry) {
-  for (const Traits& traits : kTraits) {
-    registry.add(traits.target,
-                 {[traits](const Graph& graph, const Node& node) {
-                    return traits_rule(graph, node, traits);
-                  },
-                  {}});
+  for (const Family& family : families()) {
+    for (const char* target : family.targets) {
+      registry.add(fmt::format("aten.{}", target),
+                   {[saves = family.saves, linear = family.linear](
+                        const Graph& graph, const Node& node) {
+                      return family_rule(graph, node, saves, linear);
+                    },
+                    {}});
+    }
   }
   const RuleFunction plain = [](const Graph& graph, const Node& node) {
     return pointwise(graph, node).take();
@@ -207,11 +267,25 @@ void register_elementwise(Registry& registry) {
     registry.add(fmt::format("aten.__{}__.Tensor", name), {plain, {}});
   }
   for (const char* target : kCasts) registry.add(target, {cast_rule, {}});
-  registry.add("aten.add.Tensor", {sum_rule, {}});
-  registry.add("aten.sub.Tensor", {sum_rule, {}});
-  registry.add("aten.where.self", {where_rule, {}});
+  for (const char* target : {"aten.add.Tensor", "aten.sub.Tensor",
+                             "aten.subtract.Tensor", "aten.rsub.Tensor"}) {
+    registry.add(target, {sum_rule, {}});
+  }
+  for (const char* target : {"aten.where.self", "aten.where.ScalarSelf",
+                             "aten.where.ScalarOther", "aten.where.Scalar"}) {
+    registry.add(target, {where_rule, {}});
+  }
+  for (const bool quotient : {false, true}) {
+    registry.add(quotient ? "aten.addcdiv.default" : "aten.addcmul.default",
+                 {[quotient](const Graph& graph, const Node& node) {
+                    return sum_and_product_rule(graph, node, quotient);
+                  },
+                  {}});
+  }
+  registry.add("aten.lerp.Tensor", {interpolation_rule, {}});
   registry.add("aten.masked_fill.Scalar", {masked_fill_rule, {}});
-  registry.add("aten.dropout.default", {dropout_rule, {}});
+  registry.add("aten.prelu.default", {prelu_rule, {}});
+  registry.add("aten.glu.default", {glu_rule, {}});
 }
 
 }  // namespace tensoropt

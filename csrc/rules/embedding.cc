@@ -1,4 +1,5 @@
-// Table look-up: rows [v, d] picked by an index of any shape.
+// Table look-up: rows [v, d] picked by an index of any shape, or picked and
+// reduced by bags.
 
 #include "rules/builder.h"
 #include "rules/registry.h"
@@ -16,9 +17,8 @@ Rule embedding_rule(const Graph& graph, const Node& node) {
   RuleBuilder rule(graph, node);
   const auto& weight = rule.operand_shape(0);
   const auto& index = rule.operand_shape(1);
-  const bool padding = node.int_argument("padding_idx", -1) >= 0;
   const bool counts = node.bool_argument("scale_grad_by_freq", false);
-  const int rows = rule.factor("v", padding || counts ? 1 : weight[0]);
+  const int rows = rule.factor("v", counts ? 1 : weight[0]);
   for (std::size_t dim = 0; dim < index.size(); ++dim) {
     const int factor =
         rule.factor(fmt::format("b{}", dim), counts ? 1 : index[dim]);
@@ -42,7 +42,67 @@ LocalForm embedding_local(const Graph& graph, const Node& node,
   const std::int64_t local_rows = rows / context.parts(kRows);
   LocalForm form;
   form.target = "tensoropt.embedding_shard.default";
-  form.extra.push_back(local_rows * context.part(kRows));
+  form.operands = {"weight", "indices"};
+  form.extra = {local_rows * context.part(kRows),
+                node.int_argument("padding_idx", -1)};
+  return form;
+}
+
+constexpr int kBags = 1;
+constexpr std::int64_t kMax = 2;  // the mode
+
+// What each bag is, which nobody reads outside of backward.
+bool only_result_used(const Graph& graph, const Node& node) {
+  for (std::size_t i = 1; i < node.outputs.size(); ++i) {
+    if (!graph.output(node, static_cast<int>(i)).uses.empty()) return false;
+  }
+  return true;
+}
+
+// Bags of rows, [n] indices cut at [b] offsets. Indices and offsets stay whole,
+// since bags have any size; a rank takes the bags, and the rows, that are its
+// own. A split of the rows leaves sums Partial; a maximum is no sum.
+Rule embedding_bag_rule(const Graph& graph, const Node& node) {
+  RuleBuilder rule(graph, node);
+  const auto& weight = rule.operand_shape(0);
+  const bool counts = node.bool_argument("scale_grad_by_freq", false);
+  const bool padding = node.int_argument("padding_idx", -1) >= 0;
+  const bool max = node.int_argument("mode", 0) == kMax;
+  const bool parts = only_result_used(graph, node) && !counts;
+  const int rows = rule.factor("v", parts && !padding && !max ? weight[0] : 1);
+  const int bags = rule.factor("b", parts ? rule.output_shape(0)[0] : 1);
+  const int d = rule.factor("d", only_result_used(graph, node) ? weight[1] : 1);
+  rule.bind_operand(0, 0, rows);
+  rule.bind_operand(0, 1, d);
+  rule.bind_output(0, 0, bags);
+  rule.bind_output(0, 1, d);
+  for (int i = 1; i < rule.num_operands(); ++i) rule.save_operand(i);
+  if (node.operand_index("per_sample_weights") >= 0) rule.save_operand(0);
+  const double indices =
+      static_cast<double>(graph.operand(node, 1).meta.num_elements());
+  rule.saves_extra(8 * indices, {bags});  // the bag of each index
+  const double flops = 2 * indices * static_cast<double>(weight[1]);
+  rule.flops(flops, flops);
+  return rule.take();
+}
+
+LocalForm embedding_bag_local(const Graph& graph, const Node& node,
+                              const LocalContext& context) {
+  LocalForm form;
+  const bool rows = context.factor_axes[kRows] != 0;
+  if (!rows && context.factor_axes[kBags] == 0) return form;
+  const std::int64_t local_rows =
+      graph.operand(node, 0).meta.shape[0] / context.parts(kRows);
+  const std::int64_t bags =
+      graph.output(node, 0).meta.shape[0] / context.parts(kBags);
+  form.target = "tensoropt.embedding_bag_shard.default";
+  form.operands = {"weight", "indices", "offsets", "per_sample_weights"};
+  form.extra = {node.int_argument("mode", 0),
+                node.bool_argument("include_last_offset", false),
+                node.int_argument("padding_idx", -1),
+                rows ? local_rows * context.part(kRows) : std::int64_t{-1},
+                bags * context.part(kBags),
+                bags};
   return form;
 }
 
@@ -50,6 +110,10 @@ LocalForm embedding_local(const Graph& graph, const Node& node,
 
 void register_embedding(Registry& registry) {
   registry.add("aten.embedding.default", {embedding_rule, embedding_local});
+  for (const char* target :
+       {"aten.embedding_bag.default", "aten.embedding_bag.padding_idx"}) {
+    registry.add(target, {embedding_bag_rule, embedding_bag_local});
+  }
 }
 
 }  // namespace tensoropt

@@ -1,5 +1,6 @@
-// Losses. A mean over split elements is Partial: each rank gives its share of
-// the global mean, so that the sum over ranks is the loss of one process.
+// Losses of classes. A mean over split elements is Partial: each rank gives its
+// share of the global mean, so that the sum over ranks is the loss of one
+// process.
 
 #include "rules/builder.h"
 #include "rules/registry.h"
@@ -27,9 +28,6 @@ struct ClassLoss {
         reduction(node.int_argument("reduction", kMean)),
         ignore_index(node.int_argument("ignore_index", -100)),
         smoothing(node.double_argument("label_smoothing", 0)) {}
-
-  // A weighted mean divides by the weights of all targets.
-  bool splittable() const { return !(weighted && reduction == kMean); }
 };
 
 // Binds position dims of logits (all but the class dim) and targets.
@@ -39,8 +37,8 @@ std::vector<int> bind_positions(RuleBuilder& rule, const ClassLoss& loss,
   const auto& logits = rule.operand_shape(0);
   for (int dim = 0; dim < static_cast<int>(logits.size()); ++dim) {
     if (dim == class_dim) continue;
-    const int factor = rule.factor(fmt::format("t{}", factors.size()),
-                                   loss.splittable() ? logits[dim] : 1);
+    const int factor =
+        rule.factor(fmt::format("t{}", factors.size()), logits[dim]);
     const int position = static_cast<int>(factors.size());
     rule.bind_operand(0, dim, factor);
     rule.bind_operand(1, loss.index_target ? position : dim, factor);
@@ -50,7 +48,8 @@ std::vector<int> bind_positions(RuleBuilder& rule, const ClassLoss& loss,
   return factors;
 }
 
-// A mean divides by the valid targets of all ranks: their number is summed.
+// A mean divides by the valid targets of all ranks: their number, or the weight
+// of their classes, is summed.
 void declare_count(RuleBuilder& rule, const ClassLoss& loss,
                    const std::vector<int>& positions) {
   if (loss.reduction != kMean || !loss.index_target) return;
@@ -59,13 +58,15 @@ void declare_count(RuleBuilder& rule, const ClassLoss& loss,
       {Collective::kAllReduce, positions, kCountBytes, {}, Pass::kForward});
 }
 
-// Maxima of all positions, then sums of exponentials and the logits of the
-// targets, in the type that the loss is computed in.
+// Maxima of all positions, then sums of exponentials, the logits of the targets
+// and for smoothing all logits, in the type that the loss is computed in.
 void declare_vocabulary(RuleBuilder& rule, const TensorMeta& logits,
-                        int classes, const std::vector<int>& positions) {
-  const double bytes = static_cast<double>(logits.shape[0]) *
+                        bool smoothed, const std::vector<int>& positions) {
+  constexpr int classes = ClassLoss::kClass;
+  const double bytes = static_cast<double>(logits.num_elements()) /
+                       static_cast<double>(logits.shape[1]) *
                        (logits.dtype == DType::kFloat64 ? 8 : 4);
-  for (const double tensors : {1, 2}) {
+  for (const double tensors : {1, smoothed ? 3 : 2}) {
     rule.runs_collective({Collective::kAllReduce,
                           {classes},
                           tensors * bytes,
@@ -74,24 +75,27 @@ void declare_vocabulary(RuleBuilder& rule, const TensorMeta& logits,
   }
 }
 
-// The class dim of 2-D logits can be split where the per-rank form combines
-// maxima and sums over the ranks that hold a row.
+// Classes can be split where the per-rank form combines maxima and sums over
+// the ranks that hold a position: not with weights or probabilities, of which a
+// rank would need those of its classes only, and not for a loss of each
+// position.
 Rule class_loss_rule(const Graph& graph, const Node& node,
                      bool vocabulary_parallel) {
   RuleBuilder rule(graph, node);
   const ClassLoss loss(graph, node);
   const auto& logits = rule.operand_shape(0);
   const int class_dim = logits.size() > 1 ? 1 : 0;
-  const bool split_classes = vocabulary_parallel && logits.size() == 2 &&
+  const bool split_classes = vocabulary_parallel && logits.size() > 1 &&
                              loss.index_target && !loss.weighted &&
-                             loss.reduction != kNone && loss.smoothing == 0;
+                             loss.reduction != kNone;
   const int classes = rule.factor("c", split_classes ? logits[class_dim] : 1,
                                   FactorKind::kCombined);
   if (split_classes) rule.bind_operand(0, class_dim, classes);
   std::vector<int> factors = bind_positions(rule, loss, class_dim);
   declare_count(rule, loss, factors);
   if (split_classes) {
-    declare_vocabulary(rule, graph.operand(node, 0).meta, classes, factors);
+    declare_vocabulary(rule, graph.operand(node, 0).meta, loss.smoothing > 0,
+                       factors);
   }
   const double elements =
       static_cast<double>(graph.operand(node, 0).meta.num_elements());
@@ -131,7 +135,7 @@ LocalForm cross_entropy_local(const Graph& graph, const Node& node,
     const auto& logits = graph.operand(node, 0).meta.shape;
     const std::int64_t local = logits[1] / context.parts(ClassLoss::kClass);
     form.target = "tensoropt.cross_entropy_vocab.default";
-    form.extra = {loss.reduction, loss.ignore_index,
+    form.extra = {loss.reduction, loss.ignore_index, loss.smoothing, logits[1],
                   local * context.part(ClassLoss::kClass)};
     form.groups = {classes, loss.reduction == kMean ? positions : 0};
   } else if (positions != 0 && loss.reduction == kMean) {
@@ -140,6 +144,7 @@ LocalForm cross_entropy_local(const Graph& graph, const Node& node,
       return form;
     }
     form.target = "tensoropt.cross_entropy_sharded.default";
+    form.operands = {"self", "target", "weight"};
     form.extra = {loss.reduction, loss.ignore_index, loss.smoothing};
     form.groups = {positions};
   }
@@ -153,41 +158,9 @@ LocalForm nll_local(const Graph& graph, const Node& node,
   LocalForm form;
   if (positions == 0 || loss.reduction != kMean) return form;
   form.target = "tensoropt.nll_loss_sharded.default";
+  form.operands = {"self", "target", "weight"};
   form.extra = {loss.ignore_index};
   form.groups = {positions};
-  return form;
-}
-
-// Operands of one shape are split alike; others run whole (torch.nn.functional
-// broadcasts before it calls the operator).
-Rule pointwise_loss_rule(const Graph& graph, const Node& node) {
-  RuleBuilder rule(graph, node);
-  const auto& shape = rule.operand_shape(0);
-  const bool none = node.int_argument("reduction", kMean) == kNone;
-  const int dims =
-      rule.operand_shape(1) == shape ? static_cast<int>(shape.size()) : 0;
-  for (int dim = 0; dim < dims; ++dim) {
-    const int factor = rule.factor(fmt::format("d{}", dim), shape[dim]);
-    rule.bind_operand(0, dim, factor);
-    rule.bind_operand(1, dim, factor);
-    if (none) rule.bind_output(0, dim, factor);
-  }
-  rule.save_operand(0);
-  rule.save_operand(1);
-  const double elements =
-      static_cast<double>(graph.operand(node, 0).meta.num_elements());
-  rule.flops(3 * elements, 3 * elements);
-  return rule.take();
-}
-
-LocalForm pointwise_loss_local(const Graph&, const Node& node,
-                               const LocalContext& context) {
-  LocalForm form;
-  if (node.int_argument("reduction", kMean) == kMean) {
-    for (const AxisSet axes : context.factor_axes) {
-      form.scale /= context.mesh.size_of(axes);
-    }
-  }
   return form;
 }
 
@@ -199,11 +172,6 @@ void register_losses(Registry& registry) {
   for (const char* target :
        {"aten.nll_loss_nd.default", "aten.nll_loss.default"}) {
     registry.add(target, {nll_rule, nll_local});
-  }
-  for (const char* target :
-       {"aten.mse_loss.default", "aten.l1_loss.default",
-        "aten.smooth_l1_loss.default", "aten.huber_loss.default"}) {
-    registry.add(target, {pointwise_loss_rule, pointwise_loss_local});
   }
 }
 

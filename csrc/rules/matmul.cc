@@ -1,4 +1,4 @@
-// Contractions: linear, mm, bmm, matmul, addmm, baddbmm.
+// Matrix products, with what is added to them.
 
 #include "rules/builder.h"
 #include "rules/registry.h"
@@ -102,6 +102,78 @@ Rule biased_product_rule(const Graph& graph, const Node& node) {
   return rule.take();
 }
 
+// bias + the sum over b of [b, m, k] x [b, k, n].
+Rule summed_product_rule(const Graph& graph, const Node& node) {
+  RuleBuilder rule(graph, node);
+  const auto& left = rule.operand_shape(1);
+  const int b = rule.factor("b", left[0]);
+  const int m = rule.factor("m", left[1]);
+  const int k = rule.factor("k", left[2]);
+  const int n = rule.factor("n", rule.operand_shape(2)[2]);
+  const auto bind = [&rule](int operand, const std::vector<int>& dims) {
+    for (int dim = 0; dim < static_cast<int>(dims.size()); ++dim) {
+      rule.bind_operand(operand, dim, dims[dim]);
+    }
+  };
+  bind(1, {b, m, k});
+  bind(2, {b, k, n});
+  rule.bind_output(0, 0, m);
+  rule.bind_output(0, 1, n);
+  rule.broadcast_operand(0);
+  rule.additive(0);
+  rule.save_product(1, 2);
+  rule.contraction(
+      2 * rule.output_elements() * static_cast<double>(left[0] * left[2]), 1,
+      2);
+  return rule.take();
+}
+
+// bias + [m] x [n].
+Rule outer_sum_rule(const Graph& graph, const Node& node) {
+  RuleBuilder rule(graph, node);
+  for (int dim = 0; dim < 2; ++dim) {
+    const int factor =
+        rule.factor(dim == 0 ? "m" : "n", rule.output_shape(0)[dim]);
+    rule.bind_operand(1 + dim, 0, factor);
+    rule.bind_output(0, dim, factor);
+  }
+  rule.broadcast_operand(0);
+  rule.save_product(1, 2);
+  rule.contraction(2 * rule.output_elements(), 1, 2);
+  return rule.take();
+}
+
+// [..., i] x [n, i, j] x [..., j] (+ [n]) -> [..., n].
+Rule bilinear_rule(const Graph& graph, const Node& node) {
+  RuleBuilder rule(graph, node);
+  const auto& weight = rule.operand_shape(2);
+  const int last = static_cast<int>(rule.output_shape(0).size()) - 1;
+  for (int dim = 0; dim < last; ++dim) {
+    const int batch =
+        rule.factor(fmt::format("b{}", dim), rule.output_shape(0)[dim]);
+    rule.bind_operand(0, dim, batch);
+    rule.bind_operand(1, dim, batch);
+    rule.bind_output(0, dim, batch);
+  }
+  const int n = rule.factor("n", weight[0]);
+  rule.bind_operand(2, 0, n);
+  rule.bind_output(0, last, n);
+  for (const int side : {0, 1}) {
+    const int factor = rule.factor(side == 0 ? "i" : "j", weight[1 + side]);
+    rule.bind_operand(side, last, factor);
+    rule.bind_operand(2, 1 + side, factor);
+  }
+  if (rule.num_operands() > 3) {
+    rule.bind_operand(3, 0, n);
+    rule.additive(3);
+  }
+  for (int i = 0; i < 3; ++i) rule.save_operand(i);
+  const double flops = 2 * rule.output_elements() *
+                       static_cast<double>(weight[1] * (weight[2] + 1));
+  rule.flops(flops, 3 * flops);
+  return rule.take();
+}
+
 }  // namespace
 
 void register_matmul(Registry& registry) {
@@ -110,9 +182,13 @@ void register_matmul(Registry& registry) {
        {"aten.mm.default", "aten.bmm.default", "aten.matmul.default"}) {
     registry.add(target, {product_rule, {}});
   }
-  for (const char* target : {"aten.addmm.default", "aten.baddbmm.default"}) {
+  for (const char* target :
+       {"aten.addmm.default", "aten.baddbmm.default", "aten.addmv.default"}) {
     registry.add(target, {biased_product_rule, {}});
   }
+  registry.add("aten.addbmm.default", {summed_product_rule, {}});
+  registry.add("aten.addr.default", {outer_sum_rule, {}});
+  registry.add("aten.bilinear.default", {bilinear_rule, {}});
 }
 
 }  // namespace tensoropt

@@ -1,5 +1,8 @@
-// Reductions over dims. Sums and means may be split over the dims they reduce
-// (the result is Partial); the others only over the dims they keep.
+// Reductions over dims, and operators that go along one dim.
+//
+// Sums, counts and means may be split over the dims they reduce (the result is
+// Partial). The others only over the dims they keep: no sum of what the parts
+// give is their result.
 
 #include <algorithm>
 
@@ -12,11 +15,7 @@ namespace {
 
 std::vector<bool> reduced_dims(const Node& node, std::size_t rank) {
   const auto dims = node.ints_argument("dim");
-  std::vector<bool> reduced(rank, dims.empty());
-  for (const std::int64_t dim : dims) {
-    if (rank > 0) reduced[normalize_dim(dim, rank)] = true;
-  }
-  return reduced;
+  return dims.empty() ? std::vector<bool>(rank, true) : mark_dims(dims, rank);
 }
 
 // Binds kept dims to all outputs, and reduced ones if `split_reduced`.
@@ -61,25 +60,102 @@ LocalForm mean_local(const Graph& graph, const Node& node,
   return form;
 }
 
-Rule selection_rule(const Graph& graph, const Node& node) {
+// Pending sums do not pass: a sum of counts is no count of a sum.
+Rule count_rule(const Graph& graph, const Node& node) {
+  return reduction(graph, node, true).take();
+}
+
+// What autograd keeps.
+struct Saved {
+  bool input = false;
+  bool output = false;
+  int indices = -1;  // of what was selected: an output
+};
+
+void apply_saved(RuleBuilder& rule, const Graph& graph, const Node& node,
+                 Saved saved) {
+  if (!graph.output(node, 0).requires_grad) return;
+  if (saved.input) rule.save_operand(0);
+  if (saved.output) rule.save_output(0);
+  if (saved.indices >= 0) rule.save_output(saved.indices);
+}
+
+Rule selection_rule(const Graph& graph, const Node& node, Saved saved) {
   RuleBuilder rule = reduction(graph, node, false);
-  if (rule.operand_requires_grad(0)) rule.save_operand(0);
+  apply_saved(rule, graph, node, saved);
   return rule.take();
 }
 
-// Along one dim, keeping the shape: that dim is not split.
-Rule scan_rule(const Graph& graph, const Node& node) {
+// Along one dim, which is not split and may change its size.
+Rule scan_rule(const Graph& graph, const Node& node, Saved saved, bool linear) {
+  RuleBuilder rule(graph, node);
+  rule.keep_dims(mark_dim(node, "dim", 0, rule.operand_shape(0).size()));
+  apply_saved(rule, graph, node, saved);
+  if (linear) rule.linear_in({0});
+  const double elements =
+      static_cast<double>(graph.operand(node, 0).meta.num_elements());
+  rule.flops(elements, elements);
+  return rule.take();
+}
+
+// Counts of equal bins. Without limits these are the extremes of all elements,
+// which no part knows.
+Rule histogram_rule(const Graph& graph, const Node& node) {
   RuleBuilder rule(graph, node);
   const auto& shape = rule.operand_shape(0);
-  const int scanned = normalize_dim(node.int_argument("dim", 0), shape.size());
-  for (int dim = 0; dim < static_cast<int>(shape.size()); ++dim) {
-    if (dim == scanned) continue;
-    const int factor = rule.factor(fmt::format("d{}", dim), shape[dim]);
-    rule.bind_operand(0, dim, factor);
-    rule.bind_output(0, dim, factor);
+  const bool limits =
+      node.double_argument("min", 0) < node.double_argument("max", 0);
+  for (int dim = 0; limits && dim < static_cast<int>(shape.size()); ++dim) {
+    rule.bind_operand(0, dim, rule.factor(fmt::format("d{}", dim), shape[dim]));
   }
-  rule.linear_in({0});
+  const double elements =
+      static_cast<double>(graph.operand(node, 0).meta.num_elements());
+  rule.flops(elements, 0);
   return rule.take();
+}
+
+struct Scan {
+  const char* target;
+  Saved saved;
+  bool linear = false;
+};
+
+constexpr Scan kScans[] = {
+    {"cumsum.default", {}, true},
+    {"cumprod.default", {.input = true, .output = true}},
+    {"logcumsumexp.default", {.input = true, .output = true}},
+    {"cummax.default", {.indices = 1}},
+    {"cummin.default", {.indices = 1}},
+    {"sort.default", {.indices = 1}},
+    {"sort.stable", {.indices = 1}},
+    {"topk.default", {.indices = 1}},
+    {"argsort.default", {}},
+    {"argsort.stable", {}},
+};
+
+struct Selection {
+  Saved saved;
+  std::vector<const char*> targets;
+};
+
+const std::vector<Selection>& selections() {
+  static const std::vector<Selection> all = {
+      {{},
+       {"argmax.default", "argmin.default", "any.default", "any.dim",
+        "any.dims", "all.default", "all.dim", "all.dims"}},
+      {{.indices = 1},
+       {"max.dim", "min.dim", "median.dim", "nanmedian.dim", "mode.default",
+        "kthvalue.default"}},
+      {{.input = true},
+       {"var.default", "var.correction", "var.dim", "var_mean.correction"}},
+      {{.input = true, .output = true},
+       {"amax.default", "amin.default", "max.default", "min.default",
+        "aminmax.default", "median.default", "logsumexp.default", "std.default",
+        "std.correction", "std.dim", "std_mean.correction", "prod.default",
+        "prod.dim_int", "linalg_vector_norm.default", "norm.Scalar",
+        "norm.ScalarOpt_dim", "norm.ScalarOpt_dim_dtype"}},
+  };
+  return all;
 }
 
 }  // namespace
@@ -91,16 +167,28 @@ void register_reductions(Registry& registry) {
   for (const char* target : {"aten.mean.default", "aten.mean.dim"}) {
     registry.add(target, {linear_reduction_rule, mean_local});
   }
-  for (const char* target :
-       {"aten.amax.default", "aten.amin.default", "aten.max.dim",
-        "aten.min.dim", "aten.max.default", "aten.min.default",
-        "aten.argmax.default", "aten.argmin.default", "aten.any.default",
-        "aten.any.dim", "aten.all.default", "aten.all.dim",
-        "aten.logsumexp.default", "aten.var.correction", "aten.var.dim",
-        "aten.std.correction", "aten.std.dim", "aten.prod.dim_int"}) {
-    registry.add(target, {selection_rule, {}});
+  for (const char* target : {"nansum.default", "count_nonzero.default",
+                             "count_nonzero.dim_IntList"}) {
+    registry.add(fmt::format("aten.{}", target), {count_rule, {}});
   }
-  registry.add("aten.cumsum.default", {scan_rule, {}});
+  for (const Selection& selection : selections()) {
+    for (const char* target : selection.targets) {
+      registry.add(
+          fmt::format("aten.{}", target),
+          {[saved = selection.saved](const Graph& graph, const Node& node) {
+             return selection_rule(graph, node, saved);
+           },
+           {}});
+    }
+  }
+  for (const Scan& scan : kScans) {
+    registry.add(fmt::format("aten.{}", scan.target),
+                 {[scan](const Graph& graph, const Node& node) {
+                    return scan_rule(graph, node, scan.saved, scan.linear);
+                  },
+                  {}});
+  }
+  registry.add("aten.histc.default", {histogram_rule, {}});
 }
 
 }  // namespace tensoropt

@@ -31,17 +31,23 @@ const Registry& builtin_registry() {
     register_attention(table);
     register_batch_norm(table);
     register_buffers(table);
-    register_constants(table);
     register_convolution(table);
+    register_creation(table);
+    register_distances(table);
+    register_einsum(table);
     register_elementwise(table);
     register_embedding(table);
+    register_indexing(table);
     register_losses(table);
     register_matmul(table);
     register_normalization(table);
+    register_pointwise_losses(table);
     register_pooling(table);
+    register_random(table);
     register_reductions(table);
     register_rearrange(table);
     register_recurrent(table);
+    register_sampling(table);
     register_views(table);
     return table;
   }();
@@ -49,6 +55,11 @@ const Registry& builtin_registry() {
 }
 
 namespace {
+
+// Also for empty tensors.
+bool divides(std::int64_t factor, std::int64_t size) {
+  return factor == 0 ? size == 0 : size % factor == 0;
+}
 
 void check_dims(const Rule& rule, const TensorRule& tensor,
                 const std::vector<std::int64_t>& shape, const Node& node) {
@@ -58,7 +69,7 @@ void check_dims(const Rule& rule, const TensorRule& tensor,
     const int factor = tensor.dims[dim];
     if (factor == kNoFactor) continue;
     TO_ASSERT(factor < static_cast<int>(rule.factors.size()) &&
-                  shape[dim] % rule.factors[factor].size == 0,
+                  divides(rule.factors[factor].size, shape[dim]),
               "rule of '{}': factor {} does not fit dim {} of size {}",
               node.name, factor, dim, shape[dim]);
   }

@@ -43,17 +43,23 @@ LocalForm local_form_of(const Registry& registry, const Graph& graph,
 void register_attention(Registry& registry);
 void register_batch_norm(Registry& registry);
 void register_buffers(Registry& registry);
-void register_constants(Registry& registry);
 void register_convolution(Registry& registry);
+void register_creation(Registry& registry);
+void register_distances(Registry& registry);
+void register_einsum(Registry& registry);
 void register_elementwise(Registry& registry);
 void register_embedding(Registry& registry);
+void register_indexing(Registry& registry);
 void register_losses(Registry& registry);
 void register_matmul(Registry& registry);
 void register_normalization(Registry& registry);
+void register_pointwise_losses(Registry& registry);
 void register_pooling(Registry& registry);
+void register_random(Registry& registry);
 void register_reductions(Registry& registry);
 void register_rearrange(Registry& registry);
 void register_recurrent(Registry& registry);
+void register_sampling(Registry& registry);
 void register_views(Registry& registry);
 
 }  // namespace tensoropt

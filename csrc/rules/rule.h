@@ -33,6 +33,9 @@ struct Factor {
   std::string name;
   std::int64_t size = 1;
   FactorKind kind = FactorKind::kDefault;
+  // Where it is split, the busiest rank has so many times the work of an equal
+  // share.
+  double imbalance = 1;
 };
 
 constexpr int kNoFactor = -1;

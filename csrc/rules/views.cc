@@ -48,7 +48,8 @@ int first_not_one(const Shape& shape, int begin, int end) {
 }
 
 // A block of the outermost dim of a group is a block on the other side too, so
-// that dim can be split; inner dims cannot.
+// that dim can be split; inner dims cannot. A second operand only gives its
+// shape, which is that of the output.
 Rule reshape_rule(const Graph& graph, const Node& node) {
   RuleBuilder rule(graph, node);
   const auto& in = rule.operand_shape(0);
@@ -60,6 +61,7 @@ Rule reshape_rule(const Graph& graph, const Node& node) {
         rule.factor(fmt::format("d{}", o), std::gcd(in[i], out[o]));
     rule.bind_operand(0, i, factor);
     rule.bind_output(0, o, factor);
+    if (rule.num_operands() > 1) rule.bind_operand(1, o, factor);
   }
   rule.linear_in({0});
   rule.alias();
@@ -86,12 +88,35 @@ std::vector<int> identity_order(std::size_t rank) {
   return order;
 }
 
-Rule transpose_rule(const Graph& graph, const Node& node) {
+Rule swap_rule(const Graph& graph, const Node& node, const char* first,
+               const char* second) {
   const std::size_t rank = graph.operand(node, 0).meta.shape.size();
   std::vector<int> order = identity_order(rank);
   if (rank > 0) {
-    std::swap(order[normalize_dim(node.int_argument("dim0", 0), rank)],
-              order[normalize_dim(node.int_argument("dim1", 0), rank)]);
+    std::swap(order[normalize_dim(node.int_argument(first, -2), rank)],
+              order[normalize_dim(node.int_argument(second, -1), rank)]);
+  }
+  return permutation(graph, node, order);
+}
+
+// Dims in `source` go to the places in `destination`, the others keep their
+// order.
+Rule move_rule(const Graph& graph, const Node& node) {
+  const std::size_t rank = graph.operand(node, 0).meta.shape.size();
+  const auto source = node.ints_argument("source");
+  const auto destination = node.ints_argument("destination");
+  std::vector<int> order(rank, -1);
+  std::vector<bool> moved(rank, false);
+  for (std::size_t i = 0; i < source.size(); ++i) {
+    const int from = normalize_dim(source[i], rank);
+    order[normalize_dim(destination[i], rank)] = from;
+    moved[from] = true;
+  }
+  int next = 0;
+  for (int& from : order) {
+    if (from >= 0) continue;
+    while (moved[next]) ++next;
+    from = next++;
   }
   return permutation(graph, node, order);
 }
@@ -116,6 +141,8 @@ Rule same_rule(const Graph& graph, const Node& node) {
                      identity_order(graph.operand(node, 0).meta.shape.size()));
 }
 
+// New places for dims of size 1, or new dims. A second operand only gives its
+// shape.
 Rule expand_rule(const Graph& graph, const Node& node) {
   RuleBuilder rule(graph, node);
   rule.broadcast();
@@ -129,6 +156,18 @@ LocalFunction with_local_shape(const char* argument) {
   return [argument](const Graph&, const Node&, const LocalContext& context) {
     LocalForm form;
     form.arguments.push_back({argument, Literal(context.output_shapes[0])});
+    return form;
+  };
+}
+
+// A call that takes its shape from another tensor, whose layout may be another
+// one.
+LocalFunction with_shape_of(const char* target) {
+  return [target](const Graph&, const Node&, const LocalContext& context) {
+    LocalForm form;
+    form.target = target;
+    form.operands = {"self"};
+    form.extra.push_back(context.output_shapes[0]);
     return form;
   };
 }
@@ -157,6 +196,27 @@ LocalForm squeeze_local(const Graph&, const Node&,
   return form;
 }
 
+void register_permutations(Registry& registry) {
+  const auto add_swap = [&](const char* target, const char* first,
+                            const char* second) {
+    registry.add(target, {[=](const Graph& graph, const Node& node) {
+                            return swap_rule(graph, node, first, second);
+                          },
+                          {}});
+  };
+  add_swap("aten.transpose.int", "dim0", "dim1");
+  add_swap("aten.swapdims.default", "dim0", "dim1");
+  add_swap("aten.swapaxes.default", "axis0", "axis1");
+  add_swap("aten.mT.default", "dim0", "dim1");
+  registry.add("aten.movedim.int", {move_rule, {}});
+  registry.add("aten.movedim.intlist", {move_rule, {}});
+  registry.add("aten.moveaxis.int", {move_rule, {}});
+  registry.add("aten.moveaxis.intlist", {move_rule, {}});
+  registry.add("aten.permute.default", {permute_rule, {}});
+  registry.add("aten.t.default", {reverse_rule, {}});
+  registry.add("aten.numpy_T.default", {reverse_rule, {}});
+}
+
 }  // namespace
 
 void register_views(Registry& registry) {
@@ -166,21 +226,30 @@ void register_views(Registry& registry) {
   registry.add("aten.reshape.default",
                {reshape_rule, with_local_shape("shape")});
   registry.add("aten.unflatten.int", {reshape_rule, unflatten_local});
-  registry.add("aten.expand.default", {expand_rule, with_local_shape("size")});
   for (const char* target :
-       {"aten.flatten.using_ints", "aten.unsqueeze.default"}) {
+       {"aten.view_as.default", "aten.reshape_as.default"}) {
+    registry.add(target, {reshape_rule, with_shape_of("aten.reshape.default")});
+  }
+  for (const char* target :
+       {"aten.expand.default", "aten.broadcast_to.default"}) {
+    registry.add(target, {expand_rule, with_local_shape("size")});
+  }
+  registry.add("aten.expand_as.default",
+               {expand_rule, with_shape_of("aten.expand.default")});
+  for (const char* target :
+       {"aten.flatten.using_ints", "aten.ravel.default",
+        "aten.unsqueeze.default", "aten.atleast_1d.default",
+        "aten.atleast_2d.default", "aten.atleast_3d.default"}) {
     registry.add(target, {reshape_rule, {}});
   }
   for (const char* target :
        {"aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims"}) {
     registry.add(target, {reshape_rule, squeeze_local});
   }
-  registry.add("aten.transpose.int", {transpose_rule, {}});
-  registry.add("aten.permute.default", {permute_rule, {}});
-  registry.add("aten.t.default", {reverse_rule, {}});
-  registry.add("aten.numpy_T.default", {reverse_rule, {}});
-  for (const char* target : {"aten.alias.default", "aten.contiguous.default",
-                             "aten.detach.default"}) {
+  register_permutations(registry);
+  for (const char* target :
+       {"aten.alias.default", "aten.contiguous.default", "aten.detach.default",
+        "aten.lift_fresh.default"}) {
     registry.add(target, {same_rule, {}});
   }
 }

@@ -1,16 +1,21 @@
 // Losses whose positions (batch, sequence) are split over ranks:
 //
-//   tensoropt::cross_entropy_sharded(logits, target, reduction, ignore_index,
-//                                    label_smoothing, count_group)
-//   tensoropt::nll_loss_sharded(log_probs, target, ignore_index, count_group)
+//   tensoropt::cross_entropy_sharded(logits, target, weight, reduction,
+//                                    ignore_index, label_smoothing,
+//                                    count_group)
+//   tensoropt::nll_loss_sharded(log_probs, target, weight, ignore_index,
+//                               count_group)
 //
 // Ranks may have different numbers of valid targets, so a mean is the local sum
-// divided by the count of all ranks: the SUM over the ranks of `count_group` is
-// the loss of one process (the result is Partial there). reduction: 1 mean,
-// 2 sum. Without valid targets a mean is nan, as in PyTorch. Autograd sees the
-// ATen calls inside.
+// divided by the count of all ranks, or by the weight of their targets if
+// classes have one: the SUM over the ranks of `count_group` is the loss of one
+// process (the result is Partial there). reduction: 1 mean, 2 sum. Without
+// valid targets a mean is nan, as in PyTorch. Autograd sees the ATen calls
+// inside.
 
 #include <torch/library.h>
+
+#include <optional>
 
 #include "runtime/valid_count.h"
 
@@ -18,8 +23,20 @@ namespace tensoropt {
 
 namespace {
 
+using Weight = std::optional<at::Tensor>;
+
+// The local sum divided by what belongs to the targets of all ranks.
+at::Tensor global_mean(const at::Tensor& sum, const at::Tensor& target,
+                       const Weight& weight, std::int64_t ignore_index,
+                       const std::string& count_group) {
+  const at::Tensor divisor =
+      weight ? valid_weight(target, *weight, ignore_index, count_group)
+             : valid_count(target, ignore_index, count_group);
+  return (sum / divisor).to(sum.scalar_type());
+}
+
 at::Tensor cross_entropy_sharded(const at::Tensor& logits,
-                                 const at::Tensor& target,
+                                 const at::Tensor& target, const Weight& weight,
                                  std::int64_t reduction,
                                  std::int64_t ignore_index,
                                  double label_smoothing,
@@ -31,30 +48,32 @@ at::Tensor cross_entropy_sharded(const at::Tensor& logits,
   TORCH_CHECK_VALUE(!target.is_floating_point(),
                     "cross_entropy_sharded: targets must be class indices");
   const at::Tensor sum =
-      at::cross_entropy_loss(logits, target, /*weight=*/{}, at::Reduction::Sum,
+      at::cross_entropy_loss(logits, target, weight, at::Reduction::Sum,
                              ignore_index, label_smoothing);
   if (reduction == at::Reduction::Sum) return sum;
-  return sum / valid_count(target, ignore_index, count_group);
+  return global_mean(sum, target, weight, ignore_index, count_group);
 }
 
 at::Tensor nll_loss_sharded(const at::Tensor& log_probs,
-                            const at::Tensor& target, std::int64_t ignore_index,
+                            const at::Tensor& target, const Weight& weight,
+                            std::int64_t ignore_index,
                             const std::string& count_group) {
-  const at::Tensor sum = at::nll_loss_nd(log_probs, target, /*weight=*/{},
+  const at::Tensor sum = at::nll_loss_nd(log_probs, target, weight,
                                          at::Reduction::Sum, ignore_index);
-  return sum / valid_count(target, ignore_index, count_group);
+  return global_mean(sum, target, weight, ignore_index, count_group);
 }
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
   library.def(
-      "cross_entropy_sharded(Tensor logits, Tensor target, int reduction, "
-      "int ignore_index, float label_smoothing, str count_group) -> Tensor",
+      "cross_entropy_sharded(Tensor logits, Tensor target, Tensor? weight, "
+      "int reduction, int ignore_index, float label_smoothing, "
+      "str count_group) -> Tensor",
       cross_entropy_sharded);
   library.def(
-      "nll_loss_sharded(Tensor log_probs, Tensor target, int ignore_index, "
-      "str count_group) -> Tensor",
+      "nll_loss_sharded(Tensor log_probs, Tensor target, Tensor? weight, "
+      "int ignore_index, str count_group) -> Tensor",
       nll_loss_sharded);
 }
 

@@ -1,20 +1,24 @@
 // tensoropt::cross_entropy_vocab(logits, target, reduction, ignore_index,
-//                                offset, vocab_group, count_group)
+//                                label_smoothing, num_classes, offset,
+//                                vocab_group, count_group)
 //
-// Cross entropy of logits [n, classes] whose classes are split over the ranks
-// of `vocab_group`: this rank holds the classes from `offset` on. Maxima and
-// sums of exponentials are reduced, logits never gathered (Megatron-LM). The
-// positions may be split over `count_group` as in cross_entropy_sharded. The
-// result is equal on all ranks of vocab_group and Partial over count_group.
+// Cross entropy of logits [n, classes, ...] whose `num_classes` classes are
+// split over the ranks of `vocab_group`: this rank holds those from `offset`
+// on. Maxima and sums of exponentials are reduced, logits never gathered
+// (Megatron-LM). The positions may be split over `count_group` as in
+// cross_entropy_sharded. The result is equal on all ranks of vocab_group and
+// Partial over count_group.
 //
-// Saved for backward: the logits themselves and one number per position. The
-// gradient is (softmax - one_hot(target)) / count, from these. bfloat16 and
-// float16 are computed in float32.
+// Saved for backward: the logits themselves (where dims follow the classes, a
+// copy that has these last) and one number per position. With smoothing s and c
+// classes the gradient is (softmax - (1 - s) * one_hot(target) - s / c) /
+// count, from these. bfloat16 and float16 are computed in float32.
 
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include <tuple>
+#include <vector>
 
 #include "runtime/collectives.h"
 #include "runtime/valid_count.h"
@@ -46,10 +50,11 @@ LocalTarget local_target(const at::Tensor& target, std::int64_t offset,
 
 void check_operands(const at::Tensor& logits, const at::Tensor& target,
                     std::int64_t reduction) {
-  TORCH_CHECK_VALUE(logits.dim() == 2 && target.dim() == 1 &&
-                        logits.size(0) == target.size(0),
-                    "cross_entropy_vocab: logits have to be [n, classes] and "
-                    "targets [n], got ",
+  TORCH_CHECK_VALUE(logits.dim() >= 2 && target.dim() == logits.dim() - 1 &&
+                        logits.size(0) == target.size(0) &&
+                        logits.sizes().slice(2) == target.sizes().slice(1),
+                    "cross_entropy_vocab: logits have to be [n, classes, ...] "
+                    "and targets [n, ...], got ",
                     logits.sizes(), " and ", target.sizes());
   TORCH_CHECK_VALUE(
       reduction == at::Reduction::Mean || reduction == at::Reduction::Sum,
@@ -57,11 +62,12 @@ void check_operands(const at::Tensor& logits, const at::Tensor& target,
       reduction);
 }
 
+// Of logits [n, classes] and targets [n].
 Forward forward_kernel(const at::Tensor& logits, const at::Tensor& target,
                        std::int64_t reduction, std::int64_t ignore_index,
+                       double smoothing, std::int64_t num_classes,
                        std::int64_t offset, const std::string& vocab_group,
                        const std::string& count_group) {
-  check_operands(logits, target, reduction);
   const Group group = find_group(vocab_group);
   const at::Tensor x = logits.to(compute_type(logits));
   at::Tensor max = x.amax(1, /*keepdim=*/true);
@@ -69,11 +75,16 @@ Forward forward_kernel(const at::Tensor& logits, const at::Tensor& target,
   const LocalTarget local = local_target(target, offset, x.size(1));
   const at::Tensor at_target =
       x.gather(1, local.column).masked_fill_(local.inside.logical_not(), 0);
-  at::Tensor sums = at::stack({(x - max).exp_().sum(1), at_target.squeeze(1)});
+  std::vector<at::Tensor> parts{(x - max).exp_().sum(1), at_target.squeeze(1)};
+  if (smoothing > 0) parts.push_back(x.sum(1));
+  at::Tensor sums = at::stack(parts);
   all_reduce(sums, group);
   const at::Tensor log_sum = sums[0].log().add_(max.squeeze(1));
-  const at::Tensor losses =
-      (log_sum - sums[1]).masked_fill_(target.eq(ignore_index), 0);
+  at::Tensor losses = log_sum - (1 - smoothing) * sums[1];
+  if (smoothing > 0) {
+    losses.sub_(sums[2], smoothing / static_cast<double>(num_classes));
+  }
+  losses.masked_fill_(target.eq(ignore_index), 0);
   const at::Tensor divisor =
       reduction == at::Reduction::Mean
           ? valid_count(target, ignore_index, count_group)
@@ -82,52 +93,63 @@ Forward forward_kernel(const at::Tensor& logits, const at::Tensor& target,
   return {loss, log_sum, divisor};
 }
 
-Forward forward_meta(const at::Tensor& logits, const at::Tensor& target,
-                     std::int64_t reduction, std::int64_t /*ignore_index*/,
+Forward forward_meta(const at::Tensor& logits, const at::Tensor& /*target*/,
+                     std::int64_t /*reduction*/, std::int64_t /*ignore_index*/,
+                     double /*smoothing*/, std::int64_t /*num_classes*/,
                      std::int64_t /*offset*/,
                      const std::string& /*vocab_group*/,
                      const std::string& /*count_group*/) {
-  check_operands(logits, target, reduction);
   const auto options = logits.options();
   return {at::empty({}, options),
           at::empty({logits.size(0)}, options.dtype(compute_type(logits))),
           at::empty({}, options.dtype(at::kLong))};
 }
 
+struct Options {
+  std::int64_t reduction;
+  std::int64_t ignore_index;
+  double smoothing;
+  std::int64_t num_classes;
+  std::int64_t offset;
+};
+
 Forward call_forward(const at::Tensor& logits, const at::Tensor& target,
-                     std::int64_t reduction, std::int64_t ignore_index,
-                     std::int64_t offset, const std::string& vocab_group,
+                     const Options& options, const std::string& vocab_group,
                      const std::string& count_group) {
   static const auto op =
       c10::Dispatcher::singleton()
           .findSchemaOrThrow("tensoropt::_cross_entropy_vocab", "")
           .typed<decltype(forward_kernel)>();
-  return op.call(logits, target, reduction, ignore_index, offset, vocab_group,
-                 count_group);
+  return op.call(logits, target, options.reduction, options.ignore_index,
+                 options.smoothing, options.num_classes, options.offset,
+                 vocab_group, count_group);
 }
 
-// (softmax - one_hot) * scale, with `scale` [n, 1].
+// (softmax - (1 - smoothing) * one_hot - uniform) * scale, with `scale` [n, 1].
 at::Tensor logits_gradient(const at::Tensor& logits, const at::Tensor& log_sum,
-                           const LocalTarget& local, const at::Tensor& scale) {
+                           const LocalTarget& local, const at::Tensor& scale,
+                           double smoothing, double uniform) {
   at::Tensor result = logits.to(compute_type(logits)) - log_sum.unsqueeze(1);
-  result.exp_().scatter_add_(1, local.column,
-                             local.inside.to(result.scalar_type()).neg_());
+  result.exp_().scatter_add_(
+      1, local.column,
+      local.inside.to(result.scalar_type()).mul_(smoothing - 1));
+  if (uniform != 0) result.sub_(uniform);
   return result.mul_(scale).to(logits.scalar_type());
 }
 
 struct CrossEntropyVocab : torch::autograd::Function<CrossEntropyVocab> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& logits,
-                            const at::Tensor& target, std::int64_t reduction,
-                            std::int64_t ignore_index, std::int64_t offset,
+                            const at::Tensor& target, const Options& options,
                             const std::string& vocab_group,
                             const std::string& count_group) {
     const at::AutoDispatchBelowADInplaceOrView guard;
     const auto [loss, log_sum, divisor] =
-        call_forward(logits, target, reduction, ignore_index, offset,
-                     vocab_group, count_group);
+        call_forward(logits, target, options, vocab_group, count_group);
     context->save_for_backward({logits, target, log_sum, divisor});
-    context->saved_data["ignore_index"] = ignore_index;
-    context->saved_data["offset"] = offset;
+    context->saved_data["ignore_index"] = options.ignore_index;
+    context->saved_data["offset"] = options.offset;
+    context->saved_data["smoothing"] = options.smoothing;
+    context->saved_data["num_classes"] = options.num_classes;
     return loss;
   }
 
@@ -146,9 +168,11 @@ struct CrossEntropyVocab : torch::autograd::Function<CrossEntropyVocab> {
         target.ne(context->saved_data["ignore_index"].toInt());
     const at::Tensor scale =
         (gradients[0].to(compute_type(logits)) / saved[3] * valid).unsqueeze(1);
-    return {logits_gradient(logits, saved[2], local, scale),
-            {},
-            {},
+    const double smoothing = context->saved_data["smoothing"].toDouble();
+    const double uniform =
+        smoothing /
+        static_cast<double>(context->saved_data["num_classes"].toInt());
+    return {logits_gradient(logits, saved[2], local, scale, smoothing, uniform),
             {},
             {},
             {},
@@ -158,19 +182,21 @@ struct CrossEntropyVocab : torch::autograd::Function<CrossEntropyVocab> {
 
 at::Tensor cross_entropy_vocab(const at::Tensor& logits,
                                const at::Tensor& target, std::int64_t reduction,
-                               std::int64_t ignore_index, std::int64_t offset,
+                               std::int64_t ignore_index, double smoothing,
+                               std::int64_t num_classes, std::int64_t offset,
                                const std::string& vocab_group,
                                const std::string& count_group) {
-  return std::get<0>(call_forward(logits, target, reduction, ignore_index,
-                                  offset, vocab_group, count_group));
-}
-
-at::Tensor cross_entropy_vocab_autograd(
-    const at::Tensor& logits, const at::Tensor& target, std::int64_t reduction,
-    std::int64_t ignore_index, std::int64_t offset,
-    const std::string& vocab_group, const std::string& count_group) {
-  return CrossEntropyVocab::apply(logits, target, reduction, ignore_index,
-                                  offset, vocab_group, count_group);
+  check_operands(logits, target, reduction);
+  TORCH_CHECK_VALUE(num_classes >= offset + logits.size(1),
+                    "cross_entropy_vocab: ", num_classes,
+                    " classes in all, but this rank has ", logits.size(1),
+                    " from ", offset, " on");
+  const at::Tensor rows =
+      logits.dim() == 2 ? logits : logits.movedim(1, -1).flatten(0, -2);
+  return CrossEntropyVocab::apply(
+      rows, target.flatten(),
+      Options{reduction, ignore_index, smoothing, num_classes, offset},
+      vocab_group, count_group);
 }
 
 }  // namespace
@@ -178,22 +204,19 @@ at::Tensor cross_entropy_vocab_autograd(
 TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
   library.def(
       "cross_entropy_vocab(Tensor logits, Tensor target, int reduction, "
-      "int ignore_index, int offset, str vocab_group, str count_group) -> "
-      "Tensor");
+      "int ignore_index, float label_smoothing, int num_classes, int offset, "
+      "str vocab_group, str count_group) -> Tensor",
+      cross_entropy_vocab);
   library.def(
       "_cross_entropy_vocab(Tensor logits, Tensor target, int reduction, "
-      "int ignore_index, int offset, str vocab_group, str count_group) -> "
-      "(Tensor, Tensor, Tensor)");
+      "int ignore_index, float label_smoothing, int num_classes, int offset, "
+      "str vocab_group, str count_group) -> (Tensor, Tensor, Tensor)");
 }
 TORCH_LIBRARY_IMPL(tensoropt, CompositeExplicitAutograd, library) {
-  library.impl("cross_entropy_vocab", cross_entropy_vocab);
   library.impl("_cross_entropy_vocab", forward_kernel);
 }
 TORCH_LIBRARY_IMPL(tensoropt, Meta, library) {
   library.impl("_cross_entropy_vocab", forward_meta);
-}
-TORCH_LIBRARY_IMPL(tensoropt, Autograd, library) {
-  library.impl("cross_entropy_vocab", cross_entropy_vocab_autograd);
 }
 
 }  // namespace tensoropt

@@ -137,7 +137,8 @@ def _has_fixed_shape(value: Any) -> bool:
 
 
 def _argument(lowering: Lowering, value: Any) -> Any:
-    """A tensor becomes a Ref, lists stay lists, what costs do not see is dropped."""
+    """A tensor becomes a Ref, lists stay lists, what costs do not see is dropped. None
+    stays only in a list of tensors."""
     if isinstance(value, fx.Node):
         return _C.Ref(lowering.values[value][0])
     if isinstance(value, torch.dtype):
@@ -145,9 +146,9 @@ def _argument(lowering: Lowering, value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Sequence):
-        items = [item for item in value if item is not None]
-        if any(isinstance(item, fx.Node) for item in items):
-            return [_argument(lowering, item) for item in items if isinstance(item, fx.Node)]
-        if all(isinstance(item, (int, float)) for item in items):
-            return list(items)
+        if any(isinstance(item, fx.Node) for item in value):
+            tensors = (item if isinstance(item, fx.Node) else None for item in value)
+            return [_argument(lowering, item) for item in tensors]
+        if all(isinstance(item, (int, float)) for item in value):
+            return list(value)
     return None

@@ -67,8 +67,9 @@ class Bench:
         self.operands = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         self._before = [operand.detach().clone() for operand in self.operands]
         with torch.random.fork_rng(devices=[]):
-            self.outputs = tensors_of(call.overload(*call.args, **call.kwargs))
-        self._graph = write_op_graph(call, self.outputs)
+            outputs = tensors_of(call.overload(*call.args, **call.kwargs))
+        self._graph = write_op_graph(call, outputs)
+        self.outputs = outputs[: call.used]
         self.operand_names = _operand_names(self._graph.call)
         self._mesh = _C.Mesh([(size, 0) for size in self.sizes])
         self._plan()
@@ -104,7 +105,7 @@ class Bench:
     def ports(self, config: int) -> tuple[list[PortLayouts], list[PortLayouts]]:
         """The layouts at operands and outputs."""
         inputs, outputs = self._ports[config]
-        return list(inputs), list(outputs)
+        return list(inputs), list(outputs)[: self.op_call.used]
 
     def where(self, config: int) -> str:
         """Operator, case, config and mesh, for messages."""
@@ -241,7 +242,7 @@ class Bench:
             ]
             results = list(reference(given))
         return [
-            [_scaled(tensor, call["scale"]) for tensor in tensors_of(result)]
+            [_scaled(t, call["scale"]) for t in tensors_of(result)[: self.op_call.used]]
             for call, result in zip(calls, results, strict=True)
         ]
 

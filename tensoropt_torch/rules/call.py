@@ -29,7 +29,8 @@ class Checks(enum.Enum):
 
 @dataclass(frozen=True)
 class OpCall:
-    """A call with real tensors. ``name`` is for messages."""
+    """A call with real tensors. ``name`` is for messages; only the first ``used``
+    outputs have users, if that is given."""
 
     overload: OpOverload
     args: tuple[Any, ...]
@@ -39,6 +40,7 @@ class OpCall:
     replica_tolerance: float = REPLICA_TOLERANCES[torch.float64]
     checks: Checks = Checks.VALUES
     has_gradients: bool = True  # whether autograd knows the operator
+    used: int | None = None
 
 
 @dataclass(frozen=True)

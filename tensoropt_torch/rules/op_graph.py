@@ -32,7 +32,7 @@ def write_op_graph(call: OpCall, outputs: list[torch.Tensor]) -> OpGraph:
         lambda x: writer.operand(x) if isinstance(x, torch.Tensor) else x,
         (call.args, dict(call.kwargs)),
     )
-    node = writer.call(call.overload, args, kwargs, outputs)
+    node = writer.call(call, args, kwargs, outputs)
     lowering = lower(writer.graph, writer.sources)
     return OpGraph(lowering, node, lowering.nodes[node])
 
@@ -55,7 +55,8 @@ class _Writer:
         total.meta["val"] = _meta(tensor)
         return total
 
-    def call(self, target: Any, args: Any, kwargs: Any, outputs: list[torch.Tensor]) -> fx.Node:
+    def call(self, call: OpCall, args: Any, kwargs: Any, outputs: list[torch.Tensor]) -> fx.Node:
+        target = call.overload
         node = self.graph.call_function(target, args, kwargs)
         returns = target._schema.returns
         results = [node]
@@ -65,7 +66,7 @@ class _Writer:
             results = [self.graph.call_function(getitem, (node, i)) for i in range(len(outputs))]
         else:
             node.meta["val"] = _meta(outputs[0])
-        pairs = zip(results, outputs, strict=True)
+        pairs = list(zip(results, outputs, strict=True))[: call.used]
         self.graph.output(tuple(self._consumed(*pair) for pair in pairs))
         return node
 

@@ -162,6 +162,74 @@ def embedding_shard(
     return result
 
 
+def embedding_bag_shard(
+    weight: torch.Tensor,
+    indices: torch.Tensor,
+    offsets: torch.Tensor,
+    bags: tuple[int, int],
+    row_offset: int = -1,
+    per_sample_weights: torch.Tensor | None = None,
+    mode: int = 0,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> torch.Tensor:
+    """``torch.nn.functional.embedding_bag`` of some bags and some rows of a table.
+
+    Args:
+        weight: ``[rows, d]``, the rows from ``row_offset`` on.
+        indices, offsets: ``[n]`` and ``[all bags]``, whole.
+        bags: the first bag of this rank and how many it has.
+        row_offset: the first row of this rank; -1: the table is whole.
+        per_sample_weights: ``[n]``, whole, or None.
+        mode: 0 sum, 1 mean, 2 maximum (of a whole table only).
+        include_last_offset: ``offsets`` has the end of the last bag, too.
+        padding_idx: a row that does not count (of a whole table only); -1: none.
+
+    Returns:
+        ``[bags, d]``; the sum over the ranks that share the table is the result.
+
+    """
+    result: torch.Tensor = _OPS.embedding_bag_shard(
+        weight,
+        indices,
+        offsets,
+        per_sample_weights,
+        mode,
+        include_last_offset,
+        padding_idx,
+        row_offset,
+        *bags,
+    )[0]
+    return result
+
+
+def causal_attention_rows(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    first_row: int,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """Causal attention of the query rows from ``first_row`` on.
+
+    Args:
+        query: ``[..., rows, e]``, a block of the rows.
+        key, value: of all positions, as in
+            ``torch.nn.functional.scaled_dot_product_attention``.
+        first_row: the position of the first query row.
+        scale, enable_gqa: as there.
+
+    Returns:
+        The same rows of the result.
+
+    """
+    result: torch.Tensor = _OPS.causal_attention_rows(
+        query, key, value, first_row, scale, enable_gqa
+    )
+    return result
+
+
 def cross_entropy_sharded(
     logits: torch.Tensor,
     target: torch.Tensor,
@@ -169,20 +237,23 @@ def cross_entropy_sharded(
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
     count_group: str = "",
+    weight: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Cross entropy of a share of the batch; the sum over ranks is the loss.
 
     Args:
         logits: ``[n, classes, ...]``, a share of the positions.
         target: ``[n, ...]``, class indices.
-        reduction: ``MEAN`` (over the valid targets of all ranks) or ``SUM``.
+        reduction: ``MEAN`` (over the valid targets of all ranks, or their weight)
+            or ``SUM``.
         ignore_index: targets with this value are not valid.
         label_smoothing: as in ``torch.nn.functional.cross_entropy``.
         count_group: the group that splits the positions; empty: none does.
+        weight: ``[classes]``, or None.
 
     """
     result: torch.Tensor = _OPS.cross_entropy_sharded(
-        logits, target, reduction, ignore_index, label_smoothing, count_group
+        logits, target, weight, reduction, ignore_index, label_smoothing, count_group
     )
     return result
 
@@ -192,12 +263,15 @@ def nll_loss_sharded(
     target: torch.Tensor,
     ignore_index: int = -100,
     count_group: str = "",
+    weight: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Mean negative log-likelihood of a share of the batch.
 
     As ``cross_entropy_sharded`` with log-probabilities instead of logits.
     """
-    result: torch.Tensor = _OPS.nll_loss_sharded(log_probs, target, ignore_index, count_group)
+    result: torch.Tensor = _OPS.nll_loss_sharded(
+        log_probs, target, weight, ignore_index, count_group
+    )
     return result
 
 
@@ -206,20 +280,24 @@ def cross_entropy_vocab(
     target: torch.Tensor,
     reduction: int,
     ignore_index: int,
+    num_classes: int,
     offset: int,
     vocab_group: str,
     count_group: str = "",
+    label_smoothing: float = 0.0,
 ) -> torch.Tensor:
     """Cross entropy of logits whose classes are split over ``vocab_group``.
 
     Args:
-        logits: ``[n, local classes]``, the classes from ``offset`` on.
-        target: ``[n]``, indices of all classes.
+        logits: ``[n, local classes, ...]``, the classes from ``offset`` on.
+        target: ``[n, ...]``, indices of all classes.
         reduction: ``MEAN`` or ``SUM``.
         ignore_index: targets with this value are not valid.
+        num_classes: those of all ranks.
         offset: the first class of this rank.
         vocab_group: the group that splits the classes.
         count_group: the group that splits the positions; empty: none does.
+        label_smoothing: as in ``torch.nn.functional.cross_entropy``.
 
     Returns:
         A scalar, equal on all ranks of ``vocab_group``; the sum over the ranks of
@@ -227,7 +305,15 @@ def cross_entropy_vocab(
 
     """
     result: torch.Tensor = _OPS.cross_entropy_vocab(
-        logits, target, reduction, ignore_index, offset, vocab_group, count_group
+        logits,
+        target,
+        reduction,
+        ignore_index,
+        label_smoothing,
+        num_classes,
+        offset,
+        vocab_group,
+        count_group,
     )
     return result
 

@@ -19,6 +19,7 @@ from text import load_text
 from benchmarks.models.llama import Llama, LlamaConfig
 from benchmarks.models.rnn import RNN, RNNConfig
 from benchmarks.models.transformer import Transformer, TransformerConfig
+from tests.distributed.lookup_models import Experts, Recommender
 
 
 @dataclass
@@ -165,6 +166,24 @@ def mixture() -> Case:
     return Case(Mixture(), (x,), nn.functional.mse_loss, (y,))
 
 
+def recommender() -> Case:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(8, 4, generator=generator)
+    tags = torch.randint(0, 16, (20,), generator=generator)
+    offsets = torch.tensor([0, 3, 3, 8, 9, 13, 16, 18])
+    items = torch.randint(0, 3, (8,), generator=generator)
+    clicks = torch.rand(8, 4, generator=generator)
+    loss = nn.functional.binary_cross_entropy_with_logits
+    return Case(Recommender(), (x, tags, offsets, items), loss, (clicks,))
+
+
+def experts() -> Case:
+    tokens = torch.randint(0, 12, (2, 4, 8), generator=torch.Generator().manual_seed(1))
+    target = tokens[1].clone()
+    target[0, :6] = -100
+    return Case(Experts(), (tokens[0], target))
+
+
 CASES: dict[str, Callable[[], Case]] = {
     "gpt": gpt,
     "gpt_tied": lambda: gpt(tie=True),
@@ -176,6 +195,8 @@ CASES: dict[str, Callable[[], Case]] = {
     "vgg": vgg,
     "resnet": resnet,
     "mixture": mixture,
+    "recommender": recommender,
+    "experts": experts,
 }
 
 

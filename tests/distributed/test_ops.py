@@ -116,6 +116,36 @@ def check_sharded_images(_: None) -> None:
     )
 
 
+def check_sharded_weights(_: None) -> None:
+    """A mean divides by the weights of all ranks' targets."""
+    world = AxisGroups((2,))
+    world.create([1])
+    rank = dist.get_rank()
+    logits, target = case(12, 5, torch.float64, seed=3)
+    weight = torch.linspace(0.1, 2, 5, dtype=torch.float64)
+    whole = logits.clone().requires_grad_()
+    expected = F.cross_entropy(whole, target, weight, label_smoothing=0.1)
+    expected.backward()
+    assert whole.grad is not None
+    part, target_part = logits.chunk(2)[rank].clone().requires_grad_(), target.chunk(2)[rank]
+    got = ops.cross_entropy_sharded(
+        part, target_part, ops.MEAN, IGNORED, 0.1, world.name(1), weight=weight
+    )
+    close(sum_over_ranks(got), expected.detach(), "weights")
+    got.backward()
+    assert part.grad is not None
+    close(part.grad, whole.grad.chunk(2)[rank], "weights")
+    log_probs = logits.log_softmax(1)
+    got = ops.nll_loss_sharded(
+        log_probs.chunk(2)[rank], target_part, count_group=world.name(1), weight=weight
+    )
+    close(sum_over_ranks(got), F.nll_loss(log_probs, target, weight), "weights of nll")
+
+
+def test_positions_of_weighted_classes():
+    run_ranks(2, f"{HERE}:check_sharded_weights")
+
+
 def test_positions_with_more_dims():
     run_ranks(2, f"{HERE}:check_sharded_images", None)
 
@@ -149,14 +179,14 @@ def test_without_a_group_it_is_the_loss_of_one_process():
 # --- classes split -----------------------------------------------------------
 
 
-def check_vocab(payload: tuple[torch.dtype, int]) -> ops.CollectiveCounts:
+def check_vocab(payload: tuple[torch.dtype, int, float]) -> ops.CollectiveCounts:
     """Axis 0 splits positions, axis 1 classes."""
-    dtype, reduction = payload
+    dtype, reduction, smoothing = payload
     groups = AxisGroups((2, 2))
     groups.create([0b01, 0b10])
     row, column = divmod(dist.get_rank(), 2)
     logits, target = case(16, 10, dtype)
-    loss, gradient = reference(logits, target, reduction)
+    loss, gradient = reference(logits, target, reduction, smoothing)
     part = logits.chunk(2)[row].chunk(2, 1)[column].clone().requires_grad_()
     ops.reset_collective_counts()
     got = ops.cross_entropy_vocab(
@@ -164,9 +194,11 @@ def check_vocab(payload: tuple[torch.dtype, int]) -> ops.CollectiveCounts:
         target.chunk(2)[row],
         reduction,
         IGNORED,
+        10,
         5 * column,
         groups.name(0b10),
         groups.name(0b01),
+        smoothing,
     )
     assert got.dtype == dtype
     same = [torch.empty_like(got.detach()) for _ in range(2)]
@@ -181,10 +213,36 @@ def check_vocab(payload: tuple[torch.dtype, int]) -> ops.CollectiveCounts:
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 @pytest.mark.parametrize("reduction", list(REDUCTIONS))
-def test_split_classes_give_the_loss(dtype: torch.dtype, reduction: int):
-    counts = run_ranks(4, f"{HERE}:check_vocab", (dtype, reduction))
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_split_classes_give_the_loss(dtype: torch.dtype, reduction: int, smoothing: float):
+    counts = run_ranks(4, f"{HERE}:check_vocab", (dtype, reduction, smoothing))
     for count in counts:  # maxima, sums, and the count of valid targets
         assert count.collectives == count.all_reduce == (3 if reduction == ops.MEAN else 2)
+
+
+def check_vocab_images(_: None) -> None:
+    """Logits [n, classes, h, w]."""
+    groups = AxisGroups((2,))
+    groups.create([1])
+    rank = dist.get_rank()
+    generator = torch.Generator().manual_seed(2)
+    logits = torch.randn(4, 6, 3, 2, generator=generator, dtype=torch.float64)
+    target = torch.randint(0, 6, (4, 3, 2), generator=generator)
+    target[1] = IGNORED
+    loss, gradient = reference(logits, target, ops.MEAN, 0.1)
+    part = logits.chunk(2, 1)[rank].clone().requires_grad_()
+    name = groups.name(1)
+    got = ops.cross_entropy_vocab(
+        part, target, ops.MEAN, IGNORED, 6, 3 * rank, name, label_smoothing=0.1
+    )
+    close(got, loss, "images")
+    got.backward()
+    assert part.grad is not None
+    close(part.grad, gradient.chunk(2, 1)[rank], "images")
+
+
+def test_split_classes_of_images():
+    run_ranks(2, f"{HERE}:check_vocab_images")
 
 
 def check_extreme_logits(_: None) -> None:
@@ -198,7 +256,7 @@ def check_extreme_logits(_: None) -> None:
     target = torch.tensor([2, 3, 1])
     loss, gradient = reference(logits, target, ops.SUM)
     part = logits.chunk(2, 1)[rank].clone().requires_grad_()
-    got = ops.cross_entropy_vocab(part, target, ops.SUM, IGNORED, 2 * rank, groups.name(1))
+    got = ops.cross_entropy_vocab(part, target, ops.SUM, IGNORED, 4, 2 * rank, groups.name(1))
     close(got, loss, "extreme")
     got.backward()
     assert part.grad is not None
@@ -221,7 +279,7 @@ def check_ignored_class(_: None) -> None:
     loss.backward()
     assert whole.grad is not None
     part = logits.chunk(2, 1)[rank].clone().requires_grad_()
-    got = ops.cross_entropy_vocab(part, target, ops.MEAN, 0, 2 * rank, groups.name(1))
+    got = ops.cross_entropy_vocab(part, target, ops.MEAN, 0, 4, 2 * rank, groups.name(1))
     close(got, loss.detach(), "padding")
     got.backward()
     assert part.grad is not None
@@ -245,7 +303,7 @@ def check_saved_bytes(_: None) -> list[int]:
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         ops.cross_entropy_vocab(
-            logits, torch.zeros(64, dtype=torch.long), ops.MEAN, -100, 0, groups.name(1)
+            logits, torch.zeros(64, dtype=torch.long), ops.MEAN, -100, 64, 0, groups.name(1)
         )
     return sorted(saved.values())
 
@@ -260,9 +318,11 @@ def test_operands_that_do_not_fit_are_refused():
     logits = torch.zeros(4, 3)
     target = torch.zeros(4, dtype=torch.long)
     with pytest.raises(ValueError, match="logits have to be"):
-        ops.cross_entropy_vocab(logits[None], target, ops.MEAN, -100, 0, "g")
+        ops.cross_entropy_vocab(logits[None], target, ops.MEAN, -100, 6, 0, "g")
+    with pytest.raises(ValueError, match="4 classes in all, but this rank has 3 from 2 on"):
+        ops.cross_entropy_vocab(logits, target, ops.MEAN, -100, 4, 2, "g")
     with pytest.raises(ValueError, match="reduction"):
-        ops.cross_entropy_vocab(logits, target, 0, -100, 0, "g")
+        ops.cross_entropy_vocab(logits, target, 0, -100, 6, 0, "g")
     with pytest.raises(ValueError, match="reduction"):
         ops.cross_entropy_sharded(logits, target, 0)
     with pytest.raises(ValueError, match="class indices"):
@@ -420,7 +480,7 @@ def test_fake_tensors_need_no_group():
         target = torch.empty(4, dtype=torch.long)
         weight = torch.empty(6, 2, requires_grad=True)
         for loss in (
-            ops.cross_entropy_vocab(logits, target, ops.MEAN, -100, 0, "no", "group"),
+            ops.cross_entropy_vocab(logits, target, ops.MEAN, -100, 6, 0, "no", "group", 0.1),
             ops.cross_entropy_sharded(logits, target, count_group="none"),
         ):
             assert (loss.shape, loss.dtype) == ((), torch.bfloat16)

@@ -41,6 +41,13 @@ def test_convolutional_networks_equal_one_process(world_size: int, model: str) -
     assert_equal_to_one_process(world_size, job)
 
 
+@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("model", ["recommender", "experts"])
+def test_models_of_look_ups_equal_one_process(world_size: int, model: str) -> None:
+    job = Job(model, torch.float64, points=8, randoms=16)
+    assert_equal_to_one_process(world_size, job)
+
+
 @pytest.mark.parametrize("model", ["vgg", "resnet"])
 def test_sharded_images_equal_one_process(model: str) -> None:
     job = Job(model, torch.float64, points=4, randoms=4, inputs="sharded")

@@ -54,6 +54,10 @@ def positive(*shape: int) -> Random:
     return Random(shape, 0.5, 2, torch.float64, requires_grad=True)
 
 
+def fraction(*shape: int) -> Random:
+    return Random(shape, 0.1, 0.9, torch.float64, requires_grad=True)
+
+
 def weights(*shape: int) -> Random:
     """Positive numbers that need no gradient."""
     return Random(shape, 0.5, 2, torch.float64)
@@ -69,7 +73,10 @@ def booleans(*shape: int) -> Random:
 
 @dataclass(frozen=True)
 class Case:
-    """One call of an operator; ``Random`` stands for a tensor argument."""
+    """One call of an operator; ``Random`` stands for a tensor argument.
+
+    Only the first ``used`` outputs have users, if that is given.
+    """
 
     target: str
     args: tuple[Any, ...]
@@ -77,6 +84,7 @@ class Case:
     name: str = ""
     tolerance: float = TOLERANCE
     checks: Checks = Checks.VALUES
+    used: int | None = None
 
     def __str__(self) -> str:
         return f"{self.target}: {self.name}" if self.name else self.target

@@ -47,6 +47,18 @@ def transposed_cases() -> Iterator[Case]:
             yield Case(target, (*grouped, one, none, none, groups), name=f"{groups} groups")
 
 
+def any_convolution_cases() -> Iterator[Case]:
+    target, x, bias = "aten.convolution.default", real(12, 6, 5), real(24)
+    for transposed in (False, True):
+        name = "transposed" if transposed else "direct"
+        weight = real(6, 24, 3) if transposed else real(24, 6, 3)
+        args = (x, weight, bias, [1], [1], [1], transposed, [0])
+        yield Case(target, (*args, 1), name=name)
+        weight = real(6, 12, 3) if transposed else real(24, 3, 3)
+        grouped = (x, weight, *args[2:], 2)
+        yield Case(target, grouped, name=f"{name}, groups")
+
+
 def _pool(target: str, rank: int, *args: list[int], label: str = "") -> Iterator[Case]:
     target, size = f"aten.{target.format(rank)}.default", SPATIAL[rank]
     yield Case(target, (real(12, 6, *size), *args), name=f"{label} batch".strip())
@@ -89,6 +101,22 @@ def group_norm_cases() -> Iterator[Case]:
     yield Case("aten.group_norm.default", (x, 12, weight, bias), name="both")
 
 
+def instance_norm_cases() -> Iterator[Case]:
+    target, x = "aten.instance_norm.default", real(12, 24, 3)
+    for name, affine in {"plain": (None, None), "affine": (real(24), real(24))}.items():
+        yield Case(target, (x, *affine, None, None, True, 0.1, 1e-5, False), name=name)
+        running = (weights(24), weights(24))
+        for own in (True, False):
+            label = f"{name}, {'updated' if own else 'given'} statistics"
+            yield Case(target, (x, *affine, *running, own, 0.1, 1e-5, False), name=label)
+
+
+def weight_norm_cases() -> Iterator[Case]:
+    for dim, length in {0: (12, 1, 1), 1: (1, 6, 1), 2: (1, 1, 4)}.items():
+        args = (real(12, 6, 4), real(*length), dim)
+        yield Case("aten._weight_norm.default", args, name=f"{dim}")
+
+
 def write_cases() -> Iterator[Case]:
     """Buffers stay whole."""
     target = "aten.copy_.default"
@@ -99,7 +127,10 @@ def write_cases() -> Iterator[Case]:
 def convolution_cases() -> Iterator[Case]:
     yield from direct_cases()
     yield from transposed_cases()
+    yield from any_convolution_cases()
     yield from pooling_cases()
     yield from batch_norm_cases()
     yield from group_norm_cases()
+    yield from instance_norm_cases()
+    yield from weight_norm_cases()
     yield from write_cases()

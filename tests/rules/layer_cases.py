@@ -1,13 +1,11 @@
-"""Contractions, attention, look-ups, normalisations and losses."""
+"""Contractions, attention, look-ups, normalisations and recurrent layers."""
 
 from collections.abc import Iterator
 from typing import Any
 
-from tests.rules.case import Case, Checks, Random, booleans, integers, positive, real, weights
+import torch
 
-NONE, MEAN, SUM = 0, 1, 2
-REDUCTIONS = {"none": NONE, "mean": MEAN, "sum": SUM}
-IGNORE = -100
+from tests.rules.case import Case, Checks, Random, booleans, integers, real
 
 
 def linear_cases() -> Iterator[Case]:
@@ -66,6 +64,10 @@ def attention_cases() -> Iterator[Case]:
     yield _attention("causal", q, q, None, 0.0, True)
     yield _attention("3-D", real(12, 4, 6), real(12, 8, 6))
     yield _attention("2-D", real(12, 6), real(8, 6))
+    yield _attention("cross causal", q, real(2, 12, 2, 6), None, 0.0, True)
+    yield _attention("causal, dropout", q, q, None, 0.5, True)
+    yield _attention("causal, scale", q, q, None, 0.0, True, scale=0.3)
+    yield _attention("causal, long", real(2, 2, 12, 6), real(2, 2, 12, 6), None, 0.0, True)
     yield _attention("3-D causal", real(12, 4, 6), real(12, 4, 6), None, 0.0, True)
     yield _attention("scale", q, q, scale=0.3)
     group = real(2, 6, 4, 6)
@@ -74,7 +76,7 @@ def attention_cases() -> Iterator[Case]:
     mask = real(2, 12, 4, 4)
     yield _attention("grouped mask", q, group, mask, enable_gqa=True)
     yield _attention("one group", q, real(2, 1, 4, 6), enable_gqa=True)
-    for shape in ((2, 12, 4, 4), (12, 4, 4), (4, 4), (2, 1, 1, 4), (1, 12, 4, 4)):
+    for shape in ((2, 12, 4, 4), (12, 4, 4), (4, 4), (2, 1, 1, 4), (1, 12, 4, 4), (1, 1, 4, 4)):
         name = "x".join(map(str, shape))
         yield _attention(f"mask {name}", q, q, real(*shape))
     yield _attention("mask 1x4", q, q, real(1, 4))
@@ -108,6 +110,24 @@ def embedding_cases() -> Iterator[Case]:
     yield Case(embedding, (table, integers(3, 12), 1), name="padding")
     yield Case(embedding, (table, integers(3, 12), 0), name="padding 0")
     yield Case(embedding, (table, integers(3, 12), -1, True), name="by frequency")
+    yield from bag_cases()
+
+
+def bag_cases() -> Iterator[Case]:
+    """12 bags of 0 to 5 indices."""
+    table, indices = real(24, 12), integers(24, 30)
+    offsets = torch.tensor([0, 2, 2, 6, 9, 9, 12, 17, 20, 22, 27, 29])
+    target, old = "aten.embedding_bag.padding_idx", "aten.embedding_bag.default"
+    for mode, name in enumerate(("sum", "mean", "max")):
+        args = (table, indices, offsets, False, mode, False, None)
+        yield Case(old, (*args, False), name=name, used=1)
+        yield Case(target, (*args, False, None), name=name, used=1)
+        yield Case(target, (*args, False, 3), name=f"{name}, padding", used=1)
+        last = (table, indices, torch.cat([offsets, torch.tensor([30])]), *args[3:])
+        yield Case(target, (*last, True, None), name=f"{name}, last offset", used=1)
+    weighted = (table, indices, offsets, False, 0, False, real(30))
+    yield Case(target, (*weighted, False, None), name="weights", used=1)
+    yield Case(target, (*args, False, None), name="all outputs")
 
 
 def normalization_cases() -> Iterator[Case]:
@@ -122,85 +142,16 @@ def normalization_cases() -> Iterator[Case]:
         yield Case(norm, (x, shape, weight, bias), name=f"{name}, both")
         yield Case("aten.rms_norm.default", (x, shape), name=name)
         yield Case("aten.rms_norm.default", (x, shape, weight, 1e-6), name=f"{name}, weight")
-    for target in ("softmax.int", "log_softmax.int"):
+        native = (x, shape, weight, bias, 1e-5)
+        yield Case("aten.native_layer_norm.default", native, name=name)
+    for target in ("softmax.int", "log_softmax.int", "_safe_softmax.default"):
         for dim in (0, 1, -1):
             yield Case(f"aten.{target}", (x, dim), name=f"{dim}")
+    dtype = (x, -1, torch.float32)
+    yield Case("aten.softmax.int", dtype, name="float32", tolerance=1e-5)
     for target in ("_softmax.default", "_log_softmax.default"):
         for dim in (0, -1):
             yield Case(f"aten.{target}", (x, dim, False), name=f"{dim}")
-
-
-def _cross_entropy(
-    name: str,
-    logits: Random,
-    target: Random,
-    weight: Random | None = None,
-    ignore_index: int = IGNORE,
-    smoothing: float = 0.0,
-) -> Iterator[Case]:
-    for reduction, code in REDUCTIONS.items():
-        args = (logits, target, weight, code, ignore_index, smoothing)
-        yield Case("aten.cross_entropy_loss.default", args, name=f"{name}, {reduction}")
-
-
-def cross_entropy_cases() -> Iterator[Case]:
-    flat, grid = real(12, 24), real(4, 12, 2, 6)
-    index = integers(24, 12)
-    probabilities = positive(12, 24)
-    yield from _cross_entropy("2-D", flat, index)
-    yield from _cross_entropy("4-D", grid, integers(12, 4, 2, 6))
-    yield from _cross_entropy("3-D", real(4, 6, 12), integers(6, 4, 12))
-    yield from _cross_entropy("1-D", real(12), integers(12))
-    # Few classes, so that many targets are the ignored one.
-    few = integers(3, 12)
-    yield from _cross_entropy("ignore", flat, few, None, 1)
-    yield from _cross_entropy("ignore 3-D", real(12, 6, 2), integers(3, 12, 2), None, 1)
-    yield from _cross_entropy("smoothing", flat, index, None, IGNORE, 0.1)
-    yield from _cross_entropy("smoothing, ignore", flat, few, None, 1, 0.1)
-    yield from _cross_entropy("weights", flat, index, weights(24))
-    all_three = (weights(24), 1, 0.1)
-    yield from _cross_entropy("weights, ignore, smoothing", flat, few, *all_three)
-    yield from _cross_entropy("weights 4-D", grid, integers(12, 4, 2, 6), weights(12))
-    yield from _cross_entropy("probabilities", flat, probabilities)
-    yield from _cross_entropy("probabilities 4-D", grid, positive(4, 12, 2, 6))
-    yield from _cross_entropy("probabilities 1-D", real(12), positive(12))
-    smoothed = (None, IGNORE, 0.1)
-    yield from _cross_entropy("probabilities, smoothing", flat, probabilities, *smoothed)
-    yield from _cross_entropy("probabilities, weights", flat, probabilities, weights(24))
-
-
-def nll_cases() -> Iterator[Case]:
-    for reduction, code in REDUCTIONS.items():
-        args = (real(12, 6), integers(6, 12), None, code)
-        for target in ("aten.nll_loss.default", "aten.nll_loss_nd.default"):
-            yield Case(target, args, name=f"2-D, {reduction}")
-            ignored = (real(12, 6), integers(3, 12), None, code, 1)
-            yield Case(target, ignored, name=f"ignore, {reduction}")
-            weighted = (real(12, 6), integers(6, 12), weights(6), code)
-            yield Case(target, weighted, name=f"weights, {reduction}")
-        args = (real(4, 6, 2, 12), integers(6, 4, 2, 12), None, code)
-        yield Case("aten.nll_loss_nd.default", args, name=f"4-D, {reduction}")
-        args = (real(6), integers(6), None, code)
-        yield Case("aten.nll_loss_nd.default", args, name=f"1-D, {reduction}")
-
-
-def pointwise_loss_cases() -> Iterator[Case]:
-    shapes = {
-        "equal": ((12, 4), (12, 4)),
-        "row": ((12, 4), (4,)),
-        "column": ((12, 4), (12, 1)),
-        "scalar": ((), ()),
-    }
-    for name, (left, right) in shapes.items():
-        for reduction, code in REDUCTIONS.items():
-            pair = (real(*left), real(*right), code)
-            label = f"{name}, {reduction}"
-            for target in ("mse_loss", "l1_loss"):
-                yield Case(f"aten.{target}.default", pair, name=label)
-            for target in ("smooth_l1_loss", "huber_loss"):
-                yield Case(f"aten.{target}.default", (*pair, 0.7), name=label)
-    first = (real(12, 1), real(12, 4))
-    yield Case("aten.mse_loss.default", first, name="first smaller")
 
 
 def _recurrent(
@@ -247,6 +198,3 @@ def layer_cases() -> Iterator[Case]:
     yield from embedding_cases()
     yield from normalization_cases()
     yield from recurrent_cases()
-    yield from cross_entropy_cases()
-    yield from nll_cases()
-    yield from pointwise_loss_cases()

@@ -16,5 +16,13 @@ class Bench(bench.Bench):
 
     def __init__(self, case: Case, sizes: Sequence[int]) -> None:
         args, kwargs = case.draw()
-        call = OpCall(case.overload, args, kwargs, str(case), case.tolerance, checks=case.checks)
+        call = OpCall(
+            case.overload,
+            args,
+            kwargs,
+            str(case),
+            case.tolerance,
+            checks=case.checks,
+            used=case.used,
+        )
         super().__init__(call, sizes, REFERENCES)

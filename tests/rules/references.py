@@ -32,20 +32,79 @@ def _embedding_shard(
     return torch.where(inside[..., None], rows, 0)
 
 
-def _count(calls: Sequence[RankCall], group: list[int], ignore_index: int) -> int:
-    """The targets that count, on all ranks of the group."""
-    return sum(int((calls[r].operands[1] != ignore_index).sum()) for r in group)
+def embedding_bag_shard(calls: Sequence[RankCall]) -> list[list[torch.Tensor]]:
+    return [[_embedding_bag_shard(*call.operands, *call.extra)] for call in calls]
+
+
+def _embedding_bag_shard(
+    weight: torch.Tensor,
+    indices: torch.Tensor,
+    offsets: torch.Tensor,
+    factors: torch.Tensor | None,
+    mode: int,
+    include_last_offset: bool,
+    padding_idx: int,
+    row_offset: int,
+    first_bag: int,
+    num_bags: int,
+) -> torch.Tensor:
+    """One bag after the other; rows outside of this shard are left out."""
+    ends = [*offsets.tolist(), len(indices)]
+    results = []
+    for bag in range(first_bag, first_bag + num_bags):
+        positions = torch.arange(ends[bag], ends[bag + 1])
+        positions = positions[indices[positions] != padding_idx]
+        count = max(1, len(positions))
+        rows = indices[positions] - max(0, row_offset)
+        inside = (rows >= 0) & (rows < len(weight))
+        vectors = weight[rows[inside]]
+        if factors is not None:
+            vectors = vectors * factors[positions[inside], None]
+        if mode == 2 and len(vectors):
+            results.append(vectors.amax(0))
+        else:
+            results.append(vectors.sum(0) / (count if mode == 1 else 1))
+    assert not include_last_offset or len(ends) > num_bags + 1
+    return torch.stack(results)
+
+
+def causal_attention_rows(calls: Sequence[RankCall]) -> list[torch.Tensor]:
+    """Rows from ``first_row`` on see the keys up to their own position."""
+    results = []
+    for call in calls:
+        query, key, value = call.operands
+        first_row, scale, grouped = call.extra
+        if grouped:
+            key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+            value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
+        scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+        rows, keys = scores.shape[-2:]
+        hidden = torch.arange(keys) > first_row + torch.arange(rows)[:, None]
+        results.append(scores.masked_fill(hidden, float("-inf")).softmax(-1) @ value)
+    return results
+
+
+def _count(calls: Sequence[RankCall], group: list[int], ignore_index: int) -> torch.Tensor:
+    """The targets that count on all ranks of the group, or their weight."""
+    total = torch.zeros((), dtype=torch.float64)
+    for rank in group:
+        _, target, *rest = calls[rank].operands
+        valid = target[target != ignore_index]
+        weight = rest[0] if rest else None
+        total = total + (valid.numel() if weight is None else weight[valid].sum())
+    return total
 
 
 def cross_entropy_sharded(calls: Sequence[RankCall]) -> list[torch.Tensor]:
     """The local sum over the count of all ranks."""
     results = []
     for call in calls:
-        logits, target = call.operands
+        logits, target, weight = call.operands
         reduction, ignore_index, smoothing = call.extra
         loss = F.cross_entropy(
             logits,
             target,
+            weight,
             ignore_index=ignore_index,
             reduction="sum",
             label_smoothing=smoothing,
@@ -60,9 +119,9 @@ def nll_loss_sharded(calls: Sequence[RankCall]) -> list[torch.Tensor]:
     """The local sum over the count of all ranks."""
     results = []
     for call in calls:
-        log_probs, target = call.operands
+        log_probs, target, weight = call.operands
         (ignore_index,) = call.extra
-        loss = F.nll_loss(log_probs, target, ignore_index=ignore_index, reduction="sum")
+        loss = F.nll_loss(log_probs, target, weight, ignore_index=ignore_index, reduction="sum")
         results.append(loss / _count(calls, call.groups[0], ignore_index))
     return results
 
@@ -72,11 +131,11 @@ def cross_entropy_vocab(calls: Sequence[RankCall]) -> list[torch.Tensor]:
     order of their offsets."""
     results = []
     for rank, call in enumerate(calls):
-        reduction, ignore_index, _ = call.extra
+        reduction, ignore_index, smoothing, *_ = call.extra
         vocabulary, positions = call.groups
-        by_offset = sorted(vocabulary, key=lambda r: calls[r].extra[2])
+        by_offset = sorted(vocabulary, key=lambda r: calls[r].extra[4])
         width = call.operands[0].shape[1]
-        offsets = [calls[r].extra[2] for r in by_offset]
+        offsets = [calls[r].extra[4] for r in by_offset]
         assert offsets == [i * width for i in range(len(offsets))], offsets
         logits = torch.cat(
             [
@@ -85,7 +144,13 @@ def cross_entropy_vocab(calls: Sequence[RankCall]) -> list[torch.Tensor]:
             ],
             1,
         )
-        loss = F.cross_entropy(logits, call.operands[1], ignore_index=ignore_index, reduction="sum")
+        loss = F.cross_entropy(
+            logits,
+            call.operands[1],
+            ignore_index=ignore_index,
+            reduction="sum",
+            label_smoothing=smoothing,
+        )
         if reduction == MEAN:
             loss = loss / _count(calls, positions or [rank], ignore_index)
         results.append(loss)
@@ -175,6 +240,8 @@ def gru_shard(calls: Sequence[RankCall]) -> list[list[torch.Tensor]]:
 
 REFERENCES: dict[str, Reference] = {
     "tensoropt.embedding_shard.default": embedding_shard,
+    "tensoropt.embedding_bag_shard.default": embedding_bag_shard,
+    "tensoropt.causal_attention_rows.default": causal_attention_rows,
     "tensoropt.cross_entropy_sharded.default": cross_entropy_sharded,
     "tensoropt.nll_loss_sharded.default": nll_loss_sharded,
     "tensoropt.cross_entropy_vocab.default": cross_entropy_vocab,

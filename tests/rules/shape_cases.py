@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+import torch
+
 from tests.rules.case import Case, booleans, integers, positive, real
 
 EVERYTHING = 2**63 - 1  # the end of x[:]
@@ -36,6 +38,11 @@ def reshape_cases() -> Iterator[Case]:
     yield Case(flatten, (real(12, 4, 2),), name="all")
     yield Case(flatten, (real(2, 12, 4), 1, 2), name="last two")
     yield Case(flatten, (real(12, 4, 2), 0, -2), name="first two")
+    yield Case("aten.ravel.default", (real(12, 4),))
+    for target in ("view_as", "reshape_as"):
+        for name in ("merge", "split", "ones out"):
+            shape, size = RESHAPES[name]
+            yield Case(f"aten.{target}.default", (real(*shape), real(*size)), name=name)
     unflatten = "aten.unflatten.int"
     yield Case(unflatten, (real(2, 48), 1, [12, 4]))
     yield Case(unflatten, (real(48, 2), -2, [-1, 4]), name="inferred")
@@ -61,14 +68,31 @@ def permutation_cases() -> Iterator[Case]:
     yield Case("aten.transpose.int", (real(12, 4, 2), -1, 0), name="last")
     yield Case("aten.permute.default", (real(12, 4, 2), [2, 0, 1]))
     yield Case("aten.permute.default", (real(12, 4, 2), [0, -1, 1]), name="negative")
+    for target in ("swapdims", "swapaxes"):
+        yield Case(f"aten.{target}.default", (real(12, 4, 2), 0, -1))
+    yield Case("aten.mT.default", (real(12, 4, 6),))
+    for target in ("movedim", "moveaxis"):
+        yield Case(f"aten.{target}.int", (real(12, 4, 2), 0, 2))
+        yield Case(f"aten.{target}.intlist", (real(12, 4, 2, 6), [0, -1], [1, 0]))
     for target in ("t", "numpy_T"):
         yield Case(f"aten.{target}.default", (real(12, 4),))
         yield Case(f"aten.{target}.default", (real(12),), name="vector")
-    expand = "aten.expand.default"
-    yield Case(expand, (real(12, 1), [12, 4]))
-    yield Case(expand, (real(1, 4), [12, -1]), name="kept size")
-    yield Case(expand, (real(4), [6, 12, 4]), name="new dims")
-    yield Case(expand, (real(), [12]), name="scalar")
+    yield from expand_cases()
+
+
+def expand_cases() -> Iterator[Case]:
+    for target in ("expand", "broadcast_to"):
+        expand = f"aten.{target}.default"
+        yield Case(expand, (real(12, 1), [12, 4]))
+        yield Case(expand, (real(1, 4), [12, -1]), name="kept size")
+        yield Case(expand, (real(4), [6, 12, 4]), name="new dims")
+        yield Case(expand, (real(), [12]), name="scalar")
+    yield Case("aten.expand_as.default", (real(12, 1), real(12, 4)))
+    yield Case("aten.expand_as.default", (real(4), real(6, 12, 4)), name="new dims")
+    for rank in (1, 2, 3):
+        target = f"aten.atleast_{rank}d.default"
+        for shape in ((), (12,), (12, 4), (12, 4, 6)):
+            yield Case(target, (real(*shape),), name=f"{len(shape)}-D")
 
 
 def joining_cases() -> Iterator[Case]:
@@ -82,17 +106,30 @@ def joining_cases() -> Iterator[Case]:
     whole = [integers(9, 12), integers(9, 12)]
     yield Case("aten.cat.default", (whole,), name="integers")
     yield Case("aten.stack.default", ([real(), real()],), name="scalars")
+    for shape in ((12,), (12, 4), (12, 4, 6)):
+        both, name = [real(*shape), real(*shape)], f"{len(shape)}-D"
+        yield Case("aten.hstack.default", (both,), name=name)
+        yield Case("aten.vstack.default", (both,), name=name)
 
 
 def cutting_cases() -> Iterator[Case]:
     for dim in (0, -1):
         x = real(12, 4, 6)
         name = f"{dim}"
-        yield Case("aten.split.Tensor", (x, 2, dim), name=name)
-        yield Case("aten.split.Tensor", (x, 5, dim), name=f"{name}, uneven")
+        for op in ("split.Tensor", "unsafe_split.Tensor"):
+            yield Case(f"aten.{op}", (x, 2, dim), name=name)
+            yield Case(f"aten.{op}", (x, 5, dim), name=f"{name}, uneven")
         sizes = [2, 4, 6] if dim == 0 else [1, 3, 2]
-        yield Case("aten.split_with_sizes.default", (x, sizes, dim), name=name)
-        yield Case("aten.chunk.default", (x, 3, dim), name=name)
+        for op in ("split_with_sizes.default", "unsafe_split_with_sizes.default", "split.sizes"):
+            yield Case(f"aten.{op}", (x, sizes, dim), name=name)
+        for op in ("chunk.default", "unsafe_chunk.default", "tensor_split.sections"):
+            yield Case(f"aten.{op}", (x, 3, dim), name=name)
+        yield Case("aten.tensor_split.indices", (x, [1, 4], dim), name=name)
+        yield Case("aten.unfold.default", (x, dim, 3, 2), name=name)
+        part = real(2, 4, 6) if dim == 0 else real(12, 4, 2)
+        yield Case("aten.slice_scatter.default", (x, part, dim, 1, 3), name=name)
+        part = real(4, 6) if dim == 0 else real(12, 4)
+        yield Case("aten.select_scatter.default", (x, part, dim, 1), name=name)
         yield Case("aten.unbind.int", (x, dim), name=name)
         yield Case("aten.select.int", (x, dim, 1), name=name)
         yield Case("aten.select.int", (x, dim, -1), name=f"{name}, from the end")
@@ -112,6 +149,21 @@ def moving_cases() -> Iterator[Case]:
     for target in ("tril", "triu"):
         yield Case(f"aten.{target}.default", (real(12, 4, 4),))
         yield Case(f"aten.{target}.default", (real(12, 6), 1), name="matrix")
+        yield Case(f"aten.{target}.default", (real(12, 12), -2), name="square")
+    for offset in (0, 1, -1):
+        yield Case("aten.diagonal.default", (real(12, 4, 6), offset), name=f"{offset}")
+        yield Case("aten.diagonal.default", (real(4, 12, 6), offset, 0, -1), name=f"{offset}, last")
+        yield Case("aten.diag_embed.default", (real(12, 4), offset), name=f"{offset}")
+        yield Case("aten.diag_embed.default", (real(12, 4), offset, 0, 2), name=f"{offset}, first")
+    for dims in ([], [0], [0, -1]):
+        shifts = [5] * max(1, len(dims))
+        yield Case("aten.roll.default", (real(12, 4, 6), shifts, dims), name=f"{dims}")
+    for dim in (0, 1, -1):
+        yield Case("aten.diff.default", (real(12, 4, 6), 1, dim), name=f"{dim}")
+        yield Case("aten.diff.default", (integers(9, 12, 4, 6), 2, dim), name=f"{dim}, twice")
+    ends = (real(12, 1), real(12, 2))
+    yield Case("aten.diff.default", (real(12, 4), 1, -1, *ends), name="with ends")
+    yield from repeat_cases()
     yield Case("aten.flip.default", (real(12, 4, 6), [0]))
     yield Case("aten.flip.default", (real(12, 4, 6), [-1, 1]), name="two dims")
     for target in ("pad", "constant_pad_nd"):
@@ -123,6 +175,25 @@ def moving_cases() -> Iterator[Case]:
     yield Case("aten.constant_pad_nd.default", (real(12, 4), [1, 1], 2.5), name="2.5")
     for mode in ("reflect", "replicate", "circular"):
         yield Case("aten.pad.default", (real(12, 4, 6), [1, 1], mode), name=mode)
+
+
+def repeat_cases() -> Iterator[Case]:
+    repeats = {
+        "rows": ((4, 6), [12, 1]),
+        "both": ((2, 6), [6, 12]),
+        "new dims": ((12, 4), [6, 1, 2]),
+        "of one": ((1, 12), [12, 1]),
+        "once": ((12, 4), [1, 1]),
+        "scalar": ((), [12]),
+    }
+    for name, (shape, counts) in repeats.items():
+        yield Case("aten.repeat.default", (real(*shape), counts), name=name)
+        yield Case("aten.tile.default", (real(*shape), counts), name=name)
+    yield Case("aten.tile.default", (real(12, 4), [6]), name="fewer dims")
+    op = "aten.repeat_interleave.self_int"
+    for dim in (0, 1, -1, None):
+        yield Case(op, (real(12, 4, 6), 3, dim), name=f"{dim}")
+    yield Case(op, (real(12, 4), 2, 0), {"output_size": 24}, "size given")
 
 
 def sum_cases() -> Iterator[Case]:
@@ -137,6 +208,8 @@ def sum_cases() -> Iterator[Case]:
         yield Case(dims, (real(), [0]), name="of scalar")
     yield Case("aten.sum.default", (integers(9, 12, 4),), name="integers")
     yield Case("aten.sum.default", (booleans(12, 4),), name="booleans")
+    yield Case("aten.nansum.default", (x, [1]))
+    yield Case("aten.nansum.default", (x,), name="all")
 
 
 def selection_cases() -> Iterator[Case]:
@@ -158,13 +231,27 @@ def selection_cases() -> Iterator[Case]:
             yield Case(f"aten.{op}.correction", (x, [1]), options, f"1 {name}")
             yield Case(f"aten.{op}.dim", (x, [0, 2], True, keep), name=f"0, 2 {name}")
         yield Case("aten.prod.dim_int", (positive(12, 4), -1, keep), name=f"-1 {name}")
-    for op in ("amax", "amin", "max", "min", "argmax", "argmin"):
+        for op in ("var_mean", "std_mean"):
+            options = {"correction": 1, "keepdim": keep}
+            yield Case(f"aten.{op}.correction", (x, [1]), options, f"1 {name}")
+        for order in (1, 2, 3.5, float("inf")):
+            args = (x, order, [1], keep)
+            yield Case("aten.linalg_vector_norm.default", args, name=f"{order} {name}")
+        yield Case("aten.norm.ScalarOpt_dim", (x, 2, [0], keep), name=f"0 {name}")
+        dtype = {"dtype": torch.float64}
+        yield Case("aten.norm.ScalarOpt_dim_dtype", (x, 2, [0], keep), dtype, f"0 {name}")
+        yield Case("aten.aminmax.default", (x,), {"dim": 1, "keepdim": keep}, name=f"1 {name}")
+        for op in ("any", "all"):
+            args = (booleans(12, 4, 2), [1, 2], keep)
+            yield Case(f"aten.{op}.dims", args, name=f"1, 2 {name}")
+    for op in ("amax", "amin", "max", "min", "argmax", "argmin", "var", "std"):
         yield Case(f"aten.{op}.default", (x,), name="all")
+    yield Case("aten.prod.default", (positive(12, 4),), name="all")
+    yield Case("aten.norm.Scalar", (x,), name="all")
+    yield Case("aten.linalg_vector_norm.default", (x,), name="all")
     for op in ("any", "all"):
         yield Case(f"aten.{op}.default", (booleans(12, 4),), name="all")
     yield Case("aten.var.correction", (x,), name="all")
-    for dim in (0, 1, -1):
-        yield Case("aten.cumsum.default", (x, dim), name=f"{dim}")
 
 
 def shape_cases() -> Iterator[Case]:

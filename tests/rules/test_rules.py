@@ -10,15 +10,27 @@ from tensoropt_torch import _C
 from tensoropt_torch.rules.layouts import combine, placements, split
 from tests.rules.case import Case, Checks, positive, real
 from tests.rules.convolution_cases import convolution_cases, write_cases
+from tests.rules.creation_cases import constant_cases, creation_cases
+from tests.rules.indexing_cases import indexing_cases
 from tests.rules.layer_cases import layer_cases
+from tests.rules.loss_cases import loss_cases
 from tests.rules.oracle import Bench, PortLayouts, RuleError
-from tests.rules.pointwise_cases import constant_cases, pointwise_cases
+from tests.rules.pointwise_cases import pointwise_cases
+from tests.rules.product_cases import product_cases
+from tests.rules.sampling_cases import sampling_cases
 from tests.rules.shape_cases import shape_cases
 
-CASES = [*pointwise_cases(), *shape_cases(), *layer_cases(), *convolution_cases()]
+CASES = [
+    *(*pointwise_cases(), *creation_cases(), *shape_cases(), *indexing_cases()),
+    *(*layer_cases(), *product_cases(), *loss_cases()),
+    *(*convolution_cases(), *sampling_cases()),
+]
 BY_NAME = {str(case): case for case in CASES}
 # Of all elements together: no part has the result, no sum of parts either.
-SELECT_FROM_ALL = {f"aten.{name}.default" for name in ("all", "any", "max", "min")}
+SELECT_FROM_ALL = {
+    *(f"aten.{name}.default" for name in ("all", "any", "max", "min", "median", "prod")),
+    *("aten.var.default", "aten.std.default", "aten.norm.Scalar"),
+}
 MESHES = [(2,), (2, 2), (3,), pytest.param((2, 3), marks=pytest.mark.slow)]
 
 

@@ -82,6 +82,15 @@ TEST(OpCost, IsComputeTimeWhereThatIsLonger) {
                    2 * kLaunch_s + 4e6 / (4 * kFlopsPerS));
 }
 
+TEST(OpCost, IsTheTimeOfTheBusiestRank) {
+  Product product;
+  product.rule.factors[0].imbalance = 1.5;
+  EXPECT_DOUBLE_EQ(product.cost(kWhole).time_s,
+                   2 * kLaunch_s + 4e6 / kFlopsPerS);
+  EXPECT_DOUBLE_EQ(product.cost(kSplitB).time_s,
+                   2 * kLaunch_s + 1.5 * 4e6 / (2 * kFlopsPerS));
+}
+
 TEST(OpCost, IsMemoryTimeWhereThatIsLonger) {
   Product product;
   product.rule.forward_flops = product.rule.backward_flops = 0;

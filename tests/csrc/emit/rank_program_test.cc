@@ -66,7 +66,8 @@ TEST_F(RankProgramTest, SplitVocabularyStartsAtTheRanksRows) {
   for (const int rank : {0, 1}) {
     const EmittedCall call = program(rank).call(look_up_);
     EXPECT_EQ(call.form.target, "tensoropt.embedding_shard.default");
-    EXPECT_EQ(call.form.extra, std::vector<Literal>{std::int64_t{4 * rank}});
+    const std::vector<Literal> extra{std::int64_t{4 * rank}, std::int64_t{-1}};
+    EXPECT_EQ(call.form.extra, extra);
     EXPECT_EQ(call.shard_index, rank);
   }
 }

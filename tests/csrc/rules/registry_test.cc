@@ -42,6 +42,12 @@ TEST(Registry, OperatorWithoutARuleRunsWhole) {
   EXPECT_EQ(configs.size(), 1);
 }
 
+TEST(Registry, EmptyTensorsFitTheirRules) {
+  const BinaryGraph binary("aten.add.Tensor", {4, 0}, {4, 0}, {4, 0});
+  const Rule rule = rule_of(builtin_registry(), binary.graph, binary.op());
+  EXPECT_EQ(rule.factors[1].size, 0);
+}
+
 TEST(Registry, TargetsAreSortedAndFound) {
   const std::vector<std::string> targets = builtin_registry().targets();
   EXPECT_TRUE(std::is_sorted(targets.begin(), targets.end()));

@@ -1,0 +1,123 @@
+"""Operators of a part of the work that need no other rank, against the whole."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from tensoropt_torch.runtime import ops
+
+MODES = ("sum", "mean", "max")
+OFFSETS = torch.tensor([0, 2, 2, 6, 9, 11])
+NUM_INDICES = 13
+TOLERANCE = 1e-12
+
+
+def gradients(
+    loss: torch.Tensor, tensors: list[torch.Tensor], incoming: torch.Tensor
+) -> list[torch.Tensor]:
+    return list(torch.autograd.grad(loss, tensors, incoming))
+
+
+def normal(*shape: int, seed: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    tensor = torch.randn(*shape, generator=generator, dtype=torch.float64)
+    return tensor.requires_grad_()
+
+
+def close(got: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(got, expected, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+# --- bags --------------------------------------------------------------------
+
+
+def indices() -> torch.Tensor:
+    return torch.randint(0, 8, (NUM_INDICES,), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("padding", [None, 3])
+@pytest.mark.parametrize("last", [False, True])
+def test_bags_of_all_ranks_are_the_bags(mode: str, padding: int | None, last: bool):
+    weight, index = normal(8, 5, seed=1), indices()
+    offsets = torch.cat([OFFSETS, torch.tensor([NUM_INDICES])]) if last else OFFSETS
+    expected = F.embedding_bag(
+        index, weight, offsets, mode=mode, include_last_offset=last, padding_idx=padding
+    )
+    options = (-1, None, MODES.index(mode), last, -1 if padding is None else padding)
+    parts = [
+        ops.embedding_bag_shard(weight, index, offsets, (first, 2), *options) for first in (0, 2, 4)
+    ]
+    close(torch.cat(parts), expected)
+    incoming = normal(6, 5, seed=2).detach()
+    (whole,) = gradients(expected, [weight], incoming)
+    found = [
+        gradients(part, [weight], rows)[0]
+        for part, rows in zip(parts, incoming.chunk(3), strict=True)
+    ]
+    close(torch.stack(found).sum(0), whole)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "weighted"])
+def test_rows_of_all_ranks_sum_to_the_bags(mode: str):
+    weight, index = normal(8, 5, seed=1), indices()
+    factors = normal(NUM_INDICES, seed=3) if mode == "weighted" else None
+    name = "mean" if mode == "mean" else "sum"
+    expected = F.embedding_bag(index, weight, OFFSETS, mode=name, per_sample_weights=factors)
+    tables = [rows.detach().clone().requires_grad_() for rows in weight.chunk(2)]
+    parts = [
+        ops.embedding_bag_shard(table, index, OFFSETS, (0, 6), 4 * i, factors, MODES.index(name))
+        for i, table in enumerate(tables)
+    ]
+    close(parts[0] + parts[1], expected)
+    incoming = normal(6, 5, seed=2).detach()
+    used = [] if factors is None else [factors]
+    whole = gradients(expected, [weight, *used], incoming)
+    found = [
+        gradients(part, [table, *used], incoming) for part, table in zip(parts, tables, strict=True)
+    ]
+    close(torch.cat([gradient[0] for gradient in found]), whole[0])
+    if used:
+        close(found[0][1] + found[1][1], whole[1])
+
+
+def test_a_maximum_of_split_rows_is_refused():
+    with pytest.raises(ValueError, match="needs mode 0"):
+        ops.embedding_bag_shard(normal(4, 2, seed=0), indices() % 4, OFFSETS, (0, 6), 4, None, 2)
+
+
+# --- attention ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keys", [8, 12, 20])
+@pytest.mark.parametrize("heads", [1, 2, 4])
+def test_blocks_of_rows_are_causal_attention(keys: int, heads: int):
+    query = normal(2, 4, 12, 3, seed=1)
+    key, value = normal(2, heads, keys, 3, seed=2), normal(2, heads, keys, 3, seed=3)
+    expected = F.scaled_dot_product_attention(
+        query, key, value, is_causal=True, scale=0.4, enable_gqa=True
+    )
+    parts = [
+        ops.causal_attention_rows(rows, key, value, 4 * i, 0.4, True)
+        for i, rows in enumerate(query.chunk(3, -2))
+    ]
+    close(torch.cat(parts, -2), expected)
+    incoming = normal(2, 4, 12, 3, seed=4).detach()
+    whole = gradients(expected, [query, key, value], incoming)
+    close_all = gradients(torch.cat(parts, -2), [query, key, value], incoming)
+    for got, wanted in zip(close_all, whole, strict=True):
+        close(got, wanted)
+
+
+def test_fake_tensors_have_the_shapes():
+    with FakeTensorMode():
+        query, key = torch.empty(2, 4, 6, 3), torch.empty(2, 4, 12, 3)
+        assert ops.causal_attention_rows(query, key, key, 6).shape == (2, 4, 6, 3)
+        weight, index = torch.empty(8, 5, requires_grad=True), torch.empty(13, dtype=torch.long)
+        offsets = torch.empty(6, dtype=torch.long)
+        for row_offset in (-1, 4):
+            bags = ops.embedding_bag_shard(weight, index, offsets, (2, 3), row_offset)
+            assert bags.shape == (3, 5)
