@@ -66,6 +66,9 @@ class PlanningOptions:
         max_configs: configs of each operator that are considered; what has to be
             left out on many devices are those that split the devices in many ways.
             By default 200 up to 16 devices and 100 on more.
+        split_spatial: spatial dims of convolutions and pooling may be split, and
+            neighbours exchange borders. More to search; worth it for images that are
+            large and batches that are small.
         measure: measure the device and the collectives of the running process
             group instead of taking them from the cluster's description.
         search: error bound, algorithm, threads.
@@ -76,6 +79,7 @@ class PlanningOptions:
     inputs: InputMode = "replicated"
     space: Literal["ordered", "full"] = "ordered"
     max_configs: int | None = None
+    split_spatial: bool = False
     measure: bool = True
     search: SearchSettings = field(default_factory=SearchSettings)
 
@@ -333,6 +337,7 @@ def _task(captured: CapturedModel, planning: PlanningOptions) -> PlanningTask:
         planning.inputs,
         planning.space,
         planning.max_configs,
+        planning.split_spatial,
         search=planning.search,
     )
 

@@ -100,6 +100,9 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--optimizer", default="adamw")
     parser.add_argument("--inputs", choices=["replicated", "sharded"], default="replicated")
     parser.add_argument("--space", choices=["ordered", "full"], default="ordered")
+    parser.add_argument(
+        "--split-spatial", action="store_true", help="may split spatial dims of convolutions"
+    )
     parser.add_argument("--epsilon", type=float, default=SearchSettings().epsilon)
 
 
@@ -144,6 +147,7 @@ def _planning(options: argparse.Namespace) -> api.PlanningOptions:
         optimizer=options.optimizer,
         inputs=options.inputs,
         space=options.space,
+        split_spatial=options.split_spatial,
         search=SearchSettings(epsilon=options.epsilon),
     )
 

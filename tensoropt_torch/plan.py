@@ -35,7 +35,8 @@ class Settings:
     ``cluster`` is the description as a plain dict (``Cluster.to_dict``),
     ``mesh_axes`` (size, level) per mesh axis, outermost first.
     ``optimizer_state_factor`` is bytes of optimizer state per byte of
-    parameter. ``max_configs`` bounds the configs of each operator (docs/search.md).
+    parameter. ``max_configs`` bounds the configs of each operator, and
+    ``split_spatial`` lets windows be split (docs/search.md).
     """
 
     cluster: Mapping[str, Any]
@@ -45,6 +46,7 @@ class Settings:
     optimizer_state_factor: float = 2.0
     inputs: InputMode = "replicated"
     max_configs: int = 200
+    split_spatial: bool = False
 
     @property
     def num_devices(self) -> int:

@@ -53,7 +53,8 @@ class Planner {
   Planner(std::shared_ptr<Graph> graph, const Cluster& cluster,
           const Mesh& mesh, const CollectiveTable& measured,
           const std::string& space, double optimizer_state_factor,
-          bool sharded_inputs, std::size_t max_configs, Rules rules)
+          bool sharded_inputs, std::size_t max_configs, Rules rules,
+          bool split_spatial)
       : graph_(std::move(graph)),
         rules_(std::move(rules)),
         cluster_(cluster),
@@ -64,7 +65,8 @@ class Planner {
                {parse_space(space),
                 {optimizer_state_factor},
                 sharded_inputs,
-                max_configs}) {}
+                max_configs,
+                split_spatial}) {}
   Planner(const Planner&) = delete;
   Planner& operator=(const Planner&) = delete;
 
@@ -211,6 +213,12 @@ py::dict call_dict(const EmittedCall& call) {
   row["operands"] = call.form.operands;
   row["extra"] = extra;
   row["groups"] = call.form.groups;
+  py::list halos;
+  for (const Halo& halo : call.form.halos) {
+    halos.append(
+        py::make_tuple(halo.dim, halo.low, halo.high, halo.fill, halo.axes));
+  }
+  row["halos"] = halos;
   row["scale"] = call.form.scale;
   row["random"] = call.random;
   row["shard_index"] = call.shard_index;
@@ -395,11 +403,11 @@ void bind_planner(py::module_& module) {
   planner
       .def(py::init<std::shared_ptr<Graph>, const Cluster&, const Mesh&,
                     const CollectiveTable&, const std::string&, double, bool,
-                    std::size_t, Rules>(),
+                    std::size_t, Rules, bool>(),
            py::arg("graph"), py::arg("cluster"), py::arg("mesh"),
            py::arg("measured"), py::arg("space"),
            py::arg("optimizer_state_factor"), py::arg("sharded_inputs"),
-           py::arg("max_configs"), py::arg("rules"))
+           py::arg("max_configs"), py::arg("rules"), py::arg("split_spatial"))
       .def(
           "build",
           [](Planner& self, int num_threads) { self.problem(num_threads); },

@@ -11,6 +11,7 @@ namespace {
 
 constexpr int kBatch = 0;
 constexpr int kChannel = 1;
+constexpr int kFirstSpatial = 2;  // the factor and the dim
 constexpr double kFlopsPerElement = 8;
 constexpr double kSavedPerChannel = 2 * 4;  // mean and 1 / deviation
 
@@ -45,21 +46,31 @@ RuleBuilder common_rule(const Graph& graph, const Node& node, FactorKind batch,
 // for running statistics, which are whole. The one over the batch in forward
 // gathers; so few bytes take the time of an all-reduce.
 void add_statistics(RuleBuilder& rule, bool requires_grad, bool tracked) {
+  std::vector<int> over{kBatch};
+  const auto rank = static_cast<int>(rule.operand_shape(0).size());
+  for (int dim = kFirstSpatial; dim < rank; ++dim) over.push_back(dim);
   const double bytes =
       kSavedPerChannel * static_cast<double>(rule.operand_shape(0)[1]);
-  rule.runs_collective({Collective::kAllReduce, {kBatch}, bytes, {kChannel}});
+  rule.runs_collective({Collective::kAllReduce, over, bytes, {kChannel}});
   if (requires_grad) {
     rule.runs_collective(
-        {Collective::kAllReduce, {kBatch}, bytes, {kChannel}, Pass::kBackward});
+        {Collective::kAllReduce, over, bytes, {kChannel}, Pass::kBackward});
   }
   if (tracked)
     rule.runs_collective({Collective::kAllGather, {kChannel}, bytes, {}});
 }
 
 Rule batch_norm_rule(const Graph& graph, const Node& node) {
+  const auto rank = graph.operand(node, 0).meta.rank();
   if (node.bool_argument("training", false)) {
     RuleBuilder rule =
         common_rule(graph, node, FactorKind::kCombined, {"weight", "bias"});
+    for (int dim = kFirstSpatial; dim < rank; ++dim) {
+      bind_dim(rule, dim,
+               rule.spatial_factor(fmt::format("d{}", dim),
+                                   rule.operand_shape(0)[dim],
+                                   FactorKind::kCombined));
+    }
     add_statistics(rule, graph.output(node, 0).requires_grad,
                    node.operand_index("running_mean") >= 0);
     return rule.take();
@@ -67,9 +78,9 @@ Rule batch_norm_rule(const Graph& graph, const Node& node) {
   RuleBuilder rule =
       common_rule(graph, node, FactorKind::kDefault,
                   {"weight", "bias", "running_mean", "running_var"});
-  const auto& shape = rule.operand_shape(0);
-  for (int dim = 2; dim < static_cast<int>(shape.size()); ++dim) {
-    bind_dim(rule, dim, rule.factor(fmt::format("d{}", dim), shape[dim]));
+  for (int dim = kFirstSpatial; dim < rank; ++dim) {
+    bind_dim(rule, dim,
+             rule.factor(fmt::format("d{}", dim), rule.operand_shape(0)[dim]));
   }
   return rule.take();
 }
@@ -77,7 +88,10 @@ Rule batch_norm_rule(const Graph& graph, const Node& node) {
 // The call itself will do where a rank has all that it computes.
 LocalForm batch_norm_local(const Graph&, const Node& node,
                            const LocalContext& context) {
-  const AxisSet batch = context.factor_axes[kBatch];
+  AxisSet batch = context.factor_axes[kBatch];
+  for (std::size_t f = kFirstSpatial; f < context.factor_axes.size(); ++f) {
+    batch |= context.factor_axes[f];
+  }
   const bool tracked = node.operand_index("running_mean") >= 0;
   const AxisSet channels = tracked ? context.factor_axes[kChannel] : 0;
   if (!node.bool_argument("training", false) || (batch | channels) == 0) {

@@ -21,6 +21,13 @@ int RuleBuilder::factor(std::string name, std::int64_t size, FactorKind kind) {
   return static_cast<int>(rule_.factors.size()) - 1;
 }
 
+int RuleBuilder::spatial_factor(std::string name, std::int64_t size,
+                                FactorKind kind) {
+  const int index = factor(std::move(name), size, kind);
+  rule_.factors[index].spatial = true;
+  return index;
+}
+
 void RuleBuilder::bind_operand(int operand, int dim, int factor) {
   rule_.operands[operand].dims[dim] = factor;
 }
@@ -85,6 +92,24 @@ void RuleBuilder::linear_in(std::vector<int> operands) {
 
 void RuleBuilder::saves_extra(double bytes, std::vector<int> factors) {
   rule_.extra_saved.push_back({bytes, std::move(factors)});
+}
+
+void RuleBuilder::lends_borders(int dim, std::int64_t entries) {
+  if (entries == 0) return;
+  const TensorMeta& meta = graph_.operand(node_, 0).meta;
+  InnerCollective exchange;
+  exchange.kind = Collective::kAllToAll;
+  exchange.bytes = meta.num_bytes() * static_cast<double>(entries) /
+                   static_cast<double>(meta.shape[dim]);
+  const std::vector<int>& dims = rule_.operands[0].dims;
+  for (int other = 0; other < static_cast<int>(dims.size()); ++other) {
+    if (dims[other] == kNoFactor) continue;
+    (other == dim ? exchange.over : exchange.divided_by).push_back(dims[other]);
+  }
+  runs_collective(exchange);
+  if (!operand_requires_grad(0)) return;
+  exchange.pass = Pass::kBackward;
+  runs_collective(exchange);
 }
 
 void RuleBuilder::runs_collective(InnerCollective collective) {

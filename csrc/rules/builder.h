@@ -23,6 +23,9 @@ class RuleBuilder {
 
   int factor(std::string name, std::int64_t size,
              FactorKind kind = FactorKind::kDefault);
+  // Split only if the space asks for it.
+  int spatial_factor(std::string name, std::int64_t size,
+                     FactorKind kind = FactorKind::kDefault);
   void imbalance(int factor, double busiest) {
     rule_.factors[factor].imbalance = busiest;
   }
@@ -47,6 +50,9 @@ class RuleBuilder {
   void linear_in(std::vector<int> operands);
   void saves_extra(double bytes, std::vector<int> factors);
   void runs_collective(InnerCollective collective);
+  // Parts of operand 0 lend so many entries of a dim to their neighbours, whose
+  // gradients come back.
+  void lends_borders(int dim, std::int64_t entries);
   // FLOPs of a contraction of operands a and b: backward costs the same once
   // more for each of the two that needs a gradient.
   void contraction(double flops, int a, int b);

@@ -1,8 +1,9 @@
 // Convolutions: batch, output channels and input channels are split, or whole
-// groups of channels. Spatial dims are not.
+// groups of channels; of those that are not transposed also spatial dims.
 
 #include "rules/builder.h"
 #include "rules/registry.h"
+#include "rules/windows.h"
 
 namespace tensoropt {
 
@@ -16,6 +17,25 @@ struct WeightDims {
   int in;
   int out;
 };
+
+// After batch and groups, or batch, n and k.
+int first_spatial_factor(const Node& node) {
+  return node.int_argument("groups", 1) > 1 ? 2 : 3;
+}
+
+// Of a call on a batch that is not transposed, with its padding as numbers.
+bool has_windows(const Graph& graph, const Node& node) {
+  const auto rank = graph.operand(node, 0).meta.shape.size();
+  const Literal* padding = node.find("padding");
+  return rank == graph.operand(node, 1).meta.shape.size() &&
+         !node.bool_argument("transposed", false) && padding != nullptr &&
+         std::holds_alternative<std::vector<std::int64_t>>(*padding);
+}
+
+std::vector<Window> convolution_windows(const Graph& graph, const Node& node) {
+  const auto& weight = graph.operand(node, 1).meta.shape;
+  return windows_of(node, {weight.begin() + kFirstSpatialDim, weight.end()});
+}
 
 constexpr WeightDims kDirect{1, 0};
 constexpr WeightDims kTransposed{0, 1};
@@ -60,9 +80,14 @@ Rule convolution_rule(const Graph& graph, const Node& node, WeightDims dims) {
   } else {
     bind_channels(rule, dims, batched ? 1 : 0);
   }
+  const bool direct = dims.out == kDirect.out;
+  if (direct && has_windows(graph, node)) {
+    const int first = bind_windows(rule, convolution_windows(graph, node));
+    TO_ASSERT(first == first_spatial_factor(node), "factors of '{}'",
+              node.name);
+  }
   // Each output element of a convolution, or input element of a transposed one,
   // meets one filter: all dims of the weight but the first.
-  const bool direct = dims.out == kDirect.out;
   double flops = 2 * (direct ? rule.output_elements()
                              : static_cast<double>(
                                    graph.operand(node, 0).meta.num_elements()));
@@ -74,10 +99,14 @@ Rule convolution_rule(const Graph& graph, const Node& node, WeightDims dims) {
   return rule.take();
 }
 
-LocalForm convolution_local(const Graph&, const Node& node,
+LocalForm convolution_local(const Graph& graph, const Node& node,
                             const LocalContext& context) {
   const std::int64_t groups = node.int_argument("groups", 1);
   LocalForm form;
+  const int spatial = first_spatial_factor(node);
+  if (spatial < static_cast<int>(context.factor_axes.size())) {
+    add_halos(form, convolution_windows(graph, node), spatial, 0, context);
+  }
   if (groups > 1) {
     form.arguments.push_back(
         {"groups", Literal(groups / context.parts(kGroup))});

@@ -1,11 +1,14 @@
-// Pooling over the spatial dims, which are the last one, two or three and are
-// not split. What stands before them is.
+// Pooling over the spatial dims, which are the last one, two or three. What
+// stands before them is split; they are where neighbours can lend borders, or
+// where the mean of all is asked for.
 
 #include <algorithm>
+#include <limits>
 #include <string_view>
 
 #include "rules/builder.h"
 #include "rules/registry.h"
+#include "rules/windows.h"
 
 namespace tensoropt {
 
@@ -16,15 +19,41 @@ constexpr double kBytesPerIndex = 8;
 // What is computed, which decides what autograd keeps.
 enum class Pooling { kAverage, kAdaptiveAverage, kMax };
 
-void add_saved(RuleBuilder& rule, Pooling pooling, int spatial,
-               const std::vector<int>& factors) {
-  const auto& out = rule.output_shape(0);
-  // To one element it is a mean, which keeps nothing.
-  if (pooling == Pooling::kAdaptiveAverage &&
-      std::all_of(out.end() - spatial, out.end(),
-                  [](std::int64_t size) { return size == 1; })) {
-    return;
+// To one element for each channel.
+bool is_mean(const Graph& graph, const Node& node, int spatial,
+             Pooling pooling) {
+  const auto& out = graph.output(node, 0).meta.shape;
+  return pooling == Pooling::kAdaptiveAverage &&
+         std::all_of(out.end() - spatial, out.end(),
+                     [](std::int64_t size) { return size == 1; });
+}
+
+// Whether neighbours can lend borders: a batch, whole windows, no positions of
+// maxima, and no average that leaves out the padding.
+bool has_windows(const Graph& graph, const Node& node, int spatial,
+                 Pooling pooling) {
+  if (pooling == Pooling::kAdaptiveAverage || node.outputs.size() > 1 ||
+      graph.operand(node, 0).meta.rank() != spatial + kFirstSpatialDim ||
+      node.ints_argument("kernel_size").empty() ||
+      node.bool_argument("ceil_mode", false)) {
+    return false;
   }
+  const auto padding = node.ints_argument("padding");
+  const bool padded = std::any_of(padding.begin(), padding.end(),
+                                  [](std::int64_t size) { return size > 0; });
+  return pooling == Pooling::kMax || !padded ||
+         (node.bool_argument("count_include_pad", true) &&
+          node.find("divisor_override") == nullptr);
+}
+
+std::vector<Window> pooling_windows(const Node& node, int spatial) {
+  auto kernel = node.ints_argument("kernel_size");
+  kernel.resize(spatial, kernel.front());
+  return windows_of(node, kernel);
+}
+
+void add_saved(RuleBuilder& rule, Pooling pooling,
+               const std::vector<int>& factors) {
   rule.save_operand(0);
   if (pooling != Pooling::kMax) return;
   // Where the maxima were found, as an output or out of sight.
@@ -47,14 +76,44 @@ Rule pooling_rule(const Graph& graph, const Node& node, int spatial,
       rule.bind_output(out, dim, factors.back());
     }
   }
+  const bool mean = is_mean(graph, node, spatial, pooling);
+  if (mean) {
+    for (int dim = static_cast<int>(factors.size());
+         dim < static_cast<int>(shape.size()); ++dim) {
+      rule.bind_operand(
+          0, dim, rule.spatial_factor(fmt::format("d{}", dim), shape[dim]));
+    }
+  } else if (has_windows(graph, node, spatial, pooling)) {
+    const int first = bind_windows(rule, pooling_windows(node, spatial));
+    for (int i = 0; i < spatial; ++i) factors.push_back(first + i);
+  }
   const double elements =
       static_cast<double>(graph.operand(node, 0).meta.num_elements());
   rule.flops(elements, elements);
   if (pooling != Pooling::kMax) rule.linear_in({0});
-  if (graph.output(node, 0).requires_grad) {
-    add_saved(rule, pooling, spatial, factors);
+  // A mean keeps nothing.
+  if (graph.output(node, 0).requires_grad && !mean) {
+    add_saved(rule, pooling, factors);
   }
   return rule.take();
+}
+
+LocalForm pooling_local(const Graph& graph, const Node& node,
+                        const LocalContext& context, int spatial,
+                        Pooling pooling) {
+  LocalForm form;
+  if (is_mean(graph, node, spatial, pooling)) {
+    const auto factors = static_cast<int>(context.factor_axes.size());
+    for (int factor = factors - spatial; factor < factors; ++factor) {
+      form.scale /= context.parts(factor);
+    }
+  } else if (has_windows(graph, node, spatial, pooling)) {
+    const double padding =
+        pooling == Pooling::kMax ? -std::numeric_limits<double>::infinity() : 0;
+    add_halos(form, pooling_windows(node, spatial), kFirstSpatialDim, padding,
+              context);
+  }
+  return form;
 }
 
 }  // namespace
@@ -66,7 +125,11 @@ void register_pooling(Registry& registry) {
                    {[=](const Graph& graph, const Node& node) {
                       return pooling_rule(graph, node, spatial, pooling);
                     },
-                    {}});
+                    [=](const Graph& graph, const Node& node,
+                        const LocalContext& context) {
+                      return pooling_local(graph, node, context, spatial,
+                                           pooling);
+                    }});
     };
     add(fmt::format("avg_pool{}d", spatial), Pooling::kAverage);
     add(fmt::format("adaptive_avg_pool{}d", spatial),

@@ -36,6 +36,9 @@ struct Factor {
   // Where it is split, the busiest rank has so many times the work of an equal
   // share.
   double imbalance = 1;
+  // A spatial dim of windows: neighbours lend each other borders. It is split
+  // only if the space asks for it.
+  bool spatial = false;
 };
 
 constexpr int kNoFactor = -1;
@@ -104,6 +107,17 @@ struct LocalContext {
   }
 };
 
+// Operand 0, split along `dim` over `axes`, is extended by `low` entries of the
+// part before this one and `high` of the part after it (less than 0: cut off),
+// or by `fill` at the ends: what windows that reach over the border see.
+struct Halo {
+  int dim = 0;
+  std::int64_t low = 0;
+  std::int64_t high = 0;
+  double fill = 0;
+  AxisSet axes = 0;
+};
+
 // How the call on one rank differs from the call of the whole operator.
 struct LocalForm {
   std::string target;                    // replaces the target if not empty
@@ -114,7 +128,8 @@ struct LocalForm {
   std::vector<std::string> operands;
   std::vector<Literal> extra;
   std::vector<AxisSet> groups;
-  double scale = 1.0;  // the result is multiplied by this
+  std::vector<Halo> halos;  // before the call
+  double scale = 1.0;       // the result is multiplied by this
 };
 
 using RuleFunction = std::function<Rule(const Graph&, const Node&)>;

@@ -12,6 +12,8 @@ std::string_view to_string(ExclusionReason reason) {
       return "idle dim";
     case ExclusionReason::kIdleSum:
       return "idle sum";
+    case ExclusionReason::kSpatial:
+      return "spatial";
   }
   TO_ASSERT(false, "there is no such reason");
 }

@@ -14,6 +14,7 @@ enum class ExclusionReason {
   kConstant,  // every device computes what depends on constants only
   kIdleDim,   // no heavy operator splits the dim (idle_dims.h)
   kIdleSum,   // leaving a sum pending there cannot pay (pending_sums.h)
+  kSpatial,   // spatial dims of windows are split if the options ask for it
 };
 
 std::string_view to_string(ExclusionReason reason);

@@ -33,6 +33,15 @@ void make_unsplittable(NodeId node, Rule& rule, Exclusions& left_out) {
   rule.linear_sets.clear();
 }
 
+void make_spatial_whole(NodeId node, Rule& rule, Exclusions& left_out) {
+  for (Factor& factor : rule.factors) {
+    if (!factor.spatial || factor.size == 1) continue;
+    left_out.push_back(
+        {node, ExclusionReason::kSpatial, factor.name, factor.size});
+    factor.size = 1;
+  }
+}
+
 DimSet sharded_dims(const Layout& layout) {
   DimSet dims = 0;
   for (int axis = 0; axis < layout.num_axes(); ++axis) {
@@ -61,6 +70,9 @@ void StrategySpace::find_rules(const Registry& registry) {
   for (const Node& node : graph_.nodes()) {
     if (node.kind != NodeKind::kOp) continue;
     rules_[node.id] = rule_of(registry, graph_, node);
+    if (!options_.split_spatial) {
+      make_spatial_whole(node.id, rules_[node.id], exclusions_);
+    }
     if (!node.outputs.empty() && constant_[node.outputs[0]]) {
       make_unsplittable(node.id, rules_[node.id], exclusions_);
     } else if (!registry.find(node.target) &&

@@ -49,6 +49,9 @@ struct SpaceOptions {
   // the fewest runs (see config.h); fewer for values with many uses. Keeps
   // growth with the devices in hand.
   std::size_t max_configs = kDefaultMaxConfigs;
+  // Spatial dims of convolutions and pooling may be split, neighbours exchange
+  // borders. Multiplies the configs of convolutional networks.
+  bool split_spatial = false;
 };
 
 struct SpaceConfig {

@@ -51,7 +51,8 @@ def axis_sets(program: _C.RankProgram, planner: _C.Planner, captured: CapturedMo
         sets.update(forward, backward)
     for node, graph_node in captured.lowering.nodes.items():
         if node.op == "call_function":
-            sets.update(program.call(graph_node)["groups"])
+            call = program.call(graph_node)
+            sets.update(call["groups"], (axes for *_, axes in call["halos"]))
     return sorted(sets - {0})
 
 
@@ -131,7 +132,13 @@ class GraphEmitter:
             return
         graph_node = lowering.nodes[node]
         call = self._program.call(graph_node)
-        new = self._local_call(node, node.target, call, self._operands(node, graph_node))
+        operands = self._operands(node, graph_node)
+        for dim, low, high, fill, axes in call["halos"]:
+            operands[0] = self._graph.call_function(
+                torch.ops.tensoropt.halo_exchange.default,
+                (operands[0], dim, low, high, fill, self._group_name(axes)),
+            )
+        new = self._local_call(node, node.target, call, operands)
         if isinstance(node.meta["val"], (tuple, list)):
             self._tuples[node] = new
         else:

@@ -20,6 +20,7 @@ _EXCLUSIONS = {
     "constant": "every device computes what depends on constants only",
     "idle dim": "no heavy operator splits this dim",
     "idle sum": "leaving these sums pending cannot pay",
+    "spatial": "spatial dims are split with split_spatial=True only",
 }
 
 
@@ -29,7 +30,7 @@ class LeftOut:
 
     Attributes:
         reason: ``no rule``, ``uneven`` (a size does not divide), ``constant``,
-            ``idle dim``, ``idle sum``, ``max_configs`` or ``order`` (docs/search.md).
+            ``idle dim``, ``idle sum``, ``spatial``, ``max_configs`` or ``order`` (docs/search.md).
         what: a factor, the dim of a parameter, or a number of configs, in short.
         text: a sentence.
     """

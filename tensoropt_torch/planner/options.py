@@ -106,6 +106,7 @@ class PlanningTask:
     inputs: InputMode = "replicated"
     space: str = "ordered"
     max_configs: int | None = None
+    split_spatial: bool = False
     measured: tuple[MeasuredCurve, ...] = ()
     measured_on: int = 0
     search: SearchSettings = field(default_factory=SearchSettings)
@@ -126,6 +127,7 @@ class PlanningTask:
             optimizer_state_factor=factor,
             inputs=self.inputs,
             max_configs=self.max_configs or default_max_configs(num_devices),
+            split_spatial=self.split_spatial,
         )
 
     @property

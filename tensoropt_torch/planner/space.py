@@ -28,6 +28,7 @@ def make_planner(captured: CapturedModel, settings: Settings) -> _C.Planner:
         settings.inputs == "sharded",
         settings.max_configs,
         captured.lowering.rules,
+        settings.split_spatial,
     )
 
 

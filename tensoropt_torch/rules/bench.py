@@ -78,7 +78,9 @@ class Bench:
         level = _C.Level("level", self._mesh.num_devices, 1e9, 1e-6)
         cluster = _C.Cluster("cluster", _C.Device(), [level])
         graph, rules = self._graph.lowering.graph, self._graph.lowering.rules
-        self._planner = _C.Planner(graph, cluster, self._mesh, {}, "full", 2.0, False, 10**9, rules)
+        self._planner = _C.Planner(
+            graph, cluster, self._mesh, {}, "full", 2.0, False, 10**9, rules, True
+        )
         if str(self.op_call.overload) not in rules.targets():
             raise TensorOptError(
                 f"operator {self.op_call.overload} has no rule; give it one with register_rule"
@@ -228,6 +230,7 @@ class Bench:
         return [program.call(self._graph.graph_node) for program in programs]
 
     def _call_ranks(self, calls: list[Call], ranks: list[Tensors]) -> list[Tensors]:
+        ranks = self._with_halos(calls, ranks)
         reference = self._references.get(calls[0]["target"])
         if reference is None:
             results = [self._call(*pair) for pair in zip(calls, ranks, strict=True)]
@@ -245,6 +248,19 @@ class Bench:
             [_scaled(t, call["scale"]) for t in tensors_of(result)[: self.op_call.used]]
             for call, result in zip(calls, results, strict=True)
         ]
+
+    def _with_halos(self, calls: list[Call], ranks: list[Tensors]) -> list[Tensors]:
+        """The operands with what the neighbours lend of operand 0."""
+        ranks = list(ranks)
+        for halo in range(len(calls[0]["halos"])):
+            first = [operands[0] for operands in ranks]
+            for rank, call in enumerate(calls):
+                dim, low, high, fill, axes = call["halos"][halo]
+                group = self._mesh.group_of(axes, rank)
+                blocks = [first[member] for member in group]
+                part = bordered(blocks, group.index(rank), dim, (low, high), fill)
+                ranks[rank] = [part, *ranks[rank][1:]]
+        return ranks
 
     def _call(self, call: Call, operands: Tensors) -> Any:
         """As GraphEmitter writes it."""
@@ -285,6 +301,21 @@ def _operand_names(call: fx.Node) -> list[str]:
         fx.map_arg(value, operands.append)
         names += [name] * len(operands)
     return names
+
+
+def bordered(
+    blocks: Sequence[torch.Tensor], index: int, dim: int, borders: tuple[int, int], fill: float
+) -> torch.Tensor:
+    """Block ``index`` with the last entries of the one before and the first of the one
+    after it (``halo_exchange``)."""
+    low, high = borders
+    own = blocks[index]
+    size = own.shape[dim]
+    edge = torch.full_like(own, fill)
+    before = blocks[index - 1] if index > 0 else edge
+    after = blocks[index + 1] if index + 1 < len(blocks) else edge
+    parts = [before.narrow(dim, size - low, low), own.narrow(dim, 0, size + min(high, 0))]
+    return torch.cat([*parts, after.narrow(dim, 0, max(high, 0))], dim)
 
 
 def _joined(by_rank: list[Tensors]) -> Tensors:

@@ -34,6 +34,34 @@ def direct_cases() -> Iterator[Case]:
         yield Case(same, (*grouped, one, "same", one, 12), name="same, groups")
 
 
+def spatial_cases() -> Iterator[Case]:
+    """Sizes that divide into parts which are as long as the borders."""
+    target = "aten.conv2d.default"
+    x, bias = real(2, 4, 24, 48), real(3)
+    for kernel, stride, padding, dilation in (
+        ((3, 3), (1, 1), (1, 1), (1, 1)),
+        ((3, 1), (2, 2), (1, 0), (1, 1)),
+        ((7, 2), (2, 2), (3, 0), (1, 1)),
+        ((3, 5), (1, 1), (2, 4), (2, 2)),
+        ((2, 3), (1, 1), (0, 0), (1, 1)),
+    ):
+        args = (x, real(3, 4, *kernel), bias, [*stride], [*padding], [*dilation])
+        yield Case(target, args, name=f"spatial, {kernel} by {stride}")
+    grouped = (x, real(4, 2, 3, 3), None, [1], [1], [1], 2)
+    yield Case(target, grouped, name="spatial, groups")
+    yield Case(
+        "aten.conv1d.default", (real(1, 2, 24), real(2, 2, 3), None, [2], [1]), name="spatial"
+    )
+    for pool in ("max_pool2d", "avg_pool2d"):
+        for args in (([2, 2],), ([3, 3], [2, 2], [1, 1]), ([3, 1], [1, 1], [1, 0])):
+            yield Case(f"aten.{pool}.default", (x, *args), name=f"spatial, {args}")
+    not_counted = (x, [3, 3], [1, 1], [1, 1], False, False)
+    yield Case("aten.avg_pool2d.default", not_counted, name="spatial, padding not counted")
+    yield Case("aten.adaptive_avg_pool2d.default", (x, [1, 1]), name="spatial")
+    images = (real(2, 2, 12, 24), real(2), real(2), weights(2), weights(2), True, 0.3, 1e-3, False)
+    yield Case("aten.batch_norm.default", images, name="spatial")
+
+
 def transposed_cases() -> Iterator[Case]:
     for rank, size in SPATIAL.items():
         target, kernel = f"aten.{TRANSPOSED[rank]}", (3, 2, 3)[:rank]
@@ -126,6 +154,7 @@ def write_cases() -> Iterator[Case]:
 
 def convolution_cases() -> Iterator[Case]:
     yield from direct_cases()
+    yield from spatial_cases()
     yield from transposed_cases()
     yield from any_convolution_cases()
     yield from pooling_cases()
