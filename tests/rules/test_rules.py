@@ -107,6 +107,9 @@ MUTATED = [
     *("aten.cross_entropy_loss.default: 2-D, mean", "aten.layer_norm.default: 6, both"),
     *("aten.scaled_dot_product_attention.default: plain", "aten.conv2d.default: 6 groups"),
     *("aten.conv1d.default: plain", "aten.batch_norm.default: training"),
+    *("aten.index.Tensor: around", "aten.index_put.default: middle, added"),
+    *("aten.scatter_add.default: 1", "aten.einsum.default: gtec,gtd->gecd"),
+    *("aten.embedding_bag.padding_idx: mean", "aten.cdist.default: broadcast"),
 ]
 
 
