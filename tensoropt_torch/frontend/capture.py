@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.lowering import Lowering, lower
-from tensoropt_torch.frontend.passes import BUFFER, normalise, target_name
+from tensoropt_torch.frontend.passes import BUFFER, FOLDED, normalise, target_name
 
 SourceKind = Literal["parameter", "constant", "input", "literal"]
 
@@ -128,6 +128,8 @@ def capture(
     module.graph.owning_module = module
     normalise(module.graph)
     module.recompile()
+    folded = _folded_sources(module.graph)
+    sources = (*sources, *folded)
     _warn_without_rule(module.graph)
     lowering = lower(module.graph, {s.placeholder: (s.kind, s.names[0]) for s in sources})
     in_spec, out_spec = exported.call_spec.in_spec, exported.call_spec.out_spec
@@ -142,7 +144,8 @@ def capture(
         sources,
         in_spec,
         out_spec,
-        {name.removeprefix(_PREFIX): tensor for name, tensor in constants.items()},
+        {name.removeprefix(_PREFIX): tensor for name, tensor in constants.items()}
+        | {source.names[0]: source.placeholder.meta[FOLDED] for source in folded},
         lowering,
         _fingerprint(module.graph),
     )
@@ -219,6 +222,12 @@ def _sources(exported: torch.export.ExportedProgram) -> tuple[Source, ...]:
         kind: SourceKind = "parameter" if parameter else "constant"
         sources.append(Source(node, kind, tuple(aliases[id(tensor)])))
     return tuple(sources)
+
+
+def _folded_sources(graph: fx.Graph) -> tuple[Source, ...]:
+    """The constants that normalising has computed."""
+    nodes = [node for node in graph.find_nodes(op="placeholder") if FOLDED in node.meta]
+    return tuple(Source(node, "constant", (node.name,)) for node in nodes)
 
 
 def _warn_without_rule(graph: fx.Graph) -> None:

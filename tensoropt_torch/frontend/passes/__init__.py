@@ -8,11 +8,19 @@ from __future__ import annotations
 
 from torch import fx
 
+from tensoropt_torch.frontend.passes.attention import (
+    drop_plain_masks,
+    drop_true_operands,
+    group_repeated_heads,
+    indices_to_views,
+)
 from tensoropt_torch.frontend.passes.cleanup import (
     eliminate_dead_code,
     remove_identities,
     strip_assertions,
 )
+from tensoropt_torch.frontend.passes.composites import decompose_composites
+from tensoropt_torch.frontend.passes.constants import fold_constants
 from tensoropt_torch.frontend.passes.forms import (
     broadcasts_to_expands,
     factories_without_example,
@@ -35,6 +43,14 @@ PASSES: tuple[Pass, ...] = (
     broadcasts_to_expands,
     split_recurrent_stacks,
     factories_without_example,
+    views_to_reshapes,
+    eliminate_dead_code,
+    indices_to_views,
+    drop_true_operands,
+    drop_plain_masks,
+    group_repeated_heads,
+    fold_constants,
+    decompose_composites,
     views_to_reshapes,
     eliminate_dead_code,
 )
