@@ -49,6 +49,9 @@ from tensoropt_torch.runtime.groups import AxisGroups
 
 Option = Literal["mini_time", "mini_parallelism"]
 
+# A module, one of ATen calls included, or a program that was exported already.
+Model = nn.Module | torch.export.ExportedProgram
+
 
 @dataclass(frozen=True)
 class PlanningOptions:
@@ -101,8 +104,8 @@ def init(backend: str | None = None, timeout_s: float = 600.0) -> torch.device:
 
 
 def find_frontier(
-    model: nn.Module,
-    args: Sequence[Any],
+    model: Model,
+    args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     loss_fn: Callable[..., torch.Tensor] | None = None,
@@ -130,8 +133,8 @@ def find_frontier(
 
 
 def find_strategy(
-    model: nn.Module,
-    args: Sequence[Any],
+    model: Model,
+    args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     option: Option = "mini_time",
@@ -170,8 +173,8 @@ def find_strategy(
 
 
 def profile(
-    model: nn.Module,
-    args: Sequence[Any],
+    model: Model,
+    args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     device_counts: Sequence[int],
@@ -189,8 +192,8 @@ def profile(
 
 
 def compare(
-    model: nn.Module,
-    args: Sequence[Any],
+    model: Model,
+    args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     memory_limit: float | None = None,
@@ -210,8 +213,8 @@ def compare(
 
 
 def find_tradeoffs(
-    model: nn.Module,
-    args: Sequence[Any],
+    model: Model,
+    args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     device_counts: Sequence[int],
@@ -233,7 +236,7 @@ def find_tradeoffs(
 
 
 def parallelize(
-    model: nn.Module,
+    model: Model,
     plan: Plan,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
@@ -260,7 +263,7 @@ def parallelize(
     def captured_model() -> CapturedModel:
         if plan.captured is not None:
             return plan.captured
-        if not args and not kwargs:
+        if not args and not kwargs and isinstance(model, nn.Module):
             raise TensorOptError(
                 "the plan was loaded without its model; give example inputs of the global batch: "
                 "parallelize(model, plan, args)"
@@ -272,7 +275,10 @@ def parallelize(
 
 
 def auto_parallel(
-    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, **arguments: Any
+    model: Model,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    **arguments: Any,
 ) -> ParallelModule:
     """``parallelize`` with the plan of ``find_strategy`` (same arguments)."""
     return parallelize(model, find_strategy(model, args, kwargs, **arguments))

@@ -12,7 +12,17 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch import _C
+from tensoropt_torch.frontend.passes.forms import views_to_reshapes
+from tensoropt_torch.frontend.passes.in_place import functionalise_in_place
 from tensoropt_torch.frontend.passes.nodes import replace_results, target_name
+
+aten = torch.ops.aten
+
+_SAFE = {
+    "aten.unsafe_chunk.default": aten.chunk.default,
+    "aten.unsafe_split.Tensor": aten.split.Tensor,
+    "aten.unsafe_split_with_sizes.default": aten.split_with_sizes.default,
+}
 
 
 def decompose_composites(graph: fx.Graph) -> None:
@@ -39,14 +49,28 @@ def _parts(node: fx.Node) -> fx.GraphModule | None:
 
     def call(*tensors: Any) -> Any:
         given = dict(zip(node.all_input_nodes, tensors, strict=True))
-        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda used: given[used])
-        return target.decompose(*args, **kwargs)
+        return target(*fx.map_arg(node.args, lambda used: given[used]), **kwargs(given))
 
+    def kwargs(given: dict[fx.Node, Any]) -> dict[str, Any]:
+        return dict(fx.map_arg(node.kwargs, lambda used: given[used]))
+
+    table = {target: target.decompose}
     try:
         with torch.no_grad():
-            return make_fx(call, pre_dispatch=True)(*operands)
+            parts = make_fx(call, decomposition_table=table, pre_dispatch=True)(*operands)
+        for run in (functionalise_in_place, views_to_reshapes, _splits_to_views):
+            run(parts.graph)
     except Exception:  # whatever PyTorch raises: the call stays as it is
         return None
+    return parts
+
+
+def _splits_to_views(graph: fx.Graph) -> None:
+    """``unsafe_chunk`` promises that nobody changes its results, and nobody does."""
+    for node in graph.nodes:
+        safe = _SAFE.get(target_name(node))
+        if safe is not None:
+            node.target = safe
 
 
 def _replace(graph: fx.Graph, node: fx.Node, parts: fx.GraphModule) -> None:
