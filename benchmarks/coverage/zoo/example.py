@@ -12,13 +12,17 @@ from torch import nn
 
 @dataclass
 class Example:
-    """A module, its example arguments, and a loss function if it has none."""
+    """A module, its example arguments, and a loss function if it has none.
+
+    ``float64`` says whether the model can be run in float64, to be compared closely.
+    """
 
     model: nn.Module
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     loss_fn: Callable[..., torch.Tensor] | None = None
     targets: tuple[torch.Tensor, ...] = ()
+    float64: bool = True
 
     @property
     def keywords(self) -> dict[str, Any]:
