@@ -6,10 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.coverage.zoo.data import text, tokens
+from benchmarks.coverage.zoo.data import LENGTH, text, tokens
 from benchmarks.coverage.zoo.example import Build, Example
 
 UNITS = 24
+STEPS = 4  # of loops: each step is calls of its own
 
 
 class RecurrentModel(nn.Module):
@@ -68,13 +69,13 @@ class HandwrittenLoop(nn.Module):
         return torch.stack(outputs, 1)
 
 
-def language_model(layers: nn.Module) -> Example:
-    return Example(RecurrentModel(layers), tokens())
+def language_model(layers: nn.Module, length: int = LENGTH) -> Example:
+    return Example(RecurrentModel(layers), tokens(length))
 
 
 MODELS: dict[str, Build] = {
     "lstm": lambda: language_model(nn.LSTM(UNITS, UNITS, 2, batch_first=True)),
     "gru": lambda: language_model(nn.GRU(UNITS, UNITS, 2, batch_first=True)),
-    "lstm_loop": lambda: language_model(HandwrittenLoop()),
-    "lstm_cell_loop": lambda: language_model(CellLoop()),
+    "lstm_loop": lambda: language_model(HandwrittenLoop(), STEPS),
+    "lstm_cell_loop": lambda: language_model(CellLoop(), STEPS),
 }

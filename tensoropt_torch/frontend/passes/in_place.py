@@ -21,6 +21,7 @@ from tensoropt_torch.frontend.passes.nodes import (
     BUFFER,
     WITHOUT_GRAD,
     add_call,
+    changes_memory,
     expanded,
     running_statistics,
     source_line,
@@ -75,7 +76,7 @@ class _Functionaliser:
         for node in list(self._graph.nodes):
             with self._graph.inserting_before(node):
                 node.args, node.kwargs = fx.map_arg((node.args, node.kwargs), self._current)
-                if _changes_memory(node):
+                if changes_memory(node):
                     self._change(node)
                 elif node.op == "call_function" and is_view(node):
                     name = self._name_of(node.args[0])
@@ -107,8 +108,6 @@ class _Functionaliser:
         name = self._name_of(node.args[0])
         self._check(node, name)
         new = self._functional(node)
-        if node.meta.get(WITHOUT_GRAD, False):
-            new = add_call(self._graph, aten.detach.default, (new,), node)
         version = self._versions.get(name.owner, 0) + 1
         whole = self._whole(node, name, new)
         self._latest[name.owner], self._versions[name.owner] = whole, version
@@ -172,13 +171,6 @@ def _refusal(node: fx.Node, reason: str) -> TensorOptError:
         f"operator '{node.name}' ({node.target}) changes '{node.args[0]}' in place, {reason}; "
         f"write it without the in-place call{source_line(node)}"
     )
-
-
-def _changes_memory(node: fx.Node) -> bool:
-    if not isinstance(node.target, OpOverload):
-        return False
-    first = node.target._schema.arguments[:1]
-    return any(a.alias_info is not None and a.alias_info.is_write for a in first)
 
 
 def _functional_twin(node: fx.Node) -> OpOverload:

@@ -84,6 +84,14 @@ def replace_results(graph: fx.Graph, node: fx.Node, results: Sequence[Any]) -> N
     graph.erase_node(node)
 
 
+def changes_memory(node: fx.Node) -> bool:
+    """Whether a call changes its first argument in place."""
+    if not isinstance(node.target, OpOverload):
+        return False
+    first = node.target._schema.arguments[:1]
+    return any(a.alias_info is not None and a.alias_info.is_write for a in first)
+
+
 def forces_copy(node: fx.Node) -> bool:
     """Whether a cast was asked for new memory."""
     assert isinstance(node.target, OpOverload)

@@ -13,7 +13,12 @@ from torch import fx
 from torch._ops import OpOverload
 
 from tensoropt_torch.frontend.passes.autocast import AutocastRegion
-from tensoropt_torch.frontend.passes.nodes import WITHOUT_GRAD, add_call, replace_results
+from tensoropt_torch.frontend.passes.nodes import (
+    WITHOUT_GRAD,
+    add_call,
+    changes_memory,
+    replace_results,
+)
 
 
 class _Region(Protocol):
@@ -31,6 +36,11 @@ class _GradRegion:
         self._enabled = enabled
 
     def call(self, graph: fx.Graph, node: fx.Node) -> None:
+        if WITHOUT_GRAD not in node.meta and not self._enabled and changes_memory(node):
+            # What it writes leaves the region by the memory, not as a result.
+            with graph.inserting_before(node):
+                for operand in node.all_input_nodes[1:]:
+                    node.replace_input_with(operand, self.result(graph, operand))
         node.meta.setdefault(WITHOUT_GRAD, not self._enabled)
 
     def result(self, graph: fx.Graph, node: fx.Node) -> fx.Node:
