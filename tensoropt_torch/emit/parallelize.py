@@ -79,9 +79,7 @@ def parallelize(
     seeds = _seed_generator() if emitter.uses_random else None
     saved = model.state_dict().keys()
     buffers = {name: name in saved for name, _ in model.named_buffers(remove_duplicate=False)}
-    return ParallelModule(
-        captured, rank_graph, parameters, constants, buffers, shapes, plan, seeds
-    )
+    return ParallelModule(captured, rank_graph, parameters, constants, buffers, shapes, plan, seeds)
 
 
 def _check_world(plan: Plan) -> None:

@@ -24,6 +24,7 @@ from tensoropt_torch.frontend.containers import (
     register_dataclasses,
     training_output,
 )
+from tensoropt_torch.frontend.gradient_mode import DetachWithoutGrad
 from tensoropt_torch.frontend.lowering import Lowering, lower
 from tensoropt_torch.frontend.passes import normalise, target_name
 from tensoropt_torch.frontend.sources import (
@@ -74,7 +75,8 @@ class _WithLoss(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         before = dict(self.model.named_buffers())
-        output = self.model(*args[: self.num_inputs], **kwargs)
+        with DetachWithoutGrad():
+            output = self.model(*args[: self.num_inputs], **kwargs)
         for name, buffer in self.model.named_buffers():
             if buffer is not before[name]:
                 self._write(name, before[name], buffer)

@@ -177,9 +177,7 @@ GEMMA3: dict[str, Any] = {
 MODELS: dict[str, Callable[[], Example]] = {
     "gpt2": language_model(hf.GPT2LMHeadModel, hf.GPT2Config, **GPT2),
     "llama": language_model(hf.LlamaForCausalLM, hf.LlamaConfig, **GROUPED),
-    "mistral": language_model(
-        hf.MistralForCausalLM, hf.MistralConfig, **GROUPED, sliding_window=4
-    ),
+    "mistral": language_model(hf.MistralForCausalLM, hf.MistralConfig, **GROUPED, sliding_window=4),
     "qwen3": language_model(hf.Qwen3ForCausalLM, hf.Qwen3Config, **GROUPED),
     "gemma3": language_model(hf.Gemma3ForCausalLM, hf.Gemma3TextConfig, **GEMMA3),
     "gpt_neox": language_model(

@@ -103,9 +103,7 @@ class Recommender(nn.Module):
 
     def __init__(self, rows: int = 48, tables: int = 4) -> None:
         super().__init__()
-        self.tables = nn.ModuleList(
-            nn.EmbeddingBag(rows, WIDTH, mode="sum") for _ in range(tables)
-        )
+        self.tables = nn.ModuleList(nn.EmbeddingBag(rows, WIDTH, mode="sum") for _ in range(tables))
         self.bottom = nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, WIDTH), nn.ReLU())
         pairs = (tables + 1) * tables // 2
         self.top = nn.Sequential(nn.Linear(WIDTH + pairs, 32), nn.ReLU(), nn.Linear(32, 1))

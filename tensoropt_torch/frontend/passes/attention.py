@@ -24,9 +24,7 @@ from tensoropt_torch.frontend.passes.nodes import (
 aten = torch.ops.aten
 
 _ATTENTION = "aten.scaled_dot_product_attention.default"
-_AND = frozenset(
-    {"aten.__and__.Tensor", "aten.bitwise_and.Tensor", "aten.logical_and.default"}
-)
+_AND = frozenset({"aten.__and__.Tensor", "aten.bitwise_and.Tensor", "aten.logical_and.default"})
 
 
 def indices_to_views(graph: fx.Graph) -> None:
@@ -140,7 +138,7 @@ def group_repeated_heads(graph: fx.Graph) -> None:
 
 
 def _before_repeat(operand: Any) -> fx.Node | None:
-    """x of ``x[:, :, None].expand(b, h, n, ...).reshape(b, h * n, ...)``."""
+    """X of ``x[:, :, None].expand(b, h, n, ...).reshape(b, h * n, ...)``."""
     chain = []
     for name in ("aten.reshape.default", "aten.expand.default", "aten.unsqueeze.default"):
         if target_name(operand) != name:

@@ -44,9 +44,10 @@ class AutocastRegion:
         return node
 
     def _is_eligible(self, node: fx.Node) -> bool:
-        assert isinstance(node.target, OpOverload)
         key = f"Autocast{self._device.upper()}"
-        return bool(torch._C._dispatch_has_kernel_for_dispatch_key(node.target.name(), key))
+        return isinstance(node.target, OpOverload) and bool(
+            torch._C._dispatch_has_kernel_for_dispatch_key(node.target.name(), key)
+        )
 
     def _operand_dtype(self, node: fx.Node) -> torch.dtype | None:
         """What this call casts its operands to, seen by the dtype of its result.

@@ -109,10 +109,9 @@ def fold_constants(graph: fx.Graph) -> None:
     folder = _Folder(graph)
     for node in list(graph.nodes):
         value = values.of(node)
-        outside = any(values.of(user) is None for user in node.users)
-        if value is not None and outside and node.op != "placeholder" and node.all_input_nodes:
-            if _fill_value(node) is None:
-                folder.replace(node, value)
+        made = node.op == "placeholder" or not node.all_input_nodes or _fill_value(node) is not None
+        if value is not None and not made and any(values.of(user) is None for user in node.users):
+            folder.replace(node, value)
 
 
 class _Folder:
@@ -171,9 +170,7 @@ def _num_elements(node: fx.Node) -> int:
     return sum(math.prod(v.shape) for v in values if isinstance(v, torch.Tensor))
 
 
-def _call_pointwise(
-    target: OpOverload, args: Any, kwargs: Any, shape: torch.Size
-) -> torch.Tensor:
+def _call_pointwise(target: OpOverload, args: Any, kwargs: Any, shape: torch.Size) -> torch.Tensor:
     """Compute each different element once, however often it repeats."""
     result = target(*fx.node.map_aggregate(args, _stored_argument), **kwargs)
     assert isinstance(result, torch.Tensor)

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from tensoropt_torch.frontend.passes.autocast import AutocastRegion
 from tensoropt_torch.frontend.passes.nodes import (
@@ -92,6 +91,6 @@ def _copy_body(
         elif inner.op != "placeholder":
             copied = graph.node_copy(inner, lambda node: replaced[node])
             replaced[inner] = copied
-            if isinstance(copied.target, OpOverload):
+            if copied.op == "call_function":
                 region.call(graph, copied)
     return results
