@@ -21,7 +21,8 @@ from tensoropt_torch.planner.space import make_planner
 from tests.distributed.parity import Trace, differences, labels, train
 
 # Largest relative difference. In float64 only the order of sums differs, but models
-# that cast to float32 on the way may round another way; so do those in bfloat16.
+# that cast to float32 on the way may round another way; so do those in bfloat16,
+# whose parameters are not compared: AdamW makes whole steps of rounded gradients.
 TOLERANCE = 1e-5
 TOLERANCE_BFLOAT16 = 5e-2
 
@@ -52,6 +53,8 @@ def check(job: Job) -> tuple[int, list[str]]:
             module, lambda module=module, inputs=inputs: loss_of(module(*inputs, **example.kwargs))
         )
         found = list(differences(got, expected, tolerance))
+        if not example.float64:
+            found = [text for text in found if not text.startswith("parameter")]
         if found:
             wrong.append(f"{name}: {found[:4]} under {labels(plan, job.model)}")
         count += 1

@@ -220,6 +220,30 @@ def test_exported_programs_and_graph_modules_give_the_graph_of_the_module() -> N
         assert_bit_equal(train_captured(model, captured, args), train_module(model, args))
 
 
+# --- Lowering ----------------------------------------------------------------
+
+
+def indexed(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    return self.linear(x)[:, torch.tensor([1, 1])].sum()
+
+
+@pytest.mark.filterwarnings("ignore:operator 'aten.index")
+def test_rules_are_told_which_dims_are_indexed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list loses its holes on the way to C++."""
+    given = []
+    add_op = _C.Graph.add_op
+
+    def spy(graph: Any, name: str, target: str, arguments: Any, *rest: Any) -> Any:
+        given.append((target, dict(arguments)))
+        return add_op(graph, name, target, arguments, *rest)
+
+    monkeypatch.setattr(_C.Graph, "add_op", spy)
+    capture(Layer(indexed), (batch(),))
+    (arguments,) = [found for target, found in given if target == "aten.index.Tensor"]
+    assert arguments["indices_dims"] == [1]
+    assert len(arguments["indices"]) == 1
+
+
 # --- Sources -----------------------------------------------------------------
 
 

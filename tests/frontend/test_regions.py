@@ -134,7 +134,7 @@ def test_autocast_on_the_meta_device_gives_the_same_calls() -> None:
         [
             value.dtype
             for node in module.graph.nodes
-            for value in pytree.tree_leaves(node.meta.get("val"))
+            for value in pytree.tree_leaves(node.meta.get("val", ()))
         ]
         for module in (real, meta)
     ]

@@ -45,9 +45,11 @@ class AutocastRegion:
 
     def _is_eligible(self, node: fx.Node) -> bool:
         key = f"Autocast{self._device.upper()}"
-        return isinstance(node.target, OpOverload) and bool(
-            torch._C._dispatch_has_kernel_for_dispatch_key(node.target.name(), key)
-        )
+        if not isinstance(node.target, OpOverload):
+            return False
+        schema = node.target._schema
+        name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
+        return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, key))
 
     def _operand_dtype(self, node: fx.Node) -> torch.dtype | None:
         """What this call casts its operands to, seen by the dtype of its result.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -37,7 +36,7 @@ def decompose_composites(graph: fx.Graph) -> None:
             _replace(graph, node, parts)
 
 
-def _targets(parts: fx.GraphModule) -> Collection[str]:
+def _targets(parts: fx.GraphModule) -> set[str]:
     return {target_name(part) for part in parts.graph.nodes} - {""}
 
 
