@@ -14,7 +14,8 @@ from torch import nn
 class Example:
     """A module, its example arguments, and a loss function if it has none.
 
-    ``float64`` says whether the model can be run in float64, to be compared closely.
+    ``precision`` is the dtype in which runs are compared: float64, but for models
+    that refuse it or choose another one themselves.
     """
 
     model: nn.Module
@@ -22,7 +23,7 @@ class Example:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     loss_fn: Callable[..., torch.Tensor] | None = None
     targets: tuple[torch.Tensor, ...] = ()
-    float64: bool = True
+    precision: torch.dtype = torch.float64
 
     @property
     def keywords(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ Dropout is 0, since its masks are not those of one process.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -50,6 +51,15 @@ def language_model(model: Any, config: Any, **settings: Any) -> Build:
         module = model(config(vocab_size=text().vocab_size, **settings))
         ids, _ = tokens()
         return Example(module, kwargs={"input_ids": ids, "labels": ids})
+
+    return build
+
+
+def expert_model(model: Any, config: Any, **settings: Any) -> Build:
+    """A language model whose products of experts do not take float64."""
+
+    def build() -> Example:
+        return replace(language_model(model, config, **settings)(), precision=torch.float32)
 
     return build
 
@@ -190,10 +200,10 @@ MODELS: dict[str, Callable[[], Example]] = {
     "bart": translation(hf.BartForConditionalGeneration, hf.BartConfig, **BART),
     "vit": image_model(hf.ViTForImageClassification, hf.ViTConfig, **VIT),
     "convnext": convnext,
-    "mixtral": language_model(
+    "mixtral": expert_model(
         hf.MixtralForCausalLM, hf.MixtralConfig, **EXPERTS, num_local_experts=4
     ),
-    "qwen3_moe": language_model(
+    "qwen3_moe": expert_model(
         hf.Qwen3MoeForCausalLM,
         hf.Qwen3MoeConfig,
         **EXPERTS,

@@ -156,5 +156,5 @@ MODELS: dict[str, Build] = {
     "attention_weights": lambda: attention(need_weights=True),
     "nanogpt": lambda: Example(gpt(), tokens()),
     "nanogpt_manual": lambda: Example(ManualGPT(), tokens()),
-    "nanogpt_autocast": lambda: Example(Autocast(gpt()), tokens(), float64=False),
+    "nanogpt_autocast": lambda: Example(Autocast(gpt()), tokens(), precision=torch.bfloat16),
 }
