@@ -4,6 +4,7 @@
 # make lint      ruff, mypy, clang-format         make format     repair the style
 # make tidy      clang-tidy on the core           make clean      remove outputs
 # make paper     the paper's figures and tables, see docs/paper.md
+# make models    common models against one process, see docs/models.md
 #
 # PYTHON=<python> chooses an environment. By default it is the active one if
 # that has torch, otherwise .venv, which is created.
@@ -34,7 +35,7 @@ CORE_INPUTS := CMakeLists.txt $(shell find cmake csrc)
 PYTHON_PATHS := tensoropt_torch tests examples setup.py \
                 $(wildcard benchmarks)
 
-.PHONY: demo test test-all core-test sanitize lint format tidy clean paper
+.PHONY: demo test test-all core-test sanitize lint format tidy clean paper models
 
 demo: $(STAMPS)/built
 	OMP_NUM_THREADS=1 $(PYTHON) -m torch.distributed.run --standalone \
@@ -87,6 +88,10 @@ tidy: $(STAMPS)/built $(STAMPS)/dev
 # STUDIES="frontiers growth" runs some of them only.
 paper: $(STAMPS)/built $(STAMPS)/dev
 	$(PYTHON) -m benchmarks.paper $(STUDIES)
+
+# MODELS="llama t5" runs some of them only.
+models: $(STAMPS)/built $(STAMPS)/dev
+	$(PYTHON) -m benchmarks.coverage $(if $(MODELS),--models $(MODELS))
 
 clean:
 	rm -rf build *.egg-info tensoropt_torch/*.so

@@ -50,6 +50,9 @@ from tensoropt_torch.runtime.groups import AxisGroups
 
 Option = Literal["mini_time", "mini_parallelism"]
 
+# A module, one of ATen calls included, or a program that was exported already.
+Model = nn.Module | torch.export.ExportedProgram
+
 
 @dataclass(frozen=True)
 class PlanningOptions:
@@ -106,8 +109,8 @@ def init(backend: str | None = None, timeout_s: float = 600.0) -> torch.device:
 
 
 def find_frontier(
-    model: nn.Module,
-    args: Sequence[Any],
+    model: Model,
+    args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     loss_fn: Callable[..., torch.Tensor] | None = None,
@@ -135,8 +138,8 @@ def find_frontier(
 
 
 def find_strategy(
-    model: nn.Module,
-    args: Sequence[Any],
+    model: Model,
+    args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     option: Option = "mini_time",
@@ -175,8 +178,8 @@ def find_strategy(
 
 
 def profile(
-    model: nn.Module,
-    args: Sequence[Any],
+    model: Model,
+    args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     device_counts: Sequence[int],
@@ -194,8 +197,8 @@ def profile(
 
 
 def compare(
-    model: nn.Module,
-    args: Sequence[Any],
+    model: Model,
+    args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     memory_limit: float | None = None,
@@ -215,8 +218,8 @@ def compare(
 
 
 def explain(
-    model: nn.Module,
-    args: Sequence[Any],
+    model: Model,
+    args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     loss_fn: Callable[..., torch.Tensor] | None = None,
@@ -235,8 +238,8 @@ def explain(
 
 
 def find_tradeoffs(
-    model: nn.Module,
-    args: Sequence[Any],
+    model: Model,
+    args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     device_counts: Sequence[int],
@@ -258,7 +261,7 @@ def find_tradeoffs(
 
 
 def parallelize(
-    model: nn.Module,
+    model: Model,
     plan: Plan,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
@@ -289,7 +292,7 @@ def parallelize(
     def captured_model() -> CapturedModel:
         if plan.captured is not None:
             return plan.captured
-        if not args and not kwargs:
+        if not args and not kwargs and isinstance(model, nn.Module):
             raise TensorOptError(
                 "the plan was loaded without its model; give example inputs of the global batch: "
                 "parallelize(model, plan, args)"
@@ -301,8 +304,8 @@ def parallelize(
 
 
 def auto_parallel(
-    model: nn.Module,
-    args: Sequence[Any],
+    model: Model,
+    args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     weights: WeightSource | None = None,

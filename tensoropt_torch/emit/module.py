@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,8 @@ class ParallelModule(nn.Module):
     """One rank's part of a model that runs under a plan.
 
     Called like the original module (followed by the targets if the plan was
-    made with a ``loss_fn``). Parameters keep their names and are ``DTensor``s
+    made with a ``loss_fn``), and returns what it does; of an output with a ``loss``
+    only that. Parameters keep their names and are ``DTensor``s
     on the base mesh, so ``torch.optim``, ``clip_grad_norm_``, ``state_dict``
     and ``torch.distributed.checkpoint`` work on them.
 
@@ -35,7 +36,7 @@ class ParallelModule(nn.Module):
         rank_graph: fx.GraphModule,
         parameters: Mapping[str, nn.Parameter],
         constants: Mapping[str, torch.Tensor],
-        saved_names: Collection[str],
+        buffers: Mapping[str, bool],
         local_shapes: Sequence[tuple[int, ...]],
         plan: Plan,
         seeds: torch.Generator | None,
@@ -44,10 +45,13 @@ class ParallelModule(nn.Module):
         for name, parameter in parameters.items():
             owner, leaf = _owner(self, name)
             owner.register_parameter(leaf, parameter)
-        for name, tensor in constants.items():
-            owner, leaf = _owner(self, name)
-            owner.register_buffer(leaf, tensor, persistent=name in saved_names)
-        # Not registered as a submodule: state_dict has the model's names only.
+        for name, persistent in buffers.items():
+            if name in constants:
+                owner, leaf = _owner(self, name)
+                owner.register_buffer(leaf, constants[name], persistent=persistent)
+        # Not registered: the module has the names of the model only.
+        tables = {name: tensor for name, tensor in constants.items() if name not in buffers}
+        object.__setattr__(self, "_tables", tables)
         object.__setattr__(self, "_rank_graph", rank_graph)
         object.__setattr__(self, "_captured", captured)
         self._local_shapes = tuple(local_shapes)
@@ -73,14 +77,18 @@ class ParallelModule(nn.Module):
             if source.kind in ("input", "literal"):
                 values.append(next(inputs))
             else:
-                tensor = _lookup(self, source.names[0])
-                values.append(tensor.to_local() if isinstance(tensor, DTensor) else tensor)
+                values.append(self._local_value(source.names[0]))
         seed = 0
         if self._seeds is not None:
             seed = int(torch.randint(2**62, (), generator=self._seeds))
         with reuse.ReuseRegistry():
             outputs = self.rank_graph(*values, seed)
         return pytree.tree_unflatten(list(outputs), captured.out_spec)
+
+    def _local_value(self, name: str) -> torch.Tensor:
+        table = self.__dict__["_tables"].get(name)
+        tensor = _lookup(self, name) if table is None else table
+        return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
     def _checked_inputs(
         self, captured: CapturedModel, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -17,7 +17,7 @@ from tensoropt_torch.emit.graph import GraphEmitter, axis_sets
 from tensoropt_torch.emit.module import ParallelModule
 from tensoropt_torch.emit.weights import WeightLoader, WeightSource
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.frontend.capture import CapturedModel, Source
+from tensoropt_torch.frontend import CapturedModel, Source, as_module
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.space import make_planner
 from tensoropt_torch.runtime.agreement import agree_on_model, agree_or_raise, on_all_ranks
@@ -45,7 +45,7 @@ class RankContext:
 
 
 def parallelize(
-    model: nn.Module,
+    model: nn.Module | torch.export.ExportedProgram,
     captured: CapturedModel,
     plan: Plan,
     device: torch.device,
@@ -62,6 +62,7 @@ def parallelize(
         TensorOptError: on every rank, if the plan does not fit the number of
             processes, the model, or the other ranks.
     """
+    model = as_module(model)
     on_all_ranks(lambda: _check_world(plan))
     agree_on_model(captured)
     agree_or_raise("plan", plan.hash, "plan once and broadcast, or load the same file")
@@ -88,9 +89,10 @@ def parallelize(
         _local_shape(captured, s, program, sizes) for s in captured.inputs if s.kind == "input"
     ]
     seeds = _seed_generator() if emitter.uses_random else None
-    saved_names = model.state_dict().keys()
+    saved = model.state_dict().keys()
+    buffers = {name: name in saved for name, _ in model.named_buffers(remove_duplicate=False)}
     return ParallelModule(
-        captured, rank_graph, parameters, values.constants, saved_names, shapes, plan, seeds
+        captured, rank_graph, parameters, values.constants, buffers, shapes, plan, seeds
     )
 
 

@@ -1,5 +1,6 @@
 """From an ordinary ``nn.Module`` to the graph that the planner works on."""
 
-from tensoropt_torch.frontend.capture import CapturedModel, Source, capture
+from tensoropt_torch.frontend.capture import CapturedModel, as_module, capture
+from tensoropt_torch.frontend.sources import Source
 
-__all__ = ["CapturedModel", "Source", "capture"]
+__all__ = ["CapturedModel", "Source", "as_module", "capture"]

@@ -11,38 +11,31 @@ import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend.containers import (
+    check_loss,
+    register_dataclasses,
+    training_output,
+)
+from tensoropt_torch.frontend.gradient_mode import DetachWithoutGrad
 from tensoropt_torch.frontend.lowering import Lowering, lower
 from tensoropt_torch.frontend.on_meta import all_on_meta, is_on_meta, to_meta
-from tensoropt_torch.frontend.passes import BUFFER, normalise, target_name
-
-SourceKind = Literal["parameter", "constant", "input", "literal"]
+from tensoropt_torch.frontend.passes import normalise, target_name
+from tensoropt_torch.frontend.sources import (
+    Source,
+    constants_of,
+    exported_sources,
+    folded_sources,
+)
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-
-_PREFIX = "model."
-
-
-@dataclass(frozen=True)
-class Source:
-    """A placeholder of the captured graph.
-
-    ``names`` are the qualified names in the user's module (several for a tied
-    parameter), or the name of the input. A ``literal`` is a non-tensor input,
-    fixed at capture.
-    """
-
-    placeholder: fx.Node
-    kind: SourceKind
-    names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -84,11 +77,17 @@ class _WithLoss(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         before = dict(self.model.named_buffers())
-        output = self.model(*args[: self.num_inputs], **kwargs)
+        with DetachWithoutGrad():
+            output = self.model(*args[: self.num_inputs], **kwargs)
         for name, buffer in self.model.named_buffers():
             if buffer is not before[name]:
                 self._write(name, before[name], buffer)
-        return output if self.loss_fn is None else self.loss_fn(output, *args[self.num_inputs :])
+        name = type(self.model).__name__
+        if self.loss_fn is None:
+            return training_output(output, name)
+        loss = self.loss_fn(output, *args[self.num_inputs :])
+        check_loss(loss, f"what loss_fn returns for {name}")
+        return loss
 
     def _write(self, name: str, buffer: torch.Tensor, value: torch.Tensor) -> None:
         """A new tensor under a buffer's name becomes new contents of the buffer."""
@@ -102,8 +101,8 @@ class _WithLoss(nn.Module):
 
 
 def capture(
-    model: nn.Module,
-    args: Sequence[Any],
+    model: nn.Module | torch.export.ExportedProgram,
+    args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     loss_fn: Callable[..., torch.Tensor] | None = None,
@@ -112,57 +111,72 @@ def capture(
     """Capture ``model(*args, **kwargs)``, followed by ``loss_fn(output, *targets)``.
 
     Args:
-        model: any ``nn.Module`` that ``torch.export`` accepts; parameters may
-            be on the meta device, and all is captured there then.
+        model: any ``nn.Module`` that ``torch.export`` accepts, an ``fx.GraphModule``
+            included; if parameters are on the meta device, all is captured there. Or a
+            program that was exported already, with its own example inputs if none are
+            given.
         args, kwargs: example inputs of the global batch; only shapes and
-            dtypes matter, so meta tensors will do.
+            dtypes matter, so meta tensors will do. Containers may be nested.
         loss_fn: called with the model's output and ``targets`` if the loss is
             not computed inside the module.
+
+    Without ``loss_fn`` the outputs are the module's. Of a dict, a dataclass or a
+    ``ModelOutput`` with a ``loss`` only that is kept.
 
     Raises:
         TensorOptError: the module cannot be captured; says why and where.
     """
+    if isinstance(model, torch.export.ExportedProgram) and not args and not kwargs:
+        args, kwargs = model.example_inputs
+    model = as_module(model)
     wrapper = _WithLoss(model, loss_fn, len(args))
-    arguments = _distinct(((*args, *targets), dict(kwargs or {})))
+    arguments = _distinct(((*args, *targets), dict(kwargs or {})), model)
     if is_on_meta(model):
         with all_on_meta(model):
             exported = _export(wrapper, *to_meta(arguments))
     else:
         exported = _export(wrapper, *arguments)
     module = exported.graph_module
-    sources = _sources(exported)
+    sources = exported_sources(exported)
     module.graph.owning_module = module
     normalise(module.graph)
     module.recompile()
+    folded = folded_sources(module.graph)
+    sources = (*sources, *folded)
     lowering = lower(module.graph, {s.placeholder: (s.kind, s.names[0]) for s in sources})
     _warn_without_rule(module.graph, lowering.rules)
     declarations = _declarations(module.graph, lowering.rules)
     in_spec, out_spec = exported.call_spec.in_spec, exported.call_spec.out_spec
     assert in_spec is not None and out_spec is not None
-    constants = {
-        name: tensor
-        for name, tensor in {**exported.state_dict, **exported.constants}.items()
-        if isinstance(tensor, torch.Tensor) and not isinstance(tensor, nn.Parameter)
-    }
     return CapturedModel(
         module,
         sources,
         in_spec,
         out_spec,
-        {name.removeprefix(_PREFIX): tensor for name, tensor in constants.items()},
+        constants_of(exported, folded),
         lowering,
         declarations,
         _fingerprint(module.graph, declarations),
     )
 
 
-def _distinct(arguments: Arguments) -> Arguments:
-    """Export merges arguments that are one tensor object; make them different."""
-    seen: set[int] = set()
+def as_module(model: nn.Module | torch.export.ExportedProgram) -> nn.Module:
+    """The module of an exported program, with its parameters; modules as they are."""
+    if isinstance(model, torch.export.ExportedProgram):
+        return model.module(check_guards=False)
+    return model
+
+
+def _distinct(arguments: Arguments, model: nn.Module) -> Arguments:
+    """Export merges arguments that are one tensor object, or a tensor of the module;
+    make them different."""
+    register_dataclasses(arguments)
+    own = (*model.parameters(), *model.buffers())
+    seen: set[int] = {id(tensor) for tensor in own}
 
     def copy_if_seen(value: Any) -> Any:
         if isinstance(value, torch.Tensor) and id(value) in seen:
-            return value.clone()
+            return value.detach().clone()
         seen.add(id(value))
         return value
 
@@ -200,33 +214,6 @@ def _user_line(error: BaseException) -> str:
         return ""
     frame = own[-1]
     return f" (at {frame.filename}:{frame.lineno}: {frame.line})"
-
-
-def _sources(exported: torch.export.ExportedProgram) -> tuple[Source, ...]:
-    state = {**exported.state_dict, **exported.constants}
-    aliases: dict[int, list[str]] = {}
-    for name, tensor in state.items():
-        aliases.setdefault(id(tensor), []).append(name.removeprefix(_PREFIX))
-    placeholders = exported.graph_module.graph.find_nodes(op="placeholder")
-    specs = exported.graph_signature.input_specs
-    by_tensor: dict[int, fx.Node] = {}
-    sources = []
-    for node, spec in zip(placeholders, specs, strict=True):
-        if spec.kind == InputKind.USER_INPUT:
-            literal = isinstance(spec.arg, ConstantArgument)
-            sources.append(Source(node, "literal" if literal else "input", (node.name,)))
-            continue
-        tensor = state[spec.target]
-        first = by_tensor.setdefault(id(tensor), node)
-        if first is not node:
-            node.replace_all_uses_with(first)
-            exported.graph_module.graph.erase_node(node)
-            continue
-        parameter = spec.kind == InputKind.PARAMETER
-        node.meta[BUFFER] = not parameter
-        kind: SourceKind = "parameter" if parameter else "constant"
-        sources.append(Source(node, kind, tuple(aliases[id(tensor)])))
-    return tuple(sources)
 
 
 def _warn_without_rule(graph: fx.Graph, rules: _C.Rules) -> None:

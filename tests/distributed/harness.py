@@ -23,12 +23,13 @@ import socket
 import tempfile
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-PRELOADED = ["torch", "torch.distributed.tensor", "torch._subclasses.fake_tensor", "pytest"]
+PRELOADED = ("torch", "torch.distributed.tensor", "torch._subclasses.fake_tensor", "pytest")
 POLL_S = 0.01
 LATE_S = 5.0  # how long the other ranks may take to end after a failure
 
@@ -40,13 +41,18 @@ class RankError(AssertionError):
 
 
 def run_ranks(
-    world_size: int, function: str, payload: Any = None, timeout_s: float = 120.0
+    world_size: int,
+    function: str,
+    payload: Any = None,
+    timeout_s: float = 120.0,
+    preloaded: Sequence[str] = PRELOADED,
 ) -> list[Any]:
     """Runs ``module:function`` on every rank; returns the results by rank.
 
-    The payload and the results must be picklable.
+    The payload and the results must be picklable. The server that ranks are forked
+    from has imported what was ``preloaded`` when it started.
     """
-    context = _context()
+    context = _context(preloaded)
     port = free_port()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -77,9 +83,9 @@ def free_port() -> int:
         return port
 
 
-def _context() -> ForkServerContext:
+def _context(preloaded: Sequence[str]) -> ForkServerContext:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
+    context.set_forkserver_preload(list(preloaded))
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the server, read when it starts
     return context
 

@@ -3,12 +3,14 @@
 import copy
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
@@ -116,6 +118,130 @@ def test_loss_function_outside_is_captured_after_the_module() -> None:
     assert torch.equal(loss, expected)
     assert model.weight.grad is not None
     assert torch.equal(gradients["weight"], model.weight.grad)
+
+
+# --- Autocast and gradients --------------------------------------------------
+
+
+def fixed_under_autocast(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.no_grad():
+            fixed = self.linear(x)
+        return (self.linear(x) * fixed).sum()
+
+
+def test_no_gradient_flows_where_the_module_lets_none_under_autocast() -> None:
+    """Export forgets it."""
+    layer, args = Layer(fixed_under_autocast), (batch(),)
+    captured = capture(layer, args)
+    assert_bit_equal(train_captured(layer, captured, args), train_module(layer, args))
+
+
+# --- Containers --------------------------------------------------------------
+
+
+@dataclass
+class Output:
+    """As ``ModelOutput`` of transformers."""
+
+    hidden: torch.Tensor | None = None
+    loss: torch.Tensor | None = None
+
+
+@dataclass
+class Inputs:
+    """A batch."""
+
+    x: torch.Tensor
+    weights: torch.Tensor
+
+
+def losses(self: Layer, batch: Inputs, more: dict[str, Any]) -> Output:
+    hidden = self.linear(batch.x) * batch.weights + more["shift"][0]
+    return Output(hidden=hidden, loss=hidden.square().mean())
+
+
+def containers(seed: int) -> tuple[Inputs, dict[str, Any]]:
+    return Inputs(batch(seed), batch(seed + 1)), {"shift": [batch(seed + 2)], "name": "x"}
+
+
+def test_of_an_output_with_a_loss_that_is_kept() -> None:
+    layer = Layer(losses)
+    captured = capture(layer, containers(0))
+    outputs, gradients = train_captured(layer, captured, containers(3))
+    expected = layer(*containers(3))
+    kept = pytree.tree_unflatten(outputs, captured.out_spec)
+    assert isinstance(kept, Output)
+    assert kept.hidden is None
+    assert torch.equal(kept.loss, expected.loss)
+    layer.zero_grad()
+    expected.loss.backward()
+    assert torch.equal(gradients["linear.weight"], layer.linear.weight.grad)
+
+
+def test_dict_with_a_loss_keeps_its_key() -> None:
+    captured = capture(Layer(lambda self, x: {"loss": self.linear(x).mean(), "x": x}), (batch(),))
+    assert captured.out_spec.context == ["loss"]
+
+
+def no_loss(self: Layer, x: torch.Tensor) -> Output:
+    return Output(hidden=self.linear(x))
+
+
+def loss_of_each(self: Layer, x: torch.Tensor) -> Output:
+    return Output(loss=self.linear(x).mean(1))
+
+
+@pytest.mark.parametrize(
+    ("body", "found"), [(no_loss, "is None"), (loss_of_each, r"is torch.float32 \(2,\)")]
+)
+def test_an_output_without_a_scalar_loss_is_refused(body: Callable[..., Any], found: str) -> None:
+    with pytest.raises(TensorOptError, match=found) as error:
+        capture(Layer(body), (batch(),))
+    assert "loss_fn=" in str(error.value)
+
+
+def test_a_loss_function_without_a_scalar_is_refused() -> None:
+    with pytest.raises(TensorOptError, match="what loss_fn returns for Layer"):
+        capture(Layer(no_loss), (batch(),), loss_fn=lambda output: output.hidden)
+
+
+# --- What was captured already -----------------------------------------------
+
+
+def test_exported_programs_and_graph_modules_give_the_graph_of_the_module() -> None:
+    model, args = LanguageModel(), (tokens(0), tokens(1))
+    program = torch.export.export(model, args, strict=False)
+    expected = capture(model, args)
+    again = [capture(program), capture(program, args), capture(program.module(), args)]
+    for captured in again:
+        assert targets(captured) == targets(expected)
+        assert {s.names for s in captured.parameters} == {s.names for s in expected.parameters}
+        assert_bit_equal(train_captured(model, captured, args), train_module(model, args))
+
+
+# --- Lowering ----------------------------------------------------------------
+
+
+def indexed(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    return self.linear(x)[:, torch.tensor([1, 1])].sum()
+
+
+@pytest.mark.filterwarnings("ignore:operator 'aten.index")
+def test_rules_are_told_which_dims_are_indexed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list loses its holes on the way to C++."""
+    given = []
+    add_op = _C.Graph.add_op
+
+    def spy(graph: Any, name: str, target: str, arguments: Any, *rest: Any) -> Any:
+        given.append((target, dict(arguments)))
+        return add_op(graph, name, target, arguments, *rest)
+
+    monkeypatch.setattr(_C.Graph, "add_op", spy)
+    capture(Layer(indexed), (batch(),))
+    (arguments,) = [found for target, found in given if target == "aten.index.Tensor"]
+    assert arguments["indices_dims"] == [1]
+    assert len(arguments["indices"]) == 1
 
 
 # --- Sources -----------------------------------------------------------------
@@ -250,6 +376,21 @@ def test_example_inputs_may_be_one_tensor(
     assert_bit_equal(actual, train_module(layer, args, kwargs))
 
 
+def test_example_inputs_may_share_memory() -> None:
+    layer, both = Layer(product), batch()
+    captured = capture(layer, (both, both.view(2, 4)))
+    args = (batch(1), batch(2))
+    assert_bit_equal(train_captured(layer, captured, args), train_module(layer, args))
+
+
+def test_example_input_may_be_a_tensor_of_the_module() -> None:
+    layer = Layer(product)
+    captured = capture(layer, (layer.linear.weight, layer.offset))
+    assert len(captured.inputs) == 2
+    args = (torch.randn(4, 4), batch()[0])
+    assert_bit_equal(train_captured(layer, captured, args), train_module(layer, args))
+
+
 def test_target_may_be_the_input() -> None:
     """As for an autoencoder."""
     x = batch()
@@ -322,16 +463,6 @@ def test_sizes_that_depend_on_data_are_refused(body: Callable[..., Any], operato
     with pytest.raises(TensorOptError, match="depend on data") as error:
         capture(Layer(body), (batch(),))
     assert operator in str(error.value)
-
-
-def autocast(self: Layer, x: torch.Tensor) -> torch.Tensor:
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        return self.linear(x).sum()
-
-
-def test_regions_are_refused() -> None:
-    with pytest.raises(TensorOptError, match="region such as autocast"):
-        capture(Layer(autocast), (batch(),))
 
 
 def grow_buffer(self: Layer, x: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,1 @@
+"""Which models are captured, planned and run like one process: ``make models``."""

@@ -1,0 +1,61 @@
+"""The table of docs/models.md, made from the JSON file and written into the page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.paper.tables import rows_of
+
+Record = Mapping[str, Any]
+
+MARKED = re.compile(r"(<!-- table: models -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def fill_page(record: Record, page: Path) -> None:
+    """Replace the table in the page."""
+    table = models_table(record)
+    text = page.read_text()
+    filled = MARKED.sub(lambda match: f"{match[1]}\n{table}\n\n{match[2]}", text)
+    if filled != text:
+        page.write_text(filled)
+
+
+def models_table(record: Record) -> str:
+    """A row for each model."""
+    rows = [_row(name, model) for name, model in record["models"].items()]
+    head = ["model", "operators", "same bits", "points on 2, 4, 8", "equal to one process"]
+    return rows_of([*head, "operators without a rule"], rows)
+
+
+def _row(name: str, model: Record) -> list[str]:
+    if not model["captures"]:
+        return [name, "-", "-", "-", "-", f"not captured: {model['error'][:80]}"]
+    points = ", ".join(str(search["points"]) for search in model["searches"].values())
+    return [
+        name,
+        str(model["operators"]),
+        "no" if model["differing_bits"] else "yes",
+        points,
+        ", ".join(_run(count, run) for count, run in model["runs"].items()) or "-",
+        ", ".join(_share(op, found) for op, found in model["without_rule"].items()) or "-",
+    ]
+
+
+def _run(processes: str, run: Record) -> str:
+    if run["strategies"] == 0:
+        return f"on {processes}: failed"
+    return f"on {processes}: {run['strategies'] - len(run['wrong'])} of {run['strategies']}"
+
+
+def _share(operator: str, found: Record) -> str:
+    """With its share of the work if that is not nothing."""
+    name = operator.removeprefix("aten.").removesuffix(".default")
+    shares = [
+        f"{100 * found[key]:.0f} % of {what}"
+        for key, what in (("flops_share", "FLOPs"), ("parameter_share", "parameters"))
+        if found[key] >= 0.005
+    ]
+    return f"`{name}` ({', '.join(shares)})" if shares else f"`{name}`"

@@ -1,0 +1,66 @@
+"""Small passes that normalise a captured graph, in the order of ``normalise``.
+
+Each takes an ``fx.Graph`` of ATen calls and changes it in place; the module it
+describes computes the same numbers before and after.
+"""
+
+from __future__ import annotations
+
+from torch import fx
+
+from tensoropt_torch.frontend.passes.attention import (
+    drop_plain_masks,
+    drop_true_operands,
+    group_repeated_heads,
+    indices_to_views,
+)
+from tensoropt_torch.frontend.passes.cleanup import (
+    eliminate_dead_code,
+    remove_identities,
+    strip_assertions,
+)
+from tensoropt_torch.frontend.passes.composites import decompose_composites
+from tensoropt_torch.frontend.passes.constants import fold_constants
+from tensoropt_torch.frontend.passes.forms import (
+    broadcasts_to_expands,
+    factories_without_example,
+    split_recurrent_stacks,
+    views_to_reshapes,
+)
+from tensoropt_torch.frontend.passes.in_place import (
+    check_running_statistics,
+    functionalise_in_place,
+)
+from tensoropt_torch.frontend.passes.nodes import BUFFER, FOLDED, Pass, target_name
+from tensoropt_torch.frontend.passes.regions import inline_regions
+
+PASSES: tuple[Pass, ...] = (
+    inline_regions,
+    strip_assertions,
+    functionalise_in_place,
+    check_running_statistics,
+    remove_identities,
+    broadcasts_to_expands,
+    split_recurrent_stacks,
+    factories_without_example,
+    views_to_reshapes,
+    eliminate_dead_code,
+    indices_to_views,
+    drop_true_operands,
+    drop_plain_masks,
+    group_repeated_heads,
+    fold_constants,
+    decompose_composites,
+    views_to_reshapes,
+    eliminate_dead_code,
+)
+
+
+def normalise(graph: fx.Graph) -> None:
+    """Run all passes."""
+    for run in PASSES:
+        run(graph)
+    graph.lint()
+
+
+__all__ = ["BUFFER", "FOLDED", "PASSES", "Pass", "normalise", "target_name"]

@@ -1,0 +1,75 @@
+"""Passes that remove what computes nothing."""
+
+from __future__ import annotations
+
+from torch import fx
+
+from tensoropt_torch.frontend.passes.nodes import (
+    forces_copy,
+    running_statistics,
+    target_name,
+    value_of,
+)
+
+_ASSERTIONS = frozenset(
+    {
+        "aten._assert_tensor_metadata.default",
+        "aten._assert_scalar.default",
+        "aten._assert_async.msg",
+        "aten.sym_constrain_range_for_size.default",
+    }
+)
+
+_CASTS = frozenset(
+    {
+        "aten.to.dtype",
+        "aten.to.dtype_layout",
+        "aten.to.device",
+        "aten.to.other",
+        "aten._to_copy.default",
+        "aten.type_as.default",
+    }
+)
+
+
+def strip_assertions(graph: fx.Graph) -> None:
+    """Remove checks of shapes, dtypes and devices made at capture."""
+    for node in list(graph.nodes):
+        guard = node.op == "call_module" and node.target == "_guards_fn"
+        if guard or target_name(node) in _ASSERTIONS:
+            graph.erase_node(node)
+
+
+def remove_identities(graph: fx.Graph) -> None:
+    """Remove calls that return their input: alias, no-op casts, dropout(0).
+
+    ``contiguous`` goes too: it is recorded only where it copies on the device of
+    the capture, and only views need it, which become reshapes.
+    """
+    for node in list(graph.nodes):
+        if _is_identity(node):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+
+
+def _is_identity(node: fx.Node) -> bool:
+    name = target_name(node)
+    if name in ("aten.alias.default", "aten.contiguous.default", "aten.lift_fresh_copy.default"):
+        return True
+    if name == "aten.dropout.default":
+        return bool(node.args[1] == 0 or node.args[2] is False)
+    if name == "aten.expand.default":
+        return value_of(node).shape == value_of(node.args[0]).shape
+    if name in _CASTS:
+        same = value_of(node).dtype == value_of(node.args[0]).dtype
+        return same and not forces_copy(node)
+    return False
+
+
+def eliminate_dead_code(graph: fx.Graph) -> None:
+    """Remove calls whose results nobody uses; inputs stay, and writes to buffers."""
+    graph.eliminate_dead_code(is_impure_node=_has_effect)
+
+
+def _has_effect(node: fx.Node) -> bool:
+    return node.is_impure() or bool(running_statistics(node))

@@ -1,0 +1,114 @@
+"""What the passes share: reading and making nodes of an ``fx.Graph``."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+Pass = Callable[[fx.Graph], None]
+
+# Keys in the ``meta`` of nodes.
+BUFFER = "buffer"  # of placeholders that are buffers of the module
+FOLDED = "folded"  # of placeholders that a pass added: the tensor they stand for
+WITHOUT_GRAD = "without_grad"  # of calls that were made under ``torch.no_grad``
+
+
+def target_name(node: fx.Node) -> str:
+    """The operator a node calls, e.g. ``aten.linear.default``; else ``''``."""
+    return str(node.target) if isinstance(node.target, OpOverload) else ""
+
+
+def value_of(node: Any) -> torch.Tensor:
+    """The fake tensor that stands for what a node computes."""
+    assert isinstance(node, fx.Node)
+    value = node.meta["val"]
+    assert isinstance(value, torch.Tensor)
+    return value
+
+
+def argument(node: fx.Node, name: str) -> Any:
+    """An argument of a call by its name in the schema, or its default."""
+    assert isinstance(node.target, OpOverload)
+    for position, declared in enumerate(node.target._schema.arguments):
+        if declared.name == name:
+            default = declared.default_value if declared.has_default_value() else None
+            given = node.args[position] if position < len(node.args) else default
+            return node.kwargs.get(name, given)
+    raise AssertionError(f"{node.target} has no argument '{name}'")
+
+
+def computed(
+    target: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any] | None = None
+) -> Any:
+    """The fake result of a call whose arguments are nodes."""
+    with torch.no_grad():
+        return target(
+            *fx.map_arg(tuple(args), lambda node: node.meta["val"]),
+            **fx.map_arg(dict(kwargs or {}), lambda node: node.meta["val"]),
+        )
+
+
+def add_call(
+    graph: fx.Graph,
+    target: Callable[..., Any],
+    args: Sequence[Any],
+    like: fx.Node,
+    kwargs: Mapping[str, Any] | None = None,
+) -> fx.Node:
+    """A new call where ``graph`` inserts, with the module path and source of ``like``."""
+    node = graph.call_function(target, tuple(args), dict(kwargs or {}))
+    node.meta = {**like.meta, "val": computed(target, args, kwargs)}
+    return node
+
+
+def expanded(graph: fx.Graph, tensor: fx.Node, sizes: Sequence[int]) -> fx.Node:
+    """The tensor, expanded where ``graph`` inserts if it has not these sizes yet."""
+    if list(value_of(tensor).shape) == list(sizes):
+        return tensor
+    return add_call(graph, torch.ops.aten.expand.default, (tensor, list(sizes)), tensor)
+
+
+def replace_results(graph: fx.Graph, node: fx.Node, results: Sequence[Any]) -> None:
+    """Put ``results`` in the place of the outputs of a call with several."""
+    for user in list(node.users):
+        assert user.target is operator.getitem
+        index = user.args[1]
+        assert isinstance(index, int)
+        user.replace_all_uses_with(results[index])
+        graph.erase_node(user)
+    graph.erase_node(node)
+
+
+def changes_memory(node: fx.Node) -> bool:
+    """Whether a call changes its first argument in place."""
+    if not isinstance(node.target, OpOverload):
+        return False
+    first = node.target._schema.arguments[:1]
+    return any(a.alias_info is not None and a.alias_info.is_write for a in first)
+
+
+def forces_copy(node: fx.Node) -> bool:
+    """Whether a cast was asked for new memory."""
+    assert isinstance(node.target, OpOverload)
+    names = [declared.name for declared in node.target._schema.arguments]
+    return "copy" in names and bool(argument(node, "copy"))
+
+
+def running_statistics(node: fx.Node) -> list[fx.Node]:
+    """The tensors that a batch normalisation in training changes, which its schema
+    does not say."""
+    if target_name(node) != "aten.batch_norm.default" or not node.args[5]:
+        return []
+    return [running for running in node.args[3:5] if isinstance(running, fx.Node)]
+
+
+def source_line(node: fx.Node) -> str:
+    """Where the user's code made the call, for error messages."""
+    trace = node.meta.get("stack_trace")
+    lines = [line.strip() for line in str(trace).splitlines() if line.strip()]
+    return f"; at {' '.join(lines[-2:])}" if trace and lines else ""

@@ -1,0 +1,96 @@
+"""Regions of a graph with another gradient mode or autocast are inlined.
+
+Export makes higher-order calls of ``with torch.no_grad()`` and ``with
+torch.autocast(...)``, each with a graph of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import fx
+
+from tensoropt_torch.frontend.passes.autocast import AutocastRegion
+from tensoropt_torch.frontend.passes.nodes import (
+    WITHOUT_GRAD,
+    add_call,
+    changes_memory,
+    replace_results,
+)
+
+
+class _Region(Protocol):
+    def call(self, graph: fx.Graph, node: fx.Node) -> None:
+        """Change a call of the region that was copied to ``graph``."""
+
+    def result(self, graph: fx.Graph, node: fx.Node) -> fx.Node:
+        """What the rest of the graph sees of a result."""
+
+
+class _GradRegion:
+    """``torch.no_grad`` or ``torch.enable_grad``: the innermost one counts."""
+
+    def __init__(self, enabled: bool) -> None:
+        self._enabled = enabled
+
+    def call(self, graph: fx.Graph, node: fx.Node) -> None:
+        if WITHOUT_GRAD not in node.meta and not self._enabled and changes_memory(node):
+            # What it writes leaves the region by the memory, not as a result.
+            with graph.inserting_before(node):
+                for operand in node.all_input_nodes[1:]:
+                    node.replace_input_with(operand, self.result(graph, operand))
+        node.meta.setdefault(WITHOUT_GRAD, not self._enabled)
+
+    def result(self, graph: fx.Graph, node: fx.Node) -> fx.Node:
+        if self._enabled:
+            return node
+        return add_call(graph, torch.ops.aten.detach.default, (node,), node)
+
+
+def inline_regions(graph: fx.Graph) -> None:
+    """Put the calls of regions into the graph, the inner regions first.
+
+    What a region without gradient returns is detached; the casts that autocast
+    implies become calls.
+    """
+    for node in list(graph.nodes):
+        name = str(node.target)
+        if name == "wrap_with_set_grad_enabled":
+            enabled, *rest = node.args
+            _inline(graph, node, _GradRegion(bool(enabled)), rest)
+        elif name == "wrap_with_autocast":
+            device, dtype, enabled, _, *rest = node.args
+            _inline(graph, node, AutocastRegion(device, dtype, bool(enabled)), rest)
+
+
+def _inline(graph: fx.Graph, node: fx.Node, region: _Region, rest: list[Any]) -> None:
+    body, *arguments = rest
+    assert graph.owning_module is not None
+    module = graph.owning_module.get_submodule(str(body.target))
+    assert isinstance(module, fx.GraphModule)
+    module.graph.owning_module = module
+    inline_regions(module.graph)
+    replaced = dict(zip(module.graph.find_nodes(op="placeholder"), arguments, strict=True))
+    with graph.inserting_before(node):
+        results = _copy_body(graph, module.graph, replaced, region)
+    replace_results(graph, node, results)
+
+
+def _copy_body(
+    graph: fx.Graph, body: fx.Graph, replaced: dict[fx.Node, Any], region: _Region
+) -> list[Any]:
+    results: list[Any] = []
+    for inner in body.nodes:
+        if inner.op == "output":
+            outputs = fx.map_arg(inner.args[0], lambda node: replaced[node])
+            results = [
+                region.result(graph, value) if isinstance(value, fx.Node) else value
+                for value in outputs
+            ]
+        elif inner.op != "placeholder":
+            copied = graph.node_copy(inner, lambda node: replaced[node])
+            replaced[inner] = copied
+            if copied.op == "call_function":
+                region.call(graph, copied)
+    return results

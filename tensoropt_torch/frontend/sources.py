@@ -1,0 +1,78 @@
+"""What enters a captured graph: parameters, buffers, constants and inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import fx, nn
+from torch.export.graph_signature import ConstantArgument, InputKind
+
+from tensoropt_torch.frontend.passes import BUFFER, FOLDED
+
+SourceKind = Literal["parameter", "constant", "input", "literal"]
+
+# Where the wrapper that is exported holds the user's module.
+PREFIX = "model."
+
+
+@dataclass(frozen=True)
+class Source:
+    """A placeholder of the captured graph.
+
+    ``names`` are the qualified names in the user's module (several for a tied
+    parameter), or the name of the input. A ``literal`` is a non-tensor input,
+    fixed at capture.
+    """
+
+    placeholder: fx.Node
+    kind: SourceKind
+    names: tuple[str, ...]
+
+
+def exported_sources(exported: torch.export.ExportedProgram) -> tuple[Source, ...]:
+    """The sources of an exported program; placeholders of tied tensors become one."""
+    state = {**exported.state_dict, **exported.constants}
+    aliases: dict[int, list[str]] = {}
+    for name, tensor in state.items():
+        aliases.setdefault(id(tensor), []).append(name.removeprefix(PREFIX))
+    placeholders = exported.graph_module.graph.find_nodes(op="placeholder")
+    specs = exported.graph_signature.input_specs
+    by_tensor: dict[int, fx.Node] = {}
+    sources = []
+    for node, spec in zip(placeholders, specs, strict=True):
+        if spec.kind == InputKind.USER_INPUT:
+            literal = isinstance(spec.arg, ConstantArgument)
+            sources.append(Source(node, "literal" if literal else "input", (node.name,)))
+            continue
+        tensor = state[spec.target]
+        first = by_tensor.setdefault(id(tensor), node)
+        if first is not node:
+            node.replace_all_uses_with(first)
+            exported.graph_module.graph.erase_node(node)
+            continue
+        parameter = spec.kind == InputKind.PARAMETER
+        node.meta[BUFFER] = not parameter
+        kind: SourceKind = "parameter" if parameter else "constant"
+        sources.append(Source(node, kind, tuple(aliases[id(tensor)])))
+    return tuple(sources)
+
+
+def folded_sources(graph: fx.Graph) -> tuple[Source, ...]:
+    """The constants that the passes have computed."""
+    nodes = [node for node in graph.find_nodes(op="placeholder") if FOLDED in node.meta]
+    return tuple(Source(node, "constant", (node.name,)) for node in nodes)
+
+
+def constants_of(
+    exported: torch.export.ExportedProgram, folded: tuple[Source, ...]
+) -> dict[str, torch.Tensor]:
+    """The tensors of the sources that are constants, by all of their names."""
+    state = {**exported.state_dict, **exported.constants}
+    constants = {
+        name.removeprefix(PREFIX): tensor
+        for name, tensor in state.items()
+        if isinstance(tensor, torch.Tensor) and not isinstance(tensor, nn.Parameter)
+    }
+    return constants | {source.names[0]: source.placeholder.meta[FOLDED] for source in folded}

@@ -1,0 +1,146 @@
+"""Regions without gradient and with autocast become calls of the graph."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils import _pytree as pytree
+
+from tensoropt_torch.frontend.passes import cleanup, regions
+from tests.frontend.graphs import (
+    Body,
+    check_after_every_pass,
+    exported,
+    normalised,
+    targets,
+)
+from tests.frontend.training import Layer, batch
+
+# --- without gradient --------------------------------------------------------
+
+
+def detached_weights(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    hidden = self.linear(x)
+    with torch.no_grad():
+        weights = hidden.softmax(-1)
+        scale = weights.sum()
+    return (hidden * weights).sum() / scale
+
+
+def nested_regions(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        fixed = self.linear(x)
+        with torch.enable_grad():
+            trained = self.linear(fixed)
+        fixed = fixed + trained
+    return (fixed * trained).sum()
+
+
+def view_made_without_grad(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    hidden = self.linear(x)
+    with torch.no_grad():
+        view = hidden.view(-1)
+    return (view * hidden.view(-1)).sum()
+
+
+NO_GRAD = [detached_weights, nested_regions, view_made_without_grad]
+
+
+@pytest.mark.parametrize("body", NO_GRAD)
+def test_no_grad_region_is_inlined_and_stays_without_gradient(body: Body) -> None:
+    region = "wrap_with_set_grad_enabled"
+    assert region in targets(normalised(body)[1])
+    _, module = normalised(body, regions.inline_regions)
+    assert region not in targets(module)
+    assert "aten.detach.default" in targets(module)
+
+
+@pytest.mark.parametrize("body", NO_GRAD)
+def test_numbers_stay_the_same_after_every_pass(body: Body) -> None:
+    check_after_every_pass(body)
+
+
+# --- autocast ----------------------------------------------------------------
+
+
+def low_precision(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    """Products in bfloat16, the sum with float32 promoted, the loss in float32."""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        hidden = F.gelu(self.linear(x)) + x
+        scores = hidden @ hidden.T
+        return F.mse_loss(scores.softmax(-1) @ x, x) + torch.cat([hidden, x]).mean()
+
+
+def one_weight_twice(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    """Autocast casts it once, so its gradients are added in bfloat16."""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return self.linear(self.linear(x)).float().square().sum()
+
+
+def disabled_inside(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        hidden = self.linear(x)
+        with torch.autocast("cpu", enabled=False):
+            exact = self.linear(hidden.float())
+        return (self.linear(exact) * hidden).sum()
+
+
+def region_in_low_precision_module(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    """Operators that autocast keeps in float32 get bfloat16."""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        hidden = self.linear(x)
+        return F.mse_loss(hidden, x.bfloat16()) + F.l1_loss(hidden, x.bfloat16())
+
+
+AUTOCAST = [
+    low_precision,
+    one_weight_twice,
+    disabled_inside,
+    region_in_low_precision_module,
+]
+
+
+@pytest.mark.parametrize("body", AUTOCAST)
+def test_autocast_becomes_casts_with_the_same_bits(body: Body) -> None:
+    _, module = normalised(body, regions.inline_regions)
+    assert "wrap_with_autocast" not in targets(module)
+    assert "aten.to.dtype" in targets(module)
+
+
+def test_values_say_the_dtypes_that_are_computed() -> None:
+    _, module = normalised(low_precision, regions.inline_regions)
+    products = module.graph.find_nodes(op="call_function", target=torch.ops.aten.linear.default)
+    assert [node.meta["val"].dtype for node in products] == [torch.bfloat16]
+    assert {used.meta["val"].dtype for used in products[0].all_input_nodes} == {torch.bfloat16}
+
+
+def test_parameters_are_cast_once_in_a_region() -> None:
+    _, module = normalised(one_weight_twice, regions.inline_regions)
+    first, second = module.graph.find_nodes(
+        op="call_function", target=torch.ops.aten.linear.default
+    )
+    assert first.args[1] is second.args[1]
+
+
+def test_autocast_on_the_meta_device_gives_the_same_calls() -> None:
+    """There it does nothing by itself."""
+    layer = Layer(low_precision)
+    real = exported(layer, batch())
+    meta = exported(layer.to("meta"), batch().to("meta"))
+    for module in (real, meta):
+        regions.inline_regions(module.graph)
+        cleanup.strip_assertions(module.graph)
+    assert targets(real) == targets(meta)
+    dtypes = [
+        [
+            value.dtype
+            for node in module.graph.nodes
+            for value in pytree.tree_leaves(node.meta.get("val", ()))
+        ]
+        for module in (real, meta)
+    ]
+    assert dtypes[0] == dtypes[1]
+
+
+@pytest.mark.parametrize("body", AUTOCAST)
+def test_autocast_stays_the_same_after_every_pass(body: Body) -> None:
+    check_after_every_pass(body)
