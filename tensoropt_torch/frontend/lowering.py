@@ -121,9 +121,7 @@ def _lower_call(lowering: Lowering, node: fx.Node, target: OpOverload) -> None:
             f"operator '{operator_name(node)}' ({target}) returns something that is not a tensor "
             "of fixed size; sizes that depend on data are not supported: pad to a fixed size"
         )
-    named = named_arguments(node)
-    arguments = [(name, _argument(lowering, item)) for name, item in named]
-    arguments += [(f"{name}_dims", dims) for name, item in named for dims in _dims_with_index(item)]
+    arguments = [(name, _argument(lowering, item)) for name, item in named_arguments(node)]
     lowering.nodes[node] = lowering.graph.num_nodes()
     lowering.values[node] = lowering.graph.add_op(
         operator_name(node),
@@ -132,13 +130,6 @@ def _lower_call(lowering: Lowering, node: fx.Node, target: OpOverload) -> None:
         [_meta_of(output) for output in outputs],
         "detach" not in str(target),
     )
-
-
-def _dims_with_index(value: Any) -> list[list[int]]:
-    """Of a list with holes (``x[:, i]``) the places that hold a tensor."""
-    if not isinstance(value, (list, tuple)) or None not in value:
-        return []
-    return [[dim for dim, item in enumerate(value) if item is not None]]
 
 
 def _has_fixed_shape(value: Any) -> bool:
