@@ -37,11 +37,8 @@ def loss_and_gradients(loss: torch.Tensor, model: nn.Module) -> list[torch.Tenso
 
 
 def run_captured(captured: CapturedModel, model: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    parameters = dict(model.named_parameters())
-    values = [
-        parameters[source.names[0]] if source.kind == "parameter" else x
-        for source in captured.sources
-    ]
+    known = {**captured.constants, **dict(model.named_parameters())}
+    values = [known.get(source.names[0], x) for source in captured.sources]
     result = captured.graph_module(*values)
     return result[0] if isinstance(result, (tuple, list)) else result
 

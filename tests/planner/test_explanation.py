@@ -28,14 +28,14 @@ class Model(nn.Module):
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         hidden = torch.relu(self.fc(self.table(x))) * (self.mask * 2)
-        return nn.functional.cross_entropy(self.head(hidden.roll(1, 1)), y)
+        return nn.functional.cross_entropy(self.head(hidden.renorm(2, 0, 1.0)), y)
 
 
 def explain(num_devices: int = 4, **changes: object) -> Explanation:
     with torch.device("meta"):
         model, x = Model(), torch.empty(24, dtype=torch.int64)
     planning = PlanningOptions(cluster="h100-8")
-    with pytest.warns(UserWarning, match="aten.roll.default"):
+    with pytest.warns(UserWarning, match="aten.renorm.default"):
         return tensoropt_torch.explain(
             model, (x, x), num_devices=num_devices, planning=planning, **changes
         )
@@ -58,7 +58,7 @@ def test_rules_are_written_as_users_write_them() -> None:
     explanation = explain()
     assert node_of(explanation, "fc.linear").rule == "b0 k, n k, n -> b0 n"
     assert node_of(explanation, "aten.relu.default").rule == "d0 d1 -> d0 d1"
-    assert node_of(explanation, "aten.roll.default").rule == "_ _ -> _ _"
+    assert node_of(explanation, "aten.renorm.default").rule == "_ _ -> _ _"
 
 
 def test_sizes_that_do_not_divide_are_named() -> None:
@@ -126,21 +126,21 @@ def test_idle_dims_and_constants_are_named() -> None:
 
 def test_what_falls_back_to_replication_is_charged() -> None:
     explanation = explain()
-    roll = node_of(explanation, "aten.roll.default")
-    assert not roll.has_rule
-    assert roll.parts == 1
-    assert reasons(roll) == ["no rule"]
+    renorm = node_of(explanation, "aten.renorm.default")
+    assert not renorm.has_rule
+    assert renorm.parts == 1
+    assert reasons(renorm) == ["no rule"]
     # It may keep its operand, 24 x 64 floats; an even split keeps a quarter.
-    assert roll.memory_bytes == 24 * 64 * 4
-    assert roll.extra_memory_bytes == 24 * 64 * 4 * 3 / 4
+    assert renorm.memory_bytes == 24 * 64 * 4
+    assert renorm.extra_memory_bytes == 24 * 64 * 4 * 3 / 4
     # Forward and backward move operand and output; backward twice as much, and two
     # launches are not split.
     device = load_cluster("h100-8").device
     bandwidth = device.memory_bandwidth_bytes_per_s * device.efficiency.memory
     moved_s = 3 * 2 * 24 * 64 * 4 / bandwidth
-    assert roll.time_s == pytest.approx(moved_s + 2 * device.launch_overhead_s)
-    assert roll.extra_time_s == pytest.approx(moved_s * 3 / 4)
-    assert roll in explanation.fallbacks
+    assert renorm.time_s == pytest.approx(moved_s + 2 * device.launch_overhead_s)
+    assert renorm.extra_time_s == pytest.approx(moved_s * 3 / 4)
+    assert renorm in explanation.fallbacks
     assert all(node.parts < 4 for node in explanation.fallbacks)
     whole = node_of(explain(16, cluster="h100-2x8"), "fc.linear")
     assert whole.parts == 16  # by batch and by n
