@@ -16,7 +16,7 @@ namespace {
 
 // Conditioning makes tables over three and more nodes; a cell takes about 100
 // bytes while bounds are computed.
-constexpr double kMaxConditioningCells = 5e7;
+constexpr double kMaxConditioningCells = 1e7;
 
 void validate(const Problem& problem, const SearchOptions& options) {
   validate(problem);
