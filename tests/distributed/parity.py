@@ -39,6 +39,7 @@ class Job:
     randoms: int = 30
     inputs: str = "replicated"
     space: str = "ordered"
+    split_spatial: bool = False
     known: bool = False  # also the ends of every known strategy, on 4 devices
     baselines: bool = False  # also the ends of every baseline
 
@@ -121,6 +122,7 @@ def plans(case: Case, job: Job) -> Iterator[tuple[str, Plan]]:
         load_cluster("cpu"),
         inputs=job.inputs,  # type: ignore[arg-type]
         space=job.space,
+        split_spatial=job.split_spatial,
         search=SearchSettings(epsilon=1e-3),
     )
     frontier = find_frontier(task, dist.get_world_size())

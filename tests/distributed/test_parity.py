@@ -41,6 +41,12 @@ def test_convolutional_networks_equal_one_process(world_size: int, model: str) -
     assert_equal_to_one_process(world_size, job)
 
 
+@pytest.mark.parametrize(("world_size", "model"), [(2, "resnet"), (4, "resnet"), (4, "vgg")])
+def test_split_images_equal_one_process(world_size: int, model: str) -> None:
+    job = Job(model, torch.float64, points=4, randoms=12, split_spatial=True)
+    assert_equal_to_one_process(world_size, job)
+
+
 @pytest.mark.parametrize("world_size", [2, 4])
 @pytest.mark.parametrize("model", ["recommender", "experts"])
 def test_models_of_look_ups_equal_one_process(world_size: int, model: str) -> None:
