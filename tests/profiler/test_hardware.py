@@ -48,7 +48,9 @@ def test_every_damaged_byte_is_noticed(profile: HardwareProfile, tmp_path: Path)
     for position in range(0, len(text), 7):
         if text[position].isspace():
             continue
-        path.write_text(text[:position] + ("0" if text[position] != "0" else "1") + text[position + 1 :])
+        path.write_text(
+            text[:position] + ("0" if text[position] != "0" else "1") + text[position + 1 :]
+        )
         try:
             found = HardwareProfile.load(path)
         except TensorOptError:
@@ -57,9 +59,7 @@ def test_every_damaged_byte_is_noticed(profile: HardwareProfile, tmp_path: Path)
 
 
 @pytest.mark.parametrize("length", [0, 1, 100, -1])
-def test_truncated_files_are_damaged(
-    profile: HardwareProfile, tmp_path: Path, length: int
-) -> None:
+def test_truncated_files_are_damaged(profile: HardwareProfile, tmp_path: Path, length: int) -> None:
     path = tmp_path / "profile.json"
     path.write_text(profile.to_json()[:length])
     with pytest.raises(TensorOptError, match="delete it and measure again"):

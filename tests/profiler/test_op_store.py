@@ -79,7 +79,10 @@ def test_a_damaged_file_is_an_error(tmp_path: Path) -> None:
 
 def test_a_truncated_file_is_an_error_or_what_was_written(tmp_path: Path) -> None:
     path = tmp_path / "operators.sqlite"
-    samples = {f"key {index:04d} {'x' * 200}": sample(f"key {index:04d} {'x' * 200}") for index in range(200)}
+    samples = {
+        f"key {index:04d} {'x' * 200}": sample(f"key {index:04d} {'x' * 200}")
+        for index in range(200)
+    }
     with OpStore(path) as store:
         store.add(samples.values())
     size = path.stat().st_size

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 
@@ -115,7 +116,7 @@ TEST(OpProfile, DoesNotDependOnTheOrderOfSamples) {
 }
 
 TEST(OpProfile, RefusesWrongTimes) {
-  for (const double seconds : {0.0, -1.0, std::nan(""), INFINITY}) {
+  for (const double seconds : {0.0, -1.0, std::nan(""), double{INFINITY}}) {
     OpSample sample = sample_of(1e6, 1);
     sample.times.forward_s = seconds;
     EXPECT_THROW(OpProfile({sample}, device()), UserError) << seconds;
