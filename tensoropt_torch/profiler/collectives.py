@@ -89,6 +89,19 @@ def measure_collectives(
     return times
 
 
+def measure_sizes(
+    groups: GroupsByAxes, collective: str, axes: int, sizes: Iterable[int], budget_s: float
+) -> list[tuple[int, float]]:
+    """One collective over one axis set at these sizes, as ``measure_collectives`` does
+    it. All sizes are measured; when the budget is spent, those left with few repeats."""
+    clock = SharedClock(groups.device_type)
+    group = groups.group(axes)
+    return [
+        (size, _measure(_prepare(collective, group, size, clock.device), clock, budget_s))
+        for size in sizes
+    ]
+
+
 class SharedClock:
     """Time since construction and agreed sums; the same on all ranks."""
 

@@ -40,7 +40,7 @@ QUICK = MeasureOptions(
 SHORT = ProfileOptions(max_bytes=2048, budget_s=1.0, device_budget_s=0.1)
 
 
-class Interrupted(Exception):
+class InterruptedByTestError(Exception):
     pass
 
 
@@ -68,9 +68,9 @@ def interrupted_then_whole(home: str) -> tuple[HardwareProfile, HardwareProfile,
 
     def stop(done: int, total: int, what: str) -> None:
         if done == 3:
-            raise Interrupted
+            raise InterruptedByTestError
 
-    with pytest.raises(Interrupted):
+    with pytest.raises(InterruptedByTestError):
         tensoropt_torch.profile_hardware("cpu", options=SHORT, progress=stop)
     dist.barrier()
     (path,) = Path(home).glob("hardware/*.json")
