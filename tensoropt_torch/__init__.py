@@ -12,6 +12,14 @@ from tensoropt_torch.api import (
     init,
     parallelize,
     profile,
+    profile_hardware,
+    validate,
+)
+from tensoropt_torch.calibration import (
+    MeasureOptions,
+    ProfileOptions,
+    Validation,
+    ValidationOptions,
 )
 from tensoropt_torch.config import Cluster, list_presets, load_cluster
 from tensoropt_torch.emit import ParallelModule, WeightSource
@@ -22,6 +30,7 @@ from tensoropt_torch.planner.explanation import Explanation, LeftOut, NodeExplan
 from tensoropt_torch.planner.frontier import Frontier, FrontierPoint
 from tensoropt_torch.planner.options import ProfileRow, SearchSettings
 from tensoropt_torch.planner.tradeoffs import TradeoffPoint, Tradeoffs
+from tensoropt_torch.profiler.hardware import HardwareProfile
 from tensoropt_torch.rules import (
     LocalCall,
     RuleReport,
@@ -37,18 +46,23 @@ __all__ = [
     "Explanation",
     "Frontier",
     "FrontierPoint",
+    "HardwareProfile",
     "LeftOut",
     "LocalCall",
+    "MeasureOptions",
     "NodeExplanation",
     "ParallelModule",
     "Plan",
     "PlanningOptions",
+    "ProfileOptions",
     "ProfileRow",
     "RuleReport",
     "SearchSettings",
     "TensorOptError",
     "TradeoffPoint",
     "Tradeoffs",
+    "Validation",
+    "ValidationOptions",
     "WeightSource",
     "auto_parallel",
     "check_rule",
@@ -62,6 +76,8 @@ __all__ = [
     "load_cluster",
     "parallelize",
     "profile",
+    "profile_hardware",
     "register_rule",
     "unregister_rule",
+    "validate",
 ]

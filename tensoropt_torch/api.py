@@ -27,11 +27,18 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tensoropt_torch import emit
-from tensoropt_torch.config import Cluster, list_presets, load_cluster
+from tensoropt_torch import calibration, emit
+from tensoropt_torch.calibration import (
+    MeasureOptions,
+    ProfileOptions,
+    Validation,
+    ValidationOptions,
+)
+from tensoropt_torch.calibration.validation import Batch
+from tensoropt_torch.config import Cluster, list_presets, load_cluster, mesh_axes
 from tensoropt_torch.emit import ParallelModule, WeightSource
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.frontend import CapturedModel, capture
+from tensoropt_torch.frontend import CapturedModel, as_module, capture
 from tensoropt_torch.plan import InputMode, Plan
 from tensoropt_torch.planner import baselines, explanation, options, tradeoffs
 from tensoropt_torch.planner.baselines import Comparison
@@ -39,14 +46,13 @@ from tensoropt_torch.planner.explanation import Explanation
 from tensoropt_torch.planner.frontier import Frontier
 from tensoropt_torch.planner.options import PlanningTask, ProfileRow, SearchSettings
 from tensoropt_torch.planner.tradeoffs import Objective, Tradeoffs
-from tensoropt_torch.profiler.job import measure_cluster, measure_curves
+from tensoropt_torch.profiler.hardware import HardwareProfile, is_profile
 from tensoropt_torch.runtime.agreement import (
     agree_on_model,
     from_first_rank,
     is_distributed,
     on_all_ranks,
 )
-from tensoropt_torch.runtime.groups import AxisGroups
 
 Option = Literal["mini_time", "mini_parallelism"]
 
@@ -73,7 +79,11 @@ class PlanningOptions:
             neighbours exchange borders. More to search; worth it for images that are
             large and batches that are small.
         measure: measure the device and the collectives of the running process
-            group instead of taking them from the cluster's description.
+            group, and operators on it, instead of taking them from the cluster's
+            description.
+        measuring: for how long.
+        validate: first run so many random strategies for a few steps, and set the
+            default memory limit by how well their memory was predicted.
         search: error bound, algorithm, threads.
     """
 
@@ -84,6 +94,8 @@ class PlanningOptions:
     max_configs: int | None = None
     split_spatial: bool = False
     measure: bool = True
+    measuring: MeasureOptions = field(default_factory=MeasureOptions)
+    validate: int = 0
     search: SearchSettings = field(default_factory=SearchSettings)
 
 
@@ -172,7 +184,9 @@ def find_strategy(
     task = on_all_ranks(lambda: _task(captured, planning))
     count = _device_count(task, num_devices)
     if planning.measure and is_distributed() and count == dist.get_world_size():
-        task = _measured(task, count)
+        task = _measured(task, planning, count)
+    if planning.validate:
+        task = _validated(model, task, ((*args, *targets), dict(kwargs or {})), planning)
     plan = from_first_rank(lambda: _pick(task, option, count, memory_limit))
     return plan.with_model(captured)
 
@@ -283,11 +297,7 @@ def parallelize(
             processes, the model, or the other ranks; or if something on the meta
             device gets no value.
     """
-    if not dist.is_initialized():
-        raise TensorOptError(
-            "parallelize needs a process group; call tensoropt_torch.init() first, under torchrun "
-            "for more than one process"
-        )
+    _check_group("parallelize")
 
     def captured_model() -> CapturedModel:
         if plan.captured is not None:
@@ -303,6 +313,66 @@ def parallelize(
     return emit.parallelize(model, captured, plan, device or _device_of_group(), weights=weights)
 
 
+def profile_hardware(
+    cluster: str | Path | Cluster | None = None,
+    *,
+    options: ProfileOptions | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> tuple[HardwareProfile, Path]:
+    """Measures the devices, the collectives and the runtime of the running job, and
+    keeps that for later jobs on the same hardware and software. Collective.
+
+    Returns the profile and its file, which also serves as ``cluster=`` elsewhere. An
+    interrupted measurement goes on where it was.
+
+    Args:
+        cluster: what describes memory and levels; by default as for planning.
+        options: how much to measure, and where to write it.
+        progress: called with steps done, steps in all, and what comes next.
+
+    Raises:
+        TensorOptError: on every rank; the file is damaged or cannot be written.
+    """
+    _check_group("profile_hardware")
+    described = on_all_ranks(lambda: _cluster(cluster))
+    axes = on_all_ranks(lambda: tuple(mesh_axes(described, dist.get_world_size())))
+    return calibration.profile_hardware(described, axes, _device_of_group(), options, progress)
+
+
+def validate(
+    model: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    options: ValidationOptions | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    loss_fn: Callable[..., torch.Tensor] | None = None,
+    targets: Sequence[Any] = (),
+    planning: PlanningOptions | None = None,
+    **changes: Any,
+) -> Validation:
+    """Runs random strategies of a model for a few steps each and compares predicted
+    with measured step time, network time and peak memory. Collective.
+
+    Args:
+        options: how many strategies and steps, the seed, the optimizer.
+        progress: called with strategies done and in all.
+        others: as for ``find_strategy``; ``args`` are real tensors.
+
+    Raises:
+        TensorOptError: on every rank; inputs are on the meta device.
+    """
+    _check_group("validate")
+    planning = replace(planning or PlanningOptions(), **changes)
+    captured = on_all_ranks(lambda: capture(model, args, kwargs, loss_fn=loss_fn, targets=targets))
+    agree_on_model(captured)
+    task = on_all_ranks(lambda: _task(captured, planning))
+    if planning.measure and is_distributed():
+        task = _measured(task, planning, dist.get_world_size())
+    batch = ((*args, *targets), dict(kwargs or {}))
+    return calibration.validate(model, task, batch, _device_of_group(), options, progress)
+
+
 def auto_parallel(
     model: Model,
     args: Sequence[Any] = (),
@@ -314,6 +384,14 @@ def auto_parallel(
     """``parallelize`` with the plan of ``find_strategy`` (same arguments)."""
     plan = find_strategy(model, args, kwargs, **arguments)
     return parallelize(model, plan, weights=weights)
+
+
+def _check_group(function: str) -> None:
+    if not dist.is_initialized():
+        raise TensorOptError(
+            f"{function} needs a process group; call tensoropt_torch.init() first, under torchrun "
+            "for more than one process"
+        )
 
 
 def _pick(task: PlanningTask, option: str, count: int, limit: float | None) -> Plan:
@@ -330,19 +408,25 @@ def _pick(task: PlanningTask, option: str, count: int, limit: float | None) -> P
 
 
 def _task(captured: CapturedModel, planning: PlanningOptions) -> PlanningTask:
-    cluster = planning.cluster if planning.cluster is not None else _default_cluster()
-    if not isinstance(cluster, Cluster):
-        cluster = load_cluster(cluster)
+    profile = _given_profile(planning)
     return PlanningTask(
         captured,
-        cluster,
+        profile.cluster if profile else _cluster(planning.cluster),
         planning.optimizer,
         planning.inputs,
         planning.space,
         planning.max_configs,
         planning.split_spatial,
+        measured=profile.curves if profile else (),
+        measured_on=profile.num_devices if profile else 0,
         search=planning.search,
     )
+
+
+def _cluster(cluster: str | Path | Cluster | None) -> Cluster:
+    if isinstance(cluster, Cluster):
+        return cluster
+    return load_cluster(cluster if cluster is not None else _default_cluster())
 
 
 def _default_cluster() -> str:
@@ -370,18 +454,24 @@ def _device_of_group() -> torch.device:
     return torch.device("cpu")
 
 
-def _measured(task: PlanningTask, count: int) -> PlanningTask:
+def _measured(task: PlanningTask, planning: PlanningOptions, count: int) -> PlanningTask:
     """The task with costs measured on the running process group. Collective."""
-    sizes = [size for size, _ in task.settings(count).mesh_axes]
-    device = _device_of_group()
-    groups = AxisGroups(sizes, device.type)
-    axis_sets = list(range(1, 2 ** len(sizes)))
-    groups.create(axis_sets)
-    measured = replace(
-        task,
-        cluster=measure_cluster(task.cluster, device),
-        measured=measure_curves(groups, axis_sets),
-        measured_on=count,
-    )
-    groups.close()
-    return measured
+    given = on_all_ranks(lambda: _given_profile(planning))
+    return calibration.measured_task(task, count, _device_of_group(), planning.measuring, given)
+
+
+def _validated(
+    model: Model, task: PlanningTask, batch: Batch, planning: PlanningOptions
+) -> PlanningTask:
+    """The task with the memory limit that random strategies suggest. Collective."""
+    options = ValidationOptions(strategies=planning.validate)
+    found = calibration.validate(as_module(model), task, batch, _device_of_group(), options)
+    return replace(task, memory_fraction=found.memory_fraction)
+
+
+def _given_profile(planning: PlanningOptions) -> HardwareProfile | None:
+    """The hardware profile that the user gave as the cluster."""
+    path = planning.cluster
+    if path is None or isinstance(path, Cluster) or not is_profile(Path(path)):
+        return None
+    return HardwareProfile.load(path)

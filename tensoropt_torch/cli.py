@@ -14,12 +14,13 @@ from typing import Any, get_args
 from rich.console import Console
 from rich.table import Table
 
-from tensoropt_torch import api
+from tensoropt_torch import api, cli_job
 from tensoropt_torch.config import list_presets, load_cluster
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.planner.frontier import format_bytes
 from tensoropt_torch.planner.options import DEFAULT_MEMORY_FRACTION, SearchSettings
 from tensoropt_torch.planner.tradeoffs import Objective
+from tensoropt_torch.report.costs import provenance
 from tensoropt_torch.report.explanation import explanation_table, fallback_table
 from tensoropt_torch.report.tables import (
     comparison_table,
@@ -85,6 +86,16 @@ def _parser() -> argparse.ArgumentParser:
         help="file.py:function; the function returns (operator, args) or (operator, args, kwargs)",
     )
     check.set_defaults(run=_check_rule)
+    hardware = commands.add_parser(
+        "profile-hardware", help="measure the running job's devices and collectives (torchrun)"
+    )
+    cli_job.add_profile_hardware(hardware)
+    validate = commands.add_parser(
+        "validate", help="run random strategies and compare with predictions (torchrun)"
+    )
+    _add_model(validate)
+    cli_job.add_validate(validate)
+    validate.set_defaults(run=_validate)
     clusters = commands.add_parser("clusters", help="list the cluster presets")
     clusters.set_defaults(run=_clusters)
     return parser
@@ -179,6 +190,8 @@ def _plan(options: argparse.Namespace, console: Console) -> None:
         f"{options.option}: {plan.num_devices} devices, {format_seconds(plan.time_s)} a step, "
         f"{format_bytes(plan.memory_bytes)} per device; {plan_summary(plan)}"
     )
+    for line in provenance(plan.settings):
+        console.print(f"  {line}", soft_wrap=True)
     if options.details:
         console.print(plan_table(plan))
     if options.output:
@@ -239,6 +252,10 @@ def _check_rule(options: argparse.Namespace, console: Console) -> None:
         f"(splits: {', '.join(report.splits) or 'none'}), "
         + ("outputs and gradients" if report.gradients else "outputs; it has no gradients")
     )
+
+
+def _validate(options: argparse.Namespace, console: Console) -> None:
+    cli_job.validate(options, console, _load_model(options.model), _planning(options))
 
 
 def _clusters(_: argparse.Namespace, console: Console) -> None:

@@ -13,7 +13,7 @@ from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 
 def default_max_configs(num_devices: int) -> int:
@@ -28,6 +28,10 @@ InputMode = Literal["replicated", "sharded"]
 MeasuredCurve = tuple[str, int, tuple[tuple[float, float], ...]]
 
 
+# As profiler.op_store.OpTime: key, family, work, seconds forward and backward.
+OpRecord = tuple[str, str, tuple[str, float, float, float, float, bool, bool], float, float]
+
+
 @dataclass(frozen=True)
 class Settings:
     """What a strategy space depends on besides the model.
@@ -37,6 +41,7 @@ class Settings:
     ``optimizer_state_factor`` is bytes of optimizer state per byte of
     parameter. ``max_configs`` bounds the configs of each operator, and
     ``split_spatial`` lets windows be split (docs/search.md).
+    ``operators`` are measured calls; others are predicted from them (docs/costs.md).
     """
 
     cluster: Mapping[str, Any]
@@ -47,6 +52,7 @@ class Settings:
     inputs: InputMode = "replicated"
     max_configs: int = 200
     split_spatial: bool = False
+    operators: tuple[OpRecord, ...] = ()
 
     @property
     def num_devices(self) -> int:

@@ -45,10 +45,12 @@ PYTHON_LAYERS = (
     ("runtime",),
     ("emit",),
     ("rules",),
+    ("calibration",),
     ("report",),
     ("api",),
     ("tf_style",),
     ("__init__",),
+    ("cli_job",),
     ("cli",),
 )
 PYTHON_RANK = {part: rank for rank, group in enumerate(PYTHON_LAYERS) for part in group}

@@ -2,18 +2,15 @@
 
 #include <pybind11/stl.h>
 
+#include <array>
 #include <map>
-#include <optional>
 
 #include "bindings/bindings.h"
 #include "bindings/literals.h"
-#include "bindings/rules.h"
+#include "bindings/planner.h"
 #include "common/check.h"
 #include "emit/rank_program.h"
-#include "search/baselines.h"
-#include "search/engine.h"
 #include "search/network_time.h"
-#include "search/space.h"
 #include "search/strategy.h"
 
 namespace py = pybind11;
@@ -46,63 +43,6 @@ Baseline parse_baseline(const std::string& name) {
   TO_CHECK(found != kBaselines.end(), "there is no baseline '{}'", name);
   return found->second;
 }
-
-// Owns everything that a strategy space refers to.
-class Planner {
- public:
-  Planner(std::shared_ptr<Graph> graph, const Cluster& cluster,
-          const Mesh& mesh, const CollectiveTable& measured,
-          const std::string& space, double optimizer_state_factor,
-          bool sharded_inputs, std::size_t max_configs, Rules rules,
-          bool split_spatial)
-      : graph_(std::move(graph)),
-        rules_(std::move(rules)),
-        cluster_(cluster),
-        mesh_(mesh),
-        analytic_(cluster_, mesh_),
-        collectives_(mesh_, measured, analytic_),
-        space_(*graph_, registry(), {mesh_, cluster_.device, collectives_},
-               {parse_space(space),
-                {optimizer_state_factor},
-                sharded_inputs,
-                max_configs,
-                split_spatial}) {}
-  Planner(const Planner&) = delete;
-  Planner& operator=(const Planner&) = delete;
-
-  const StrategySpace& space() const { return space_; }
-  const Registry& registry() const { return *rules_.registry; }
-  const Mesh& mesh() const { return mesh_; }
-
-  const Problem& problem(int num_threads) {
-    if (!problem_) problem_ = space_.build_problem(num_threads);
-    return *problem_;
-  }
-
-  // Restricted to configs that a mask per node allows, if there are masks.
-  SearchResult run(const SearchOptions& options,
-                   const std::vector<std::vector<bool>>& allowed) {
-    const Problem& whole = problem(options.num_threads);
-    return allowed.empty() ? search(whole, options)
-                           : search(restrict(whole, allowed), options);
-  }
-
-  Baselines& baselines(int num_threads) {
-    if (!baselines_) baselines_.emplace(space_, problem(num_threads));
-    return *baselines_;
-  }
-
- private:
-  std::shared_ptr<Graph> graph_;
-  Rules rules_;
-  Cluster cluster_;
-  Mesh mesh_;
-  AnalyticCollectives analytic_;
-  MeasuredCollectives collectives_;
-  StrategySpace space_;
-  std::optional<Problem> problem_;
-  std::optional<Baselines> baselines_;
-};
 
 SearchOptions search_options(const std::string& algorithm, double epsilon,
                              double memory_limit, int num_threads,
@@ -198,28 +138,7 @@ py::tuple reshard_tuple(const EmittedReshard& reshard) {
 }
 
 py::dict call_dict(const EmittedCall& call) {
-  py::dict arguments;
-  for (const NamedArgument& named : call.form.arguments) {
-    arguments[py::str(named.name)] =
-        literal_object(std::get<Literal>(named.value));
-  }
-  py::list extra;
-  for (const Literal& literal : call.form.extra) {
-    extra.append(literal_object(literal));
-  }
-  py::dict row;
-  row["target"] = call.form.target;
-  row["arguments"] = arguments;
-  row["operands"] = call.form.operands;
-  row["extra"] = extra;
-  row["groups"] = call.form.groups;
-  py::list halos;
-  for (const Halo& halo : call.form.halos) {
-    halos.append(
-        py::make_tuple(halo.dim, halo.low, halo.high, halo.fill, halo.axes));
-  }
-  row["halos"] = halos;
-  row["scale"] = call.form.scale;
+  py::dict row = form_dict(call.form);
   row["random"] = call.random;
   row["shard_index"] = call.shard_index;
   return row;
@@ -368,6 +287,12 @@ void bind_space(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
           py::arg("strategy"),
           "Seconds of a strategy's reshards and inner collectives.")
       .def(
+          "compute_time",
+          [](const Planner& self, const Strategy& strategy) {
+            return compute_time_s(self.space(), strategy);
+          },
+          py::arg("strategy"), "Seconds of all else that a strategy does.")
+      .def(
           "edges",
           [](const Planner& self) {
             py::list rows;
@@ -401,13 +326,25 @@ void bind_planner(py::module_& module) {
   py::class_<Planner, std::shared_ptr<Planner>> planner(
       module, "Planner", "The strategies of one model on one mesh.");
   planner
-      .def(py::init<std::shared_ptr<Graph>, const Cluster&, const Mesh&,
-                    const CollectiveTable&, const std::string&, double, bool,
-                    std::size_t, Rules, bool>(),
+      .def(py::init([](std::shared_ptr<Graph> graph, const Cluster& cluster,
+                       const Mesh& mesh, const CollectiveTable& measured,
+                       const std::string& space, double optimizer_state_factor,
+                       bool sharded_inputs, std::size_t max_configs,
+                       Rules rules, bool split_spatial,
+                       const std::vector<OpSample>& operators,
+                       const std::array<double, 3>& overheads) {
+             return std::make_shared<Planner>(
+                 std::move(graph), cluster, mesh, measured, parse_space(space),
+                 optimizer_state_factor, sharded_inputs, max_configs,
+                 std::move(rules), split_spatial, operators,
+                 RuntimeOverheads{overheads[0], overheads[1], overheads[2]});
+           }),
            py::arg("graph"), py::arg("cluster"), py::arg("mesh"),
            py::arg("measured"), py::arg("space"),
            py::arg("optimizer_state_factor"), py::arg("sharded_inputs"),
-           py::arg("max_configs"), py::arg("rules"), py::arg("split_spatial"))
+           py::arg("max_configs"), py::arg("rules"), py::arg("split_spatial"),
+           py::arg("operators") = std::vector<OpSample>{},
+           py::arg("overheads") = std::array<double, 3>{0, 0, 0})
       .def(
           "build",
           [](Planner& self, int num_threads) { self.problem(num_threads); },
@@ -438,6 +375,7 @@ void bind_planner(py::module_& module) {
           },
           py::arg("seed"));
   bind_space(planner);
+  bind_op_profile(module, planner);
   bind_baselines(planner);
 
   py::class_<RankProgram>(module, "RankProgram",

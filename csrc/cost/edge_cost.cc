@@ -11,9 +11,13 @@ std::string_view to_string(Reuse reuse) {
 EdgeOptions edge_options(const EdgeSpec& edge, const Mesh& mesh,
                          const TensorResharder& resharder, const Port& from,
                          const Port& to) {
-  const double forward_s = resharder.time_s(from.value, to.value);
+  const auto time_of = [&](const Layout& before, const Layout& after) {
+    if (before == after) return 0.0;
+    return edge.overhead_s + resharder.time_s(before, after);
+  };
+  const double forward_s = time_of(from.value, to.value);
   const double backward_s =
-      edge.backward ? resharder.time_s(to.gradient, from.gradient) : 0;
+      edge.backward ? time_of(to.gradient, from.gradient) : 0;
   const double time_s = forward_s + backward_s;
   EdgeOptions options;
   if (!edge.consumer_saves) {

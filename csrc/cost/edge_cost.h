@@ -29,6 +29,7 @@ struct EdgeSpec {
   bool consumer_saves = false;  // autograd keeps the value as consumed
   bool producer_keeps = false;  // the value as produced is kept already
   bool may_replay = true;       // keeping only the copy before is allowed
+  double overhead_s = 0;        // of every reshard that is not empty
 };
 
 struct EdgeOption {

@@ -5,11 +5,25 @@
 
 namespace tensoropt {
 
+class OpProfile;
+
+// What the runtime takes besides kernels and collectives: of one reshard in
+// each pass, however small; of one trained parameter in a step, with its
+// update, and more for each of its bytes. Without the last, updates are
+// computed from the device's figures.
+struct RuntimeOverheads {
+  double reshard_s = 0;
+  double parameter_s = 0;
+  double update_s_per_byte = 0;
+};
+
 // Referenced objects must outlive whatever is built on the machine.
 struct Machine {
   const Mesh& mesh;
   const Device& device;
   const CollectiveModel& collectives;
+  const OpProfile* operators = nullptr;  // measured ones, if there are any
+  RuntimeOverheads overheads = {};
 };
 
 }  // namespace tensoropt

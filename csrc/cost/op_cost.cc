@@ -95,33 +95,66 @@ double local_bytes(const TensorMeta& meta, const Layout& layout,
   return meta.num_bytes() / num_shards(layout, mesh);
 }
 
+OpWork op_work(const Graph& graph, const Node& node, const Rule& rule,
+               const OpConfig& config, const Mesh& mesh) {
+  OpWork work;
+  work.dtype = compute_dtype(graph, node);
+  work.launches = rule.launches;
+  work.view = rule.view;
+  work.backward =
+      std::any_of(node.outputs.begin(), node.outputs.end(),
+                  [&](ValueId id) { return graph.value(id).requires_grad; });
+  const double parts = compute_parts(rule, config, mesh);
+  work.forward_flops = rule.forward_flops / parts;
+  work.backward_flops = rule.backward_flops / parts;
+  work.bytes =
+      traffic_bytes(graph, node, rule, interface_of(rule, config), mesh);
+  return work;
+}
+
+PassTimes roofline(const OpWork& work, const Device& device) {
+  if (work.view) return {};
+  const double rate = device.matmul_flops_per_s(work.dtype);
+  const double memory_s = work.bytes / device.copy_bytes_per_s();
+  const double launches_s = work.launches * device.launch_overhead_s;
+  PassTimes times;
+  times.forward_s = launches_s + std::max(work.forward_flops / rate, memory_s);
+  if (work.backward) {
+    times.backward_s = launches_s + std::max(work.backward_flops / rate,
+                                             kBackwardTraffic * memory_s);
+  }
+  return times;
+}
+
 OpCost op_cost(const Graph& graph, const Node& node, const Rule& rule,
-               const OpConfig& config, const Machine& machine) {
-  const auto& [mesh, device, collectives] = machine;
-  const OpInterface interface = interface_of(rule, config);
+               const OpConfig& config, const Machine& machine,
+               const PassTimes& compute) {
   const bool backward =
       std::any_of(node.outputs.begin(), node.outputs.end(),
                   [&](ValueId id) { return graph.value(id).requires_grad; });
   OpCost cost;
-  if (backward) {
-    cost.memory_bytes = saved_bytes(graph, node, rule, config, interface, mesh);
+  cost.time_s = compute.forward_s;
+  if (!rule.view) {
+    cost.network_s = inner_collectives_s(rule, config, Pass::kForward, machine);
   }
-  if (rule.view) return cost;
-  const double rate = device.matmul_flops_per_s(compute_dtype(graph, node)) *
-                      compute_parts(rule, config, mesh);
-  const double memory_s = traffic_bytes(graph, node, rule, interface, mesh) /
-                          device.copy_bytes_per_s();
-  const double launches_s = rule.launches * device.launch_overhead_s;
-  cost.time_s = launches_s + std::max(rule.forward_flops / rate, memory_s);
-  cost.network_s = inner_collectives_s(rule, config, Pass::kForward, machine);
   if (backward) {
-    cost.time_s += launches_s + std::max(rule.backward_flops / rate,
-                                         kBackwardTraffic * memory_s);
-    cost.network_s +=
-        inner_collectives_s(rule, config, Pass::kBackward, machine);
+    cost.memory_bytes = saved_bytes(graph, node, rule, config,
+                                    interface_of(rule, config), machine.mesh);
+    cost.time_s += compute.backward_s;
+    if (!rule.view) {
+      cost.network_s +=
+          inner_collectives_s(rule, config, Pass::kBackward, machine);
+    }
   }
   cost.time_s += cost.network_s;
   return cost;
+}
+
+OpCost op_cost(const Graph& graph, const Node& node, const Rule& rule,
+               const OpConfig& config, const Machine& machine) {
+  const OpWork work = op_work(graph, node, rule, config, machine.mesh);
+  return op_cost(graph, node, rule, config, machine,
+                 roofline(work, machine.device));
 }
 
 OpCost parameter_cost(const TensorMeta& meta, bool trainable,

@@ -5,7 +5,8 @@
 // The time is that of forward and backward: each takes the longer of computing
 // (FLOPs over the device's rate) and moving its operands and outputs through
 // memory, plus the launches of its kernels and the collectives that it runs by
-// itself. Those of reshards are charged on edges.
+// itself. Those of reshards are charged on edges. Measured times take the place
+// of the roofline where there are some (op_profile.h).
 #pragma once
 
 #include "cost/machine.h"
@@ -22,6 +23,33 @@ struct OpCost {
 // Bytes one device holds of a tensor in a layout.
 double local_bytes(const TensorMeta& meta, const Layout& layout,
                    const Mesh& mesh);
+
+// What one rank computes for one operator, forward and backward.
+struct OpWork {
+  DType dtype = DType::kFloat32;  // whose rate holds
+  double forward_flops = 0;
+  double backward_flops = 0;
+  double bytes = 0;  // operands and outputs, through memory in forward
+  double launches = 1;
+  bool backward = false;  // an output has a gradient
+  bool view = false;
+};
+
+OpWork op_work(const Graph& graph, const Node& node, const Rule& rule,
+               const OpConfig& config, const Mesh& mesh);
+
+// Seconds of computing in each pass, without collectives.
+struct PassTimes {
+  double forward_s = 0;
+  double backward_s = 0;
+};
+
+PassTimes roofline(const OpWork& work, const Device& device);
+
+// `compute` replaces the roofline.
+OpCost op_cost(const Graph& graph, const Node& node, const Rule& rule,
+               const OpConfig& config, const Machine& machine,
+               const PassTimes& compute);
 
 OpCost op_cost(const Graph& graph, const Node& node, const Rule& rule,
                const OpConfig& config, const Machine& machine);

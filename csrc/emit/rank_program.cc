@@ -1,6 +1,7 @@
 #include "emit/rank_program.h"
 
 #include "common/check.h"
+#include "cost/local_call.h"
 
 namespace tensoropt {
 
@@ -51,12 +52,8 @@ EmittedCall RankProgram::call(NodeId node_id) const {
   const Rule& rule = space_.rule(node_id);
   const SpaceConfig& config = config_of(space_.node_of(node_id));
   const Mesh& mesh = space_.machine().mesh;
-  LocalContext context{mesh, rank_, factor_axes(rule, config.uses), {}};
-  for (std::size_t i = 0; i < node.outputs.size(); ++i) {
-    context.output_shapes.push_back(
-        local_shape(graph.output(node, static_cast<int>(i)).meta.shape,
-                    config.outputs[i].value, mesh));
-  }
+  const LocalContext context =
+      local_context(graph, node, rule, config.uses, mesh, rank_);
   EmittedCall call;
   call.form = local_form_of(registry_, graph, node, context);
   call.random = rule.random;

@@ -1,5 +1,6 @@
 #include "runtime/collectives.h"
 
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/library.h>
 
 #include <atomic>
@@ -54,6 +55,27 @@ std::array<std::atomic<std::int64_t>, kNumCounters>& counters() {
   return counters;
 }
 
+std::atomic<bool>& timing_on() {
+  static std::atomic<bool> on{false};
+  return on;
+}
+
+std::atomic<std::int64_t>& network_ns() {
+  static std::atomic<std::int64_t> ns{0};
+  return ns;
+}
+
+bool& inside_timer() {
+  thread_local bool inside = false;
+  return inside;
+}
+
+void wait_for(c10::Device device) {
+  if (device.is_cpu()) return;
+  const c10::impl::VirtualGuardImpl guard(device.type());
+  guard.synchronizeDevice(device.index());
+}
+
 // Parts along dim 0, without the dim that numbers them.
 at::Tensor flat(const at::Tensor& parts) { return parts.flatten(); }
 
@@ -64,6 +86,7 @@ Group find_group(const std::string& name) {
 }
 
 at::Tensor all_gather(const at::Tensor& part, const Group& group) {
+  const NetworkTimer timer(part);
   count(Counter::kAllGather);
   std::vector<std::int64_t> shape = part.sizes().vec();
   shape.insert(shape.begin(), group->getSize());
@@ -75,6 +98,7 @@ at::Tensor all_gather(const at::Tensor& part, const Group& group) {
 }
 
 at::Tensor reduce_scatter(const at::Tensor& parts, const Group& group) {
+  const NetworkTimer timer(parts);
   count(Counter::kReduceScatter);
   at::Tensor result = at::empty(parts.sizes().slice(1), parts.options());
   at::Tensor out = flat(result);
@@ -85,6 +109,7 @@ at::Tensor reduce_scatter(const at::Tensor& parts, const Group& group) {
 
 void all_reduce(at::Tensor& tensor, const Group& group,
                 c10d::ReduceOp::RedOpType op) {
+  const NetworkTimer timer(tensor);
   count(Counter::kAllReduce);
   std::vector<at::Tensor> tensors{tensor};
   c10d::AllreduceOptions options;
@@ -93,6 +118,7 @@ void all_reduce(at::Tensor& tensor, const Group& group,
 }
 
 at::Tensor all_to_all(const at::Tensor& parts, const Group& group) {
+  const NetworkTimer timer(parts);
   count(Counter::kAllToAll);
   at::Tensor result = at::empty_like(parts, at::MemoryFormat::Contiguous);
   at::Tensor out = flat(result);
@@ -105,6 +131,7 @@ at::Tensor all_to_all(const at::Tensor& parts, const Group& group) {
 at::Tensor all_to_all(const at::Tensor& entries,
                       std::vector<std::int64_t> sends,
                       std::vector<std::int64_t> receives, const Group& group) {
+  const NetworkTimer timer(entries);
   count(Counter::kAllToAll);
   std::vector<std::int64_t> shape = entries.sizes().vec();
   shape[0] = std::accumulate(receives.begin(), receives.end(), std::int64_t{0});
@@ -112,6 +139,27 @@ at::Tensor all_to_all(const at::Tensor& entries,
   at::Tensor in = entries;
   start_all_to_all(*group, result, in, receives, sends)->wait();
   return result;
+}
+
+NetworkTimer::NetworkTimer(const at::Tensor& tensor)
+    : active_(timing_on() && !inside_timer()), device_(tensor.device()) {
+  if (!active_) return;
+  inside_timer() = true;
+  wait_for(device_);
+  start_ = std::chrono::steady_clock::now();
+}
+
+NetworkTimer::~NetworkTimer() {
+  if (!active_) return;
+  inside_timer() = false;
+  try {
+    wait_for(device_);
+  } catch (const c10::Error&) {
+    return;  // the device's own call reports it
+  }
+  network_ns() += std::chrono::duration_cast<std::chrono::nanoseconds>(
+                      std::chrono::steady_clock::now() - start_)
+                      .count();
 }
 
 void count(Counter counter) { ++counters()[static_cast<int>(counter)]; }
@@ -132,6 +180,12 @@ TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
     return std::vector<std::int64_t>(values.begin(), values.end());
   });
   library.def("reset_collective_counts() -> ()", [] { reset_counts(); });
+  library.def("time_network(bool on) -> ()", [](bool on) {
+    network_ns() = 0;
+    timing_on() = on;
+  });
+  library.def("network_time() -> float",
+              [] { return 1e-9 * static_cast<double>(network_ns()); });
 }
 
 }  // namespace tensoropt

@@ -10,6 +10,7 @@
 #include <ATen/ATen.h>
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -56,6 +57,22 @@ enum class Counter : int {
   kProgram,
 };
 inline constexpr int kNumCounters = 7;
+
+// Adds the time between its making and its end to that spent on the network,
+// while timing is on. One inside another counts once. Devices that work behind
+// the host are waited for before and after.
+class NetworkTimer {
+ public:
+  explicit NetworkTimer(const at::Tensor& tensor);
+  ~NetworkTimer();
+  NetworkTimer(const NetworkTimer&) = delete;
+  NetworkTimer& operator=(const NetworkTimer&) = delete;
+
+ private:
+  bool active_;
+  c10::Device device_;
+  std::chrono::steady_clock::time_point start_;
+};
 
 void count(Counter counter);
 std::array<std::int64_t, kNumCounters> counts();

@@ -167,6 +167,7 @@ std::vector<std::int64_t> Program::output_shape(at::IntArrayRef shape) const {
 at::Tensor run(const Program& program, const at::Tensor& x) {
   if (program.empty()) return x;
   program.output_shape(x.sizes());  // refuse sizes that do not divide
+  const NetworkTimer timer(x);
   count(Counter::kProgram);
   Runner runner(x);
   for (const ProgramStep& step : program.steps()) {

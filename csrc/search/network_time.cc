@@ -54,4 +54,14 @@ double network_time_s(const StrategySpace& space, const Strategy& strategy) {
   return time_s;
 }
 
+double compute_time_s(const StrategySpace& space, const Strategy& strategy) {
+  check_configs(space, strategy);
+  double time_s = 0;
+  for (std::size_t i = 0; i < space.nodes().size(); ++i) {
+    const OpCost& cost = space.nodes()[i].configs->costs[strategy.config[i]];
+    time_s += cost.time_s - cost.network_s;
+  }
+  return time_s;
+}
+
 }  // namespace tensoropt

@@ -14,4 +14,8 @@ namespace tensoropt {
 
 double network_time_s(const StrategySpace& space, const Strategy& strategy);
 
+// The rest: operators and the updates of parameters. Together they are the time
+// of the strategy, also of one that was found under other costs.
+double compute_time_s(const StrategySpace& space, const Strategy& strategy);
+
 }  // namespace tensoropt

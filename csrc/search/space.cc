@@ -55,7 +55,7 @@ DimSet sharded_dims(const Layout& layout) {
 StrategySpace::StrategySpace(const Graph& graph, const Registry& registry,
                              const Machine& machine,
                              const SpaceOptions& options)
-    : graph_(graph), machine_(machine), options_(options) {
+    : graph_(graph), registry_(registry), machine_(machine), options_(options) {
   find_rules(registry);
   find_saved();
   add_nodes();
@@ -210,6 +210,12 @@ void StrategySpace::add_resharders() {
                             machine_.device, tensor.first, tensor.second,
                             TensorResharder::kMaxLayouts, used);
   }
+}
+
+LocalCall StrategySpace::local_call_of(NodeId node,
+                                       const OpConfig& config) const {
+  return local_call(registry_, graph_, graph_.node(node), rules_[node], config,
+                    machine_.mesh);
 }
 
 const TensorResharder& StrategySpace::resharder(const TensorMeta& meta) const {

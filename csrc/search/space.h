@@ -30,6 +30,7 @@
 #include <vector>
 
 #include "cost/edge_cost.h"
+#include "cost/op_profile.h"
 #include "rules/registry.h"
 #include "search/exclusions.h"
 #include "search/idle_dims.h"
@@ -91,6 +92,7 @@ struct SpaceEdge {
 
 class StrategySpace {
  public:
+  // The arguments but the options must outlive the space.
   StrategySpace(const Graph& graph, const Registry& registry,
                 const Machine& machine, const SpaceOptions& options);
 
@@ -105,6 +107,9 @@ class StrategySpace {
   // The space node of a graph node, or the relay of a value (-1: it has none).
   int node_of(NodeId node) const { return node_of_[node]; }
   int relay_of(ValueId value) const { return relay_of_[value]; }
+
+  // The call that one rank makes of an operator of the graph.
+  LocalCall local_call_of(NodeId node, const OpConfig& config) const;
 
   // The reshards of tensors of this shape and type. Thread-safe.
   const TensorResharder& resharder(const TensorMeta& meta) const;
@@ -161,11 +166,13 @@ class StrategySpace {
   ConfigList relay_configs(const Value& value);
   bool is_canonical(AxisSet pending, AxisSet whole) const;
   std::string op_signature(const Node& node) const;
+  OpCost cost_of(const Node& node, const OpConfig& uses) const;
   EdgeKind kind_of(const SpaceEdge& edge) const;
   std::vector<bool> followers(const SpaceEdge& edge, int source_config) const;
   std::shared_ptr<const EdgeTable> edge_table(const SpaceEdge& edge) const;
 
   const Graph& graph_;
+  const Registry& registry_;
   Machine machine_;
   SpaceOptions options_;
   std::vector<Rule> rules_;  // by graph node

@@ -84,6 +84,11 @@ std::string StrategySpace::op_signature(const Node& node) const {
                         fmt::join(inner.divided_by, "."),
                         static_cast<int>(inner.pass), inner.times);
   }
+  if (machine_.operators != nullptr) {
+    // Measured times tell operators with equal rules apart.
+    const OpConfig whole(machine_.mesh.num_axes(), AxisUse::none());
+    text += local_call_of(node.id, whole).key;
+  }
   return text;
 }
 
@@ -110,6 +115,16 @@ auto StrategySpace::within_budget(std::size_t budget, ConfigList& configs,
   return result;
 }
 
+OpCost StrategySpace::cost_of(const Node& node, const OpConfig& uses) const {
+  const Rule& rule = rules_[node.id];
+  if (machine_.operators == nullptr) {
+    return op_cost(graph_, node, rule, uses, machine_);
+  }
+  const LocalCall call = local_call_of(node.id, uses);
+  return op_cost(graph_, node, rule, uses, machine_,
+                 machine_.operators->estimate(call).times);
+}
+
 ConfigList StrategySpace::op_configs(const Node& node) {
   const Rule& rule = rules_[node.id];
   ConfigList list;
@@ -118,7 +133,7 @@ ConfigList StrategySpace::op_configs(const Node& node) {
              return enumerate_configs(rule, machine_.mesh, limits);
            })) {
     OpInterface interface = interface_of(rule, uses);
-    list.costs.push_back(op_cost(graph_, node, rule, uses, machine_));
+    list.costs.push_back(cost_of(node, uses));
     list.configs.push_back({tensoropt::to_string(rule, uses), uses, false,
                             std::move(interface.operands),
                             std::move(interface.outputs)});
@@ -155,6 +170,11 @@ ConfigList StrategySpace::source_configs(const Node& node) {
     list.costs.push_back(parameter_cost(value.meta, value.requires_grad, layout,
                                         mesh, machine_.device,
                                         options_.training));
+    if (value.requires_grad && machine_.overheads.update_s_per_byte > 0) {
+      list.costs.back().time_s = machine_.overheads.parameter_s +
+                                 machine_.overheads.update_s_per_byte *
+                                     local_bytes(value.meta, layout, mesh);
+    }
     list.configs.push_back(
         {layout.to_string(), {}, false, {}, {{layout, layout}}});
   }

@@ -26,7 +26,8 @@ StrategySpace::EdgeKind StrategySpace::kind_of(const SpaceEdge& edge) const {
   const SpaceNode& source = nodes_[edge.source];
   const SpaceNode& target = nodes_[edge.target];
   EdgeKind kind{{value.meta, value.requires_grad, false,
-                 static_cast<bool>(saved_by_producer_[edge.value]), true}};
+                 static_cast<bool>(saved_by_producer_[edge.value]), true,
+                 machine_.overheads.reshard_s}};
   kind.source_relay = source.kind == SpaceNodeKind::kRelay;
   kind.target_relay = target.kind == SpaceNodeKind::kRelay;
   if (target.kind == SpaceNodeKind::kOp) {

@@ -69,6 +69,31 @@ class Efficiency:
 
 
 @dataclasses.dataclass(frozen=True)
+class Update:
+    """One trained parameter in a step, with an optimizer that keeps
+    ``state_factor`` bytes for each of its bytes: s, and more s for each byte."""
+
+    state_factor: float
+    parameter_s: float
+    s_per_byte: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Runtime:
+    """What the runtime takes besides kernels and collectives: of one reshard in each
+    pass, in s; of the updates of parameters, by optimizer."""
+
+    reshard_s: float = 0.0
+    updates: tuple[Update, ...] = ()
+    source: str = "not given: reshards as described, updates by the device's figures"
+
+    def update(self, state_factor: float) -> Update | None:
+        """That of optimizers with so much state."""
+        found = [update for update in self.updates if update.state_factor == state_factor]
+        return found[0] if found else None
+
+
+@dataclasses.dataclass(frozen=True)
 class Device:
     """One device: capacity in bytes, peaks in bytes/s and flops/s by dtype, and,
     if known, power in W and price per hour."""
@@ -80,6 +105,7 @@ class Device:
     flops_per_s: Mapping[str, float] = dataclasses.field(hash=False)
     efficiency: Efficiency
     source: str
+    runtime: Runtime = Runtime()
     power_w: float | None = None
     price_per_hour: float | None = None
 
@@ -115,6 +141,7 @@ class Cluster:
         device = result["device"]
         result["device"] = {key: value for key, value in device.items() if value is not None}
         result["levels"] = list(result["levels"])
+        result["device"]["runtime"]["updates"] = list(result["device"]["runtime"]["updates"])
         return result
 
 
@@ -227,6 +254,7 @@ def _parse_device(table: TableReader) -> Device:
         flops_per_s=_parse_flops(table.table("flops_per_s")),
         efficiency=_parse_efficiency(table.optional_table("efficiency")),
         source=table.text("source"),
+        runtime=_parse_runtime(table.optional_table("runtime")),
         power_w=_optional(table, "power_w", "give watts, such as 700"),
         price_per_hour=_optional(table, "price_per_hour", "give the price of an hour, such as 2.5"),
     )
@@ -258,6 +286,29 @@ def _parse_efficiency(table: TableReader | None) -> Efficiency:
     )
     table.finish()
     return efficiency
+
+
+def _parse_runtime(table: TableReader | None) -> Runtime:
+    if table is None:
+        return Runtime()
+    hint = "give seconds, such as 2e-5"
+    runtime = Runtime(
+        reshard_s=table.not_negative("reshard_s", hint),
+        updates=tuple(_parse_update(update) for update in table.optional_tables("updates")),
+        source=table.text("source"),
+    )
+    table.finish()
+    return runtime
+
+
+def _parse_update(table: TableReader) -> Update:
+    update = Update(
+        state_factor=table.not_negative("state_factor", "give 2 for Adam, 0 for plain SGD"),
+        parameter_s=table.not_negative("parameter_s", "give seconds, such as 2e-5"),
+        s_per_byte=table.positive("s_per_byte", "give seconds for each byte, such as 1e-9"),
+    )
+    table.finish()
+    return update
 
 
 def _parse_level(table: TableReader) -> Level:

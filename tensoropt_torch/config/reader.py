@@ -78,6 +78,11 @@ class TableReader:
         self._known.add(key)
         return self.table(key) if self.has(key) else None
 
+    def optional_tables(self, key: str) -> list["TableReader"]:
+        """The tables under the key; none if it is absent or empty."""
+        self._known.add(key)
+        return self.tables(key) if self._data.get(key) else []
+
     def tables(self, key: str) -> list["TableReader"]:
         """The tables under the key, at least one."""
         hint = f"add a table [[{self._name(key)}]]"

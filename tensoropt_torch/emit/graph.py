@@ -5,7 +5,7 @@ comes from C++ (``RankProgram``); nothing here knows an operator by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -159,10 +159,10 @@ class GraphEmitter:
             names = [self._group_name(axes) if axes else "" for axes in call["groups"]]
             tensors = target_operands(node, call["operands"], operands)
             new = self._graph.call_function(
-                _operator(call["target"]), (*tensors, *call["extra"], *names)
+                operator_named(call["target"]), (*tensors, *call["extra"], *names)
             )
         else:
-            args, kwargs = self._arguments(node, target, call["arguments"], iter(operands))
+            args, kwargs = local_arguments(node, call["arguments"], operands, self._device)
             if call["random"] or self._is_unknown_random(target):
                 stream = (self._random_calls, call["shard_index"])
                 self._random_calls += 1
@@ -178,27 +178,6 @@ class GraphEmitter:
     def _is_unknown_random(self, target: OpOverload) -> bool:
         """A random operator without a rule: all ranks draw the same."""
         return torch.Tag.nondeterministic_seeded in target.tags and str(target) not in self._known
-
-    def _arguments(
-        self,
-        node: fx.Node,
-        target: OpOverload,
-        replaced: dict[str, Any],
-        operands: Iterator[fx.Node],
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        args: list[Any] = []
-        kwargs: dict[str, Any] = {}
-        schema = {argument.name: argument for argument in target._schema.arguments}
-        for name, value in named_arguments(node):
-            value = replaced.get(name, value)
-            value = fx.map_arg(value, lambda _: next(operands))
-            if isinstance(value, torch.device):
-                value = self._device
-            if schema[name].kwarg_only:
-                kwargs[name] = value
-            else:
-                args.append(value)
-        return tuple(args), kwargs
 
     def _output(self, node: fx.Node) -> None:
         graph_node = self._captured.lowering.nodes[node]
@@ -223,6 +202,39 @@ def tensor_operands(node: fx.Node) -> list[fx.Node]:
     return operands
 
 
+def local_arguments(
+    node: fx.Node,
+    replaced: Mapping[str, Any],
+    operands: Sequence[_Operand],
+    device: torch.device,
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of the call of ``node`` on one rank: its operands there, literals
+    replaced by name, and everything made on ``device``."""
+    assert isinstance(node.target, OpOverload)
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    keywords = {argument.name for argument in node.target._schema.arguments if argument.kwarg_only}
+    rest = iter(operands)
+    for name, value in named_arguments(node):
+        value = _with_operands(replaced.get(name, value), rest)
+        if isinstance(value, torch.device):
+            value = device
+        if name in keywords:
+            kwargs[name] = value
+        else:
+            args.append(value)
+    return tuple(args), kwargs
+
+
+def _with_operands(value: Any, operands: Iterator[_Operand]) -> Any:
+    """The argument with the next operands in place of its nodes."""
+    if isinstance(value, fx.Node):
+        return next(operands)
+    if isinstance(value, (list, tuple)):
+        return type(value)([_with_operands(item, operands) for item in value])
+    return value
+
+
 def target_operands(
     node: fx.Node, names: Sequence[str], operands: Sequence[_Operand]
 ) -> list[_Operand | None]:
@@ -237,7 +249,7 @@ def target_operands(
     return [by_name.get(name) for name in names]
 
 
-def _operator(name: str) -> OpOverload:
+def operator_named(name: str) -> OpOverload:
     """``tensoropt.reshard.default`` -> the operator."""
     result: Any = torch.ops
     for part in name.split("."):

@@ -16,6 +16,8 @@ from tensoropt_torch.errors import TensorOptError
 
 Meta = tuple[list[int], str]
 
+MEMORY_ORDER = "memory_order"
+
 
 @dataclass
 class Lowering:
@@ -122,6 +124,10 @@ def _lower_call(lowering: Lowering, node: fx.Node, target: OpOverload) -> None:
             "of fixed size; sizes that depend on data are not supported: pad to a fixed size"
         )
     arguments = [(name, _argument(lowering, item)) for name, item in named_arguments(node)]
+    orders = memory_orders(node)
+    if any(orders):
+        # An argument that no rule reads: such a call takes another time.
+        arguments.append((MEMORY_ORDER, " ".join(orders)))
     lowering.nodes[node] = lowering.graph.num_nodes()
     lowering.values[node] = lowering.graph.add_op(
         operator_name(node),
@@ -130,6 +136,25 @@ def _lower_call(lowering: Lowering, node: fx.Node, target: OpOverload) -> None:
         [_meta_of(output) for output in outputs],
         "detach" not in str(target),
     )
+
+
+def memory_orders(node: fx.Node) -> list[str]:
+    """For each tensor operand of a call its dims by descending stride, such as
+    ``0,2,1``; empty where that is their own order. Dims of size 1 and broadcast ones
+    stay where they are."""
+    operands: list[fx.Node] = []
+    for _, value in named_arguments(node):
+        fx.map_arg(value, operands.append)
+    return [_memory_order(operand.meta["val"]) for operand in operands]
+
+
+def _memory_order(tensor: torch.Tensor) -> str:
+    strides = tensor.stride()
+    moving = [dim for dim in range(tensor.dim()) if tensor.shape[dim] > 1 and strides[dim] > 0]
+    order = list(range(tensor.dim()))
+    for position, dim in zip(moving, sorted(moving, key=lambda dim: -strides[dim]), strict=True):
+        order[position] = dim
+    return "" if order == sorted(order) else ",".join(map(str, order))
 
 
 def _has_fixed_shape(value: Any) -> bool:

@@ -15,7 +15,13 @@ from tensoropt_torch.config import device_counts, mesh_axes
 from tensoropt_torch.config.cluster import Cluster
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
-from tensoropt_torch.plan import InputMode, MeasuredCurve, Settings, default_max_configs
+from tensoropt_torch.plan import (
+    InputMode,
+    MeasuredCurve,
+    OpRecord,
+    Settings,
+    default_max_configs,
+)
 from tensoropt_torch.planner.frontier import Frontier, FrontierPoint, format_bytes
 from tensoropt_torch.planner.space import make_planner
 
@@ -96,8 +102,10 @@ def _memory_weight(heuristic: str | float) -> float:
 class PlanningTask:
     """A model, where it shall run, and how it is trained.
 
-    ``measured`` are times of collectives on ``measured_on`` devices; they say
-    nothing of other device counts.
+    ``measured`` are times of collectives on ``measured_on`` devices, and
+    ``operators`` of operators while so many were busy; they say nothing of other
+    device counts. ``memory_fraction`` is the part of a device's memory that plans
+    may use if no limit is given.
     """
 
     captured: CapturedModel
@@ -109,6 +117,8 @@ class PlanningTask:
     split_spatial: bool = False
     measured: tuple[MeasuredCurve, ...] = ()
     measured_on: int = 0
+    operators: tuple[OpRecord, ...] = ()
+    memory_fraction: float = DEFAULT_MEMORY_FRACTION
     search: SearchSettings = field(default_factory=SearchSettings)
 
     def settings(self, num_devices: int) -> Settings:
@@ -128,12 +138,13 @@ class PlanningTask:
             inputs=self.inputs,
             max_configs=self.max_configs or default_max_configs(num_devices),
             split_spatial=self.split_spatial,
+            operators=self.operators if num_devices == self.measured_on else (),
         )
 
     @property
     def default_memory_limit(self) -> float:
         """Bytes per device that plans may use if no limit is given."""
-        return DEFAULT_MEMORY_FRACTION * self.cluster.device.memory_bytes
+        return self.memory_fraction * self.cluster.device.memory_bytes
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,21 @@ def make_planner(captured: CapturedModel, settings: Settings) -> _C.Planner:
         settings.max_configs,
         captured.lowering.rules,
         settings.split_spatial,
+        [
+            _C.OpSample(key, family, _C.OpWork(*work), forward_s, backward_s)
+            for key, family, work, forward_s, backward_s in settings.operators
+        ],
+        _overheads(cluster, settings),
     )
+
+
+def _overheads(cluster: Cluster, settings: Settings) -> tuple[float, float, float]:
+    """Seconds of a reshard, of a parameter, and of each of its bytes."""
+    runtime = cluster.device.runtime
+    update = runtime.update(settings.optimizer_state_factor)
+    if update is None:
+        return runtime.reshard_s, 0.0, 0.0
+    return runtime.reshard_s, update.parameter_s, update.s_per_byte
 
 
 def core_cluster(cluster: Cluster, mesh_axes: tuple[tuple[int, int], ...]) -> _C.Cluster:

@@ -26,6 +26,17 @@ SMALL_SPREAD = 0.1  # of the median, between the quartiles
 CollectiveTimes = dict[tuple[str, int], list[tuple[int, float]]]
 
 
+class Journal(Protocol):
+    """What an interrupted measurement has left, and where this one is kept."""
+
+    @property
+    def known(self) -> CollectiveTimes:
+        """Entries that are not measured again; equal on all ranks."""
+
+    def add(self, collective: str, axes: int, curve: list[tuple[int, float]]) -> None:
+        """Called on every rank after each entry."""
+
+
 class GroupsByAxes(Protocol):
     """Process groups by axis set, such as ``runtime.groups.AxisGroups``."""
 
@@ -43,6 +54,7 @@ def measure_collectives(
     max_bytes: int,
     budget_s: float,
     collectives: Sequence[str] = COLLECTIVES,
+    journal: Journal | None = None,
 ) -> CollectiveTimes:
     """Measures every collective over every axis set, all its groups at once.
 
@@ -58,22 +70,39 @@ def measure_collectives(
         max_bytes: the largest size.
         budget_s: time for everything; small budgets give fewer sizes.
         collectives: which of ``COLLECTIVES``.
+        journal: entries known before, and who is told of each new one.
 
     Returns:
         ``{(collective, axis set): [(bytes, seconds), ...]}``.
 
     """
-    entries = [(name, axes) for axes in sorted(set(axis_sets)) for name in collectives]
-    clock = _SharedClock(groups.device_type)
-    times: CollectiveTimes = {}
+    times: CollectiveTimes = dict(journal.known) if journal else {}
+    wanted = [(name, axes) for axes in sorted(set(axis_sets)) for name in collectives]
+    entries = [entry for entry in wanted if entry not in times]
+    clock = SharedClock(groups.device_type)
     for index, (name, axes) in enumerate(entries):
         left = budget_s - clock.elapsed_s()
         deadline = clock.last_s + max(0.0, left) / (len(entries) - index)
         times[name, axes] = _measure_entry(name, groups.group(axes), max_bytes, clock, deadline)
+        if journal:
+            journal.add(name, axes, times[name, axes])
     return times
 
 
-class _SharedClock:
+def measure_sizes(
+    groups: GroupsByAxes, collective: str, axes: int, sizes: Iterable[int], budget_s: float
+) -> list[tuple[int, float]]:
+    """One collective over one axis set at these sizes, as ``measure_collectives`` does
+    it. All sizes are measured; when the budget is spent, those left with few repeats."""
+    clock = SharedClock(groups.device_type)
+    group = groups.group(axes)
+    return [
+        (size, _measure(_prepare(collective, group, size, clock.device), clock, budget_s))
+        for size in sizes
+    ]
+
+
+class SharedClock:
     """Time since construction and agreed sums; the same on all ranks."""
 
     def __init__(self, device_type: str) -> None:
@@ -88,10 +117,20 @@ class _SharedClock:
 
     def slowest(self, seconds: list[float]) -> list[float]:
         """The maximum over ranks of each number. Collective."""
+        return self._reduced(seconds, dist.ReduceOp.MAX)
+
+    def mean(self, seconds: list[float]) -> list[float]:
+        """The mean over ranks of each number. Collective."""
+        ranks = dist.get_world_size() if dist.is_initialized() else 1
+        return [total / ranks for total in self._reduced(seconds, dist.ReduceOp.SUM)]
+
+    def _reduced(self, numbers: list[float], op: dist.ReduceOp.RedOpType) -> list[float]:
+        if not (dist.is_available() and dist.is_initialized()):
+            return numbers
         # float32: NCCL and every accelerator have it.
-        numbers = torch.tensor(seconds, dtype=torch.float32, device=self.device)
-        dist.all_reduce(numbers, dist.ReduceOp.MAX)
-        result: list[float] = numbers.tolist()
+        shared = torch.tensor(numbers, dtype=torch.float32, device=self.device)
+        dist.all_reduce(shared, op)
+        result: list[float] = shared.tolist()
         return result
 
     def wait(self) -> None:
@@ -104,7 +143,7 @@ def _measure_entry(
     name: str,
     group: dist.ProcessGroup,
     max_bytes: int,
-    clock: _SharedClock,
+    clock: SharedClock,
     deadline_s: float,
 ) -> list[tuple[int, float]]:
     curve: list[tuple[int, float]] = []
@@ -119,7 +158,7 @@ def _measure_entry(
     return curve
 
 
-def _measure(call: Callable[[], object], clock: _SharedClock, deadline_s: float) -> float:
+def _measure(call: Callable[[], object], clock: SharedClock, deadline_s: float) -> float:
     """The median time of the slowest rank. All decisions are shared."""
     for _ in range(WARM_UPS):
         call()
@@ -127,12 +166,12 @@ def _measure(call: Callable[[], object], clock: _SharedClock, deadline_s: float)
     for _ in range(MAX_BATCHES):
         batch = [_time_once(call, clock) for _ in range(REPEATS_PER_BATCH)]
         samples += clock.slowest(batch)
-        if _spread(samples) < SMALL_SPREAD or clock.elapsed_s() >= deadline_s:
+        if spread(samples) < SMALL_SPREAD or clock.elapsed_s() >= deadline_s:
             break
     return statistics.median(samples)
 
 
-def _time_once(call: Callable[[], object], clock: _SharedClock) -> float:
+def _time_once(call: Callable[[], object], clock: SharedClock) -> float:
     clock.wait()
     dist.barrier()
     start = time.perf_counter()
@@ -141,9 +180,10 @@ def _time_once(call: Callable[[], object], clock: _SharedClock) -> float:
     return time.perf_counter() - start
 
 
-def _spread(samples: Sequence[float]) -> float:
+def spread(samples: Sequence[float]) -> float:
+    """The distance between the quartiles, as a share of the median."""
     low, middle, high = statistics.quantiles(samples, n=4)
-    return (high - low) / middle
+    return (high - low) / middle if middle > 0 else 0.0
 
 
 def _prepare(

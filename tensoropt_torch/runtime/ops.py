@@ -6,7 +6,8 @@ process groups that they name. ``csrc/runtime`` documents each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,21 @@ def collective_counts() -> CollectiveCounts:
 def reset_collective_counts() -> None:
     """Sets all counts of this process to 0."""
     _OPS.reset_collective_counts()
+
+
+@contextmanager
+def network_timing() -> Iterator[Callable[[], float]]:
+    """Inside, the time that this process spends in reshards, with their local
+    copies, and in the collectives that operators run by themselves, is added up;
+    the function that is yielded gives the seconds so far.
+
+    Not to be nested. On GPUs each of them is waited for, which makes steps slower.
+    """
+    _OPS.time_network(True)
+    try:
+        yield _OPS.network_time
+    finally:
+        _OPS.time_network(False)
 
 
 def reshard(

@@ -1,0 +1,15 @@
+"""Costs that come from the running job, and how well they predict it."""
+
+from tensoropt_torch.calibration.hardware import ProfileOptions, profile_hardware
+from tensoropt_torch.calibration.job import MeasureOptions, measured_task
+from tensoropt_torch.calibration.validation import Validation, ValidationOptions, validate
+
+__all__ = [
+    "MeasureOptions",
+    "ProfileOptions",
+    "Validation",
+    "ValidationOptions",
+    "measured_task",
+    "profile_hardware",
+    "validate",
+]

@@ -1,0 +1,179 @@
+"""Planning with the costs of the running job: its hardware profile where there is
+one, else what some seconds of measuring give; and measured operators."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from tensoropt_torch import _C
+from tensoropt_torch.calibration.hardware import check_fits, find_profile, measure_cluster
+from tensoropt_torch.calibration.operators import OperatorProfiler, Pick, picks_of
+from tensoropt_torch.config.cluster import Cluster
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.plan import MeasuredCurve, OpRecord
+from tensoropt_torch.planner.frontier import knee_index
+from tensoropt_torch.planner.options import PlanningTask
+from tensoropt_torch.planner.space import make_planner
+from tensoropt_torch.profiler.collectives import measure_collectives
+from tensoropt_torch.profiler.hardware import HardwareProfile
+from tensoropt_torch.profiler.op_store import OpStore, OpTime
+from tensoropt_torch.profiler.store import home, machine_key
+from tensoropt_torch.runtime.agreement import from_first_rank, on_all_ranks
+from tensoropt_torch.runtime.groups import AxisGroups
+
+
+@dataclass(frozen=True)
+class MeasureOptions:
+    """How long to measure before planning.
+
+    Attributes:
+        max_bytes, budget_s: of collectives, if there is no hardware profile.
+        device_budget_s: of the device's figures, likewise.
+        operator_budget_s: of operators that are not in the user's operator profile;
+            0: operators are not measured.
+        random_strategies: whose operators are measured, besides those of the ends and
+            the turning point of the frontier.
+        rounds: how often the frontier is searched to find such operators.
+    """
+
+    max_bytes: int = 32 << 20
+    budget_s: float = 6.0
+    device_budget_s: float = 2.0
+    operator_budget_s: float = 10.0
+    random_strategies: int = 4
+    rounds: int = 2
+
+
+def measured_task(
+    task: PlanningTask,
+    count: int,
+    device: torch.device,
+    options: MeasureOptions | None = None,
+    given: HardwareProfile | None = None,
+) -> PlanningTask:
+    """The task with costs of the running process group, which has ``count`` processes.
+    Collective, and equal on all ranks.
+
+    ``given`` is the hardware profile to use, by default one of the user's cache.
+
+    Raises:
+        TensorOptError: on every rank, if the profile is damaged or was measured on
+            something else.
+    """
+    options = options or MeasureOptions()
+    mesh = task.settings(count).mesh_axes
+    sizes = [size for size, _ in mesh]
+    if given is not None:
+        key = machine_key(device, tuple(sizes))
+        on_all_ranks(lambda: check_fits(given, key, given.cluster.name))
+    groups = AxisGroups(sizes, device.type)
+    axis_sets = list(range(1, 2 ** len(sizes)))
+    groups.create(axis_sets)
+    profile = given or find_profile(mesh, device)
+    if profile is not None:
+        task = with_profile(task, profile)
+    else:
+        times = measure_collectives(groups, axis_sets, options.max_bytes, options.budget_s)
+        curves: tuple[MeasuredCurve, ...] = tuple(
+            (name, axes, tuple((float(size), seconds) for size, seconds in samples))
+            for (name, axes), samples in sorted(times.items())
+        )
+        cluster = measure_cluster(task.cluster, device, options.device_budget_s)
+        task = replace(task, cluster=cluster, measured=curves, measured_on=count)
+    if options.operator_budget_s > 0:
+        task = with_operators(task, count, device, groups, options)
+    groups.close()
+    return task
+
+
+def with_profile(task: PlanningTask, profile: HardwareProfile) -> PlanningTask:
+    """The task with the measured figures of a profile; memory, network, prices and
+    power stay as described."""
+    found = profile.cluster.device
+    measured = replace(
+        task.cluster.device,
+        flops_per_s=found.flops_per_s,
+        memory_bandwidth_bytes_per_s=found.memory_bandwidth_bytes_per_s,
+        launch_overhead_s=found.launch_overhead_s,
+        efficiency=found.efficiency,
+        runtime=found.runtime,
+        source=found.source,
+    )
+    cluster: Cluster = replace(task.cluster, device=measured)
+    return replace(task, cluster=cluster, measured=profile.curves, measured_on=profile.num_devices)
+
+
+def with_operators(
+    task: PlanningTask,
+    count: int,
+    device: torch.device,
+    groups: AxisGroups,
+    options: MeasureOptions,
+) -> PlanningTask:
+    """The task with measured operators: those that the user's operator profile has,
+    and those that the likely strategies use. Collective."""
+    key = machine_key(device, tuple(size for size, _ in task.settings(count).mesh_axes))
+    path = from_first_rank(lambda: home() / "operators" / f"{key.digest}.sqlite")
+    known = from_first_rank(lambda: _load(path))
+    left_s = options.operator_budget_s
+    for number in range(options.rounds):
+        planner = make_planner(task.captured, task.settings(count))
+        profiler = OperatorProfiler(task.captured, planner, device, groups.name)
+        picks, families = from_first_rank(partial(_likely, planner, task, options))
+        missing = [pick for pick in picks if pick.key not in known]
+        budget_s = left_s / (options.rounds - number)
+        result = profiler.measure(missing, budget_s)
+        known |= {sample.key: sample for sample in result.samples}
+        from_first_rank(partial(_keep, path, result.samples))
+        left_s -= budget_s
+        task = replace(task, operators=records(known.values(), families), measured_on=count)
+    return task
+
+
+def records(samples: Iterable[OpTime], families: Sequence[str]) -> tuple[OpRecord, ...]:
+    """The samples of these families as a plan keeps them, in a fixed order."""
+    wanted = set(families)
+    chosen = [sample for sample in samples if sample.family in wanted]
+    return tuple(
+        (s.key, s.family, s.work, s.forward_s, s.backward_s)
+        for s in sorted(chosen, key=lambda sample: sample.key)
+    )
+
+
+def _likely(
+    planner: _C.Planner, task: PlanningTask, options: MeasureOptions
+) -> tuple[list[Pick], list[str]]:
+    """The calls of the ends and the turning point of the frontier and of random
+    strategies, and the families of operators that the model has."""
+    result = task.search.run(planner)
+    points = [(memory, time_s) for memory, time_s in result.points]
+    chosen = sorted({0, knee_index(points), len(points) - 1})
+    strategies = [result.unroll(index) for index in chosen]
+    strategies += [planner.random_strategy(seed) for seed in range(options.random_strategies)]
+    families = {row["family"] for s in strategies for row in planner.describe_estimates(s)}
+    return picks_of(planner, strategies), sorted(families)
+
+
+def _load(path: Path) -> dict[str, OpTime]:
+    """What is known of these machines. A cache that does not work is not used."""
+    try:
+        with OpStore(path) as store:
+            return store.load()
+    except TensorOptError as error:
+        warnings.warn(f"{error}; operators are measured again", stacklevel=2)
+        return {}
+
+
+def _keep(path: Path, samples: list[OpTime]) -> int:
+    try:
+        with OpStore(path) as store:
+            store.add(samples)
+    except TensorOptError as error:
+        warnings.warn(f"{error}; what was measured is not kept", stacklevel=2)
+    return len(samples)

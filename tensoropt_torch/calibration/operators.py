@@ -1,0 +1,272 @@
+"""Measured operators: the calls that strategies of a model make, run on the real
+device while all ranks are busy, as they are in training."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import fx
+from torch._ops import OpOverload
+
+from tensoropt_torch import _C
+from tensoropt_torch.emit.graph import local_arguments, operator_named, target_operands
+from tensoropt_torch.frontend.capture import CapturedModel
+from tensoropt_torch.frontend.lowering import memory_orders
+from tensoropt_torch.profiler.collectives import SMALL_SPREAD, SharedClock, spread
+from tensoropt_torch.profiler.op_store import OpTime
+from tensoropt_torch.runtime.agreement import gather
+from tensoropt_torch.runtime.ops import network_timing
+from tensoropt_torch.runtime.random import call_seeded
+
+WARM_UPS = 2
+REPEATS_PER_BATCH = 5
+MAX_BATCHES = 6
+SHORTEST_S = 1e-7  # what is shorter cannot be told from nothing
+ENGINE_REPEATS = 50
+
+GroupName = Callable[[int], str]
+
+
+@dataclass(frozen=True)
+class Pick:
+    """A config of a node of the strategy space, and the key of its call."""
+
+    node: int
+    config: int
+    key: str
+
+
+@dataclass
+class OperatorMeasurement:
+    """What was measured, and what could not be: (key, reason)."""
+
+    samples: list[OpTime] = field(default_factory=list)
+    failed: list[tuple[str, str]] = field(default_factory=list)
+
+
+def picks_of(planner: _C.Planner, strategies: Iterable[_C.Strategy]) -> list[Pick]:
+    """The calls that these strategies make, each once, those first that are thought
+    to take the most time in all."""
+    weight: defaultdict[str, float] = defaultdict(float)
+    first: dict[str, Pick] = {}
+    for strategy in strategies:
+        for row in planner.describe_estimates(strategy):
+            key = str(row["key"])
+            weight[key] += float(row["time_s"])
+            first.setdefault(key, Pick(row["node"], strategy.config[row["node"]], key))
+    return sorted(first.values(), key=lambda pick: (-weight[pick.key], pick.key))
+
+
+class OperatorProfiler:
+    """Measures calls of one captured model. All methods are collective: all ranks
+    measure the same calls at the same time."""
+
+    def __init__(
+        self,
+        captured: CapturedModel,
+        planner: _C.Planner,
+        device: torch.device,
+        group_name: GroupName,
+    ) -> None:
+        self._planner = planner
+        self._device = device
+        self._group_name = group_name
+        self._clock = SharedClock(device.type)
+        by_graph_node = {number: node for node, number in captured.lowering.nodes.items()}
+        self._nodes: list[fx.Node | None] = [
+            by_graph_node.get(row["graph_node"]) for row in planner.describe_nodes()
+        ]
+        self._engine_s = 0.0
+
+    def measure(self, picks: Sequence[Pick], budget_s: float) -> OperatorMeasurement:
+        """As many of the picks as the budget allows, from the first on."""
+        result = OperatorMeasurement()
+        end = self._clock.elapsed_s() + budget_s
+        with network_timing() as network_s:
+            self._engine_s = self._engine_time()
+            for pick in picks:
+                self._measure_pick(pick, network_s, result)
+                if self._clock.elapsed_s() >= end:
+                    break
+        return result
+
+    def _measure_pick(
+        self, pick: Pick, network_s: Callable[[], float], result: OperatorMeasurement
+    ) -> None:
+        call = self._planner.local_call(pick.node, pick.config)
+        node = self._nodes[pick.node]
+        assert node is not None
+        run, problem = None, ""
+        try:
+            run = _runnable(call, node, self._device, self._group_name, network_s)
+        except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
+            problem = str(error).partition("\n")[0]
+        problems = [text for text in gather(problem) if text]
+        if run is None or problems:
+            result.failed.append((pick.key, problems[0]))
+            return
+        forward_s, backward_s = self._times(run)
+        work = call["work"].as_tuple()
+        result.samples.append(OpTime(pick.key, call["family"], work, forward_s, backward_s))
+
+    def _times(self, run: _Run) -> tuple[float, float]:
+        """Medians of forward and backward, means over the ranks."""
+        forward: list[float] = []
+        backward: list[float] = []
+        for _ in range(WARM_UPS):
+            run()
+        for _ in range(MAX_BATCHES):
+            if dist.is_initialized():
+                dist.barrier()
+            batch = [run() for _ in range(REPEATS_PER_BATCH)]
+            forward += [times[0] for times in batch]
+            backward += [times[1] for times in batch]
+            if self._clock.slowest([spread(forward), spread(backward)])[1] < SMALL_SPREAD:
+                break
+        middle = [statistics.median(forward), statistics.median(backward)]
+        forward_s, backward_s = self._clock.mean(middle)
+        if run.has_backward:
+            backward_s = max(SHORTEST_S, backward_s - self._engine_s)
+        return max(SHORTEST_S, forward_s), backward_s
+
+    def _engine_time(self) -> float:
+        """Starting and ending autograd, which a step does once and a measurement of
+        one call every time."""
+        x = torch.ones(8, device=self._device, requires_grad=True)
+        given = torch.ones_like(x)
+        seconds = []
+        for _ in range(ENGINE_REPEATS):
+            y = x.view_as(x)
+            _wait(self._device)
+            start = time.perf_counter()
+            torch.autograd.grad(y, x, given)
+            _wait(self._device)
+            seconds.append(time.perf_counter() - start)
+        return self._clock.mean([statistics.median(seconds)])[0]
+
+
+class _Run:
+    """Runs a call once, forward and backward; returns the seconds of both, without
+    those on the network."""
+
+    def __init__(
+        self,
+        function: Callable[[], Any],
+        leaves: list[torch.Tensor],
+        device: torch.device,
+        network_s: Callable[[], float],
+    ) -> None:
+        self._function = function
+        self._leaves = leaves
+        self._device = device
+        self._network_s = network_s
+        self._given: list[torch.Tensor] = []
+        outputs = self._differentiable(function())
+        self._given = [torch.ones_like(output) for output in outputs]
+        self.has_backward = bool(leaves) and bool(outputs)
+        self()
+
+    def __call__(self) -> tuple[float, float]:
+        start = self._now()
+        outputs = self._differentiable(self._function())
+        middle = self._now()
+        if not self.has_backward:
+            return middle - start, 0.0
+        torch.autograd.grad(outputs, self._leaves, self._given, allow_unused=True)
+        return middle - start, self._now() - middle
+
+    def _now(self) -> float:
+        _wait(self._device)
+        return time.perf_counter() - self._network_s()
+
+    @staticmethod
+    def _differentiable(result: Any) -> list[torch.Tensor]:
+        outputs = list(result) if isinstance(result, (tuple, list)) else [result]
+        return [output for output in outputs if output.requires_grad]
+
+
+def _runnable(
+    call: dict[str, Any],
+    node: fx.Node,
+    device: torch.device,
+    group_name: GroupName,
+    network_s: Callable[[], float],
+) -> _Run:
+    """The call with made-up tensors. Indices must exist in what they index, which the
+    schema does not say: the largest bound that the call accepts is taken."""
+    error: Exception | None = None
+    for bound in _index_bounds(call, device):
+        operands = [
+            _operand(meta, order, bound, device)
+            for meta, order in zip(call["operands_meta"], memory_orders(node), strict=True)
+        ]
+        leaves = [operand for operand in operands if operand.requires_grad]
+        function = _function(call, node, operands, device, group_name)
+        try:
+            return _Run(function, leaves, device, network_s)
+        except IndexError as caught:
+            error = caught
+    assert error is not None
+    raise error
+
+
+def _function(
+    call: dict[str, Any],
+    node: fx.Node,
+    operands: list[torch.Tensor],
+    device: torch.device,
+    group_name: GroupName,
+) -> Callable[[], Any]:
+    """As ``GraphEmitter`` writes the call."""
+    target = node.target
+    assert isinstance(target, OpOverload)
+    if call["target"]:
+        other = operator_named(call["target"])
+        names = [group_name(axes) if axes else "" for axes in call["groups"]]
+        tensors = target_operands(node, call["operands"], operands)
+        return lambda: other(*tensors, *call["extra"], *names)
+    args, kwargs = local_arguments(node, call["arguments"], operands, device)
+    if call["random"]:
+        return lambda: call_seeded(target, 0, (0, 0), *args, **kwargs)
+    return lambda: target(*args, **kwargs)
+
+
+def _index_bounds(call: dict[str, Any], device: torch.device) -> list[int]:
+    """Bounds of integers to try. A wrong index ends a GPU's context, so that there
+    only the smallest size is safe."""
+    floating = [shape for shape, dtype, _ in call["operands_meta"] if "float" in dtype]
+    sizes = sorted({size for shape in floating for size in shape}, reverse=True)
+    if device.type != "cpu":
+        sizes = sizes[-1:]
+    return [*sizes, 1]
+
+
+def _operand(
+    meta: tuple[list[int], str, bool], memory_order: str, bound: int, device: torch.device
+) -> torch.Tensor:
+    """A tensor of this shape, type and order in memory. Positive numbers: no operator
+    is slower or undefined there."""
+    shape, name, requires_grad = meta
+    dtype = getattr(torch, name)
+    order = [int(dim) for dim in memory_order.split(",")] if memory_order else range(len(shape))
+    stored = [shape[dim] for dim in order]
+    if dtype.is_floating_point:
+        tensor = (torch.rand(stored, device=device) + 0.5).to(dtype)
+    elif dtype == torch.bool:
+        tensor = torch.ones(stored, dtype=dtype, device=device)
+    else:
+        tensor = torch.randint(bound, stored, device=device).to(dtype)
+    back = sorted(range(len(shape)), key=lambda position: order[position])
+    return tensor.permute(back).requires_grad_(requires_grad)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

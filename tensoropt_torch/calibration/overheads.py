@@ -1,0 +1,166 @@
+"""What the runtime itself takes, fitted to short runs of it: models so small that
+kernels and messages hardly count, in pairs that differ in one thing."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from tensoropt_torch import _C, emit
+from tensoropt_torch.calibration.runs import OPTIMIZERS, WARM_UPS, StepTimes, time_steps
+from tensoropt_torch.config.cluster import Runtime, Update
+from tensoropt_torch.emit.parallelize import RankContext
+from tensoropt_torch.frontend import CapturedModel, capture
+from tensoropt_torch.plan import Plan, Settings
+from tensoropt_torch.planner.options import (
+    OPTIMIZER_STATE_FACTORS,
+    PlanningTask,
+    SearchSettings,
+)
+from tensoropt_torch.planner.space import make_planner
+from tensoropt_torch.profiler.hardware import HardwareProfile
+from tensoropt_torch.runtime.ops import collective_counts, reset_collective_counts
+
+FEW, MANY = 2, 26
+PRODUCTS = 26
+SMALL, LARGE = 8, 1 << 19  # elements of a parameter
+ROWS_PER_RANK = 2
+STEPS = 15
+RESHARDED = 4  # random strategies
+FITTED = ("sgd", "momentum", "adamw")  # one for each size of state
+LEAST_S_PER_BYTE = 1e-14  # a positive number says that it was fitted
+SOURCE = "fitted to short runs of the running job"
+
+
+class Chain(nn.Module):
+    """Multiplies its input with some parameters, in turn."""
+
+    def __init__(self, parameters: int, size: int, products: int) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(nn.Parameter(torch.ones(size)) for _ in range(parameters))
+        self.products = products
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(rows, size) -> a scalar."""
+        for index in range(self.products):
+            x = x * self.weights[index % len(self.weights)]
+        return x.sum()
+
+
+@dataclass(frozen=True)
+class Runs:
+    """What the runs took, in s.
+
+    ``few`` and ``many`` have FEW and MANY small parameters, ``large`` FEW large ones
+    of ``large_bytes``; all by optimizer, and nothing is resharded. ``reshards`` are
+    (s of a step without its update and its collectives, programs run in it).
+    """
+
+    few: Mapping[str, StepTimes]
+    many: Mapping[str, StepTimes]
+    large: Mapping[str, StepTimes]
+    large_bytes: int
+    reshards: tuple[tuple[float, int], ...]
+
+
+def runtime_of(runs: Runs) -> Runtime:
+    """The figures that explain the runs; none is below zero."""
+    updates = []
+    for name in runs.few:
+        few, many, large = runs.few[name], runs.many[name], runs.large[name]
+        fixed_s = max(0.0, (many.step_s - few.step_s) / (MANY - FEW))
+        update_s = max(0.0, (many.update_s - few.update_s) / (MANY - FEW))
+        per_byte = (large.update_s / FEW - update_s) / runs.large_bytes
+        updates.append(
+            Update(OPTIMIZER_STATE_FACTORS[name], fixed_s, max(LEAST_S_PER_BYTE, per_byte))
+        )
+    few = next(iter(runs.few.values()))
+    passes_s = few.step_s - few.update_s
+    each = [(seconds - passes_s) / programs for seconds, programs in runs.reshards if programs]
+    return Runtime(max(0.0, statistics.median(each)) if each else 0.0, tuple(updates), SOURCE)
+
+
+def fit_runtime(profile: HardwareProfile, device: torch.device) -> Runtime:
+    """Runs the chains on the job of the profile. Collective, and equal on all ranks."""
+    context = RankContext.make([size for size, _ in profile.mesh_axes], device)
+    lab = _Lab(profile, device, context)
+    plain = {
+        name: {optimizer: lab.run(*sizes, optimizer) for optimizer in FITTED}
+        for name, sizes in {
+            "few": (FEW, SMALL),
+            "many": (MANY, SMALL),
+            "large": (FEW, LARGE),
+        }.items()
+    }
+    reshards = lab.resharded() if profile.num_devices > 1 else ()
+    context.groups.close()
+    return runtime_of(Runs(plain["few"], plain["many"], plain["large"], 4 * LARGE, reshards))
+
+
+class _Lab:
+    def __init__(
+        self, profile: HardwareProfile, device: torch.device, context: RankContext
+    ) -> None:
+        self._profile = profile
+        self._device = device
+        self._context = context
+        self._rows = ROWS_PER_RANK * profile.num_devices
+
+    def run(self, parameters: int, size: int, optimizer: str) -> StepTimes:
+        """Without any split."""
+        captured, model, x = self._model(parameters, size)
+        planner, settings = self._planner(captured)
+        masks = [
+            [len(row["configs"]) == 1 or _is_whole(label) for label in row["configs"]]
+            for row in planner.describe_nodes()
+        ]
+        result = SearchSettings().run(planner, allowed=masks)
+        plan = Plan.of(settings, captured, result.unroll(len(result.points) - 1))
+        return self._time(model, plan, x, optimizer)
+
+    def resharded(self) -> tuple[tuple[float, int], ...]:
+        """Random strategies of the chain with few parameters."""
+        captured, model, x = self._model(FEW, SMALL)
+        planner, settings = self._planner(captured)
+        rows = []
+        for seed in range(RESHARDED):
+            strategy = planner.random_strategy(seed)
+            plan = Plan.of(settings, captured, strategy)
+            reset_collective_counts()
+            times = self._time(model, plan, x, FITTED[0])
+            programs = collective_counts().programs // (STEPS + WARM_UPS)
+            network_s = planner.network_time(strategy)
+            rows.append((times.step_s - times.update_s - network_s, programs))
+        return tuple(rows)
+
+    def _model(self, parameters: int, size: int) -> tuple[CapturedModel, nn.Module, torch.Tensor]:
+        products = PRODUCTS if size == SMALL else FEW
+        model = Chain(parameters, size, products).to(self._device)
+        x = torch.ones(self._rows, size, device=self._device)
+        return capture(model, (x,)), model, x
+
+    def _planner(self, captured: CapturedModel) -> tuple[_C.Planner, Settings]:
+        profile = self._profile
+        task = PlanningTask(
+            captured,
+            profile.cluster,
+            optimizer=FITTED[0],
+            measured=profile.curves,
+            measured_on=profile.num_devices,
+        )
+        settings = task.settings(profile.num_devices)
+        return make_planner(captured, settings), settings
+
+    def _time(self, model: nn.Module, plan: Plan, x: torch.Tensor, optimizer: str) -> StepTimes:
+        assert plan.captured is not None
+        module = emit.parallelize(model, plan.captured, plan, self._device, self._context)
+        return time_steps(module, OPTIMIZERS[optimizer](module), lambda: module(x), STEPS)
+
+
+def _is_whole(label: str) -> bool:
+    """Whether a config splits nothing and leaves no sum pending."""
+    return set(label) <= set("-R,/ kept")

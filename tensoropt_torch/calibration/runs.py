@@ -1,0 +1,100 @@
+"""Short training runs of plans on the running job, for their times and memory."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from tensoropt_torch.calibration import clock
+from tensoropt_torch.profiler.memory import measure_peak_bytes
+from tensoropt_torch.runtime.ops import network_timing
+
+WARM_UPS = 2
+
+# Calls the module with a batch; the loss, or a tuple that begins with it.
+Forward = Callable[[], Any]
+MakeOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
+
+# The optimizers that planning knows, as a user would make them.
+OPTIMIZERS: dict[str, MakeOptimizer] = {
+    "sgd": lambda m: torch.optim.SGD(m.parameters(), lr=1e-4),
+    "momentum": lambda m: torch.optim.SGD(m.parameters(), lr=1e-4, momentum=0.9),
+    "adagrad": lambda m: torch.optim.Adagrad(m.parameters(), lr=1e-4),
+    "rmsprop": lambda m: torch.optim.RMSprop(m.parameters(), lr=1e-4),
+    "adam": lambda m: torch.optim.Adam(m.parameters(), lr=1e-4),
+    "adamw": lambda m: torch.optim.AdamW(m.parameters(), lr=1e-4),
+}
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Medians over steps, in s: of the whole step and of the optimizer's part on the
+    slowest rank, of the network on the rank that waits least in it."""
+
+    step_s: float
+    update_s: float
+    network_s: float
+
+
+def time_steps(
+    module: nn.Module, optimizer: torch.optim.Optimizer, forward: Forward, steps: int
+) -> StepTimes:
+    """Trains for some steps. Collective."""
+    rows = []
+    with network_timing() as network_s:
+        for index in range(WARM_UPS + steps):
+            if dist.is_initialized():
+                dist.barrier()
+            times = _step(module, optimizer, forward, network_s)
+            if index >= WARM_UPS:
+                rows.append(times)
+    step_s, update_s, waited_s = zip(*rows, strict=True)
+    device = next(module.parameters()).device
+    slowest = clock.slowest([*step_s, *update_s], device)
+    shortest = clock.slowest([-seconds for seconds in waited_s], device)
+    return StepTimes(
+        statistics.median(slowest[:steps]),
+        statistics.median(slowest[steps:]),
+        -statistics.median(shortest),
+    )
+
+
+def peak_bytes(module: nn.Module, optimizer: torch.optim.Optimizer, forward: Forward) -> float:
+    """The most memory that a step takes on any rank, counted tensor by tensor."""
+
+    def step() -> None:
+        _train(forward)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    peak = measure_peak_bytes(module, optimizer, step)
+    return clock.slowest([float(peak)], next(module.parameters()).device)[0]
+
+
+def _step(
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    forward: Forward,
+    network_s: Callable[[], float],
+) -> tuple[float, float, float]:
+    device = next(module.parameters()).device
+    before = network_s()
+    start = clock.now(device)
+    _train(forward)
+    middle = clock.now(device)
+    optimizer.step()
+    optimizer.zero_grad()
+    end = clock.now(device)
+    return end - start, end - middle, network_s() - before
+
+
+def _train(forward: Forward) -> None:
+    output = forward()
+    loss = output[0] if isinstance(output, (tuple, list)) else output
+    loss.backward()

@@ -1,0 +1,108 @@
+"""Commands that measure: run under torchrun, by every process of the job."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tensoropt_torch import api
+from tensoropt_torch.calibration import ProfileOptions, ValidationOptions
+from tensoropt_torch.report.costs import validation_summary, validation_table
+from tensoropt_torch.report.tables import format_seconds
+
+# A module, positional and keyword arguments.
+Example = tuple[Any, Sequence[Any], dict[str, Any]]
+
+
+def add_profile_hardware(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``tensoropt profile-hardware``."""
+    defaults = ProfileOptions()
+    parser.add_argument("--cluster", help="preset or cluster file: memory and levels")
+    parser.add_argument("--output", type=Path, help="write to this file, not to the user's cache")
+    parser.add_argument("--max-bytes", type=int, default=defaults.max_bytes)
+    parser.add_argument("--budget", type=float, default=defaults.budget_s, help="seconds")
+    parser.add_argument("--fresh", action="store_true", help="measure again what is known")
+    parser.set_defaults(run=profile_hardware)
+
+
+def add_validate(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``tensoropt validate``, besides those of a model."""
+    defaults = ValidationOptions()
+    parser.add_argument("--strategies", type=int, default=defaults.strategies)
+    parser.add_argument("--steps", type=int, default=defaults.steps)
+    parser.add_argument("--seed", type=int, default=defaults.seed)
+    parser.add_argument("--json", type=Path, help="write all numbers to this file")
+
+
+def profile_hardware(options: argparse.Namespace, console: Console) -> None:
+    """Measure the running job and say where that is kept."""
+    with _job(console), _progress(console) as update:
+        profile, path = api.profile_hardware(
+            options.cluster,
+            options=ProfileOptions(
+                max_bytes=options.max_bytes,
+                budget_s=options.budget,
+                fresh=options.fresh,
+                output=options.output,
+            ),
+            progress=update,
+        )
+        device = profile.cluster.device
+        console.print(
+            f"{profile.machine.processes} processes on {profile.machine.device}: "
+            f"{device.flops_per_s['float32'] / 1e9:.1f} GFLOP/s in float32, "
+            f"{device.memory_bandwidth_bytes_per_s / 1e9:.1f} GB/s, "
+            f"{format_seconds(device.launch_overhead_s)} an operator, "
+            f"{format_seconds(device.runtime.reshard_s)} a reshard; "
+            f"{len(profile.curves)} collectives"
+        )
+        console.print(f"written to {path}", soft_wrap=True)
+
+
+def validate(
+    options: argparse.Namespace, console: Console, example: Example, planning: api.PlanningOptions
+) -> None:
+    """Run random strategies of a model and print how well they were predicted."""
+    with _job(console), _progress(console) as update:
+        model, args, kwargs = example
+        found = api.validate(
+            model,
+            args,
+            kwargs,
+            options=ValidationOptions(options.strategies, options.seed, options.steps),
+            progress=lambda done, total: update(done, total, "strategies"),
+            planning=planning,
+        )
+        console.print(validation_table(found))
+        console.print(validation_summary(found))
+        if options.json and dist.get_rank() == 0:
+            options.json.write_text(json.dumps(found.to_record(), indent=1))
+
+
+@contextmanager
+def _job(console: Console) -> Iterator[None]:
+    """Inside, the process group of torchrun; only rank 0 prints."""
+    api.init()
+    console.quiet = dist.get_rank() != 0
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+@contextmanager
+def _progress(console: Console) -> Iterator[Callable[[int, int, str], None]]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
+        task = progress.add_task("start", total=None)
+        yield lambda done, total, what: progress.update(
+            task, completed=done, total=total, description=what
+        )

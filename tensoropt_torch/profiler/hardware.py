@@ -1,0 +1,159 @@
+"""Hardware profiles: what one machine's devices and collectives take, in a file.
+
+A profile is versioned, says on what it was measured, and carries a checksum, so
+that a file that was damaged or made elsewhere is refused instead of believed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tensoropt_torch.config.cluster import Cluster, parse_cluster
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.profiler.collectives import COLLECTIVES
+from tensoropt_torch.profiler.store import MachineKey, home, write_atomically
+
+FORMAT = "tensoropt hardware profile"
+VERSION = 1
+
+# (collective, axis set, ((bytes, seconds), ...)), bytes ascending.
+Curve = tuple[str, int, tuple[tuple[float, float], ...]]
+
+
+@dataclass(frozen=True)
+class HardwareProfile:
+    """What was measured on ``machine``.
+
+    Attributes:
+        cluster: the description of the job's devices, with measured figures, those
+            of the runtime among them.
+        mesh_axes: (size, level of the cluster) for each mesh axis that was measured.
+        curves: times of collectives; empty for one process.
+        max_bytes: up to what size collectives were to be measured.
+        complete: whether the measurement ran to its end.
+    """
+
+    machine: MachineKey
+    cluster: Cluster
+    mesh_axes: tuple[tuple[int, int], ...]
+    curves: tuple[Curve, ...] = ()
+    max_bytes: int = 0
+    complete: bool = False
+
+    @property
+    def num_devices(self) -> int:
+        return math.prod(size for size, _ in self.mesh_axes)
+
+    def with_curve(self, curve: Curve) -> HardwareProfile:
+        """The profile with one more collective, in a fixed order."""
+        others = [known for known in self.curves if known[:2] != curve[:2]]
+        return replace(self, curves=tuple(sorted([*others, curve])))
+
+    def to_json(self) -> str:
+        """The profile as text; ``from_json`` reads it."""
+        content = {
+            "machine": asdict(self.machine),
+            "cluster": self.cluster.to_dict(),
+            "mesh_axes": self.mesh_axes,
+            "curves": self.curves,
+            "max_bytes": self.max_bytes,
+            "complete": self.complete,
+        }
+        record = {"format": FORMAT, "version": VERSION, "checksum": _checksum(content)}
+        return json.dumps({**record, "content": content}, indent=1)
+
+    @staticmethod
+    def from_json(text: str, where: str) -> HardwareProfile:
+        """Raises TensorOptError, naming ``where``, if the text is no profile, is
+        damaged, or of another version."""
+        content = _content(text, where)
+        try:
+            return HardwareProfile(
+                MachineKey.from_record(content["machine"]),
+                parse_cluster(content["cluster"], where),
+                tuple((int(size), int(level)) for size, level in content["mesh_axes"]),
+                tuple(_curve(*curve) for curve in content["curves"]),
+                int(content["max_bytes"]),
+                bool(content["complete"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise _damaged(where, f"its content is wrong ({error})") from error
+
+    def save(self, path: str | Path) -> None:
+        """Write the file, at once or not at all."""
+        write_atomically(Path(path), self.to_json())
+
+    @staticmethod
+    def load(path: str | Path) -> HardwareProfile:
+        """Read a file that ``save`` wrote."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise _damaged(f"'{path}'", "it is no text") from error
+        except OSError as error:
+            raise TensorOptError(
+                f"hardware profile '{path}' cannot be read: {error}; measure one with "
+                "'tensoropt profile-hardware'"
+            ) from error
+        return HardwareProfile.from_json(text, f"'{path}'")
+
+
+def profile_path(machine: MachineKey) -> Path:
+    """Where the profile of these machines is kept for this user."""
+    return home() / "hardware" / f"{machine.digest}.json"
+
+
+def is_profile(path: Path) -> bool:
+    """Whether a file claims to be a hardware profile; others are cluster files."""
+    try:
+        with path.open("rb") as file:
+            return FORMAT.encode() in file.read(200)
+    except OSError:
+        return False
+
+
+def _content(text: str, where: str) -> Mapping[str, Any]:
+    try:
+        record = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise _damaged(where, "it is no JSON") from error
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        raise TensorOptError(
+            f"{where} is no hardware profile; write one with 'tensoropt profile-hardware'"
+        )
+    if record.get("version") != VERSION:
+        raise TensorOptError(
+            f"hardware profile {where} has version {record.get('version')}, this version of "
+            f"tensoropt_torch reads {VERSION}; measure again with 'tensoropt profile-hardware'"
+        )
+    content = record.get("content")
+    if not isinstance(content, dict) or record.get("checksum") != _checksum(content):
+        raise _damaged(where, "its checksum is wrong")
+    return content
+
+
+def _checksum(content: Mapping[str, Any]) -> str:
+    text = json.dumps(content, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _curve(name: str, axes: int, samples: list[list[float]]) -> Curve:
+    if name not in COLLECTIVES or not samples:
+        raise ValueError(f"collective '{name}' with {len(samples)} samples")
+    points = tuple((float(size), float(seconds)) for size, seconds in samples)
+    if not all(size > 0 and 0 < seconds < math.inf for size, seconds in points):
+        raise ValueError(f"collective '{name}' has a sample that is not positive")
+    return name, int(axes), points
+
+
+def _damaged(where: str, how: str) -> TensorOptError:
+    return TensorOptError(
+        f"hardware profile {where} is damaged: {how}; delete it and measure again with "
+        "'tensoropt profile-hardware'"
+    )

@@ -1,0 +1,169 @@
+"""Measured operators in a SQLite file, which all models and runs share.
+
+    with OpStore(path) as store:
+        store.add(samples)      # at once or not at all
+        store.load()            # {key: OpTime}
+
+Several processes may use one file at once; what one has added stays if it is
+killed a moment later.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tensoropt_torch.errors import TensorOptError
+
+VERSION = 1
+BUSY_S = 10.0
+
+_SCHEMA = """
+CREATE TABLE operators (
+  key TEXT PRIMARY KEY,
+  family TEXT NOT NULL,
+  dtype TEXT NOT NULL,
+  forward_flops REAL NOT NULL CHECK (forward_flops >= 0),
+  backward_flops REAL NOT NULL CHECK (backward_flops >= 0),
+  bytes REAL NOT NULL CHECK (bytes >= 0),
+  launches REAL NOT NULL CHECK (launches >= 0),
+  backward INTEGER NOT NULL,
+  view INTEGER NOT NULL,
+  forward_s REAL NOT NULL CHECK (forward_s > 0),
+  backward_s REAL NOT NULL CHECK (backward_s >= 0)
+) WITHOUT ROWID
+"""
+_COLUMNS = (
+    "key, family, dtype, forward_flops, backward_flops, bytes, launches, backward, view, "
+    "forward_s, backward_s"
+)
+
+
+@dataclass(frozen=True)
+class OpTime:
+    """One call of an operator on one rank: what it is and what it takes.
+
+    ``key`` and ``family`` are those of ``csrc/cost/local_call.h``, ``work`` is
+    (dtype, FLOPs forward and backward, bytes, launches, whether there is a
+    backward, whether it is a view). Times are in s, without the collectives that
+    the operator runs by itself.
+    """
+
+    key: str
+    family: str
+    work: tuple[str, float, float, float, float, bool, bool]
+    forward_s: float
+    backward_s: float
+
+    def __post_init__(self) -> None:
+        numbers = (*self.work[1:5], self.forward_s, self.backward_s)
+        if not all(0 <= number < math.inf for number in numbers) or self.forward_s == 0:
+            raise TensorOptError(
+                f"the times of operator '{self.key}' are wrong: {self.forward_s} s forward, "
+                f"{self.backward_s} s backward; measure it again"
+            )
+
+
+class OpStore:
+    """An open file; use it in one thread.
+
+    Raises:
+        TensorOptError: the file is damaged, of another version, locked for long, or
+            cannot be written; it says which file and what to do.
+    """
+
+    def __init__(self, path: Path, busy_s: float = BUSY_S) -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._error(str(error), "set TENSOROPT_HOME to another folder") from error
+        self._run(lambda: self._open(busy_s))
+
+    def __enter__(self) -> OpStore:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._connection.close()
+
+    def add(self, samples: Iterable[OpTime]) -> None:
+        """Keeps the samples; those with a known key replace what was known."""
+        rows = [(s.key, s.family, *s.work, s.forward_s, s.backward_s) for s in samples]
+        marks = ", ".join("?" * len(_COLUMNS.split(",")))
+
+        def insert() -> None:
+            with self._connection:
+                self._connection.executemany(
+                    f"INSERT OR REPLACE INTO operators ({_COLUMNS}) VALUES ({marks})", rows
+                )
+
+        self._run(insert)
+
+    def load(self) -> dict[str, OpTime]:
+        """All samples by key."""
+        found = self._run(lambda: self._connection.execute("PRAGMA quick_check").fetchone()[0])
+        if found != "ok":
+            raise self._error(f"it is damaged ({found})", "delete it")
+        rows: list[tuple[Any, ...]] = self._run(
+            lambda: self._connection.execute(
+                f"SELECT {_COLUMNS} FROM operators ORDER BY key"
+            ).fetchall()
+        )
+        return {row[0]: _sample(row) for row in rows}
+
+    def _open(self, busy_s: float) -> None:
+        self._connection = sqlite3.connect(self.path, timeout=busy_s, isolation_level=None)
+        self._connection.execute("PRAGMA journal_mode=WAL")
+        version = self._version()
+        if version == 0:
+            self._create()
+            version = self._version()
+        if version != VERSION:
+            self._connection.close()
+            raise self._error(
+                f"it has version {version}, this version of tensoropt_torch uses {VERSION}",
+                "set TENSOROPT_HOME to another folder, or delete it",
+            )
+
+    def _version(self) -> int:
+        version: int = self._connection.execute("PRAGMA user_version").fetchone()[0]
+        return version
+
+    def _create(self) -> None:
+        """Makes the table, unless another process has just done so."""
+        with closing(self._connection.cursor()) as cursor:
+            cursor.execute("BEGIN IMMEDIATE")
+            if self._version() == 0:
+                cursor.execute(_SCHEMA)
+                cursor.execute(f"PRAGMA user_version={VERSION}")
+            cursor.execute("COMMIT")
+
+    def _run(self, action: Any) -> Any:
+        try:
+            return action()
+        except sqlite3.OperationalError as error:
+            hint = "free space, set TENSOROPT_HOME to another folder, or end what locks it"
+            raise self._error(str(error), hint) from error
+        except sqlite3.DatabaseError as error:
+            raise self._error(f"it is damaged ({error})", "delete it") from error
+
+    def _error(self, problem: str, hint: str) -> TensorOptError:
+        return TensorOptError(f"operator profile '{self.path}': {problem}; {hint}")
+
+
+def _sample(row: tuple[Any, ...]) -> OpTime:
+    key, family, dtype, *numbers, backward, view, forward_s, backward_s = row
+    forward_flops, backward_flops, moved, launches = numbers
+    work = (dtype, forward_flops, backward_flops, moved, launches, bool(backward), bool(view))
+    return OpTime(key, family, work, forward_s, backward_s)

@@ -1,0 +1,125 @@
+"""Where measurements are kept between runs, and what they were measured on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import socket
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from tensoropt_torch.errors import TensorOptError
+
+
+@dataclass(frozen=True)
+class MachineKey:
+    """The hardware and software of a job: measurements are good for equal ones only.
+
+    ``cores`` are those that a process may use, ``threads`` what it uses for one
+    operator; ``axes`` the sizes of the mesh, outermost first.
+    """
+
+    device: str
+    device_type: str
+    cores: int
+    threads: int
+    processes: int
+    machines: int
+    backend: str
+    torch: str
+    axes: tuple[int, ...]
+
+    @property
+    def digest(self) -> str:
+        """A short name for it, equal for equal keys only."""
+        text = json.dumps(asdict(self), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def differences(self, other: MachineKey) -> list[str]:
+        """What is not equal, e.g. ``threads: 1 instead of 2``."""
+        mine, its = asdict(self), asdict(other)
+        return [
+            f"{name}: {mine[name]} instead of {its[name]}"
+            for name in mine
+            if mine[name] != its[name]
+        ]
+
+    @staticmethod
+    def from_record(record: dict[str, Any]) -> MachineKey:
+        """The inverse of ``dataclasses.asdict``."""
+        return MachineKey(**{**record, "axes": tuple(record["axes"])})
+
+
+def machine_key(device: torch.device, axes: tuple[int, ...]) -> MachineKey:
+    """The key of the running job, which rank 0 speaks for. Collective."""
+    distributed = dist.is_available() and dist.is_initialized()
+    hosts: list[Any] = [socket.gethostname()]
+    if distributed and dist.get_world_size() > 1:
+        hosts = [None] * dist.get_world_size()
+        dist.all_gather_object(hosts, socket.gethostname())
+    key = MachineKey(
+        device=_device_name(device),
+        device_type=device.type,
+        cores=len(os.sched_getaffinity(0)),
+        threads=torch.get_num_threads(),
+        processes=len(hosts),
+        machines=len(set(hosts)),
+        backend=dist.get_backend() if distributed else "none",
+        torch=torch.__version__,
+        axes=axes,
+    )
+    holder = [key]
+    if len(hosts) > 1:
+        dist.broadcast_object_list(holder, 0)
+    return holder[0]
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def home() -> Path:
+    """The folder of this user's measurements: ``$TENSOROPT_HOME``, else ``tensoropt``
+    in ``$XDG_CACHE_HOME``, else in ``~/.cache``. It need not exist."""
+    own = os.environ.get("TENSOROPT_HOME")
+    if own:
+        return Path(own)
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "tensoropt"
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replaces the file as a whole: whoever reads it finds the old or the new text.
+
+    Raises:
+        TensorOptError: the folder cannot be written, or the disk is full; the old
+            file is as it was.
+    """
+    temporary = ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+        raise TensorOptError(
+            f"'{path}' cannot be written: {error}; free space, or set TENSOROPT_HOME to another "
+            "folder"
+        ) from error

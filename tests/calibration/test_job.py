@@ -1,0 +1,335 @@
+"""Measuring a running job, and planning with it."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import tensoropt_torch
+from tensoropt_torch import MeasureOptions, Plan, ProfileOptions, TensorOptError
+from tensoropt_torch.calibration import hardware, validation
+from tensoropt_torch.calibration.runs import StepTimes
+from tensoropt_torch.calibration.validation import ValidationOptions
+from tensoropt_torch.plan import Settings
+from tensoropt_torch.planner.space import make_planner
+from tensoropt_torch.profiler.collectives import COLLECTIVES
+from tensoropt_torch.profiler.hardware import HardwareProfile
+from tensoropt_torch.runtime import ops
+from tensoropt_torch.runtime.groups import AxisGroups
+from tests.distributed.harness import RankError, run_ranks
+from tests.distributed.models import make
+
+HERE = "tests.calibration.test_job"
+QUICK = MeasureOptions(
+    max_bytes=2048,
+    budget_s=0.2,
+    device_budget_s=0.1,
+    operator_budget_s=2.0,
+    random_strategies=2,
+    rounds=1,
+)
+SHORT = ProfileOptions(max_bytes=2048, budget_s=1.0, device_budget_s=0.1)
+
+
+class InterruptedByTestError(Exception):
+    pass
+
+
+def mlp() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    torch.manual_seed(0)
+    layers = (nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 8))
+    return nn.Sequential(*layers), (torch.randn(8, 16),)
+
+
+def sum_of(output: torch.Tensor) -> torch.Tensor:
+    return output.sum()
+
+
+def find(**arguments: Any) -> Plan:
+    model, args = mlp()
+    return tensoropt_torch.find_strategy(model, args, loss_fn=sum_of, measuring=QUICK, **arguments)
+
+
+# --- Hardware profiles ---------------------------------------------------------
+
+
+def interrupted_then_whole(home: str) -> tuple[HardwareProfile, HardwareProfile, Settings, int]:
+    os.environ["TENSOROPT_HOME"] = home
+    hardware.fit_runtime = lambda profile, device: profile.cluster.device.runtime
+
+    def stop(done: int, total: int, what: str) -> None:
+        if done == 3:
+            raise InterruptedByTestError
+
+    with pytest.raises(InterruptedByTestError):
+        tensoropt_torch.profile_hardware("cpu", options=SHORT, progress=stop)
+    dist.barrier()
+    (path,) = Path(home).glob("hardware/*.json")
+    partial = HardwareProfile.load(path)
+    dist.barrier()
+    whole, written = tensoropt_torch.profile_hardware("cpu", options=SHORT)
+    assert written == path
+    calls: list[str] = []
+    again, _ = tensoropt_torch.profile_hardware(
+        "cpu", options=SHORT, progress=lambda done, total, what: calls.append(what)
+    )
+    assert again == whole
+    return partial, whole, find().settings, len(calls)
+
+
+def test_an_interrupted_measurement_goes_on_and_is_used(tmp_path: Path) -> None:
+    results = run_ranks(2, f"{HERE}:interrupted_then_whole", str(tmp_path))
+    partial, whole, settings, calls = results[0]
+    assert results[1][1] == whole
+    assert not partial.complete
+    assert 0 < len(partial.curves) < len(COLLECTIVES)
+    assert set(partial.curves) <= set(whole.curves)  # the very numbers
+    assert whole.complete
+    assert {name for name, _, _ in whole.curves} == set(COLLECTIVES)
+    assert whole.machine.processes == 2
+    assert calls == 0  # nothing is measured twice
+    assert settings.measured == whole.curves
+    assert settings.cluster["device"]["launch_overhead_s"] == pytest.approx(
+        whole.cluster.device.launch_overhead_s
+    )
+
+
+def plan_with_file(payload: tuple[str, str]) -> str:
+    home, text = payload
+    os.environ["TENSOROPT_HOME"] = home
+    key = hardware.machine_key(torch.device("cpu"), (2,))
+    if dist.get_rank() == 0:
+        path = hardware.profile_path(key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    dist.barrier()
+    with pytest.raises(TensorOptError) as caught:
+        find()
+    return str(caught.value)
+
+
+def test_a_damaged_profile_is_an_error_on_all_ranks(tmp_path: Path) -> None:
+    messages = run_ranks(2, f"{HERE}:plan_with_file", (str(tmp_path), "{"))
+    assert all("is damaged" in message for message in messages)
+
+
+def foreign_profile(home: str) -> tuple[str, str]:
+    os.environ["TENSOROPT_HOME"] = home
+    model, args = mlp()
+    key = replace(hardware.machine_key(torch.device("cpu"), (2,)), device="another CPU")
+    cluster = tensoropt_torch.load_cluster("cpu")
+    curves = (("all_reduce", 1, ((1024.0, 1e-3),)),)
+    path = Path(home) / "foreign.json"
+    if dist.get_rank() == 0:
+        HardwareProfile(key, cluster, ((2, 0),), curves, complete=True).save(path)
+    dist.barrier()
+    planned = tensoropt_torch.find_frontier(model, args, cluster=path, num_devices=2)
+    assert planned.settings.measured == curves
+    elsewhere = tensoropt_torch.find_frontier(model, args, cluster=path, num_devices=4)
+    assert elsewhere.settings.measured == ()
+    with pytest.raises(TensorOptError) as caught:
+        find(cluster=path)
+    return str(caught.value), planned.settings.cluster["name"]
+
+
+def test_a_foreign_profile_serves_planning_but_not_the_job(tmp_path: Path) -> None:
+    for message, name in run_ranks(2, f"{HERE}:foreign_profile", str(tmp_path)):
+        assert "device: another CPU instead of" in message
+        assert name == "cpu"
+
+
+def unwritable(folder: str) -> tuple[str, int, list[str]]:
+    home = Path(folder) / "file"
+    if dist.get_rank() == 0:
+        home.write_text("")
+    dist.barrier()
+    os.environ["TENSOROPT_HOME"] = str(home / "below")
+    with pytest.raises(TensorOptError) as caught:
+        tensoropt_torch.profile_hardware("cpu", options=SHORT)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        plan = find()
+    return str(caught.value), len(plan.settings.operators), [str(w.message) for w in found]
+
+
+def test_without_a_folder_profiling_fails_and_planning_warns(tmp_path: Path) -> None:
+    first, second = run_ranks(2, f"{HERE}:unwritable", str(tmp_path))
+    for message, operators, _ in (first, second):
+        assert "cannot be written" in message
+        assert operators > 0
+    assert any("operators are measured again" in text for text in first[2])
+
+
+# --- Operators -----------------------------------------------------------------
+
+
+def plan_twice(home: str) -> tuple[Settings, Settings, float, float, list[str]]:
+    os.environ["TENSOROPT_HOME"] = home
+    first = find()
+    second = find()
+    planner = make_planner(second.captured, second.settings)
+    strategy = second.strategy()
+    rows = planner.describe_estimates(strategy)
+    operators_s = sum(row["time_s"] for row in rows)
+    without = make_planner(
+        second.captured,
+        replace(second.settings, operators=()),
+    )
+    roofline_s = sum(row["time_s"] for row in without.describe_estimates(strategy))
+    # What is left are the updates of parameters, which are not operators.
+    updates = planner.compute_time(strategy) - operators_s
+    other = without.compute_time(strategy) - roofline_s
+    return first.settings, second.settings, updates, other, [row["source"] for row in rows]
+
+
+def test_operators_are_measured_once_and_enter_the_costs(tmp_path: Path) -> None:
+    results = run_ranks(2, f"{HERE}:plan_twice", str(tmp_path))
+    first, second, _, _, sources = results[0]
+    assert results[1][:2] == (first, second)
+    known = {record[0]: record for record in first.operators}
+    assert any("aten.linear" in key for key in known)
+    for record in second.operators:
+        assert known.get(record[0], record) == record
+    assert set(known) <= {record[0] for record in second.operators}
+    assert "measured" in sources
+    for _, settings, updates, other, _ in results:
+        assert settings == second
+        # Differing device figures aside, the updates are alike: both from one device.
+        assert updates == pytest.approx(other, rel=1e-6)
+
+
+def recurrent(home: str) -> list[str]:
+    os.environ["TENSOROPT_HOME"] = home
+    case = make("lstm", torch.float32)
+    plan = tensoropt_torch.find_strategy(
+        case.model,
+        case.args,
+        **case.keywords,
+        measuring=replace(QUICK, operator_budget_s=20.0, random_strategies=8),
+    )
+    return [record[0] for record in plan.settings.operators]
+
+
+def test_operators_that_run_collectives_are_measured_too(tmp_path: Path) -> None:
+    keys, _ = run_ranks(2, f"{HERE}:recurrent", str(tmp_path))
+    assert any(key.startswith("tensoropt.lstm_shard") for key in keys), keys
+    assert any(key.startswith("aten.lstm") for key in keys), keys
+    assert all(";2 ranks" in key for key in keys if key.startswith("tensoropt.lstm_shard"))
+
+
+# --- Network time --------------------------------------------------------------
+
+
+def wait_for_the_other(_: None) -> tuple[float, float]:
+    groups = AxisGroups((2,))
+    groups.create([1])
+    group = groups.name(1)
+    x = torch.ones(4)
+    gather = [0, 0, 0, 0, 2, dist.get_rank()]  # an all-gather of dim 0
+    ops.reshard(x, gather, [group])
+    dist.barrier()
+    with ops.network_timing() as network_s:
+        if dist.get_rank() == 1:
+            time.sleep(0.5)
+        ops.reshard(x, gather, [group])
+        inside = network_s()
+    ops.reshard(x, gather, [group])
+    return inside, network_s()
+
+
+def test_network_time_counts_waiting_once() -> None:
+    (waited, after), (late, _) = run_ranks(2, f"{HERE}:wait_for_the_other")
+    # A program and the collective inside it: twice would be a second.
+    assert 0.45 < waited < 0.95
+    assert late < 0.45
+    assert after == 0.0  # nothing is counted outside
+
+
+# --- Validation ----------------------------------------------------------------
+
+
+def validate_with_made_up_times(_: None) -> tuple[validation.Validation, list[int]]:
+    def half(module: Any, *_: Any) -> StepTimes:
+        plan = module.plan
+        planner = make_planner(plan.captured, plan.settings)
+        return StepTimes(plan.time_s / 2, 0.0, planner.network_time(plan.strategy()) * 2)
+
+    validation.time_steps = half
+    validation.peak_bytes = lambda module, *_: 1.25 * module.plan.memory_bytes
+    model, args = mlp()
+    seen: list[int] = []
+    found = tensoropt_torch.validate(
+        model,
+        args,
+        loss_fn=sum_of,
+        measure=False,
+        options=ValidationOptions(strategies=10, seed=5),
+        progress=lambda done, total: seen.append(done),
+    )
+    return found, seen
+
+
+def test_validation_compares_predicted_with_measured() -> None:
+    (found, seen), (other, _) = run_ranks(2, f"{HERE}:validate_with_made_up_times")
+    assert found == other
+    assert [row.seed for row in found.rows] == list(range(5, 15))
+    assert seen == list(range(1, 11))
+    assert found.step_error == pytest.approx(1.0)
+    assert found.network_error == pytest.approx(0.5)
+    assert found.memory_error == pytest.approx(0.2)
+    assert found.memory_fraction == pytest.approx(0.8)
+    assert found.rank_correlation == pytest.approx(1.0)
+
+
+def validate_for_real(_: None) -> validation.Validation:
+    model, args = mlp()
+    return tensoropt_torch.validate(
+        model,
+        args,
+        loss_fn=sum_of,
+        measure=False,
+        options=ValidationOptions(strategies=2, steps=2),
+    )
+
+
+def test_strategies_are_really_run() -> None:
+    found, other = run_ranks(2, f"{HERE}:validate_for_real")
+    assert found == other
+    for row in found.rows:
+        assert 0 < row.measured_network_s < row.measured_step_s
+        assert row.measured_memory_bytes > 4 * (16 * 32 + 32 + 32 * 8 + 8)
+
+
+def limit_after_validation(_: None) -> float:
+    validation.time_steps = lambda *_: StepTimes(1.0, 0.0, 0.0)
+    validation.peak_bytes = lambda module, *_: 1e6 * module.plan.memory_bytes
+    find(measure=False, validate=1)
+    return 0.0
+
+
+def test_the_limit_of_planning_follows_validation() -> None:
+    with pytest.raises(RankError, match="no strategy on 2 devices needs at most"):
+        run_ranks(2, f"{HERE}:limit_after_validation")
+
+
+def meta_inputs(_: None) -> str:
+    model, args = mlp()
+    with pytest.raises(TensorOptError) as caught:
+        tensoropt_torch.validate(
+            model.to("meta"), (args[0].to("meta"),), loss_fn=sum_of, measure=False
+        )
+    return str(caught.value)
+
+
+def test_meta_inputs_cannot_be_validated() -> None:
+    for message in run_ranks(2, f"{HERE}:meta_inputs"):
+        assert "give real tensors" in message

@@ -1,0 +1,75 @@
+"""What follows from comparing predictions with measurements."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from tensoropt_torch.calibration.validation import (
+    FEW_STRATEGIES,
+    Comparison,
+    Validation,
+    mean_error,
+    spearman,
+)
+from tensoropt_torch.planner.options import DEFAULT_MEMORY_FRACTION
+
+
+def rows(ratios: list[float]) -> Validation:
+    """Measured memory over predicted."""
+    return Validation(
+        tuple(Comparison(i, 2.0, 1.0, 1.0, 2.0, 100.0, 100.0 * r) for i, r in enumerate(ratios))
+    )
+
+
+def slow_spearman(a: list[float], b: list[float]) -> float:
+    """By the definition: Pearson's correlation of mean ranks."""
+
+    def ranks(values: list[float]) -> list[float]:
+        return [
+            sum(other < v for other in values) + (sum(other == v for other in values) - 1) / 2
+            for v in values
+        ]
+
+    x, y = ranks(a), ranks(b)
+    mx, my = sum(x) / len(x), sum(y) / len(y)
+    cov = sum((p - mx) * (q - my) for p, q in zip(x, y, strict=True))
+    var = sum((p - mx) ** 2 for p in x) * sum((q - my) ** 2 for q in y)
+    return cov / math.sqrt(var)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_spearman_is_the_correlation_of_ranks(seed: int) -> None:
+    generator = random.Random(seed)
+    count = generator.randint(3, 12)
+    a = [float(generator.randint(0, 5)) for _ in range(count)] + [9.0]
+    b = [float(generator.randint(0, 5)) for _ in range(count)] + [9.0]
+    assert spearman(a, b) == pytest.approx(slow_spearman(a, b)), seed
+
+
+def test_spearman_sees_order_only() -> None:
+    assert spearman([1, 2, 3], [1, 10, 1000]) == pytest.approx(1)
+    assert spearman([1, 2, 3], [3, 2, 1]) == pytest.approx(-1)
+    assert math.isnan(spearman([1, 1], [1, 2]))
+
+
+def test_errors_are_relative_to_what_was_measured() -> None:
+    assert mean_error([(2.0, 1.0), (1.0, 2.0)]) == pytest.approx(0.75)
+    assert mean_error([(2.0, 1.0), (1.0, 0.0)]) == pytest.approx(1.0)
+    assert math.isnan(mean_error([(1.0, 0.0)]))
+    found = rows([1.0])
+    assert (found.step_error, found.network_error, found.memory_error) == (1.0, 0.5, 0.0)
+
+
+def test_the_memory_limit_follows_the_worst_prediction() -> None:
+    many = [1.0] * (FEW_STRATEGIES - 1)
+    assert rows([*many, 1.25]).memory_fraction == pytest.approx(0.8)
+    assert rows([*many, 1.02]).memory_fraction == pytest.approx(1 / 1.02)
+    assert rows([0.5] * FEW_STRATEGIES).memory_fraction == 1.0
+
+
+def test_few_strategies_do_not_loosen_the_limit() -> None:
+    assert rows([1.0]).memory_fraction == DEFAULT_MEMORY_FRACTION
+    assert rows([2.0]).memory_fraction == pytest.approx(0.5)
