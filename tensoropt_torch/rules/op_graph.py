@@ -64,6 +64,8 @@ class _Writer:
             node.meta["val"] = tuple(_meta(output) for output in outputs)
             getitem = operator.getitem
             results = [self.graph.call_function(getitem, (node, i)) for i in range(len(outputs))]
+            for result, output in zip(results, outputs, strict=True):
+                result.meta["val"] = _meta(output)
         else:
             node.meta["val"] = _meta(outputs[0])
         pairs = list(zip(results, outputs, strict=True))[: call.used]
