@@ -284,6 +284,7 @@ def parallelize(
     targets: Sequence[Any] = (),
     device: torch.device | None = None,
     weights: WeightSource | None = None,
+    one_process_random: bool = False,
 ) -> ParallelModule:
     """The module that runs ``plan`` on this rank. Collective.
 
@@ -291,6 +292,11 @@ def parallelize(
     made by another process. The values of a model on the meta device come from
     ``weights``, by default from its modules' ``reset_parameters``; no process then
     holds more than its parts of the parameters and one module.
+
+    With ``one_process_random`` dropout and other random operators draw the very
+    numbers that the model draws on one process after the same ``torch.manual_seed``;
+    all ranks have to call that alike. Every rank draws for whole tensors, so this is for
+    tests (docs/runtime.md, Random operators).
 
     Raises:
         TensorOptError: on every rank, if the plan does not fit the number of
@@ -310,7 +316,14 @@ def parallelize(
         return capture(model, args, kwargs, loss_fn=loss_fn, targets=targets)
 
     captured = on_all_ranks(captured_model)
-    return emit.parallelize(model, captured, plan, device or _device_of_group(), weights=weights)
+    return emit.parallelize(
+        model,
+        captured,
+        plan,
+        device or _device_of_group(),
+        weights=weights,
+        one_process_random=one_process_random,
+    )
 
 
 def profile_hardware(
@@ -379,11 +392,12 @@ def auto_parallel(
     kwargs: Mapping[str, Any] | None = None,
     *,
     weights: WeightSource | None = None,
+    one_process_random: bool = False,
     **arguments: Any,
 ) -> ParallelModule:
     """``parallelize`` with the plan of ``find_strategy`` (same arguments)."""
     plan = find_strategy(model, args, kwargs, **arguments)
-    return parallelize(model, plan, weights=weights)
+    return parallelize(model, plan, weights=weights, one_process_random=one_process_random)
 
 
 def _check_group(function: str) -> None:

@@ -242,10 +242,12 @@ Rule inner_rule(const Graph& graph, const Node& node) {
                        fmt::format("{},{}->{}", left, right, output));
 }
 
+constexpr int kGroups = 0;  // the factor of grouped products
+
 // [t, k] x [g, k, n] -> [t, n]. Rows of groups lie after one another, as
-// offsets say: a row belongs to the weight of its group, so neither rows nor
-// groups can be cut into equal blocks. Blocks of n and k are multiples of
-// `alignment`.
+// offsets say: they are no equal blocks and stay whole. A split of the groups
+// leaves Partial outputs: each rank multiplies the rows of its groups and gives
+// zeros for the others. Blocks of n and k are multiples of `alignment`.
 Rule grouped_product_rule(const Graph& graph, const Node& node,
                           std::int64_t alignment) {
   RuleBuilder rule(graph, node);
@@ -255,9 +257,12 @@ Rule grouped_product_rule(const Graph& graph, const Node& node,
   const auto blocks = [alignment](std::int64_t size) {
     return size % alignment == 0 ? size / alignment : 1;
   };
+  const bool plain = node.operands.size() == 3 && !node.find("out_dtype");
+  const int groups = rule.factor("g", plain ? right[0] : 1);
   const int n = rule.factor("n", blocks(right[2]));
   const int k = rule.factor("k", blocks(right[1]));
   rule.bind_operand(0, 1, k);
+  rule.bind_operand(1, 0, groups);
   rule.bind_operand(1, 1, k);
   rule.bind_operand(1, 2, n);
   rule.bind_output(0, 1, n);
@@ -266,6 +271,18 @@ Rule grouped_product_rule(const Graph& graph, const Node& node,
   rule.contraction(2 * rule.output_elements() * static_cast<double>(right[1]),
                    0, 1);
   return rule.take();
+}
+
+LocalForm grouped_product_local(const Graph& graph, const Node& node,
+                                const LocalContext& context) {
+  LocalForm form;
+  if (context.factor_axes.empty() || context.factor_axes[kGroups] == 0) {
+    return form;
+  }
+  const std::int64_t groups = graph.operand(node, 1).meta.shape[0];
+  form.target = "tensoropt.grouped_mm_shard.default";
+  form.extra = {groups / context.parts(kGroups) * context.part(kGroups)};
+  return form;
 }
 
 // PyTorch's kernels want rows that begin at multiples of 16 bytes.
@@ -297,9 +314,10 @@ void register_einsum(Registry& registry) {
   registry.add("aten.einsum.default", {einsum_rule, {}});
   registry.add("aten.tensordot.default", {tensordot_rule, {}});
   registry.add("aten.inner.default", {inner_rule, {}});
-  registry.add("aten._grouped_mm.default", {aligned_product_rule, {}});
+  registry.add("aten._grouped_mm.default",
+               {aligned_product_rule, grouped_product_local});
   registry.add("transformers.grouped_mm_fallback.default",
-               {fallback_product_rule, {}});
+               {fallback_product_rule, grouped_product_local});
 }
 
 }  // namespace tensoropt

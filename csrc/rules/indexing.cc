@@ -1,6 +1,7 @@
-// Reading and writing elements at positions that tensors give. The dims that
-// positions count in stay whole; the positions themselves, and all other dims,
-// can be split.
+// Reading and writing elements at positions that tensors give. The positions
+// and the dims that are taken whole can be split. The dims that positions count
+// in stay whole, but where one tensor of positions reads along one dim: then
+// each rank reads what it has and gives zeros for the rest.
 
 #include <algorithm>
 #include <string_view>
@@ -35,21 +36,74 @@ void bind_common_dims(RuleBuilder& rule, int dim,
   }
 }
 
+constexpr int kLookedUp = 0;  // the factor of the dim that is looked up
+
+// A split of the looked-up dim leaves a pending sum, which integers have not.
+int looked_up_factor(RuleBuilder& rule, const Graph& graph, const Node& node,
+                     int dim) {
+  const TensorMeta& table = graph.operand(node, 0).meta;
+  const bool sums = dim >= 0 && is_floating_point(table.dtype);
+  const int factor = rule.factor("v", sums ? table.shape[dim] : 1);
+  if (sums) rule.bind_operand(0, dim, factor);
+  return factor;
+}
+
+// More than touching each element once where the table is trained: such a
+// look-up is worth splitting.
+void look_up_flops(RuleBuilder& rule) {
+  const double elements = rule.output_elements();
+  rule.flops(rule.operand_requires_grad(0) ? 2 * elements : elements, elements);
+}
+
+bool splits_looked_up(const LocalContext& context) {
+  return !context.factor_axes.empty() && context.factor_axes[kLookedUp] != 0;
+}
+
+// The first position of this rank.
+std::int64_t first_position(const LocalContext& context, std::int64_t size) {
+  return size / context.parts(kLookedUp) * context.part(kLookedUp);
+}
+
+// Rows of dim 0 as an embedding looks them up; positions may count from the
+// end.
+LocalForm rows_local(const Graph& graph, const Node& node,
+                     const LocalContext& context) {
+  LocalForm form;
+  if (!splits_looked_up(context)) return form;
+  constexpr std::int64_t kNoPadding = -1;
+  const std::int64_t rows = graph.operand(node, 0).meta.shape[0];
+  form.target = "tensoropt.embedding_shard.default";
+  form.extra = {first_position(context, rows), kNoPadding, rows};
+  return form;
+}
+
 // out[i][j] = self[index[i][j]][j] for dim 0.
 Rule gather_rule(const Graph& graph, const Node& node) {
   RuleBuilder rule(graph, node);
   rule.save_operand(1);
   rule.linear_in({0});
-  rule.flops(rule.output_elements(), rule.output_elements());
+  look_up_flops(rule);
   if (rule.operand_shape(0).empty() || rule.operand_shape(1).empty()) {
     return rule.take();
   }
   const int dim = named_dim(rule, node);
+  looked_up_factor(rule, graph, node, dim);
   bind_common_dims(rule, dim, {0, 1});
   const int positions = rule.factor("i", rule.operand_shape(1)[dim]);
   rule.bind_operand(1, dim, positions);
   rule.bind_output(0, dim, positions);
   return rule.take();
+}
+
+LocalForm gather_local(const Graph& graph, const Node& node,
+                       const LocalContext& context) {
+  LocalForm form;
+  if (!splits_looked_up(context)) return form;
+  const Shape& shape = graph.operand(node, 0).meta.shape;
+  const int dim = normalize_dim(node.int_argument("dim", 0), shape.size());
+  form.target = "tensoropt.gather_shard.default";
+  form.extra = {std::int64_t{dim}, first_position(context, shape[dim])};
+  return form;
 }
 
 // As gather, where dims of size 1 broadcast. Without a dim all elements of self
@@ -72,9 +126,10 @@ Rule index_select_rule(const Graph& graph, const Node& node) {
   const auto& shape = rule.operand_shape(0);
   rule.save_operand(1);
   rule.linear_in({0});
-  rule.flops(rule.output_elements(), rule.output_elements());
+  look_up_flops(rule);
   if (shape.empty() || rule.operand_shape(1).empty()) return rule.take();
   const int dim = named_dim(rule, node);
+  looked_up_factor(rule, graph, node, dim == 0 ? 0 : kNoFactor);
   bind_common_dims(rule, dim, {0});
   const int positions = rule.factor("i", rule.operand_shape(1)[0]);
   rule.bind_operand(1, 0, positions);
@@ -250,6 +305,14 @@ void save_indices(RuleBuilder& rule, const Node& node) {
   }
 }
 
+// Whether one tensor of positions reads rows of dim 0.
+bool reads_rows(const Positions& positions) {
+  return std::count(positions.index_of.begin(), positions.index_of.end(), -1) +
+                 1 ==
+             std::ssize(positions.index_of) &&
+         positions.index_of[0] >= 0;
+}
+
 Rule index_rule(const Graph& graph, const Node& node) {
   RuleBuilder rule(graph, node);
   rule.linear_in({0});
@@ -257,6 +320,9 @@ Rule index_rule(const Graph& graph, const Node& node) {
   save_indices(rule, node);
   if (has_mask(graph, node)) return rule.take();
   const Positions positions(graph, node);
+  const bool rows = reads_rows(positions);
+  looked_up_factor(rule, graph, node, rows ? 0 : kNoFactor);
+  if (rows) look_up_flops(rule);
   const std::vector<ReadDim> dims = read_dims(positions);
   for (int out = 0; out < static_cast<int>(dims.size()); ++out) {
     const auto& [self_dim, position] = dims[out];
@@ -377,9 +443,9 @@ void register_search(Registry& registry) {
 }  // namespace
 
 void register_indexing(Registry& registry) {
-  registry.add("aten.gather.default", {gather_rule, {}});
+  registry.add("aten.gather.default", {gather_rule, gather_local});
   registry.add("aten.take_along_dim.default", {take_along_dim_rule, {}});
-  registry.add("aten.index_select.default", {index_select_rule, {}});
+  registry.add("aten.index_select.default", {index_select_rule, rows_local});
   for (const char* target :
        {"scatter.src", "scatter.value", "scatter.reduce",
         "scatter.value_reduce", "scatter_add.default", "scatter_reduce.two"}) {
@@ -394,7 +460,7 @@ void register_indexing(Registry& registry) {
                   },
                   {}});
   }
-  registry.add("aten.index.Tensor", {index_rule, {}});
+  registry.add("aten.index.Tensor", {index_rule, rows_local});
   for (const char* target :
        {"aten.index_put.default", "aten._unsafe_index_put.default"}) {
     registry.add(target, {index_put_rule, {}});

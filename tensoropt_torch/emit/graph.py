@@ -14,10 +14,11 @@ from torch import fx
 from torch._ops import OpOverload
 
 from tensoropt_torch import _C
+from tensoropt_torch.emit.whole_draws import WholeDraws
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.frontend.lowering import named_arguments
 from tensoropt_torch.runtime import reuse
-from tensoropt_torch.runtime.random import call_seeded
+from tensoropt_torch.runtime.random import agree_on_random_state, call_seeded
 
 STEP_SEED = "step_seed"
 
@@ -66,8 +67,10 @@ class GraphEmitter:
         program: _C.RankProgram,
         group_name: Callable[[int], str],
         device: torch.device,
+        draws: WholeDraws | None = None,
     ) -> None:
         self._captured = captured
+        self._draws = draws
         self._program = program
         self._edges = EdgeIndex.of(planner)
         self._group_name = group_name
@@ -77,6 +80,7 @@ class GraphEmitter:
         self._tuples: dict[fx.Node, fx.Node] = {}
         self._known = frozenset(captured.lowering.rules.targets())
         self._random_calls = 0
+        self._checks_draws = False
         self._step_seed: fx.Node | None = None
 
     def emit(self) -> fx.GraphModule:
@@ -97,7 +101,8 @@ class GraphEmitter:
         return fx.GraphModule(torch.nn.Module(), self._graph, "RankGraph")
 
     @property
-    def uses_random(self) -> bool:
+    def uses_seeds(self) -> bool:
+        """Whether steps need a seed."""
         return self._random_calls > 0
 
     def _define(self, old: fx.Node, index: int, new: fx.Node) -> None:
@@ -161,19 +166,38 @@ class GraphEmitter:
             new = self._graph.call_function(
                 operator_named(call["target"]), (*tensors, *call["extra"], *names)
             )
+        elif call["random"] or self._is_unknown_random(target):
+            new = self._random_call(node, target, call, operands)
         else:
             args, kwargs = local_arguments(node, call["arguments"], operands, self._device)
-            if call["random"] or self._is_unknown_random(target):
-                stream = (self._random_calls, call["shard_index"])
-                self._random_calls += 1
-                new = self._graph.call_function(
-                    call_seeded, (target, self._step_seed, stream, *args), kwargs
-                )
-            else:
-                new = self._graph.call_function(target, args, kwargs)
+            new = self._graph.call_function(target, args, kwargs)
         if call["scale"] != 1.0:
             new = self._graph.call_function(torch.ops.aten.mul.Tensor, (new, call["scale"]))
         return new
+
+    def _random_call(
+        self, node: fx.Node, target: OpOverload, call: dict[str, Any], operands: list[fx.Node]
+    ) -> fx.Node:
+        if self._draws is not None:
+            return self._whole_call(node, target, operands, self._draws)
+        args, kwargs = local_arguments(node, call["arguments"], operands, self._device)
+        stream = (self._random_calls, call["shard_index"])
+        self._random_calls += 1
+        seeded = (target, self._step_seed, stream, *args)
+        return self._graph.call_function(call_seeded, seeded, kwargs)
+
+    def _whole_call(
+        self, node: fx.Node, target: OpOverload, operands: list[fx.Node], draws: WholeDraws
+    ) -> fx.Node:
+        """The call of one process, from which this rank's part is taken."""
+        if not self._checks_draws:
+            self._graph.call_function(agree_on_random_state, (self._device,))
+            self._checks_draws = True
+        graph_node = self._captured.lowering.nodes[node]
+        wholes = draws.embed(self._graph, operands, tensor_operands(node), graph_node)
+        args, kwargs = local_arguments(node, {}, wholes, self._device)
+        new = self._graph.call_function(target, args, kwargs)
+        return draws.take(self._graph, new, node.meta["val"], graph_node)
 
     def _is_unknown_random(self, target: OpOverload) -> bool:
         """A random operator without a rule: all ranks draw the same."""

@@ -16,6 +16,7 @@ from tensoropt_torch import _C
 from tensoropt_torch.emit.graph import GraphEmitter, axis_sets
 from tensoropt_torch.emit.module import ParallelModule
 from tensoropt_torch.emit.weights import WeightLoader, WeightSource
+from tensoropt_torch.emit.whole_draws import WholeDraws
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, Source, as_module
 from tensoropt_torch.plan import Plan
@@ -51,12 +52,15 @@ def parallelize(
     device: torch.device,
     context: RankContext | None = None,
     weights: WeightSource | None = None,
+    *,
+    one_process_random: bool = False,
 ) -> ParallelModule:
     """The module that runs ``plan`` on this rank.
 
     Collective: every rank of the default process group calls it with the same
     model and plan. Parameters and buffers are those of rank 0, or what ``weights``
-    gives where the model is on the meta device.
+    gives where the model is on the meta device. With ``one_process_random`` random
+    operators draw what one process draws.
 
     Raises:
         TensorOptError: on every rank, if the plan does not fit the number of
@@ -72,7 +76,8 @@ def parallelize(
     sizes = [size for size, _ in plan.settings.mesh_axes]
     context = context or RankContext.make(sizes, device)
     context.groups.create(axis_sets(program, planner, captured))
-    emitter = GraphEmitter(captured, planner, program, context.groups.name, device)
+    draws = WholeDraws(planner, plan.config, sizes, dist.get_rank()) if one_process_random else None
+    emitter = GraphEmitter(captured, planner, program, context.groups.name, device, draws)
     rank_graph = emitter.emit()
     layouts = {s.names[0]: program.layout_of(_value_of(captured, s)) for s in captured.parameters}
     loader = WeightLoader(
@@ -88,7 +93,7 @@ def parallelize(
     shapes = [
         _local_shape(captured, s, program, sizes) for s in captured.inputs if s.kind == "input"
     ]
-    seeds = _seed_generator() if emitter.uses_random else None
+    seeds = _seed_generator() if emitter.uses_seeds else None
     saved = model.state_dict().keys()
     buffers = {name: name in saved for name, _ in model.named_buffers(remove_duplicate=False)}
     return ParallelModule(

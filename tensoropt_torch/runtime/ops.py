@@ -160,21 +160,44 @@ def gru_shard(
 
 
 def embedding_shard(
-    weight: torch.Tensor, index: torch.Tensor, offset: int, padding_idx: int = -1
+    weight: torch.Tensor,
+    index: torch.Tensor,
+    offset: int,
+    padding_idx: int = -1,
+    wraps_at: int = 0,
 ) -> torch.Tensor:
-    """Looks up rows of a table split by rows; other ranks' rows give zeros.
+    """Looks up rows of a table that is split by rows.
 
     Args:
-        weight: ``[rows, d]``, the rows from ``offset`` on.
+        weight: ``[rows, ...]``, the rows from ``offset`` on.
         index: rows of the whole table, any shape.
         offset: the first row of this rank.
         padding_idx: a row of the whole table that gets no gradient; -1: none.
+        wraps_at: the rows of the whole table, from the end of which negative indices
+            count; 0: there are none.
 
     Returns:
-        ``[*index.shape, d]``; the sum over the ranks is the look-up.
+        ``[*index.shape, ...]``; the sum over the ranks is the look-up.
 
     """
-    result: torch.Tensor = _OPS.embedding_shard(weight, index, offset, padding_idx)
+    result: torch.Tensor = _OPS.embedding_shard(weight, index, offset, padding_idx, wraps_at)
+    return result
+
+
+def gather_shard(x: torch.Tensor, index: torch.Tensor, dim: int, offset: int) -> torch.Tensor:
+    """``torch.gather`` from a tensor that is split along ``dim``.
+
+    Args:
+        x: the entries from ``offset`` on.
+        index: positions in all entries.
+        dim: the dim that is looked up.
+        offset: the first entry of this rank.
+
+    Returns:
+        The shape of ``index``; the sum over the ranks is the result.
+
+    """
+    result: torch.Tensor = _OPS.gather_shard(x, index, dim, offset)
     return result
 
 
@@ -216,6 +239,26 @@ def embedding_bag_shard(
         row_offset,
         *bags,
     )[0]
+    return result
+
+
+def grouped_mm_shard(
+    x: torch.Tensor, weight: torch.Tensor, offsets: torch.Tensor, first_group: int
+) -> torch.Tensor:
+    """Products of groups of rows with one matrix each, of some of the groups.
+
+    Args:
+        x: ``[t, k]``, all rows; those of a group lie together.
+        weight: ``[groups, k, n]``, the matrices of the groups from ``first_group`` on.
+        offsets: ``[all groups]``: the rows of group i end before ``offsets[i]``.
+        first_group: the first group of this rank.
+
+    Returns:
+        ``[t, n]`` with zeros for rows of other groups; the sum over the ranks is the
+        product.
+
+    """
+    result: torch.Tensor = _OPS.grouped_mm_shard(x, weight, offsets, first_group)
     return result
 
 

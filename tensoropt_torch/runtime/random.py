@@ -1,13 +1,18 @@
 """Random operators on shards: equal shards draw equal numbers, different ones
-different numbers."""
+different numbers. Or every rank draws what one process draws, and takes its part."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
+
+from tensoropt_torch.runtime.agreement import agree_or_raise
+
+Bounds = Sequence[tuple[int, int]]  # where a part begins and how long it is, by dim
 
 
 def stream_seed(step_seed: int, stream: tuple[int, ...]) -> int:
@@ -31,3 +36,41 @@ def call_seeded(
     with torch.random.fork_rng(devices=forked):
         torch.manual_seed(stream_seed(step_seed, stream))
         return target(*args, **kwargs)
+
+
+def agree_on_random_state(device: torch.device) -> None:
+    """Raise TensorOptError on every rank unless the default generators of all ranks
+    will draw the same numbers. Collective."""
+    states = [torch.random.get_rng_state()]
+    if device.type == "cuda":
+        states.append(torch.cuda.get_rng_state(device))
+    digest = hashlib.blake2b(b"".join(s.numpy().tobytes() for s in states), digest_size=8)
+    agree_or_raise(
+        "state of the random generators",
+        digest.hexdigest(),
+        "with one_process_random=True call torch.manual_seed with one number on all ranks",
+    )
+
+
+def embed_part(
+    part: torch.Tensor, shape: Sequence[int], strides: Sequence[int], bounds: Bounds
+) -> torch.Tensor:
+    """A tensor of this shape and these strides that holds ``part``, and ones elsewhere:
+    numbers that are drawn for it lie as they do in one process."""
+    whole = torch.empty_strided(shape, strides, dtype=part.dtype, device=part.device)
+    whole.fill_(1)
+    _narrowed(whole, bounds).copy_(part)
+    return whole
+
+
+def take_part(outputs: Any, bounds: Sequence[Bounds]) -> Any:
+    """The part of each output that is this rank's; a tuple if the operator gives one."""
+    if isinstance(outputs, torch.Tensor):
+        return _narrowed(outputs, bounds[0])
+    return tuple(_narrowed(t, place) for t, place in zip(outputs, bounds, strict=True))
+
+
+def _narrowed(tensor: torch.Tensor, bounds: Bounds) -> torch.Tensor:
+    for dim, (start, length) in enumerate(bounds):
+        tensor = tensor.narrow(dim, start, length)
+    return tensor

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
-from tests.rules.case import Case, booleans, integers, positive, real, weights
+from tests.rules.case import Case, Random, booleans, integers, positive, real, weights
 
 
 def gather_cases() -> Iterator[Case]:
@@ -17,6 +17,7 @@ def gather_cases() -> Iterator[Case]:
         yield Case("aten.take_along_dim.default", (x, along, dim), name=f"{dim}")
     yield Case("aten.gather.default", (x, 1, integers(4, 6, 12, 6)), name="fewer rows")
     yield Case("aten.gather.default", (real(12), 0, integers(12, 6)), name="1-D")
+    yield Case("aten.gather.default", (integers(9, 12), 0, integers(12, 6)), name="integers")
     yield Case("aten.gather.default", (real(), 0, integers(1)), name="scalar")
     yield Case("aten.index_select.default", (real(12), 0, integers(12)), name="scalar index")
     broadcast = integers(4, 12, 12, 1)
@@ -100,6 +101,10 @@ def index_cases() -> Iterator[Case]:
             yield Case("aten.index_put.default", put, name=f"{name}, added{label}")
     put = "aten.index_put.default"
     row = [integers(12, 1)]
+    from_the_end = Random((2, 12), -12, 12, torch.int64)
+    yield Case("aten.index.Tensor", (x, [from_the_end]), name="from the end")
+    yield Case("aten.index.Tensor", (integers(9, 12, 4), [integers(12, 6)]), name="integers")
+    yield Case("aten.index.Tensor", (real(12), [integers(12, 6)]), name="vector")
     yield Case(put, (x, row, real(1, 4, 6)), name="over")
     yield Case(put, (x, row, real(4, 1)), name="over, broadcast")
     yield Case(put, (x, [None, None, integers(6, 1)], real(12, 4, 1)), name="last, over")

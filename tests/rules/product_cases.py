@@ -70,9 +70,15 @@ def more_product_cases() -> Iterator[Case]:
     for bias in (None, real(12)):
         args = (*pair, real(12, 4, 6), bias)
         yield Case("aten.bilinear.default", args, name="bias" if bias else "")
+
+
+def grouped_cases() -> Iterator[Case]:
     ends = torch.tensor([5, 5, 8, 12], dtype=torch.int32)
     args = (real(12, 4), real(4, 4, 6), ends)
     yield Case("transformers.grouped_mm_fallback.default", args)
+    thirds = torch.tensor([0, 3, 3, 7, 11, 12])
+    args = (real(12, 4), real(6, 4, 2), thirds)
+    yield Case("transformers.grouped_mm_fallback.default", args, name="six groups")
     half = (Random(shape, -1, 1, torch.bfloat16, True) for shape in ((12, 96), (4, 96, 48)))
     yield Case("aten._grouped_mm.default", (*half, ends), tolerance=BFLOAT16_TOLERANCE)
 
@@ -97,4 +103,5 @@ def product_cases() -> Iterator[Case]:
     yield from einsum_cases()
     yield from labelled_cases()
     yield from more_product_cases()
+    yield from grouped_cases()
     yield from distance_cases()

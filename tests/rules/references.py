@@ -23,13 +23,34 @@ def embedding_shard(calls: Sequence[RankCall]) -> list[torch.Tensor]:
 
 
 def _embedding_shard(
-    weight: torch.Tensor, index: torch.Tensor, offset: int, padding_idx: int = -1
+    weight: torch.Tensor,
+    index: torch.Tensor,
+    offset: int,
+    padding_idx: int = -1,
+    wraps_at: int = 0,
 ) -> torch.Tensor:
     """Rows outside of this shard give zeros."""
+    index = torch.where(index < 0, index + wraps_at, index)
     inside = (index >= offset) & (index < offset + len(weight))
     rows = weight[(index - offset).where(inside, 0)]
-    rows = torch.where((index == padding_idx)[..., None], rows.detach(), rows)
-    return torch.where(inside[..., None], rows, 0)
+    own_dims = (1,) * (weight.dim() - 1)
+    padding = (index == padding_idx).reshape(*index.shape, *own_dims)
+    rows = torch.where(padding, rows.detach(), rows)
+    return torch.where(inside.reshape(*index.shape, *own_dims), rows, 0)
+
+
+def gather_shard(calls: Sequence[RankCall]) -> list[torch.Tensor]:
+    """From a tensor with zeros for the entries of other ranks."""
+    results = []
+    for call in calls:
+        x, index = call.operands
+        dim, offset = call.extra
+        before, after = list(x.shape), list(x.shape)
+        before[dim] = offset
+        after[dim] = max(0, int(index.max()) + 1 - offset - x.shape[dim])
+        padded = torch.cat([x.new_zeros(before), x, x.new_zeros(after)], dim)
+        results.append(padded.gather(dim, index))
+    return results
 
 
 def embedding_bag_shard(calls: Sequence[RankCall]) -> list[list[torch.Tensor]]:
@@ -66,6 +87,19 @@ def _embedding_bag_shard(
             results.append(vectors.sum(0) / (count if mode == 1 else 1))
     assert not include_last_offset or len(ends) > num_bags + 1
     return torch.stack(results)
+
+
+def grouped_mm_shard(calls: Sequence[RankCall]) -> list[torch.Tensor]:
+    """Row by row; rows of other ranks' groups give zeros."""
+    results = []
+    for call in calls:
+        x, weight, ends = call.operands
+        (first,) = call.extra
+        group = torch.bucketize(torch.arange(len(x)), ends, right=True) - first
+        inside = (group >= 0) & (group < len(weight))
+        matrices = weight[group.where(inside, 0)]
+        results.append(torch.where(inside[:, None], (x[:, None] @ matrices)[:, 0], 0))
+    return results
 
 
 def causal_attention_rows(calls: Sequence[RankCall]) -> list[torch.Tensor]:
@@ -240,7 +274,9 @@ def gru_shard(calls: Sequence[RankCall]) -> list[list[torch.Tensor]]:
 
 REFERENCES: dict[str, Reference] = {
     "tensoropt.embedding_shard.default": embedding_shard,
+    "tensoropt.gather_shard.default": gather_shard,
     "tensoropt.embedding_bag_shard.default": embedding_bag_shard,
+    "tensoropt.grouped_mm_shard.default": grouped_mm_shard,
     "tensoropt.causal_attention_rows.default": causal_attention_rows,
     "tensoropt.cross_entropy_sharded.default": cross_entropy_sharded,
     "tensoropt.nll_loss_sharded.default": nll_loss_sharded,

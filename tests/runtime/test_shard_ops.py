@@ -112,6 +112,74 @@ def test_blocks_of_rows_are_causal_attention(keys: int, heads: int):
         close(got, wanted)
 
 
+# --- products of groups ------------------------------------------------------
+
+ENDS = (
+    torch.tensor([3, 3, 7, 10], dtype=torch.int32),
+    torch.tensor([0, 0, 0, 12]),
+    torch.tensor([12, 12, 12, 12]),
+    torch.tensor([0, 0, 0, 0]),
+)
+
+
+def grouped_product(x: torch.Tensor, weight: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """Row by row; zeros after the last group."""
+    group = torch.bucketize(torch.arange(len(x)), ends, right=True)
+    padded = torch.cat([weight, torch.zeros_like(weight[:1])])
+    return torch.einsum("tk,tkn->tn", x, padded[group])
+
+
+@pytest.mark.parametrize("ends", ENDS, ids=str)
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_products_of_all_ranks_sum_to_the_product(ends: torch.Tensor, parts: int):
+    x, weight = normal(12, 5, seed=1), normal(4, 5, 3, seed=2)
+    expected = grouped_product(x, weight, ends)
+    incoming = normal(12, 3, seed=3).detach()
+    whole = gradients(expected, [x, weight], incoming)
+    shards = [part.detach().clone().requires_grad_() for part in weight.chunk(parts)]
+    results = [
+        ops.grouped_mm_shard(x, shard, ends, 4 // parts * i) for i, shard in enumerate(shards)
+    ]
+    close(torch.stack(results).sum(0), expected)
+    found = [
+        gradients(result, [x, shard], incoming)
+        for result, shard in zip(results, shards, strict=True)
+    ]
+    close(torch.stack([g[0] for g in found]).sum(0), whole[0])
+    close(torch.cat([g[1] for g in found]), whole[1])
+
+
+def test_a_rank_computes_its_groups_only():
+    """Numbers that are not finite show what was multiplied."""
+    x = torch.ones(6, 2)
+    x[3:] = float("nan")
+    got = ops.grouped_mm_shard(x, torch.ones(1, 2, 2), torch.tensor([3, 6]), 0)
+    assert torch.equal(got, torch.tensor([2.0] * 3 + [0.0] * 3)[:, None].expand(6, 2))
+
+
+def test_groups_that_do_not_fit_are_refused():
+    ends = torch.tensor([2, 4])
+    with pytest.raises(ValueError, match=r"weight \[g, k, n\], got \[4, 3\] and \[2, 2, 3\]"):
+        ops.grouped_mm_shard(torch.ones(4, 3), torch.ones(2, 2, 3), ends, 0)
+    with pytest.raises(ValueError, match="this rank has 2 from 1 on"):
+        ops.grouped_mm_shard(torch.ones(4, 3), torch.ones(2, 3, 3), ends, 1)
+
+
+# --- rows and entries --------------------------------------------------------
+
+
+def test_rows_of_any_shape_that_count_from_the_end():
+    table = normal(6, 2, 3, seed=1)
+    index = torch.tensor([[0, -1, 5], [-6, 3, 3]])
+    shards = [part.detach().clone().requires_grad_() for part in table.chunk(3)]
+    results = [ops.embedding_shard(shard, index, 2 * i, -1, 6) for i, shard in enumerate(shards)]
+    close(torch.stack(results).sum(0), table[index])
+    incoming = normal(2, 3, 2, 3, seed=2).detach()
+    (whole,) = gradients(table[index], [table], incoming)
+    found = [gradients(r, [s], incoming)[0] for r, s in zip(results, shards, strict=True)]
+    close(torch.cat(found), whole)
+
+
 def test_fake_tensors_have_the_shapes():
     with FakeTensorMode():
         query, key = torch.empty(2, 4, 6, 3), torch.empty(2, 4, 12, 3)
@@ -121,3 +189,11 @@ def test_fake_tensors_have_the_shapes():
         for row_offset in (-1, 4):
             bags = ops.embedding_bag_shard(weight, index, offsets, (2, 3), row_offset)
             assert bags.shape == (3, 5)
+        table = torch.empty(4, 2, 3, requires_grad=True)
+        rows = ops.embedding_shard(table, index, 0, -1, 8)
+        assert rows.shape == (13, 2, 3)
+        assert gradients(rows.sum(), [table], torch.ones(()))[0].shape == table.shape
+        product = ops.grouped_mm_shard(torch.empty(12, 2), table, offsets, 2)
+        assert product.shape == (12, 3)
+        assert gradients(product.sum(), [table], torch.ones(()))[0].shape == table.shape
+        assert ops.gather_shard(weight, index[:, None], 0, 8).shape == (13, 1)

@@ -1,0 +1,70 @@
+"""Random operators that draw the numbers of one process: on every rank for the whole
+tensor, of which the rank takes its part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from tensoropt_torch import _C
+from tensoropt_torch.runtime import random
+
+Place = tuple[tuple[int, int], ...]  # first index and length, by dim
+
+
+@dataclass(frozen=True)
+class WholeDraws:
+    """Where the parts of one rank lie in whole tensors."""
+
+    planner: _C.Planner
+    config: Sequence[int]  # of each node of the strategy space
+    sizes: Sequence[int]  # of the mesh axes
+    rank: int
+
+    def layouts(self, graph_node: int) -> tuple[list[str], list[str]]:
+        """The layouts of an operator's operands and outputs."""
+        rows = self.planner.describe_nodes()
+        space_node = [row["graph_node"] for row in rows].index(graph_node)
+        inputs, outputs = self.planner.describe_ports(space_node)[self.config[space_node]]
+        return [value for value, _ in inputs], [value for value, _ in outputs]
+
+    def place(self, shape: Sequence[int], layout: str) -> Place:
+        """The rank's part of a tensor: of axes that split one dim the first is the most
+        significant, ranks count the last axis fastest."""
+        starts, lengths = [0] * len(shape), list(shape)
+        behind = 1
+        for size in self.sizes:
+            behind *= size
+        for size, placement in zip(self.sizes, layout.split(",") if layout else (), strict=True):
+            behind //= size
+            if placement[0] == "S":
+                dim = int(placement[1:])
+                lengths[dim] //= size
+                starts[dim] += lengths[dim] * (self.rank // behind % size)
+        return tuple(zip(starts, lengths, strict=True))
+
+    def embed(
+        self, graph: fx.Graph, parts: Sequence[fx.Node], wholes: Sequence[fx.Node], node: int
+    ) -> list[fx.Node]:
+        """The operands as whole tensors, with the strides that they have in one process."""
+        layouts, _ = self.layouts(node)
+        results = []
+        for part, whole, layout in zip(parts, wholes, layouts, strict=True):
+            value: torch.Tensor = whole.meta["val"]
+            # Of expanded tensors: those that numbers drawn like it have.
+            strides = tuple(torch.empty_like(value).stride())
+            shape = tuple(value.shape)
+            arguments = (part, shape, strides, self.place(shape, layout))
+            results.append(graph.call_function(random.embed_part, arguments))
+        return results
+
+    def take(self, graph: fx.Graph, call: fx.Node, whole: Any, node: int) -> fx.Node:
+        """The rank's part of what ``call`` gives; ``whole`` is what one process gets."""
+        _, layouts = self.layouts(node)
+        values = whole if isinstance(whole, (tuple, list)) else [whole]
+        places = tuple(self.place(v.shape, text) for v, text in zip(values, layouts, strict=True))
+        return graph.call_function(random.take_part, (call, places))
