@@ -114,8 +114,12 @@ class _Step:
             self._label(module, args, kwargs)
             locals_ = _local_parameters(module)
             optimizer = self._optimizer_with_state(locals_)
+            last_loss = self._ledger.allocate(0)  # the user's loop still holds it
             self._ledger.enter("forward")
             loss = _loss(module(*args, **kwargs))
+            taken = self._ledger.allocations[self._tracker.number_of(loss)].num_bytes
+            self._ledger.allocations[last_loss].num_bytes = taken
+            self._ledger.free(last_loss)
             self._ledger.enter("backward")
             loss.backward()
             for parameter, local in zip(_unique(module), locals_, strict=True):

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensoropt_torch.simulate.kernels import Workspaces
 from tensoropt_torch.simulate.ledger import Category, Ledger
+from tensoropt_torch.simulate.onednn import MEASURED
 
 _PRIM_DEVICE = torch.ops.prim.device.default
 _KERNEL = torch._C.DispatchKey.CompositeExplicitAutograd
@@ -49,6 +50,7 @@ class StorageTracker(TorchDispatchMode):
             return NotImplemented  # its local part comes here
         kwargs = kwargs or {}
         if func.namespace == "c10d":
+            self._workspaces.note(self._ledger, func, args, kwargs)
             return _do_nothing(func, args)
         if func.namespace == "tensoropt" and func.has_kernel_for_dispatch_key(_KERNEL):
             return self._run_inside(func, args, kwargs)
@@ -59,18 +61,25 @@ class StorageTracker(TorchDispatchMode):
         if not self._inside:
             self._ledger.operator = _name(func)
         result = func(*args, **kwargs)
-        self._workspaces.note(self._ledger, func, args, kwargs)
+        num_bytes = self._workspaces.output_bytes(func, args, kwargs)
         for tensor in pytree.tree_leaves(result):
             if isinstance(tensor, torch.Tensor):
-                self.number_of(tensor)
+                self.number_of(tensor, num_bytes)
+        self._workspaces.note(self._ledger, func, args, kwargs)
+        kernel = MEASURED.get(func._schema.name)
+        if kernel is not None:
+            saved = [self.number_of(result[index]) for index in kernel.saved]
+            self._workspaces.note_measured(self._ledger, func, args, saved)
         return result
 
-    def number_of(self, tensor: torch.Tensor) -> int:
-        """The allocation of a tensor's storage, made now if it is not known."""
+    def number_of(self, tensor: torch.Tensor, num_bytes: int | None = None) -> int:
+        """The allocation of a tensor's storage, made now if it is not known; of
+        ``num_bytes`` where these are not what the tensor takes."""
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key not in self._numbers:
-            self._numbers[key] = self._ledger.allocate(storage.nbytes())
+            taken = storage.nbytes() if num_bytes is None else num_bytes
+            self._numbers[key] = self._ledger.allocate(taken)
             weakref.finalize(storage, self._free, key)
         return self._numbers[key]
 
