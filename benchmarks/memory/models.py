@@ -75,7 +75,7 @@ def _rnn(cell: str) -> Example:
 
 def resnet() -> Example:
     """Bottleneck blocks with batch normalisation, 16 images of 32 x 32."""
-    config = WideResNetConfig(blocks=(1, 1, 1, 1), width=32, image_size=32, n_class=64)
+    config = WideResNetConfig(blocks=(1, 1), width=16, image_size=32, n_class=64)
     return WideResNet(config), (torch.randn(16, 3, 32, 32), torch.randint(64, (16,)))
 
 
