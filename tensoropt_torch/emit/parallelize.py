@@ -79,7 +79,7 @@ def parallelize(
     draws = WholeDraws(planner, plan.config, sizes, dist.get_rank()) if one_process_random else None
     emitter = GraphEmitter(captured, planner, program, context.groups.name, device, draws)
     rank_graph = emitter.emit()
-    layouts = {s.names[0]: program.layout_of(_value_of(captured, s)) for s in captured.parameters}
+    layouts = {s.names[0]: program.layout_of(value_of(captured, s)) for s in captured.parameters}
     loader = WeightLoader(
         model,
         {name: to_placements(layout) for name, layout in layouts.items()},
@@ -91,7 +91,7 @@ def parallelize(
     parameters = {n: values.parameters[s.names[0]] for s in captured.parameters for n in s.names}
     _check_complete(model, parameters)
     shapes = [
-        _local_shape(captured, s, program, sizes) for s in captured.inputs if s.kind == "input"
+        local_shape(captured, s, program, sizes) for s in captured.inputs if s.kind == "input"
     ]
     seeds = _seed_generator() if emitter.uses_seeds else None
     saved = model.state_dict().keys()
@@ -126,7 +126,8 @@ def to_placements(layout: str) -> list[Placement]:
     return [Shard(int(p[1:])) if p[0] == "S" else Replicate() for p in layout.split(",")]
 
 
-def _value_of(captured: CapturedModel, source: Source) -> int:
+def value_of(captured: CapturedModel, source: Source) -> int:
+    """The value of the C++ graph that a source gives."""
     return captured.lowering.values[source.placeholder][0]
 
 
@@ -136,12 +137,14 @@ def _check_complete(model: nn.Module, parameters: Mapping[str, Any]) -> None:
     assert not missing, f"parameters without a layout: {missing}"
 
 
-def _local_shape(
+def local_shape(
     captured: CapturedModel, source: Source, program: _C.RankProgram, sizes: Sequence[int]
 ) -> tuple[int, ...]:
+    """The shape of this rank's part of a parameter, buffer or input, on a mesh with
+    axes of these sizes."""
     shape = list(source.placeholder.meta["val"].shape)
     for size, placement in zip(
-        sizes, to_placements(program.layout_of(_value_of(captured, source))), strict=False
+        sizes, to_placements(program.layout_of(value_of(captured, source))), strict=False
     ):
         if isinstance(placement, Shard):
             shape[placement.dim] //= size

@@ -1,0 +1,139 @@
+"""One process of a job: trains under random strategies and says how much memory
+its tensors took. Started by ``measure.py`` with ``liballocations.so`` preloaded.
+
+    python -m benchmarks.memory.job '{"model": "mlp", "seeds": [0, 1], ...}'
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import sys
+from dataclasses import asdict, dataclass
+
+import torch
+import torch.distributed as dist
+
+from benchmarks.memory.models import make
+from tensoropt_torch import emit
+from tensoropt_torch.config import load_cluster
+from tensoropt_torch.emit.parallelize import RankContext
+from tensoropt_torch.frontend import capture
+from tensoropt_torch.frontend.capture import CapturedModel
+from tensoropt_torch.plan import Plan
+from tensoropt_torch.planner.options import PlanningTask
+from tensoropt_torch.planner.space import make_planner
+from tensoropt_torch.simulate.step import StepSettings
+
+STEPS = 4  # the first one, which makes the optimizer's state, is not measured
+TENSORS, ALL = 0, 1  # as allocations.c counts them
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to measure: random strategies of a model by their seeds."""
+
+    model: str
+    num_devices: int
+    seeds: tuple[int, ...]
+    optimizer: str = "adamw"
+    foreach: bool = False
+
+
+@dataclass(frozen=True)
+class Peak:
+    """Most bytes at one moment of a step, on one rank, above what was there before.
+
+    ``tensor_bytes`` is of the step that had the least: Gloo's thread may hold the
+    operands of a collective for a moment after it is over, which adds to some steps
+    and not to others. ``highest_bytes`` is of the step that had the most.
+    """
+
+    seed: int
+    tensor_bytes: int
+    highest_bytes: int
+    all_bytes: int  # with what is not allocated by PyTorch, such as Gloo's buffers
+
+
+def random_plan(captured: CapturedModel, num_devices: int, seed: int) -> Plan:
+    """The same strategy in every process."""
+    settings = PlanningTask(captured, load_cluster("cpu")).settings(num_devices)
+    strategy = make_planner(captured, settings).random_strategy(seed)
+    return Plan.of(settings, captured, strategy)
+
+
+def step_settings(job: Job, rank: int) -> StepSettings:
+    """The optimizer of the job, for the simulation and for the real run."""
+    named = StepSettings(optimizer=job.optimizer, device="cuda" if job.foreach else "cpu")
+    return StepSettings(optimizer=named.make_optimizer, rank=rank)
+
+
+class Allocations:
+    """The counters of ``liballocations.so``."""
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL(None)
+        for name in ("allocations_current", "allocations_peak"):
+            getattr(self._library, name).restype = ctypes.c_long
+
+    def current(self, kind: int) -> int:
+        """Bytes allocated now."""
+        return int(self._library.allocations_current(kind))
+
+    def peak(self, kind: int) -> int:
+        """The most since ``reset``."""
+        return int(self._library.allocations_peak(kind))
+
+    def reset(self) -> None:
+        """Peaks start from what is allocated now."""
+        self._library.allocations_reset()
+
+
+def measure(job: Job) -> list[Peak]:
+    """On every rank of a job with Gloo."""
+    model, args = make(job.model)
+    captured = capture(model, args)
+    shapes = [(a.shape, a.dtype) for a in args]
+    del args
+    context: RankContext | None = None
+    allocations = Allocations()
+    peaks = []
+    for seed in job.seeds:
+        plan = random_plan(captured, job.num_devices, seed)
+        sizes = [size for size, _ in plan.settings.mesh_axes]
+        context = context or RankContext.make(sizes, torch.device("cpu"))
+        gc.collect()
+        before = [allocations.current(kind) for kind in (TENSORS, ALL)]
+        inputs = [torch.ones(shape, dtype=dtype) for shape, dtype in shapes]
+        module = emit.parallelize(model, captured, plan, context.device, context)
+        optimizer = step_settings(job, 0).make_optimizer(list(module.parameters()))
+        levels = []
+        for _ in range(STEPS):
+            gc.collect()
+            dist.barrier()
+            allocations.reset()
+            loss = module(*inputs)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            levels.append([allocations.peak(kind) - before[kind] for kind in (TENSORS, ALL)])
+        tensors, everything = zip(*levels[1:], strict=True)
+        peaks.append(Peak(seed, min(tensors), max(tensors), min(everything)))
+        del module, optimizer, loss, inputs
+    return peaks
+
+
+def main() -> None:
+    """Prints the peaks as JSON, on the last line."""
+    record = json.loads(sys.argv[1])
+    job = Job(**{**record, "seeds": tuple(record["seeds"])})
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    peaks = measure(job)
+    dist.destroy_process_group()
+    print(json.dumps([asdict(peak) for peak in peaks]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Models of some MiB whose memory is predicted and measured, by name."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+
+from gpt import GPT, GPTConfig
+
+from benchmarks.models import rnn as rnn_models
+from benchmarks.models import transformer as transformer_models
+from benchmarks.models.llama import Llama, LlamaConfig
+from benchmarks.models.wide_resnet import WideResNet, WideResNetConfig
+
+Example = tuple[nn.Module, tuple[torch.Tensor, ...]]
+
+
+def _tokens(count: int, batch: int, length: int, vocab_size: int) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(1)
+    return tuple(torch.randint(vocab_size, (count, batch, length), generator=generator))
+
+
+class Mlp(nn.Module):
+    """Two linear layers and the loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(256, 1024)
+        self.down = nn.Linear(1024, 256)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """(batch, 256) twice -> the loss."""
+        return nn.functional.mse_loss(self.down(nn.functional.gelu(self.up(x))), y)
+
+
+def mlp() -> Example:
+    """2 MiB of parameters, 512 samples."""
+    return Mlp(), (torch.randn(512, 256), torch.randn(512, 256))
+
+
+def gpt() -> Example:
+    """2 layers of 128 with dropout, 16 x 64 tokens."""
+    config = GPTConfig(
+        vocab_size=512, block_size=64, n_layer=2, n_head=4, n_embd=128, dropout=0.1
+    )
+    return GPT(config), _tokens(2, 16, 64, 512)
+
+
+def llama() -> Example:
+    """2 layers of 128 with grouped keys, 16 x 64 tokens."""
+    config = LlamaConfig(
+        vocab_size=512, n_layer=2, n_head=8, n_kv_head=4, n_embd=128, n_hidden=320
+    )
+    return Llama(config), _tokens(2, 16, 64, 512)
+
+
+def transformer() -> Example:
+    """Encoder and decoder of 2 layers, 16 x 32 tokens."""
+    config = transformer_models.TransformerConfig(
+        vocab_size=512, n_layer=2, n_head=4, head_size=32, n_embd=128, n_hidden=256
+    )
+    return transformer_models.Transformer(config), _tokens(3, 16, 32, 512)
+
+
+def _rnn(cell: str) -> Example:
+    config = rnn_models.RNNConfig(vocab_size=512, n_layer=2, n_hidden=128, cell=cell)
+    return rnn_models.RNN(config), _tokens(2, 32, 32, 512)
+
+
+def resnet() -> Example:
+    """Bottleneck blocks with batch normalisation, 16 images of 32 x 32."""
+    config = WideResNetConfig(blocks=(1, 1), width=16, image_size=32, n_class=64)
+    return WideResNet(config), (torch.randn(16, 3, 32, 32), torch.randint(64, (16,)))
+
+
+MODELS: dict[str, Callable[[], Example]] = {
+    "mlp": mlp,
+    "resnet": resnet,
+    "gpt": gpt,
+    "llama": llama,
+    "transformer": transformer,
+    "lstm": lambda: _rnn("lstm"),
+    "gru": lambda: _rnn("gru"),
+}
+
+
+def make(name: str) -> Example:
+    """The model with the same parameters in every process."""
+    torch.manual_seed(0)
+    return MODELS[name]()

@@ -1,0 +1,179 @@
+"""What was allocated and freed during a simulated step, and what that says.
+
+A ``Ledger`` is filled while the step runs. What a piece of memory was for is
+known only afterwards, when its whole life is: an activation that backward needs
+is what was made in forward and outlives it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Literal, get_args
+
+Category = Literal[
+    "parameters",
+    "gradients",
+    "optimizer state",
+    "inputs and buffers",
+    "activations",
+    "reshard buffers",
+    "temporaries",
+]
+CATEGORIES: tuple[Category, ...] = get_args(Category)
+Phase = Literal["start", "forward", "backward", "optimizer"]
+
+BLOCK_BYTES = 512  # of CUDA's caching allocator
+
+
+@dataclass
+class Allocation:
+    """The life of a piece of memory; events count from 0, ``died`` None: at the end."""
+
+    num_bytes: int
+    operator: str
+    phase: Phase
+    born: int
+    died: int | None = None
+    category: Category | None = None  # where its owner is known
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What an operator holds at the peak; ``count`` pieces of memory."""
+
+    operator: str
+    category: Category
+    num_bytes: int
+    count: int
+
+
+@dataclass(frozen=True)
+class MemoryProfile:
+    """Memory of one rank in a training step.
+
+    Attributes:
+        peak_bytes: the most that was alive at one moment.
+        phase, operator: when that was: during this operator of this phase.
+        categories: bytes at the peak by category; their sum is ``peak_bytes``.
+        usages: what operators hold at the peak, the most first.
+        phase_peaks: the peak of each phase.
+        curve: bytes alive after every event (something allocated or freed).
+        rank: the rank that was simulated.
+        unknown: operators whose workspaces were needed but could not be found out.
+    """
+
+    peak_bytes: int
+    phase: Phase
+    operator: str
+    categories: dict[Category, int]
+    usages: tuple[Usage, ...]
+    phase_peaks: dict[Phase, int]
+    curve: tuple[int, ...] = field(repr=False)
+    rank: int = 0
+    unknown: tuple[str, ...] = ()
+
+
+def exact_bytes(num_bytes: int) -> int:
+    """What the CPU's allocator takes."""
+    return num_bytes
+
+
+def cuda_bytes(num_bytes: int) -> int:
+    """What CUDA's caching allocator takes: whole blocks."""
+    return -(-num_bytes // BLOCK_BYTES) * BLOCK_BYTES
+
+
+class Ledger:
+    """Allocations in the order of the step.
+
+    Args:
+        rounded: bytes that the allocator takes for bytes asked for.
+
+    """
+
+    def __init__(self, rounded: Callable[[int], int] = exact_bytes) -> None:
+        self._rounded = rounded
+        self.allocations: list[Allocation] = []
+        self.phase: Phase = "start"
+        self.operator = "start"
+        self.node = ""  # of the rank's graph, in forward
+        self._events: list[tuple[int, int]] = []  # (allocation, 1 or -1)
+        self._marks: list[tuple[Phase, str]] = []  # by event
+        self._forward_end: int | None = None
+
+    def allocate(self, num_bytes: int) -> int:
+        """Memory that lives until ``free``; returns its number."""
+        number = len(self.allocations)
+        born = len(self._events)
+        self.allocations.append(Allocation(num_bytes, self.operator, self.phase, born))
+        self._record(number, 1)
+        return number
+
+    def free(self, number: int) -> None:
+        """The memory is given back."""
+        self.allocations[number].died = len(self._events)
+        self._record(number, -1)
+
+    def enter(self, phase: Phase) -> None:
+        """What follows happens in this phase."""
+        if self.phase == "forward":
+            self._forward_end = len(self._events)
+        self.phase = phase
+        self.operator = phase
+
+    def _record(self, number: int, sign: int) -> None:
+        self._events.append((number, sign))
+        self._marks.append((self.phase, self.operator))
+
+    def profile(self, rank: int = 0, unknown: Iterable[str] = ()) -> MemoryProfile:
+        """The profile of all phases after ``start``."""
+        sizes = [self._rounded(a.num_bytes) for a in self.allocations]
+        curve = tuple(accumulate(sign * sizes[number] for number, sign in self._events))
+        peaks: dict[Phase, int] = {}
+        peak = -1
+        for event, (phase, _) in enumerate(self._marks):
+            if phase == "start":
+                continue
+            peaks[phase] = max(peaks.get(phase, 0), curve[event])
+            if peak < 0 or curve[event] > curve[peak]:
+                peak = event
+        alive = [
+            (a, size)
+            for a, size in zip(self.allocations, sizes, strict=True)
+            if a.born <= peak and (a.died is None or a.died > peak)
+        ]
+        categories: dict[Category, int] = dict.fromkeys(CATEGORIES, 0)
+        usages: dict[tuple[str, Category], list[int]] = defaultdict(list)
+        for allocation, size in alive:
+            category = self._category(allocation)
+            categories[category] += size
+            usages[allocation.operator, category].append(size)
+        phase, operator = self._marks[peak]
+        return MemoryProfile(
+            curve[peak],
+            phase,
+            operator,
+            categories,
+            tuple(
+                sorted(
+                    (Usage(*key, sum(parts), len(parts)) for key, parts in usages.items()),
+                    key=lambda usage: (-usage.num_bytes, usage.operator),
+                )
+            ),
+            peaks,
+            curve,
+            rank,
+            tuple(sorted(set(unknown))),
+        )
+
+    def _category(self, allocation: Allocation) -> Category:
+        if allocation.category is not None:
+            return allocation.category
+        end = self._forward_end
+        outlives = allocation.died is None or (end is not None and allocation.died >= end)
+        if allocation.phase == "forward" and outlives:
+            return "activations"
+        return "reshard buffers" if allocation.operator.startswith("reshard") else "temporaries"

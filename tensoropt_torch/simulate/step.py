@@ -1,0 +1,177 @@
+"""Runs a training step of one rank on tensors without memory."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.tensor import DTensor
+
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend.capture import CapturedModel
+from tensoropt_torch.plan import Plan
+from tensoropt_torch.runtime import ops as _load_operators  # noqa: F401
+from tensoropt_torch.simulate.kernels import Workspaces
+from tensoropt_torch.simulate.ledger import Ledger, MemoryProfile, cuda_bytes, exact_bytes
+from tensoropt_torch.simulate.rank import RankPart, named_nodes, silent_groups
+from tensoropt_torch.simulate.tracker import StorageTracker
+
+MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+# What is alive does not depend on the figures.
+_OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "momentum": lambda p, **options: torch.optim.SGD(p, momentum=0.9, **options),
+    "adagrad": torch.optim.Adagrad,
+    "rmsprop": torch.optim.RMSprop,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
+
+
+@dataclass(frozen=True)
+class StepSettings:
+    """What a step is like besides the plan.
+
+    Attributes:
+        optimizer: a name (``sgd``, ``momentum``, ``adagrad``, ``rmsprop``, ``adam``,
+            ``adamw``; PyTorch's default variant on the device), or a function that
+            makes the optimizer of a list of parameters.
+        device: the type of device that the plan is for, ``cpu`` or ``cuda``.
+        rank: whose memory is asked for.
+        measure_workspaces: run kernels whose workspace no formula gives (of
+            oneDNN, on CPUs) on a small batch and see what they allocate.
+    """
+
+    optimizer: str | MakeOptimizer = "adamw"
+    device: Literal["cpu", "cuda"] = "cpu"
+    rank: int = 0
+    measure_workspaces: bool = True
+
+    def make_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        """The optimizer of these parameters."""
+        if callable(self.optimizer):
+            return self.optimizer(parameters)
+        make = _OPTIMIZERS.get(self.optimizer)
+        if make is None:
+            raise TensorOptError(
+                f"optimizer '{self.optimizer}' is not known; choose one of "
+                f"{', '.join(_OPTIMIZERS)}, or give a function that makes it"
+            )
+        return make(parameters, foreach=self.device == "cuda")
+
+
+def simulate_step(
+    plan: Plan, captured: CapturedModel, settings: StepSettings = StepSettings()
+) -> MemoryProfile:
+    """What one rank has in memory in a step that is not the first one: forward,
+    backward and the optimizer's update, gradients set to None in between.
+
+    Not collective; needs no process group, device or memory.
+
+    Raises:
+        TensorOptError: the optimizer is not known, the rank is not one of the plan,
+            or the model has no loss.
+    """
+    if not 0 <= settings.rank < plan.num_devices:
+        raise TensorOptError(
+            f"rank {settings.rank} is none of a plan for {plan.num_devices} devices; choose one "
+            f"from 0 to {plan.num_devices - 1}"
+        )
+    if settings.device == "cuda":
+        torch._C._ensureCUDADeviceGuardSet()
+    part = RankPart.of(plan, captured, settings.rank, torch.device(settings.device))
+    ledger = Ledger(cuda_bytes if settings.device == "cuda" else exact_bytes)
+    workspaces = Workspaces(settings.device, settings.measure_workspaces)
+    with silent_groups(part.sizes, part.axis_sets, settings.rank):
+        _Step(part, ledger, StorageTracker(ledger, workspaces), settings).run()
+    gc.collect()
+    unknown = workspaces.resolve(ledger)
+    return ledger.profile(settings.rank, unknown)
+
+
+class _Step:
+    """The step, with everything that the user's loop holds."""
+
+    def __init__(
+        self, part: RankPart, ledger: Ledger, tracker: StorageTracker, settings: StepSettings
+    ) -> None:
+        self._part = replace(part, graph=named_nodes(part.graph, self._at_node))
+        self._ledger = ledger
+        self._tracker = tracker
+        self._settings = settings
+        self._fake = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def run(self) -> None:
+        with self._fake, self._tracker:
+            module = self._part.module()
+            args, kwargs = self._part.inputs()
+            self._label(module, args, kwargs)
+            locals_ = _local_parameters(module)
+            optimizer = self._optimizer_with_state(locals_)
+            last_loss = self._ledger.allocate(0)  # the user's loop still holds it
+            self._ledger.enter("forward")
+            loss = _loss(module(*args, **kwargs))
+            taken = self._ledger.allocations[self._tracker.number_of(loss)].num_bytes
+            self._ledger.allocations[last_loss].num_bytes = taken
+            self._ledger.free(last_loss)
+            self._ledger.enter("backward")
+            loss.backward()
+            for parameter, local in zip(_unique(module), locals_, strict=True):
+                self._tracker.label(parameter.grad, "gradients")
+                if parameter.grad is not None:
+                    local.grad = parameter.grad._local_tensor
+            self._ledger.enter("optimizer")
+            optimizer.step()
+
+    def _at_node(self, name: str) -> None:
+        self._ledger.node = name
+
+    def _label(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        for parameter in module.parameters():
+            self._tracker.label(parameter, "parameters")
+        for tensor in (*module.buffers(), *torch.utils._pytree.tree_leaves((args, kwargs))):
+            if isinstance(tensor, torch.Tensor):
+                self._tracker.label(tensor, "inputs and buffers")
+
+    def _optimizer_with_state(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        """As it is after the first step."""
+        optimizer = self._settings.make_optimizer(parameters)
+        for parameter in parameters:
+            parameter.grad = torch.empty_like(parameter) if parameter.requires_grad else None
+        optimizer.step()
+        optimizer.zero_grad()
+        for state in optimizer.state.values():
+            for value in state.values():
+                if isinstance(value, torch.Tensor):
+                    self._tracker.label(value, "optimizer state")
+        return optimizer
+
+
+def _unique(module: nn.Module) -> list[nn.Parameter]:
+    return list(module.parameters())
+
+
+def _local_parameters(module: nn.Module) -> list[nn.Parameter]:
+    """The local parts alone: optimizers do the same with them, in less time."""
+    parts = []
+    for parameter in module.parameters():
+        assert isinstance(parameter, DTensor)
+        parts.append(nn.Parameter(parameter._local_tensor, parameter.requires_grad))
+    return parts
+
+
+def _loss(output: Any) -> torch.Tensor:
+    tensors = [t for t in torch.utils._pytree.tree_leaves(output) if isinstance(t, torch.Tensor)]
+    scalars = [t for t in tensors if t.numel() == 1 and t.requires_grad]
+    if not scalars:
+        raise TensorOptError(
+            "the captured model returns no scalar that depends on parameters; capture it with its "
+            "loss (loss_fn=) to simulate a training step"
+        )
+    return scalars[0]

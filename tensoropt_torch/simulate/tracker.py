@@ -1,0 +1,117 @@
+"""Follows every storage that tensors without memory would have."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._C._distributed_c10d import FakeWork
+from torch._ops import OpOverload
+from torch.distributed.tensor import DTensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tensoropt_torch.simulate.kernels import Workspaces
+from tensoropt_torch.simulate.ledger import Category, Ledger
+from tensoropt_torch.simulate.onednn import MEASURED
+
+_PRIM_DEVICE = torch.ops.prim.device.default
+_KERNEL = torch._C.DispatchKey.CompositeExplicitAutograd
+
+
+class StorageTracker(TorchDispatchMode):
+    """A mode, entered inside ``FakeTensorMode``, that writes a ledger.
+
+    ATen kernels are seen from outside: their outputs, and the ``workspaces`` that
+    are known. The operators of ``csrc/runtime`` are seen from inside: their real
+    kernels run on the tensors without memory, so that every intermediate is seen,
+    and their collectives do nothing.
+    """
+
+    def __init__(self, ledger: Ledger, workspaces: Workspaces) -> None:
+        super().__init__()
+        self._ledger = ledger
+        self._workspaces = workspaces
+        self._numbers: dict[int, int] = {}  # by address of a storage
+        self._inside = False  # an operator of csrc/runtime
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func is _PRIM_DEVICE:
+            return args[0].fake_device
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # its local part comes here
+        kwargs = kwargs or {}
+        if func.namespace == "c10d":
+            self._workspaces.note(self._ledger, func, args, kwargs)
+            return _do_nothing(func, args)
+        if func.namespace == "tensoropt" and func.has_kernel_for_dispatch_key(_KERNEL):
+            return self._run_inside(func, args, kwargs)
+        if self._inside and func._can_decompose():
+            # Below autograd a composite call comes whole.
+            with self:
+                return func.decompose(*args, **kwargs)
+        if not self._inside:
+            self._ledger.operator = _name(func)
+        result = func(*args, **kwargs)
+        num_bytes = self._workspaces.output_bytes(func, args, kwargs)
+        for tensor in pytree.tree_leaves(result):
+            if isinstance(tensor, torch.Tensor):
+                self.number_of(tensor, num_bytes)
+        self._workspaces.note(self._ledger, func, args, kwargs)
+        kernel = MEASURED.get(func._schema.name)
+        if kernel is not None:
+            saved = [self.number_of(result[index]) for index in kernel.saved]
+            self._workspaces.note_measured(self._ledger, func, args, saved)
+        return result
+
+    def number_of(self, tensor: torch.Tensor, num_bytes: int | None = None) -> int:
+        """The allocation of a tensor's storage, made now if it is not known; of
+        ``num_bytes`` where these are not what the tensor takes."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key not in self._numbers:
+            taken = storage.nbytes() if num_bytes is None else num_bytes
+            self._numbers[key] = self._ledger.allocate(taken)
+            weakref.finalize(storage, self._free, key)
+        return self._numbers[key]
+
+    def label(self, tensor: torch.Tensor | None, category: Category) -> None:
+        """Says what the memory of a tensor is for."""
+        if tensor is not None:
+            local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+            self._ledger.allocations[self.number_of(local)].category = category
+
+    def _free(self, key: int) -> None:
+        self._ledger.free(self._numbers.pop(key))
+
+    def _run_inside(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
+        outermost = not self._inside
+        if outermost:
+            self._ledger.operator = _name(func)
+            self._inside = True
+        try:
+            with self:
+                return func._op_dk(_KERNEL, *args, **kwargs)
+        finally:
+            if outermost:
+                self._inside = False
+
+
+def _name(func: OpOverload) -> str:
+    """``aten.mm.default`` -> ``mm``."""
+    name: str = func._schema.name.split("::")[1]
+    return name
+
+
+def _do_nothing(func: OpOverload, args: tuple[Any, ...]) -> Any:
+    """The results of a collective: its outputs as they are, and finished work."""
+    work = FakeWork().boxed()
+    return (args[0], work) if len(func._schema.returns) == 2 else work
