@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed._tools.mem_tracker import MemTracker
 
 
 def measure_peak_bytes(
@@ -24,6 +23,9 @@ def measure_peak_bytes(
         torch.cuda.reset_peak_memory_stats(device)
         step()
         return int(torch.cuda.max_memory_allocated(device))
+    # Imports the compiler, which takes a second: not when the package is imported.
+    from torch.distributed._tools.mem_tracker import MemTracker
+
     tracker = MemTracker()
     tracker.track_external(module, optimizer)
     with tracker:
