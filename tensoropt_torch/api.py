@@ -76,8 +76,8 @@ class PlanningOptions:
             group, and operators on it, instead of taking them from the cluster's
             description.
         measuring: for how long.
-        validate: first run so many random strategies for a few steps, and set the
-            default memory limit by how well their memory was predicted.
+        validate: first run so many random strategies for a few steps (True: 20), and
+            set the default memory limit by how well their memory was predicted.
         search: error bound, algorithm, threads.
     """
 
@@ -88,7 +88,7 @@ class PlanningOptions:
     max_configs: int | None = None
     measure: bool = True
     measuring: MeasureOptions = field(default_factory=MeasureOptions)
-    validate: int = 0
+    validate: bool | int = False
     search: SearchSettings = field(default_factory=SearchSettings)
 
 
@@ -456,7 +456,9 @@ def _validated(
     model: nn.Module, task: PlanningTask, batch: Batch, planning: PlanningOptions
 ) -> PlanningTask:
     """The task with the memory limit that random strategies suggest. Collective."""
-    options = ValidationOptions(strategies=planning.validate)
+    options = ValidationOptions()
+    if planning.validate is not True:
+        options = replace(options, strategies=planning.validate)
     found = calibration.validate(model, task, batch, _device_of_group(), options)
     return replace(task, memory_fraction=found.memory_fraction)
 
