@@ -82,8 +82,8 @@ class PlanningOptions:
             group, and operators on it, instead of taking them from the cluster's
             description.
         measuring: for how long.
-        validate: first run so many random strategies for a few steps, and set the
-            default memory limit by how well their memory was predicted.
+        validate: first run so many random strategies for a few steps (True: 20), and
+            set the default memory limit by how well their memory was predicted.
         search: error bound, algorithm, threads.
     """
 
@@ -95,7 +95,7 @@ class PlanningOptions:
     split_spatial: bool = False
     measure: bool = True
     measuring: MeasureOptions = field(default_factory=MeasureOptions)
-    validate: int = 0
+    validate: bool | int = False
     search: SearchSettings = field(default_factory=SearchSettings)
 
 
@@ -478,7 +478,9 @@ def _validated(
     model: Model, task: PlanningTask, batch: Batch, planning: PlanningOptions
 ) -> PlanningTask:
     """The task with the memory limit that random strategies suggest. Collective."""
-    options = ValidationOptions(strategies=planning.validate)
+    options = ValidationOptions()
+    if planning.validate is not True:
+        options = replace(options, strategies=planning.validate)
     found = calibration.validate(as_module(model), task, batch, _device_of_group(), options)
     return replace(task, memory_fraction=found.memory_fraction)
 

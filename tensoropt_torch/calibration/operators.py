@@ -128,7 +128,7 @@ class OperatorProfiler:
             batch = [run() for _ in range(REPEATS_PER_BATCH)]
             forward += [times[0] for times in batch]
             backward += [times[1] for times in batch]
-            if self._clock.slowest([spread(forward), spread(backward)])[1] < SMALL_SPREAD:
+            if max(self._clock.slowest([spread(forward), spread(backward)])) < SMALL_SPREAD:
                 break
         middle = [statistics.median(forward), statistics.median(backward)]
         forward_s, backward_s = self._clock.mean(middle)

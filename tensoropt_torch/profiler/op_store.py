@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Iterable
-from contextlib import closing
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -103,7 +103,7 @@ class OpStore:
         marks = ", ".join("?" * len(_COLUMNS.split(",")))
 
         def insert() -> None:
-            with self._connection:
+            with self._transaction():
                 self._connection.executemany(
                     f"INSERT OR REPLACE INTO operators ({_COLUMNS}) VALUES ({marks})", rows
                 )
@@ -142,12 +142,23 @@ class OpStore:
 
     def _create(self) -> None:
         """Makes the table, unless another process has just done so."""
-        with closing(self._connection.cursor()) as cursor:
-            cursor.execute("BEGIN IMMEDIATE")
+        with self._transaction():
             if self._version() == 0:
-                cursor.execute(_SCHEMA)
-                cursor.execute(f"PRAGMA user_version={VERSION}")
-            cursor.execute("COMMIT")
+                self._connection.execute(_SCHEMA)
+                self._connection.execute(f"PRAGMA user_version={VERSION}")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """What happens inside is written as a whole, or not at all."""
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._connection.execute("COMMIT")
+        except BaseException:
+            # A full disk has ended the transaction already.
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
 
     def _run(self, action: Any) -> Any:
         try:

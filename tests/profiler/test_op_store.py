@@ -115,6 +115,19 @@ def test_a_locked_file_is_an_error_in_time(tmp_path: Path) -> None:
     other.close()
 
 
+def test_a_full_disk_loses_nothing_of_before(tmp_path: Path) -> None:
+    path = tmp_path / "operators.sqlite"
+    with OpStore(path) as store:
+        store.add([sample("before")])
+        pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
+        store._connection.execute(f"PRAGMA max_page_count={pages}")
+        with pytest.raises(TensorOptError, match="full"):
+            store.add([sample(f"{index} {'x' * 500}") for index in range(100)])
+        assert set(store.load()) == {"before"}
+    with OpStore(path) as store:
+        assert set(store.load()) == {"before"}
+
+
 def test_another_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "operators.sqlite"
     with OpStore(path):
