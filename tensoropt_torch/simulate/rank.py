@@ -16,7 +16,7 @@ from tensoropt_torch import _C
 from tensoropt_torch.emit.graph import GraphEmitter, axis_sets
 from tensoropt_torch.emit.module import ParallelModule
 from tensoropt_torch.emit.parallelize import local_shape, to_placements, value_of
-from tensoropt_torch.frontend.capture import CapturedModel, Source
+from tensoropt_torch.frontend import CapturedModel, Source
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.space import make_planner
 from tensoropt_torch.runtime.groups import partition
@@ -30,13 +30,13 @@ def silent_groups(sizes: Sequence[int], sets: Sequence[int], rank: int) -> Itera
     for axes in sets:
         ranks = next(ranks for ranks in partition(sizes, axes) if rank in ranks)
         group = c10d.ProcessGroup(c10d.HashStore(), ranks.index(rank), len(ranks))
-        c10d._register_process_group(group_name(axes), group)
+        c10d._register_process_group(group_name(axes), group)  # type: ignore[arg-type]
         groups.append(group)
     try:
         yield
     finally:
         for axes in sets:
-            c10d._unregister_process_group(group_name(axes))
+            c10d._unregister_process_group(group_name(axes))  # type: ignore[arg-type]
 
 
 def group_name(axes: int) -> str:
@@ -78,7 +78,7 @@ class RankPart:
 
     def module(self) -> ParallelModule:
         """The rank's module, its tensors made as the mode that is active makes them."""
-        parameters = {}
+        parameters: dict[str, nn.Parameter] = {}
         for source in self.captured.parameters:
             parameter = self._parameter(source)
             parameters |= dict.fromkeys(source.names, parameter)
@@ -87,8 +87,9 @@ class RankPart:
             for name, constant in self.captured.constants.items()
         }
         shapes = [self._shape(s) for s in self.captured.inputs if s.kind == "input"]
+        buffers = dict.fromkeys(constants, True)
         return ParallelModule(
-            self.captured, self.graph, parameters, constants, (), shapes, self.plan, None
+            self.captured, self.graph, parameters, constants, buffers, shapes, self.plan, None
         )
 
     def inputs(self) -> tuple[tuple[object, ...], dict[str, object]]:
