@@ -42,7 +42,7 @@ def test_convolutional_networks_equal_one_process(world_size: int, model: str) -
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
-@pytest.mark.parametrize("model", ["recommender", "experts"])
+@pytest.mark.parametrize("model", ["recommender", "experts", "sorted_experts"])
 def test_models_of_look_ups_equal_one_process(world_size: int, model: str) -> None:
     job = Job(model, torch.float64, points=8, randoms=16)
     assert_equal_to_one_process(world_size, job)
