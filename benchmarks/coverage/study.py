@@ -18,12 +18,16 @@ from benchmarks.coverage.ranks import Job
 from benchmarks.coverage.zoo import make
 from tensoropt_torch import _C
 from tensoropt_torch.config import load_cluster
+from tensoropt_torch.emit.graph import tensor_operands
 from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.frontend.passes import target_name
+from tensoropt_torch.planner.explanation import explain
 from tensoropt_torch.planner.options import PlanningTask, find_frontier
+from tensoropt_torch.planner.space import make_planner
 from tests.distributed.harness import PRELOADED, RankError, run_ranks
 
 TIMEOUT_S = 400.0
+NOTEWORTHY = 0.01
 VIEWS = ("reshape", "transpose", "permute", "to", "t", "expand", "unsqueeze")
 
 Record = dict[str, Any]
@@ -88,6 +92,38 @@ def without_rule(captured: CapturedModel) -> Record:
     }
 
 
+def whole_operators(captured: CapturedModel, num_devices: int) -> list[str]:
+    """Operators with more than 1 % of the FLOPs, or of the parameter bytes, that no config
+    splits over all devices; of those with parameters also the ones that need all of them
+    on every device."""
+    task = PlanningTask(captured, load_cluster("cpu"))
+    explanation = explain(task, num_devices)
+    parts = {node.name: node.parts for node in explanation.operators}
+    shares = {node.name: explanation.flops_share(node) for node in explanation.operators}
+    read = _parameters_by_reader(captured)
+    all_bytes = max(1, sum(_bytes(s.placeholder) for s in captured.parameters))
+    planner = make_planner(captured, task.settings(num_devices))
+    space_nodes = {row["graph_node"]: i for i, row in enumerate(planner.describe_nodes())}
+    found = [n for n, share in shares.items() if share > NOTEWORTHY and parts[n] < num_devices]
+    for node, ports in read.items():
+        share = sum(_bytes(parameter) for parameter in ports.values()) / all_bytes
+        configs = planner.describe_ports(space_nodes[captured.lowering.nodes[node]])
+        splits = any("S" in inputs[port][0] for inputs, _ in configs for port in ports)
+        if share > NOTEWORTHY and not splits:
+            found.append(node.name)
+    return [f"{name} ({shares.get(name, 0):.1%} of FLOPs)" for name in dict.fromkeys(found)]
+
+
+def _parameters_by_reader(captured: CapturedModel) -> dict[fx.Node, dict[int, fx.Node]]:
+    """By operator the operands that are parameters, views in between."""
+    readers: dict[fx.Node, dict[int, fx.Node]] = {}
+    for source in captured.parameters:
+        for user, via in _uses(source.placeholder):
+            port = tensor_operands(user).index(via)
+            readers.setdefault(user, {})[port] = source.placeholder
+    return readers
+
+
 def _operators(captured: CapturedModel) -> Counter[str]:
     names = (target_name(node) for node in captured.graph_module.graph.nodes)
     return Counter(name for name in names if name)
@@ -109,17 +145,18 @@ def _parameter_bytes(captured: CapturedModel) -> Counter[str]:
     """Bytes of the parameters that operators read, views in between."""
     found: Counter[str] = Counter()
     for source in captured.parameters:
-        for name in {target_name(user) for user in _readers(source.placeholder)}:
+        for name in {target_name(user) for user, _ in _uses(source.placeholder)}:
             found[name] += _bytes(source.placeholder)
     return found
 
 
-def _readers(node: fx.Node) -> Iterator[fx.Node]:
+def _uses(node: fx.Node) -> Iterator[tuple[fx.Node, fx.Node]]:
+    """Operators that read it, views in between, and as which node."""
     for user in node.users:
         if target_name(user).split(".")[1:2] and target_name(user).split(".")[1] in VIEWS:
-            yield from _readers(user)
-        else:
-            yield user
+            yield from _uses(user)
+        elif target_name(user):
+            yield user, node
 
 
 def _bytes(node: fx.Node) -> int:

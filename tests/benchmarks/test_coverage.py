@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks.coverage import page
-from benchmarks.coverage.study import study, without_rule
+from benchmarks.coverage.study import study, whole_operators, without_rule
 from benchmarks.coverage.zoo import MODELS, make
 from tensoropt_torch.frontend import capture
 
@@ -40,6 +40,29 @@ def test_shares_of_operators_without_a_rule() -> None:
     found = without_rule(capture(Unruled(), (torch.ones(2, 4),)))
     assert found["aten.renorm.default"]["parameter_share"] == 0.5
     assert found["aten.renorm.default"]["flops_share"] == 0
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_operator_that_needs_all_of_a_parameter_is_found() -> None:
+    (found,) = whole_operators(capture(Unruled(), (torch.ones(2, 4),)), 2)
+    assert found.startswith("renorm (")
+
+
+EXPERTS_AND_TABLES = ("moe_dense", "moe_scatter", "moe_index_add", "dlrm", "mixtral", "qwen3_moe")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in EXPERTS_AND_TABLES else pytest.mark.slow)
+        for name in MODELS
+    ],
+)
+def test_no_operator_of_weight_runs_whole(name: str) -> None:
+    example = make(name)
+    captured = capture(example.model, example.args, **example.keywords)
+    assert whole_operators(captured, 2) == []
 
 
 def record_of(**changes: object) -> dict[str, object]:

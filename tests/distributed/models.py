@@ -19,7 +19,7 @@ from text import load_text
 from benchmarks.models.llama import Llama, LlamaConfig
 from benchmarks.models.rnn import RNN, RNNConfig
 from benchmarks.models.transformer import Transformer, TransformerConfig
-from tests.distributed.lookup_models import Experts, Recommender
+from tests.distributed.lookup_models import Experts, Recommender, SortedExperts
 
 
 @dataclass
@@ -184,6 +184,11 @@ def experts() -> Case:
     return Case(Experts(), (tokens[0], target))
 
 
+def sorted_experts() -> Case:
+    tokens = torch.randint(0, 12, (2, 4, 8), generator=torch.Generator().manual_seed(1))
+    return Case(SortedExperts(), (tokens[0], tokens[1]))
+
+
 CASES: dict[str, Callable[[], Case]] = {
     "gpt": gpt,
     "gpt_tied": lambda: gpt(tie=True),
@@ -197,6 +202,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "mixture": mixture,
     "recommender": recommender,
     "experts": experts,
+    "sorted_experts": sorted_experts,
 }
 
 
