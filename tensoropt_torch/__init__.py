@@ -13,6 +13,7 @@ from tensoropt_torch.api import (
     parallelize,
     profile,
     profile_hardware,
+    simulate_memory,
     validate,
 )
 from tensoropt_torch.calibration import (
@@ -38,6 +39,13 @@ from tensoropt_torch.rules import (
     register_rule,
     unregister_rule,
 )
+from tensoropt_torch.simulate import (
+    MemoryProfile,
+    SimulatedPoint,
+    StepSettings,
+    fastest_within,
+    simulate_frontier,
+)
 
 __all__ = [
     "Baseline",
@@ -50,6 +58,7 @@ __all__ = [
     "LeftOut",
     "LocalCall",
     "MeasureOptions",
+    "MemoryProfile",
     "NodeExplanation",
     "ParallelModule",
     "Plan",
@@ -58,6 +67,8 @@ __all__ = [
     "ProfileRow",
     "RuleReport",
     "SearchSettings",
+    "SimulatedPoint",
+    "StepSettings",
     "TensorOptError",
     "TradeoffPoint",
     "Tradeoffs",
@@ -68,6 +79,7 @@ __all__ = [
     "check_rule",
     "compare",
     "explain",
+    "fastest_within",
     "find_frontier",
     "find_strategy",
     "find_tradeoffs",
@@ -78,6 +90,8 @@ __all__ = [
     "profile",
     "profile_hardware",
     "register_rule",
+    "simulate_frontier",
+    "simulate_memory",
     "unregister_rule",
     "validate",
 ]

@@ -53,6 +53,7 @@ from tensoropt_torch.runtime.agreement import (
     is_distributed,
     on_all_ranks,
 )
+from tensoropt_torch.simulate import MemoryProfile, StepSettings, simulate_step
 
 Option = Literal["mini_time", "mini_parallelism"]
 
@@ -324,6 +325,42 @@ def parallelize(
         weights=weights,
         one_process_random=one_process_random,
     )
+
+
+def simulate_memory(
+    model: Model,
+    plan: Plan,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    loss_fn: Callable[..., torch.Tensor] | None = None,
+    targets: Sequence[Any] = (),
+    step: StepSettings | None = None,
+    **changes: Any,
+) -> MemoryProfile:
+    """The peak memory of one rank in a training step under ``plan``, and what it is
+    made of (docs/costs.md, Simulated memory). Not collective; no tensor is real.
+
+    Args:
+        model, args, kwargs, loss_fn, targets: as for ``parallelize``; inputs are
+            needed only for a plan that was loaded from a file.
+        step, changes: a ``StepSettings`` and changes to its fields, e.g.
+            ``optimizer="sgd"``.
+
+    Raises:
+        TensorOptError: the plan was made for another model or batch, or has no
+            such rank.
+    """
+    captured = plan.captured
+    if captured is None:
+        captured = capture(model, args, kwargs, loss_fn=loss_fn, targets=targets)
+    if captured.fingerprint != plan.fingerprint:
+        raise TensorOptError(
+            f"the plan was made for another model or batch (fingerprint {plan.fingerprint}); "
+            f"{type(model).__name__} with these inputs has fingerprint {captured.fingerprint}; "
+            "plan again for this model"
+        )
+    return simulate_step(plan, captured, replace(step or StepSettings(), **changes))
 
 
 def profile_hardware(

@@ -46,6 +46,7 @@ PYTHON_LAYERS = (
     ("emit",),
     ("rules",),
     ("calibration",),
+    ("simulate",),
     ("report",),
     ("api",),
     ("tf_style",),

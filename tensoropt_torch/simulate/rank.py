@@ -10,6 +10,7 @@ import torch
 from torch import fx, nn
 from torch._C import _distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.distributed_c10d import GroupName
 from torch.distributed.tensor import DTensor
 
 from tensoropt_torch import _C
@@ -30,13 +31,13 @@ def silent_groups(sizes: Sequence[int], sets: Sequence[int], rank: int) -> Itera
     for axes in sets:
         ranks = next(ranks for ranks in partition(sizes, axes) if rank in ranks)
         group = c10d.ProcessGroup(c10d.HashStore(), ranks.index(rank), len(ranks))
-        c10d._register_process_group(group_name(axes), group)  # type: ignore[arg-type]
+        c10d._register_process_group(GroupName(group_name(axes)), group)
         groups.append(group)
     try:
         yield
     finally:
         for axes in sets:
-            c10d._unregister_process_group(group_name(axes))  # type: ignore[arg-type]
+            c10d._unregister_process_group(GroupName(group_name(axes)))
 
 
 def group_name(axes: int) -> str:
