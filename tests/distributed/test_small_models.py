@@ -1,0 +1,64 @@
+"""Building blocks under the fastest and the smallest strategy on two processes."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import tensoropt_torch
+from tests.distributed.harness import run_ranks
+from tests.distributed.parity import differences, train
+
+HERE = "tests.distributed.test_small_models"
+TOLERANCE = 1e-5
+
+
+class Attention(nn.Module):
+    """A residual block of causal attention with four heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(16)
+        self.qkv = nn.ModuleList(nn.Linear(16, 16, bias=False) for _ in range(3))
+        self.out = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(b, s, 16) to the same shape."""
+        normed = self.norm(x)
+        query, key, value = (f(normed).unflatten(-1, (4, 4)).transpose(1, 2) for f in self.qkv)
+        mixed = nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return x + self.out(mixed.transpose(1, 2).flatten(2))
+
+
+def block(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    if name == "attention":
+        return Attention()
+    if name == "mlp":
+        return nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16))
+    return nn.Linear(16, 16, bias=name == "linear with bias")
+
+
+def check(name: str) -> list[str]:
+    model, loss_fn = block(name), nn.functional.mse_loss
+    x, y = torch.randn(2, 4, 8, 16, generator=torch.Generator().manual_seed(1))
+    alone = copy.deepcopy(model)
+    expected = train(alone, lambda: loss_fn(alone(x), y))
+    given = {"loss_fn": loss_fn, "targets": (y,)}
+    smallest = tensoropt_torch.find_frontier(model, (x,), **given).smallest.plan
+    fastest = tensoropt_torch.find_strategy(model, (x,), measure=False, **given)
+    wrong: list[str] = []
+    for plan in (fastest, smallest):
+        module = tensoropt_torch.parallelize(model, plan)
+        got = train(module, lambda module=module: module(x, y))
+        wrong += differences(got, expected, TOLERANCE)
+    return wrong
+
+
+@pytest.mark.parametrize("name", ["linear", "linear with bias", "mlp", "attention"])
+def test_the_fastest_and_the_smallest_equal_one_process(name: str) -> None:
+    for wrong in run_ranks(2, f"{HERE}:check", name, 120):
+        assert not wrong
