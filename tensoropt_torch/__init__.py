@@ -11,6 +11,7 @@ from tensoropt_torch.api import (
     init,
     parallelize,
     profile,
+    simulate_memory,
 )
 from tensoropt_torch.config import Cluster, list_presets, load_cluster
 from tensoropt_torch.emit import ParallelModule, WeightSource
@@ -20,6 +21,13 @@ from tensoropt_torch.planner.baselines import Baseline, Comparison
 from tensoropt_torch.planner.frontier import Frontier, FrontierPoint
 from tensoropt_torch.planner.options import ProfileRow, SearchSettings
 from tensoropt_torch.planner.tradeoffs import TradeoffPoint, Tradeoffs
+from tensoropt_torch.simulate import (
+    MemoryProfile,
+    SimulatedPoint,
+    StepSettings,
+    fastest_within,
+    simulate_frontier,
+)
 
 __all__ = [
     "Baseline",
@@ -27,17 +35,21 @@ __all__ = [
     "Comparison",
     "Frontier",
     "FrontierPoint",
+    "MemoryProfile",
     "ParallelModule",
     "Plan",
     "PlanningOptions",
     "ProfileRow",
     "SearchSettings",
+    "SimulatedPoint",
+    "StepSettings",
     "TensorOptError",
     "TradeoffPoint",
     "Tradeoffs",
     "WeightSource",
     "auto_parallel",
     "compare",
+    "fastest_within",
     "find_frontier",
     "find_strategy",
     "find_tradeoffs",
@@ -46,4 +58,6 @@ __all__ = [
     "load_cluster",
     "parallelize",
     "profile",
+    "simulate_frontier",
+    "simulate_memory",
 ]

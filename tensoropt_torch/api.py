@@ -46,6 +46,7 @@ from tensoropt_torch.runtime.agreement import (
     on_all_ranks,
 )
 from tensoropt_torch.runtime.groups import AxisGroups
+from tensoropt_torch.simulate import MemoryProfile, StepSettings, simulate_step
 
 Option = Literal["mini_time", "mini_parallelism"]
 
@@ -273,6 +274,42 @@ def parallelize(
 
     captured = on_all_ranks(captured_model)
     return emit.parallelize(model, captured, plan, device or _device_of_group(), weights=weights)
+
+
+def simulate_memory(
+    model: nn.Module,
+    plan: Plan,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    loss_fn: Callable[..., torch.Tensor] | None = None,
+    targets: Sequence[Any] = (),
+    step: StepSettings | None = None,
+    **changes: Any,
+) -> MemoryProfile:
+    """The peak memory of one rank in a training step under ``plan``, and what it is
+    made of (docs/costs.md, Simulated memory). Not collective; no tensor is real.
+
+    Args:
+        model, args, kwargs, loss_fn, targets: as for ``parallelize``; inputs are
+            needed only for a plan that was loaded from a file.
+        step, changes: a ``StepSettings`` and changes to its fields, e.g.
+            ``optimizer="sgd"``.
+
+    Raises:
+        TensorOptError: the plan was made for another model or batch, or has no
+            such rank.
+    """
+    captured = plan.captured
+    if captured is None:
+        captured = capture(model, args, kwargs, loss_fn=loss_fn, targets=targets)
+    if captured.fingerprint != plan.fingerprint:
+        raise TensorOptError(
+            f"the plan was made for another model or batch (fingerprint {plan.fingerprint}); "
+            f"{type(model).__name__} with these inputs has fingerprint {captured.fingerprint}; "
+            "plan again for this model"
+        )
+    return simulate_step(plan, captured, replace(step or StepSettings(), **changes))
 
 
 def auto_parallel(

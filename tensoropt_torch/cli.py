@@ -17,6 +17,7 @@ from rich.table import Table
 from tensoropt_torch import api
 from tensoropt_torch.config import list_presets, load_cluster
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.frontier import format_bytes
 from tensoropt_torch.planner.options import DEFAULT_MEMORY_FRACTION, SearchSettings
 from tensoropt_torch.planner.tradeoffs import Objective
@@ -25,11 +26,13 @@ from tensoropt_torch.report.tables import (
     format_seconds,
     frontier_table,
     frontier_title,
+    memory_table,
     plan_summary,
     plan_table,
     profile_table,
     tradeoffs_table,
 )
+from tensoropt_torch.simulate import Device, StepSettings
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,6 +76,13 @@ def _parser() -> argparse.ArgumentParser:
     tradeoffs.add_argument("--counts", type=_counts, required=True, help="e.g. 1,2,4,8")
     tradeoffs.add_argument("--objective", choices=get_args(Objective), default="money")
     tradeoffs.set_defaults(run=_tradeoffs)
+    memory = commands.add_parser("memory", help="where the bytes of a strategy go: a simulation")
+    _add_model(memory)
+    memory.add_argument("--plan", type=Path, help="a saved plan; by default that of mini_time")
+    memory.add_argument("--memory-limit", type=_bytes, help="per device, e.g. 12GiB")
+    memory.add_argument("--device", choices=["cpu", "cuda"], help="by default the cluster's")
+    memory.add_argument("--rank", type=int, default=0)
+    memory.set_defaults(run=_memory)
     clusters = commands.add_parser("clusters", help="list the cluster presets")
     clusters.set_defaults(run=_clusters)
     return parser
@@ -196,6 +206,29 @@ def _tradeoffs(options: argparse.Namespace, console: Console) -> None:
         planning=_planning(options),
     )
     console.print(tradeoffs_table(found))
+
+
+def _memory(options: argparse.Namespace, console: Console) -> None:
+    model, args, kwargs = _load_model(options.model)
+    if options.plan:
+        plan = Plan.load(options.plan)
+    else:
+        plan = api.find_strategy(
+            model,
+            args,
+            kwargs,
+            memory_limit=options.memory_limit,
+            num_devices=options.devices,
+            planning=_planning(options),
+        )
+    on_cpu = plan.settings.cluster["name"] == "cpu"
+    device: Device = options.device or ("cpu" if on_cpu else "cuda")
+    step = StepSettings(options.optimizer, device, options.rank)
+    profile = api.simulate_memory(model, plan, args, kwargs, step=step)
+    console.print(memory_table(profile))
+    console.print(f"the search counted {format_bytes(plan.memory_bytes)}")
+    if profile.unknown:
+        console.print(f"workspaces not counted: {', '.join(profile.unknown)}")
 
 
 def _clusters(_: argparse.Namespace, console: Console) -> None:

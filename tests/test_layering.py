@@ -44,6 +44,7 @@ PYTHON_LAYERS = (
     ("planner", "plan"),
     ("runtime",),
     ("emit",),
+    ("simulate",),
     ("report",),
     ("api",),
     ("__init__",),

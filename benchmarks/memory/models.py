@@ -46,17 +46,13 @@ def mlp() -> Example:
 
 def gpt() -> Example:
     """2 layers of 128 with dropout, 16 x 64 tokens."""
-    config = GPTConfig(
-        vocab_size=512, block_size=64, n_layer=2, n_head=4, n_embd=128, dropout=0.1
-    )
+    config = GPTConfig(vocab_size=512, block_size=64, n_layer=2, n_head=4, n_embd=128, dropout=0.1)
     return GPT(config), _tokens(2, 16, 64, 512)
 
 
 def llama() -> Example:
     """2 layers of 128 with grouped keys, 16 x 64 tokens."""
-    config = LlamaConfig(
-        vocab_size=512, n_layer=2, n_head=8, n_kv_head=4, n_embd=128, n_hidden=320
-    )
+    config = LlamaConfig(vocab_size=512, n_layer=2, n_head=8, n_kv_head=4, n_embd=128, n_hidden=320)
     return Llama(config), _tokens(2, 16, 64, 512)
 
 

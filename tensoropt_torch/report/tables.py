@@ -18,6 +18,7 @@ from tensoropt_torch.planner.frontier import (
 from tensoropt_torch.planner.options import ProfileRow
 from tensoropt_torch.planner.space import make_planner
 from tensoropt_torch.planner.tradeoffs import Tradeoffs
+from tensoropt_torch.simulate import MemoryProfile
 
 
 def format_seconds(seconds: float) -> str:
@@ -147,4 +148,24 @@ def tradeoffs_table(tradeoffs: Tradeoffs, rows: int = 24) -> Table:
             format_seconds(point.time_s),
             f"{point.cost:.4g}",
         )
+    return table
+
+
+def memory_table(profile: MemoryProfile, rows: int = 20) -> Table:
+    """Where the bytes go at the peak: the categories, then what operators hold."""
+    table = Table(
+        title=f"Rank {profile.rank} has at most {format_bytes(profile.peak_bytes)}, in "
+        f"{profile.phase} during {profile.operator}"
+    )
+    for column in ("category", "operator", "node", "memory", "share"):
+        table.add_column(column, justify="right" if column in ("memory", "share") else "left")
+    for category, num_bytes in profile.categories.items():
+        if num_bytes > 0:
+            share = f"{num_bytes / profile.peak_bytes:.1%}"
+            table.add_row(category, "", "", format_bytes(num_bytes), share)
+    table.add_section()
+    for usage in profile.usages[:rows]:
+        share = f"{usage.num_bytes / profile.peak_bytes:.1%}"
+        size = format_bytes(usage.num_bytes)
+        table.add_row(usage.category, usage.operator, usage.node, size, share)
     return table

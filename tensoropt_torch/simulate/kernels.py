@@ -1,9 +1,9 @@
 """What kernels allocate inside, where it matters on CPUs: for what ATen and Gloo
 compute by way of copies there are formulas, what oneDNN takes is measured.
 
-Workspaces of oneDNN depend on the processor, in ways of their own; but they are
-linear in the size of the batch. So its kernels run on the smallest batches, one call
-for each kind and shape, when the step is over; then figures are put in the ledger.
+Workspaces of oneDNN depend on the processor, in ways of its own; but they are nearly
+linear in the size of the batch. So its kernels run on small batches when the step is
+over, once for each shape; then figures are put in the ledger.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _attention(arguments: Arguments) -> int:
     """Each thread has a tile of scores, its maxima and sums, and its result."""
     query, key = arguments["query"], arguments["key"]
     rows, columns = _attention_tiles(query.shape[2], key.shape[2])
-    return torch.get_num_threads() * 4 * rows * (columns + 2 + query.shape[3])
+    return torch.get_num_threads() * 4 * rows * (columns + 2 + int(query.shape[3]))
 
 
 def _attention_backward(arguments: Arguments) -> int:

@@ -34,6 +34,7 @@ class Allocation:
 
     num_bytes: int
     operator: str
+    node: str  # of the rank's graph; empty outside of forward
     phase: Phase
     born: int
     died: int | None = None
@@ -42,9 +43,13 @@ class Allocation:
 
 @dataclass(frozen=True)
 class Usage:
-    """What an operator holds at the peak; ``count`` pieces of memory."""
+    """What an operator holds at the peak; ``count`` pieces of memory.
+
+    ``node`` is the call in the rank's graph that made it, empty outside of forward.
+    """
 
     operator: str
+    node: str
     category: Category
     num_bytes: int
     count: int
@@ -108,7 +113,7 @@ class Ledger:
         """Memory that lives until ``free``; returns its number."""
         number = len(self.allocations)
         born = len(self._events)
-        self.allocations.append(Allocation(num_bytes, self.operator, self.phase, born))
+        self.allocations.append(Allocation(num_bytes, self.operator, self.node, self.phase, born))
         self._record(number, 1)
         return number
 
@@ -123,6 +128,7 @@ class Ledger:
             self._forward_end = len(self._events)
         self.phase = phase
         self.operator = phase
+        self.node = ""
 
     def _record(self, number: int, sign: int) -> None:
         self._events.append((number, sign))
@@ -146,11 +152,11 @@ class Ledger:
             if a.born <= peak and (a.died is None or a.died > peak)
         ]
         categories: dict[Category, int] = dict.fromkeys(CATEGORIES, 0)
-        usages: dict[tuple[str, Category], list[int]] = defaultdict(list)
+        usages: dict[tuple[str, str, Category], list[int]] = defaultdict(list)
         for allocation, size in alive:
             category = self._category(allocation)
             categories[category] += size
-            usages[allocation.operator, category].append(size)
+            usages[allocation.operator, allocation.node, category].append(size)
         phase, operator = self._marks[peak]
         return MemoryProfile(
             curve[peak],
@@ -160,7 +166,7 @@ class Ledger:
             tuple(
                 sorted(
                     (Usage(*key, sum(parts), len(parts)) for key, parts in usages.items()),
-                    key=lambda usage: (-usage.num_bytes, usage.operator),
+                    key=lambda usage: (-usage.num_bytes, usage.operator, usage.node),
                 )
             ),
             peaks,

@@ -1,9 +1,9 @@
 """Workspaces of oneDNN's kernels, measured on small batches.
 
 A call runs with operands of small batches, and what PyTorch's allocator is asked for
-meanwhile is taken from its profiler. Workspaces are linear in the size of a batch,
-and in the number of steps of a recurrent layer, so few samples give the figure for
-any size.
+meanwhile is taken from its profiler. Workspaces are nearly linear in the size of a
+batch, and in the number of steps of a recurrent layer, so few samples give the figure
+for any size; small sizes are measured as they are.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ def _after_forward(target: OpOverload, values: list[Any]) -> Callable[[], Any]:
 
 _STEPS, _SAMPLES = (0, 0), (0, 1)  # of the input of a recurrent layer
 MEASURED: Mapping[str, _Kernel] = {
-    "aten::convolution": _Kernel((((0, 0),),), (1, 2), _plain),
-    "aten::convolution_backward": _Kernel((((0, 0), (1, 0)),), (1, 2), _plain),
+    "aten::convolution": _Kernel((((0, 0),),), (8, 16), _plain),
+    "aten::convolution_backward": _Kernel((((0, 0), (1, 0)),), (8, 16), _plain),
     "aten::mkldnn_rnn_layer": _Kernel(
         ((_STEPS,), (_SAMPLES, (5, 0), (6, 0))), (16, 32), _plain, saved=(3,)
     ),

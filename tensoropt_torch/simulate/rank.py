@@ -10,6 +10,7 @@ import torch
 from torch import fx, nn
 from torch._C import _distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.distributed_c10d import GroupName
 from torch.distributed.tensor import DTensor
 
 from tensoropt_torch import _C
@@ -30,13 +31,13 @@ def silent_groups(sizes: Sequence[int], sets: Sequence[int], rank: int) -> Itera
     for axes in sets:
         ranks = next(ranks for ranks in partition(sizes, axes) if rank in ranks)
         group = c10d.ProcessGroup(c10d.HashStore(), ranks.index(rank), len(ranks))
-        c10d._register_process_group(group_name(axes), group)
+        c10d._register_process_group(GroupName(group_name(axes)), group)
         groups.append(group)
     try:
         yield
     finally:
         for axes in sets:
-            c10d._unregister_process_group(group_name(axes))
+            c10d._unregister_process_group(GroupName(group_name(axes)))
 
 
 def group_name(axes: int) -> str:
@@ -78,7 +79,7 @@ class RankPart:
 
     def module(self) -> ParallelModule:
         """The rank's module, its tensors made as the mode that is active makes them."""
-        parameters = {}
+        parameters: dict[str, nn.Parameter] = {}
         for source in self.captured.parameters:
             parameter = self._parameter(source)
             parameters |= dict.fromkeys(source.names, parameter)

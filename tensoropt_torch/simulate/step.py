@@ -21,6 +21,7 @@ from tensoropt_torch.simulate.ledger import Ledger, MemoryProfile, cuda_bytes, e
 from tensoropt_torch.simulate.rank import RankPart, named_nodes, silent_groups
 from tensoropt_torch.simulate.tracker import StorageTracker
 
+Device = Literal["cpu", "cuda"]
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 # What is alive does not depend on the figures.
@@ -42,14 +43,15 @@ class StepSettings:
         optimizer: a name (``sgd``, ``momentum``, ``adagrad``, ``rmsprop``, ``adam``,
             ``adamw``; PyTorch's default variant on the device), or a function that
             makes the optimizer of a list of parameters.
-        device: the type of device that the plan is for, ``cpu`` or ``cuda``.
+        device: the type of device that the plan is for, ``cpu`` or ``cuda``. Where
+            there is no GPU at hand, operators of the CPU stand in for its own.
         rank: whose memory is asked for.
         measure_workspaces: run kernels whose workspace no formula gives (of
             oneDNN, on CPUs) on a small batch and see what they allocate.
     """
 
     optimizer: str | MakeOptimizer = "adamw"
-    device: Literal["cpu", "cuda"] = "cpu"
+    device: Device = "cpu"
     rank: int = 0
     measure_workspaces: bool = True
 
@@ -66,8 +68,11 @@ class StepSettings:
         return make(parameters, foreach=self.device == "cuda")
 
 
+DEFAULT_STEP = StepSettings()
+
+
 def simulate_step(
-    plan: Plan, captured: CapturedModel, settings: StepSettings = StepSettings()
+    plan: Plan, captured: CapturedModel, settings: StepSettings = DEFAULT_STEP
 ) -> MemoryProfile:
     """What one rank has in memory in a step that is not the first one: forward,
     backward and the optimizer's update, gradients set to None in between.
@@ -83,9 +88,10 @@ def simulate_step(
             f"rank {settings.rank} is none of a plan for {plan.num_devices} devices; choose one "
             f"from 0 to {plan.num_devices - 1}"
         )
-    if settings.device == "cuda":
-        torch._C._ensureCUDADeviceGuardSet()
-    part = RankPart.of(plan, captured, settings.rank, torch.device(settings.device))
+    # Autograd on a GPU's tensors, even without memory, needs the GPU's runtime.
+    at_hand = settings.device == "cpu" or torch.cuda.is_available()
+    device = torch.device(settings.device if at_hand else "cpu")
+    part = RankPart.of(plan, captured, settings.rank, device)
     ledger = Ledger(cuda_bytes if settings.device == "cuda" else exact_bytes)
     workspaces = Workspaces(settings.device, settings.measure_workspaces)
     with silent_groups(part.sizes, part.axis_sets, settings.rank):
@@ -121,10 +127,11 @@ class _Step:
             self._ledger.allocations[last_loss].num_bytes = taken
             self._ledger.free(last_loss)
             self._ledger.enter("backward")
-            loss.backward()
-            for parameter, local in zip(_unique(module), locals_, strict=True):
+            torch.autograd.backward(loss)
+            for parameter, local in zip(module.parameters(), locals_, strict=True):
                 self._tracker.label(parameter.grad, "gradients")
                 if parameter.grad is not None:
+                    assert isinstance(parameter.grad, DTensor)
                     local.grad = parameter.grad._local_tensor
             self._ledger.enter("optimizer")
             optimizer.step()
@@ -151,10 +158,6 @@ class _Step:
                 if isinstance(value, torch.Tensor):
                     self._tracker.label(value, "optimizer state")
         return optimizer
-
-
-def _unique(module: nn.Module) -> list[nn.Parameter]:
-    return list(module.parameters())
 
 
 def _local_parameters(module: nn.Module) -> list[nn.Parameter]:

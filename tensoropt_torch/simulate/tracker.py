@@ -21,7 +21,7 @@ _PRIM_DEVICE = torch.ops.prim.device.default
 _KERNEL = torch._C.DispatchKey.CompositeExplicitAutograd
 
 
-class StorageTracker(TorchDispatchMode):
+class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A mode, entered inside ``FakeTensorMode``, that writes a ledger.
 
     ATen kernels are seen from outside: their outputs, and the ``workspaces`` that
@@ -31,7 +31,7 @@ class StorageTracker(TorchDispatchMode):
     """
 
     def __init__(self, ledger: Ledger, workspaces: Workspaces) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._ledger = ledger
         self._workspaces = workspaces
         self._numbers: dict[int, int] = {}  # by address of a storage

@@ -1,0 +1,76 @@
+"""How far simulated peaks of memory are from measured ones, on random strategies.
+
+    python benchmarks/memory_error.py mlp gpt --devices 1 2 4 --strategies 5
+
+Seeds are 0, 1, ...: no strategy is chosen. Writes
+benchmarks/results/memory_error.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
+
+from benchmarks.machine import machine  # noqa: E402
+from benchmarks.memory.job import Job  # noqa: E402
+from benchmarks.memory.measure import Row, compare  # noqa: E402
+from benchmarks.memory.models import MODELS  # noqa: E402
+
+RESULT = ROOT / "benchmarks" / "results" / "memory_error.json"
+
+
+def summary(rows: Sequence[Row]) -> dict[str, Any]:
+    """Errors of the simulation and of the sum that the search uses."""
+    errors = [abs(row.error) for row in rows]
+    sums = [abs(row.search_bytes / row.measured_bytes - 1) for row in rows]
+    return {
+        "model": rows[0].model,
+        "devices": rows[0].num_devices,
+        "peaks": len(rows),
+        "exact": sum(error == 0 for error in errors),
+        "mean_error": sum(errors) / len(errors),
+        "max_error": max(errors),
+        "mean_error_of_sum": sum(sums) / len(sums),
+        "highest_over_least_step": max(row.highest_bytes / row.measured_bytes for row in rows),
+    }
+
+
+def main() -> None:
+    """Measure the models that are named, print the errors, write the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("models", nargs="*", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--devices", type=int, nargs="*", default=[1, 2, 4])
+    parser.add_argument("--strategies", type=int, default=5)
+    parser.add_argument("--timeout", type=float, default=450.0, help="seconds for one job")
+    options = parser.parse_args()
+    table = Table(title="Error of the peak memory per rank")
+    columns = ("model", "devices", "peaks", "exact", "mean", "largest", "mean of the sum")
+    for column in columns:
+        table.add_column(column, justify="right")
+    summaries, rows = [], []
+    for model in options.models:
+        for count in options.devices:
+            found = compare(Job(model, count, tuple(range(options.strategies))), options.timeout)
+            rows += found
+            summaries.append(summary(found))
+            figures = list(summaries[-1].values())
+            table.add_row(*map(str, figures[:4]), *(f"{figure:.3%}" for figure in figures[4:7]))
+            RESULT.parent.mkdir(exist_ok=True)
+            record = {"machine": machine(), "runs": summaries, "peaks": [asdict(r) for r in rows]}
+            RESULT.write_text(json.dumps(record, indent=1) + "\n")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Simulated peaks against real processes, whose allocations are counted outside of
+PyTorch (benchmarks/memory)."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+
+from benchmarks.memory.job import Job, random_plan
+from benchmarks.memory.measure import compare
+from benchmarks.memory.models import make
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend import capture
+from tensoropt_torch.plan import Plan
+from tensoropt_torch.simulate import StepSettings, simulate_step
+
+# Tensors are followed one by one, so nearly all peaks are exact. What oneDNN takes
+# and a scalar or two of Python's own are not.
+TOLERANCE = 0.01
+
+needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+
+
+def check(job: Job) -> None:
+    rows = compare(job, timeout_s=400)
+    wrong = [row for row in rows if not abs(row.error) < TOLERANCE]
+    assert not wrong, [f"{row}: {row.error:+.2%}" for row in wrong]
+    # The sum of the search is another figure: the test would notice if it were used.
+    assert any(abs(row.search_bytes / row.measured_bytes - 1) > TOLERANCE for row in rows)
+
+
+@needs_compiler
+def test_peaks_of_two_processes_are_those_measured() -> None:
+    check(Job("mlp", 2, (2, 3, 5)))
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("model", ["gpt", "llama", "transformer", "lstm", "gru", "resnet"])
+@pytest.mark.parametrize("num_devices", [1, 2, 4])
+def test_peaks_of_random_strategies_are_those_measured(model: str, num_devices: int) -> None:
+    check(Job(model, num_devices, (0, 1, 2)))
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("foreach", [False, True])
+def test_peaks_of_optimizers_are_those_measured(optimizer: str, foreach: bool) -> None:
+    check(Job("mlp", 2, (1, 3), optimizer, foreach))
+
+
+def mlp_plan() -> Plan:
+    return random_plan(capture(*make("mlp")), 2, 0)
+
+
+def test_categories_hold_the_states_of_the_optimizer() -> None:
+    plan = mlp_plan()
+    assert plan.captured is not None
+    adam = simulate_step(plan, plan.captured)
+    sgd = simulate_step(plan, plan.captured, StepSettings(optimizer="sgd"))
+    parameters = adam.categories["parameters"]
+    scalars = 4 * len(plan.captured.parameters)  # the numbers of steps
+    assert adam.categories["optimizer state"] == 2 * parameters + scalars
+    assert sgd.categories["optimizer state"] == 0
+    assert sum(adam.categories.values()) == adam.peak_bytes == max(adam.phase_peaks.values())
+
+
+def test_nothing_is_left_of_a_simulation() -> None:
+    """No memory is taken, and no group stays registered: it can be run again."""
+    plan = mlp_plan()
+    assert plan.captured is not None
+    first = simulate_step(plan, plan.captured)
+    assert simulate_step(plan, plan.captured) == first
+    assert not torch.distributed.is_initialized()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [(StepSettings(rank=2), "rank 2"), (StepSettings(optimizer="lion"), "'lion' is not known")],
+)
+def test_mistakes_are_named(settings: StepSettings, words: str) -> None:
+    plan = mlp_plan()
+    assert plan.captured is not None
+    with pytest.raises(TensorOptError, match=words):
+        simulate_step(plan, plan.captured, settings)
