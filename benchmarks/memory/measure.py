@@ -102,7 +102,7 @@ def run(job: Job, timeout_s: float) -> list[list[Peak]]:
                 process.kill()
     for process, (_, errors) in zip(ranks, outputs, strict=True):
         if process.returncode != 0:
-            raise RuntimeError(f"a rank of {job} failed:\n{errors}")
+            raise RuntimeError(f"a rank of {job} ended with {process.returncode}:\n{errors}")
     return [[Peak(**p) for p in json.loads(out.splitlines()[-1])] for out, _ in outputs]
 
 
