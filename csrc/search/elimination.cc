@@ -133,7 +133,8 @@ FactorGraph::Factor FactorGraph::multiply(const Factor& a, const Factor& b,
   const int expression = pool_.product(left_id, right_id, labels);
   const int term = add_term(
       {.expression = expression, .left = left.term, .right = right.term});
-  return {term, joint_scope(left.scope, right.scope, summed_node)};
+  return {term, joint_scope(left.scope, right.scope, summed_node),
+          left.tables + right.tables};
 }
 
 double FactorGraph::joint_volume(const Factor& a, const Factor& b) const {
@@ -142,15 +143,19 @@ double FactorGraph::joint_volume(const Factor& a, const Factor& b) const {
   return volume;
 }
 
+// Among equal volumes the pair of the fewest tables: that is a part of one layer,
+// which the other layers share, rather than what is behind this one.
 void FactorGraph::join_cheapest_pair(int node) {
   const std::vector<int>& ids = factors_of_[node];
-  double least = std::numeric_limits<double>::infinity();
+  std::pair least{std::numeric_limits<double>::infinity(), 0};
   std::pair<int, int> best;
   for (std::size_t i = 0; i < ids.size(); ++i) {
     for (std::size_t j = i + 1; j < ids.size(); ++j) {
-      const double volume = joint_volume(factors_[ids[i]], factors_[ids[j]]);
-      if (volume >= least) continue;
-      least = volume;
+      const Factor& a = factors_[ids[i]];
+      const Factor& b = factors_[ids[j]];
+      const std::pair cost{joint_volume(a, b), a.tables + b.tables};
+      if (cost >= least) continue;
+      least = cost;
       best = {ids[i], ids[j]};
     }
   }

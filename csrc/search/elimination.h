@@ -53,6 +53,7 @@ class FactorGraph {
   struct Factor {
     int term = -1;
     std::vector<int> scope;  // one node for every axis of the expression
+    int tables = 1;          // of the problem that it is made of
   };
   struct Cached {
     bool valid = false;
