@@ -36,6 +36,7 @@ from tensoropt_torch.report.tables import (
 )
 from tensoropt_torch.rules import check_rule
 from tensoropt_torch.simulate import Device, StepSettings
+from tensoropt_torch.tasks import PlanningOptions
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -162,8 +163,8 @@ def _call_user(what: str, spec: str) -> Any:
     return getattr(module, name)()
 
 
-def _planning(options: argparse.Namespace) -> api.PlanningOptions:
-    return api.PlanningOptions(
+def _planning(options: argparse.Namespace) -> PlanningOptions:
+    return PlanningOptions(
         cluster=options.cluster,
         optimizer=options.optimizer,
         inputs=options.inputs,

@@ -138,6 +138,15 @@ class Plan:
         """The same plan with the model at hand."""
         return replace(self, captured=captured)
 
+    def check_model(self, captured: CapturedModel) -> None:
+        """Raises TensorOptError if the plan was made for something else."""
+        if self.fingerprint != captured.fingerprint:
+            raise TensorOptError(
+                f"the plan was made for another model or batch (fingerprint {self.fingerprint}); "
+                f"this model with these inputs has fingerprint {captured.fingerprint}; plan again "
+                "for it, or register the same rules (register_rule) as for the plan"
+            )
+
     def strategy(self) -> _C.Strategy:
         """The strategy for the C++ core."""
         return _C.Strategy(
