@@ -14,9 +14,9 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 
+from tensoropt_torch.config.cluster import COLLECTIVES
 from tensoropt_torch.profiler.clock import SharedClock
 
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 MIN_BYTES = 1024
 WARM_UPS = 2
 REPEATS_PER_BATCH = 5
