@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tensoropt_torch import calibration, emit
+from tensoropt_torch import calibration, emit, simulate
 from tensoropt_torch.calibration import ProfileOptions, Validation, ValidationOptions
 from tensoropt_torch.config import Cluster, mesh_axes
 from tensoropt_torch.emit import ParallelModule, WeightSource
@@ -37,12 +37,12 @@ from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner import baselines, explanation, options, tradeoffs
 from tensoropt_torch.planner.baselines import Comparison
 from tensoropt_torch.planner.explanation import Explanation
-from tensoropt_torch.planner.frontier import Frontier
-from tensoropt_torch.planner.options import PlanningTask, ProfileRow
+from tensoropt_torch.planner.frontier import Frontier, FrontierPoint
+from tensoropt_torch.planner.options import PlanningTask, Predictor, ProfileRow
 from tensoropt_torch.planner.tradeoffs import Objective, Tradeoffs
 from tensoropt_torch.profiler.hardware import HardwareProfile
 from tensoropt_torch.runtime.agreement import from_first_rank, on_all_ranks
-from tensoropt_torch.simulate import MemoryProfile, StepSettings, simulate_step
+from tensoropt_torch.simulate import MemoryProfile, SimulatedPoint, StepSettings, simulate_step
 from tensoropt_torch.tasks import (
     Example,
     Model,
@@ -129,7 +129,8 @@ def find_strategy(
     Args:
         option: ``mini_time``, the fastest on ``num_devices``; or
             ``mini_parallelism``, the fastest on the fewest devices that fit.
-        memory_limit: bytes per device; by default 90 % of the device.
+        memory_limit: bytes per device; by default 90 % of the device, and all of it on
+            CPUs with ``memory="simulated"``.
         others: as for ``find_frontier``.
 
     Raises:
@@ -143,7 +144,7 @@ def find_strategy(
     if planning.validate:
         task = _validated(example, task, planning)
     count = device_count(task, num_devices)
-    plan = from_first_rank(lambda: _pick(task, option, count, memory_limit))
+    plan = from_first_rank(lambda: _pick(task, option, count, memory_limit, planning.memory))
     return plan.with_model(task.captured)
 
 
@@ -370,11 +371,17 @@ def auto_parallel(
     return parallelize(model, plan, weights=weights, one_process_random=one_process_random)
 
 
-def _pick(task: PlanningTask, option: str, count: int, limit: float | None) -> Plan:
+def _pick(
+    task: PlanningTask, option: str, count: int, limit: float | None, memory: Predictor
+) -> Plan:
+    by_peaks = memory == "simulated"
+    point: FrontierPoint | SimulatedPoint
     if option == "mini_time":
-        point = options.mini_time(task, count, limit)
+        pick = simulate.mini_time if by_peaks else options.mini_time
+        point = pick(task, count, limit)
     elif option == "mini_parallelism":
-        point = options.mini_parallelism(task, limit)
+        pick_count = simulate.mini_parallelism if by_peaks else options.mini_parallelism
+        point = pick_count(task, limit)
     else:
         raise TensorOptError(
             f"option '{option}' is not known; choose 'mini_time' or 'mini_parallelism', or call "
@@ -390,4 +397,5 @@ def _validated(example: Example, task: PlanningTask, planning: PlanningOptions) 
         options = replace(options, strategies=planning.validate)
     model = as_module(example.model)
     found = calibration.validate(model, task, example.batch, device_of_group(), options)
-    return replace(task, memory_fraction=found.memory_fraction)
+    fraction = found.memory_fraction(planning.memory, task.memory_fraction)
+    return replace(task, memory_fraction=fraction)

@@ -19,7 +19,12 @@ from tensoropt_torch.config import Cluster, list_presets, load_cluster
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.plan import InputMode, Plan
-from tensoropt_torch.planner.options import PlanningTask, SearchSettings
+from tensoropt_torch.planner.options import (
+    PlanningTask,
+    Predictor,
+    SearchSettings,
+    default_memory_fraction,
+)
 from tensoropt_torch.profiler.hardware import HardwareProfile, is_profile
 from tensoropt_torch.runtime.agreement import agree_on_model, is_distributed, on_all_ranks
 
@@ -49,6 +54,9 @@ class PlanningOptions:
             group, and operators on it, instead of taking them from the cluster's
             description.
         measuring: for how long.
+        memory: what a memory limit is compared with: ``"sums"``, the sums of the search,
+            or ``"simulated"``, simulated peaks of rank 0, which are nearer to what a step
+            takes; seconds more for every point that is looked at.
         validate: first run so many random strategies for a few steps (True: 20), and
             set the default memory limit by how well their memory was predicted.
         search: error bound, algorithm, threads.
@@ -60,6 +68,7 @@ class PlanningOptions:
     space: Literal["ordered", "full"] = "ordered"
     max_configs: int | None = None
     split_spatial: bool = False
+    memory: Predictor = "sums"
     measure: bool = True
     measuring: MeasureOptions = field(default_factory=MeasureOptions)
     validate: bool | int = False
@@ -156,9 +165,10 @@ def cluster_of(cluster: str | Path | Cluster | None) -> Cluster:
 
 def _task(captured: CapturedModel, planning: PlanningOptions) -> PlanningTask:
     profile = _given_profile(planning)
+    cluster = profile.cluster if profile else cluster_of(planning.cluster)
     return PlanningTask(
         captured,
-        profile.cluster if profile else cluster_of(planning.cluster),
+        cluster,
         planning.optimizer,
         planning.inputs,
         planning.space,
@@ -166,6 +176,7 @@ def _task(captured: CapturedModel, planning: PlanningOptions) -> PlanningTask:
         planning.split_spatial,
         measured=profile.curves if profile else (),
         measured_on=profile.num_devices if profile else 0,
+        memory_fraction=default_memory_fraction(planning.memory, cluster.device.type),
         search=planning.search,
     )
 
