@@ -173,6 +173,7 @@ def test_some_dtype_is_needed(data: dict[str, Any]) -> None:
     ("table", "key", "value"),
     [
         ("device", "name", " "),
+        ("device", "type", "tpu"),
         ("device", "memory_bytes", 0),
         ("device", "memory_bytes", 1.5),
         ("device", "memory_bytes", True),
