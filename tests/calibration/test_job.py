@@ -26,6 +26,7 @@ from tensoropt_torch.plan import Settings
 from tensoropt_torch.planner.options import PlanningTask
 from tensoropt_torch.planner.space import make_planner
 from tensoropt_torch.profiler.hardware import HardwareProfile
+from tensoropt_torch.profiler.store import MachineKey
 from tensoropt_torch.runtime import ops
 from tensoropt_torch.runtime.groups import AxisGroups
 from tensoropt_torch.simulate import simulate_step
@@ -124,6 +125,14 @@ def plan_with_file(payload: tuple[str, str]) -> str:
 def test_a_damaged_profile_is_an_error_on_all_ranks(tmp_path: Path) -> None:
     messages = run_ranks(2, f"{HERE}:plan_with_file", (str(tmp_path), "{"))
     assert all("is damaged" in message for message in messages)
+
+
+def test_a_profile_of_other_machines_is_refused_on_all_ranks(tmp_path: Path) -> None:
+    """In place of their own."""
+    key = MachineKey("another CPU", "cpu", 2, 1, 2, 1, "gloo", "2.13.0", (2,))
+    profile = HardwareProfile(key, load_cluster("cpu"), ((2, 0),), complete=True)
+    messages = run_ranks(2, f"{HERE}:plan_with_file", (str(tmp_path), profile.to_json()))
+    assert all("was measured on something else (device: another CPU" in m for m in messages)
 
 
 def foreign_profile(home: str) -> tuple[str, str]:
