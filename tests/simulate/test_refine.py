@@ -6,12 +6,13 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 import tensoropt_torch
 from benchmarks.memory.models import make
-from tensoropt_torch import TensorOptError, load_cluster
+from tensoropt_torch import TensorOptError, cli, load_cluster
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.frontier import Frontier, FrontierPoint, format_bytes
 from tensoropt_torch.simulate import SimulatedPoint, fastest_within, refine, simulate_frontier
@@ -176,6 +177,30 @@ def test_the_fewest_devices_whose_peaks_fit_are_found() -> None:
     small = replace(cluster, levels=(replace(cluster.levels[0], count=2),))
     with pytest.raises(TensorOptError, match=r"no number of devices.*simulated peak.* on 2; raise"):
         find(**arguments | {"memory_limit": 1000, "cluster": small})
+
+
+MODEL_FILE = """
+import torch
+class Model(torch.nn.Linear):
+    def forward(self, x):
+        return super().forward(x).square().mean()
+def build():
+    with torch.device("meta"):
+        return Model(64, 64), (torch.zeros(16, 64),)
+"""
+
+
+def test_the_command_picks_by_peaks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, output = tmp_path / "model.py", tmp_path / "plan.json"
+    model.write_text(MODEL_FILE)
+    where = (f"{model}:build", "--devices", "2", "--output", str(output))
+    assert cli.main(["plan", *where, "--memory", "simulated"]) == 0
+    peak_bytes = Plan.load(output).peak_bytes
+    assert peak_bytes is not None
+    assert f"({format_bytes(peak_bytes)} at the peak)" in " ".join(capsys.readouterr().out.split())
+    assert cli.main(["plan", *where]) == 0
+    assert Plan.load(output).peak_bytes is None
+    assert "at the peak" not in capsys.readouterr().out
 
 
 def test_an_unknown_predictor_is_named() -> None:
