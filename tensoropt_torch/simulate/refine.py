@@ -158,9 +158,15 @@ def mini_parallelism(task: PlanningTask, memory_limit: float | None = None) -> S
     """
     limit = task.default_memory_limit if memory_limit is None else memory_limit
     least: list[tuple[int, int]] = []
-    for count in plannable_counts(task):
+    counts = plannable_counts(task)
+    for count in counts:
+        candidate = Candidate(task, count)
+        # What a sum counts is alive at the end of forward or in the update, so that a
+        # peak is not below half of it.
+        if candidate.least_memory_bytes > 2 * limit and count != counts[-1]:
+            continue
         try:
-            return mini_time(task, count, limit)
+            return fastest_within(candidate.frontier(), limit, step_of(task))
         except PeakTooLargeError as error:
             least.append((error.least_bytes, count))
     num_bytes, count = min(least)

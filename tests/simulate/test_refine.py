@@ -164,6 +164,23 @@ def test_all_of_the_memory_is_the_default_limit(peaks: list[int]) -> None:
         find(cluster=gpu)
 
 
+def test_hopeless_counts_are_not_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, args = make("mlp")
+    alone = tensoropt_torch.find_frontier(model, args, cluster="cpu", num_devices=1)
+    seen: list[int] = []
+
+    def simulated(point: FrontierPoint, _: object) -> SimulatedPoint:
+        seen.append(point.plan.num_devices)
+        return SimulatedPoint(point, int(point.memory_bytes))
+
+    monkeypatch.setattr(refine, "_simulated", simulated)
+    limit = 0.49 * alone.smallest.memory_bytes
+    plan = find(option="mini_parallelism", memory_limit=limit, num_devices=None)
+    assert plan.num_devices > 2
+    assert 1 not in seen
+    assert {2, plan.num_devices} <= set(seen)
+
+
 def test_the_fewest_devices_whose_peaks_fit_are_found() -> None:
     model, args = make("mlp")
     alone = tensoropt_torch.find_frontier(model, args, cluster="cpu", num_devices=1)
