@@ -46,12 +46,12 @@ from tensoropt_torch.calibration import (
 from tensoropt_torch.calibration.job import with_operators, with_profile
 from tensoropt_torch.calibration.runs import OPTIMIZERS, time_steps
 from tensoropt_torch.calibration.validation import mean_error, spearman
-from tensoropt_torch.config.cluster import Runtime
+from tensoropt_torch.config.cluster import COLLECTIVES, Runtime
 from tensoropt_torch.emit.parallelize import RankContext
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.planner.options import PlanningTask, find_frontier
 from tensoropt_torch.planner.space import core_cluster, make_planner
-from tensoropt_torch.profiler.collectives import COLLECTIVES, MIN_BYTES, measure_sizes
+from tensoropt_torch.profiler.collectives import MIN_BYTES, measure_sizes
 from tensoropt_torch.profiler.hardware import HardwareProfile
 from tensoropt_torch.runtime.agreement import from_first_rank
 from tensoropt_torch.runtime.groups import AxisGroups

@@ -2,7 +2,6 @@
 runtime that executes any point of them."""
 
 from tensoropt_torch.api import (
-    PlanningOptions,
     auto_parallel,
     compare,
     explain,
@@ -46,6 +45,7 @@ from tensoropt_torch.simulate import (
     fastest_within,
     simulate_frontier,
 )
+from tensoropt_torch.tasks import PlanningOptions
 
 __all__ = [
     "Baseline",

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -27,77 +27,36 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tensoropt_torch import calibration, emit
-from tensoropt_torch.calibration import (
-    MeasureOptions,
-    ProfileOptions,
-    Validation,
-    ValidationOptions,
-)
-from tensoropt_torch.calibration.validation import Batch
-from tensoropt_torch.config import Cluster, list_presets, load_cluster, mesh_axes
+from tensoropt_torch import calibration, emit, simulate
+from tensoropt_torch.calibration import ProfileOptions, Validation, ValidationOptions
+from tensoropt_torch.config import Cluster, mesh_axes
 from tensoropt_torch.emit import ParallelModule, WeightSource
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.frontend import CapturedModel, as_module, capture
-from tensoropt_torch.plan import InputMode, Plan
+from tensoropt_torch.frontend import as_module
+from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner import baselines, explanation, options, tradeoffs
 from tensoropt_torch.planner.baselines import Comparison
 from tensoropt_torch.planner.explanation import Explanation
-from tensoropt_torch.planner.frontier import Frontier
-from tensoropt_torch.planner.options import PlanningTask, ProfileRow, SearchSettings
+from tensoropt_torch.planner.frontier import Frontier, FrontierPoint
+from tensoropt_torch.planner.options import PlanningTask, Predictor, ProfileRow
 from tensoropt_torch.planner.tradeoffs import Objective, Tradeoffs
-from tensoropt_torch.profiler.hardware import HardwareProfile, is_profile
-from tensoropt_torch.runtime.agreement import (
-    agree_on_model,
-    from_first_rank,
-    is_distributed,
-    on_all_ranks,
+from tensoropt_torch.profiler.hardware import HardwareProfile
+from tensoropt_torch.runtime.agreement import from_first_rank, on_all_ranks
+from tensoropt_torch.simulate import MemoryProfile, SimulatedPoint, StepSettings, simulate_step
+from tensoropt_torch.tasks import (
+    Example,
+    Model,
+    PlanningOptions,
+    agreed_task,
+    check_group,
+    cluster_of,
+    device_count,
+    device_of_group,
+    model_of,
+    task_of,
 )
-from tensoropt_torch.simulate import MemoryProfile, StepSettings, simulate_step
 
 Option = Literal["mini_time", "mini_parallelism"]
-
-# A module, one of ATen calls included, or a program that was exported already.
-Model = nn.Module | torch.export.ExportedProgram
-
-
-@dataclass(frozen=True)
-class PlanningOptions:
-    """How to plan; the same for all functions of this module.
-
-    Attributes:
-        cluster: a preset, the path of a cluster file, or a description; by
-            default that of the GPU at hand, else ``"cpu"``.
-        optimizer: ``sgd``, ``momentum``, ``adam``, ``adamw``, ...: how many
-            state tensors each parameter has.
-        inputs: ``"replicated"``: every rank is called with the same global
-            batch; ``"sharded"``: with its own share of it (dim 0).
-        space: ``"ordered"``, or ``"full"`` which tells axes of one level apart.
-        max_configs: configs of each operator that are considered; what has to be
-            left out on many devices are those that split the devices in many ways.
-            By default 200 up to 16 devices and 100 on more.
-        split_spatial: spatial dims of convolutions and pooling may be split, and
-            neighbours exchange borders. More to search; worth it for images that are
-            large and batches that are small.
-        measure: measure the device and the collectives of the running process
-            group, and operators on it, instead of taking them from the cluster's
-            description.
-        measuring: for how long.
-        validate: first run so many random strategies for a few steps (True: 20), and
-            set the default memory limit by how well their memory was predicted.
-        search: error bound, algorithm, threads.
-    """
-
-    cluster: str | Path | Cluster | None = None
-    optimizer: str = "adamw"
-    inputs: InputMode = "replicated"
-    space: Literal["ordered", "full"] = "ordered"
-    max_configs: int | None = None
-    split_spatial: bool = False
-    measure: bool = True
-    measuring: MeasureOptions = field(default_factory=MeasureOptions)
-    validate: bool | int = False
-    search: SearchSettings = field(default_factory=SearchSettings)
 
 
 def init(backend: str | None = None, timeout_s: float = 600.0) -> torch.device:
@@ -145,9 +104,8 @@ def find_frontier(
             ``cluster="h100-8"``.
     """
     planning = replace(planning or PlanningOptions(), **changes)
-    captured = capture(model, args, kwargs, loss_fn=loss_fn, targets=targets)
-    task = _task(captured, planning)
-    return options.find_frontier(task, _device_count(task, num_devices))
+    task = task_of(Example(model, args, kwargs, loss_fn, targets), planning)
+    return options.find_frontier(task, device_count(task, num_devices))
 
 
 def find_strategy(
@@ -171,7 +129,8 @@ def find_strategy(
     Args:
         option: ``mini_time``, the fastest on ``num_devices``; or
             ``mini_parallelism``, the fastest on the fewest devices that fit.
-        memory_limit: bytes per device; by default 90 % of the device.
+        memory_limit: bytes per device; by default 90 % of the device, and all of it on
+            CPUs with ``memory="simulated"``.
         others: as for ``find_frontier``.
 
     Raises:
@@ -180,16 +139,13 @@ def find_strategy(
             divide, the model cannot be captured or differs between ranks.
     """
     planning = replace(planning or PlanningOptions(), **changes)
-    captured = on_all_ranks(lambda: capture(model, args, kwargs, loss_fn=loss_fn, targets=targets))
-    agree_on_model(captured)
-    task = on_all_ranks(lambda: _task(captured, planning))
-    count = _device_count(task, num_devices)
-    if planning.measure and is_distributed() and count == dist.get_world_size():
-        task = _measured(task, planning, count)
+    example = Example(model, args, kwargs, loss_fn, targets)
+    task = agreed_task(example, planning, num_devices)
     if planning.validate:
-        task = _validated(model, task, ((*args, *targets), dict(kwargs or {})), planning)
-    plan = from_first_rank(lambda: _pick(task, option, count, memory_limit))
-    return plan.with_model(captured)
+        task = _validated(example, task, planning)
+    count = device_count(task, num_devices)
+    plan = from_first_rank(lambda: _pick(task, option, count, memory_limit, planning.memory))
+    return plan.with_model(task.captured)
 
 
 def profile(
@@ -207,8 +163,8 @@ def profile(
     """The option ``profiling``: for each device count the least step time within
     the memory limit, or the least memory that would do. Not collective."""
     planning = replace(planning or PlanningOptions(), **changes)
-    captured = capture(model, args, kwargs, loss_fn=loss_fn, targets=targets)
-    return options.profile(_task(captured, planning), device_counts, memory_limit)
+    task = task_of(Example(model, args, kwargs, loss_fn, targets), planning)
+    return options.profile(task, device_counts, memory_limit)
 
 
 def compare(
@@ -227,9 +183,8 @@ def compare(
     Mesh-TensorFlow, OptCNN and ToFu can do on the same costs
     (docs/search.md, Baselines). Not collective."""
     planning = replace(planning or PlanningOptions(), **changes)
-    captured = capture(model, args, kwargs, loss_fn=loss_fn, targets=targets)
-    task = _task(captured, planning)
-    return baselines.compare(task, _device_count(task, num_devices), memory_limit)
+    task = task_of(Example(model, args, kwargs, loss_fn, targets), planning)
+    return baselines.compare(task, device_count(task, num_devices), memory_limit)
 
 
 def explain(
@@ -247,9 +202,8 @@ def explain(
     is left out and why, and what it costs where it cannot be split over all devices.
     Arguments as for ``find_frontier``. Not collective, searches nothing."""
     planning = replace(planning or PlanningOptions(), **changes)
-    captured = capture(model, args, kwargs, loss_fn=loss_fn, targets=targets)
-    task = _task(captured, planning)
-    return explanation.explain(task, _device_count(task, num_devices))
+    task = task_of(Example(model, args, kwargs, loss_fn, targets), planning)
+    return explanation.explain(task, device_count(task, num_devices))
 
 
 def find_tradeoffs(
@@ -271,8 +225,8 @@ def find_tradeoffs(
         TensorOptError: the cluster does not say what a device costs or draws.
     """
     planning = replace(planning or PlanningOptions(), **changes)
-    captured = capture(model, args, kwargs, loss_fn=loss_fn, targets=targets)
-    return tradeoffs.find_tradeoffs(_task(captured, planning), device_counts, objective)
+    task = task_of(Example(model, args, kwargs, loss_fn, targets), planning)
+    return tradeoffs.find_tradeoffs(task, device_counts, objective)
 
 
 def parallelize(
@@ -304,24 +258,15 @@ def parallelize(
             processes, the model, or the other ranks; or if something on the meta
             device gets no value.
     """
-    _check_group("parallelize")
+    check_group("parallelize")
 
-    def captured_model() -> CapturedModel:
-        if plan.captured is not None:
-            return plan.captured
-        if not args and not kwargs and isinstance(model, nn.Module):
-            raise TensorOptError(
-                "the plan was loaded without its model; give example inputs of the global batch: "
-                "parallelize(model, plan, args)"
-            )
-        return capture(model, args, kwargs, loss_fn=loss_fn, targets=targets)
-
-    captured = on_all_ranks(captured_model)
+    example = Example(model, args, kwargs, loss_fn, targets)
+    captured = on_all_ranks(lambda: model_of(plan, example))
     return emit.parallelize(
         model,
         captured,
         plan,
-        device or _device_of_group(),
+        device or device_of_group(),
         weights=weights,
         one_process_random=one_process_random,
     )
@@ -351,15 +296,8 @@ def simulate_memory(
         TensorOptError: the plan was made for another model or batch, or has no
             such rank.
     """
-    captured = plan.captured
-    if captured is None:
-        captured = capture(model, args, kwargs, loss_fn=loss_fn, targets=targets)
-    if captured.fingerprint != plan.fingerprint:
-        raise TensorOptError(
-            f"the plan was made for another model or batch (fingerprint {plan.fingerprint}); "
-            f"{type(model).__name__} with these inputs has fingerprint {captured.fingerprint}; "
-            "plan again for this model"
-        )
+    captured = model_of(plan, Example(model, args, kwargs, loss_fn, targets))
+    plan.check_model(captured)
     return simulate_step(plan, captured, replace(step or StepSettings(), **changes))
 
 
@@ -383,10 +321,10 @@ def profile_hardware(
     Raises:
         TensorOptError: on every rank; the file is damaged or cannot be written.
     """
-    _check_group("profile_hardware")
-    described = on_all_ranks(lambda: _cluster(cluster))
+    check_group("profile_hardware")
+    described = on_all_ranks(lambda: cluster_of(cluster))
     axes = on_all_ranks(lambda: tuple(mesh_axes(described, dist.get_world_size())))
-    return calibration.profile_hardware(described, axes, _device_of_group(), options, progress)
+    return calibration.profile_hardware(described, axes, device_of_group(), options, progress)
 
 
 def validate(
@@ -412,15 +350,11 @@ def validate(
     Raises:
         TensorOptError: on every rank; inputs are on the meta device.
     """
-    _check_group("validate")
+    check_group("validate")
     planning = replace(planning or PlanningOptions(), **changes)
-    captured = on_all_ranks(lambda: capture(model, args, kwargs, loss_fn=loss_fn, targets=targets))
-    agree_on_model(captured)
-    task = on_all_ranks(lambda: _task(captured, planning))
-    if planning.measure and is_distributed():
-        task = _measured(task, planning, dist.get_world_size())
-    batch = ((*args, *targets), dict(kwargs or {}))
-    return calibration.validate(model, task, batch, _device_of_group(), options, progress)
+    example = Example(model, args, kwargs, loss_fn, targets)
+    task = agreed_task(example, planning, dist.get_world_size())
+    return calibration.validate(model, task, example.batch, device_of_group(), options, progress)
 
 
 def auto_parallel(
@@ -437,19 +371,17 @@ def auto_parallel(
     return parallelize(model, plan, weights=weights, one_process_random=one_process_random)
 
 
-def _check_group(function: str) -> None:
-    if not dist.is_initialized():
-        raise TensorOptError(
-            f"{function} needs a process group; call tensoropt_torch.init() first, under torchrun "
-            "for more than one process"
-        )
-
-
-def _pick(task: PlanningTask, option: str, count: int, limit: float | None) -> Plan:
+def _pick(
+    task: PlanningTask, option: str, count: int, limit: float | None, memory: Predictor
+) -> Plan:
+    by_peaks = memory == "simulated"
+    point: FrontierPoint | SimulatedPoint
     if option == "mini_time":
-        point = options.mini_time(task, count, limit)
+        pick = simulate.mini_time if by_peaks else options.mini_time
+        point = pick(task, count, limit)
     elif option == "mini_parallelism":
-        point = options.mini_parallelism(task, limit)
+        pick_count = simulate.mini_parallelism if by_peaks else options.mini_parallelism
+        point = pick_count(task, limit)
     else:
         raise TensorOptError(
             f"option '{option}' is not known; choose 'mini_time' or 'mini_parallelism', or call "
@@ -458,73 +390,12 @@ def _pick(task: PlanningTask, option: str, count: int, limit: float | None) -> P
     return replace(point.plan, captured=None)
 
 
-def _task(captured: CapturedModel, planning: PlanningOptions) -> PlanningTask:
-    profile = _given_profile(planning)
-    return PlanningTask(
-        captured,
-        profile.cluster if profile else _cluster(planning.cluster),
-        planning.optimizer,
-        planning.inputs,
-        planning.space,
-        planning.max_configs,
-        planning.split_spatial,
-        measured=profile.curves if profile else (),
-        measured_on=profile.num_devices if profile else 0,
-        search=planning.search,
-    )
-
-
-def _cluster(cluster: str | Path | Cluster | None) -> Cluster:
-    if isinstance(cluster, Cluster):
-        return cluster
-    return load_cluster(cluster if cluster is not None else _default_cluster())
-
-
-def _default_cluster() -> str:
-    if not torch.cuda.is_available():
-        return "cpu"
-    name = torch.cuda.get_device_name()
-    for preset in ("h200-8", "h100-8"):
-        if preset.split("-")[0].upper() in name:
-            return preset
-    raise TensorOptError(
-        f"there is no cluster preset for '{name}'; give cluster= one of "
-        f"{', '.join(list_presets())}, or the path of a cluster file"
-    )
-
-
-def _device_count(task: PlanningTask, num_devices: int | None) -> int:
-    if num_devices is not None:
-        return num_devices
-    return dist.get_world_size() if dist.is_initialized() else task.cluster.num_devices
-
-
-def _device_of_group() -> torch.device:
-    if "nccl" in dist.get_backend():
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
-
-
-def _measured(task: PlanningTask, planning: PlanningOptions, count: int) -> PlanningTask:
-    """The task with costs measured on the running process group. Collective."""
-    given = on_all_ranks(lambda: _given_profile(planning))
-    return calibration.measured_task(task, count, _device_of_group(), planning.measuring, given)
-
-
-def _validated(
-    model: Model, task: PlanningTask, batch: Batch, planning: PlanningOptions
-) -> PlanningTask:
+def _validated(example: Example, task: PlanningTask, planning: PlanningOptions) -> PlanningTask:
     """The task with the memory limit that random strategies suggest. Collective."""
     options = ValidationOptions()
     if planning.validate is not True:
         options = replace(options, strategies=planning.validate)
-    found = calibration.validate(as_module(model), task, batch, _device_of_group(), options)
-    return replace(task, memory_fraction=found.memory_fraction)
-
-
-def _given_profile(planning: PlanningOptions) -> HardwareProfile | None:
-    """The hardware profile that the user gave as the cluster."""
-    path = planning.cluster
-    if path is None or isinstance(path, Cluster) or not is_profile(Path(path)):
-        return None
-    return HardwareProfile.load(path)
+    model = as_module(example.model)
+    found = calibration.validate(model, task, example.batch, device_of_group(), options)
+    fraction = found.memory_fraction(planning.memory, task.memory_fraction)
+    return replace(task, memory_fraction=fraction)

@@ -15,11 +15,11 @@ from rich.console import Console
 from rich.table import Table
 
 from tensoropt_torch import api, cli_job
-from tensoropt_torch.config import list_presets, load_cluster
+from tensoropt_torch.config import list_presets, load_cluster, parse_cluster
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.frontier import format_bytes
-from tensoropt_torch.planner.options import DEFAULT_MEMORY_FRACTION, SearchSettings
+from tensoropt_torch.planner.options import DEFAULT_MEMORY_FRACTION, Predictor, SearchSettings
 from tensoropt_torch.planner.tradeoffs import Objective
 from tensoropt_torch.report.costs import provenance
 from tensoropt_torch.report.explanation import explanation_table, fallback_table
@@ -35,7 +35,8 @@ from tensoropt_torch.report.tables import (
     tradeoffs_table,
 )
 from tensoropt_torch.rules import check_rule
-from tensoropt_torch.simulate import Device, StepSettings
+from tensoropt_torch.simulate import StepSettings
+from tensoropt_torch.tasks import PlanningOptions
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,6 +61,12 @@ def _parser() -> argparse.ArgumentParser:
     _add_model(plan)
     plan.add_argument("--option", choices=["mini_time", "mini_parallelism"], default="mini_time")
     plan.add_argument("--memory-limit", type=_bytes, help="per device, e.g. 12GiB")
+    plan.add_argument(
+        "--memory",
+        choices=get_args(Predictor),
+        default="sums",
+        help="what the limit is compared with: sums of the search, or simulated peaks",
+    )
     plan.add_argument("--output", type=Path, help="write the plan to this file")
     plan.add_argument("--details", action="store_true", help="print every operator's config")
     plan.set_defaults(run=_plan)
@@ -162,8 +169,8 @@ def _call_user(what: str, spec: str) -> Any:
     return getattr(module, name)()
 
 
-def _planning(options: argparse.Namespace) -> api.PlanningOptions:
-    return api.PlanningOptions(
+def _planning(options: argparse.Namespace) -> PlanningOptions:
+    return PlanningOptions(
         cluster=options.cluster,
         optimizer=options.optimizer,
         inputs=options.inputs,
@@ -195,10 +202,12 @@ def _plan(options: argparse.Namespace, console: Console) -> None:
         memory_limit=options.memory_limit,
         num_devices=options.devices,
         planning=_planning(options),
+        memory=options.memory,
     )
+    peak = "" if plan.peak_bytes is None else f" ({format_bytes(plan.peak_bytes)} at the peak)"
     console.print(
         f"{options.option}: {plan.num_devices} devices, {format_seconds(plan.time_s)} a step, "
-        f"{format_bytes(plan.memory_bytes)} per device; {plan_summary(plan)}"
+        f"{format_bytes(plan.memory_bytes)} per device{peak}; {plan_summary(plan)}"
     )
     for line in provenance(plan.settings):
         console.print(f"  {line}", soft_wrap=True)
@@ -281,8 +290,7 @@ def _memory(options: argparse.Namespace, console: Console) -> None:
             num_devices=options.devices,
             planning=_planning(options),
         )
-    on_cpu = plan.settings.cluster["name"] == "cpu"
-    device: Device = options.device or ("cpu" if on_cpu else "cuda")
+    device = options.device or parse_cluster(plan.settings.cluster, "the plan").device.type
     step = StepSettings(options.optimizer, device, options.rank)
     profile = api.simulate_memory(model, plan, args, kwargs, step=step)
     console.print(memory_table(profile))

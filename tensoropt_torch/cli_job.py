@@ -17,9 +17,10 @@ from tensoropt_torch import api
 from tensoropt_torch.calibration import ProfileOptions, ValidationOptions
 from tensoropt_torch.report.costs import validation_summary, validation_table
 from tensoropt_torch.report.tables import format_seconds
+from tensoropt_torch.tasks import PlanningOptions
 
 # A module, positional and keyword arguments.
-Example = tuple[Any, Sequence[Any], dict[str, Any]]
+UserModel = tuple[Any, Sequence[Any], dict[str, Any]]
 
 
 def add_profile_hardware(parser: argparse.ArgumentParser) -> None:
@@ -68,11 +69,11 @@ def profile_hardware(options: argparse.Namespace, console: Console) -> None:
 
 
 def validate(
-    options: argparse.Namespace, console: Console, example: Example, planning: api.PlanningOptions
+    options: argparse.Namespace, console: Console, user_model: UserModel, planning: PlanningOptions
 ) -> None:
     """Run random strategies of a model and print how well they were predicted."""
     with _job(console), _progress(console) as update:
-        model, args, kwargs = example
+        model, args, kwargs = user_model
         found = api.validate(
             model,
             args,

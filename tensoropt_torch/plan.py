@@ -98,7 +98,8 @@ class Plan:
     strategy (``_C.Strategy``). ``frontier`` are all points of the frontier it
     was picked from, as (memory_bytes, time_s), and ``guarantee`` says what holds
     for them. ``captured`` is the model it was
-    made for, where that is at hand; it is not saved.
+    made for, where that is at hand; it is not saved. ``peak_bytes`` is the simulated
+    peak, where the plan was picked by it.
     """
 
     settings: Settings
@@ -110,6 +111,7 @@ class Plan:
     edge_tag: tuple[int, ...]
     frontier: tuple[tuple[float, float], ...] = ()
     guarantee: Guarantee = Guarantee()
+    peak_bytes: int | None = None
     captured: CapturedModel | None = field(default=None, compare=False, repr=False)
 
     @staticmethod
@@ -131,12 +133,21 @@ class Plan:
             tuple(strategy.edge_tag),
             frontier,
             guarantee,
-            captured,
+            captured=captured,
         )
 
     def with_model(self, captured: CapturedModel) -> Plan:
         """The same plan with the model at hand."""
         return replace(self, captured=captured)
+
+    def check_model(self, captured: CapturedModel) -> None:
+        """Raises TensorOptError if the plan was made for something else."""
+        if self.fingerprint != captured.fingerprint:
+            raise TensorOptError(
+                f"the plan was made for another model or batch (fingerprint {self.fingerprint}); "
+                f"this model with these inputs has fingerprint {captured.fingerprint}; plan again "
+                "for it, or register the same rules (register_rule) as for the plan"
+            )
 
     def strategy(self) -> _C.Strategy:
         """The strategy for the C++ core."""

@@ -18,8 +18,8 @@ from benchmarks.coverage.ranks import Job
 from benchmarks.coverage.zoo import make
 from tensoropt_torch import _C
 from tensoropt_torch.config import load_cluster
-from tensoropt_torch.emit.graph import tensor_operands
 from tensoropt_torch.frontend import CapturedModel, capture
+from tensoropt_torch.frontend.lowering import tensor_operands
 from tensoropt_torch.frontend.passes import target_name
 from tensoropt_torch.planner.explanation import explain
 from tensoropt_torch.planner.options import PlanningTask, find_frontier

@@ -118,16 +118,26 @@ void bind_cluster(py::module_& module) {
       .def_readonly("name", &Device::name)
       .def_readonly("memory_bytes", &Device::memory_bytes);
 
+  py::class_<LinkSpeed>(module, "LinkSpeed",
+                        "What messages reach over a link of a level.")
+      .def(py::init<double, double>(), py::arg("bandwidth_bytes_per_s"),
+           py::arg("latency_s"))
+      .def_readonly("bandwidth_bytes_per_s", &LinkSpeed::bandwidth_bytes_per_s)
+      .def_readonly("latency_s", &LinkSpeed::latency_s);
+
   py::class_<Level>(module, "Level",
                     "One kind of network; the bandwidth is that of one unit's "
-                    "link into it.")
-      .def(py::init<std::string, int, double, double>(), py::arg("name"),
-           py::arg("count"), py::arg("bandwidth_bytes_per_s"),
-           py::arg("latency_s"))
+                    "link into it. Collectives may reach other figures.")
+      .def(py::init<std::string, int, double, double,
+                    std::map<Collective, LinkSpeed>>(),
+           py::arg("name"), py::arg("count"), py::arg("bandwidth_bytes_per_s"),
+           py::arg("latency_s"),
+           py::arg("collectives") = std::map<Collective, LinkSpeed>{})
       .def_readonly("name", &Level::name)
       .def_readonly("count", &Level::count)
       .def_readonly("bandwidth_bytes_per_s", &Level::bandwidth_bytes_per_s)
-      .def_readonly("latency_s", &Level::latency_s);
+      .def_readonly("latency_s", &Level::latency_s)
+      .def_readonly("collectives", &Level::collectives);
 
   py::class_<Cluster>(module, "Cluster", "Levels go from outer to inner.")
       .def(py::init([](std::string name, const Device& device,

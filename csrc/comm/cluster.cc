@@ -2,6 +2,7 @@
 
 #include <string_view>
 
+#include "comm/collective.h"
 #include "common/check.h"
 
 namespace tensoropt {
@@ -34,6 +35,22 @@ void validate(const Device& device) {
   check_fraction("memory_efficiency", device.name, device.memory_efficiency);
 }
 
+void validate(const LinkSpeed& speed, std::string_view where) {
+  check_positive("bandwidth_bytes_per_s", where, speed.bandwidth_bytes_per_s);
+  TO_CHECK(speed.latency_s >= 0,
+           "latency_s of '{}' is {}, must not be negative", where,
+           speed.latency_s);
+}
+
+void validate(const Level& level) {
+  TO_CHECK(level.count >= 1, "count of level '{}' is {}, must be >= 1",
+           level.name, level.count);
+  validate({level.bandwidth_bytes_per_s, level.latency_s}, level.name);
+  for (const auto& [collective, speed] : level.collectives) {
+    validate(speed, fmt::format("{}.{}", level.name, to_string(collective)));
+  }
+}
+
 std::vector<int> prime_factors(int n) {
   std::vector<int> factors;
   for (int p = 2; n > 1; ++p) {
@@ -56,6 +73,12 @@ double Device::matmul_flops_per_s(DType dtype) const {
   return found->second * matmul_efficiency;
 }
 
+LinkSpeed Level::speed_of(Collective collective) const {
+  const auto found = collectives.find(collective);
+  if (found != collectives.end()) return found->second;
+  return {bandwidth_bytes_per_s, latency_s};
+}
+
 int Cluster::num_devices() const {
   int devices = 1;
   for (const Level& level : levels) devices *= level.count;
@@ -73,15 +96,7 @@ int Cluster::devices_per_unit(int level) const {
 void validate(const Cluster& cluster) {
   validate(cluster.device);
   TO_CHECK(!cluster.levels.empty(), "cluster '{}' has no levels", cluster.name);
-  for (const Level& level : cluster.levels) {
-    TO_CHECK(level.count >= 1, "count of level '{}' is {}, must be >= 1",
-             level.name, level.count);
-    check_positive("bandwidth_bytes_per_s", level.name,
-                   level.bandwidth_bytes_per_s);
-    TO_CHECK(level.latency_s >= 0,
-             "latency_s of level '{}' is {}, must not be negative", level.name,
-             level.latency_s);
-  }
+  for (const Level& level : cluster.levels) validate(level);
 }
 
 Mesh base_mesh(const Cluster& cluster) {

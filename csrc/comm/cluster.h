@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "ir/dtype.h"
+#include "sharding/collective_kind.h"
 #include "sharding/mesh.h"
 
 namespace tensoropt {
@@ -44,14 +45,24 @@ struct Device {
   }
 };
 
-// One kind of network. `bandwidth_bytes_per_s` is that of ONE unit's link into
-// the level, in each direction: all devices of a machine share its network
-// card. `latency_s` is that of one message.
+// What messages reach over a link: bytes/s in each direction, and the time of
+// one message, however small.
+struct LinkSpeed {
+  double bandwidth_bytes_per_s = 1e9;
+  double latency_s = 1e-5;
+};
+
+// One kind of network. The bandwidth is that of ONE unit's link into the level:
+// all devices of a machine share its network card.
 struct Level {
   std::string name;
   int count = 1;
   double bandwidth_bytes_per_s = 1e9;
   double latency_s = 1e-5;
+  // Collectives that reach something else than the two figures above.
+  std::map<Collective, LinkSpeed> collectives = {};
+
+  LinkSpeed speed_of(Collective collective) const;
 };
 
 struct Cluster {

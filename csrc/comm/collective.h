@@ -14,6 +14,7 @@
 // called from several threads.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -47,7 +48,8 @@ class CollectiveModel {
 //    link out to the outermost level that the group spans;
 //  - contention: the link of one unit carries all groups of that unit;
 //  - latency: one message of the outermost level crossed per ring step.
-// A level's latency is at least that of the levels inside it, so a group inside
+// Bandwidth and latency are those of the collective (Level::speed_of). A
+// level's latency is at least that of the levels inside it, so a group inside
 // a machine is never slower than the same group across machines.
 // Complexity: O(levels^2) per call.
 class AnalyticCollectives : public CollectiveModel {
@@ -64,6 +66,7 @@ class AnalyticCollectives : public CollectiveModel {
     double latency_s;
     int devices_per_unit;
   };
+  using Links = std::vector<Link>;  // by level
   // How a group lies in the cluster.
   struct Span {
     std::vector<int> ranks;   // per level: units of it that one group joins
@@ -73,12 +76,17 @@ class AnalyticCollectives : public CollectiveModel {
     int outermost = 0;  // the outermost level that the group crosses
   };
 
-  double ring_time_s(const Span& span, double bytes) const;
-  double hierarchy_time_s(const Span& span, double bytes) const;
-  double all_to_all_time_s(const Span& span, double bytes) const;
-  double broadcast_time_s(const Span& span, double bytes) const;
+  static double ring_time_s(const Span& span, const Links& links, double bytes);
+  static double hierarchy_time_s(const Span& span, const Links& links,
+                                 double bytes);
+  static double all_to_all_time_s(const Span& span, const Links& links,
+                                  double bytes);
+  static double broadcast_time_s(const Span& span, const Links& links,
+                                 double bytes);
 
-  std::vector<Link> links_;
+  static Links links_of(const Cluster& cluster, Collective collective);
+
+  std::array<Links, kNumCollectives> links_;
   std::vector<Span> spans_;  // by axis set
 };
 

@@ -10,10 +10,9 @@ import torch
 import torch.distributed as dist
 
 from tensoropt_torch.calibration.overheads import fit_runtime
-from tensoropt_torch.config.cluster import Cluster, Efficiency
+from tensoropt_torch.config.cluster import COLLECTIVES, Cluster, Efficiency
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.profiler.collectives import (
-    COLLECTIVES,
     CollectiveTimes,
     measure_collectives,
 )

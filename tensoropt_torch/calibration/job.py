@@ -120,7 +120,7 @@ def with_operators(
     and those that the likely strategies use. Collective."""
     key = machine_key(device, tuple(size for size, _ in task.settings(count).mesh_axes))
     path = from_first_rank(lambda: home() / "operators" / f"{key.digest}.sqlite")
-    known = from_first_rank(lambda: _load(path))
+    known = from_first_rank(lambda: _load(path, key.digest))
     left_s = options.operator_budget_s
     for number in range(options.rounds):
         planner = make_planner(task.captured, task.settings(count))
@@ -130,7 +130,7 @@ def with_operators(
         budget_s = left_s / (options.rounds - number)
         result = profiler.measure(missing, budget_s)
         known |= {sample.key: sample for sample in result.samples}
-        from_first_rank(partial(_keep, path, result.samples))
+        from_first_rank(partial(_keep, path, key.digest, result.samples))
         left_s -= budget_s
         task = replace(task, operators=records(known.values(), families), measured_on=count)
     return task
@@ -160,19 +160,19 @@ def _likely(
     return picks_of(planner, strategies), sorted(families)
 
 
-def _load(path: Path) -> dict[str, OpTime]:
+def _load(path: Path, machine: str) -> dict[str, OpTime]:
     """What is known of these machines. A cache that does not work is not used."""
     try:
-        with OpStore(path) as store:
+        with OpStore(path, machine) as store:
             return store.load()
     except TensorOptError as error:
         warnings.warn(f"{error}; operators are measured again", stacklevel=2)
         return {}
 
 
-def _keep(path: Path, samples: list[OpTime]) -> int:
+def _keep(path: Path, machine: str, samples: list[OpTime]) -> int:
     try:
-        with OpStore(path) as store:
+        with OpStore(path, machine) as store:
             store.add(samples)
     except TensorOptError as error:
         warnings.warn(f"{error}; what was measured is not kept", stacklevel=2)

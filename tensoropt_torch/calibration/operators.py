@@ -4,7 +4,6 @@ device while all ranks are busy, as they are in training."""
 from __future__ import annotations
 
 import statistics
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,8 @@ from tensoropt_torch import _C
 from tensoropt_torch.emit.graph import local_arguments, operator_named, target_operands
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.frontend.lowering import memory_orders
-from tensoropt_torch.profiler.collectives import SMALL_SPREAD, SharedClock, spread
+from tensoropt_torch.profiler.clock import SharedClock
+from tensoropt_torch.profiler.collectives import SMALL_SPREAD, spread
 from tensoropt_torch.profiler.op_store import OpTime
 from tensoropt_torch.runtime.agreement import gather
 from tensoropt_torch.runtime.ops import network_timing
@@ -78,7 +78,7 @@ class OperatorProfiler:
         self._planner = planner
         self._device = device
         self._group_name = group_name
-        self._clock = SharedClock(device.type)
+        self._clock = SharedClock(device)
         by_graph_node = {number: node for node, number in captured.lowering.nodes.items()}
         self._nodes: list[fx.Node | None] = [
             by_graph_node.get(row["graph_node"]) for row in planner.describe_nodes()
@@ -144,11 +144,9 @@ class OperatorProfiler:
         seconds = []
         for _ in range(ENGINE_REPEATS):
             y = x.view_as(x)
-            _wait(self._device)
-            start = time.perf_counter()
+            start = self._clock.now()
             torch.autograd.grad(y, x, given)
-            _wait(self._device)
-            seconds.append(time.perf_counter() - start)
+            seconds.append(self._clock.now() - start)
         return self._clock.mean([statistics.median(seconds)])[0]
 
 
@@ -165,7 +163,7 @@ class _Run:
     ) -> None:
         self._function = function
         self._leaves = leaves
-        self._device = device
+        self._clock = SharedClock(device)
         self._network_s = network_s
         self._given: list[torch.Tensor] = []
         outputs = self._differentiable(function())
@@ -183,8 +181,7 @@ class _Run:
         return middle - start, self._now() - middle
 
     def _now(self) -> float:
-        _wait(self._device)
-        return time.perf_counter() - self._network_s()
+        return self._clock.now() - self._network_s()
 
     @staticmethod
     def _differentiable(result: Any) -> list[torch.Tensor]:
@@ -265,8 +262,3 @@ def _operand(
         tensor = torch.randint(bound, stored, device=device).to(dtype)
     back = sorted(range(len(shape)), key=lambda position: order[position])
     return tensor.permute(back).requires_grad_(requires_grad)
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

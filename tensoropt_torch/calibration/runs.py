@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tensoropt_torch.calibration import clock
+from tensoropt_torch.profiler.clock import SharedClock
 from tensoropt_torch.profiler.memory import measure_peak_bytes
 from tensoropt_torch.runtime.ops import network_timing
 
@@ -46,18 +46,18 @@ def time_steps(
     module: nn.Module, optimizer: torch.optim.Optimizer, forward: Forward, steps: int
 ) -> StepTimes:
     """Trains for some steps. Collective."""
+    clock = SharedClock(_device_of(module))
     rows = []
     with network_timing() as network_s:
         for index in range(WARM_UPS + steps):
             if dist.is_initialized():
                 dist.barrier()
-            times = _step(module, optimizer, forward, network_s)
+            times = _step(clock, optimizer, forward, network_s)
             if index >= WARM_UPS:
                 rows.append(times)
     step_s, update_s, waited_s = zip(*rows, strict=True)
-    device = next(module.parameters()).device
-    slowest = clock.slowest([*step_s, *update_s], device)
-    shortest = clock.slowest([-seconds for seconds in waited_s], device)
+    slowest = clock.slowest([*step_s, *update_s])
+    shortest = clock.slowest([-seconds for seconds in waited_s])
     return StepTimes(
         statistics.median(slowest[:steps]),
         statistics.median(slowest[steps:]),
@@ -74,23 +74,22 @@ def peak_bytes(module: nn.Module, optimizer: torch.optim.Optimizer, forward: For
         optimizer.zero_grad()
 
     peak = measure_peak_bytes(module, optimizer, step)
-    return clock.slowest([float(peak)], next(module.parameters()).device)[0]
+    return SharedClock(_device_of(module)).slowest([float(peak)])[0]
 
 
 def _step(
-    module: nn.Module,
+    clock: SharedClock,
     optimizer: torch.optim.Optimizer,
     forward: Forward,
     network_s: Callable[[], float],
 ) -> tuple[float, float, float]:
-    device = next(module.parameters()).device
     before = network_s()
-    start = clock.now(device)
+    start = clock.now()
     _train(forward)
-    middle = clock.now(device)
+    middle = clock.now()
     optimizer.step()
     optimizer.zero_grad()
-    end = clock.now(device)
+    end = clock.now()
     return end - start, end - middle, network_s() - before
 
 
@@ -98,3 +97,7 @@ def _train(forward: Forward) -> None:
     output = forward()
     loss = output[0] if isinstance(output, (tuple, list)) else output
     loss.backward()
+
+
+def _device_of(module: nn.Module) -> torch.device:
+    return next(module.parameters()).device

@@ -19,10 +19,12 @@ from tensoropt_torch import emit
 from tensoropt_torch.calibration.runs import OPTIMIZERS, MakeOptimizer, peak_bytes, time_steps
 from tensoropt_torch.emit.parallelize import RankContext
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.planner.options import DEFAULT_MEMORY_FRACTION, PlanningTask
+from tensoropt_torch.planner.options import PlanningTask, Predictor
 from tensoropt_torch.planner.space import make_planner
-from tensoropt_torch.runtime.agreement import on_all_ranks
+from tensoropt_torch.runtime.agreement import from_first_rank, on_all_ranks
+from tensoropt_torch.simulate import StepSettings, simulate_step
 
 # Positional arguments, targets last, and keyword arguments.
 Batch = tuple[tuple[Any, ...], dict[str, Any]]
@@ -54,8 +56,8 @@ class ValidationOptions:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One strategy: predicted and measured step time and network time in s, and peak
-    memory per device in bytes."""
+    """One strategy: predicted and measured step time and network time in s, and memory
+    per device in bytes: the sum of the search, the simulated and the measured peak."""
 
     seed: int
     step_s: float
@@ -63,7 +65,12 @@ class Comparison:
     network_s: float
     measured_network_s: float
     memory_bytes: float
+    simulated_bytes: float
     measured_memory_bytes: float
+
+    def predicted_bytes(self, predictor: Predictor) -> float:
+        """The memory that is compared with a limit."""
+        return self.memory_bytes if predictor == "sums" else self.simulated_bytes
 
 
 @dataclass(frozen=True)
@@ -82,10 +89,11 @@ class Validation:
         """That of the network time, over strategies that use the network."""
         return mean_error([(row.network_s, row.measured_network_s) for row in self.rows])
 
-    @property
-    def memory_error(self) -> float:
+    def memory_error(self, predictor: Predictor = "sums") -> float:
         """That of the peak memory."""
-        return mean_error([(row.memory_bytes, row.measured_memory_bytes) for row in self.rows])
+        return mean_error(
+            [(row.predicted_bytes(predictor), row.measured_memory_bytes) for row in self.rows]
+        )
 
     @property
     def rank_correlation(self) -> float:
@@ -94,24 +102,24 @@ class Validation:
             [row.step_s for row in self.rows], [row.measured_step_s for row in self.rows]
         )
 
-    @property
-    def memory_fraction(self) -> float:
+    def memory_fraction(self, predictor: Predictor, default: float) -> float:
         """The part of a device's memory that predictions may fill, so that no strategy
-        that was run would have needed more than the device has."""
-        worst = max(row.measured_memory_bytes / row.memory_bytes for row in self.rows)
+        that was run would have needed more than the device has; of few strategies not
+        more than the default."""
+        worst = max(row.measured_memory_bytes / row.predicted_bytes(predictor) for row in self.rows)
         fraction = min(1.0, 1 / worst)
-        if len(self.rows) < FEW_STRATEGIES:
-            return min(fraction, DEFAULT_MEMORY_FRACTION)
-        return fraction
+        return min(fraction, default) if len(self.rows) < FEW_STRATEGIES else fraction
 
     def to_record(self) -> dict[str, Any]:
         """As plain values."""
         return {
             "step_error": self.step_error,
             "network_error": self.network_error,
-            "memory_error": self.memory_error,
+            "memory_error": self.memory_error(),
+            "simulated_memory_error": self.memory_error("simulated"),
             "rank_correlation": self.rank_correlation,
-            "memory_fraction": self.memory_fraction,
+            "memory_fraction": self.memory_fraction("sums", 1.0),
+            "simulated_memory_fraction": self.memory_fraction("simulated", 1.0),
             "rows": [asdict(row) for row in self.rows],
         }
 
@@ -159,10 +167,15 @@ def validate(
     context = RankContext.make([size for size, _ in settings.mesh_axes], device)
     args, kwargs = pytree.tree_map(lambda value: _share(value, task.inputs, device), batch)
     make_optimizer = options.optimizer or OPTIMIZERS[task.optimizer]
+    step = StepSettings(
+        lambda parameters: make_optimizer(nn.ParameterList(parameters)),
+        "cuda" if device.type == "cuda" else "cpu",
+    )
     rows = []
     for index in range(options.strategies):
         seed = options.seed + index
         plan = Plan.of(settings, task.captured, planner.random_strategy(seed))
+        simulated = from_first_rank(partial(_simulated, plan, task.captured, step))
         module = emit.parallelize(model, task.captured, plan, device, context)
         optimizer = make_optimizer(module)
         forward = partial(module, *args, **kwargs)
@@ -177,6 +190,7 @@ def validate(
                 network_s,
                 times.network_s,
                 plan.memory_bytes,
+                simulated,
                 peak,
             )
         )
@@ -184,6 +198,10 @@ def validate(
             progress(index + 1, options.strategies)
     context.groups.close()
     return Validation(tuple(rows))
+
+
+def _simulated(plan: Plan, captured: CapturedModel, step: StepSettings) -> float:
+    return float(simulate_step(plan, captured, step).peak_bytes)
 
 
 def _check(batch: Batch, options: ValidationOptions) -> None:

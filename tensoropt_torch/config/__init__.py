@@ -3,6 +3,7 @@
 from tensoropt_torch.config.cluster import (
     Cluster,
     Device,
+    DeviceType,
     Level,
     device_counts,
     list_presets,
@@ -14,6 +15,7 @@ from tensoropt_torch.config.cluster import (
 __all__ = [
     "Cluster",
     "Device",
+    "DeviceType",
     "Level",
     "device_counts",
     "list_presets",

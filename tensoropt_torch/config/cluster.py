@@ -13,8 +13,10 @@ nor a GPU::
     launch_overhead_s = 5e-6
     source = "data sheet; launch overhead assumed"
 
+    type = "cuda"  # optional: "cuda" or "cpu"
     power_w = 700  # optional: what a device that trains draws
     price_per_hour = 2.5  # optional: of one device, in any currency
+    price_source = "our contract of 2026"  # optional
 
     [device.flops_per_s]  # peak for each dtype
     float32 = 67e12
@@ -39,9 +41,15 @@ nor a GPU::
     latency_s = 5e-6
     source = "data sheet; latency assumed"
 
+    [levels.collectives.all_to_all]  # optional: what this collective reaches there
+    bandwidth_bytes_per_s = 300e9
+    latency_s = 9e-6
+    source = "measured with another program"
+
 ``levels[i].count`` units of level ``i + 1`` (devices, for the innermost) form one
 unit of level ``i``. ``levels[i].bandwidth_bytes_per_s`` is the link of one such
-unit into level ``i``, shared by all devices of the unit.
+unit into level ``i``, shared by all devices of the unit. Collectives without figures
+of their own take those of the level.
 """
 
 import dataclasses
@@ -51,12 +59,14 @@ from collections.abc import Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from tensoropt_torch.config.reader import TableReader, close_match
 from tensoropt_torch.errors import TensorOptError
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
+DeviceType = Literal["cpu", "cuda"]
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +106,8 @@ class Runtime:
 @dataclasses.dataclass(frozen=True)
 class Device:
     """One device: capacity in bytes, peaks in bytes/s and flops/s by dtype, and,
-    if known, power in W and price per hour."""
+    if known, power in W and price per hour. The simulation of memory has to know its
+    ``type``."""
 
     name: str
     memory_bytes: int
@@ -108,17 +119,30 @@ class Device:
     runtime: Runtime = Runtime()
     power_w: float | None = None
     price_per_hour: float | None = None
+    price_source: str | None = None
+    type: DeviceType = "cuda"
+
+
+@dataclasses.dataclass(frozen=True)
+class LinkSpeed:
+    """What a collective reaches over a link of a level."""
+
+    bandwidth_bytes_per_s: float
+    latency_s: float
+    source: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Level:
-    """One level of the interconnect: joins ``count`` units of the next level."""
+    """One level of the interconnect: joins ``count`` units of the next level.
+    ``collectives`` are those that reach other figures than the level's own."""
 
     name: str
     count: int
     bandwidth_bytes_per_s: float
     latency_s: float
     source: str
+    collectives: Mapping[str, LinkSpeed] = dataclasses.field(default_factory=dict, hash=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -257,8 +281,10 @@ def _parse_device(table: TableReader) -> Device:
         runtime=_parse_runtime(table.optional_table("runtime")),
         power_w=_optional(table, "power_w", "give watts, such as 700"),
         price_per_hour=_optional(table, "price_per_hour", "give the price of an hour, such as 2.5"),
+        price_source=table.text("price_source") if table.has("price_source") else None,
+        type=table.choice("type", get_args(DeviceType), "cuda"),
     )
-    table.finish()
+    table.finish(also_allowed=["power_w", "price_per_hour", "price_source"])
     return device
 
 
@@ -315,14 +341,35 @@ def _parse_level(table: TableReader) -> Level:
     level = Level(
         name=table.text("name"),
         count=table.integer("count", "give how many units of the next level it joins"),
-        bandwidth_bytes_per_s=table.positive(
-            "bandwidth_bytes_per_s", "give bytes per second of one unit's link"
-        ),
-        latency_s=table.not_negative("latency_s", "give seconds, such as 5e-6"),
+        bandwidth_bytes_per_s=_bandwidth(table),
+        latency_s=_latency(table),
         source=table.text("source"),
+        collectives=_parse_collectives(table.optional_table("collectives")),
     )
     table.finish()
     return level
+
+
+def _parse_collectives(table: TableReader | None) -> dict[str, LinkSpeed]:
+    if table is None:
+        return {}
+    speeds = {name: _parse_speed(table.table(name)) for name in COLLECTIVES if table.has(name)}
+    table.finish(also_allowed=COLLECTIVES)
+    return speeds
+
+
+def _parse_speed(table: TableReader) -> LinkSpeed:
+    speed = LinkSpeed(_bandwidth(table), _latency(table), table.text("source"))
+    table.finish()
+    return speed
+
+
+def _bandwidth(table: TableReader) -> float:
+    return table.positive("bandwidth_bytes_per_s", "give bytes per second of one unit's link")
+
+
+def _latency(table: TableReader) -> float:
+    return table.not_negative("latency_s", "give seconds, such as 5e-6")
 
 
 def device_counts(cluster: Cluster) -> list[int]:

@@ -6,7 +6,7 @@ try.
 
 import difflib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tensoropt_torch.errors import TensorOptError
@@ -36,6 +36,16 @@ class TableReader:
         value = self._get(key, "a text")
         if not isinstance(value, str) or not value.strip():
             raise self._value_error(key, value, "a text that is not empty", "")
+        return value
+
+    def choice(self, key: str, allowed: Sequence[str], default: str) -> Any:
+        """One of these texts; the default if the key is absent."""
+        self._known.add(key)
+        if not self.has(key):
+            return default
+        value = self.text(key)
+        if value not in allowed:
+            raise self._value_error(key, value, f"one of {', '.join(allowed)}", "")
         return value
 
     def integer(self, key: str, hint: str) -> int:

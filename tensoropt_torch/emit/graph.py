@@ -16,7 +16,7 @@ from torch._ops import OpOverload
 from tensoropt_torch import _C
 from tensoropt_torch.emit.whole_draws import WholeDraws
 from tensoropt_torch.frontend.capture import CapturedModel
-from tensoropt_torch.frontend.lowering import named_arguments
+from tensoropt_torch.frontend.lowering import named_arguments, tensor_operands
 from tensoropt_torch.runtime import reuse
 from tensoropt_torch.runtime.random import agree_on_random_state, call_seeded
 
@@ -216,14 +216,6 @@ class GraphEmitter:
             return seen[old]
 
         self._graph.output(fx.map_arg(node.args[0], emitted))
-
-
-def tensor_operands(node: fx.Node) -> list[fx.Node]:
-    """The tensor arguments of a call in schema order, lists flattened."""
-    operands: list[fx.Node] = []
-    for _, value in named_arguments(node):
-        fx.map_arg(value, operands.append)
-    return operands
 
 
 def local_arguments(

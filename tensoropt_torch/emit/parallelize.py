@@ -70,7 +70,7 @@ def parallelize(
     on_all_ranks(lambda: _check_world(plan))
     agree_on_model(captured)
     agree_or_raise("plan", plan.hash, "plan once and broadcast, or load the same file")
-    on_all_ranks(lambda: _check_model(plan, captured, model))
+    on_all_ranks(lambda: plan.check_model(captured))
     planner = make_planner(captured, plan.settings)
     program = _C.RankProgram(planner, plan.strategy(), dist.get_rank())
     sizes = [size for size, _ in plan.settings.mesh_axes]
@@ -107,15 +107,6 @@ def _check_world(plan: Plan) -> None:
         raise TensorOptError(
             f"the plan is for {plan.num_devices} devices, but {world} processes run; start "
             f"torchrun with {plan.num_devices} processes in all, or plan again for {world}"
-        )
-
-
-def _check_model(plan: Plan, captured: CapturedModel, model: nn.Module) -> None:
-    if plan.fingerprint != captured.fingerprint:
-        raise TensorOptError(
-            f"the plan was made for another model or batch (fingerprint {plan.fingerprint}); "
-            f"{type(model).__name__} with these inputs has fingerprint {captured.fingerprint}; "
-            "plan again for this model, or register the same rules (register_rule) as for the plan"
         )
 
 

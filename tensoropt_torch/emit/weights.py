@@ -19,8 +19,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Shard
 
@@ -136,16 +134,8 @@ class WeightLoader:
 
     def _parameter(self, name: str, part: torch.Tensor) -> nn.Parameter:
         original = self._own[name]
-        local = part.to(self._device, original.dtype, copy=True)
-        shard = DTensor.from_local(
-            local.contiguous(),
-            self._mesh,
-            self._placements[name],
-            run_check=False,
-            shape=original.shape,
-            stride=torch.empty(original.shape, device="meta").stride(),
-        )
-        return nn.Parameter(shard, requires_grad=original.requires_grad)
+        local = part.to(self._device, original.dtype, copy=True).contiguous()
+        return parameter_of(local, self._mesh, self._placements[name], original)
 
     # Checkpoints
 
@@ -172,6 +162,10 @@ class WeightLoader:
         return Weights(weights.parameters, self._whole(originals, weights.constants))
 
     def _from_folder(self, folder: Path, originals: Mapping[str, torch.Tensor]) -> Weights:
+        # Importing these takes long, and few jobs need them.
+        from torch.distributed.checkpoint.filesystem import FileSystemReader
+        from torch.distributed.checkpoint.state_dict_loader import load
+
         empty = Weights({}, {})
         state: dict[str, Any] = {}
 
@@ -214,6 +208,21 @@ class WeightLoader:
                     else:
                         parameters[name] = self._parameter(name, self._part(name, tensor))
         return Weights(parameters, constants)
+
+
+def parameter_of(
+    local: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placement], whole: torch.Tensor
+) -> nn.Parameter:
+    """The parameter that has ``local`` as this rank's part and the shape of ``whole``."""
+    shard = DTensor.from_local(
+        local,
+        mesh,
+        placements,
+        run_check=False,
+        shape=whole.shape,
+        stride=torch.empty(whole.shape, device="meta").stride(),
+    )
+    return nn.Parameter(shard, requires_grad=whole.requires_grad)
 
 
 def _tensors_of(checkpoint: Checkpoint) -> Mapping[str, torch.Tensor]:

@@ -82,6 +82,14 @@ def named_arguments(node: fx.Node) -> list[tuple[str, Any]]:
     return result
 
 
+def tensor_operands(node: fx.Node) -> list[fx.Node]:
+    """The tensor arguments of a call in schema order, lists flattened."""
+    operands: list[fx.Node] = []
+    for _, value in named_arguments(node):
+        fx.map_arg(value, operands.append)
+    return operands
+
+
 def _meta_of(value: torch.Tensor) -> Meta:
     return [int(size) for size in value.shape], str(value.dtype).removeprefix("torch.")
 
@@ -142,10 +150,7 @@ def memory_orders(node: fx.Node) -> list[str]:
     """For each tensor operand of a call its dims by descending stride, such as
     ``0,2,1``; empty where that is their own order. Dims of size 1 and broadcast ones
     stay where they are."""
-    operands: list[fx.Node] = []
-    for _, value in named_arguments(node):
-        fx.map_arg(value, operands.append)
-    return [_memory_order(operand.meta["val"]) for operand in operands]
+    return [_memory_order(operand.meta["val"]) for operand in tensor_operands(node)]
 
 
 def _memory_order(tensor: torch.Tensor) -> str:

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, get_args
 
 from tensoropt_torch import _C
-from tensoropt_torch.config import device_counts, mesh_axes
+from tensoropt_torch.config import DeviceType, device_counts, mesh_axes
 from tensoropt_torch.config.cluster import Cluster
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
@@ -25,9 +25,32 @@ from tensoropt_torch.plan import (
 from tensoropt_torch.planner.frontier import Frontier, FrontierPoint, format_bytes
 from tensoropt_torch.planner.space import make_planner
 
-# Part of the device's memory that plans may use by default: the rest is for
-# the allocator, the collectives' buffers and the runtime.
+# What is compared with a memory limit: the sums that the search uses, or simulated
+# peaks (docs/costs.md).
+Predictor = Literal["sums", "simulated"]
+
+# Part of the device's memory that sums may fill by default: the rest is for what they do
+# not see.
 DEFAULT_MEMORY_FRACTION = 0.9
+
+# The same of simulated peaks. On GPUs workspaces of libraries, buffers of NCCL and
+# fragmentation are not simulated.
+SIMULATED_FRACTIONS: Mapping[DeviceType, float] = {"cpu": 1.0, "cuda": 0.9}
+
+
+def default_memory_fraction(predictor: Predictor, device: DeviceType) -> float:
+    """The part of a device's memory that predictions may fill if nothing is known of
+    their errors.
+
+    Raises:
+        TensorOptError: there is no such predictor.
+    """
+    if predictor not in get_args(Predictor):
+        raise TensorOptError(
+            f"memory='{predictor}' is not known; choose one of {', '.join(get_args(Predictor))}"
+        )
+    return DEFAULT_MEMORY_FRACTION if predictor == "sums" else SIMULATED_FRACTIONS[device]
+
 
 OPTIMIZER_STATE_FACTORS: Mapping[str, float] = {
     "sgd": 0.0,
@@ -230,7 +253,7 @@ def mini_parallelism(task: PlanningTask, memory_limit: float | None = None) -> F
     """
     limit = task.default_memory_limit if memory_limit is None else memory_limit
     least: list[tuple[float, int]] = []
-    for count in _plannable_counts(task):
+    for count in plannable_counts(task):
         candidate = Candidate(task, count)
         if candidate.least_memory_bytes <= limit:
             return candidate.frontier().at(limit)
@@ -268,7 +291,7 @@ def profile(
     return rows
 
 
-def _plannable_counts(task: PlanningTask) -> list[int]:
+def plannable_counts(task: PlanningTask) -> list[int]:
     """Device counts of the cluster that the inputs allow."""
     counts = device_counts(task.cluster)
     if task.inputs == "replicated":
@@ -279,7 +302,7 @@ def _plannable_counts(task: PlanningTask) -> list[int]:
 
 
 def _fewest_devices(task: PlanningTask, limit: float, more_than: int) -> int | None:
-    for count in _plannable_counts(task):
+    for count in plannable_counts(task):
         if count <= more_than:
             continue
         if Candidate(task, count).least_memory_bytes <= limit:

@@ -64,6 +64,12 @@ def core_cluster(cluster: Cluster, mesh_axes: tuple[tuple[int, int], ...]) -> _C
             count=math.prod(size for size, at in mesh_axes if at == index),
             bandwidth_bytes_per_s=level.bandwidth_bytes_per_s,
             latency_s=level.latency_s,
+            collectives={
+                _C.Collective.__members__[name.upper()]: _C.LinkSpeed(
+                    speed.bandwidth_bytes_per_s, speed.latency_s
+                )
+                for name, speed in level.collectives.items()
+            },
         )
         for index, level in enumerate(cluster.levels)
     ]

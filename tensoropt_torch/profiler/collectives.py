@@ -8,14 +8,15 @@ hold what no formula knows: the transport, the number of threads, neighbours.
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import torch
 import torch.distributed as dist
 
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
+from tensoropt_torch.config.cluster import COLLECTIVES
+from tensoropt_torch.profiler.clock import SharedClock
+
 MIN_BYTES = 1024
 WARM_UPS = 2
 REPEATS_PER_BATCH = 5
@@ -79,7 +80,7 @@ def measure_collectives(
     times: CollectiveTimes = dict(journal.known) if journal else {}
     wanted = [(name, axes) for axes in sorted(set(axis_sets)) for name in collectives]
     entries = [entry for entry in wanted if entry not in times]
-    clock = SharedClock(groups.device_type)
+    clock = SharedClock(torch.device(groups.device_type))
     for index, (name, axes) in enumerate(entries):
         left = budget_s - clock.elapsed_s()
         deadline = clock.last_s + max(0.0, left) / (len(entries) - index)
@@ -94,49 +95,12 @@ def measure_sizes(
 ) -> list[tuple[int, float]]:
     """One collective over one axis set at these sizes, as ``measure_collectives`` does
     it. All sizes are measured; when the budget is spent, those left with few repeats."""
-    clock = SharedClock(groups.device_type)
+    clock = SharedClock(torch.device(groups.device_type))
     group = groups.group(axes)
     return [
         (size, _measure(_prepare(collective, group, size, clock.device), clock, budget_s))
         for size in sizes
     ]
-
-
-class SharedClock:
-    """Time since construction and agreed sums; the same on all ranks."""
-
-    def __init__(self, device_type: str) -> None:
-        self.device = torch.device(device_type)
-        self.last_s = 0.0
-        self._start = time.perf_counter()
-
-    def elapsed_s(self) -> float:
-        """The longest time that has passed on any rank. Collective."""
-        self.last_s = self.slowest([time.perf_counter() - self._start])[0]
-        return self.last_s
-
-    def slowest(self, seconds: list[float]) -> list[float]:
-        """The maximum over ranks of each number. Collective."""
-        return self._reduced(seconds, dist.ReduceOp.MAX)
-
-    def mean(self, seconds: list[float]) -> list[float]:
-        """The mean over ranks of each number. Collective."""
-        ranks = dist.get_world_size() if dist.is_initialized() else 1
-        return [total / ranks for total in self._reduced(seconds, dist.ReduceOp.SUM)]
-
-    def _reduced(self, numbers: list[float], op: dist.ReduceOp.RedOpType) -> list[float]:
-        if not (dist.is_available() and dist.is_initialized()):
-            return numbers
-        # float32: NCCL and every accelerator have it.
-        shared = torch.tensor(numbers, dtype=torch.float32, device=self.device)
-        dist.all_reduce(shared, op)
-        result: list[float] = shared.tolist()
-        return result
-
-    def wait(self) -> None:
-        """Until the work of this device is done."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
 
 
 def _measure_entry(
@@ -172,12 +136,11 @@ def _measure(call: Callable[[], object], clock: SharedClock, deadline_s: float) 
 
 
 def _time_once(call: Callable[[], object], clock: SharedClock) -> float:
-    clock.wait()
+    clock.now()  # what came before is done
     dist.barrier()
-    start = time.perf_counter()
+    start = clock.now()
     call()
-    clock.wait()
-    return time.perf_counter() - start
+    return clock.now() - start
 
 
 def spread(samples: Sequence[float]) -> float:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
+
+from tensoropt_torch.profiler.clock import SharedClock
 
 MATMUL_SIZES = {"cpu": 512, "cuda": 4096}
 ACTIVATION_BYTES = {"cpu": 8 << 20, "cuda": 1 << 30}
@@ -42,13 +42,14 @@ def measure_device(device: torch.device | None = None, budget_s: float = 2.0) ->
 
     """
     device = device or torch.device("cpu")
+    clock = SharedClock(device)
     share_s = budget_s / (len(DTYPES) + 2)
     n = MATMUL_SIZES.get(device.type, 1024)
-    seconds = [_matmul_s(n, dtype, device, share_s) for dtype in DTYPES]
+    seconds = [_matmul_s(n, dtype, clock, share_s) for dtype in DTYPES]
     elements = ACTIVATION_BYTES.get(device.type, 8 << 20) // 4
-    seconds.append(_median_s(_activation_step(elements, device), device, share_s))
-    seconds.append(_median_s(_chain_step(device), device, share_s))
-    *matmul_s, copy_s, launch_s = _slowest(seconds, device)
+    seconds.append(_median_s(_activation_step(elements, device), clock, share_s))
+    seconds.append(_median_s(_chain_step(device), clock, share_s))
+    *matmul_s, copy_s, launch_s = clock.slowest(seconds)
     return DeviceSpeed(
         matmul_flops_per_s={
             str(dtype).removeprefix("torch."): 2 * n**3 / s
@@ -59,9 +60,9 @@ def measure_device(device: torch.device | None = None, budget_s: float = 2.0) ->
     )
 
 
-def _matmul_s(n: int, dtype: torch.dtype, device: torch.device, budget_s: float) -> float:
-    a, b = torch.ones(2, n, n, dtype=dtype, device=device)
-    return _median_s(lambda: a @ b, device, budget_s)
+def _matmul_s(n: int, dtype: torch.dtype, clock: SharedClock, budget_s: float) -> float:
+    a, b = torch.ones(2, n, n, dtype=dtype, device=clock.device)
+    return _median_s(lambda: a @ b, clock, budget_s)
 
 
 def _activation_step(elements: int, device: torch.device) -> Callable[[], object]:
@@ -86,29 +87,13 @@ def _chain_step(device: torch.device) -> Callable[[], object]:
     return step
 
 
-def _median_s(call: Callable[[], object], device: torch.device, budget_s: float) -> float:
+def _median_s(call: Callable[[], object], clock: SharedClock, budget_s: float) -> float:
     """The median time of calls that fill the budget (3 at least)."""
     call()
-    _wait(device)
     samples: list[float] = []
-    end = time.perf_counter() + budget_s
-    while len(samples) < 3 or time.perf_counter() < end:
-        start = time.perf_counter()
+    end = clock.now() + budget_s
+    while len(samples) < 3 or clock.now() < end:
+        start = clock.now()
         call()
-        _wait(device)
-        samples.append(time.perf_counter() - start)
+        samples.append(clock.now() - start)
     return statistics.median(samples)
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-
-
-def _slowest(seconds: list[float], device: torch.device) -> list[float]:
-    if not (dist.is_available() and dist.is_initialized()):
-        return seconds
-    numbers = torch.tensor(seconds, dtype=torch.float32, device=device)
-    dist.all_reduce(numbers, dist.ReduceOp.MAX)
-    result: list[float] = numbers.tolist()
-    return result

@@ -14,9 +14,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tensoropt_torch.config.cluster import Cluster, parse_cluster
+from tensoropt_torch.config.cluster import COLLECTIVES, Cluster, parse_cluster
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.profiler.collectives import COLLECTIVES
 from tensoropt_torch.profiler.store import MachineKey, home, write_atomically
 
 FORMAT = "tensoropt hardware profile"

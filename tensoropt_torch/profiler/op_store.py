@@ -1,15 +1,17 @@
 """Measured operators in a SQLite file, which all models and runs share.
 
-    with OpStore(path) as store:
+    with OpStore(path, machine.digest) as store:
         store.add(samples)      # at once or not at all
         store.load()            # {key: OpTime}
 
 Several processes may use one file at once; what one has added stays if it is
-killed a moment later.
+killed a moment later. Every row carries a checksum, since SQLite sees damage of its
+structure but not of numbers, and the file says on which machines it was measured.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -21,9 +23,10 @@ from typing import Any
 
 from tensoropt_torch.errors import TensorOptError
 
-VERSION = 1
+VERSION = 2
 BUSY_S = 10.0
 
+_MACHINE = "CREATE TABLE machine (digest TEXT NOT NULL)"
 _SCHEMA = """
 CREATE TABLE operators (
   key TEXT PRIMARY KEY,
@@ -36,12 +39,13 @@ CREATE TABLE operators (
   backward INTEGER NOT NULL,
   view INTEGER NOT NULL,
   forward_s REAL NOT NULL CHECK (forward_s > 0),
-  backward_s REAL NOT NULL CHECK (backward_s >= 0)
+  backward_s REAL NOT NULL CHECK (backward_s >= 0),
+  checksum TEXT NOT NULL
 ) WITHOUT ROWID
 """
 _COLUMNS = (
     "key, family, dtype, forward_flops, backward_flops, bytes, launches, backward, view, "
-    "forward_s, backward_s"
+    "forward_s, backward_s, checksum"
 )
 
 
@@ -73,13 +77,16 @@ class OpTime:
 class OpStore:
     """An open file; use it in one thread.
 
+    ``machine`` is the digest of the ``MachineKey`` that the samples are of.
+
     Raises:
-        TensorOptError: the file is damaged, of another version, locked for long, or
-            cannot be written; it says which file and what to do.
+        TensorOptError: the file is damaged, of another version or of other machines,
+            locked for long, or cannot be written; it says which file and what to do.
     """
 
-    def __init__(self, path: Path, busy_s: float = BUSY_S) -> None:
+    def __init__(self, path: Path, machine: str, busy_s: float = BUSY_S) -> None:
         self.path = path
+        self._machine = machine
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -99,7 +106,7 @@ class OpStore:
 
     def add(self, samples: Iterable[OpTime]) -> None:
         """Keeps the samples; those with a known key replace what was known."""
-        rows = [(s.key, s.family, *s.work, s.forward_s, s.backward_s) for s in samples]
+        rows = [_row(sample) for sample in samples]
         marks = ", ".join("?" * len(_COLUMNS.split(",")))
 
         def insert() -> None:
@@ -120,6 +127,9 @@ class OpStore:
                 f"SELECT {_COLUMNS} FROM operators ORDER BY key"
             ).fetchall()
         )
+        wrong = [row for row in rows if row[-1] != _checksum(row[:-1])]
+        if wrong:
+            raise self._error(f"it is damaged (the checksum of '{wrong[0][0]}')", "delete it")
         return {row[0]: _sample(row) for row in rows}
 
     def _open(self, busy_s: float) -> None:
@@ -135,6 +145,13 @@ class OpStore:
                 f"it has version {version}, this version of tensoropt_torch uses {VERSION}",
                 "set TENSOROPT_HOME to another folder, or delete it",
             )
+        machines = self._connection.execute("SELECT digest FROM machine").fetchall()
+        if machines != [(self._machine,)]:
+            self._connection.close()
+            raise self._error(
+                f"it was measured on other machines ({machines} instead of {self._machine})",
+                "delete it",
+            )
 
     def _version(self) -> int:
         version: int = self._connection.execute("PRAGMA user_version").fetchone()[0]
@@ -145,6 +162,8 @@ class OpStore:
         with self._transaction():
             if self._version() == 0:
                 self._connection.execute(_SCHEMA)
+                self._connection.execute(_MACHINE)
+                self._connection.execute("INSERT INTO machine VALUES (?)", [self._machine])
                 self._connection.execute(f"PRAGMA user_version={VERSION}")
 
     @contextmanager
@@ -173,8 +192,23 @@ class OpStore:
         return TensorOptError(f"operator profile '{self.path}': {problem}; {hint}")
 
 
+def _row(sample: OpTime) -> tuple[Any, ...]:
+    row = (sample.key, sample.family, *sample.work, sample.forward_s, sample.backward_s)
+    return *row, _checksum(row)
+
+
 def _sample(row: tuple[Any, ...]) -> OpTime:
-    key, family, dtype, *numbers, backward, view, forward_s, backward_s = row
+    key, family, dtype, *numbers, backward, view, forward_s, backward_s, _ = row
     forward_flops, backward_flops, moved, launches = numbers
     work = (dtype, forward_flops, backward_flops, moved, launches, bool(backward), bool(view))
     return OpTime(key, family, work, forward_s, backward_s)
+
+
+def _checksum(row: tuple[Any, ...]) -> str:
+    """Of a row without it; equal for what is written and what is read."""
+    texts, numbers = row[:3], row[3:]
+    try:
+        text = repr((texts, [float(number) for number in numbers]))
+    except (TypeError, ValueError):
+        return "no numbers"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

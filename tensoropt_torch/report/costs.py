@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 from rich.table import Table
 
 from tensoropt_torch.calibration.validation import Validation
-from tensoropt_torch.config import parse_cluster
+from tensoropt_torch.config import Level, parse_cluster
 from tensoropt_torch.plan import Settings
 from tensoropt_torch.planner.frontier import format_bytes
+from tensoropt_torch.planner.options import Predictor
 from tensoropt_torch.report.tables import format_seconds
 
 
@@ -23,45 +25,64 @@ def provenance(settings: Settings) -> list[str]:
         sets = 2 ** len(settings.mesh_axes) - 1
         lines.append(f"collectives: measured over {len(covered)} of {sets} sets of mesh axes")
     else:
-        levels = {level for _, level in settings.mesh_axes}
-        lines += [
-            f"collectives inside level '{level.name}': computed from its bandwidth and latency: "
-            f"{level.source}"
-            for index, level in enumerate(cluster.levels)
-            if index in levels
-        ]
+        used = {level for _, level in settings.mesh_axes}
+        for index in sorted(used):
+            lines += _level_sources(cluster.levels[index])
     operators = len(settings.operators)
     if operators:
         lines.append(f"operators: {operators} calls measured, others predicted from these")
     else:
         lines.append("operators: computed from the device's figures (roofline)")
     lines.append(f"runtime: {device.runtime.source}")
+    if device.price_per_hour is not None:
+        price_source = device.price_source or "source not given"
+        lines.append(f"price: {device.price_per_hour:g} an hour and device: {price_source}")
     return lines
+
+
+def _level_sources(level: Level) -> list[str]:
+    computed = "computed from bandwidth and latency"
+    own = [
+        f"{name} inside level '{level.name}': {computed} of its own: {speed.source}"
+        for name, speed in level.collectives.items()
+    ]
+    return [f"collectives inside level '{level.name}': {computed}: {level.source}", *own]
 
 
 def validation_table(validation: Validation) -> Table:
     """Predicted next to measured, for every strategy that was run."""
-    table = Table(title="Random strategies: predicted / measured")
-    for column in ("seed", "step time", "network time", "peak memory per device"):
+    table = Table(
+        title="Random strategies: predicted / measured (memory: sum / simulated / measured peak)"
+    )
+    for column in ("seed", "step time", "network time", "memory per device"):
         table.add_column(column, justify="right")
     for row in validation.rows:
         table.add_row(
             str(row.seed),
             f"{format_seconds(row.step_s)} / {format_seconds(row.measured_step_s)}",
             f"{format_seconds(row.network_s)} / {format_seconds(row.measured_network_s)}",
-            f"{format_bytes(row.memory_bytes)} / {format_bytes(row.measured_memory_bytes)}",
+            f"{format_bytes(row.memory_bytes)} / {format_bytes(row.simulated_bytes)} / "
+            f"{format_bytes(row.measured_memory_bytes)}",
         )
-    errors = (validation.step_error, validation.network_error, validation.memory_error)
+    errors = [validation.step_error, validation.network_error]
+    memory = [validation.memory_error("sums"), validation.memory_error("simulated")]
     table.add_section()
-    table.add_row("mean error", *("-" if math.isnan(error) else f"{error:.1%}" for error in errors))
+    table.add_row("mean error", *map(_share, errors), " / ".join(map(_share, memory)))
     return table
 
 
 def validation_summary(validation: Validation) -> str:
-    """The rank correlation and the memory limit that follows."""
+    """The rank correlation and the memory limits that follow."""
     correlation = validation.rank_correlation
     text = "not defined" if math.isnan(correlation) else f"{correlation:.3f}"
-    return (
-        f"rank correlation of step times (Spearman): {text}; default memory limit: "
-        f"{validation.memory_fraction:.0%} of the device's memory"
+    sums, peaks = (
+        f"{validation.memory_fraction(predictor, 1.0):.0%}" for predictor in get_args(Predictor)
     )
+    return (
+        f"rank correlation of step times (Spearman): {text}; of the device's memory sums may "
+        f"fill {sums}, simulated peaks {peaks}"
+    )
+
+
+def _share(number: float) -> str:
+    return "-" if math.isnan(number) else f"{number:.1%}"

@@ -18,7 +18,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch import _C
-from tensoropt_torch.emit.graph import target_operands
+from tensoropt_torch.emit.graph import local_arguments, target_operands
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.lowering import named_arguments
 from tensoropt_torch.rules.call import Checks, OpCall, RankCall, Reference, overload_of
@@ -27,6 +27,7 @@ from tensoropt_torch.rules.op_graph import write_op_graph
 from tensoropt_torch.runtime.random import call_seeded
 
 STEP_SEED = 17
+CPU = torch.device("cpu")
 
 Tensors = list[torch.Tensor]
 Call = dict[str, Any]  # what RankProgram.call gives
@@ -268,26 +269,12 @@ class Bench:
             assert not call["groups"], f"{call['target']} has no reference"
             tensors = target_operands(self._graph.call, call["operands"], operands)
             return overload_of(call["target"])(*tensors, *call["extra"])
-        args, kwargs = self._arguments(call["arguments"], iter(operands))
+        args, kwargs = local_arguments(self._graph.call, call["arguments"], operands, CPU)
         overload = self.op_call.overload
         if call["random"]:
             stream = (0, call["shard_index"])
             return call_seeded(overload, STEP_SEED, stream, *args, **kwargs)
         return overload(*args, **kwargs)
-
-    def _arguments(
-        self, replaced: dict[str, Any], operands: Iterator[torch.Tensor]
-    ) -> tuple[list[Any], dict[str, Any]]:
-        args: list[Any] = []
-        kwargs: dict[str, Any] = {}
-        keyword = {a.name for a in self.op_call.overload._schema.arguments if a.kwarg_only}
-        for name, given in named_arguments(self._graph.call):
-            value = fx.map_arg(replaced.get(name, given), lambda _: next(operands))
-            if name in keyword:
-                kwargs[name] = value
-            else:
-                args.append(value)
-        return args, kwargs
 
     def _groups(self, call: Call, rank: int) -> list[list[int]]:
         return [self._mesh.group_of(axes, rank) if axes else [] for axes in call["groups"]]

@@ -1,18 +1,27 @@
 """A training step of one rank without its memory: what is alive when."""
 
 from tensoropt_torch.simulate.ledger import CATEGORIES, Category, MemoryProfile, Usage
-from tensoropt_torch.simulate.refine import SimulatedPoint, fastest_within, simulate_frontier
-from tensoropt_torch.simulate.step import Device, StepSettings, simulate_step
+from tensoropt_torch.simulate.refine import (
+    SimulatedPoint,
+    fastest_within,
+    mini_parallelism,
+    mini_time,
+    simulate_frontier,
+    step_of,
+)
+from tensoropt_torch.simulate.step import StepSettings, simulate_step
 
 __all__ = [
     "CATEGORIES",
     "Category",
-    "Device",
     "MemoryProfile",
     "SimulatedPoint",
     "StepSettings",
     "Usage",
     "fastest_within",
+    "mini_parallelism",
+    "mini_time",
     "simulate_frontier",
     "simulate_step",
+    "step_of",
 ]

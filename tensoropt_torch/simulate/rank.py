@@ -11,12 +11,12 @@ from torch import fx, nn
 from torch._C import _distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import GroupName
-from torch.distributed.tensor import DTensor
 
 from tensoropt_torch import _C
 from tensoropt_torch.emit.graph import GraphEmitter, axis_sets
 from tensoropt_torch.emit.module import ParallelModule
 from tensoropt_torch.emit.parallelize import local_shape, to_placements, value_of
+from tensoropt_torch.emit.weights import parameter_of
 from tensoropt_torch.frontend import CapturedModel, Source
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.space import make_planner
@@ -110,16 +110,9 @@ class RankPart:
         return torch.empty(self._shape(source), dtype=dtype, device=self.device)
 
     def _parameter(self, source: Source) -> nn.Parameter:
+        placements = to_placements(self.program.layout_of(value_of(self.captured, source)))
         whole = source.placeholder.meta["val"]
-        shard = DTensor.from_local(
-            self._empty(source),
-            self.mesh,
-            to_placements(self.program.layout_of(value_of(self.captured, source))),
-            run_check=False,
-            shape=whole.shape,
-            stride=torch.empty(whole.shape, device="meta").stride(),
-        )
-        return nn.Parameter(shard, requires_grad=whole.requires_grad)
+        return parameter_of(self._empty(source), self.mesh, placements, whole)
 
 
 def named_nodes(graph: fx.GraphModule, note: Callable[[str], None]) -> fx.GraphModule:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.tensor import DTensor
 
+from tensoropt_torch.config import DeviceType
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.plan import Plan
@@ -21,7 +22,6 @@ from tensoropt_torch.simulate.ledger import Ledger, MemoryProfile, cuda_bytes, e
 from tensoropt_torch.simulate.rank import RankPart, named_nodes, silent_groups
 from tensoropt_torch.simulate.tracker import StorageTracker
 
-Device = Literal["cpu", "cuda"]
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 # What is alive does not depend on the figures.
@@ -51,7 +51,7 @@ class StepSettings:
     """
 
     optimizer: str | MakeOptimizer = "adamw"
-    device: Device = "cpu"
+    device: DeviceType = "cpu"
     rank: int = 0
     measure_workspaces: bool = True
 

@@ -87,7 +87,7 @@ def test_plans_say_where_their_costs_are_from() -> None:
     model, args = nn.Linear(8, 8), (torch.randn(8, 8),)
     settings = tensoropt_torch.find_frontier(model, args, cluster="h100-2x8").settings
     text = "\n".join(provenance(settings))
-    assert "NVIDIA data sheet" in text
+    assert "NVIDIA H100 data sheet" in text
     assert "inside level 'network'" in text and "inside level 'nvlink'" in text
     assert "roofline" in text
     curves = (("all_reduce", 1, ((1024.0, 1e-3),)), ("all_gather", 1, ((1024.0, 1e-3),)))

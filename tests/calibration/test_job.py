@@ -7,7 +7,7 @@ import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -19,12 +19,17 @@ from tensoropt_torch import MeasureOptions, Plan, ProfileOptions, TensorOptError
 from tensoropt_torch.calibration import hardware, validation
 from tensoropt_torch.calibration.runs import StepTimes
 from tensoropt_torch.calibration.validation import ValidationOptions
+from tensoropt_torch.config import load_cluster
+from tensoropt_torch.config.cluster import COLLECTIVES
+from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Settings
+from tensoropt_torch.planner.options import PlanningTask
 from tensoropt_torch.planner.space import make_planner
-from tensoropt_torch.profiler.collectives import COLLECTIVES
 from tensoropt_torch.profiler.hardware import HardwareProfile
+from tensoropt_torch.profiler.store import MachineKey
 from tensoropt_torch.runtime import ops
 from tensoropt_torch.runtime.groups import AxisGroups
+from tensoropt_torch.simulate import simulate_step
 from tests.distributed.harness import RankError, run_ranks
 from tests.distributed.models import make
 
@@ -120,6 +125,14 @@ def plan_with_file(payload: tuple[str, str]) -> str:
 def test_a_damaged_profile_is_an_error_on_all_ranks(tmp_path: Path) -> None:
     messages = run_ranks(2, f"{HERE}:plan_with_file", (str(tmp_path), "{"))
     assert all("is damaged" in message for message in messages)
+
+
+def test_a_profile_of_other_machines_is_refused_on_all_ranks(tmp_path: Path) -> None:
+    """In place of their own."""
+    key = MachineKey("another CPU", "cpu", 2, 1, 2, 1, "gloo", "2.13.0", (2,))
+    profile = HardwareProfile(key, load_cluster("cpu"), ((2, 0),), complete=True)
+    messages = run_ranks(2, f"{HERE}:plan_with_file", (str(tmp_path), profile.to_json()))
+    assert all("was measured on something else (device: another CPU" in m for m in messages)
 
 
 def foreign_profile(home: str) -> tuple[str, str]:
@@ -285,8 +298,14 @@ def test_validation_compares_predicted_with_measured() -> None:
     assert seen == list(range(1, 11))
     assert found.step_error == pytest.approx(1.0)
     assert found.network_error == pytest.approx(0.5)
-    assert found.memory_error == pytest.approx(0.2)
-    assert found.memory_fraction == pytest.approx(0.8)
+    assert found.memory_error() == pytest.approx(0.2)
+    assert found.memory_fraction("sums", 0.9) == pytest.approx(0.8)
+    captured = capture(*mlp(), loss_fn=sum_of)
+    task = PlanningTask(captured, load_cluster("cpu"))
+    planner = make_planner(captured, task.settings(2))
+    for row in found.rows:
+        plan = Plan.of(task.settings(2), captured, planner.random_strategy(row.seed))
+        assert row.simulated_bytes == simulate_step(plan, captured).peak_bytes
     assert found.rank_correlation == pytest.approx(1.0)
 
 
@@ -309,16 +328,43 @@ def test_strategies_are_really_run() -> None:
         assert row.measured_memory_bytes > 4 * (16 * 32 + 32 + 32 * 8 + 8)
 
 
-def limit_after_validation(_: None) -> float:
+def limit_after_validation(memory: Literal["sums", "simulated"]) -> float:
     validation.time_steps = lambda *_: StepTimes(1.0, 0.0, 0.0)
     validation.peak_bytes = lambda module, *_: 1e6 * module.plan.memory_bytes
-    find(measure=False, validate=1)
+    find(measure=False, validate=1, memory=memory)
     return 0.0
 
 
-def test_the_limit_of_planning_follows_validation() -> None:
-    with pytest.raises(RankError, match="no strategy on 2 devices needs at most"):
-        run_ranks(2, f"{HERE}:limit_after_validation")
+@pytest.mark.parametrize(
+    ("memory", "what"), [("sums", "needs"), ("simulated", "has a simulated peak of")]
+)
+def test_the_limit_of_planning_follows_validation(memory: str, what: str) -> None:
+    with pytest.raises(RankError, match=f"no strategy on 2 devices {what} at most"):
+        run_ranks(2, f"{HERE}:limit_after_validation", memory)
+
+
+def plans_of_a_tight_device(_: None) -> tuple[list[tuple[float, float]], float, float, float]:
+    """The frontier, the memory of a device on which only the fastest point just fits,
+    and what is picked there; before and after sums turned out to be half of what steps
+    take."""
+    validation.time_steps = lambda *_: StepTimes(1.0, 0.0, 0.0)
+    validation.peak_bytes = lambda module, *_: 2.0 * module.plan.memory_bytes
+    points = list(find(measure=False).frontier)
+    num_bytes = int(points[-1][0] / 0.85)
+    cluster = load_cluster("cpu")
+    cluster = replace(cluster, device=replace(cluster.device, memory_bytes=num_bytes))
+    before = find(measure=False, cluster=cluster).memory_bytes
+    after = find(measure=False, cluster=cluster, validate=10).memory_bytes
+    return points, num_bytes, before, after
+
+
+def test_validation_sets_the_limit_of_planning() -> None:
+    first, second = run_ranks(2, f"{HERE}:plans_of_a_tight_device")
+    assert first == second
+    points, num_bytes, before, after = first
+    assert before == points[-1][0]
+    assert after == max(memory for memory, _ in points if memory <= num_bytes / 2)
+    assert after < before
 
 
 def meta_inputs(_: None) -> str:

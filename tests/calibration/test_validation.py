@@ -14,13 +14,14 @@ from tensoropt_torch.calibration.validation import (
     mean_error,
     spearman,
 )
-from tensoropt_torch.planner.options import DEFAULT_MEMORY_FRACTION
 
 
 def rows(ratios: list[float]) -> Validation:
-    """Measured memory over predicted."""
+    """Measured memory over the sum; simulated peaks are twice the sums."""
     return Validation(
-        tuple(Comparison(i, 2.0, 1.0, 1.0, 2.0, 100.0, 100.0 * r) for i, r in enumerate(ratios))
+        tuple(
+            Comparison(i, 2.0, 1.0, 1.0, 2.0, 100.0, 200.0, 100.0 * r) for i, r in enumerate(ratios)
+        )
     )
 
 
@@ -60,16 +61,23 @@ def test_errors_are_relative_to_what_was_measured() -> None:
     assert mean_error([(2.0, 1.0), (1.0, 0.0)]) == pytest.approx(1.0)
     assert math.isnan(mean_error([(1.0, 0.0)]))
     found = rows([1.0])
-    assert (found.step_error, found.network_error, found.memory_error) == (1.0, 0.5, 0.0)
+    assert (found.step_error, found.network_error, found.memory_error()) == (1.0, 0.5, 0.0)
+    assert found.memory_error("simulated") == 1.0
 
 
 def test_the_memory_limit_follows_the_worst_prediction() -> None:
     many = [1.0] * (FEW_STRATEGIES - 1)
-    assert rows([*many, 1.25]).memory_fraction == pytest.approx(0.8)
-    assert rows([*many, 1.02]).memory_fraction == pytest.approx(1 / 1.02)
-    assert rows([0.5] * FEW_STRATEGIES).memory_fraction == 1.0
+    assert rows([*many, 1.25]).memory_fraction("sums", 0.9) == pytest.approx(0.8)
+    assert rows([*many, 1.02]).memory_fraction("sums", 0.9) == pytest.approx(1 / 1.02)
+    assert rows([0.5] * FEW_STRATEGIES).memory_fraction("sums", 0.9) == 1.0
+
+
+def test_the_memory_limit_follows_the_predictor_that_picks() -> None:
+    many = [1.0] * (FEW_STRATEGIES - 1)
+    assert rows([*many, 2.5]).memory_fraction("sums", 0.9) == pytest.approx(0.4)
+    assert rows([*many, 2.5]).memory_fraction("simulated", 0.9) == pytest.approx(0.8)
 
 
 def test_few_strategies_do_not_loosen_the_limit() -> None:
-    assert rows([1.0]).memory_fraction == DEFAULT_MEMORY_FRACTION
-    assert rows([2.0]).memory_fraction == pytest.approx(0.5)
+    assert rows([1.0]).memory_fraction("sums", 0.9) == 0.9
+    assert rows([2.0]).memory_fraction("sums", 0.9) == pytest.approx(0.5)

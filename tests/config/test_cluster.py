@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tensoropt_torch import _C
 from tensoropt_torch.config import Cluster, list_presets, load_cluster, mesh_axes
 from tensoropt_torch.config.cluster import parse_cluster
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.planner.space import core_cluster
 
 PRESETS = ["cpu", "h100-2x8", "h100-8", "h200-2x8", "h200-8", "paper-2x8-v100"]
 
@@ -86,6 +88,53 @@ def test_efficiency_may_be_absent(data: dict[str, Any]) -> None:
     assert parse_cluster(data, "test").device.efficiency.matmul == 1.0
 
 
+ALL_TO_ALL = {"bandwidth_bytes_per_s": 100e9, "latency_s": 20e-6, "source": "measured"}
+
+
+def test_collectives_may_have_figures_of_their_own(data: dict[str, Any], tmp_path: Path) -> None:
+    data["levels"][0]["collectives"] = {"all_to_all": ALL_TO_ALL}
+    cluster = parse_cluster(data, "test")
+    assert parse_cluster(json.loads(json.dumps(cluster.to_dict())), "copy") == cluster
+    file = tmp_path / "mine.toml"
+    preset = Path(__file__).parents[2] / "tensoropt_torch" / "clusters" / "h100-2x8.toml"
+    network, nvlink = preset.read_text().split("[[levels]] # 8 devices")
+    file.write_text(
+        f"{network}[levels.collectives.all_to_all]\nbandwidth_bytes_per_s = 100e9\n"
+        f'latency_s = 20e-6\nsource = "measured"\n[[levels]] # 8 devices{nvlink}'
+    )
+    assert load_cluster(file) == cluster
+    mesh = [(2, 0), (2, 1), (2, 1), (2, 1)]
+    core = core_cluster(cluster, tuple(mesh))
+    model = _C.AnalyticCollectives(core, _C.Mesh(mesh))
+    # Both machines send half of what their 8 devices have through their link.
+    found = model.time_s(_C.Collective.ALL_TO_ALL, 1, 4e6)
+    assert found == pytest.approx(8 * 2e6 / 100e9 + 20e-6)
+    found = model.time_s(_C.Collective.ALL_GATHER, 1, 4e6)
+    assert found == pytest.approx(8 * 2e6 / 400e9 + 10e-6)
+
+
+def test_unknown_collective_names_the_allowed_ones(data: dict[str, Any]) -> None:
+    data["levels"][0]["collectives"] = {"alltoall": ALL_TO_ALL}
+    text = message(data)
+    assert "'levels[0].collectives.alltoall' is unknown; did you mean 'all_to_all'?" in text
+    assert "allowed: all_gather, all_reduce, all_to_all, broadcast, reduce_scatter" in text
+
+
+@pytest.mark.parametrize("key", ALL_TO_ALL)
+def test_figures_of_a_collective_are_complete(data: dict[str, Any], key: str) -> None:
+    given = {name: value for name, value in ALL_TO_ALL.items() if name != key}
+    data["levels"][1]["collectives"] = {"all_to_all": given}
+    assert f"'levels[1].collectives.all_to_all.{key}' is missing" in message(data)
+    given[key] = -1
+    assert f"levels[1].collectives.all_to_all.{key} = -1" in message(data)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_prices_of_presets_say_where_they_are_from(name: str) -> None:
+    device = load_cluster(name).device
+    assert (device.price_per_hour is None) == (device.price_source is None)
+
+
 def test_unknown_name_suggests_a_preset() -> None:
     with pytest.raises(TensorOptError, match=r"did you mean 'h100-8'\?.*presets: cpu"):
         load_cluster("h100-88")
@@ -124,6 +173,7 @@ def test_some_dtype_is_needed(data: dict[str, Any]) -> None:
     ("table", "key", "value"),
     [
         ("device", "name", " "),
+        ("device", "type", "tpu"),
         ("device", "memory_bytes", 0),
         ("device", "memory_bytes", 1.5),
         ("device", "memory_bytes", True),

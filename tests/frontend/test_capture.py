@@ -1,7 +1,6 @@
 """What capture gives for a module, and what it says when it cannot."""
 
 import copy
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +14,11 @@ from torch.utils import _pytree as pytree
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, capture
-from tests.distributed.models import gpt
 from tests.frontend.training import (
     Layer,
     assert_bit_equal,
     batch,
+    scaled,
     train_captured,
     train_module,
 )
@@ -263,11 +262,6 @@ def test_tied_weights_are_one_source_with_two_names() -> None:
     assert sum("head.weight" in tied for tied in names) == 1
 
 
-def scaled(self: Layer, x: torch.Tensor, scale: Any = 1.0, mode: str | None = None) -> torch.Tensor:
-    hidden = self.linear(x) * scale
-    return hidden.sum() if mode == "sum" else hidden.mean()
-
-
 def test_keyword_inputs_keep_their_names() -> None:
     layer, kwargs = Layer(scaled), {"scale": torch.tensor(3.0)}
     captured = capture(layer, (batch(),), kwargs)
@@ -410,144 +404,3 @@ def test_meta_parameters_and_inputs_give_the_same_graph() -> None:
     assert meta.fingerprint == real.fingerprint
     assert sources(meta) == sources(real)
     assert meta.graph.num_nodes() == real.graph.num_nodes()
-
-
-# --- Refusals ----------------------------------------------------------------
-
-
-def line_of(body: Callable[..., Any], text: str) -> int:
-    lines, first = inspect.getsourcelines(body)
-    return first + next(i for i, line in enumerate(lines) if text in line)
-
-
-def depends_on_values(self: Layer, x: torch.Tensor) -> torch.Tensor:
-    if x.sum() > 0:
-        return self.linear(x).sum()
-    return self.linear(x).mean()
-
-
-def test_refusal_gives_reason_and_line_of_the_user() -> None:
-    with pytest.raises(TensorOptError) as error:
-        capture(Layer(depends_on_values), (batch(),))
-    message = str(error.value)
-    line = line_of(depends_on_values, "if x.sum() > 0:")
-    assert "cannot capture Layer" in message
-    assert "Could not guard on data-dependent expression" in message
-    assert f"{__file__}:{line}: if x.sum() > 0:" in message
-    assert "try torch.where" in message
-
-
-def test_wrong_example_input_is_refused() -> None:
-    with pytest.raises(TensorOptError, match="cannot capture Linear: RuntimeError"):
-        capture(nn.Linear(4, 4), (torch.randn(2, 5),))
-
-
-def to_number(self: Layer, x: torch.Tensor) -> Any:
-    return self.linear(x).sum().item()
-
-
-def nonzero(self: Layer, x: torch.Tensor) -> torch.Tensor:
-    return self.linear(x).nonzero().sum()
-
-
-@pytest.mark.filterwarnings("ignore:operator 'aten")
-@pytest.mark.parametrize(
-    ("body", "operator"),
-    [
-        (to_number, "aten.item.default"),
-        (nonzero, "aten.nonzero.default"),
-    ],
-)
-def test_sizes_that_depend_on_data_are_refused(body: Callable[..., Any], operator: str) -> None:
-    with pytest.raises(TensorOptError, match="depend on data") as error:
-        capture(Layer(body), (batch(),))
-    assert operator in str(error.value)
-
-
-def grow_buffer(self: Layer, x: torch.Tensor) -> torch.Tensor:
-    self.offset = torch.cat([self.offset, self.offset])
-    return (self.linear(x) + self.offset[:4]).sum()
-
-
-def test_a_buffer_of_another_size_is_refused() -> None:
-    with pytest.raises(TensorOptError, match=r"buffer 'offset' from torch.float32 \(4,\) to .*8"):
-        capture(Layer(grow_buffer), (batch(),))
-
-
-def without_rule(self: Layer, x: torch.Tensor) -> torch.Tensor:
-    return (self.linear(x).renorm(2, 0, 1) + self.linear(x).renorm(2, 1, 1)).sum()
-
-
-def test_operator_without_a_rule_is_named_once() -> None:
-    assert "aten.renorm.default" not in _C.rule_targets()
-    with pytest.warns(UserWarning, match="'aten.renorm.default' has no rule") as found:
-        capture(Layer(without_rule), (batch(),))
-    assert len(found) == 1
-    assert found[0].filename == __file__
-
-
-# --- Fingerprints ------------------------------------------------------------
-
-
-def fingerprint(body: Callable[..., Any], x: torch.Tensor) -> str:
-    return capture(Layer(body), (x,)).fingerprint
-
-
-def test_equal_computations_have_equal_fingerprints() -> None:
-    base = fingerprint(scaled, batch(0))
-    assert fingerprint(scaled, batch(1)) == base
-    layer = Layer(scaled)
-    nn.init.zeros_(layer.linear.weight)
-    assert capture(layer, (batch(),)).fingerprint == base
-
-
-def approximate(self: Layer, x: torch.Tensor) -> torch.Tensor:
-    return F.gelu(self.linear(x), approximate="tanh").mean()
-
-
-def precise(self: Layer, x: torch.Tensor) -> torch.Tensor:
-    return F.gelu(self.linear(x), approximate="none").mean()
-
-
-def clamped(self: Layer, x: torch.Tensor) -> torch.Tensor:
-    return self.linear(x).clamp(0, 1).mean()
-
-
-def clamped_wider(self: Layer, x: torch.Tensor) -> torch.Tensor:
-    return self.linear(x).clamp(0, 2).mean()
-
-
-def test_other_operators_shapes_and_literals_have_other_fingerprints() -> None:
-    found = {
-        fingerprint(scaled, batch()),
-        fingerprint(scaled, torch.cat([batch(), batch()])),
-        fingerprint(several_outputs, batch()),
-        fingerprint(clamped, batch()),
-        fingerprint(clamped_wider, batch()),
-        capture(Layer(scaled), (batch(), 2.0)).fingerprint,
-        capture(Layer(scaled).double(), (batch().double(),)).fingerprint,
-    }
-    assert len(found) == 7
-
-
-def test_other_keyword_arguments_have_other_fingerprints() -> None:
-    assert fingerprint(approximate, batch()) != fingerprint(precise, batch())
-
-
-def test_frozen_parameters_have_another_fingerprint() -> None:
-    """Their strategies differ: no gradients, no optimizer state."""
-    frozen = Layer(scaled)
-    frozen.linear.weight.requires_grad_(False)
-    assert capture(frozen, (batch(),)).fingerprint != fingerprint(scaled, batch())
-
-
-def test_meta_and_real_models_have_the_same_fingerprint() -> None:
-    """A plan made on the meta device runs with real parameters."""
-
-    def build(device: str) -> str:
-        with torch.device(device):
-            case = gpt()
-            batch = tuple(torch.zeros(8, 8, dtype=torch.long) for _ in range(2))
-        return capture(case.model, batch).fingerprint
-
-    assert build("meta") == build("cpu")

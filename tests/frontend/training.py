@@ -99,3 +99,9 @@ class Layer(nn.Module):
 def batch(seed: int = 0) -> torch.Tensor:
     """Inputs for ``Layer``."""
     return torch.randn(2, 4, generator=torch.Generator().manual_seed(seed))
+
+
+def scaled(self: Layer, x: torch.Tensor, scale: Any = 1.0, mode: str | None = None) -> torch.Tensor:
+    """A body with arguments that need not be given."""
+    hidden = self.linear(x) * scale
+    return hidden.sum() if mode == "sum" else hidden.mean()

@@ -88,7 +88,7 @@ def test_the_cheapest_that_fits(task: PlanningTask) -> None:
 
 
 def test_unknown_prices_and_objectives_are_refused(task: PlanningTask) -> None:
-    bare = dataclasses.replace(task, cluster=load_cluster("h100-8"))
+    bare = dataclasses.replace(task, cluster=load_cluster("paper-2x8-v100"))
     with pytest.raises(TensorOptError, match="price_per_hour"):
         find_tradeoffs(bare, [1], "money")
     with pytest.raises(TensorOptError, match="objective 'carbon'"):

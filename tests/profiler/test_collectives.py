@@ -7,8 +7,8 @@ import time
 import torch.distributed as dist
 
 from tensoropt_torch import _C
+from tensoropt_torch.config.cluster import COLLECTIVES
 from tensoropt_torch.profiler.collectives import (
-    COLLECTIVES,
     MIN_BYTES,
     CollectiveTimes,
     measure_collectives,

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import errno
 import json
+import multiprocessing
 import os
+import resource
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -102,6 +105,55 @@ def test_a_full_disk_leaves_the_old_file(
     with pytest.raises(TensorOptError, match="No space left on device"):
         replace(profile, complete=False).save(path)
     assert HardwareProfile.load(path) == profile
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def save_without_room(profile: HardwareProfile, path: Path, sender: Connection) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+    try:
+        profile.save(path)
+    except TensorOptError as error:
+        sender.send(str(error))
+    else:
+        sender.send("written")
+
+
+def test_a_file_that_cannot_grow_leaves_the_old_one(
+    profile: HardwareProfile, tmp_path: Path
+) -> None:
+    path = tmp_path / "profile.json"
+    profile.save(path)
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    other = replace(profile, complete=False)
+    process = context.Process(target=save_without_room, args=(other, path, sender))
+    process.start()
+    assert receiver.poll(60)
+    assert "free space" in receiver.recv()
+    process.join(60)
+    assert HardwareProfile.load(path) == profile
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def save_often(profile: HardwareProfile, path: Path) -> None:
+    for _ in range(50):
+        profile.save(path)
+
+
+def test_two_runs_at_once_leave_one_of_their_profiles(
+    profile: HardwareProfile, tmp_path: Path
+) -> None:
+    path = tmp_path / "profile.json"
+    profile.save(path)
+    others = [replace(profile, max_bytes=2**index) for index in (20, 21)]
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=save_often, args=(other, path)) for other in others]
+    for process in processes:
+        process.start()
+    while any(process.is_alive() for process in processes):
+        assert HardwareProfile.load(path) in [profile, *others]
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert HardwareProfile.load(path) in others
     assert list(tmp_path.iterdir()) == [path]
 
 

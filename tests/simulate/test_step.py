@@ -32,8 +32,9 @@ def check(job: Job) -> None:
 
 
 @needs_compiler
-def test_peaks_of_two_processes_are_those_measured() -> None:
-    check(Job("mlp", 2, (2, 3, 5)))
+@pytest.mark.parametrize("job", [Job("mlp", 2, (2, 3, 5)), Job("mlp", 4, (0, 1))], ids=str)
+def test_peaks_of_processes_are_those_measured(job: Job) -> None:
+    check(job)
 
 
 @pytest.mark.slow

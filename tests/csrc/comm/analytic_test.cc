@@ -67,6 +67,29 @@ TEST_F(AnalyticTest, AllToAllCountsWhatLeavesTheMachine) {
               4 * 4e6 / 1e9 + 4 * 10e-6 + 3 * 1e-6, 1e-12);
 }
 
+TEST_F(AnalyticTest, CollectivesMayReachOtherFigures) {
+  cluster_.levels[0].collectives = {{Collective::kAllToAll, {0.5e9, 30e-6}},
+                                    {Collective::kAllReduce, {0.8e9, 40e-6}}};
+  cluster_.levels[1].collectives = {{Collective::kBroadcast, {2e9, 4e-6}}};
+  const AnalyticCollectives given(cluster_, mesh_);
+  EXPECT_NEAR(given.time_s(Collective::kAllToAll, 0b111, 8e6),
+              4 * 4e6 / 0.5e9 + 4 * 30e-6 + 3 * 1e-6, 1e-12);
+  EXPECT_NEAR(given.time_s(Collective::kAllReduce, 0b001, 4e6),
+              2 * (4 * 2e6 / 0.8e9 + 40e-6), 1e-12);
+  EXPECT_NEAR(given.time_s(Collective::kBroadcast, 0b110, 4e6),
+              4e6 / 2e9 + 3 * 4e-6, 1e-12);
+  for (const auto collective :
+       {Collective::kAllGather, Collective::kReduceScatter}) {
+    for (AxisSet axes = 1; axes < 8; ++axes) {
+      EXPECT_EQ(given.time_s(collective, axes, 3e6),
+                model_.time_s(collective, axes, 3e6));
+    }
+  }
+  // Inside a machine the figures of the level between machines do not matter.
+  EXPECT_EQ(given.time_s(Collective::kAllToAll, 0b110, 3e6),
+            model_.time_s(Collective::kAllToAll, 0b110, 3e6));
+}
+
 TEST_F(AnalyticTest, NothingToDoTakesNoTime) {
   for (const Collective collective : kAll) {
     EXPECT_EQ(model_.time_s(collective, 0, 1e6), 0);
@@ -86,11 +109,18 @@ Cluster random_cluster(std::mt19937& rng) {
   };
   Cluster cluster{"random", Device{}, {}};
   const int num_levels = std::uniform_int_distribution<int>(1, 3)(rng);
+  const auto bandwidth = [&] { return std::pow(10, uniform(8, 12)); };
+  const auto latency = [&] { return std::pow(10, uniform(-7, -4)); };
   for (int level = 0; level < num_levels; ++level) {
     const int counts[] = {1, 2, 3, 4, 6};
-    cluster.levels.push_back(
-        {"level", counts[std::uniform_int_distribution<int>(0, 4)(rng)],
-         std::pow(10, uniform(8, 12)), std::pow(10, uniform(-7, -4))});
+    const int count = counts[std::uniform_int_distribution<int>(0, 4)(rng)];
+    Level& made = cluster.levels.emplace_back(
+        Level{"level", count, bandwidth(), latency()});
+    for (const Collective collective : kAll) {
+      if (uniform(0, 1) < 0.2) {
+        made.collectives[collective] = {bandwidth(), latency()};
+      }
+    }
   }
   return cluster;
 }

@@ -59,6 +59,9 @@ TEST(Cluster, ValidateNamesTheWrongField) {
   cluster.levels[1].bandwidth_bytes_per_s = 0;
   expect_message(cluster, "bandwidth_bytes_per_s of 'gpu' is 0");
   cluster = two_hosts();
+  cluster.levels[0].collectives[Collective::kAllGather] = {1e9, -1};
+  expect_message(cluster, "latency_s of 'host.all_gather' is -1");
+  cluster = two_hosts();
   cluster.levels[0].count = 0;
   expect_message(cluster, "count of level 'host' is 0");
   cluster = two_hosts();

@@ -1,0 +1,47 @@
+"""The clock of measurements."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+import torch.distributed as dist
+
+
+class SharedClock:
+    """Times of a device, and what all ranks agree on. Its collective methods are those
+    of a single process where no process group runs."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.last_s = 0.0
+        self._start = self.now()
+
+    def now(self) -> float:
+        """Seconds of a steady clock, when the work of the device is done."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
+    def elapsed_s(self) -> float:
+        """The longest time since construction on any rank. Collective."""
+        self.last_s = self.slowest([self.now() - self._start])[0]
+        return self.last_s
+
+    def slowest(self, seconds: list[float]) -> list[float]:
+        """The maximum over ranks of each number. Collective."""
+        return self._reduced(seconds, dist.ReduceOp.MAX)
+
+    def mean(self, seconds: list[float]) -> list[float]:
+        """The mean over ranks of each number. Collective."""
+        ranks = dist.get_world_size() if dist.is_initialized() else 1
+        return [total / ranks for total in self._reduced(seconds, dist.ReduceOp.SUM)]
+
+    def _reduced(self, numbers: list[float], op: dist.ReduceOp.RedOpType) -> list[float]:
+        if not (dist.is_available() and dist.is_initialized()):
+            return numbers
+        # In float64: memory in bytes goes this way too.
+        shared = torch.tensor(numbers, dtype=torch.float64, device=self.device)
+        dist.all_reduce(shared, op)
+        result: list[float] = shared.tolist()
+        return result

@@ -1,0 +1,243 @@
+"""Picking by simulated peaks instead of sums."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import tensoropt_torch
+from benchmarks.memory.models import make
+from tensoropt_torch import TensorOptError, cli, load_cluster
+from tensoropt_torch.plan import Plan
+from tensoropt_torch.planner.frontier import Frontier, FrontierPoint, format_bytes
+from tensoropt_torch.simulate import SimulatedPoint, fastest_within, refine, simulate_frontier
+from tests.distributed.harness import run_ranks
+
+HERE = "tests.simulate.test_refine"
+
+
+@pytest.fixture(scope="module")
+def frontier() -> Frontier:
+    """Of a perceptron on 4 devices."""
+    return tensoropt_torch.find_frontier(*make("mlp"), cluster="cpu", num_devices=4)
+
+
+@pytest.fixture(scope="module")
+def peaks(frontier: Frontier) -> list[int]:
+    """Of all points."""
+    model, _ = make("mlp")
+    return [tensoropt_torch.simulate_memory(model, p.plan).peak_bytes for p in frontier]
+
+
+@pytest.fixture(scope="module")
+def long() -> Frontier:
+    """Many points."""
+    model, args = make("gpt")
+    found = tensoropt_torch.find_frontier(model, args, cluster="h100-2x8")
+    assert len(found) > 100
+    return found
+
+
+Simulated = Callable[[FrontierPoint, object], SimulatedPoint]
+
+
+def simulating(peaks: list[int], seen: list[int]) -> Simulated:
+    """In place of the simulation: peaks that are given; notes the points."""
+
+    def simulated(point: FrontierPoint, _: object) -> SimulatedPoint:
+        seen.append(point.index)
+        return SimulatedPoint(point, peaks[point.index])
+
+    return simulated
+
+
+def test_a_simulated_frontier_holds_what_no_point_beats(
+    frontier: Frontier, peaks: list[int]
+) -> None:
+    expected = {
+        (peak, point.time_s)
+        for peak, point in zip(peaks, frontier, strict=True)
+        if not any(
+            (other <= peak and at.time_s < point.time_s)
+            or (other < peak and at.time_s <= point.time_s)
+            for other, at in zip(peaks, frontier, strict=True)
+        )
+    }
+    found = simulate_frontier(frontier, max_points=len(frontier))
+    assert {(point.peak_bytes, point.time_s) for point in found} == expected
+    assert [point.peak_bytes for point in found] == sorted(peak for peak, _ in expected)
+    assert all(point.plan.peak_bytes == point.peak_bytes for point in found)
+    thinned = {p.memory_bytes for p in simulate_frontier(frontier, max_points=2)}
+    assert thinned <= {frontier[0].memory_bytes, frontier[-1].memory_bytes}
+
+
+def test_the_fastest_whose_peak_fits_is_found() -> None:
+    model, args = make("gpt")
+    frontier = tensoropt_torch.find_frontier(model, args, cluster="cpu", num_devices=4)
+    middle = len(frontier) // 2
+    limit, above = (
+        tensoropt_torch.simulate_memory(model, frontier[i].plan).peak_bytes
+        for i in (middle, middle + 1)
+    )
+    assert frontier.fastest.memory_bytes < limit < above
+    found = fastest_within(frontier, limit)
+    assert found.point.index == middle
+    assert found.peak_bytes == limit
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_of_rising_peaks_few_are_simulated(
+    long: Frontier, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    generator = random.Random(seed)
+    wrong = generator.uniform(0.2, 5)
+    made = sorted(int(p.memory_bytes * generator.uniform(0.5, 1) * wrong) for p in long)
+    seen: list[int] = []
+    monkeypatch.setattr(refine, "_simulated", simulating(made, seen))
+    limit = generator.choice(made)
+    found = fastest_within(long, limit)
+    assert found.point.index == max(i for i, peak in enumerate(made) if peak <= limit), seed
+    assert len(seen) == len(set(seen)) <= 3 * math.log2(len(made)) + 3, seed
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_of_peaks_in_any_order_one_that_fits_is_found(
+    long: Frontier, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    generator = random.Random(seed)
+    made = [int(p.memory_bytes * generator.uniform(0.3, 3)) for p in long]
+    monkeypatch.setattr(refine, "_simulated", simulating(made, []))
+    limit = made[0] * generator.uniform(1, 3)
+    found = fastest_within(long, limit)
+    after = made[found.point.index + 1 :]
+    assert found.peak_bytes <= limit, seed
+    assert not after or max(after[0], after[-1]) > limit, seed
+
+
+def test_points_in_between_are_tried_before_it_is_said_that_none_fits(
+    long: Frontier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With peaks that fall in the middle."""
+    middle = len(long) // 2
+    made = [int(1e9 + 1e6 * abs(index - middle)) for index in range(len(long))]
+    monkeypatch.setattr(refine, "_simulated", simulating(made, []))
+    found = fastest_within(long, made[middle] + 30e6)
+    assert found.point.index == middle + 30
+
+
+def test_the_least_peak_is_named_where_none_fits(frontier: Frontier, peaks: list[int]) -> None:
+    least = format_bytes(min(peaks))
+    with pytest.raises(TensorOptError, match=f"4 devices has a simulated.*the least is {least}"):
+        fastest_within(frontier, min(peaks) - 1)
+
+
+def find(**arguments: object) -> Plan:
+    model, args = make("mlp")
+    chosen = {"cluster": "cpu", "num_devices": 4, "memory": "simulated"} | arguments
+    return tensoropt_torch.find_strategy(model, args, **chosen)
+
+
+def test_a_strategy_is_picked_by_its_peak(frontier: Frontier, peaks: list[int]) -> None:
+    """The smallest sum has not the smallest peak here."""
+    smallest, limit = frontier.smallest, peaks[0] - 1
+    assert smallest.memory_bytes < limit
+    least = find(memory_limit=smallest.memory_bytes, memory="sums")
+    assert least.memory_bytes == smallest.memory_bytes
+    assert least.peak_bytes is None
+    plan = find(memory_limit=limit)
+    assert plan.peak_bytes == peaks[-1] <= limit
+    assert Plan.from_json(plan.to_json()) == plan
+    assert tensoropt_torch.simulate_memory(make("mlp")[0], plan).peak_bytes == plan.peak_bytes
+
+
+def test_all_of_the_memory_is_the_default_limit(peaks: list[int]) -> None:
+    cluster = load_cluster("cpu")
+    exact = replace(cluster, device=replace(cluster.device, memory_bytes=peaks[-1]))
+    assert find(cluster=exact).peak_bytes == peaks[-1]
+    gpu = replace(exact, device=replace(exact.device, type="cuda"))
+    with pytest.raises(TensorOptError, match=format_bytes(0.9 * peaks[-1])):
+        find(cluster=gpu)
+
+
+def test_hopeless_counts_are_not_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, args = make("mlp")
+    alone = tensoropt_torch.find_frontier(model, args, cluster="cpu", num_devices=1)
+    seen: list[int] = []
+
+    def simulated(point: FrontierPoint, _: object) -> SimulatedPoint:
+        seen.append(point.plan.num_devices)
+        return SimulatedPoint(point, int(point.memory_bytes))
+
+    monkeypatch.setattr(refine, "_simulated", simulated)
+    limit = 0.49 * alone.smallest.memory_bytes
+    plan = find(option="mini_parallelism", memory_limit=limit, num_devices=None)
+    assert plan.num_devices > 2
+    assert 1 not in seen
+    assert {2, plan.num_devices} <= set(seen)
+
+
+def test_the_fewest_devices_whose_peaks_fit_are_found() -> None:
+    model, args = make("mlp")
+    alone = tensoropt_torch.find_frontier(model, args, cluster="cpu", num_devices=1)
+    (point,) = alone
+    limit = tensoropt_torch.simulate_memory(model, point.plan).peak_bytes - 1
+    assert point.memory_bytes < limit
+    arguments = {"option": "mini_parallelism", "memory_limit": limit, "num_devices": None}
+    assert find(**arguments, memory="sums").num_devices == 1
+    assert find(**arguments).num_devices == 2
+    cluster = load_cluster("cpu")
+    small = replace(cluster, levels=(replace(cluster.levels[0], count=2),))
+    with pytest.raises(TensorOptError, match=r"no number of devices.*simulated peak.* on 2; raise"):
+        find(**arguments | {"memory_limit": 1000, "cluster": small})
+
+
+MODEL_FILE = """
+import torch
+class Model(torch.nn.Linear):
+    def forward(self, x):
+        return super().forward(x).square().mean()
+def build():
+    with torch.device("meta"):
+        return Model(64, 64), (torch.zeros(16, 64),)
+"""
+
+
+def test_the_command_picks_by_peaks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model, output = tmp_path / "model.py", tmp_path / "plan.json"
+    model.write_text(MODEL_FILE)
+    where = (f"{model}:build", "--devices", "2", "--output", str(output))
+    assert cli.main(["plan", *where, "--memory", "simulated"]) == 0
+    peak_bytes = Plan.load(output).peak_bytes
+    assert peak_bytes is not None
+    assert f"({format_bytes(peak_bytes)} at the peak)" in " ".join(capsys.readouterr().out.split())
+    assert cli.main(["plan", *where]) == 0
+    assert Plan.load(output).peak_bytes is None
+    assert "at the peak" not in capsys.readouterr().out
+
+
+def test_an_unknown_predictor_is_named() -> None:
+    with pytest.raises(TensorOptError, match="memory='peaks' is not known; choose one of sums"):
+        find(memory="peaks")
+
+
+def plan_and_step(limit: int) -> tuple[str, int | None]:
+    """What this rank plans, which then runs."""
+    plan = find(num_devices=2, memory_limit=limit, measure=False)
+    model, args = make("mlp")
+    tensoropt_torch.parallelize(model, plan)(*args).backward()
+    return plan.hash, plan.peak_bytes
+
+
+def test_all_ranks_get_the_plan_that_rank_0_simulated() -> None:
+    model, args = make("mlp")
+    pair = tensoropt_torch.find_frontier(model, args, cluster="cpu", num_devices=2)
+    limit = tensoropt_torch.simulate_memory(model, pair.fastest.plan).peak_bytes
+    first, second = run_ranks(2, f"{HERE}:plan_and_step", limit)
+    assert first == second
+    expected = find(num_devices=2, memory_limit=limit)
+    assert first == (expected.hash, expected.peak_bytes) == (expected.hash, limit)
