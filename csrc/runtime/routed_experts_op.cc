@@ -71,16 +71,25 @@ at::Tensor activate(const std::string& name, const at::Tensor& x) {
   return at::gelu(x, "tanh");
 }
 
-at::Tensor multiply(const std::string& product, const at::Tensor& rows,
-                    const at::Tensor& matrices, const at::Tensor& ends) {
-  // Kernels for groups do not promise to take no rows at all.
-  if (rows.size(0) == 0) return rows.mm(matrices[0]);
+at::Tensor call_product(const std::string& product, const at::Tensor& rows,
+                        const at::Tensor& matrices, const at::Tensor& ends) {
   if (product == "aten::_grouped_mm") {
     return at::_grouped_mm(rows, matrices, ends);
   }
   using Signature =
       at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&);
   return call<Signature>(product.c_str(), rows, matrices, ends);
+}
+
+// Kernels need not take no rows at all: then there is one that no expert has.
+// All ranks call the same operator, so that autograd saves the same everywhere:
+// what is saved may be made again in backward by collectives.
+at::Tensor multiply(const std::string& product, const at::Tensor& rows,
+                    const at::Tensor& matrices, const at::Tensor& ends) {
+  if (rows.size(0) > 0) return call_product(product, rows, matrices, ends);
+  const at::Tensor row = at::zeros({1, rows.size(1)}, rows.options());
+  return call_product(product, at::cat({rows, row}), matrices, ends)
+      .narrow(0, 0, 0);
 }
 
 at::Tensor gate(const Experts& experts, const at::Tensor& hidden) {

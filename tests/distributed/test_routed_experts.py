@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from benchmarks.memory import models as memory_models
+from benchmarks.memory.job import random_plan
 from tensoropt_torch import _C, emit
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.emit.parallelize import RankContext
@@ -253,4 +255,27 @@ def test_strategies_equal_one_process(size: int) -> None:
     that with four ranks one of them gets no rows."""
     all_uses = [",".join(uses) for uses in SPLITS[size]]
     for wrong in run_ranks(size, f"{HERE}:check_strategies", all_uses, 300):
+        assert not wrong
+
+
+def check_one_expert(seeds: list[int]) -> list[str]:
+    """Strategies under which tensors are made again in backward, by all ranks."""
+    model, args = memory_models.make("experts")
+    model.get_buffer("chosen").fill_(1)
+    reference = copy.deepcopy(model)
+    expected = train(reference, lambda: reference(*args))
+    captured = capture(model, args)
+    context = RankContext.make((2, 2), torch.device("cpu"))
+    wrong: list[str] = []
+    for seed in seeds:
+        plan = random_plan(captured, 4, seed)
+        module = emit.parallelize(model, captured, plan, context.device, context)
+        got = train(module, lambda module=module: module(*args))
+        found = differences(got, expected, TOLERANCE[torch.float32])
+        wrong += [f"seed {seed}: {text}" for text in found]
+    return wrong
+
+
+def test_ranks_without_rows_take_part_in_backward() -> None:
+    for wrong in run_ranks(4, f"{HERE}:check_one_expert", [0, 2, 4, 7, 8, 16], 120):
         assert not wrong
