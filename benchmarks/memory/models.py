@@ -75,8 +75,45 @@ def resnet() -> Example:
     return WideResNet(config), (torch.randn(16, 3, 32, 32), torch.randint(64, (16,)))
 
 
+class Experts(nn.Module):
+    """Two of four gated experts for each token, as many tokens for each: in the calls
+    of Hugging Face's experts, whose product this is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        import transformers.integrations.moe  # noqa: F401 (registers the product)
+
+        self.router = nn.Linear(128, 4)
+        self.register_buffer("chosen", torch.arange(1024).reshape(512, 2) % 4)
+        self.up = nn.Parameter(torch.randn(4, 512, 128) / 11)
+        self.down = nn.Parameter(torch.randn(4, 128, 256) / 16)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """(512, 128) twice -> the loss."""
+        chosen = self.chosen
+        assert isinstance(chosen, torch.Tensor)
+        weights = self.router(x).softmax(-1).gather(1, chosen).reshape(-1)
+        expert, order = torch.sort(chosen.reshape(-1))
+        counts = torch.histc(expert.float(), bins=4, min=0, max=3)
+        ends = torch.cumsum(counts, dim=0, dtype=torch.int32)
+        product = torch.ops.transformers.grouped_mm_fallback
+        gate, up = product(x[order // 2], self.up.transpose(-2, -1), ends).chunk(2, dim=-1)
+        each = product(nn.functional.silu(gate) * up, self.down.transpose(-2, -1), ends)
+        each = each * weights[order].unsqueeze(-1)
+        inverse = torch.empty_like(order)
+        inverse[order] = torch.arange(order.size(0))
+        total = each[inverse].view(x.size(0), 2, x.size(1)).sum(dim=1)
+        return nn.functional.mse_loss(total, y)
+
+
+def experts() -> Example:
+    """1.5 MiB of parameters, 512 tokens."""
+    return Experts(), (torch.randn(512, 128), torch.randn(512, 128))
+
+
 MODELS: dict[str, Callable[[], Example]] = {
     "mlp": mlp,
+    "experts": experts,
     "resnet": resnet,
     "gpt": gpt,
     "llama": llama,

@@ -1,5 +1,7 @@
 #include "rules/builder.h"
 
+#include <numeric>
+
 namespace tensoropt {
 
 RuleBuilder::RuleBuilder(const Graph& graph, const Node& node)
@@ -25,6 +27,14 @@ int RuleBuilder::spatial_factor(std::string name, std::int64_t size,
                                 FactorKind kind) {
   const int index = factor(std::move(name), size, kind);
   rule_.factors[index].spatial = true;
+  return index;
+}
+
+int RuleBuilder::joint_factor(std::string name, int one, int other) {
+  const int index =
+      factor(std::move(name),
+             std::gcd(rule_.factors[one].size, rule_.factors[other].size));
+  rule_.factors[index].joint = {one, other};
   return index;
 }
 

@@ -26,6 +26,8 @@ class RuleBuilder {
   // Split only if the space asks for it.
   int spatial_factor(std::string name, std::int64_t size,
                      FactorKind kind = FactorKind::kDefault);
+  // Splits two factors at once (Factor::joint).
+  int joint_factor(std::string name, int one, int other);
   void imbalance(int factor, double busiest) {
     rule_.factors[factor].imbalance = busiest;
   }

@@ -10,20 +10,20 @@ namespace {
 
 // Walks all assignments of one of `num_uses` choices to each axis, choices of
 // alike axes in nondecreasing order unless the space is full, with at most so
-// many runs. `fits(choice, parts)` says whether a choice can be cut into
-// `parts` pieces; what cannot goes to `left_out`, if there is one.
+// many runs. `fits(choice, parts)` says whether a choice can be cut if
+// every choice is cut into so many `parts`.
 class AssignmentWalk {
  public:
-  using Fits = std::function<bool(int choice, std::int64_t parts)>;
+  using Parts = std::vector<std::int64_t>;
+  using Fits = std::function<bool(int choice, const Parts& parts)>;
   using Emit = std::function<void(const std::vector<int>&)>;
 
   AssignmentWalk(const Mesh& mesh, const ConfigLimits& limits, int num_choices,
-                 Fits fits, UnevenSplits* left_out)
+                 Fits fits)
       : mesh_(mesh),
         limits_(limits),
         parts_(num_choices, 1),
-        fits_(std::move(fits)),
-        left_out_(left_out) {}
+        fits_(std::move(fits)) {}
 
   void run(const Emit& emit) { visit(0, emit); }
 
@@ -40,12 +40,10 @@ class AssignmentWalk {
       if (!same && runs == limits_.max_runs) continue;
       const std::int64_t before = parts_[choice];
       parts_[choice] *= mesh_.size(axis);
-      if (fits_(choice, parts_[choice])) {
+      if (fits_(choice, parts_)) {
         chosen_.push_back(choice);
         visit(same ? runs : runs + 1, emit);
         chosen_.pop_back();
-      } else if (left_out_) {
-        left_out_->emplace(choice, parts_[choice]);
       }
       parts_[choice] = before;
     }
@@ -53,25 +51,25 @@ class AssignmentWalk {
 
   const Mesh& mesh_;
   const ConfigLimits limits_;
-  std::vector<std::int64_t> parts_;
+  Parts parts_;
   std::vector<int> chosen_;
   Fits fits_;
-  UnevenSplits* left_out_;
 };
 
-bool is_reduction(const Rule& rule, int factor) {
-  return std::none_of(
-      rule.outputs.begin(), rule.outputs.end(), [&](const TensorRule& output) {
-        return std::find(output.dims.begin(), output.dims.end(), factor) !=
-               output.dims.end();
-      });
+// Whether that many parts are equal; if not, the choice goes to `left_out`, if
+// there is one.
+bool is_even(std::int64_t size, int choice, std::int64_t parts,
+             UnevenSplits* left_out) {
+  if (size % parts == 0) return true;
+  if (left_out) left_out->emplace(choice, parts);
+  return false;
 }
 
-int dim_of(const TensorRule& tensor, int factor) {
-  const auto found = std::find(tensor.dims.begin(), tensor.dims.end(), factor);
-  return found == tensor.dims.end()
-             ? -1
-             : static_cast<int>(found - tensor.dims.begin());
+bool is_reduction(const Rule& rule, int factor) {
+  return std::none_of(rule.outputs.begin(), rule.outputs.end(),
+                      [&](const TensorRule& output) {
+                        return dim_of(rule, output, factor) >= 0;
+                      });
 }
 
 void apply_factor(const Rule& rule, int axis, int factor,
@@ -79,7 +77,7 @@ void apply_factor(const Rule& rule, int axis, int factor,
   const bool reduction = is_reduction(rule, factor);
   const bool combined = rule.factors[factor].kind == FactorKind::kCombined;
   for (std::size_t i = 0; i < rule.operands.size(); ++i) {
-    const int dim = dim_of(rule.operands[i], factor);
+    const int dim = dim_of(rule, rule.operands[i], factor);
     Port& port = interface.operands[i];
     if (dim >= 0) {
       port.value.set(axis, Placement::shard(dim));
@@ -91,7 +89,7 @@ void apply_factor(const Rule& rule, int axis, int factor,
     }
   }
   for (std::size_t i = 0; i < rule.outputs.size(); ++i) {
-    const int dim = dim_of(rule.outputs[i], factor);
+    const int dim = dim_of(rule, rule.outputs[i], factor);
     Port& port = interface.outputs[i];
     if (dim >= 0) {
       port.value.set(axis, Placement::shard(dim));
@@ -100,6 +98,23 @@ void apply_factor(const Rule& rule, int axis, int factor,
       port.value.set(axis, Placement::partial());
     }
   }
+}
+
+// Whether joint factors leave the dims of this factor in equal parts.
+bool fits_joint(const Rule& rule, int factor,
+                const std::vector<std::int64_t>& parts) {
+  std::int64_t cuts = parts[factor];
+  for (std::size_t f = 0; f < rule.factors.size(); ++f) {
+    const std::vector<int>& joint = rule.factors[f].joint;
+    if (std::find(joint.begin(), joint.end(), factor) != joint.end()) {
+      cuts *= parts[f];
+    }
+  }
+  const std::vector<int>& members = rule.factors[factor].joint;
+  return rule.factors[factor].size % cuts == 0 &&
+         std::all_of(members.begin(), members.end(), [&](int member) {
+           return fits_joint(rule, member, parts);
+         });
 }
 
 void apply_linear(const Rule& rule, int axis, int set, OpInterface& interface) {
@@ -122,11 +137,13 @@ std::vector<OpConfig> enumerate_configs(const Rule& rule, const Mesh& mesh,
                                         UnevenSplits* left_out) {
   const int num_factors = static_cast<int>(rule.factors.size());
   const int num_sets = static_cast<int>(rule.linear_sets.size());
-  const auto fits = [&](int choice, std::int64_t parts) {
-    return choice >= num_factors || rule.factors[choice].size % parts == 0;
+  const auto fits = [&](int choice, const std::vector<std::int64_t>& parts) {
+    return choice >= num_factors || (is_even(rule.factors[choice].size, choice,
+                                             parts[choice], left_out) &&
+                                     fits_joint(rule, choice, parts));
   };
   std::vector<OpConfig> configs;
-  AssignmentWalk walk(mesh, limits, num_factors + num_sets + 1, fits, left_out);
+  AssignmentWalk walk(mesh, limits, num_factors + num_sets + 1, fits);
   walk.run([&](const std::vector<int>& choices) {
     OpConfig config;
     for (const int choice : choices) {
@@ -138,6 +155,18 @@ std::vector<OpConfig> enumerate_configs(const Rule& rule, const Mesh& mesh,
     configs.push_back(std::move(config));
   });
   return configs;
+}
+
+int dim_of(const Rule& rule, const TensorRule& tensor, int factor) {
+  const std::vector<int>& joint = rule.factors[factor].joint;
+  const auto found =
+      std::find_if(tensor.dims.begin(), tensor.dims.end(), [&](int bound) {
+        return bound == factor ||
+               std::find(joint.begin(), joint.end(), bound) != joint.end();
+      });
+  return found == tensor.dims.end()
+             ? -1
+             : static_cast<int>(found - tensor.dims.begin());
 }
 
 OpInterface interface_of(const Rule& rule, const OpConfig& config) {
@@ -188,11 +217,12 @@ std::vector<Layout> enumerate_layouts(const Shape& shape, const Mesh& mesh,
                                       const ConfigLimits& limits,
                                       UnevenSplits* left_out) {
   const int rank = static_cast<int>(shape.size());
-  const auto fits = [&](int choice, std::int64_t parts) {
-    return choice == rank || shape[choice] % parts == 0;
+  const auto fits = [&](int choice, const std::vector<std::int64_t>& parts) {
+    return choice == rank ||
+           is_even(shape[choice], choice, parts[choice], left_out);
   };
   std::vector<Layout> layouts;
-  AssignmentWalk walk(mesh, limits, rank + 1, fits, left_out);
+  AssignmentWalk walk(mesh, limits, rank + 1, fits);
   walk.run([&](const std::vector<int>& choices) {
     Layout layout = Layout::replicated(mesh.num_axes());
     for (int axis = 0; axis < mesh.num_axes(); ++axis) {

@@ -81,6 +81,10 @@ std::vector<OpConfig> enumerate_configs(const Rule& rule, const Mesh& mesh,
                                         const ConfigLimits& limits,
                                         UnevenSplits* left_out = nullptr);
 
+// The dim that a split of the factor, or of one that it splits jointly, cuts;
+// -1 if the tensor has none.
+int dim_of(const Rule& rule, const TensorRule& tensor, int factor);
+
 OpInterface interface_of(const Rule& rule, const OpConfig& config);
 
 // The axes that split each factor.

@@ -106,8 +106,17 @@ Pattern parse_pattern(std::string_view text) {
 
 std::string to_string(const Rule& rule) {
   const std::string operands = to_string(rule, rule.operands);
-  return fmt::format("{}{}-> {}", operands, operands.empty() ? "" : " ",
-                     to_string(rule, rule.outputs));
+  std::string text =
+      fmt::format("{}{}-> {}", operands, operands.empty() ? "" : " ",
+                  to_string(rule, rule.outputs));
+  for (const Factor& factor : rule.factors) {
+    if (factor.joint.empty()) continue;
+    text += fmt::format("; {}:", factor.name);
+    for (const int member : factor.joint) {
+      text += fmt::format(" {}", rule.factors[member].name);
+    }
+  }
+  return text;
 }
 
 }  // namespace tensoropt

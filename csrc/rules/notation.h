@@ -33,7 +33,8 @@ struct Pattern {
 // Throws UserError that says what is wrong in `text`. O(length).
 Pattern parse_pattern(std::string_view text);
 
-// The rule of an operator, e.g. "b k, n k, n -> b n".
+// The rule of an operator, e.g. "b k, n k, n -> b n"; joint factors follow as
+// "; te: t e".
 std::string to_string(const Rule& rule);
 
 }  // namespace tensoropt

@@ -47,6 +47,7 @@ const Registry& builtin_registry() {
     register_reductions(table);
     register_rearrange(table);
     register_recurrent(table);
+    register_routed_experts(table);
     register_sampling(table);
     register_views(table);
     return table;

@@ -59,6 +59,7 @@ void register_random(Registry& registry);
 void register_reductions(Registry& registry);
 void register_rearrange(Registry& registry);
 void register_recurrent(Registry& registry);
+void register_routed_experts(Registry& registry);
 void register_sampling(Registry& registry);
 void register_views(Registry& registry);
 

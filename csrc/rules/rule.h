@@ -39,6 +39,9 @@ struct Factor {
   // A spatial dim of windows: neighbours lend each other borders. It is split
   // only if the space asks for it.
   bool spatial = false;
+  // Splits these factors at once, over the same axis: every dim of theirs. No
+  // tensor has two of them. Its own size divides theirs, no dim is bound to it.
+  std::vector<int> joint = {};
 };
 
 constexpr int kNoFactor = -1;

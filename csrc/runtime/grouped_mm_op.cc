@@ -99,7 +99,11 @@ TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
       "_group_sizes(Tensor offsets, int first_group, int num_groups, "
       "int num_rows) -> int[]");
 }
-TORCH_LIBRARY_IMPL(tensoropt, CompositeExplicitAutograd, library) {
+// Not for all tensors: those without memory take the meta kernel.
+TORCH_LIBRARY_IMPL(tensoropt, CPU, library) {
+  library.impl("_group_sizes", sizes_kernel);
+}
+TORCH_LIBRARY_IMPL(tensoropt, CUDA, library) {
   library.impl("_group_sizes", sizes_kernel);
 }
 TORCH_LIBRARY_IMPL(tensoropt, Meta, library) {

@@ -3,14 +3,14 @@
 #include <algorithm>
 
 #include "common/check.h"
+#include "rules/config.h"
 
 namespace tensoropt {
 
 namespace {
 
-bool has_dim(const TensorRule& tensor, int factor) {
-  return std::find(tensor.dims.begin(), tensor.dims.end(), factor) !=
-         tensor.dims.end();
+bool has_dim(const Rule& rule, const TensorRule& tensor, int factor) {
+  return dim_of(rule, tensor, factor) >= 0;
 }
 
 bool splittable(const Factor& factor) { return factor.size > 1; }
@@ -20,7 +20,7 @@ bool reduces(const Rule& rule) {
   for (int f = 0; f < static_cast<int>(rule.factors.size()); ++f) {
     const Factor& factor = rule.factors[f];
     if (splittable(factor) && factor.kind == FactorKind::kDefault &&
-        !rule.outputs.empty() && !has_dim(rule.outputs[0], f)) {
+        !rule.outputs.empty() && !has_dim(rule, rule.outputs[0], f)) {
       return true;
     }
   }
@@ -108,7 +108,8 @@ bool shares_pending_gradients(const Graph& graph,
     const TensorRule& operand = rule.operands[use.operand];
     bool lacks = false;
     for (int f = 0; f < static_cast<int>(rule.factors.size()); ++f) {
-      lacks = lacks || (splittable(rule.factors[f]) && !has_dim(operand, f));
+      lacks =
+          lacks || (splittable(rule.factors[f]) && !has_dim(rule, operand, f));
     }
     for (const auto& set : rule.linear_sets) {
       lacks =

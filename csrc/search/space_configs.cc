@@ -56,8 +56,9 @@ std::string StrategySpace::op_signature(const Node& node) const {
   std::string text = fmt::format("op {} {} {} {}", rule.forward_flops,
                                  rule.backward_flops, rule.launches, rule.view);
   for (const Factor& factor : rule.factors) {
-    text += fmt::format(";{}:{}:{}:{}", factor.name, factor.size,
-                        static_cast<int>(factor.kind), factor.imbalance);
+    text += fmt::format(";{}:{}:{}:{}:{}", factor.name, factor.size,
+                        static_cast<int>(factor.kind), factor.imbalance,
+                        fmt::join(factor.joint, "."));
   }
   const auto add = [&](const TensorRule& tensor, const Value& value) {
     text += fmt::format("|{},{},{},{},{},{},{}", fmt::join(tensor.dims, "."),

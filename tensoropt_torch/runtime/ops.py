@@ -262,6 +262,79 @@ def grouped_mm_shard(
     return result
 
 
+@dataclass(frozen=True)
+class ExpertCalls:
+    """How experts compute.
+
+    Attributes:
+        product: the operator for rows sorted by group, ``[t, k] x [g, k, n] -> [t, n]``,
+            ``aten::_grouped_mm`` or one with its first three arguments.
+        activation: ``silu``, ``relu``, ``gelu`` or ``gelu_tanh``.
+        gated: the activation of the first half of the columns is multiplied with the
+            second half.
+    """
+
+    product: str
+    activation: str
+    gated: bool
+
+
+@dataclass(frozen=True)
+class ExpertHolders:
+    """Which rank has which experts.
+
+    Attributes:
+        num_experts: those of all ranks.
+        first_experts: the first expert of each rank of ``exchange_group``; without a
+            group that of this rank.
+        exchange_group: ranks with tokens of their own, which send rows to the experts of
+            each other; empty: the others have the same tokens.
+        units_group: the group that splits the inner dim; empty: none does.
+    """
+
+    num_experts: int
+    first_experts: tuple[int, ...] = (0,)
+    exchange_group: str = ""
+    units_group: str = ""
+
+
+def routed_experts_shard(
+    x: torch.Tensor,
+    routing: tuple[torch.Tensor, torch.Tensor],
+    matrices: tuple[torch.Tensor, torch.Tensor],
+    calls: ExpertCalls,
+    holders: ExpertHolders,
+) -> torch.Tensor:
+    """Tokens through the experts that were chosen for them.
+
+    Args:
+        x: ``[n, d]``, tokens.
+        routing: the experts chosen for each token and their weights, ``[n, k]``.
+        matrices: of the experts of this rank, ``[e, d, w]`` and ``[e, f, d]``; w is 2 f
+            with gates. A units group splits columns of the first, rows of the second.
+        calls: what the experts compute.
+        holders: where the experts are.
+
+    Returns:
+        ``[n, d]``; choices of experts that no rank of the exchange group has give zeros,
+        and so does a sum over the units: the sum over those ranks is the result.
+
+    """
+    result: torch.Tensor = _OPS.routed_experts_shard(
+        x,
+        *routing,
+        *matrices,
+        calls.product,
+        calls.activation,
+        calls.gated,
+        holders.num_experts,
+        holders.first_experts,
+        holders.exchange_group,
+        holders.units_group,
+    )
+    return result
+
+
 def causal_attention_rows(
     query: torch.Tensor,
     key: torch.Tensor,

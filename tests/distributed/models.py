@@ -19,7 +19,7 @@ from text import load_text
 from benchmarks.models.llama import Llama, LlamaConfig
 from benchmarks.models.rnn import RNN, RNNConfig
 from benchmarks.models.transformer import Transformer, TransformerConfig
-from tests.distributed.lookup_models import Experts, Recommender, SortedExperts
+from tests.distributed.lookup_models import Experts, Recommender, RoutedExperts, SortedExperts
 
 
 @dataclass
@@ -189,6 +189,11 @@ def sorted_experts() -> Case:
     return Case(SortedExperts(), (tokens[0], tokens[1]))
 
 
+def routed_experts() -> Case:
+    tokens = torch.randint(0, 12, (2, 4, 8), generator=torch.Generator().manual_seed(1))
+    return Case(RoutedExperts(), (tokens[0], tokens[1]))
+
+
 CASES: dict[str, Callable[[], Case]] = {
     "gpt": gpt,
     "gpt_tied": lambda: gpt(tie=True),
@@ -203,6 +208,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "recommender": recommender,
     "experts": experts,
     "sorted_experts": sorted_experts,
+    "routed_experts": routed_experts,
 }
 
 

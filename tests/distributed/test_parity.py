@@ -48,7 +48,7 @@ def test_split_images_equal_one_process(world_size: int, model: str) -> None:
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
-@pytest.mark.parametrize("model", ["recommender", "experts", "sorted_experts"])
+@pytest.mark.parametrize("model", ["recommender", "experts", "sorted_experts", "routed_experts"])
 def test_models_of_look_ups_equal_one_process(world_size: int, model: str) -> None:
     job = Job(model, torch.float64, points=8, randoms=16)
     assert_equal_to_one_process(world_size, job)

@@ -7,7 +7,7 @@ import torch
 # Registers transformers::grouped_mm_fallback.
 import transformers.integrations.moe  # noqa: F401
 
-from tests.rules.case import Case, Random, real
+from tests.rules.case import Case, Random, integers, real
 
 # Sums of 96 products, in parts.
 BFLOAT16_TOLERANCE = 0.2
@@ -83,6 +83,23 @@ def grouped_cases() -> Iterator[Case]:
     yield Case("aten._grouped_mm.default", (*half, ends), tolerance=BFLOAT16_TOLERANCE)
 
 
+def routed_cases() -> Iterator[Case]:
+    """``skewed`` chooses the first two experts only."""
+    target, loops = "tensoropt.routed_experts.default", "transformers::grouped_mm_fallback"
+    gated = (real(12, 4, 24), real(12, 12, 4), loops, "silu", True)
+    yield Case(target, (real(12, 4), integers(12, 12, 2), real(12, 2), *gated), name="gated")
+    skewed = torch.tensor([[0, 1], [1, 0], [1, 1], [0, 0]]).repeat(3, 1)
+    plain = (real(4, 4, 6), real(4, 6, 4), loops, "gelu", False)
+    yield Case(target, (real(12, 4), skewed, real(12, 2), *plain), name="skewed")
+    x, weights, up, down = (
+        Random(shape, -0.5, 0.5, torch.bfloat16, True)
+        for shape in ((12, 16), (12, 2), (4, 16, 96), (4, 48, 16))
+    )
+    half = (up, down, "aten::_grouped_mm", "gelu_tanh", True)
+    args = (x, integers(4, 12, 2), weights, *half)
+    yield Case(target, args, name="bfloat16", tolerance=BFLOAT16_TOLERANCE)
+
+
 def distance_cases() -> Iterator[Case]:
     for dim in (0, 1, -1):
         pair = (real(12, 4, 6), real(12, 4, 6))
@@ -104,4 +121,5 @@ def product_cases() -> Iterator[Case]:
     yield from labelled_cases()
     yield from more_product_cases()
     yield from grouped_cases()
+    yield from routed_cases()
     yield from distance_cases()

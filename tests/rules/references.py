@@ -102,6 +102,44 @@ def grouped_mm_shard(calls: Sequence[RankCall]) -> list[torch.Tensor]:
     return results
 
 
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": F.silu,
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+}
+
+
+def routed_experts_shard(calls: Sequence[RankCall]) -> list[torch.Tensor]:
+    """Choice by choice, with the matrices of the rank that holds the expert."""
+    return [_routed_experts(calls, rank) for rank in range(len(calls))]
+
+
+def _routed_experts(calls: Sequence[RankCall], rank: int) -> torch.Tensor:
+    x, experts, weights = calls[rank].operands[:3]
+    _, activation, gated, _, firsts = calls[rank].extra
+    exchange, units = calls[rank].groups
+    own = len(calls[rank].operands[3])
+    total = torch.zeros_like(x)
+    for holder, first in zip(exchange or [rank], firsts, strict=True):
+        sharers = calls[holder].groups[1] or [holder]
+        columns = torch.cat([calls[other].operands[3] for other in sharers], -1)
+        part = units.index(rank) if units else 0
+        halves = [half.chunk(len(sharers), -1)[part] for half in columns.chunk(1 + gated, -1)]
+        down = calls[holder].operands[4]
+        for choice in range(experts.shape[1]):
+            expert = experts[:, choice] - first
+            inside = (expert >= 0) & (expert < own)
+            expert = expert.where(inside, 0)
+            gate, *rest = (torch.einsum("td,tdf->tf", x, half[expert]) for half in halves)
+            hidden = ACTIVATIONS[activation](gate)
+            for factor in rest:
+                hidden = hidden * factor
+            result = torch.einsum("tf,tfd->td", hidden, down[expert]) * weights[:, choice, None]
+            total = total + torch.where(inside[:, None], result, 0)
+    return total
+
+
 def causal_attention_rows(calls: Sequence[RankCall]) -> list[torch.Tensor]:
     """Rows from ``first_row`` on see the keys up to their own position."""
     results = []
@@ -277,6 +315,7 @@ REFERENCES: dict[str, Reference] = {
     "tensoropt.gather_shard.default": gather_shard,
     "tensoropt.embedding_bag_shard.default": embedding_bag_shard,
     "tensoropt.grouped_mm_shard.default": grouped_mm_shard,
+    "tensoropt.routed_experts_shard.default": routed_experts_shard,
     "tensoropt.causal_attention_rows.default": causal_attention_rows,
     "tensoropt.cross_entropy_sharded.default": cross_entropy_sharded,
     "tensoropt.nll_loss_sharded.default": nll_loss_sharded,

@@ -37,6 +37,12 @@ def test_peaks_of_processes_are_those_measured(job: Job) -> None:
     check(job)
 
 
+@needs_compiler
+def test_experts_that_get_equal_shares_take_what_is_measured() -> None:
+    """Tokens sent to their experts, experts with all tokens, and the inner dim split."""
+    check(Job("experts", 2, (0, 3, 2)))
+
+
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("model", ["gpt", "llama", "transformer", "lstm", "gru", "resnet"])

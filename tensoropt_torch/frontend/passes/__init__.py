@@ -21,6 +21,7 @@ from tensoropt_torch.frontend.passes.cleanup import (
 )
 from tensoropt_torch.frontend.passes.composites import decompose_composites
 from tensoropt_torch.frontend.passes.constants import fold_constants
+from tensoropt_torch.frontend.passes.experts import join_routed_experts
 from tensoropt_torch.frontend.passes.forms import (
     broadcasts_to_expands,
     factories_without_example,
@@ -49,6 +50,7 @@ PASSES: tuple[Pass, ...] = (
     drop_true_operands,
     drop_plain_masks,
     group_repeated_heads,
+    join_routed_experts,
     fold_constants,
     decompose_composites,
     views_to_reshapes,

@@ -2,6 +2,7 @@
 // tests of the operators count them on processes.
 #include <gtest/gtest.h>
 
+#include "rules/notation.h"
 #include "rules/registry.h"
 
 namespace tensoropt {
@@ -115,6 +116,37 @@ TEST(InnerCollectives, OfCrossEntropyAreTheCountAndTheReductionsOverClasses) {
   const Rule sum = loss_rule(kSum, DType::kInt64);
   EXPECT_EQ(total(sum, Collective::kAllReduce, Pass::kForward).times, 2);
   EXPECT_TRUE(loss_rule(kMean, DType::kFloat32).collectives.empty());
+}
+
+TEST(InnerCollectives, OfRoutedExpertsSendEveryChoiceThereAndBack) {
+  constexpr std::int64_t kTokens = 12, kChosen = 2, kExperts = 4, kModel = 6,
+                         kInner = 10;
+  Graph graph;
+  const auto source = [&](std::vector<std::int64_t> shape) {
+    return ValueRef{graph.add_source(NodeKind::kParameter, "p",
+                                     {std::move(shape), DType::kFloat32})};
+  };
+  const NodeId node =
+      graph.add_op("experts", "tensoropt.routed_experts.default",
+                   {{"x", source({kTokens, kModel})},
+                    {"experts", source({kTokens, kChosen})},
+                    {"weights", source({kTokens, kChosen})},
+                    {"up", source({kExperts, kModel, 2 * kInner})},
+                    {"down", source({kExperts, kInner, kModel})},
+                    {"product", Literal(std::string("mylib::product"))},
+                    {"activation", Literal(std::string("silu"))},
+                    {"gated", Literal(true)}},
+                   {{{kTokens, kModel}, DType::kFloat32}});
+  const Rule rule = rule_of(builtin_registry(), graph, graph.node(node));
+  EXPECT_EQ(to_string(rule), "t _, t _, t _, e _ f, e f _ -> t _; te: t e");
+  constexpr double kRows = kTokens * kChosen * kModel * 4;
+  constexpr double kHidden = kTokens * kChosen * 2 * kInner * 4;
+  const Total forward = total(rule, Collective::kAllToAll, Pass::kForward);
+  EXPECT_EQ(forward.times, 1 + 2 + 1);  // counts, rows, gates
+  EXPECT_EQ(forward.bytes, 8 * kExperts + 2 * kRows + kHidden);
+  const Total backward = total(rule, Collective::kAllToAll, Pass::kBackward);
+  EXPECT_EQ(backward.times, 2 + 1);
+  EXPECT_EQ(backward.bytes, 2 * kRows + kHidden);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <random>
 #include <set>
 
@@ -31,6 +32,16 @@ Rule random_rule(std::mt19937& random) {
     sizes.push_back(kSizes[random() % std::size(kSizes)]);
   }
   return rule_of_sizes(sizes, static_cast<int>(random() % 3));
+}
+
+// Half of the rules with two factors get one that splits both at once.
+Rule random_rule_with_joint(std::mt19937& random) {
+  Rule rule = random_rule(random);
+  if (rule.factors.size() < 2 || random() % 2 == 0) return rule;
+  Factor joint{"joint", std::gcd(rule.factors[0].size, rule.factors[1].size)};
+  joint.joint = {0, 1};
+  rule.factors.push_back(joint);
+  return rule;
 }
 
 Mesh random_mesh(std::mt19937& random) {
@@ -86,8 +97,15 @@ std::set<Choices> brute_force(const Rule& rule, const Mesh& mesh) {
   }
   std::erase_if(all, [&](const Choices& choices) {
     std::map<int, std::int64_t> parts;
+    const auto cut = [&](int choice, int axis) {
+      parts.try_emplace(choice, 1).first->second *= mesh.size(axis);
+    };
     for (int axis = 0; axis < mesh.num_axes(); ++axis) {
-      parts.try_emplace(choices[axis], 1).first->second *= mesh.size(axis);
+      cut(choices[axis], axis);
+      if (choices[axis] >= factors) continue;
+      for (const int factor : rule.factors[choices[axis]].joint) {
+        cut(factor, axis);
+      }
     }
     return std::any_of(parts.begin(), parts.end(), [&](const auto& part) {
       return part.first < factors &&
@@ -117,7 +135,7 @@ TEST(EnumerateConfigs, FullSpaceIsEveryAssignmentThatDivides) {
   for (unsigned seed = 1; seed <= 100; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
-    const Rule rule = random_rule(random);
+    const Rule rule = random_rule_with_joint(random);
     const Mesh mesh = random_mesh(random);
     const auto listed = numbers_of(rule, mesh, {ConfigSpace::kFull});
     const std::set<Choices> distinct(listed.begin(), listed.end());
@@ -130,7 +148,7 @@ TEST(EnumerateConfigs, OrderedSpaceHasOneOfEveryClassOfAlikeAxes) {
   for (unsigned seed = 1; seed <= 100; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
-    const Rule rule = random_rule(random);
+    const Rule rule = random_rule_with_joint(random);
     const Mesh mesh = random_mesh(random);
     std::set<Choices> classes;
     for (const Choices& choices : brute_force(rule, mesh)) {

@@ -146,5 +146,26 @@ TEST(Rule, OfFrozenInputSavesAndCostsLess) {
   EXPECT_FALSE(rule.operands[1].saved);
 }
 
+// x [t, k], w [e, k, n] -> [t, n]: rows of x go through one matrix each.
+TEST(Interface, JointFactorsSplitWhateverHasOneOfTheirs) {
+  Rule rule;
+  rule.factors = {{"t", 8}, {"e", 4}};
+  rule.factors.push_back({"te", 4});
+  rule.factors.back().joint = {0, 1};
+  rule.operands = {
+      {{0, kNoFactor}}, {{1, kNoFactor, kNoFactor}}, {{kNoFactor}}};
+  rule.outputs = {{{0, kNoFactor}}};
+  const Mesh mesh({{2, 0}, {2, 1}});
+  EXPECT_EQ(ports(rule, "te,-", mesh),
+            (std::vector<std::string>{"S0,R/S0,R", "S0,R/S0,R", "R,R/P,R",
+                                      "S0,R/S0,R"}));
+  EXPECT_EQ(ports(rule, "t,te", mesh),
+            (std::vector<std::string>{"S0,S0/S0,S0", "R,S0/P,S0", "R,R/P,P",
+                                      "S0,S0/S0,S0"}));
+  EXPECT_EQ(ports(rule, "e,te", mesh),
+            (std::vector<std::string>{"R,S0/P,S0", "S0,S0/S0,S0", "R,R/P,P",
+                                      "P,S0/R,S0"}));
+}
+
 }  // namespace
 }  // namespace tensoropt
