@@ -41,6 +41,8 @@ from tensoropt_torch.calibration import (
     MeasureOptions,
     ProfileOptions,
     ValidationOptions,
+    scaled,
+    scales_of,
     validate,
 )
 from tensoropt_torch.calibration.job import with_operators, with_profile
@@ -58,6 +60,7 @@ from tensoropt_torch.runtime.groups import AxisGroups
 
 RESULTS = Path(__file__).parent / "results" / "estimation_error.json"
 FIRST_SEED = 1000  # others than those whose operators are measured
+FITTED_SEED = 2000  # of the strategies that the scales come from
 REPEATED = 4  # strategies that are measured twice, for the noise
 CPU = torch.device("cpu")
 
@@ -69,15 +72,16 @@ class Effort:
     """How much is run."""
 
     strategies: int = 20
+    fitted: int = 6
     frontier_points: int = 8
     steps: int = 15
-    hardware_s: float = 150.0
-    operators_s: float = 240.0
+    hardware_s: float = 90.0
+    operators_s: float = 150.0
     max_bytes: int = 16 << 20
     held_back_s: float = 60.0
 
 
-QUICK = Effort(3, 2, 3, 15.0, 20.0, 1 << 20, 5.0)
+QUICK = Effort(3, 2, 2, 3, 15.0, 20.0, 1 << 20, 5.0)
 
 
 def rnn() -> Example:
@@ -167,6 +171,9 @@ def study(name: str, profile: HardwareProfile, effort: Effort) -> dict[str, Any]
     options = MeasureOptions(operator_budget_s=effort.operators_s, random_strategies=8)
     task = with_operators(task, count, CPU, groups, options)
     groups.close()
+    fitted = ValidationOptions(effort.fitted, FITTED_SEED, effort.steps)
+    scales = scales_of(validate(model, task, (args, {}), CPU, fitted))
+    task = scaled(task, scales)
     wanted = ValidationOptions(effort.strategies, FIRST_SEED, effort.steps)
     found = validate(model, task, (args, {}), CPU, wanted)
     repeats = ValidationOptions(min(REPEATED, effort.strategies), FIRST_SEED, effort.steps)
@@ -196,6 +203,7 @@ def study(name: str, profile: HardwareProfile, effort: Effort) -> dict[str, Any]
             ]
         ),
         "operators_measured": len(task.operators),
+        "scales": asdict(scales),
         "choice": choice(model, args, task, effort, measured),
     }
 

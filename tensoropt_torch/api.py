@@ -391,11 +391,12 @@ def _pick(
 
 
 def _validated(example: Example, task: PlanningTask, planning: PlanningOptions) -> PlanningTask:
-    """The task with the memory limit that random strategies suggest. Collective."""
+    """The task with the memory limit and the times that random strategies suggest.
+    Collective."""
     options = ValidationOptions()
     if planning.validate is not True:
         options = replace(options, strategies=planning.validate)
     model = as_module(example.model)
     found = calibration.validate(model, task, example.batch, device_of_group(), options)
     fraction = found.memory_fraction(planning.memory, task.memory_fraction)
-    return replace(task, memory_fraction=fraction)
+    return replace(calibration.scaled(task, calibration.scales_of(found)), memory_fraction=fraction)

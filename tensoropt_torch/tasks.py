@@ -58,7 +58,8 @@ class PlanningOptions:
             or ``"simulated"``, simulated peaks of rank 0, which are nearer to what a step
             takes; seconds more for every point that is looked at.
         validate: first run so many random strategies for a few steps (True: 20), and
-            set the default memory limit by how well their memory was predicted.
+            set the default memory limit and scale all times by how well they were
+            predicted.
         search: error bound, algorithm, threads.
     """
 

@@ -1,0 +1,110 @@
+"""Costs brought to the level of whole steps.
+
+Operators that are measured one by one find their data in the cache, and collectives
+meet ranks that do nothing else. In a step both take longer, by a factor that is much
+the same for all strategies of a model on a machine.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from tensoropt_torch.calibration.validation import Comparison, Validation
+from tensoropt_torch.config.cluster import Cluster, Device, Level, Runtime
+from tensoropt_torch.planner.options import PlanningTask
+
+
+@dataclass(frozen=True)
+class Scales:
+    """What computing and the network take in steps, as multiples of what is predicted."""
+
+    compute: float = 1.0
+    network: float = 1.0
+
+
+def scales_of(found: Validation) -> Scales:
+    """Medians over the strategies that were run; 1 where nothing was measured."""
+    return Scales(
+        _median_ratio((_compute_s(row), _measured_compute_s(row)) for row in found.rows),
+        _median_ratio((row.network_s, row.measured_network_s) for row in found.rows),
+    )
+
+
+def scaled(task: PlanningTask, scales: Scales) -> PlanningTask:
+    """The task with all its times multiplied: those of operators, updates and launches
+    with ``scales.compute``, those of reshards and collectives with ``scales.network``."""
+    compute, network = scales.compute, scales.network
+    return replace(
+        task,
+        cluster=_cluster(task.cluster, scales),
+        measured=tuple(
+            (name, axes, tuple((size, network * seconds) for size, seconds in samples))
+            for name, axes, samples in task.measured
+        ),
+        operators=tuple(
+            (key, family, work, compute * forward_s, compute * backward_s)
+            for key, family, work, forward_s, backward_s in task.operators
+        ),
+    )
+
+
+def _compute_s(row: Comparison) -> float:
+    return row.step_s - row.network_s
+
+
+def _measured_compute_s(row: Comparison) -> float:
+    return row.measured_step_s - row.measured_network_s
+
+
+def _median_ratio(pairs: Iterable[tuple[float, float]]) -> float:
+    ratios = [measured / predicted for predicted, measured in pairs if min(predicted, measured) > 0]
+    return statistics.median(ratios) if ratios else 1.0
+
+
+def _cluster(cluster: Cluster, scales: Scales) -> Cluster:
+    levels = tuple(_level(level, scales.network) for level in cluster.levels)
+    return replace(cluster, device=_device(cluster.device, scales), levels=levels)
+
+
+def _device(device: Device, scales: Scales) -> Device:
+    compute = scales.compute
+    return replace(
+        device,
+        flops_per_s={name: rate / compute for name, rate in device.flops_per_s.items()},
+        memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s / compute,
+        launch_overhead_s=compute * device.launch_overhead_s,
+        runtime=_runtime(device.runtime, scales),
+        source=f"{device.source}; times of steps of the model: computing x {compute:.3g}, "
+        f"network x {scales.network:.3g}",
+    )
+
+
+def _runtime(runtime: Runtime, scales: Scales) -> Runtime:
+    updates = tuple(
+        replace(
+            update,
+            parameter_s=scales.compute * update.parameter_s,
+            s_per_byte=scales.compute * update.s_per_byte,
+        )
+        for update in runtime.updates
+    )
+    return replace(runtime, reshard_s=scales.network * runtime.reshard_s, updates=updates)
+
+
+def _level(level: Level, network: float) -> Level:
+    speeds = {
+        name: replace(
+            speed,
+            bandwidth_bytes_per_s=speed.bandwidth_bytes_per_s / network,
+            latency_s=network * speed.latency_s,
+        )
+        for name, speed in level.collectives.items()
+    }
+    return replace(
+        level,
+        bandwidth_bytes_per_s=level.bandwidth_bytes_per_s / network,
+        latency_s=network * level.latency_s,
+        collectives=speeds,
+    )

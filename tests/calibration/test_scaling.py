@@ -1,0 +1,97 @@
+"""Costs that are scaled to what steps took."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from tensoropt_torch import _C, load_cluster
+from tensoropt_torch.calibration.scaling import Scales, scaled, scales_of
+from tensoropt_torch.calibration.validation import Comparison, Validation
+from tensoropt_torch.config.cluster import Runtime, Update
+from tensoropt_torch.frontend import capture
+from tensoropt_torch.planner.options import PlanningTask
+from tensoropt_torch.planner.space import make_planner
+
+DEVICES = 4
+RUNTIME = Runtime(3e-4, (Update(2.0, 1e-4, 1e-9),), "made up")
+
+
+def row(seed: int, predicted: tuple[float, float], measured: tuple[float, float]) -> Comparison:
+    """Of (computing, network) in s."""
+    return Comparison(seed, sum(predicted), sum(measured), predicted[1], measured[1], 1.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_scales_are_those_that_steps_were_made_with(seed: int) -> None:
+    generator = random.Random(seed)
+    compute, network = generator.uniform(0.5, 3), generator.uniform(0.5, 3)
+    rows = []
+    for index in range(9):
+        predicted = generator.uniform(1, 2), generator.uniform(1, 2) * (index % 3 > 0)
+        rows.append(row(index, predicted, (compute * predicted[0], network * predicted[1])))
+    rows[0] = row(0, (1.0, 1.0), (100.0, 100.0))  # one that something disturbed
+    found = scales_of(Validation(tuple(rows)))
+    assert found.compute == pytest.approx(compute), seed
+    assert found.network == pytest.approx(network), seed
+
+
+def test_nothing_measured_scales_nothing() -> None:
+    assert scales_of(Validation((row(0, (1.0, 0.0), (2.0, 0.0)),))) == Scales(2.0, 1.0)
+
+
+def planner_of(task: PlanningTask) -> _C.Planner:
+    return make_planner(task.captured, task.settings(DEVICES))
+
+
+@pytest.fixture(scope="module")
+def task() -> PlanningTask:
+    model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 8))
+    x, y = torch.randn(16, 32), torch.randn(16, 8)
+    captured = capture(model, (x,), loss_fn=nn.functional.mse_loss, targets=(y,))
+    cluster = load_cluster("cpu")
+    device = replace(cluster.device, runtime=RUNTIME)
+    return PlanningTask(captured, replace(cluster, device=device))
+
+
+def with_measurements(task: PlanningTask) -> PlanningTask:
+    """Curves for some collectives and one measured operator."""
+    curves = tuple(
+        (name, axes, ((1024.0, 1e-4), (1 << 20, 1e-2)))
+        for name in ("all_reduce", "all_gather")
+        for axes in (1, 3)
+    )
+    planner = planner_of(task)
+    estimates = planner.describe_estimates(planner.random_strategy(0))
+    calls = {r["key"]: r["family"] for r in estimates if "linear" in r["family"]}
+    work = ("float32", 1e6, 2e6, 1e4, 1.0, True, False)
+    operators = tuple((key, family, work, 1e-3, 2e-3) for key, family in calls.items())
+    return replace(task, measured=curves, operators=operators, measured_on=DEVICES)
+
+
+@pytest.mark.parametrize("measured", [False, True])
+def test_equal_scales_multiply_the_time_of_every_strategy(
+    task: PlanningTask, measured: bool
+) -> None:
+    task = with_measurements(task) if measured else task
+    before, after = planner_of(task), planner_of(scaled(task, Scales(2.0, 2.0)))
+    for seed in range(20):
+        strategy = before.random_strategy(seed)
+        assert after.compute_time(strategy) == pytest.approx(2 * before.compute_time(strategy))
+        assert after.network_time(strategy) == pytest.approx(2 * before.network_time(strategy))
+
+
+def test_computing_and_the_network_are_scaled_apart(task: PlanningTask) -> None:
+    task = with_measurements(task)
+    before, after = planner_of(task), planner_of(scaled(task, Scales(3.0, 0.5)))
+    for seed in range(20):
+        strategy = before.random_strategy(seed)
+        assert after.compute_time(strategy) == pytest.approx(3 * before.compute_time(strategy))
+        network_s = before.network_time(strategy)
+        # Reshards copy, which is computing.
+        assert 0.5 * network_s <= after.network_time(strategy) * (1 + 1e-9)
+        assert after.network_time(strategy) <= 0.7 * network_s or network_s == 0
