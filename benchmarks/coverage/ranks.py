@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
@@ -37,7 +37,7 @@ class Job:
 def check(job: Job) -> tuple[int, list[str]]:
     """The number of strategies that ran, and what was wrong with which."""
     example = in_float64(make(job.model))
-    tolerance = TOLERANCE[example.precision]
+    tolerance = example.tolerance or TOLERANCE[example.precision]
     expected = _train_alone(example)
     context: RankContext | None = None
     wrong: list[str] = []
@@ -69,12 +69,12 @@ def in_float64(example: Example) -> Example:
         floating = isinstance(value, torch.Tensor) and value.is_floating_point()
         return value.double() if floating else value  # type: ignore[attr-defined]
 
-    return Example(
-        example.model.double(),
-        tuple(cast(value) for value in example.args),
-        {name: cast(value) for name, value in example.kwargs.items()},
-        example.loss_fn,
-        tuple(cast(value) for value in example.targets),  # type: ignore[misc]
+    return replace(
+        example,
+        model=example.model.double(),
+        args=tuple(cast(value) for value in example.args),
+        kwargs={name: cast(value) for name, value in example.kwargs.items()},
+        targets=tuple(cast(value) for value in example.targets),
     )
 
 

@@ -15,7 +15,8 @@ class Example:
     """A module, its example arguments, and a loss function if it has none.
 
     ``precision`` is the dtype in which runs are compared: float64, but for models
-    that refuse it or choose another one themselves.
+    that refuse it or choose another one themselves. ``tolerance`` is the largest
+    relative difference allowed, if not that of the precision.
     """
 
     model: nn.Module
@@ -24,6 +25,7 @@ class Example:
     loss_fn: Callable[..., torch.Tensor] | None = None
     targets: tuple[torch.Tensor, ...] = ()
     precision: torch.dtype = torch.float64
+    tolerance: float | None = None
 
     @property
     def keywords(self) -> dict[str, Any]:

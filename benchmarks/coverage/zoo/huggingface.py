@@ -64,6 +64,14 @@ def expert_model(model: Any, config: Any, **settings: Any) -> Build:
     return build
 
 
+def gemma3() -> Example:
+    """Its norms compute in float32 with weights that begin at zero. After some steps
+    these are as small as the updates, in which AdamW makes rounding errors of small
+    gradients larger."""
+    build = language_model(hf.Gemma3ForCausalLM, hf.Gemma3TextConfig, **GEMMA3)
+    return replace(build(), tolerance=1e-4)
+
+
 def masked_model(model: Any, config: Any, **settings: Any) -> Build:
     """Text of which a seventh is hidden; some lines are shorter than others."""
 
@@ -189,7 +197,7 @@ MODELS: dict[str, Callable[[], Example]] = {
     "llama": language_model(hf.LlamaForCausalLM, hf.LlamaConfig, **GROUPED),
     "mistral": language_model(hf.MistralForCausalLM, hf.MistralConfig, **GROUPED, sliding_window=4),
     "qwen3": language_model(hf.Qwen3ForCausalLM, hf.Qwen3Config, **GROUPED),
-    "gemma3": language_model(hf.Gemma3ForCausalLM, hf.Gemma3TextConfig, **GEMMA3),
+    "gemma3": gemma3,
     "gpt_neox": language_model(
         hf.GPTNeoXForCausalLM, hf.GPTNeoXConfig, **DECODER, hidden_dropout=0.0
     ),
