@@ -8,14 +8,15 @@
 //     where its rows begin here; for each peer how many there are; for each
 //     peer and each expert of this rank how many rows it sends. Without a group
 //     there is one peer, this rank. Waits for the device once.
-// tensoropt::_order_by_expert(like, counts) -> (order, ends)
+// tensoropt::_order_by_expert(like, counts, num_experts) -> (order, ends)
 //     For rows that lie by peer and then by expert, `counts` of each, [peers]
 //     [experts]: their order by expert.
 // tensoropt::exchange_rows(rows, sends, receives, group)
 //     Rows for each rank of the group, for those that each rank sends here; in
 //     backward gradients go the other way.
-// tensoropt::exchange_gates(pieces, group)
-//     GateExchange::to_units of [gates, ...], and to_rows of its gradient.
+// tensoropt::exchange_gates(pieces, group, to_units)
+//     GateExchange::to_units of [gates, ...], or to_rows; the other one of its
+//     gradient.
 //
 // On meta tensors, which have no numbers, every expert gets as many rows.
 

@@ -165,7 +165,8 @@ struct Counts {
   }
 };
 
-// `rows` lie by peer; the results of its experts, in the same order.
+// `rows` lie by peer; the results of its experts, in the same order. They are
+// sent as the experts take them.
 at::Tensor exchange(const Experts& experts, const at::Tensor& rows,
                     const Counts& counts, const std::string& group) {
   using Exchange = at::Tensor(const at::Tensor&, at::IntArrayRef,
@@ -174,7 +175,8 @@ at::Tensor exchange(const Experts& experts, const at::Tensor& rows,
       const at::Tensor&, at::IntArrayRef, std::int64_t);
   constexpr const char* kExchange = "tensoropt::exchange_rows";
   const at::Tensor received =
-      call<Exchange>(kExchange, rows, counts.sends, counts.receives, group);
+      call<Exchange>(kExchange, rows.to(experts.up.scalar_type()), counts.sends,
+                     counts.receives, group);
   const auto [order, ends] =
       call<Order>("tensoropt::_order_by_expert", received, counts.received,
                   experts.up.size(0));
