@@ -49,6 +49,7 @@ from tensoropt_torch.tasks import (
     PlanningOptions,
     agreed_task,
     check_group,
+    check_sums,
     cluster_of,
     device_count,
     device_of_group,
@@ -135,15 +136,18 @@ def find_strategy(
 
     Raises:
         TensorOptError: on every rank; nothing fits the limit (says the least
-            memory and the fewest devices that would do), the batch does not
-            divide, the model cannot be captured or differs between ranks.
+            memory, and by the sums also the fewest devices that would do), the
+            batch does not divide, the model cannot be captured or differs between ranks.
     """
     planning = replace(planning or PlanningOptions(), **changes)
     example = Example(model, args, kwargs, loss_fn, targets)
-    task = agreed_task(example, planning, num_devices)
     if planning.validate:
-        task = _validated(example, task, planning)
+        check_group("find_strategy(validate=...)")
+    task = agreed_task(example, planning, num_devices)
     count = device_count(task, num_devices)
+    if planning.validate:
+        runs_here = option == "mini_time" and count == dist.get_world_size()
+        task = _validated(example, task, planning, runs_here)
     plan = from_first_rank(lambda: _pick(task, option, count, memory_limit, planning.memory))
     return plan.with_model(task.captured)
 
@@ -163,6 +167,7 @@ def profile(
     """The option ``profiling``: for each device count the least step time within
     the memory limit, or the least memory that would do. Not collective."""
     planning = replace(planning or PlanningOptions(), **changes)
+    check_sums("profile", planning)
     task = task_of(Example(model, args, kwargs, loss_fn, targets), planning)
     return options.profile(task, device_counts, memory_limit)
 
@@ -183,6 +188,7 @@ def compare(
     Mesh-TensorFlow, OptCNN and ToFu can do on the same costs
     (docs/search.md, Baselines). Not collective."""
     planning = replace(planning or PlanningOptions(), **changes)
+    check_sums("compare", planning)
     task = task_of(Example(model, args, kwargs, loss_fn, targets), planning)
     return baselines.compare(task, device_count(task, num_devices), memory_limit)
 
@@ -390,13 +396,17 @@ def _pick(
     return replace(point.plan, captured=None)
 
 
-def _validated(example: Example, task: PlanningTask, planning: PlanningOptions) -> PlanningTask:
-    """The task with the memory limit and the times that random strategies suggest.
-    Collective."""
+def _validated(
+    example: Example, task: PlanningTask, planning: PlanningOptions, runs_here: bool
+) -> PlanningTask:
+    """The task with the memory limit that random strategies suggest and, if it is for
+    the running job, with their times. Collective."""
     options = ValidationOptions()
     if planning.validate is not True:
         options = replace(options, strategies=planning.validate)
     model = as_module(example.model)
     found = calibration.validate(model, task, example.batch, device_of_group(), options)
     fraction = found.memory_fraction(planning.memory, task.memory_fraction)
-    return replace(calibration.scaled(task, calibration.scales_of(found)), memory_fraction=fraction)
+    if runs_here:
+        task = calibration.scaled(task, calibration.scales_of(found))
+    return replace(task, memory_fraction=fraction)

@@ -17,7 +17,7 @@ from tensoropt_torch import api
 from tensoropt_torch.calibration import ProfileOptions, ValidationOptions
 from tensoropt_torch.report.costs import validation_summary, validation_table
 from tensoropt_torch.report.tables import format_seconds
-from tensoropt_torch.tasks import PlanningOptions
+from tensoropt_torch.tasks import PlanningOptions, device_of_group
 
 # A module, positional and keyword arguments.
 UserModel = tuple[Any, Sequence[Any], dict[str, Any]]
@@ -83,7 +83,8 @@ def validate(
             planning=planning,
         )
         console.print(validation_table(found))
-        console.print(validation_summary(found))
+        on_gpus = device_of_group().type == "cuda"
+        console.print(validation_summary(found, "cuda" if on_gpus else "cpu"))
         if options.json and dist.get_rank() == 0:
             options.json.write_text(json.dumps(found.to_record(), indent=1))
 

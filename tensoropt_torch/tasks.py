@@ -34,7 +34,7 @@ Model = nn.Module | torch.export.ExportedProgram
 
 @dataclass(frozen=True)
 class PlanningOptions:
-    """How to plan; the same for all functions of this module.
+    """How to plan; the same for all functions that plan.
 
     Attributes:
         cluster: a preset, the path of a cluster file, or a description; by
@@ -58,8 +58,8 @@ class PlanningOptions:
             or ``"simulated"``, simulated peaks of rank 0, which are nearer to what a step
             takes; seconds more for every point that is looked at.
         validate: first run so many random strategies for a few steps (True: 20), and
-            set the default memory limit and scale all times by how well they were
-            predicted.
+            set the default memory limit by how well they were predicted; and, for
+            ``mini_time`` on all processes that run, scale all times.
         search: error bound, algorithm, threads.
     """
 
@@ -154,6 +154,15 @@ def check_group(function: str) -> None:
         raise TensorOptError(
             f"{function} needs a process group; call tensoropt_torch.init() first, under torchrun "
             "for more than one process"
+        )
+
+
+def check_sums(function: str, planning: PlanningOptions) -> None:
+    """Raises TensorOptError if peaks shall be simulated where only sums are compared."""
+    if planning.memory != "sums":
+        raise TensorOptError(
+            f"{function} compares the memory limit with sums, not with memory='{planning.memory}'; "
+            "leave it out, or give it to find_strategy"
         )
 
 

@@ -197,13 +197,16 @@ def _runnable(
     network_s: Callable[[], float],
 ) -> _Run:
     """The call with made-up tensors. Indices must exist in what they index, which the
-    schema does not say: the largest bound that the call accepts is taken."""
+    schema does not say: the largest bound that the call accepts is taken. All ranks
+    make up the same numbers, which may say how much they exchange."""
     error: Exception | None = None
     for bound in _index_bounds(call, device):
-        operands = [
-            _operand(meta, order, bound, device)
-            for meta, order in zip(call["operands_meta"], memory_orders(node), strict=True)
-        ]
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(0)
+            operands = [
+                _operand(meta, order, bound, device)
+                for meta, order in zip(call["operands_meta"], memory_orders(node), strict=True)
+            ]
         leaves = [operand for operand in operands if operand.requires_grad]
         function = _function(call, node, operands, device, group_name)
         try:

@@ -45,7 +45,8 @@ class ValidationOptions:
         strategies: how many random ones.
         seed: of the first; others follow.
         steps: measured steps of each.
-        optimizer: makes the optimizer of a module; by default the one planned for.
+        optimizer: makes the optimizer of a module that is run; by default the one
+            planned for, whose memory is simulated in any case.
     """
 
     strategies: int = 20
@@ -168,7 +169,7 @@ def validate(
     args, kwargs = pytree.tree_map(lambda value: _share(value, task.inputs, device), batch)
     make_optimizer = options.optimizer or OPTIMIZERS[task.optimizer]
     step = StepSettings(
-        lambda parameters: make_optimizer(nn.ParameterList(parameters)),
+        lambda parameters: OPTIMIZERS[task.optimizer](nn.ParameterList(parameters)),
         "cuda" if device.type == "cuda" else "cpu",
     )
     rows = []

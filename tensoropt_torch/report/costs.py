@@ -8,10 +8,10 @@ from typing import get_args
 from rich.table import Table
 
 from tensoropt_torch.calibration.validation import Validation
-from tensoropt_torch.config import Level, parse_cluster
+from tensoropt_torch.config import DeviceType, Level, parse_cluster
 from tensoropt_torch.plan import Settings
 from tensoropt_torch.planner.frontier import format_bytes
-from tensoropt_torch.planner.options import Predictor
+from tensoropt_torch.planner.options import Predictor, default_memory_fraction
 from tensoropt_torch.report.tables import format_seconds
 
 
@@ -71,12 +71,13 @@ def validation_table(validation: Validation) -> Table:
     return table
 
 
-def validation_summary(validation: Validation) -> str:
-    """The rank correlation and the memory limits that follow."""
+def validation_summary(validation: Validation, device: DeviceType) -> str:
+    """The rank correlation and the memory limits that follow on such devices."""
     correlation = validation.rank_correlation
     text = "not defined" if math.isnan(correlation) else f"{correlation:.3f}"
     sums, peaks = (
-        f"{validation.memory_fraction(predictor, 1.0):.0%}" for predictor in get_args(Predictor)
+        f"{validation.memory_fraction(name, default_memory_fraction(name, device)):.0%}"
+        for name in get_args(Predictor)
     )
     return (
         f"rank correlation of step times (Spearman): {text}; of the device's memory sums may "

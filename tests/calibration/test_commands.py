@@ -149,4 +149,4 @@ def test_every_reshard_takes_its_fixed_time() -> None:
 def test_tables_name_the_errors() -> None:
     found = rows([1.0, 1.25])
     assert len(validation_table(found).rows) == 3
-    assert "Spearman" in validation_summary(found)
+    assert "Spearman" in validation_summary(found, "cpu")

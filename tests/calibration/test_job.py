@@ -379,3 +379,9 @@ def meta_inputs(_: None) -> str:
 def test_meta_inputs_cannot_be_validated() -> None:
     for message in run_ranks(2, f"{HERE}:meta_inputs"):
         assert "give real tensors" in message
+
+
+def test_validation_needs_a_process_group() -> None:
+    model, args = mlp()
+    with pytest.raises(TensorOptError, match=r"find_strategy\(validate=...\) needs a"):
+        tensoropt_torch.find_strategy(model, args, cluster="cpu", num_devices=2, validate=True)

@@ -172,3 +172,23 @@ def test_measured_times_are_the_costs_of_strategies() -> None:
         expected += planner.compute_time(strategy) - sum(row["time_s"] for row in rows)
         assert other.compute_time(strategy) == pytest.approx(expected, rel=1e-6)
         assert other.network_time(strategy) == planner.network_time(strategy)
+
+
+def test_all_ranks_make_up_the_same_operands() -> None:
+    """Whatever their generators have drawn before, which goes on undisturbed."""
+    captured = captured_model("mlp")
+    planner = planner_of(captured)
+    pick = next(p for p in picks_of(planner, [planner.random_strategy(0)]) if "linear" in p.key)
+    node = {number: node for node, number in captured.lowering.nodes.items()}[
+        planner.describe_nodes()[pick.node]["graph_node"]
+    ]
+    call = planner.local_call(pick.node, pick.config)
+    leaves = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        run = operators._runnable(call, node, torch.device("cpu"), str, lambda: 0.0)
+        leaves.append(run._leaves)
+        drawn = torch.rand(3)
+        torch.manual_seed(seed)
+        assert torch.equal(drawn, torch.rand(3))
+    assert all(torch.equal(a, b) for a, b in zip(*leaves, strict=True))

@@ -64,6 +64,8 @@ class Experts(nn.Module):
         numbers = torch.arange(order.size(0))
         inverse[order] = numbers.flip(0) if self.changed == "inverse" else numbers
         total = each[inverse].view(len(x), CHOSEN, WIDTH)
+        if self.changed == "dtype":
+            return total.sum(1, dtype=torch.float64).float()
         return total.mean(1) if self.changed == "mean" else total.sum(1)
 
 
@@ -101,7 +103,7 @@ def test_experts_become_one_call(activation: Activation, name: str, gated: bool)
 
 
 @pytest.mark.parametrize(
-    "changed", ["halves", "descending", "bins", "tokens", "norm", "inverse", "mean"]
+    "changed", ["halves", "descending", "bins", "tokens", "norm", "inverse", "mean", "dtype"]
 )
 def test_what_is_written_in_another_way_stays(changed: str) -> None:
     found = targets(captured_bits(Experts(changed=changed)))

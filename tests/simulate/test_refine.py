@@ -241,3 +241,12 @@ def test_all_ranks_get_the_plan_that_rank_0_simulated() -> None:
     assert first == second
     expected = find(num_devices=2, memory_limit=limit)
     assert first == (expected.hash, expected.peak_bytes) == (expected.hash, limit)
+
+
+@pytest.mark.parametrize("function", ["profile", "compare"])
+def test_functions_that_compare_sums_refuse_peaks(function: str) -> None:
+    counts = {"device_counts": [2]} if function == "profile" else {"num_devices": 2}
+    with pytest.raises(TensorOptError, match=f"{function} compares the memory limit with sums"):
+        getattr(tensoropt_torch, function)(
+            *make("mlp"), cluster="cpu", memory="simulated", **counts
+        )

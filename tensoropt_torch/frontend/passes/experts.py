@@ -89,6 +89,7 @@ def _experts(node: fx.Node) -> tuple[Any, ...]:
     by_token = _call(node.args[0], "aten.reshape.default")
     _check(value_of(by_token).dim() == 3)
     _check(argument(node, "dim") == [1] and not argument(node, "keepdim"))
+    _check(argument(node, "dtype") is None)
     weighted, inverse = _gather(by_token.args[0])
     _check(target_name(weighted) == "aten.mul.Tensor")
     results, column = weighted.args
