@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -18,73 +20,97 @@ def assert_equal_to_one_process(world_size: int, job: Job, timeout_s: float = 50
         assert not wrong, f"{len(wrong)} of {count} strategies differ:\n" + "\n".join(wrong[:5])
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_gpt_equals_one_process(world_size: int, dtype: torch.dtype) -> None:
-    assert_equal_to_one_process(world_size, Job("gpt", dtype))
+# (processes, what is checked). Those that are not slow stand for the others.
+GPT = [
+    (2, Job("gpt", torch.float64)),
+    (4, Job("gpt", torch.float64)),
+    (2, Job("gpt", torch.float32)),
+    (4, Job("gpt", torch.float32)),
+]
+MODELS = [
+    (count, Job(model, torch.float64, points=8, randoms=8))
+    for count, model in [
+        (4, "gpt_tied"),
+        (4, "llama"),
+        (4, "transformer"),
+        (3, "mlp"),
+        (4, "mlp"),
+    ]
+]
+IMAGES = [
+    (count, Job(model, torch.float64, points=12, randoms=12))
+    for count, model in [(2, "resnet"), (4, "resnet"), (2, "vgg"), (4, "vgg"), (4, "mixture")]
+]
+SPLIT_IMAGES = [
+    (count, Job(model, torch.float64, points=4, randoms=12, split_spatial=True))
+    for count, model in [(2, "resnet"), (4, "resnet"), (4, "vgg")]
+]
+LOOK_UPS = [
+    (count, Job(model, torch.float64, points=8, randoms=16))
+    for model in ("routed_experts", "recommender", "experts", "sorted_experts")
+    for count in (4, 2)
+]
+RECURRENT = [
+    (count, Job(model, torch.float64, points=8, randoms=12))
+    for model, count in [("lstm", 4), ("gru", 2), ("lstm", 2), ("gru", 4)]
+]
+SHARDED_INPUTS = [
+    (4, Job(model, torch.float64, points=4, randoms=4, inputs="sharded"))
+    for model in ("gpt", "resnet", "vgg")
+]
+FULL_SPACE = [(4, Job("mlp", torch.float64, points=6, randoms=12, space="full"))]
+KNOWN = [(4, Job("llama", torch.float64, points=2, randoms=0, known=True))]
+BASELINES = [
+    (count, Job(model, torch.float64, points=2, randoms=0, baselines=True))
+    for count, model in [(2, "lstm"), (2, "gpt_tied"), (4, "llama"), (2, "resnet")]
+]
+ALL = [
+    *GPT,
+    *MODELS,
+    *IMAGES,
+    *SPLIT_IMAGES,
+    *LOOK_UPS,
+    *RECURRENT,
+    *SHARDED_INPUTS,
+    *FULL_SPACE,
+    *KNOWN,
+    *BASELINES,
+]
+FEW = [
+    *GPT[:2],
+    *MODELS[2:4],
+    IMAGES[0],
+    SPLIT_IMAGES[0],
+    *LOOK_UPS[0:3:2],
+    *RECURRENT[:2],
+    SHARDED_INPUTS[0],
+    FULL_SPACE[0],
+    BASELINES[0],
+]
 
 
-@pytest.mark.parametrize(
-    ("world_size", "model"),
-    [(4, "gpt_tied"), (4, "llama"), (4, "transformer"), (3, "mlp"), (4, "mlp")],
-)
-def test_other_models_equal_one_process(world_size: int, model: str) -> None:
-    job = Job(model, torch.float64, points=8, randoms=8)
+def name_of(value: object) -> str:
+    """For the test's name: the model, and what is special."""
+    if not isinstance(value, Job):
+        return str(value)
+    special = {
+        value.inputs: value.inputs != "replicated",
+        value.space: value.space != "ordered",
+        "split_spatial": value.split_spatial,
+        "known": value.known,
+        "baselines": value.baselines,
+    }
+    precision = str(value.dtype).removeprefix("torch.")
+    return "-".join([value.model, precision, *(name for name, holds in special.items() if holds)])
+
+
+@pytest.mark.parametrize(("world_size", "job"), FEW, ids=name_of)
+def test_some_strategies_equal_one_process(world_size: int, job: Job) -> None:
+    few = replace(job, points=min(3, job.points), randoms=min(5, job.randoms))
+    assert_equal_to_one_process(world_size, few)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("world_size", "job"), ALL, ids=name_of)
+def test_strategies_equal_one_process(world_size: int, job: Job) -> None:
     assert_equal_to_one_process(world_size, job)
-
-
-@pytest.mark.parametrize(
-    ("world_size", "model"), [(2, "vgg"), (4, "vgg"), (2, "resnet"), (4, "resnet"), (4, "mixture")]
-)
-def test_convolutional_networks_equal_one_process(world_size: int, model: str) -> None:
-    job = Job(model, torch.float64, points=12, randoms=12)
-    assert_equal_to_one_process(world_size, job)
-
-
-@pytest.mark.parametrize(("world_size", "model"), [(2, "resnet"), (4, "resnet"), (4, "vgg")])
-def test_split_images_equal_one_process(world_size: int, model: str) -> None:
-    job = Job(model, torch.float64, points=4, randoms=12, split_spatial=True)
-    assert_equal_to_one_process(world_size, job)
-
-
-@pytest.mark.parametrize("world_size", [2, 4])
-@pytest.mark.parametrize("model", ["recommender", "experts", "sorted_experts", "routed_experts"])
-def test_models_of_look_ups_equal_one_process(world_size: int, model: str) -> None:
-    job = Job(model, torch.float64, points=8, randoms=16)
-    assert_equal_to_one_process(world_size, job)
-
-
-@pytest.mark.parametrize("model", ["vgg", "resnet"])
-def test_sharded_images_equal_one_process(model: str) -> None:
-    job = Job(model, torch.float64, points=4, randoms=4, inputs="sharded")
-    assert_equal_to_one_process(4, job)
-
-
-@pytest.mark.parametrize("world_size", [2, 4])
-@pytest.mark.parametrize("model", ["lstm", "gru"])
-def test_recurrent_models_equal_one_process(world_size: int, model: str) -> None:
-    job = Job(model, torch.float64, points=8, randoms=12)
-    assert_equal_to_one_process(world_size, job)
-
-
-def test_known_strategies_equal_one_process() -> None:
-    job = Job("llama", torch.float64, points=2, randoms=0, known=True)
-    assert_equal_to_one_process(4, job)
-
-
-@pytest.mark.parametrize(
-    ("world_size", "model"), [(2, "gpt_tied"), (4, "llama"), (2, "resnet"), (2, "lstm")]
-)
-def test_baselines_equal_one_process(world_size: int, model: str) -> None:
-    job = Job(model, torch.float64, points=2, randoms=0, baselines=True)
-    assert_equal_to_one_process(world_size, job)
-
-
-def test_sharded_inputs_equal_one_process() -> None:
-    job = Job("gpt", torch.float64, points=6, randoms=6, inputs="sharded")
-    assert_equal_to_one_process(4, job)
-
-
-def test_the_full_space_equals_one_process() -> None:
-    job = Job("mlp", torch.float64, points=6, randoms=12, space="full")
-    assert_equal_to_one_process(4, job)
