@@ -14,6 +14,7 @@ from torch import nn
 from tensoropt_torch.profiler.clock import SharedClock
 from tensoropt_torch.profiler.memory import measure_peak_bytes
 from tensoropt_torch.runtime.ops import network_timing
+from tensoropt_torch.simulate.step import OPTIMIZERS as OPTIMIZERS_OF_PARAMETERS
 
 WARM_UPS = 2
 
@@ -21,14 +22,14 @@ WARM_UPS = 2
 Forward = Callable[[], Any]
 MakeOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
 
+
+def _with_little_steps(make: Callable[..., torch.optim.Optimizer]) -> MakeOptimizer:
+    return lambda module: make(module.parameters(), lr=1e-4)
+
+
 # The optimizers that planning knows, as a user would make them.
 OPTIMIZERS: dict[str, MakeOptimizer] = {
-    "sgd": lambda m: torch.optim.SGD(m.parameters(), lr=1e-4),
-    "momentum": lambda m: torch.optim.SGD(m.parameters(), lr=1e-4, momentum=0.9),
-    "adagrad": lambda m: torch.optim.Adagrad(m.parameters(), lr=1e-4),
-    "rmsprop": lambda m: torch.optim.RMSprop(m.parameters(), lr=1e-4),
-    "adam": lambda m: torch.optim.Adam(m.parameters(), lr=1e-4),
-    "adamw": lambda m: torch.optim.AdamW(m.parameters(), lr=1e-4),
+    name: _with_little_steps(make) for name, make in OPTIMIZERS_OF_PARAMETERS.items()
 }
 
 

@@ -10,10 +10,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from tensoropt_torch.calibration.validation import Comparison, Validation
-from tensoropt_torch.config.cluster import Cluster, Device, Level, Runtime
+from tensoropt_torch.config.cluster import Cluster, Device, Level, LinkSpeed, Runtime
 from tensoropt_torch.planner.options import PlanningTask
+
+_Link = TypeVar("_Link", Level, LinkSpeed)
 
 
 @dataclass(frozen=True)
@@ -94,17 +97,13 @@ def _runtime(runtime: Runtime, scales: Scales) -> Runtime:
 
 
 def _level(level: Level, network: float) -> Level:
-    speeds = {
-        name: replace(
-            speed,
-            bandwidth_bytes_per_s=speed.bandwidth_bytes_per_s / network,
-            latency_s=network * speed.latency_s,
-        )
-        for name, speed in level.collectives.items()
-    }
+    speeds = {name: _slower(speed, network) for name, speed in level.collectives.items()}
+    return replace(_slower(level, network), collectives=speeds)
+
+
+def _slower(link: _Link, network: float) -> _Link:
     return replace(
-        level,
-        bandwidth_bytes_per_s=level.bandwidth_bytes_per_s / network,
-        latency_s=network * level.latency_s,
-        collectives=speeds,
+        link,
+        bandwidth_bytes_per_s=link.bandwidth_bytes_per_s / network,
+        latency_s=network * link.latency_s,
     )

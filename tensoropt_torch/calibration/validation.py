@@ -168,10 +168,7 @@ def validate(
     context = RankContext.make([size for size, _ in settings.mesh_axes], device)
     args, kwargs = pytree.tree_map(lambda value: _share(value, task.inputs, device), batch)
     make_optimizer = options.optimizer or OPTIMIZERS[task.optimizer]
-    step = StepSettings(
-        lambda parameters: OPTIMIZERS[task.optimizer](nn.ParameterList(parameters)),
-        "cuda" if device.type == "cuda" else "cpu",
-    )
+    step = StepSettings(task.optimizer, "cuda" if device.type == "cuda" else "cpu")
     rows = []
     for index in range(options.strategies):
         seed = options.seed + index

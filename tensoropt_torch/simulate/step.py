@@ -25,7 +25,7 @@ from tensoropt_torch.simulate.tracker import StorageTracker
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 # What is alive does not depend on the figures.
-_OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
+OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
     "momentum": lambda p, **options: torch.optim.SGD(p, momentum=0.9, **options),
     "adagrad": torch.optim.Adagrad,
@@ -59,11 +59,11 @@ class StepSettings:
         """The optimizer of these parameters."""
         if callable(self.optimizer):
             return self.optimizer(parameters)
-        make = _OPTIMIZERS.get(self.optimizer)
+        make = OPTIMIZERS.get(self.optimizer)
         if make is None:
             raise TensorOptError(
                 f"optimizer '{self.optimizer}' is not known; choose one of "
-                f"{', '.join(_OPTIMIZERS)}, or give a function that makes it"
+                f"{', '.join(OPTIMIZERS)}, or give a function that makes it"
             )
         return make(parameters, foreach=self.device == "cuda")
 
