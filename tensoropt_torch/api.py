@@ -349,8 +349,8 @@ def validate(
     with measured step time, network time and peak memory. Collective.
 
     Args:
-        options: how many strategies and steps, the seed, the optimizer.
-        progress: called with strategies done and in all.
+        options: how many strategies, steps and passes, the seed, the optimizer.
+        progress: called with runs of strategies done and in all.
         others: as for ``find_strategy``; ``args`` are real tensors.
 
     Raises:

@@ -39,6 +39,7 @@ def add_validate(parser: argparse.ArgumentParser) -> None:
     defaults = ValidationOptions()
     parser.add_argument("--strategies", type=int, default=defaults.strategies)
     parser.add_argument("--steps", type=int, default=defaults.steps)
+    parser.add_argument("--passes", type=int, default=defaults.passes, help="runs of each strategy")
     parser.add_argument("--seed", type=int, default=defaults.seed)
     parser.add_argument("--json", type=Path, help="write all numbers to this file")
 
@@ -78,8 +79,10 @@ def validate(
             model,
             args,
             kwargs,
-            options=ValidationOptions(options.strategies, options.seed, options.steps),
-            progress=lambda done, total: update(done, total, "strategies"),
+            options=ValidationOptions(
+                options.strategies, options.seed, options.steps, options.passes
+            ),
+            progress=lambda done, total: update(done, total, "runs of strategies"),
             planning=planning,
         )
         console.print(validation_table(found))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,43 @@ class StepTimes:
     step_s: float
     update_s: float
     network_s: float
+
+
+@dataclass(frozen=True)
+class RepeatedTimes:
+    """Of a plan that was run more than once.
+
+    Attributes:
+        fastest: the times of the run with the shortest step.
+        spread: how much longer the longest step was, as a share of the shortest; None
+            with a single run.
+    """
+
+    fastest: StepTimes
+    spread: float | None
+
+    @staticmethod
+    def of(runs: Sequence[StepTimes]) -> RepeatedTimes:
+        """The runs of one plan, at least one."""
+        fastest = min(runs, key=lambda times: times.step_s)
+        slowest_s = max(times.step_s for times in runs)
+        return RepeatedTimes(fastest, slowest_s / fastest.step_s - 1 if len(runs) > 1 else None)
+
+
+def run_in_passes(
+    runs: Sequence[Callable[[], StepTimes]],
+    passes: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[RepeatedTimes]:
+    """Makes all the runs in turn, then all again, so that something that disturbs the
+    machine for a while meets one run of a plan and not the other."""
+    found: list[list[StepTimes]] = [[] for _ in runs]
+    for number in range(passes):
+        for index, run in enumerate(runs):
+            found[index].append(run())
+            if progress is not None:
+                progress(number * len(runs) + index + 1, passes * len(runs))
+    return [RepeatedTimes.of(times) for times in found]
 
 
 def time_steps(

@@ -16,7 +16,16 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch import emit
-from tensoropt_torch.calibration.runs import OPTIMIZERS, MakeOptimizer, peak_bytes, time_steps
+from tensoropt_torch.calibration.runs import (
+    OPTIMIZERS,
+    Forward,
+    MakeOptimizer,
+    RepeatedTimes,
+    StepTimes,
+    peak_bytes,
+    run_in_passes,
+    time_steps,
+)
 from tensoropt_torch.emit.parallelize import RankContext
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
@@ -29,12 +38,15 @@ from tensoropt_torch.simulate import StepSettings, simulate_step
 # Positional arguments, targets last, and keyword arguments.
 Batch = tuple[tuple[Any, ...], dict[str, Any]]
 
-# Strategies done and in all.
+# Runs of strategies done and in all.
 Progress = Callable[[int, int], None]
 
 # With fewer strategies their worst case says too little: the default is kept where
 # it is the more careful one.
 FEW_STRATEGIES = 10
+
+# A strategy whose runs differ by more met a disturbed machine at least once.
+DISTURBED_SPREAD = 0.25
 
 
 @dataclass(frozen=True)
@@ -44,7 +56,9 @@ class ValidationOptions:
     Attributes:
         strategies: how many random ones.
         seed: of the first; others follow.
-        steps: measured steps of each.
+        steps: measured steps of each run.
+        passes: how often each is run. All of them are run once, then all again; the run
+            with the shortest step counts.
         optimizer: makes the optimizer of a module that is run; by default the one
             planned for, whose memory is simulated in any case.
     """
@@ -52,13 +66,18 @@ class ValidationOptions:
     strategies: int = 20
     seed: int = 0
     steps: int = 5
+    passes: int = 2
     optimizer: MakeOptimizer | None = None
 
 
 @dataclass(frozen=True)
 class Comparison:
     """One strategy: predicted and measured step time and network time in s, and memory
-    per device in bytes: the sum of the search, the simulated and the measured peak."""
+    per device in bytes: the sum of the search, the simulated and the measured peak.
+
+    Times are those of the run with the shortest step; ``spread`` is how much longer the
+    longest one took, as a share of it, None if there was one run.
+    """
 
     seed: int
     step_s: float
@@ -68,6 +87,7 @@ class Comparison:
     memory_bytes: float
     simulated_bytes: float
     measured_memory_bytes: float
+    spread: float | None = None
 
     def predicted_bytes(self, predictor: Predictor) -> float:
         """The memory that is compared with a limit."""
@@ -103,6 +123,19 @@ class Validation:
             [row.step_s for row in self.rows], [row.measured_step_s for row in self.rows]
         )
 
+    @property
+    def spread(self) -> float:
+        """The mean difference between runs of the same strategy; NaN if each was run
+        once."""
+        spreads = [row.spread for row in self.rows if row.spread is not None]
+        return statistics.fmean(spreads) if spreads else math.nan
+
+    def undisturbed(self) -> Validation:
+        """The strategies whose runs differ by at most ``DISTURBED_SPREAD``."""
+        return Validation(
+            tuple(row for row in self.rows if (row.spread or 0.0) <= DISTURBED_SPREAD)
+        )
+
     def memory_fraction(self, predictor: Predictor, default: float) -> float:
         """The part of a device's memory that predictions may fill, so that no strategy
         that was run would have needed more than the device has; of few strategies not
@@ -113,15 +146,23 @@ class Validation:
 
     def to_record(self) -> dict[str, Any]:
         """As plain values."""
+        calm = self.undisturbed()
         return {
-            "step_error": self.step_error,
-            "network_error": self.network_error,
+            **self._time_figures(),
+            "spread": self.spread,
+            "undisturbed": {"strategies": len(calm.rows), **calm._time_figures()},
             "memory_error": self.memory_error(),
             "simulated_memory_error": self.memory_error("simulated"),
-            "rank_correlation": self.rank_correlation,
             "memory_fraction": self.memory_fraction("sums", 1.0),
             "simulated_memory_fraction": self.memory_fraction("simulated", 1.0),
             "rows": [asdict(row) for row in self.rows],
+        }
+
+    def _time_figures(self) -> dict[str, float]:
+        return {
+            "step_error": self.step_error,
+            "network_error": self.network_error,
+            "rank_correlation": self.rank_correlation,
         }
 
 
@@ -162,40 +203,87 @@ def validate(
     """
     options = options or ValidationOptions()
     on_all_ranks(lambda: _check(batch, options))
-    count = dist.get_world_size()
-    settings = task.settings(count)
-    planner = make_planner(task.captured, settings)
-    context = RankContext.make([size for size, _ in settings.mesh_axes], device)
-    args, kwargs = pytree.tree_map(lambda value: _share(value, task.inputs, device), batch)
-    make_optimizer = options.optimizer or OPTIMIZERS[task.optimizer]
-    step = StepSettings(task.optimizer, "cuda" if device.type == "cuda" else "cpu")
-    rows = []
-    for index in range(options.strategies):
-        seed = options.seed + index
-        plan = Plan.of(settings, task.captured, planner.random_strategy(seed))
-        simulated = from_first_rank(partial(_simulated, plan, task.captured, step))
-        module = emit.parallelize(model, task.captured, plan, device, context)
-        optimizer = make_optimizer(module)
-        forward = partial(module, *args, **kwargs)
-        times = time_steps(module, optimizer, forward, options.steps)
-        peak = peak_bytes(module, optimizer, forward)
-        network_s = planner.network_time(plan.strategy())
-        rows.append(
-            Comparison(
-                seed,
-                plan.time_s,
-                times.step_s,
-                network_s,
-                times.network_s,
-                plan.memory_bytes,
-                simulated,
-                peak,
-            )
+    lab = _Lab(model, task, batch, device, options)
+    runs = [_Run(lab, options.seed + index) for index in range(options.strategies)]
+    found = run_in_passes([run.time for run in runs], options.passes, progress)
+    lab.close()
+    return Validation(tuple(run.row(times) for run, times in zip(runs, found, strict=True)))
+
+
+class _Lab:
+    """What all runs of a task have in common."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        task: PlanningTask,
+        batch: Batch,
+        device: torch.device,
+        options: ValidationOptions,
+    ) -> None:
+        self._model = model
+        self._captured = task.captured
+        self._settings = task.settings(dist.get_world_size())
+        self._planner = make_planner(task.captured, self._settings)
+        self._context = RankContext.make([size for size, _ in self._settings.mesh_axes], device)
+        self._batch = pytree.tree_map(lambda value: _share(value, task.inputs, device), batch)
+        self._make_optimizer = options.optimizer or OPTIMIZERS[task.optimizer]
+        self._step = StepSettings(task.optimizer, "cuda" if device.type == "cuda" else "cpu")
+        self.steps = options.steps
+
+    def random_plan(self, seed: int) -> tuple[Plan, float]:
+        """A strategy, and its predicted network time in s."""
+        strategy = self._planner.random_strategy(seed)
+        plan = Plan.of(self._settings, self._captured, strategy)
+        return plan, self._planner.network_time(strategy)
+
+    def simulated_bytes(self, plan: Plan) -> float:
+        """The simulated peak of the first rank, on all ranks."""
+        return from_first_rank(partial(_simulated, plan, self._captured, self._step))
+
+    def start(self, plan: Plan) -> tuple[nn.Module, torch.optim.Optimizer, Forward]:
+        """What trains with a plan, with the values of the model."""
+        device = self._context.device
+        module = emit.parallelize(self._model, self._captured, plan, device, self._context)
+        args, kwargs = self._batch
+        return module, self._make_optimizer(module), partial(module, *args, **kwargs)
+
+    def close(self) -> None:
+        """Leaves the process groups."""
+        self._context.groups.close()
+
+
+class _Run:
+    """One strategy: predicted when it is made, measured as often as it is run."""
+
+    def __init__(self, lab: _Lab, seed: int) -> None:
+        self._lab = lab
+        self._seed = seed
+        self._plan, self._network_s = lab.random_plan(seed)
+        self._peaks: tuple[float, float] | None = None  # simulated, measured
+
+    def time(self) -> StepTimes:
+        """Trains; the first time memory is measured as well, which is always the same."""
+        module, optimizer, forward = self._lab.start(self._plan)
+        times = time_steps(module, optimizer, forward, self._lab.steps)
+        if self._peaks is None:
+            simulated = self._lab.simulated_bytes(self._plan)
+            self._peaks = simulated, peak_bytes(module, optimizer, forward)
+        return times
+
+    def row(self, times: RepeatedTimes) -> Comparison:
+        """Predicted next to measured."""
+        assert self._peaks is not None
+        return Comparison(
+            self._seed,
+            self._plan.time_s,
+            times.fastest.step_s,
+            self._network_s,
+            times.fastest.network_s,
+            self._plan.memory_bytes,
+            *self._peaks,
+            times.spread,
         )
-        if progress is not None:
-            progress(index + 1, options.strategies)
-    context.groups.close()
-    return Validation(tuple(rows))
 
 
 def _simulated(plan: Plan, captured: CapturedModel, step: StepSettings) -> float:
@@ -203,10 +291,10 @@ def _simulated(plan: Plan, captured: CapturedModel, step: StepSettings) -> float
 
 
 def _check(batch: Batch, options: ValidationOptions) -> None:
-    if options.strategies < 1 or options.steps < 1:
+    if min(options.strategies, options.steps, options.passes) < 1:
         raise TensorOptError(
-            f"{options.strategies} strategies of {options.steps} steps cannot be validated; "
-            "give at least 1 of each"
+            f"{options.strategies} strategies of {options.steps} steps in {options.passes} passes "
+            "cannot be validated; give at least 1 of each"
         )
     for index, value in enumerate(pytree.tree_leaves(batch)):
         if isinstance(value, torch.Tensor) and value.is_meta:

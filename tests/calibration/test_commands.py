@@ -15,6 +15,7 @@ from torch import nn
 
 import tensoropt_torch
 from tensoropt_torch import _C, cli
+from tensoropt_torch.calibration.validation import Validation
 from tensoropt_torch.config.cluster import Runtime, Update
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
@@ -149,4 +150,16 @@ def test_every_reshard_takes_its_fixed_time() -> None:
 def test_tables_name_the_errors() -> None:
     found = rows([1.0, 1.25])
     assert len(validation_table(found).rows) == 3
-    assert "Spearman" in validation_summary(found, "cpu")
+    text = validation_summary(found, "cpu")
+    assert "Spearman" in text and "differ" not in text
+
+
+def test_the_summary_quotes_the_noise() -> None:
+    found = Validation(tuple(replace(row, spread=0.04) for row in rows([1.0] * 3).rows))
+    text = validation_summary(found, "cpu")
+    assert "two runs of the same strategy differ by 4.0%" in text
+    assert "without" not in text
+    disturbed = replace(found.rows[0], spread=0.5, measured_step_s=9.0)
+    text = validation_summary(Validation((disturbed, *found.rows[1:])), "cpu")
+    assert "without the 1 that differ by more than 25%" in text
+    assert "mean error of the step time 100.0%" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 import warnings
@@ -271,10 +272,17 @@ def test_network_time_counts_waiting_once() -> None:
 
 
 def validate_with_made_up_times(_: None) -> tuple[validation.Validation, list[int]]:
+    runs = itertools.count()
+
     def half(module: Any, *_: Any) -> StepTimes:
+        """Of every second strategy the first of two runs is disturbed, of the others
+        the second one."""
         plan = module.plan
         planner = make_planner(plan.captured, plan.settings)
-        return StepTimes(plan.time_s / 2, 0.0, planner.network_time(plan.strategy()) * 2)
+        number, strategy = divmod(next(runs), 10)
+        slower = 1.5 if number == strategy % 2 else 1.0
+        network_s = planner.network_time(plan.strategy())
+        return StepTimes(slower * plan.time_s / 2, 0.0, slower * network_s * 2)
 
     validation.time_steps = half
     validation.peak_bytes = lambda module, *_: 1.25 * module.plan.memory_bytes
@@ -295,7 +303,8 @@ def test_validation_compares_predicted_with_measured() -> None:
     (found, seen), (other, _) = run_ranks(2, f"{HERE}:validate_with_made_up_times")
     assert found == other
     assert [row.seed for row in found.rows] == list(range(5, 15))
-    assert seen == list(range(1, 11))
+    assert seen == list(range(1, 21))
+    assert [row.spread for row in found.rows] == pytest.approx([0.5] * 10)
     assert found.step_error == pytest.approx(1.0)
     assert found.network_error == pytest.approx(0.5)
     assert found.memory_error() == pytest.approx(0.2)
@@ -374,6 +383,20 @@ def meta_inputs(_: None) -> str:
             model.to("meta"), (args[0].to("meta"),), loss_fn=sum_of, measure=False
         )
     return str(caught.value)
+
+
+def nothing_to_validate(changes: dict[str, int]) -> str:
+    model, args = mlp()
+    options = ValidationOptions(**changes)
+    with pytest.raises(TensorOptError) as caught:
+        tensoropt_torch.validate(model, args, loss_fn=sum_of, measure=False, options=options)
+    return str(caught.value)
+
+
+def test_a_validation_runs_something() -> None:
+    (message,) = set(run_ranks(2, f"{HERE}:nothing_to_validate", {"passes": 0}))
+    assert "20 strategies of 5 steps in 0 passes" in message
+    assert "at least 1 of each" in message
 
 
 def test_meta_inputs_cannot_be_validated() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
+from tensoropt_torch.calibration.runs import RepeatedTimes, StepTimes, run_in_passes
 from tensoropt_torch.calibration.validation import (
     FEW_STRATEGIES,
     Comparison,
@@ -81,3 +83,50 @@ def test_the_memory_limit_follows_the_predictor_that_picks() -> None:
 def test_few_strategies_do_not_loosen_the_limit() -> None:
     assert rows([1.0]).memory_fraction("sums", 0.9) == 0.9
     assert rows([2.0]).memory_fraction("sums", 0.9) == pytest.approx(0.5)
+
+
+def test_runs_of_a_plan_lie_a_whole_pass_apart() -> None:
+    """A machine that is disturbed during one pass: the times of the other one count."""
+    order: list[int] = []
+
+    def run(index: int) -> StepTimes:
+        number = order.count(index)
+        order.append(index)
+        slower = 3.0 if number == index % 2 else 1.0
+        return StepTimes(slower * (index + 1), 0.0, index + 10.0 * number)
+
+    seen: list[tuple[int, int]] = []
+    found = run_in_passes(
+        [lambda index=index: run(index) for index in range(4)],
+        passes=2,
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert order == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert seen == [(done, 8) for done in range(1, 9)]
+    assert [times.fastest.step_s for times in found] == [1.0, 2.0, 3.0, 4.0]
+    # The network's time is of the same run.
+    assert [times.fastest.network_s for times in found] == [10.0, 1.0, 12.0, 3.0]
+    assert [times.spread for times in found] == pytest.approx([2.0] * 4)
+
+
+def test_a_single_run_says_nothing_about_noise() -> None:
+    (found,) = run_in_passes([lambda: StepTimes(1.0, 0.0, 0.0)], passes=1)
+    assert found == RepeatedTimes(StepTimes(1.0, 0.0, 0.0), None)
+    assert math.isnan(rows([1.0]).spread)
+
+
+def test_disturbed_strategies_are_left_out_beside_the_whole() -> None:
+    """Two that were predicted well and one whose runs differ by 60 %."""
+    row = Comparison(0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.05)
+    slow = replace(row, seed=1, step_s=2.0, measured_step_s=2.0, spread=0.25)
+    odd = replace(row, seed=2, step_s=1.5, measured_step_s=3.0, network_s=3.0, spread=0.6)
+    found = Validation((row, slow, odd))
+    assert found.spread == pytest.approx(0.3)
+    record = found.to_record()
+    assert record["step_error"] == pytest.approx(0.5 / 3)
+    assert record["network_error"] == pytest.approx(2.0 / 3)
+    assert record["rank_correlation"] == pytest.approx(0.5)
+    assert record["spread"] == pytest.approx(0.3)
+    calm = {"strategies": 2, "step_error": 0.0, "network_error": 0.0, "rank_correlation": 1.0}
+    assert record["undisturbed"] == pytest.approx(calm)
+    assert [entry["spread"] for entry in record["rows"]] == [0.05, 0.25, 0.6]
