@@ -1,19 +1,24 @@
 """How far predictions are from measurements, on processes of this machine.
 
-    python benchmarks/estimation_error.py                # all, about an hour on 2 cores
+    python benchmarks/estimation_error.py                # all, an hour or two on 2 cores
+    python benchmarks/estimation_error.py --ranks 2 --models rnn    # one of its parts
     python benchmarks/estimation_error.py --quick        # small, to see it work
 
 For 2 and 4 Gloo processes: the hardware is profiled, then for an RNN, a WideResNet and
 a Transformer random strategies (seeded, none left out) are predicted and run, and
 points of the frontier as well. Beside it what volume over bandwidth would predict, and
 collectives at sizes between those that were profiled. Run it on a calm machine.
+
+Every model is written to the output file when it is done, with what it was made with;
+what else the file holds stays. With TENSOROPT_HOME set, a later call finds the hardware
+profile and the operators that were measured there (a small run leaves them alone).
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
-import math
 import os
 import statistics
 import subprocess
@@ -46,22 +51,29 @@ from tensoropt_torch.calibration import (
     validate,
 )
 from tensoropt_torch.calibration.job import with_operators, with_profile
-from tensoropt_torch.calibration.runs import OPTIMIZERS, time_steps
-from tensoropt_torch.calibration.validation import mean_error, spearman
+from tensoropt_torch.calibration.runs import (
+    OPTIMIZERS,
+    StepTimes,
+    run_in_passes,
+    time_steps,
+)
+from tensoropt_torch.calibration.validation import DISTURBED_SPREAD, Validation
 from tensoropt_torch.config.cluster import COLLECTIVES, Runtime
 from tensoropt_torch.emit.parallelize import RankContext
 from tensoropt_torch.frontend import capture
+from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.options import PlanningTask, find_frontier
 from tensoropt_torch.planner.space import core_cluster, make_planner
 from tensoropt_torch.profiler.collectives import MIN_BYTES, measure_sizes
 from tensoropt_torch.profiler.hardware import HardwareProfile
+from tensoropt_torch.profiler.store import write_atomically
 from tensoropt_torch.runtime.agreement import from_first_rank
 from tensoropt_torch.runtime.groups import AxisGroups
 
 RESULTS = Path(__file__).parent / "results" / "estimation_error.json"
 FIRST_SEED = 1000  # others than those whose operators are measured
+COLLECTIVES_ENTRY = "collectives"
 FITTED_SEED = 2000  # of the strategies that the scales come from
-REPEATED = 4  # strategies that are measured twice, for the noise
 CPU = torch.device("cpu")
 
 Example = tuple[nn.Module, tuple[torch.Tensor, ...]]
@@ -75,13 +87,23 @@ class Effort:
     fitted: int = 6
     frontier_points: int = 8
     steps: int = 15
+    passes: int = 2
     hardware_s: float = 90.0
     operators_s: float = 150.0
     max_bytes: int = 16 << 20
     held_back_s: float = 60.0
 
 
-QUICK = Effort(3, 2, 2, 3, 15.0, 20.0, 1 << 20, 5.0)
+QUICK = Effort(
+    strategies=3,
+    fitted=2,
+    frontier_points=2,
+    steps=3,
+    hardware_s=15.0,
+    operators_s=20.0,
+    max_bytes=1 << 20,
+    held_back_s=5.0,
+)
 
 
 def rnn() -> Example:
@@ -108,6 +130,53 @@ MODELS: dict[str, Callable[[], Example]] = {
     "wide_resnet": wide_resnet,
     "transformer": transformer,
 }
+
+
+# --- The output file -----------------------------------------------------------
+
+
+def read_results(path: Path) -> dict[str, Any]:
+    """What the output file holds: {"ranks": {number: {"collectives": an entry, "models":
+    {name: an entry}}}}, where each entry says what it was ``made_with``."""
+    if not path.exists():
+        return {"ranks": {}}
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+        known = all(
+            "made_with" in entry for job in found["ranks"].values() for entry in entries(job)
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        known = False
+    if not known:
+        raise SystemExit(f"{path} holds no results of this benchmark; give another --output")
+    return found
+
+
+def entries(job: dict[str, Any]) -> list[dict[str, Any]]:
+    """All that was measured with one number of processes."""
+    collectives = [job[COLLECTIVES_ENTRY]] if COLLECTIVES_ENTRY in job else []
+    return [*collectives, *job["models"].values()]
+
+
+def add_result(path: Path, ranks: int, name: str, entry: dict[str, Any]) -> None:
+    """Writes one entry, of a model or of the ``collectives``; others stay."""
+    found = read_results(path)
+    job = found["ranks"].setdefault(str(ranks), {"models": {}})
+    (job if name == COLLECTIVES_ENTRY else job["models"])[name] = entry
+    write_atomically(path, json.dumps(found, indent=1) + "\n")
+
+
+def made_with(profile: HardwareProfile, effort: Effort) -> dict[str, Any]:
+    """What an entry depends on besides the code, as it is read back from the file."""
+    record = {
+        "machine": machine(),
+        "hardware": asdict(profile.machine),
+        "runtime": asdict(profile.cluster.device.runtime),
+        "profile": hashlib.sha256(profile.to_json().encode()).hexdigest()[:16],
+        "effort": asdict(effort),
+    }
+    result: dict[str, Any] = json.loads(json.dumps(record))
+    return result
 
 
 # --- On every rank -------------------------------------------------------------
@@ -158,74 +227,87 @@ def plain_task(task: PlanningTask, profile: HardwareProfile) -> PlanningTask:
     return replace(task, cluster=cluster, measured=(), measured_on=0, operators=())
 
 
+@dataclass(frozen=True)
+class Case:
+    """A model with the costs to be tested."""
+
+    model: nn.Module
+    args: tuple[torch.Tensor, ...]
+    task: PlanningTask
+    effort: Effort
+
+    def validated(self, strategies: int, first_seed: int) -> Validation:
+        """Random strategies, run."""
+        effort = self.effort
+        options = ValidationOptions(strategies, first_seed, effort.steps, effort.passes)
+        return validate(self.model, self.task, (self.args, {}), CPU, options)
+
+
 def study(name: str, profile: HardwareProfile, effort: Effort) -> dict[str, Any]:
     """One model on all ranks."""
     torch.manual_seed(0)
     model, args = MODELS[name]()
-    count = dist.get_world_size()
     task = PlanningTask(capture(model, args), tensoropt_torch.load_cluster("cpu"))
     task = with_profile(task, profile)
     plain = plain_task(task, profile)
-    groups = AxisGroups([size for size, _ in profile.mesh_axes])
-    groups.create(range(1, 2 ** len(groups.sizes)))
-    options = MeasureOptions(operator_budget_s=effort.operators_s, random_strategies=8)
-    task = with_operators(task, count, CPU, groups, options)
-    groups.close()
-    fitted = ValidationOptions(effort.fitted, FITTED_SEED, effort.steps)
-    scales = scales_of(validate(model, task, (args, {}), CPU, fitted))
-    task = scaled(task, scales)
-    wanted = ValidationOptions(effort.strategies, FIRST_SEED, effort.steps)
-    found = validate(model, task, (args, {}), CPU, wanted)
-    repeats = ValidationOptions(min(REPEATED, effort.strategies), FIRST_SEED, effort.steps)
-    again = validate(model, task, (args, {}), CPU, repeats)
-    planners = [make_planner(t.captured, t.settings(count)) for t in (task, plain)]
-    measured = [row.measured_step_s for row in found.rows]
-    pairs: list[tuple[float, float]] = []
-    steps: list[float] = []
-    for row in found.rows:
-        strategy = planners[0].random_strategy(row.seed)
-        network_s = planners[1].network_time(strategy)
-        pairs.append((network_s, row.measured_network_s))
-        steps.append(network_s + planners[1].compute_time(strategy))
+    case = Case(model, args, measured_operators(task, profile, effort), effort)
+    scales = scales_of(case.validated(effort.fitted, FITTED_SEED))
+    case = replace(case, task=scaled(case.task, scales))
+    found = case.validated(effort.strategies, FIRST_SEED)
     return {
         "ours": found.to_record(),
-        "volume_over_bandwidth": {
-            "network_error": mean_error(pairs),
-            "step_error": mean_error(list(zip(steps, measured, strict=True))),
-            "rank_correlation": spearman(steps, measured),
-            "network_s": [predicted for predicted, _ in pairs],
-            "step_s": steps,
-        },
-        "noise": mean_error(
-            [
-                (second.measured_step_s, first.measured_step_s)
-                for first, second in zip(found.rows, again.rows, strict=False)
-            ]
-        ),
-        "operators_measured": len(task.operators),
+        "volume_over_bandwidth": plain_errors(plain, found),
+        "operators_measured": len(case.task.operators),
         "scales": asdict(scales),
-        "choice": choice(model, args, task, effort, measured),
+        "choice": choice(case, [row.measured_step_s for row in found.rows]),
     }
 
 
-def choice(
-    model: nn.Module,
-    args: tuple[torch.Tensor, ...],
-    task: PlanningTask,
-    effort: Effort,
-    random_s: list[float],
-) -> dict[str, Any]:
+def measured_operators(
+    task: PlanningTask, profile: HardwareProfile, effort: Effort
+) -> PlanningTask:
+    """The task with the operators that likely strategies use."""
+    groups = AxisGroups([size for size, _ in profile.mesh_axes])
+    groups.create(range(1, 2 ** len(groups.sizes)))
+    options = MeasureOptions(operator_budget_s=effort.operators_s, random_strategies=8)
+    task = with_operators(task, profile.num_devices, CPU, groups, options)
+    groups.close()
+    return task
+
+
+def plain_errors(plain: PlanningTask, found: Validation) -> dict[str, Any]:
+    """How far volume over bandwidth is off for the same strategies."""
+    planner = make_planner(plain.captured, plain.settings(dist.get_world_size()))
+    strategies = [planner.random_strategy(row.seed) for row in found.rows]
+    network_s = [planner.network_time(strategy) for strategy in strategies]
+    computing_s = [planner.compute_time(strategy) for strategy in strategies]
+    step_s = [sum(both) for both in zip(network_s, computing_s, strict=True)]
+    rows = [
+        replace(row, step_s=step, network_s=network)
+        for row, step, network in zip(found.rows, step_s, network_s, strict=True)
+    ]
+    errors = Validation(tuple(rows))
+    return {
+        "network_error": errors.network_error,
+        "step_error": errors.step_error,
+        "rank_correlation": errors.rank_correlation,
+        "network_s": network_s,
+        "step_s": step_s,
+    }
+
+
+def choice(case: Case, random_s: list[float]) -> dict[str, Any]:
     """Whether the strategy that ``mini_time`` picks is the fastest of all that were run."""
-    frontier = from_first_rank(lambda: _points(task, effort.frontier_points))
-    settings = task.settings(dist.get_world_size())
+    frontier = from_first_rank(lambda: _points(case.task, case.effort.frontier_points))
+    settings = case.task.settings(dist.get_world_size())
     context = RankContext.make([size for size, _ in settings.mesh_axes], CPU)
-    rows = []
-    for plan in frontier:
-        module = emit.parallelize(model, task.captured, plan, CPU, context)
-        optimizer = OPTIMIZERS[task.optimizer](module)
-        times = time_steps(module, optimizer, partial(module, *args), effort.steps)
-        rows.append({"step_s": plan.time_s, "measured_step_s": times.step_s})
+    runs = [partial(_run, case, plan, context) for plan in frontier]
+    found = run_in_passes(runs, case.effort.passes)
     context.groups.close()
+    rows = [
+        {"step_s": plan.time_s, "measured_step_s": times.fastest.step_s, "spread": times.spread}
+        for plan, times in zip(frontier, found, strict=True)
+    ]
     picked = rows[-1]["measured_step_s"]
     fastest = min([row["measured_step_s"] for row in rows] + random_s)
     return {
@@ -236,7 +318,13 @@ def choice(
     }
 
 
-def _points(task: PlanningTask, count: int) -> list[Any]:
+def _run(case: Case, plan: Plan, context: RankContext) -> StepTimes:
+    module = emit.parallelize(case.model, case.task.captured, plan, CPU, context)
+    optimizer = OPTIMIZERS[case.task.optimizer](module)
+    return time_steps(module, optimizer, partial(module, *case.args), case.effort.steps)
+
+
+def _points(task: PlanningTask, count: int) -> list[Plan]:
     """Plans of the frontier; the fastest is the last."""
     frontier = find_frontier(task, dist.get_world_size())
     return [replace(point.plan, captured=None) for point in frontier.thinned(count)]
@@ -247,17 +335,21 @@ def worker(arguments: argparse.Namespace, effort: Effort) -> None:
     tensoropt_torch.init(timeout_s=1800.0)
     options = ProfileOptions(max_bytes=effort.max_bytes, budget_s=effort.hardware_s)
     profile, _ = tensoropt_torch.profile_hardware("cpu", options=options)
-    record: dict[str, Any] = {
-        "hardware": asdict(profile.machine),
-        "runtime": asdict(profile.cluster.device.runtime),
-        "collectives": held_back(profile, effort),
-        "models": {},
-    }
-    for name in arguments.models:
-        record["models"][name] = study(name, profile, effort)
+    ranks = dist.get_world_size()
+    conditions = made_with(profile, effort)
+
+    def keep(name: str, entry: dict[str, Any]) -> None:
         if dist.get_rank() == 0:
-            Path(arguments.record).write_text(json.dumps(record))
-            print(f"{dist.get_world_size()} ranks, {name}: {summary(record['models'][name])}")
+            add_result(arguments.output, ranks, name, {**entry, "made_with": conditions})
+
+    job = from_first_rank(lambda: read_results(arguments.output)["ranks"].get(str(ranks), {}))
+    if job.get(COLLECTIVES_ENTRY, {}).get("made_with") != conditions:
+        keep(COLLECTIVES_ENTRY, held_back(profile, effort))
+    for name in arguments.models:
+        row = study(name, profile, effort)
+        keep(name, row)
+        if dist.get_rank() == 0:
+            print(f"{ranks} ranks, {name}: {summary(row)}", flush=True)
     dist.destroy_process_group()
 
 
@@ -265,27 +357,34 @@ def worker(arguments: argparse.Namespace, effort: Effort) -> None:
 
 
 def summary(row: dict[str, Any]) -> str:
-    """The errors in a line."""
+    """The errors in some lines."""
     ours, plain = row["ours"], row["volume_over_bandwidth"]
-    rank = ours["rank_correlation"]
+    calm = ours["undisturbed"]
     return (
-        f"step {ours['step_error']:.1%}, network {ours['network_error']:.1%}, "
-        f"memory {ours['memory_error']:.1%}, Spearman {rank if not math.isnan(rank) else 0:.3f}, "
-        f"noise {row['noise']:.1%}; volume/bandwidth: step {plain['step_error']:.1%}, network "
-        f"{plain['network_error']:.1%}; pick {row['choice']['slower']:+.1%} from the fastest"
+        f"{_time_errors(ours)}, memory {ours['memory_error']:.1%}, simulated "
+        f"{ours['simulated_memory_error']:.1%}\n"
+        f"  runs of a strategy differ by {ours['spread']:.1%}; the {calm['strategies']} of "
+        f"{len(ours['rows'])} that differ by less than {DISTURBED_SPREAD:.0%}: "
+        f"{_time_errors(calm)}\n"
+        f"  volume/bandwidth: {_time_errors(plain)}\n"
+        f"  pick {row['choice']['slower']:+.1%} from the fastest"
     )
 
 
-def run_job(ranks: int, arguments: argparse.Namespace, folder: str) -> dict[str, Any]:
-    """The record of one number of processes."""
-    record = Path(folder) / f"{ranks}.json"
+def _time_errors(figures: dict[str, Any]) -> str:
+    return (
+        f"step {figures['step_error']:.1%}, network {figures['network_error']:.1%}, Spearman "
+        f"{figures['rank_correlation']:.3f}"
+    )
+
+
+def run_job(ranks: int, arguments: argparse.Namespace, output: Path, home: str) -> None:
+    """One number of processes; the results are in the output file."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += [f"--nproc-per-node={ranks}", __file__, "--record", str(record)]
+    command += [f"--nproc-per-node={ranks}", __file__, "--worker", "--output", str(output)]
     command += ["--models", *arguments.models] + (["--quick"] if arguments.quick else [])
-    threads = {"OMP_NUM_THREADS": "1", "TENSOROPT_HOME": folder}
+    threads = {"OMP_NUM_THREADS": "1", "TENSOROPT_HOME": home}
     subprocess.run(command, check=True, env={**os.environ, **threads})
-    found: dict[str, Any] = json.loads(record.read_text())
-    return found
 
 
 def main() -> None:
@@ -293,18 +392,21 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument("--record", help=argparse.SUPPRESS)  # of a rank
+    parser.add_argument("--output", type=Path, help=f"by default {RESULTS}, none with --quick")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)  # a rank
     arguments = parser.parse_args()
-    effort = QUICK if arguments.quick else Effort()
-    if arguments.record:
-        worker(arguments, effort)
+    if arguments.worker:
+        worker(arguments, QUICK if arguments.quick else Effort())
         return
     with tempfile.TemporaryDirectory() as folder:
-        jobs = {str(ranks): run_job(ranks, arguments, folder) for ranks in arguments.ranks}
-    result = {"machine": machine(), "effort": asdict(effort), "ranks": jobs}
-    arguments.output.write_text(json.dumps(result, indent=1))
-    print(f"written to {arguments.output}")
+        default = Path(folder) / "quick.json" if arguments.quick else RESULTS
+        output: Path = arguments.output or default
+        read_results(output)  # an hour before it is written to
+        own = None if arguments.quick else os.environ.get("TENSOROPT_HOME")
+        for ranks in arguments.ranks:
+            run_job(ranks, arguments, output.resolve(), own or folder)
+        if output != Path(folder) / "quick.json":
+            print(f"written to {output}")
 
 
 if __name__ == "__main__":
