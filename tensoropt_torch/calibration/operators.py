@@ -3,7 +3,6 @@ device while all ranks are busy, as they are in training."""
 
 from __future__ import annotations
 
-import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from tensoropt_torch import _C
 from tensoropt_torch.emit.graph import local_arguments, operator_named, target_operands
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.frontend.lowering import memory_orders
-from tensoropt_torch.profiler.clock import SharedClock
+from tensoropt_torch.profiler.clock import SharedClock, undisturbed_s
 from tensoropt_torch.profiler.collectives import SMALL_SPREAD, spread
 from tensoropt_torch.profiler.op_store import OpTime
 from tensoropt_torch.runtime.agreement import gather
@@ -117,7 +116,7 @@ class OperatorProfiler:
         result.samples.append(OpTime(pick.key, call["family"], work, forward_s, backward_s))
 
     def _times(self, run: _Run) -> tuple[float, float]:
-        """Medians of forward and backward, means over the ranks."""
+        """Of forward and backward, means over the ranks."""
         forward: list[float] = []
         backward: list[float] = []
         for _ in range(WARM_UPS):
@@ -130,8 +129,8 @@ class OperatorProfiler:
             backward += [times[1] for times in batch]
             if max(self._clock.slowest([spread(forward), spread(backward)])) < SMALL_SPREAD:
                 break
-        middle = [statistics.median(forward), statistics.median(backward)]
-        forward_s, backward_s = self._clock.mean(middle)
+        own = [undisturbed_s(forward), undisturbed_s(backward)]
+        forward_s, backward_s = self._clock.mean(own)
         if run.has_backward:
             backward_s = max(SHORTEST_S, backward_s - self._engine_s)
         return max(SHORTEST_S, forward_s), backward_s
@@ -147,7 +146,7 @@ class OperatorProfiler:
             start = self._clock.now()
             torch.autograd.grad(y, x, given)
             seconds.append(self._clock.now() - start)
-        return self._clock.mean([statistics.median(seconds)])[0]
+        return self._clock.mean([undisturbed_s(seconds)])[0]
 
 
 class _Run:

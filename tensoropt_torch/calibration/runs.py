@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tensoropt_torch.profiler.clock import SharedClock
+from tensoropt_torch.profiler.clock import SharedClock, undisturbed_s
 from tensoropt_torch.profiler.memory import measure_peak_bytes
 from tensoropt_torch.runtime.ops import network_timing
 from tensoropt_torch.simulate.step import OPTIMIZERS as OPTIMIZERS_OF_PARAMETERS
@@ -35,8 +34,8 @@ OPTIMIZERS: dict[str, MakeOptimizer] = {
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Medians over steps, in s: of the whole step and of the optimizer's part on the
-    slowest rank, of the network on the rank that waits least in it."""
+    """Over steps (``undisturbed_s``), in s: of the whole step and of the optimizer's part
+    on the slowest rank, of the network on the rank that waits least in it."""
 
     step_s: float
     update_s: float
@@ -97,9 +96,9 @@ def time_steps(
     slowest = clock.slowest([*step_s, *update_s])
     shortest = clock.slowest([-seconds for seconds in waited_s])
     return StepTimes(
-        statistics.median(slowest[:steps]),
-        statistics.median(slowest[steps:]),
-        -statistics.median(shortest),
+        undisturbed_s(slowest[:steps]),
+        undisturbed_s(slowest[steps:]),
+        undisturbed_s([-seconds for seconds in shortest]),
     )
 
 

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from tensoropt_torch.config.cluster import COLLECTIVES
-from tensoropt_torch.profiler.clock import SharedClock
+from tensoropt_torch.profiler.clock import SharedClock, undisturbed_s
 
 MIN_BYTES = 1024
 WARM_UPS = 2
@@ -61,8 +61,8 @@ def measure_collectives(
 
     Collective over the default process group, and equal on all ranks. Sizes are
     powers of two times 1 KiB, as the larger of one rank's input and output. A
-    time is the median over repetitions of the slowest rank; repetitions go on
-    until they agree within 10 %, and an entry ends early when its share of the
+    time is that of the slowest rank, ``undisturbed_s`` over repetitions, which go on
+    until they agree within 10 %; and an entry ends early when its share of the
     budget is spent (at least the smallest size is measured).
 
     Args:
@@ -123,7 +123,7 @@ def _measure_entry(
 
 
 def _measure(call: Callable[[], object], clock: SharedClock, deadline_s: float) -> float:
-    """The median time of the slowest rank. All decisions are shared."""
+    """The time of the slowest rank. All decisions are shared."""
     for _ in range(WARM_UPS):
         call()
     samples: list[float] = []
@@ -132,7 +132,7 @@ def _measure(call: Callable[[], object], clock: SharedClock, deadline_s: float) 
         samples += clock.slowest(batch)
         if spread(samples) < SMALL_SPREAD or clock.elapsed_s() >= deadline_s:
             break
-    return statistics.median(samples)
+    return undisturbed_s(samples)
 
 
 def _time_once(call: Callable[[], object], clock: SharedClock) -> float:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
-from tensoropt_torch.profiler.clock import SharedClock
+from tensoropt_torch.profiler.clock import SharedClock, undisturbed_s
 
 MATMUL_SIZES = {"cpu": 512, "cuda": 4096}
 ACTIVATION_BYTES = {"cpu": 8 << 20, "cuda": 1 << 30}
@@ -47,8 +46,8 @@ def measure_device(device: torch.device | None = None, budget_s: float = 2.0) ->
     n = MATMUL_SIZES.get(device.type, 1024)
     seconds = [_matmul_s(n, dtype, clock, share_s) for dtype in DTYPES]
     elements = ACTIVATION_BYTES.get(device.type, 8 << 20) // 4
-    seconds.append(_median_s(_activation_step(elements, device), clock, share_s))
-    seconds.append(_median_s(_chain_step(device), clock, share_s))
+    seconds.append(_repeated_s(_activation_step(elements, device), clock, share_s))
+    seconds.append(_repeated_s(_chain_step(device), clock, share_s))
     *matmul_s, copy_s, launch_s = clock.slowest(seconds)
     return DeviceSpeed(
         matmul_flops_per_s={
@@ -62,7 +61,7 @@ def measure_device(device: torch.device | None = None, budget_s: float = 2.0) ->
 
 def _matmul_s(n: int, dtype: torch.dtype, clock: SharedClock, budget_s: float) -> float:
     a, b = torch.ones(2, n, n, dtype=dtype, device=clock.device)
-    return _median_s(lambda: a @ b, clock, budget_s)
+    return _repeated_s(lambda: a @ b, clock, budget_s)
 
 
 def _activation_step(elements: int, device: torch.device) -> Callable[[], object]:
@@ -87,8 +86,8 @@ def _chain_step(device: torch.device) -> Callable[[], object]:
     return step
 
 
-def _median_s(call: Callable[[], object], clock: SharedClock, budget_s: float) -> float:
-    """The median time of calls that fill the budget (3 at least)."""
+def _repeated_s(call: Callable[[], object], clock: SharedClock, budget_s: float) -> float:
+    """The time of a call, from as many as fill the budget (3 at least)."""
     call()
     samples: list[float] = []
     end = clock.now() + budget_s
@@ -96,4 +95,4 @@ def _median_s(call: Callable[[], object], clock: SharedClock, budget_s: float) -
         start = clock.now()
         call()
         samples.append(clock.now() - start)
-    return statistics.median(samples)
+    return undisturbed_s(samples)

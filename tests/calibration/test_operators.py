@@ -66,7 +66,7 @@ def test_a_call_without_its_group_is_reported() -> None:
     assert found.samples == []
 
 
-def test_times_are_medians_less_what_autograd_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_leave_out_what_autograd_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Under a clock on which every look takes 1 s more than the one before."""
     captured = captured_model("mlp")
     planner = planner_of(captured)

@@ -1,0 +1,42 @@
+"""What repeated measurements say on a calm and on a disturbed machine."""
+
+from __future__ import annotations
+
+import random
+import statistics
+
+import pytest
+
+from tensoropt_torch.profiler.clock import undisturbed_s
+
+TRUE_S = 0.04
+
+
+def samples(generator: random.Random, disturbed: float, count: int = 15) -> list[float]:
+    """Within 2 % of the truth; a share of them takes 1.5 to 3 times as long."""
+    calm = [TRUE_S * generator.uniform(0.98, 1.02) for _ in range(count)]
+    odd = round(disturbed * count)
+    found = [seconds * generator.uniform(1.5, 3.0) for seconds in calm[:odd]] + calm[odd:]
+    generator.shuffle(found)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_disturbed_measurements_do_not_count(seed: int) -> None:
+    generator = random.Random(seed)
+    for disturbed in (0.0, 1 / 3, 0.6):
+        found = undisturbed_s(samples(generator, disturbed))
+        assert found == pytest.approx(TRUE_S, rel=0.02), (seed, disturbed)
+    assert statistics.median(samples(generator, 0.6)) > 1.4 * TRUE_S, seed
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_on_a_calm_machine_the_median_is_found(seed: int) -> None:
+    calm = samples(random.Random(seed), 0.0)
+    assert undisturbed_s(calm) == pytest.approx(statistics.median(calm), rel=0.02), seed
+
+
+def test_few_measurements_are_enough() -> None:
+    assert undisturbed_s([3.0]) == 3.0
+    assert undisturbed_s([1.0, 5.0]) == 2.0
+    assert undisturbed_s([5.0, 1.0, 2.0, 9.0, 3.0]) == 2.0
