@@ -21,8 +21,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from text import CharText, load_text
 
 import tensoropt_torch
+from tensoropt_torch.calibration.memory import measure_peak_bytes
 from tensoropt_torch.planner.frontier import format_bytes
-from tensoropt_torch.profiler.memory import measure_peak_bytes
 from tensoropt_torch.report.tables import (
     format_seconds,
     frontier_table,

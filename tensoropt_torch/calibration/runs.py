@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from tensoropt_torch.calibration.memory import measure_peak_bytes
 from tensoropt_torch.profiler.clock import SharedClock, undisturbed_s
-from tensoropt_torch.profiler.memory import measure_peak_bytes
 from tensoropt_torch.runtime.ops import network_timing
 from tensoropt_torch.simulate.step import OPTIMIZERS as OPTIMIZERS_OF_PARAMETERS
 
@@ -102,15 +102,21 @@ def time_steps(
     )
 
 
-def peak_bytes(module: nn.Module, optimizer: torch.optim.Optimizer, forward: Forward) -> float:
-    """The most memory that a step takes on any rank, counted tensor by tensor."""
+def peak_bytes(
+    module: nn.Module, optimizer: torch.optim.Optimizer, forward: Forward, inputs: Any = ()
+) -> float:
+    """The most memory that a step takes on any rank, with the ``inputs`` that ``forward``
+    uses, counted allocation by allocation. Collective."""
+    loss: torch.Tensor | None = None
 
     def step() -> None:
-        _train(forward)
+        nonlocal loss  # as in a user's loop: the last one is there until forward is over
+        loss = _loss(forward)
+        torch.autograd.backward(loss)
         optimizer.step()
         optimizer.zero_grad()
 
-    peak = measure_peak_bytes(module, optimizer, step)
+    peak = measure_peak_bytes(module, optimizer, step, inputs)
     return SharedClock(_device_of(module)).slowest([float(peak)])[0]
 
 
@@ -122,7 +128,7 @@ def _step(
 ) -> tuple[float, float, float]:
     before = network_s()
     start = clock.now()
-    _train(forward)
+    torch.autograd.backward(_loss(forward))
     middle = clock.now()
     optimizer.step()
     optimizer.zero_grad()
@@ -130,10 +136,10 @@ def _step(
     return end - start, end - middle, network_s() - before
 
 
-def _train(forward: Forward) -> None:
+def _loss(forward: Forward) -> torch.Tensor:
     output = forward()
-    loss = output[0] if isinstance(output, (tuple, list)) else output
-    loss.backward()
+    loss: torch.Tensor = output[0] if isinstance(output, (tuple, list)) else output
+    return loss
 
 
 def _device_of(module: nn.Module) -> torch.device:

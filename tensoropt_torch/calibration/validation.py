@@ -226,7 +226,7 @@ class _Lab:
         self._settings = task.settings(dist.get_world_size())
         self._planner = make_planner(task.captured, self._settings)
         self._context = RankContext.make([size for size, _ in self._settings.mesh_axes], device)
-        self._batch = pytree.tree_map(lambda value: _share(value, task.inputs, device), batch)
+        self.batch = pytree.tree_map(lambda value: _share(value, task.inputs, device), batch)
         self._make_optimizer = options.optimizer or OPTIMIZERS[task.optimizer]
         self._step = StepSettings(task.optimizer, "cuda" if device.type == "cuda" else "cpu")
         self.steps = options.steps
@@ -245,7 +245,7 @@ class _Lab:
         """What trains with a plan, with the values of the model."""
         device = self._context.device
         module = emit.parallelize(self._model, self._captured, plan, device, self._context)
-        args, kwargs = self._batch
+        args, kwargs = self.batch
         return module, self._make_optimizer(module), partial(module, *args, **kwargs)
 
     def close(self) -> None:
@@ -268,7 +268,8 @@ class _Run:
         times = time_steps(module, optimizer, forward, self._lab.steps)
         if self._peaks is None:
             simulated = self._lab.simulated_bytes(self._plan)
-            self._peaks = simulated, peak_bytes(module, optimizer, forward)
+            peak = peak_bytes(module, optimizer, forward, self._lab.batch)
+            self._peaks = simulated, peak
         return times
 
     def row(self, times: RepeatedTimes) -> Comparison:
@@ -308,7 +309,7 @@ def _share(value: Any, inputs: str, device: torch.device) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     if inputs == "sharded" and value.dim() > 0:
-        value = value.chunk(dist.get_world_size())[dist.get_rank()]
+        value = value.chunk(dist.get_world_size())[dist.get_rank()].clone()
     return value.to(device)
 
 

@@ -64,6 +64,12 @@ class ParallelModule(nn.Module):
         return self._plan
 
     @property
+    def tables(self) -> Mapping[str, torch.Tensor]:
+        """What was computed once, at capture; no names of the model."""
+        tables: Mapping[str, torch.Tensor] = self.__dict__["_tables"]
+        return tables
+
+    @property
     def rank_graph(self) -> fx.GraphModule:
         """The graph of this rank: local ATen calls and reshards."""
         graph: fx.GraphModule = self.__dict__["_rank_graph"]
@@ -86,7 +92,7 @@ class ParallelModule(nn.Module):
         return pytree.tree_unflatten(list(outputs), captured.out_spec)
 
     def _local_value(self, name: str) -> torch.Tensor:
-        table = self.__dict__["_tables"].get(name)
+        table = self.tables.get(name)
         tensor = _lookup(self, name) if table is None else table
         return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
