@@ -149,6 +149,7 @@ py::dict stats_dict(const SearchStats& stats) {
   row["plan_s"] = stats.plan_seconds;
   row["bound_s"] = stats.bound_seconds;
   row["product_s"] = stats.product_seconds;
+  row["recombine_s"] = stats.recombine_seconds;
   row["branch_eliminations"] = stats.branch_eliminations;
   row["node_eliminations"] = stats.node_eliminations;
   row["conditioned_eliminations"] = stats.conditioned_eliminations;

@@ -69,6 +69,8 @@ std::uint64_t CornerLimits::all() const {
 std::uint64_t CornerLimits::above(std::size_t w, double cost) const {
   const double* first = &limits_[w * num_corners_];
   const std::uint64_t* corners = &corners_[w * (num_corners_ + 1)];
+  if (cost < first[0]) return corners[0];
+  if (cost >= first[num_corners_ - 1]) return 0;
   // Not std::upper_bound: this compiles to conditional moves.
   std::size_t at = 0;
   for (std::size_t left = num_corners_; left > 0;) {

@@ -14,9 +14,10 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// So many cells of tables are looked at in the first round, and this many times
-// more in the next one.
+// So many cells of tables are looked at in the first round, more if much is
+// known already, and this many times more in the next one.
 constexpr std::int64_t kFirstCells = 10000;
+constexpr std::int64_t kFirstCellsIfGiven = 1000000;
 constexpr std::int64_t kMoreCells = 4;
 // So many times more may be left by the first look.
 constexpr std::int64_t kFirstLookCells = 8;
@@ -28,6 +29,10 @@ constexpr double kLeastSlack = 1e-7;
 constexpr double kRoughness = 10;
 // Weightings of the bounds, and questions in addition to the first look.
 constexpr std::size_t kMaxWeights = 32;
+// More corners than can be looked at at a time are looked at in so many groups.
+constexpr std::size_t kMaxGroups = 8;
+// Relative error of weighted sums.
+constexpr double kRounding = 1e-12;
 constexpr std::size_t kMoreQuestions = 8;
 
 template <typename T>
@@ -38,28 +43,53 @@ bool contains(const std::vector<T>& values, const T& value) {
 }  // namespace
 
 CornerSearch::CornerSearch(const MinPlusPlan& plan, const Schedule& schedule,
-                           const CornerSearchOptions& options, FirstLook& look,
+                           const CornerSearchOptions& options,
+                           const std::vector<Point>& given, FirstLook& look,
                            Evaluation& evaluation)
     : plan_(plan),
       schedule_(schedule),
       options_(options),
+      given_(given),
       look_(look),
       evaluation_(evaluation),
       known_(look.strategies()) {}
 
 void CornerSearch::run() {
-  std::int64_t most_cells = kFirstCells;
+  std::int64_t most_cells = given_.empty() ? kFirstCells : kFirstCellsIfGiven;
   while (!round(most_cells)) most_cells *= kMoreCells;
+}
+
+CornerLimits CornerSearch::look_limits() const {
+  return first_limits(aim_at(open_corners()));
+}
+
+// The corners that strategies may be below, as far as the first look can say.
+std::vector<Point> CornerSearch::open_corners() const {
+  std::vector<Point> corners = corners_between(
+      known_costs(), options_.known_epsilon, options_.memory_limit);
+  std::erase_if(corners, [&](Point corner) {
+    for (std::size_t w = 0; w < look_.weights().size(); ++w) {
+      const double least = look_.optima()[w] * (1 - kRounding);
+      if (look_.weights()[w].of(corner) < least) return true;
+    }
+    return false;
+  });
+  return join_corners(std::move(corners), kMaxGroups * kMaxCorners);
+}
+
+CornerSearch::Aim CornerSearch::aim_at(
+    const std::vector<Point>& corners) const {
+  const auto weights = hull_weights(known_costs(), kMaxWeights);
+  return {join_corners(corners, kMaxCorners), weights, known_optima(weights),
+          kInfinity};
 }
 
 // Looks at about `most_cells` cells; returns whether these were all.
 bool CornerSearch::round(std::int64_t most_cells) {
-  const std::vector<Point> corners = corners_between(
-      known_costs(), options_.known_epsilon, options_.memory_limit);
+  const std::vector<Point> corners = open_corners();
   if (corners.empty()) return true;
   ++num_rounds_;
-  const auto weights = hull_weights(known_costs(), kMaxWeights);
-  Aim aim{join_corners(corners), weights, known_optima(weights), kInfinity};
+  Aim aim = aim_at(corners);
   const auto lower_slack = [&](auto&& estimate_alive, std::int64_t most) {
     while (aim.slack > kLeastSlack && estimate_alive() > most) {
       aim.slack = std::min(aim.slack / 2, kFirstSlack);
@@ -130,21 +160,26 @@ void CornerSearch::evaluate(const Bounds& bounds, double epsilon) {
   product_seconds_ += watch.seconds();
 }
 
+// None dominated, sorted by memory.
 std::vector<Point> CornerSearch::known_costs() const {
+  std::vector<KnownStrategy> all;
+  for (const Point& cost : given_) all.push_back({cost, {}});
+  for (const KnownStrategy& known : known_) all.push_back({known.cost, {}});
   std::vector<Point> costs;
-  for (const KnownStrategy& known : known_) costs.push_back(known.cost);
+  for (const KnownStrategy& known : pareto(std::move(all))) {
+    costs.push_back(known.cost);
+  }
   return costs;
 }
 
 // The least cost of a known strategy under each weighting.
 std::vector<double> CornerSearch::known_optima(
     const std::vector<Weights>& weights) const {
+  const std::vector<Point> costs = known_costs();
   std::vector<double> optima;
   for (const Weights& w : weights) {
     double least = kInfinity;
-    for (const KnownStrategy& known : known_) {
-      least = std::min(least, w.of(known.cost));
-    }
+    for (const Point& cost : costs) least = std::min(least, w.of(cost));
     optima.push_back(least);
   }
   return optima;

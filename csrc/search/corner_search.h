@@ -25,14 +25,19 @@ struct CornerSearchOptions {
 
 class CornerSearch {
  public:
-  // The arguments must outlive the search. `look` has been asked already.
+  // `look` has been asked already. Strategies of the costs `given` count as
+  // known, sorted or not. The other arguments must outlive the search.
   CornerSearch(const MinPlusPlan& plan, const Schedule& schedule,
-               const CornerSearchOptions& options, FirstLook& look,
+               const CornerSearchOptions& options,
+               const std::vector<Point>& given, FirstLook& look,
                Evaluation& evaluation);
 
   void run();
+  // The limits of all that may improve on known strategies, over the weightings
+  // of the first look.
+  CornerLimits look_limits() const;
 
-  // None dominated, sorted by memory.
+  // Those of the first look and those found, none dominated, sorted by memory.
   const std::vector<KnownStrategy>& known() const { return known_; }
   // The relative error that thinning made.
   double error() const { return error_; }
@@ -49,6 +54,8 @@ class CornerSearch {
     double slack;
   };
 
+  std::vector<Point> open_corners() const;
+  Aim aim_at(const std::vector<Point>& corners) const;
   bool round(std::int64_t most_cells);
   CornerLimits limits(const Aim& aim) const;
   CornerLimits first_limits(const Aim& aim) const;
@@ -61,6 +68,7 @@ class CornerSearch {
   const MinPlusPlan& plan_;
   const Schedule& schedule_;
   const CornerSearchOptions options_;
+  const std::vector<Point> given_;
   FirstLook& look_;
   Evaluation& evaluation_;
   std::vector<KnownStrategy> known_;

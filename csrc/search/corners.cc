@@ -21,24 +21,33 @@ std::vector<Point> corners_between(const std::vector<Point>& known,
       const double limit =
           std::nextafter(memory_limit, std::numeric_limits<double>::infinity());
       corner.memory = std::min(limit, next.memory);
-    } else if (corner.memory <= here.memory || corner.time <= next.time) {
-      continue;  // only a strategy better than a known one could be there
     }
     corners.push_back(corner);
   }
   return corners;
 }
 
-std::vector<Point> join_corners(std::vector<Point> corners) {
-  while (corners.size() > kMaxCorners) {
-    std::vector<Point> joined;
-    for (std::size_t i = 0; i < corners.size(); i += 2) {
-      const Point last = corners[std::min(i + 1, corners.size() - 1)];
-      joined.push_back({last.memory, corners[i].time});
-    }
-    corners = std::move(joined);
+std::vector<Point> join_corners(std::vector<Point> corners, std::size_t most) {
+  if (corners.size() <= most) return corners;
+  // What joining corner i to the one before it adds, relatively.
+  std::vector<std::pair<double, std::size_t>> costs;
+  for (std::size_t i = 1; i < corners.size(); ++i) {
+    costs.emplace_back(gap_between(corners[i - 1], corners[i]), i);
   }
-  return corners;
+  std::sort(costs.begin(), costs.end());
+  std::vector<bool> joins(corners.size(), false);
+  for (std::size_t i = 0; i < corners.size() - most; ++i) {
+    joins[costs[i].second] = true;
+  }
+  std::vector<Point> joined;
+  for (std::size_t i = 0; i < corners.size(); ++i) {
+    if (joins[i]) {
+      joined.back().memory = corners[i].memory;
+    } else {
+      joined.push_back(corners[i]);
+    }
+  }
+  return joined;
 }
 
 double gap_between(Point a, Point b) {

@@ -20,13 +20,17 @@ namespace tensoropt {
 // The corners between strategies of these costs, sorted by memory. The first
 // must have the least memory and the last the least time of all strategies;
 // above `memory_limit` nothing is asked for, and no strategy there counts.
+// Between two that are closer than epsilon there is a corner too: it lies below
+// both, where strategies are that are better than either.
 std::vector<Point> corners_between(const std::vector<Point>& known,
                                    double epsilon, double memory_limit);
 
-// Joins neighbours to larger corners until there are at most kMaxCorners, which
-// is how many are looked at at a time.
+// Joins the closest neighbours to larger corners until there are at most
+// `most`.
+std::vector<Point> join_corners(std::vector<Point> corners, std::size_t most);
+
+// How many are looked at at a time.
 inline constexpr std::size_t kMaxCorners = 64;
-std::vector<Point> join_corners(std::vector<Point> corners);
 
 // How far two neighbours are apart, relatively, in the cost in which they are
 // closer: with an epsilon larger than this, one of them stands for all between.

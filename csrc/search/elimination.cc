@@ -143,8 +143,8 @@ double FactorGraph::joint_volume(const Factor& a, const Factor& b) const {
   return volume;
 }
 
-// Among equal volumes the pair of the fewest tables: that is a part of one layer,
-// which the other layers share, rather than what is behind this one.
+// Among equal volumes the pair of the fewest tables: that is a part of one
+// layer, which the other layers share, rather than what is behind this one.
 void FactorGraph::join_cheapest_pair(int node) {
   const std::vector<int>& ids = factors_of_[node];
   std::pair least{std::numeric_limits<double>::infinity(), 0};

@@ -8,6 +8,8 @@
 #include "common/parallel.h"
 #include "search/domains.h"
 #include "search/solution.h"
+#include "search/solver.h"
+#include "search/staged_search.h"
 #include "search/stopwatch.h"
 
 namespace tensoropt {
@@ -17,6 +19,8 @@ namespace {
 // Conditioning makes tables over three and more nodes; a cell takes about 100
 // bytes while bounds are computed.
 constexpr double kMaxConditioningCells = 1e7;
+// The share of the error budget that known strategies may use up.
+constexpr double kKnownShare = 0.8;
 
 void validate(const Problem& problem, const SearchOptions& options) {
   validate(problem);
@@ -31,6 +35,15 @@ void validate(const Problem& problem, const SearchOptions& options) {
            options.max_conditioning_work);
 }
 
+SolveOptions solve_options(const SearchOptions& options) {
+  const double known = std::expm1(kKnownShare * std::log1p(options.epsilon));
+  return {.known_epsilon = known,
+          .thin_epsilon = (1 + options.epsilon) / (1 + known) - 1,
+          .memory_limit = options.memory_limit,
+          .num_threads = resolve_num_threads(options.num_threads),
+          .use_bounds = options.use_bounds};
+}
+
 }  // namespace
 
 // Builds a result from one exact solution or several heuristic ones.
@@ -39,7 +52,8 @@ class Search {
   Search(const Problem& problem, const SearchOptions& options)
       : problem_(problem),
         options_(options),
-        schedule_options_{options.algorithm, options.order_seed} {}
+        schedule_options_{options.algorithm, options.order_seed},
+        solve_options_(solve_options(options)) {}
 
   std::optional<SearchResult> run() {
     const Stopwatch plan_watch;
@@ -47,19 +61,15 @@ class Search {
     result_.stats_.plan_seconds = plan_watch.seconds();
     const Stopwatch watch;
     result_.min_memory_ = std::numeric_limits<double>::infinity();
-    for (const auto& solution : planned) {
-      solution->solve({options_.epsilon, options_.memory_limit,
-                       resolve_num_threads(options_.num_threads),
-                       options_.use_bounds});
-      if (!solution->feasible()) continue;
-      note(*solution);
-      result_.solutions_.push_back(solution);
-    }
+    for (const auto& solution : planned) solve(solution);
     if (result_.solutions_.empty() && result_.exact()) return std::nullopt;
     TO_CHECK(!result_.solutions_.empty(),
              "heuristic elimination found no strategy; raise "
              "max_conditioning_work (now {}) to search exactly",
              options_.max_conditioning_work);
+    if (!result_.exact()) {
+      result_.epsilon_ = std::numeric_limits<double>::infinity();
+    }
     unite();
     result_.stats_.solve_seconds = watch.seconds();
     return std::move(result_);
@@ -67,61 +77,81 @@ class Search {
 
  private:
   std::vector<std::shared_ptr<Solution>> plan() {
-    auto exact = std::make_shared<Solution>(problem_, std::vector<int>{},
-                                            schedule_options_);
+    std::vector<std::shared_ptr<Solution>> solutions{
+        make_solution(problem_, {})};
     const ConditioningBudget budget{options_.max_conditioning_work,
                                     kMaxConditioningCells};
-    if (budget.allows(exact->schedule())) return {exact};
+    if (budget.allows(solutions.front()->schedule())) return solutions;
+    solutions.clear();
     result_.heuristics_ = options_.heuristics;
     if (result_.heuristics_.empty()) {
       result_.heuristics_ = {{1.0}, {0.5}, {0.0}};
     }
-    std::vector<std::shared_ptr<Solution>> solutions;
     for (const Heuristic& heuristic : result_.heuristics_) {
       const std::vector<int> fixed =
           fix_hubs(problem_, heuristic, schedule_options_, budget);
       result_.stats_.heuristic_eliminations += static_cast<int>(std::count_if(
           fixed.begin(), fixed.end(), [](int c) { return c >= 0; }));
-      solutions.push_back(
-          std::make_shared<Solution>(problem_, fixed, schedule_options_));
+      solutions.push_back(make_solution(problem_, fixed));
     }
     return solutions;
   }
 
-  void note(const Solution& solution) {
+  std::shared_ptr<Solution> make_solution(const Problem& problem,
+                                          const std::vector<int>& fixed) const {
+    return std::make_shared<Solution>(problem, fixed, schedule_options_);
+  }
+
+  void solve(const std::shared_ptr<Solution>& planned) {
+    note_plan(*planned);
+    StagedSearch search(schedule_options_, solve_options_, options_.many_cells);
+    search.run(planned);
+    if (planned->known().empty()) return;
+    result_.solutions_.insert(result_.solutions_.end(),
+                              search.solutions().begin(),
+                              search.solutions().end());
+    result_.min_memory_ =
+        std::min(result_.min_memory_, planned->known().front().cost.memory);
+    result_.epsilon_ = search.error();
+    note(search);
+  }
+
+  void note_plan(const Solution& solution) {
     const Schedule& schedule = solution.schedule();
     SearchStats& stats = result_.stats_;
     stats.branch_eliminations += schedule.num_branch;
     stats.node_eliminations += schedule.num_node;
     stats.conditioned_eliminations += schedule.num_conditioning;
-    int products = 0;
-    for (const Term& term : schedule.terms) products += term.left >= 0;
-    const SolveStats& solved = solution.stats();
+    for (const Term& term : schedule.terms) {
+      stats.products_reused += term.left >= 0 ? 1 : 0;
+    }
+    stats.products_reused -= solution.num_products();
+    stats.cells += solution.num_cells();
+  }
+
+  void note(const StagedSearch& search) {
+    SearchStats& stats = result_.stats_;
+    const SolveStats& solved = search.stats();
     stats.bound_seconds += solved.bound_seconds;
     stats.product_seconds += solved.product_seconds;
+    stats.recombine_seconds += search.recombine_seconds();
     stats.bound_passes += solved.passes;
     stats.rounds += solved.rounds;
-    stats.cells += solved.cells;
     stats.cells_alive += solved.cells_alive;
     stats.products_computed += solved.products;
-    stats.products_reused += products - solution.num_products();
     stats.pairs += solved.product.pairs;
     stats.pairs_pruned += solved.product.pairs_pruned;
     stats.largest_frontier =
         std::max(stats.largest_frontier, solved.product.largest_frontier);
-    result_.min_memory_ = std::min(result_.min_memory_, solution.min_memory());
-    result_.epsilon_ = result_.exact()
-                           ? solution.error()
-                           : std::numeric_limits<double>::infinity();
   }
 
   // The points of all solutions that no other one dominates.
   void unite() {
     FrontierBuilder builder(/*delta=*/0, options_.memory_limit);
     for (std::size_t s = 0; s < result_.solutions_.size(); ++s) {
-      const std::vector<Point>& points = result_.solutions_[s]->points();
-      for (std::size_t i = 0; i < points.size(); ++i) {
-        builder.add(points[i], static_cast<std::uint32_t>(s),
+      const std::vector<KnownStrategy>& known = result_.solutions_[s]->known();
+      for (std::size_t i = 0; i < known.size(); ++i) {
+        builder.add(known[i].cost, static_cast<std::uint32_t>(s),
                     static_cast<std::uint32_t>(i));
       }
     }
@@ -130,13 +160,14 @@ class Search {
     for (std::size_t i = 0; i < frontier.size(); ++i) {
       result_.points_.push_back({frontier.memory[i], frontier.time[i]});
       result_.origins_.push_back({static_cast<int>(frontier.left[i]),
-                                  static_cast<int>(frontier.right[i])});
+                                  static_cast<std::size_t>(frontier.right[i])});
     }
   }
 
   const Problem& problem_;
   const SearchOptions& options_;
   const ScheduleOptions schedule_options_;
+  const SolveOptions solve_options_;
   SearchResult result_;
 };
 
@@ -144,7 +175,7 @@ Strategy SearchResult::unroll(int point) const {
   TO_CHECK(0 <= point && point < static_cast<int>(points_.size()),
            "point {} of a frontier of {}", point, points_.size());
   const Origin& origin = origins_[point];
-  return solutions_[origin.solution]->unroll(origin.point);
+  return solutions_[origin.solution]->unroll(origin.known);
 }
 
 SearchResult search(const Problem& problem, const SearchOptions& options) {

@@ -32,7 +32,6 @@
 namespace tensoropt {
 
 class Solution;
-
 struct SearchOptions {
   Algorithm algorithm = Algorithm::kLdp;
   // Relative error allowed: for every strategy S there is a point with memory
@@ -50,6 +49,9 @@ struct SearchOptions {
   // Rule out with bounds what cannot improve on known strategies. Never changes
   // what is promised; off only to measure what it is worth.
   bool use_bounds = true;
+  // With so many cells of tables, known strategies are recombined and configs
+  // ruled out before the whole is searched. Never changes what is promised.
+  std::int64_t many_cells = 300000;
   std::uint64_t order_seed = 0;  // not 0: random elimination order, for tests
 };
 
@@ -65,6 +67,7 @@ struct SearchStats {
   int products_computed = 0;
   int products_reused = 0;        // by folding
   int rounds = 0;                 // searches, the last one for good
+  double recombine_seconds = 0;   // of strategies that were found first
   int bound_passes = 0;           // weighted sums of memory and time looked at
   std::int64_t cells = 0;         // of all tables
   std::int64_t cells_alive = 0;   // not ruled out by bounds
@@ -95,7 +98,7 @@ class SearchResult {
   friend class Search;
   struct Origin {
     int solution;
-    int point;
+    std::size_t known;  // by number there
   };
 
   std::vector<Point> points_;

@@ -99,9 +99,10 @@ KnownStrategy FirstLook::answer(std::size_t w) {
   pass.run_inside(weights_[w]);
   optima_[w] = pass.optimum();
   if (std::isinf(pass.optimum())) return {};
-  pass.run_outside();
+  pass.run_outside(depth_);
   costs_[w].resize(plan_.pool().size());
   for (const int id : plan_.order()) {
+    if (!tells_about(id)) continue;
     const auto& inside = pass.inside(id);
     const auto& outside = pass.outside(id);
     std::vector<float>& costs = costs_[w][id];

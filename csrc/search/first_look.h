@@ -33,8 +33,14 @@ std::vector<KnownStrategy> pareto(std::vector<KnownStrategy> strategies);
 
 class FirstLook {
  public:
-  FirstLook(const MinPlusPlan& plan, const Schedule& schedule, int num_threads)
-      : plan_(plan), schedule_(schedule), num_threads_(num_threads) {}
+  // With kNearRoot only cells near the root are told about, in a third of the
+  // time.
+  FirstLook(const MinPlusPlan& plan, const Schedule& schedule, int num_threads,
+            Depth depth = Depth::kWhole)
+      : plan_(plan),
+        schedule_(schedule),
+        num_threads_(num_threads),
+        depth_(depth) {}
 
   // Asks for the ends of the frontier, then, widest gaps first, for what lies
   // between neighbours that differ by more than epsilon in memory and time; not
@@ -51,8 +57,9 @@ class FirstLook {
   const std::vector<Weights>& weights() const { return weights_; }
   const std::vector<double>& optima() const { return optima_; }
 
-  // Whether a strategy through this cell may lie below a corner. `limits` must
-  // be over weights().
+  bool tells_about(int id) const { return plan_.reaches(depth_, id); }
+  // Whether a strategy through this cell of an expression that it tells about
+  // may lie below a corner. `limits` must be over weights().
   bool may_improve(int id, std::size_t cell, const CornerLimits& limits) const;
   // Estimated number of cells of all tables for which it may.
   std::int64_t estimate_alive(const CornerLimits& limits) const;
@@ -65,6 +72,7 @@ class FirstLook {
   const MinPlusPlan& plan_;
   const Schedule& schedule_;
   const int num_threads_;
+  const Depth depth_;
   std::vector<KnownStrategy> strategies_;
   std::vector<Weights> weights_;
   std::vector<double> optima_;

@@ -13,6 +13,8 @@ namespace tensoropt {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+// Of a product near the root: a small part of what a whole pass takes.
+constexpr double kQuickWork = 1e6;
 
 // The values in the order of the index; as they are if it is empty.
 const double* arranged(const std::vector<double>& values,
@@ -24,9 +26,11 @@ const double* arranged(const std::vector<double>& values,
   return scratch.data();
 }
 
+// `into` is empty as long as nothing was put into it.
 void scatter_least(const std::vector<double>& from,
                    const std::vector<std::uint32_t>& index,
                    std::vector<double>& into) {
+  if (into.empty()) into.assign(from.size(), kInfinity);
   for (std::size_t i = 0; i < from.size(); ++i) {
     double& least = into[index.empty() ? i : index[i]];
     least = std::min(least, from[i]);
@@ -47,6 +51,29 @@ MinPlusPlan::MinPlusPlan(const ExpressionPool& pool, int root,
     for (const int dim : pool[id].dims) volumes_[id] *= dim;
     if (pool[id].kind == Expression::Kind::kProduct) add_product(id);
   }
+  find_near_root();
+}
+
+// The rest of an expression is known when all its products have pushed it down.
+void MinPlusPlan::find_near_root() {
+  std::vector<int> missing(pool_.size(), 0);
+  for (const int id : order_) {
+    if (products_[id].id < 0) continue;
+    ++missing[pool_[id].left];
+    ++missing[pool_[id].right];
+  }
+  near_root_.assign(pool_.size(), false);
+  for (auto id = order_.rbegin(); id != order_.rend(); ++id) {
+    near_root_[*id] = missing[*id] == 0;
+    if (!pushes(Depth::kNearRoot, *id)) continue;
+    --missing[pool_[*id].left];
+    --missing[pool_[*id].right];
+  }
+}
+
+bool MinPlusPlan::pushes(Depth depth, int id) const {
+  return products_[id].id >= 0 && reaches(depth, id) &&
+         (depth == Depth::kWhole || products_[id].work() <= kQuickWork);
 }
 
 void MinPlusPlan::add_product(int id) {
@@ -209,13 +236,11 @@ void MinPlusPass::push_outside(const MinPlusPlan::Product& product) {
   scatter_least(to_right, product.right, outside_[expression.right]);
 }
 
-void MinPlusPass::run_outside() {
-  for (const int id : plan_.order()) {
-    outside_[id].assign(plan_.volume(id), kInfinity);
-  }
-  outside_[plan_.root()].front() = 0;
+void MinPlusPass::run_outside(Depth depth) {
+  outside_.assign(outside_.size(), {});
+  outside_[plan_.root()].assign(1, 0);
   for (auto id = plan_.order().rbegin(); id != plan_.order().rend(); ++id) {
-    if (plan_.product(*id).id >= 0) push_outside(plan_.product(*id));
+    if (plan_.pushes(depth, *id)) push_outside(plan_.product(*id));
   }
 }
 

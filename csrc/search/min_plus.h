@@ -5,7 +5,7 @@
 //   MinPlusPass pass(plan);
 //   pass.run_inside({.memory = 1, .time = 3e9});
 //   const std::vector<std::uint32_t> best = pass.trace(schedule);
-//   pass.run_outside();
+//   pass.run_outside(Depth::kWhole);
 //   pass.inside(e)[cell] + pass.outside(e)[cell];  // the best strategy there
 //
 // Tables are dense arrays; absent cells are infinite. O(terms of all products),
@@ -22,6 +22,10 @@
 #include "search/weights.h"
 
 namespace tensoropt {
+
+// How far down from the root a pass looks at the rest of the problem: as far as
+// it is quick, or down to all expressions.
+enum class Depth { kNearRoot, kWhole };
 
 // What all passes over the same expressions share.
 class MinPlusPlan {
@@ -46,6 +50,9 @@ class MinPlusPlan {
     // one column.
     std::vector<std::uint32_t> by_inner;
 
+    double work() const {
+      return static_cast<double>(batches) * rows * columns * inner;
+    }
     // `row` and `column` count over all batches.
     std::uint32_t left_cell(std::size_t row, int x) const {
       const std::size_t at = row * inner + x;
@@ -62,14 +69,22 @@ class MinPlusPlan {
   std::size_t volume(int id) const { return volumes_[id]; }
   const std::vector<int>& order() const { return order_; }
   int root() const { return order_.back(); }
+  // Whether a pass with this depth knows the rest of the expression.
+  bool reaches(Depth depth, int id) const {
+    return depth == Depth::kWhole || near_root_[id];
+  }
+  // Whether it pushes it down to the operands of the expression.
+  bool pushes(Depth depth, int id) const;
   const Product& product(int id) const { return products_[id]; }
 
  private:
   void add_product(int id);
+  void find_near_root();
 
   const ExpressionPool& pool_;
   const std::vector<Table>& tables_;
   std::vector<int> order_;
+  std::vector<bool> near_root_;       // by expression
   std::vector<std::size_t> volumes_;  // by expression
   std::vector<Product> products_;     // by expression
 };
@@ -83,8 +98,8 @@ class MinPlusPass {
   // The least objective of every cell of every expression.
   void run_inside(Weights weights);
   // The least objective of the rest of the problem, over all places where the
-  // expression stands.
-  void run_outside();
+  // expression stands; with kNearRoot only of expressions near the root.
+  void run_outside(Depth depth);
 
   const Values& inside(int id) const { return inside_[id]; }
   const Values& outside(int id) const { return outside_[id]; }

@@ -82,7 +82,10 @@ void multiply_min_plus(const double* terms, const double* wide, double* out,
       block.rows < kFewRows ? 0 : block.rows / kRows * kRows;
   const int packed_columns =
       packed_rows == 0 ? 0 : block.width / kColumns * kColumns;
-  std::vector<double> packed(static_cast<std::size_t>(block.inner) * kColumns);
+  std::vector<double> packed;
+  if (packed_columns > 0) {
+    packed.resize(static_cast<std::size_t>(block.inner) * kColumns);
+  }
   for (int first = 0; first < packed_columns; first += kColumns) {
     for (int x = 0; x < block.inner; ++x) {
       std::memcpy(packed.data() + x * kColumns,

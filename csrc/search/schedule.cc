@@ -202,4 +202,36 @@ Schedule make_schedule(const Problem& problem, const ScheduleOptions& options,
   return best;
 }
 
+std::vector<std::vector<int>> scopes_of(const Schedule& schedule,
+                                        const Problem& problem,
+                                        const ExpressionPool& pool) {
+  std::vector<std::vector<int>> scopes;
+  const auto add = [&](std::vector<int>& scope, int node) {
+    if (pool.domains().size(node) > 1) scope.push_back(node);
+  };
+  for (const Term& term : schedule.terms) {
+    const Expression& expression = pool[term.expression];
+    std::vector<int> scope;
+    if (expression.kind == Expression::Kind::kUnit) scope = {-1};
+    if (expression.kind == Expression::Kind::kNode) add(scope, term.slot);
+    if (expression.kind == Expression::Kind::kEdge) {
+      add(scope, problem.edges[term.slot].source);
+      add(scope, problem.edges[term.slot].target);
+    }
+    if (expression.kind == Expression::Kind::kProduct) {
+      scope.resize(expression.labels.num_outputs, -1);
+      const auto take = [&](const std::vector<int>& labels, int operand) {
+        for (std::size_t i = 0; i < labels.size(); ++i) {
+          if (labels[i] >= expression.labels.num_outputs) continue;
+          scope[labels[i]] = std::max(scope[labels[i]], scopes[operand][i]);
+        }
+      };
+      take(expression.labels.left, term.left);
+      take(expression.labels.right, term.right);
+    }
+    scopes.push_back(std::move(scope));
+  }
+  return scopes;
+}
+
 }  // namespace tensoropt

@@ -49,6 +49,12 @@ struct Schedule {
   int num_conditioning = 0;  // higher degree
 };
 
+// By term: the node that each axis of its expression stands for; -1 if it does
+// not depend on any.
+std::vector<std::vector<int>> scopes_of(const Schedule& schedule,
+                                        const Problem& problem,
+                                        const ExpressionPool& pool);
+
 Schedule make_schedule(const Problem& problem, const ScheduleOptions& options,
                        ExpressionPool& pool);
 

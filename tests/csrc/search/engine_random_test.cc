@@ -20,6 +20,13 @@ SearchOptions single_thread() {
   return options;
 }
 
+// Every problem in stages, however small.
+SearchOptions staged() {
+  SearchOptions options = single_thread();
+  options.many_cells = 1;
+  return options;
+}
+
 // Draws `count` problems for every shape and calls check(problem, dice).
 template <typename Check>
 void for_random_problems(std::uint64_t first_seed, int count,
@@ -105,6 +112,48 @@ TEST(RandomSearch, FrontierDoesNotDependOnTheOrderOfEliminations) {
   });
 }
 
+TEST(RandomSearch, StagesEqualBruteForce) {
+  for_random_problems(11000, 60, {}, [](const Problem& problem, Dice&) {
+    expect_equals_brute_force(problem, staged());
+  });
+  const RandomTables sparse{.max_configs = 5, .density = 35};
+  for_random_problems(12000, 30, sparse, [](const Problem& problem, Dice&) {
+    expect_equals_brute_force(problem, staged());
+  });
+  const RandomTables wide{
+      .max_configs = 3, .max_choices = 4, .largest_cost = 1000000};
+  for_random_problems(13000, 6, wide, [](const Problem& problem, Dice&) {
+    expect_equals_brute_force(problem, staged());
+  });
+}
+
+// Too large for brute force: many tables, rounds before the last one. The
+// oracle is the exact search without any bounds.
+TEST(RandomSearch, LargerProblemsAreCoveredWithinTheBound) {
+  const RandomTables tables{.max_choices = 1, .largest_cost = 40};
+  for (std::uint64_t seed = 14000; seed < 14006; ++seed) {
+    Dice dice(seed);
+    const Problem problem = random_ladder(dice, tables, 40, 16);
+    SearchOptions exact = single_thread();
+    exact.use_bounds = false;
+    const std::vector<Cost> all = costs(search(problem, exact));
+    for (const double epsilon : {0.0, 0.002, 0.02}) {
+      for (const std::int64_t many_cells : {1, 1000000000}) {
+        SCOPED_TRACE("seed " + std::to_string(seed) + ", epsilon " +
+                     std::to_string(epsilon) + ", many cells " +
+                     std::to_string(many_cells));
+        SearchOptions options = single_thread();
+        options.epsilon = epsilon;
+        options.many_cells = many_cells;
+        const SearchResult result = search(problem, options);
+        EXPECT_LE(result.epsilon(), epsilon * (1 + 1e-12));
+        expect_covers(costs(result), all, result.epsilon());
+        expect_unrolls_exactly(problem, result);
+      }
+    }
+  }
+}
+
 TEST(RandomSearch, ThinnedFrontierCoversEveryStrategyWithinItsBound) {
   const RandomTables wide{
       .max_configs = 3, .max_choices = 4, .largest_cost = 1000};
@@ -114,7 +163,8 @@ TEST(RandomSearch, ThinnedFrontierCoversEveryStrategyWithinItsBound) {
       SCOPED_TRACE("epsilon " + std::to_string(epsilon));
       SearchOptions options = single_thread();
       options.epsilon = epsilon;
-      options.use_bounds = dice.chance(50);
+      options.use_bounds = dice.chance(70);
+      if (dice.chance(50)) options.many_cells = 1;
       const SearchResult result = search(problem, options);
       EXPECT_LE(result.epsilon(), epsilon * (1 + 1e-12));
       expect_covers(costs(result), all, result.epsilon());
@@ -131,6 +181,7 @@ TEST(RandomSearch, MemoryLimitCutsTheFrontierAndNothingElse) {
     const int at = dice.roll(0, static_cast<int>(all.size()) - 1);
     SearchOptions options = single_thread();
     options.use_bounds = dice.chance(80);
+    if (dice.chance(50)) options.many_cells = 1;
     options.memory_limit = all[at].memory;  // exactly: still allowed
     const SearchResult fits = search(problem, options);
     const std::vector<Cost> expected(all.begin(), all.begin() + at + 1);
@@ -164,9 +215,10 @@ TEST(RandomSearch, ThreadsDoNotChangeTheResult) {
 }
 
 TEST(RandomSearch, HeuristicsGiveStrategiesThatExistAndSaySo) {
-  for_random_problems(10000, 30, {}, [](const Problem& problem, Dice&) {
+  for_random_problems(10000, 30, {}, [](const Problem& problem, Dice& dice) {
     SearchOptions options = single_thread();
     options.max_conditioning_work = 0;
+    options.many_cells = dice.chance(50) ? 1 : 1000000;
     const SearchResult result = search(problem, options);
     const std::vector<Cost> all = brute_force(problem);
     expect_unrolls_exactly(problem, result);

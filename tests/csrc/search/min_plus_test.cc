@@ -92,7 +92,7 @@ TEST(MinPlus, InsidePlusOutsideIsTheBestStrategyThroughACell) {
     const MinPlusPlan plan(planned.pool, planned.root(), planned.tables);
     MinPlusPass pass(plan);
     pass.run_inside(weights);
-    pass.run_outside();
+    pass.run_outside(Depth::kWhole);
     std::vector<std::vector<double>> best;
     for (int n = 0; n < planned.domains.num_nodes(); ++n) {
       best.emplace_back(planned.problem.nodes[n]->num_configs(), kInfinity);
@@ -145,8 +145,8 @@ TEST(Bounds, KeepEveryConfigOfEveryStrategyBelowACorner) {
     look.ask_between(0, kInfinity, passes);
     std::vector<Point> known;
     for (const auto& s : look.strategies()) known.push_back(s.cost);
-    const auto corners =
-        join_corners(corners_between(known, dice.roll(0, 1) * 0.05, kInfinity));
+    const auto corners = join_corners(
+        corners_between(known, dice.roll(0, 1) * 0.05, kInfinity), kMaxCorners);
     if (corners.empty()) return;
     const CornerLimits limits(look.weights(), look.optima(), corners,
                               kInfinity);
@@ -180,8 +180,8 @@ TEST(Corners, LieBetweenNeighbours) {
   const std::vector<Point> known{{10, 100}, {20, 50}, {40, 20}};
   EXPECT_EQ(corners_between(known, 0, kInfinity),
             (std::vector<Point>{{20, 100}, {40, 50}}));
-  // 20 / 2 is not more than 10: the first stands for all up to the second.
-  EXPECT_EQ(corners_between(known, 1, kInfinity), std::vector<Point>{});
+  EXPECT_EQ(corners_between(known, 1, kInfinity),
+            (std::vector<Point>{{10, 50}, {20, 25}}));
   const auto limited = corners_between(known, 0, 30);
   ASSERT_EQ(limited.size(), 2u);
   EXPECT_GT(limited[1].memory, 30);
@@ -190,10 +190,41 @@ TEST(Corners, LieBetweenNeighbours) {
   EXPECT_TRUE(corners_between(known, 0, 5).empty());
 }
 
+// Whatever no known strategy stands for lies below a corner.
+TEST(Corners, LeaveNothingOut) {
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Dice dice(seed);
+    const double factor = 1 + dice.roll(0, 40) / 100.0;
+    std::vector<Point> known{{10, 200}};
+    while (known.back().memory < 100 && known.back().time > 20) {
+      const Point last = known.back();
+      known.push_back(
+          {last.memory + dice.roll(1, 20), last.time - dice.roll(1, 20)});
+    }
+    const auto corners = corners_between(known, factor - 1, kInfinity);
+    for (int i = 0; i < 100; ++i) {
+      const Point some{
+          static_cast<double>(dice.roll(10, 120)),
+          dice.roll(static_cast<int>(known.back().time), 200) * 1.0};
+      const auto covers = [&](Point p) {
+        return p.memory <= factor * some.memory && p.time <= factor * some.time;
+      };
+      const auto above = [&](Point corner) {
+        return some.memory < corner.memory && some.time < corner.time;
+      };
+      EXPECT_TRUE(std::any_of(known.begin(), known.end(), covers) ||
+                  std::any_of(corners.begin(), corners.end(), above))
+          << some.memory << " " << some.time;
+    }
+  }
+}
+
 TEST(Corners, AreJoinedWhenThereAreTooMany) {
   std::vector<Point> known;
   for (int i = 0; i <= 300; ++i) known.push_back({100.0 + i, 500.0 - i});
-  const auto corners = join_corners(corners_between(known, 0, kInfinity));
+  const auto corners =
+      join_corners(corners_between(known, 0, kInfinity), kMaxCorners);
   EXPECT_LE(corners.size(), kMaxCorners);
   for (int i = 0; i < 300; ++i) {
     bool below = false;

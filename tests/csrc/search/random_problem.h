@@ -177,4 +177,19 @@ inline std::vector<Shape> all_shapes(Dice& dice) {
           {"complete", 5, complete(5)}};
 }
 
+// A chain of `num_nodes` nodes of `num_configs` configs each, every one joined
+// also to the second next, as residual connections are.
+inline Problem random_ladder(Dice& dice, const RandomTables& how, int num_nodes,
+                             int num_configs) {
+  Problem problem;
+  for (int n = 0; n < num_nodes; ++n) {
+    problem.nodes.push_back(random_node(dice, how, num_configs));
+    for (int back = 1; back <= 2 && back <= n; ++back) {
+      problem.edges.push_back(
+          {n - back, n, random_edge(dice, how, num_configs, num_configs)});
+    }
+  }
+  return problem;
+}
+
 }  // namespace tensoropt::testing
