@@ -1,9 +1,11 @@
 """How long planning takes: capture, cost tables, search of the whole frontier.
 
-    python benchmarks/planning_time.py gpt2 llama --devices 16
-    python benchmarks/planning_time.py rnn transformer --optimizer sgd
+    python benchmarks/planning_time.py gpt2 llama --devices 16 64
+    python benchmarks/planning_time.py rnn transformer --epsilon 1e-3
 
-Models are on the meta device. Writes benchmarks/results/planning_time.json.
+Models are on the meta device, devices on machines of the paper's kind; each in a
+process of its own. Writes benchmarks/results/planning_time.json, where entries of
+other models, devices and epsilons stay.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +27,12 @@ sys.path[:0] = [str(ROOT / "examples"), str(ROOT)]
 from gpt import GPT, GPTConfig  # noqa: E402
 from rich.console import Console  # noqa: E402
 
+from benchmarks.isolated import run_isolated  # noqa: E402
 from benchmarks.machine import machine, peak_rss_bytes  # noqa: E402
 from benchmarks.models import catalogue  # noqa: E402
 from benchmarks.models.catalogue import Example, tokens  # noqa: E402
-from tensoropt_torch.config import load_cluster  # noqa: E402
+from benchmarks.paper.setups import paper_cluster  # noqa: E402
 from tensoropt_torch.frontend import capture  # noqa: E402
-from tensoropt_torch.planner.frontier import Frontier  # noqa: E402
 from tensoropt_torch.planner.options import (  # noqa: E402
     OPTIMIZER_STATE_FACTORS,
     PlanningTask,
@@ -37,8 +40,8 @@ from tensoropt_torch.planner.options import (  # noqa: E402
     find_frontier,
 )
 from tensoropt_torch.planner.space import make_planner  # noqa: E402
-from tensoropt_torch.report.tables import frontier_table, frontier_title  # noqa: E402
 
+DEVICES_OF_A_MACHINE = 8
 RESULT = ROOT / "benchmarks" / "results" / "planning_time.json"
 
 
@@ -51,10 +54,9 @@ def gpt2() -> Example:
 MODELS: dict[str, Callable[[], Example]] = {"gpt2": gpt2, **catalogue.MODELS}
 
 
-def measure(
-    name: str, cluster: str, devices: int, optimizer: str, epsilon: float
-) -> tuple[dict[str, Any], Frontier]:
+def measure(name: str, devices: int, optimizer: str, epsilon: float) -> dict[str, Any]:
     """Plan one model; seconds by phase, and the frontier."""
+    cluster = paper_cluster(max(2, devices // DEVICES_OF_A_MACHINE))
     start = time.perf_counter()
     with torch.device("meta"):
         model, args = MODELS[name]()
@@ -62,16 +64,16 @@ def measure(
     captured = capture(model, args)
     after_capture = time.perf_counter()
     search = SearchSettings(epsilon=epsilon)
-    task = PlanningTask(captured, load_cluster(cluster), optimizer=optimizer, search=search)
+    task = PlanningTask(captured, cluster, optimizer=optimizer, search=search)
     planner = make_planner(captured, task.settings(devices))
     planner.build()
     after_costs = time.perf_counter()
     del planner
     frontier = find_frontier(task, devices)
     table_s = after_costs - after_capture
-    record = {
+    return {
         "model": name,
-        "cluster": cluster,
+        "machine": machine(),
         "devices": devices,
         "optimizer": optimizer,
         "epsilon": epsilon,
@@ -88,31 +90,33 @@ def measure(
         "smallest": [frontier.smallest.memory_bytes, frontier.smallest.time_s],
         "knee": [frontier.knee.memory_bytes, frontier.knee.time_s],
         "fastest": [frontier.fastest.memory_bytes, frontier.fastest.time_s],
+        "stats": dict(frontier.stats),
     }
-    return record, frontier
+
+
+def merged(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """With the entries of the file that are not among these."""
+    key = itemgetter("model", "devices", "optimizer", "epsilon")
+    kept = json.loads(RESULT.read_text())["runs"] if RESULT.exists() else []
+    runs = {key(run): run for run in [*kept, *records]}
+    return [runs[name] for name in sorted(runs)]
 
 
 def main() -> None:
     """Measure the models that are named, print the frontiers, write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="*", default=["gpt2", "llama"], choices=list(MODELS))
-    parser.add_argument("--cluster", default="paper-2x8-v100")
-    parser.add_argument("--devices", type=int, default=16)
+    parser.add_argument("--devices", type=int, nargs="+", default=[16])
     parser.add_argument("--optimizer", default="adamw", choices=list(OPTIMIZER_STATE_FACTORS))
     parser.add_argument("--epsilon", type=float, default=SearchSettings().epsilon)
     options = parser.parse_args()
     console = Console()
-    records = []
-    for name in options.models:
-        record, frontier = measure(
-            name, options.cluster, options.devices, options.optimizer, options.epsilon
-        )
-        points = [(p.memory_bytes, p.time_s) for p in frontier]
-        console.print(frontier_table(points, f"{name}: {frontier_title(frontier)}"))
-        console.print(record)
-        records.append(record)
     RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(json.dumps({"machine": machine(), "runs": records}, indent=1) + "\n")
+    for name in options.models:
+        for devices in options.devices:
+            record = run_isolated(measure, name, devices, options.optimizer, options.epsilon)
+            console.print(record)
+            RESULT.write_text(json.dumps({"runs": merged([record])}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

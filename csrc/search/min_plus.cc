@@ -26,6 +26,17 @@ const double* arranged(const std::vector<double>& values,
   return scratch.data();
 }
 
+// from[rows][columns] the other way round.
+void transpose(const double* from, int rows, int columns,
+               std::vector<double>& into) {
+  into.resize(static_cast<std::size_t>(rows) * columns);
+  for (int r = 0; r < rows; ++r) {
+    for (int c = 0; c < columns; ++c) {
+      into[static_cast<std::size_t>(c) * rows + r] = *from++;
+    }
+  }
+}
+
 // `into` is empty as long as nothing was put into it.
 void scatter_least(const std::vector<double>& from,
                    const std::vector<std::uint32_t>& index,
@@ -100,6 +111,21 @@ void MinPlusPlan::add_product(int id) {
       .by_inner = arrange_dense(right_is_wide ? right_dims : left_dims,
                                 {wide.batch, wide.column, wide.row})
                       .cells};
+  find_batch_last(products_[id]);
+}
+
+void MinPlusPlan::find_batch_last(Product& product) const {
+  const Expression& expression = pool_[product.id];
+  const ProductLabels& labels = expression.labels;
+  const bool left_is_vector = product.rows == 1;
+  const auto& vector = left_is_vector ? labels.left : labels.right;
+  const auto& table = left_is_vector ? labels.right : labels.left;
+  if (vector.size() != 2 || table.size() != 3) return;
+  const int inner = vector.front();
+  const int batch = vector.back();
+  product.batch_last = inner >= labels.num_outputs &&
+                       batch < labels.num_outputs && table.back() == batch;
+  product.inner_first = table.front() == inner;
 }
 
 MinPlusPass::MinPlusPass(const MinPlusPlan& plan)
@@ -120,6 +146,10 @@ void MinPlusPass::load(int id) {
 // One operand gives the terms, the other one, by inner config, whole lines to
 // add them to: the right one, or the left one if the right one is a vector.
 void MinPlusPass::multiply(const MinPlusPlan::Product& product) {
+  if (product.batch_last) {
+    multiply_batch_last(product);
+    return;
+  }
   const Expression& expression = plan_.pool()[product.id];
   const Values& left = inside_[expression.left];
   const Values& right = inside_[expression.right];
@@ -139,6 +169,31 @@ void MinPlusPass::multiply(const MinPlusPlan::Product& product) {
     wide += static_cast<std::size_t>(block.inner) * block.width;
     out += static_cast<std::size_t>(block.rows) * block.width;
   }
+}
+
+void MinPlusPass::multiply_batch_last(const MinPlusPlan::Product& product) {
+  const Expression& expression = plan_.pool()[product.id];
+  const bool left_is_vector = product.rows == 1;
+  const Values& left = inside_[expression.left];
+  const Values& right = inside_[expression.right];
+  const double* vector = (left_is_vector ? left : right).data();
+  const double* table = (left_is_vector ? right : left).data();
+  const int lines = left_is_vector ? product.columns : product.rows;
+  const int batches = product.batches;
+  std::vector<double>& by_line = scratch_[0];
+  by_line.assign(static_cast<std::size_t>(lines) * batches, kInfinity);
+  const int outer = product.inner_first ? product.inner : lines;
+  const int middle = product.inner_first ? lines : product.inner;
+  for (int i = 0; i < outer; ++i) {
+    for (int j = 0; j < middle; ++j) {
+      const int line = product.inner_first ? j : i;
+      const int x = product.inner_first ? i : j;
+      lower_sum(&by_line[static_cast<std::size_t>(line) * batches], table,
+                vector + static_cast<std::size_t>(x) * batches, batches);
+      table += batches;
+    }
+  }
+  transpose(by_line.data(), lines, batches, inside_[product.id]);
 }
 
 void MinPlusPass::run_inside(Weights weights) {
@@ -180,17 +235,6 @@ void push_join(const MinPlusPlan::Product& product, const From& from,
       least = std::min(least, out[c] + from.right[right + c]);
     }
     into.left[row] = least;
-  }
-}
-
-// from[rows][columns] the other way round.
-void transpose(const double* from, int rows, int columns,
-               std::vector<double>& into) {
-  into.resize(static_cast<std::size_t>(rows) * columns);
-  for (int r = 0; r < rows; ++r) {
-    for (int c = 0; c < columns; ++c) {
-      into[static_cast<std::size_t>(c) * rows + r] = *from++;
-    }
   }
 }
 

@@ -49,6 +49,10 @@ class MinPlusPlan {
     // right[batch][inner][column], or left[batch][inner][row] if there is only
     // one column.
     std::vector<std::uint32_t> by_inner;
+    // One operand is a vector for each batch, and the batch is the last axis of
+    // both: tables over the configs of a hub. They are read as they are.
+    bool batch_last = false;
+    bool inner_first = false;  // the other one's axes: inner, line, batch
 
     double work() const {
       return static_cast<double>(batches) * rows * columns * inner;
@@ -79,6 +83,7 @@ class MinPlusPlan {
 
  private:
   void add_product(int id);
+  void find_batch_last(Product& product) const;
   void find_near_root();
 
   const ExpressionPool& pool_;
@@ -112,6 +117,7 @@ class MinPlusPass {
  private:
   void load(int id);
   void multiply(const MinPlusPlan::Product& product);
+  void multiply_batch_last(const MinPlusPlan::Product& product);
   void push_outside(const MinPlusPlan::Product& product);
   int best_inner(const MinPlusPlan::Product& product, std::uint32_t cell) const;
   std::uint32_t best_point(int id, std::uint32_t cell) const;

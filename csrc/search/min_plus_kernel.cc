@@ -70,6 +70,14 @@ TENSOROPT_CLONES void lower(double* into, const double* from, double offset,
   }
 }
 
+TENSOROPT_CLONES void lower_sum(double* into, const double* a, const double* b,
+                                int count) {
+  for (int i = 0; i < count; ++i) {
+    const double value = a[i] + b[i];
+    into[i] = value < into[i] ? value : into[i];
+  }
+}
+
 void multiply_min_plus(const double* terms, const double* wide, double* out,
                        const MinPlusBlock& block) {
   const auto row_of = [&](int row) {

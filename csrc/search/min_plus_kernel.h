@@ -6,6 +6,9 @@ namespace tensoropt {
 // into[i] = min(into[i], offset + from[i])
 void lower(double* into, const double* from, double offset, int count);
 
+// into[i] = min(into[i], a[i] + b[i])
+void lower_sum(double* into, const double* a, const double* b, int count);
+
 // terms[rows][inner] times wide[inner][width].
 struct MinPlusBlock {
   int rows;
