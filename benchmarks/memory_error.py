@@ -3,7 +3,7 @@
     python benchmarks/memory_error.py mlp gpt --devices 1 2 4 --strategies 5
 
 Seeds are 0, 1, ...: no strategy is chosen. Writes
-benchmarks/results/memory_error.json.
+benchmarks/results/memory_error.json, where other models and numbers of devices stay.
 """
 
 from __future__ import annotations
@@ -58,18 +58,26 @@ def main() -> None:
     columns = ("model", "devices", "peaks", "exact", "mean", "largest", "mean of the sum")
     for column in columns:
         table.add_column(column, justify="right")
-    summaries, rows = [], []
     for model in options.models:
         for count in options.devices:
             found = compare(Job(model, count, tuple(range(options.strategies))), options.timeout)
-            rows += found
-            summaries.append(summary(found))
-            figures = list(summaries[-1].values())
+            figures = list(summary(found).values())
             table.add_row(*map(str, figures[:4]), *(f"{figure:.3%}" for figure in figures[4:7]))
-            RESULT.parent.mkdir(exist_ok=True)
-            record = {"machine": machine(), "runs": summaries, "peaks": [asdict(r) for r in rows]}
-            RESULT.write_text(json.dumps(record, indent=1) + "\n")
+            keep(found)
     Console().print(table)
+
+
+def keep(found: Sequence[Row]) -> None:
+    """Put these peaks of one model on one number of devices into the result."""
+    old = json.loads(RESULT.read_text()) if RESULT.exists() else {"runs": [], "peaks": []}
+    new = {"runs": [summary(found)], "peaks": [asdict(row) for row in found]}
+    which = (found[0].model, found[0].num_devices)
+    record: dict[str, Any] = {"machine": machine()}
+    for name, device_key in (("runs", "devices"), ("peaks", "num_devices")):
+        others = [row for row in old[name] if (row["model"], row[device_key]) != which]
+        record[name] = others + new[name]
+    RESULT.parent.mkdir(exist_ok=True)
+    RESULT.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":
