@@ -13,6 +13,8 @@ namespace {
 
 // So many cells are looked at for an estimate, if there are many more.
 constexpr std::size_t kSamples = 20000;
+// What the cost that decides between equals weighs.
+constexpr double kTieBreak = 1e-6;
 
 Point cost_of(const std::vector<std::uint32_t>& points,
               const Schedule& schedule, const MinPlusPlan& plan) {
@@ -46,12 +48,23 @@ std::vector<KnownStrategy> pareto(std::vector<KnownStrategy> all) {
 void FirstLook::ask_between(double epsilon, double memory_limit,
                             std::size_t max_questions) {
   ask({{.memory = 1, .time = 0}, {.memory = 0, .time = 1}});
+  ask_about_ends();
   while (weights_.size() < max_questions) {
     const std::vector<Weights> questions =
         next_questions(epsilon, memory_limit, max_questions - weights_.size());
     if (questions.empty()) return;
     ask(questions);
   }
+}
+
+// Of all strategies with the least memory the fastest, and the other way round.
+void FirstLook::ask_about_ends() {
+  if (strategies_.empty()) return;
+  const Point small = strategies_.front().cost;
+  const Point fast = strategies_.back().cost;
+  if (small.memory <= 0 || fast.memory <= 0 || fast.time <= 0) return;
+  ask({{.memory = 1 / small.memory, .time = kTieBreak / small.time},
+       {.memory = kTieBreak / fast.memory, .time = 1 / fast.time}});
 }
 
 // The widest gaps that nobody has asked about.

@@ -65,6 +65,7 @@ class FirstLook {
   std::int64_t estimate_alive(const CornerLimits& limits) const;
 
  private:
+  void ask_about_ends();
   std::vector<Weights> next_questions(double epsilon, double memory_limit,
                                       std::size_t most) const;
   KnownStrategy answer(std::size_t w);

@@ -13,7 +13,7 @@ namespace {
 
 // Weightings that are asked about at first, in large stages and in the last
 // one.
-constexpr std::size_t kFirstQuestions = 9;
+constexpr std::size_t kFirstQuestions = 11;
 constexpr std::size_t kMoreQuestions = 12;
 constexpr std::size_t kLastQuestions = 32;
 // The next stage must have at most this part of the cells.
