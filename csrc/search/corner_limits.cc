@@ -9,9 +9,6 @@ namespace tensoropt {
 
 namespace {
 
-// Limits are raised by this factor: bounds are sums of many floats.
-constexpr double kRounding = 1e-5;
-
 // 0 times infinity is nothing here.
 double term(double weight, double cost) {
   return weight == 0 ? 0 : weight * cost;
@@ -21,7 +18,8 @@ double term(double weight, double cost) {
 
 CornerLimits::CornerLimits(const std::vector<Weights>& weights,
                            const std::vector<double>& optima,
-                           const std::vector<Point>& corners, double slack)
+                           const std::vector<Point>& corners, double slack,
+                           double rounding)
     : weights_(weights), num_corners_(corners.size()) {
   TO_ASSERT(num_corners_ <= kMaxCorners, "{} corners", num_corners_);
   std::vector<std::vector<double>> limits(weights.size());
@@ -29,7 +27,7 @@ CornerLimits::CornerLimits(const std::vector<Weights>& weights,
     for (const Point& corner : corners) {
       const double cost = term(weights[w].memory, corner.memory) +
                           term(weights[w].time, corner.time);
-      limits[w].push_back(cost * (1 + kRounding));
+      limits[w].push_back(cost * (1 + rounding));
     }
   }
   for (std::size_t corner = 0; corner < num_corners_; ++corner) {

@@ -18,10 +18,12 @@ class CornerLimits {
   // `optima[w]` is the least cost of any strategy under weighting w. With a
   // finite `slack`, only strategies count that cost at most (1 + slack) times
   // that, under the weighting where their corner is closest to it. Much more is
-  // then ruled out, though not by proof.
+  // then ruled out, though not by proof. What is compared with the limits may
+  // be off by `rounding`, a relative error.
   CornerLimits(const std::vector<Weights>& weights,
                const std::vector<double>& optima,
-               const std::vector<Point>& corners, double slack);
+               const std::vector<Point>& corners, double slack,
+               double rounding);
 
   std::size_t num_weights() const { return weights_.size(); }
   Weights weights(std::size_t w) const { return weights_[w]; }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -29,11 +30,9 @@ constexpr double kLeastSlack = 1e-7;
 constexpr double kRoughness = 10;
 // Weightings of the bounds, and questions in addition to the first look.
 constexpr std::size_t kMaxWeights = 32;
+constexpr std::size_t kMoreQuestions = 8;
 // More corners than can be looked at at a time are looked at in so many groups.
 constexpr std::size_t kMaxGroups = 8;
-// Relative error of weighted sums.
-constexpr double kRounding = 1e-12;
-constexpr std::size_t kMoreQuestions = 8;
 
 template <typename T>
 bool contains(const std::vector<T>& values, const T& value) {
@@ -49,13 +48,16 @@ CornerSearch::CornerSearch(const MinPlusPlan& plan, const Schedule& schedule,
     : plan_(plan),
       schedule_(schedule),
       options_(options),
-      given_(given),
       look_(look),
       evaluation_(evaluation),
-      known_(look.strategies()) {}
+      known_(look.strategies()),
+      costs_(given),
+      first_cells_(given.empty() ? kFirstCells : kFirstCellsIfGiven) {
+  note_costs(known_);
+}
 
 void CornerSearch::run() {
-  std::int64_t most_cells = given_.empty() ? kFirstCells : kFirstCellsIfGiven;
+  std::int64_t most_cells = first_cells_;
   while (!round(most_cells)) most_cells *= kMoreCells;
 }
 
@@ -65,11 +67,11 @@ CornerLimits CornerSearch::look_limits() const {
 
 // The corners that strategies may be below, as far as the first look can say.
 std::vector<Point> CornerSearch::open_corners() const {
-  std::vector<Point> corners = corners_between(
-      known_costs(), options_.known_epsilon, options_.memory_limit);
+  std::vector<Point> corners =
+      corners_between(costs_, options_.known_epsilon, options_.memory_limit);
   std::erase_if(corners, [&](Point corner) {
     for (std::size_t w = 0; w < look_.weights().size(); ++w) {
-      const double least = look_.optima()[w] * (1 - kRounding);
+      const double least = look_.optima()[w] * (1 - plan_.rounding());
       if (look_.weights()[w].of(corner) < least) return true;
     }
     return false;
@@ -79,7 +81,7 @@ std::vector<Point> CornerSearch::open_corners() const {
 
 CornerSearch::Aim CornerSearch::aim_at(
     const std::vector<Point>& corners) const {
-  const auto weights = hull_weights(known_costs(), kMaxWeights);
+  const auto weights = hull_weights(costs_, kMaxWeights);
   return {join_corners(corners, kMaxCorners), weights, known_optima(weights),
           kInfinity};
 }
@@ -113,11 +115,13 @@ bool CornerSearch::round(std::int64_t most_cells) {
 }
 
 CornerLimits CornerSearch::limits(const Aim& aim) const {
-  return CornerLimits(aim.weights, aim.optima, aim.corners, aim.slack);
+  return CornerLimits(aim.weights, aim.optima, aim.corners, aim.slack,
+                      plan_.rounding());
 }
 
 CornerLimits CornerSearch::first_limits(const Aim& aim) const {
-  return CornerLimits(look_.weights(), look_.optima(), aim.corners, aim.slack);
+  return CornerLimits(look_.weights(), look_.optima(), aim.corners, aim.slack,
+                      plan_.rounding());
 }
 
 // Has the first look go on with the weightings that rule out most.
@@ -150,36 +154,25 @@ void CornerSearch::search_all(Bounds& bounds, Aim aim,
 void CornerSearch::evaluate(const Bounds& bounds, double epsilon) {
   const Stopwatch watch;
   evaluation_.run(&bounds, epsilon, options_.memory_limit);
-  const FrontierView found = evaluation_.found();
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    known_.push_back(
-        {found.point(i),
-         evaluation_.trace(schedule_, static_cast<std::uint32_t>(i))});
-  }
+  std::vector<KnownStrategy> found = evaluation_.strategies(schedule_);
+  note_costs(found);
+  std::move(found.begin(), found.end(), std::back_inserter(known_));
   known_ = pareto(std::move(known_));
   product_seconds_ += watch.seconds();
 }
 
-// None dominated, sorted by memory.
-std::vector<Point> CornerSearch::known_costs() const {
-  std::vector<KnownStrategy> all;
-  for (const Point& cost : given_) all.push_back({cost, {}});
-  for (const KnownStrategy& known : known_) all.push_back({known.cost, {}});
-  std::vector<Point> costs;
-  for (const KnownStrategy& known : pareto(std::move(all))) {
-    costs.push_back(known.cost);
-  }
-  return costs;
+void CornerSearch::note_costs(const std::vector<KnownStrategy>& strategies) {
+  for (const auto& strategy : strategies) costs_.push_back(strategy.cost);
+  costs_ = pareto(std::move(costs_));
 }
 
 // The least cost of a known strategy under each weighting.
 std::vector<double> CornerSearch::known_optima(
     const std::vector<Weights>& weights) const {
-  const std::vector<Point> costs = known_costs();
   std::vector<double> optima;
   for (const Weights& w : weights) {
     double least = kInfinity;
-    for (const Point& cost : costs) least = std::min(least, w.of(cost));
+    for (const Point& cost : costs_) least = std::min(least, w.of(cost));
     optima.push_back(least);
   }
   return optima;

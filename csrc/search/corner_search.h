@@ -62,16 +62,17 @@ class CornerSearch {
   void ask_at(const Aim& aim);
   void search_all(Bounds& bounds, Aim aim, const std::vector<Point>& corners);
   void evaluate(const Bounds& bounds, double epsilon);
-  std::vector<Point> known_costs() const;
+  void note_costs(const std::vector<KnownStrategy>& strategies);
   std::vector<double> known_optima(const std::vector<Weights>& weights) const;
 
   const MinPlusPlan& plan_;
   const Schedule& schedule_;
   const CornerSearchOptions options_;
-  const std::vector<Point> given_;
   FirstLook& look_;
   Evaluation& evaluation_;
   std::vector<KnownStrategy> known_;
+  std::vector<Point> costs_;  // of all known, none dominated, sorted by memory
+  const std::int64_t first_cells_;
   double error_ = 0;
   int num_rounds_ = 0;
   std::int64_t num_alive_ = 0;

@@ -210,10 +210,8 @@ const FactorGraph::Cached& FactorGraph::cached(int node) const {
   for (const int id : factors_of_[node]) {
     const Factor& factor = factors_[id];
     const Expression& expression = pool_[terms_[factor.term].expression];
-    double volume = 1;
-    for (const int n : factor.scope) volume *= dim(n);
     near.insert(factor.scope.begin(), factor.scope.end());
-    work *= std::min(1.0, expression.cells / volume);
+    work *= std::min(1.0, expression.cells / expression.volume);
     points += expression.points_per_cell;
   }
   near.erase(node);

@@ -59,6 +59,19 @@ void Evaluation::multiply_operands(int id, const Bounds* bounds,
   errors_[id] = before + made + before * made;
 }
 
+std::vector<KnownStrategy> Evaluation::strategies(
+    const Schedule& schedule) const {
+  const FrontierView found = tables_[root_].points.view();
+  std::vector<KnownStrategy> strategies;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    strategies.push_back(
+        {found.point(i), trace(schedule, static_cast<std::uint32_t>(i))});
+  }
+  return strategies;
+}
+
+// The point that a point of the root takes in the table of every term; only
+// those of tables of the problem are set.
 std::vector<std::uint32_t> Evaluation::trace(const Schedule& schedule,
                                              std::uint32_t point) const {
   std::vector<std::uint32_t> points(schedule.terms.size(), 0);

@@ -2,8 +2,7 @@
 //
 //   Evaluation evaluation(pool, root, base_tables, num_threads);
 //   evaluation.run(&bounds, epsilon, memory_limit);
-//   evaluation.found();                       // the frontier of the root
-//   evaluation.trace(schedule, point);        // how it was made
+//   evaluation.strategies(schedule);          // the frontier of the root
 #pragma once
 
 #include <cstdint>
@@ -28,19 +27,18 @@ class Evaluation {
   // memory limit are left out too. The error of thinning is at most epsilon.
   void run(const Bounds* bounds, double epsilon, double memory_limit);
 
-  FrontierView found() const { return tables_[root_].points.view(); }
+  // What this run found: the frontier of the root, and how it was made.
+  std::vector<KnownStrategy> strategies(const Schedule& schedule) const;
   // The relative error that thinning made in this run.
   double error() const { return errors_[root_]; }
-  // The point that a point of the root takes in the table of every term; only
-  // those of tables of the problem (in `base`) are set.
-  std::vector<std::uint32_t> trace(const Schedule& schedule,
-                                   std::uint32_t point) const;
 
   // Over all runs.
   const ProductStats& stats() const { return stats_; }
   int num_products() const { return num_products_; }
 
  private:
+  std::vector<std::uint32_t> trace(const Schedule& schedule,
+                                   std::uint32_t point) const;
   void multiply_operands(int id, const Bounds* bounds,
                          const ProductOptions& options);
 

@@ -30,17 +30,18 @@ std::vector<double> label_dims(const Expression& left, const Expression& right,
   return dims;
 }
 
-double volume(const std::vector<int>& dims) {
-  double result = 1;
-  for (const int dim : dims) result *= dim;
-  return result;
+double density(const Expression& expression) {
+  return std::min(1.0, expression.cells / expression.volume);
 }
 
 }  // namespace
 
 int ExpressionPool::intern(const Key& key, Expression expression) {
   const auto [found, is_new] = ids_.try_emplace(key, size());
-  if (is_new) expressions_.push_back(std::move(expression));
+  if (is_new) {
+    for (const int dim : expression.dims) expression.volume *= dim;
+    expressions_.push_back(std::move(expression));
+  }
   return found->second;
 }
 
@@ -112,9 +113,7 @@ void ExpressionPool::estimate(Expression& product) const {
     outputs *= dims[label];
     product.dims.push_back(static_cast<int>(dims[label]));
   }
-  const double density = std::min(1.0, left.cells / volume(left.dims)) *
-                         std::min(1.0, right.cells / volume(right.dims));
-  const double terms = all * density;
+  const double terms = all * density(left) * density(right);
   product.cells = std::min(outputs, terms);
   product.points_per_cell =
       std::min(kLargestEstimate, left.points_per_cell + right.points_per_cell);

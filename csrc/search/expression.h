@@ -49,6 +49,7 @@ struct Expression {
   ProductLabels labels;
 
   std::vector<int> dims;       // number of configs on each axis
+  double volume = 1;           // number of cells, empty ones included
   double cells = 1;            // estimated number of non-empty cells
   double points_per_cell = 1;  // estimated
   double work = 0;             // estimated, of computing it from its operands

@@ -29,26 +29,35 @@ Point cost_of(const std::vector<std::uint32_t>& points,
   return cost;
 }
 
-}  // namespace
-
-std::vector<KnownStrategy> pareto(std::vector<KnownStrategy> all) {
-  std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
-    return std::pair(a.cost.memory, a.cost.time) <
-           std::pair(b.cost.memory, b.cost.time);
+template <typename T, typename CostOf>
+std::vector<T> pareto_of(std::vector<T> all, CostOf&& cost) {
+  std::stable_sort(all.begin(), all.end(), [&](const T& a, const T& b) {
+    return std::pair(cost(a).memory, cost(a).time) <
+           std::pair(cost(b).memory, cost(b).time);
   });
-  std::vector<KnownStrategy> kept;
-  for (KnownStrategy& strategy : all) {
-    if (kept.empty() || strategy.cost.time < kept.back().cost.time) {
-      kept.push_back(std::move(strategy));
+  std::vector<T> kept;
+  for (T& one : all) {
+    if (kept.empty() || cost(one).time < cost(kept.back()).time) {
+      kept.push_back(std::move(one));
     }
   }
   return kept;
 }
 
+}  // namespace
+
+std::vector<KnownStrategy> pareto(std::vector<KnownStrategy> strategies) {
+  return pareto_of(std::move(strategies),
+                   [](const KnownStrategy& strategy) { return strategy.cost; });
+}
+
+std::vector<Point> pareto(std::vector<Point> costs) {
+  return pareto_of(std::move(costs), [](Point cost) { return cost; });
+}
+
 void FirstLook::ask_between(double epsilon, double memory_limit,
                             std::size_t max_questions) {
-  ask({{.memory = 1, .time = 0}, {.memory = 0, .time = 1}});
-  ask_about_ends();
+  ask_with<double>({{.memory = 1, .time = 0}, {.memory = 0, .time = 1}});
   while (weights_.size() < max_questions) {
     const std::vector<Weights> questions =
         next_questions(epsilon, memory_limit, max_questions - weights_.size());
@@ -57,13 +66,13 @@ void FirstLook::ask_between(double epsilon, double memory_limit,
   }
 }
 
-// Of all strategies with the least memory the fastest, and the other way round.
 void FirstLook::ask_about_ends() {
   if (strategies_.empty()) return;
   const Point small = strategies_.front().cost;
   const Point fast = strategies_.back().cost;
   if (small.memory <= 0 || fast.memory <= 0 || fast.time <= 0) return;
-  ask({{.memory = 1 / small.memory, .time = kTieBreak / small.time},
+  ask_with<double>(
+      {{.memory = 1 / small.memory, .time = kTieBreak / small.time},
        {.memory = kTieBreak / fast.memory, .time = 1 / fast.time}});
 }
 
@@ -93,13 +102,18 @@ std::vector<Weights> FirstLook::next_questions(double epsilon,
 }
 
 void FirstLook::ask(const std::vector<Weights>& questions) {
+  ask_with<float>(questions);
+}
+
+template <typename Value>
+void FirstLook::ask_with(const std::vector<Weights>& questions) {
   const std::size_t first = weights_.size();
   weights_.insert(weights_.end(), questions.begin(), questions.end());
   optima_.resize(weights_.size());
   costs_.resize(weights_.size());
   std::vector<KnownStrategy> answers(questions.size());
   parallel_for(static_cast<int>(questions.size()), num_threads_,
-               [&](int i) { answers[i] = answer(first + i); });
+               [&](int i) { answers[i] = answer<Value>(first + i); });
   for (KnownStrategy& answer : answers) {
     if (!answer.points.empty()) strategies_.push_back(std::move(answer));
   }
@@ -107,8 +121,9 @@ void FirstLook::ask(const std::vector<Weights>& questions) {
 }
 
 // Without points if there is no strategy.
+template <typename Value>
 KnownStrategy FirstLook::answer(std::size_t w) {
-  MinPlusPass pass(plan_);
+  MinPlusPass<Value> pass(plan_);
   pass.run_inside(weights_[w]);
   optima_[w] = pass.optimum();
   if (std::isinf(pass.optimum())) return {};

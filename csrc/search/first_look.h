@@ -30,13 +30,14 @@ struct KnownStrategy {
 
 // Those that no other one dominates, sorted by memory; of equals the first.
 std::vector<KnownStrategy> pareto(std::vector<KnownStrategy> strategies);
+std::vector<Point> pareto(std::vector<Point> costs);
 
 class FirstLook {
  public:
   // With kNearRoot only cells near the root are told about, in a third of the
   // time.
   FirstLook(const MinPlusPlan& plan, const Schedule& schedule, int num_threads,
-            Depth depth = Depth::kWhole)
+            Depth depth)
       : plan_(plan),
         schedule_(schedule),
         num_threads_(num_threads),
@@ -47,13 +48,17 @@ class FirstLook {
   // beyond the memory limit, and `max_questions` altogether.
   void ask_between(double epsilon, double memory_limit,
                    std::size_t max_questions);
-  // Asks for the best strategies under these weightings.
+  // Of all strategies with the least memory asks for the fastest, and the other
+  // way round.
+  void ask_about_ends();
+  // Asks for the best strategies under these weightings, up to rounding.
   void ask(const std::vector<Weights>& questions);
 
   // Sorted by memory, none dominated; none at all if there is no strategy. The
   // first has the least memory and the last the least time of all.
   const std::vector<KnownStrategy>& strategies() const { return strategies_; }
-  // Under which was asked, and the least cost of any strategy under each.
+  // Under which was asked, and the least cost of any strategy under each; of
+  // the ends exactly, otherwise up to MinPlusPlan::rounding().
   const std::vector<Weights>& weights() const { return weights_; }
   const std::vector<double>& optima() const { return optima_; }
 
@@ -65,9 +70,11 @@ class FirstLook {
   std::int64_t estimate_alive(const CornerLimits& limits) const;
 
  private:
-  void ask_about_ends();
   std::vector<Weights> next_questions(double epsilon, double memory_limit,
                                       std::size_t most) const;
+  template <typename Value>
+  void ask_with(const std::vector<Weights>& questions);
+  template <typename Value>
   KnownStrategy answer(std::size_t w);
 
   const MinPlusPlan& plan_;

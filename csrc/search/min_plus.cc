@@ -12,14 +12,16 @@ namespace tensoropt {
 
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+template <typename Value>
+constexpr Value kInfinity = std::numeric_limits<Value>::infinity();
 // Of a product near the root: a small part of what a whole pass takes.
 constexpr double kQuickWork = 1e6;
 
 // The values in the order of the index; as they are if it is empty.
-const double* arranged(const std::vector<double>& values,
-                       const std::vector<std::uint32_t>& index,
-                       std::vector<double>& scratch) {
+template <typename Value>
+const Value* arranged(const std::vector<Value>& values,
+                      const std::vector<std::uint32_t>& index,
+                      std::vector<Value>& scratch) {
   if (index.empty()) return values.data();
   scratch.resize(index.size());
   for (std::size_t i = 0; i < index.size(); ++i) scratch[i] = values[index[i]];
@@ -27,8 +29,9 @@ const double* arranged(const std::vector<double>& values,
 }
 
 // from[rows][columns] the other way round.
-void transpose(const double* from, int rows, int columns,
-               std::vector<double>& into) {
+template <typename Value>
+void transpose(const Value* from, int rows, int columns,
+               std::vector<Value>& into) {
   into.resize(static_cast<std::size_t>(rows) * columns);
   for (int r = 0; r < rows; ++r) {
     for (int c = 0; c < columns; ++c) {
@@ -38,12 +41,13 @@ void transpose(const double* from, int rows, int columns,
 }
 
 // `into` is empty as long as nothing was put into it.
-void scatter_least(const std::vector<double>& from,
+template <typename Value>
+void scatter_least(const std::vector<Value>& from,
                    const std::vector<std::uint32_t>& index,
-                   std::vector<double>& into) {
-  if (into.empty()) into.assign(from.size(), kInfinity);
+                   std::vector<Value>& into) {
+  if (into.empty()) into.assign(from.size(), kInfinity<Value>);
   for (std::size_t i = 0; i < from.size(); ++i) {
-    double& least = into[index.empty() ? i : index[i]];
+    Value& least = into[index.empty() ? i : index[i]];
     least = std::min(least, from[i]);
   }
 }
@@ -55,14 +59,24 @@ MinPlusPlan::MinPlusPlan(const ExpressionPool& pool, int root,
     : pool_(pool),
       tables_(tables),
       order_(reachable(pool, root)),
-      volumes_(pool.size(), 0),
       products_(pool.size()) {
   for (const int id : order_) {
-    volumes_[id] = 1;
-    for (const int dim : pool[id].dims) volumes_[id] *= dim;
     if (pool[id].kind == Expression::Kind::kProduct) add_product(id);
   }
   find_near_root();
+  find_rounding();
+}
+
+// A cost is rounded when it is loaded, in every product above its table, and,
+// if it goes into the rest of another table, in every product down to that one.
+void MinPlusPlan::find_rounding() {
+  std::vector<int> height(pool_.size(), 0);
+  for (const int id : order_) {
+    if (products_[id].id < 0) continue;
+    height[id] = 1 + std::max(height[pool_[id].left], height[pool_[id].right]);
+  }
+  const int roundings = 2 * height[root()] + 2;
+  rounding_ = roundings * std::numeric_limits<float>::epsilon();
 }
 
 // The rest of an expression is known when all its products have pushed it down.
@@ -128,24 +142,27 @@ void MinPlusPlan::find_batch_last(Product& product) const {
   product.inner_first = table.front() == inner;
 }
 
-MinPlusPass::MinPlusPass(const MinPlusPlan& plan)
+template <typename Value>
+MinPlusPass<Value>::MinPlusPass(const MinPlusPlan& plan)
     : plan_(plan), inside_(plan.pool().size()), outside_(plan.pool().size()) {}
 
-void MinPlusPass::load(int id) {
+template <typename Value>
+void MinPlusPass<Value>::load(int id) {
   const Table& table = plan_.table(id);
   for (std::size_t i = 0; i < table.num_cells(); ++i) {
-    double least = kInfinity;
+    double least = kInfinity<double>;
     for (std::uint32_t p = table.first[i]; p < table.first[i + 1]; ++p) {
       const Point point{table.points.memory[p], table.points.time[p]};
       least = std::min(least, weights_.of(point));
     }
-    inside_[id][table.cells[i]] = least;
+    inside_[id][table.cells[i]] = static_cast<Value>(least);
   }
 }
 
 // One operand gives the terms, the other one, by inner config, whole lines to
 // add them to: the right one, or the left one if the right one is a vector.
-void MinPlusPass::multiply(const MinPlusPlan::Product& product) {
+template <typename Value>
+void MinPlusPass<Value>::multiply(const MinPlusPlan::Product& product) {
   if (product.batch_last) {
     multiply_batch_last(product);
     return;
@@ -154,15 +171,15 @@ void MinPlusPass::multiply(const MinPlusPlan::Product& product) {
   const Values& left = inside_[expression.left];
   const Values& right = inside_[expression.right];
   const bool right_is_wide = product.columns > 1;
-  const double* terms = right_is_wide
-                            ? arranged(left, product.left, scratch_[0])
-                            : arranged(right, product.right, scratch_[0]);
-  const double* wide =
+  const Value* terms = right_is_wide
+                           ? arranged(left, product.left, scratch_[0])
+                           : arranged(right, product.right, scratch_[0]);
+  const Value* wide =
       arranged(right_is_wide ? right : left, product.by_inner, scratch_[1]);
   const MinPlusBlock block{right_is_wide ? product.rows : 1,
                            right_is_wide ? product.columns : product.rows,
                            product.inner};
-  double* out = inside_[product.id].data();
+  Value* out = inside_[product.id].data();
   for (int h = 0; h < product.batches; ++h) {
     multiply_min_plus(terms, wide, out, block);
     terms += static_cast<std::size_t>(block.rows) * block.inner;
@@ -171,17 +188,19 @@ void MinPlusPass::multiply(const MinPlusPlan::Product& product) {
   }
 }
 
-void MinPlusPass::multiply_batch_last(const MinPlusPlan::Product& product) {
+template <typename Value>
+void MinPlusPass<Value>::multiply_batch_last(
+    const MinPlusPlan::Product& product) {
   const Expression& expression = plan_.pool()[product.id];
   const bool left_is_vector = product.rows == 1;
   const Values& left = inside_[expression.left];
   const Values& right = inside_[expression.right];
-  const double* vector = (left_is_vector ? left : right).data();
-  const double* table = (left_is_vector ? right : left).data();
+  const Value* vector = (left_is_vector ? left : right).data();
+  const Value* table = (left_is_vector ? right : left).data();
   const int lines = left_is_vector ? product.columns : product.rows;
   const int batches = product.batches;
-  std::vector<double>& by_line = scratch_[0];
-  by_line.assign(static_cast<std::size_t>(lines) * batches, kInfinity);
+  Values& by_line = scratch_[0];
+  by_line.assign(static_cast<std::size_t>(lines) * batches, kInfinity<Value>);
   const int outer = product.inner_first ? product.inner : lines;
   const int middle = product.inner_first ? lines : product.inner;
   for (int i = 0; i < outer; ++i) {
@@ -196,10 +215,11 @@ void MinPlusPass::multiply_batch_last(const MinPlusPlan::Product& product) {
   transpose(by_line.data(), lines, batches, inside_[product.id]);
 }
 
-void MinPlusPass::run_inside(Weights weights) {
+template <typename Value>
+void MinPlusPass<Value>::run_inside(Weights weights) {
   weights_ = weights;
   for (const int id : plan_.order()) {
-    inside_[id].assign(plan_.volume(id), kInfinity);
+    inside_[id].assign(plan_.volume(id), kInfinity<Value>);
     if (plan_.product(id).id < 0) {
       load(id);
     } else {
@@ -210,27 +230,30 @@ void MinPlusPass::run_inside(Weights weights) {
 
 namespace {
 
+template <typename Value>
 struct From {
-  const double* left;
-  const double* right;
-  const double* out;
+  const Value* left;
+  const Value* right;
+  const Value* out;
 };
 
+template <typename Value>
 struct Into {
-  double* left;
-  double* right;
+  Value* left;
+  Value* right;
 };
 
 // The same without inner configs, for whole rows.
-void push_join(const MinPlusPlan::Product& product, const From& from,
-               const Into& into) {
+template <typename Value>
+void push_join(const MinPlusPlan::Product& product, const From<Value>& from,
+               const Into<Value>& into) {
   const int columns = product.columns;
   for (int row = 0; row < product.batches * product.rows; ++row) {
-    const double* out = from.out + static_cast<std::size_t>(row) * columns;
+    const Value* out = from.out + static_cast<std::size_t>(row) * columns;
     const std::size_t right =
         static_cast<std::size_t>(row / product.rows) * columns;
     lower(into.right + right, out, from.left[row], columns);
-    double least = kInfinity;
+    Value least = kInfinity<Value>;
     for (int c = 0; c < columns; ++c) {
       least = std::min(least, out[c] + from.right[right + c]);
     }
@@ -239,11 +262,13 @@ void push_join(const MinPlusPlan::Product& product, const From& from,
 }
 
 // The rest of each operand is the rest of the product times the other operand.
-void push_products(const MinPlusPlan::Product& product, From from, Into into) {
+template <typename Value>
+void push_products(const MinPlusPlan::Product& product, From<Value> from,
+                   Into<Value> into) {
   const int rows = product.rows;
   const int columns = product.columns;
   const int inner = product.inner;
-  std::vector<double> by_column;
+  std::vector<Value> by_column;
   for (int h = 0; h < product.batches; ++h) {
     multiply_min_plus(from.out, from.right, into.left, {rows, inner, columns});
     transpose(from.out, rows, columns, by_column);
@@ -259,18 +284,19 @@ void push_products(const MinPlusPlan::Product& product, From from, Into into) {
 
 }  // namespace
 
-void MinPlusPass::push_outside(const MinPlusPlan::Product& product) {
+template <typename Value>
+void MinPlusPass<Value>::push_outside(const MinPlusPlan::Product& product) {
   const Expression& expression = plan_.pool()[product.id];
   const Values& left_values = inside_[expression.left];
   const Values& right_values = inside_[expression.right];
-  const double* left = arranged(left_values, product.left, scratch_[0]);
-  const double* right = arranged(right_values, product.right, scratch_[1]);
-  std::vector<double>& to_left = scratch_[2];
-  std::vector<double>& to_right = scratch_[3];
-  to_left.assign(left_values.size(), kInfinity);
-  to_right.assign(right_values.size(), kInfinity);
-  const From from{left, right, outside_[product.id].data()};
-  const Into into{to_left.data(), to_right.data()};
+  const Value* left = arranged(left_values, product.left, scratch_[0]);
+  const Value* right = arranged(right_values, product.right, scratch_[1]);
+  Values& to_left = scratch_[2];
+  Values& to_right = scratch_[3];
+  to_left.assign(left_values.size(), kInfinity<Value>);
+  to_right.assign(right_values.size(), kInfinity<Value>);
+  const From<Value> from{left, right, outside_[product.id].data()};
+  const Into<Value> into{to_left.data(), to_right.data()};
   if (product.inner == 1) {
     push_join(product, from, into);
   } else {
@@ -280,7 +306,8 @@ void MinPlusPass::push_outside(const MinPlusPlan::Product& product) {
   scatter_least(to_right, product.right, outside_[expression.right]);
 }
 
-void MinPlusPass::run_outside(Depth depth) {
+template <typename Value>
+void MinPlusPass<Value>::run_outside(Depth depth) {
   outside_.assign(outside_.size(), {});
   outside_[plan_.root()].assign(1, 0);
   for (auto id = plan_.order().rbegin(); id != plan_.order().rend(); ++id) {
@@ -288,8 +315,9 @@ void MinPlusPass::run_outside(Depth depth) {
   }
 }
 
-int MinPlusPass::best_inner(const MinPlusPlan::Product& product,
-                            std::uint32_t cell) const {
+template <typename Value>
+int MinPlusPass<Value>::best_inner(const MinPlusPlan::Product& product,
+                                   std::uint32_t cell) const {
   const Expression& expression = plan_.pool()[product.id];
   const Values& left = inside_[expression.left];
   const Values& right = inside_[expression.right];
@@ -297,9 +325,9 @@ int MinPlusPass::best_inner(const MinPlusPlan::Product& product,
   const std::size_t column =
       row / product.rows * product.columns + cell % product.columns;
   int best = 0;
-  double least = kInfinity;
+  Value least = kInfinity<Value>;
   for (int x = 0; x < product.inner; ++x) {
-    const double value =
+    const Value value =
         left[product.left_cell(row, x)] + right[product.right_cell(column, x)];
     if (value >= least) continue;
     least = value;
@@ -308,13 +336,14 @@ int MinPlusPass::best_inner(const MinPlusPlan::Product& product,
   return best;
 }
 
-std::uint32_t MinPlusPass::best_point(int id, std::uint32_t cell) const {
+template <typename Value>
+std::uint32_t MinPlusPass<Value>::best_point(int id, std::uint32_t cell) const {
   const Table& table = plan_.table(id);
   const auto found =
       std::lower_bound(table.cells.begin(), table.cells.end(), cell);
   const auto at = found - table.cells.begin();
   std::uint32_t best = table.first[at];
-  double least = std::numeric_limits<double>::infinity();
+  double least = kInfinity<double>;
   for (std::uint32_t p = table.first[at]; p < table.first[at + 1]; ++p) {
     const double value =
         weights_.of({table.points.memory[p], table.points.time[p]});
@@ -325,7 +354,9 @@ std::uint32_t MinPlusPass::best_point(int id, std::uint32_t cell) const {
   return best;
 }
 
-std::vector<std::uint32_t> MinPlusPass::trace(const Schedule& schedule) const {
+template <typename Value>
+std::vector<std::uint32_t> MinPlusPass<Value>::trace(
+    const Schedule& schedule) const {
   std::vector<std::uint32_t> points(schedule.terms.size(), 0);
   std::vector<std::pair<int, std::uint32_t>> open{{schedule.root, 0}};
   while (!open.empty()) {
@@ -346,5 +377,8 @@ std::vector<std::uint32_t> MinPlusPass::trace(const Schedule& schedule) const {
   }
   return points;
 }
+
+template class MinPlusPass<float>;
+template class MinPlusPass<double>;
 
 }  // namespace tensoropt

@@ -2,14 +2,14 @@
 // all expressions that bounds what the full search has to look at.
 //
 //   const MinPlusPlan plan(pool, root, base_tables);
-//   MinPlusPass pass(plan);
+//   MinPlusPass<double> pass(plan);
 //   pass.run_inside({.memory = 1, .time = 3e9});
 //   const std::vector<std::uint32_t> best = pass.trace(schedule);
 //   pass.run_outside(Depth::kWhole);
 //   pass.inside(e)[cell] + pass.outside(e)[cell];  // the best strategy there
 //
 // Tables are dense arrays; absent cells are infinite. O(terms of all products),
-// see min_plus_kernel.h.
+// see min_plus_kernel.h. Floats are twice as fast and off by rounding().
 #pragma once
 
 #include <cstdint>
@@ -70,9 +70,13 @@ class MinPlusPlan {
 
   const ExpressionPool& pool() const { return pool_; }
   const Table& table(int id) const { return tables_[id]; }
-  std::size_t volume(int id) const { return volumes_[id]; }
+  std::size_t volume(int id) const {
+    return static_cast<std::size_t>(pool_[id].volume);
+  }
   const std::vector<int>& order() const { return order_; }
   int root() const { return order_.back(); }
+  // The relative error of sums of floats over the whole problem, at most.
+  double rounding() const { return rounding_; }
   // Whether a pass with this depth knows the rest of the expression.
   bool reaches(Depth depth, int id) const {
     return depth == Depth::kWhole || near_root_[id];
@@ -85,18 +89,21 @@ class MinPlusPlan {
   void add_product(int id);
   void find_batch_last(Product& product) const;
   void find_near_root();
+  void find_rounding();
 
   const ExpressionPool& pool_;
   const std::vector<Table>& tables_;
   std::vector<int> order_;
-  std::vector<bool> near_root_;       // by expression
-  std::vector<std::size_t> volumes_;  // by expression
-  std::vector<Product> products_;     // by expression
+  std::vector<bool> near_root_;    // by expression
+  std::vector<Product> products_;  // by expression
+  double rounding_ = 0;
 };
 
+// Value: float or double.
+template <typename Value>
 class MinPlusPass {
  public:
-  using Values = std::vector<double>;
+  using Values = std::vector<Value>;
 
   explicit MinPlusPass(const MinPlusPlan& plan);
 
@@ -108,7 +115,7 @@ class MinPlusPass {
 
   const Values& inside(int id) const { return inside_[id]; }
   const Values& outside(int id) const { return outside_[id]; }
-  double optimum() const { return inside_[plan_.root()].front(); }
+  Value optimum() const { return inside_[plan_.root()].front(); }
 
   // The point that the best strategy takes in the table of every term; only
   // those of tables of the problem are set.

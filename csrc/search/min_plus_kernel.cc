@@ -1,12 +1,10 @@
 #include "search/min_plus_kernel.h"
 
-#include <algorithm>
-#include <cstring>
+#include <array>
 #include <limits>
-#include <vector>
 
 // Compiled for several processors; the right one is chosen when the library is
-// loaded.
+// loaded. Plain loops only: GCC lowers its vector types before it clones.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define TENSOROPT_CLONES \
@@ -19,44 +17,66 @@ namespace tensoropt {
 
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
+// Lines that are added to one row at a time: it is loaded and stored once for
+// all of them.
+constexpr int kLines = 4;
 
-// Rows and columns whose results stay in registers.
-constexpr int kRows = 4;
-constexpr int kColumns = 8;
-// With fewer rows, packing the columns does not pay.
-constexpr int kFewRows = 8;
+template <typename Value>
+[[gnu::always_inline]] inline Value least(Value a, Value b) {
+  return b < a ? b : a;
+}
 
-using Lane = double __attribute__((vector_size(kColumns * sizeof(double))));
+template <typename Value>
+[[gnu::always_inline]] inline void lower_each(Value* into, const Value* from,
+                                              Value offset, int count) {
+  for (int i = 0; i < count; ++i) into[i] = least(into[i], offset + from[i]);
+}
 
-// kRows rows of terms times packed[inner][kColumns].
-TENSOROPT_CLONES void multiply_rows(const double* terms, const double* packed,
-                                    double* out, int inner, int width) {
-  Lane least[kRows];
-  for (int row = 0; row < kRows; ++row) {
-    std::memcpy(&least[row], out + row * static_cast<long>(width),
-                sizeof(Lane));
-  }
-  for (int x = 0; x < inner; ++x) {
-    Lane line;
-    std::memcpy(&line, packed + x * kColumns, sizeof(Lane));
-    for (int row = 0; row < kRows; ++row) {
-      const Lane value = line + terms[row * static_cast<long>(inner) + x];
-      least[row] = value < least[row] ? value : least[row];
-    }
-  }
-  for (int row = 0; row < kRows; ++row) {
-    std::memcpy(out + row * static_cast<long>(width), &least[row],
-                sizeof(Lane));
+template <typename Value>
+[[gnu::always_inline]] inline void lower_each_sum(Value* into, const Value* a,
+                                                  const Value* b, int count) {
+  for (int i = 0; i < count; ++i) into[i] = least(into[i], a[i] + b[i]);
+}
+
+template <typename Value>
+struct Lines {
+  std::array<const Value*, kLines> from;
+  std::array<Value, kLines> offset;
+};
+
+template <typename Value>
+[[gnu::always_inline]] inline void lower_lines(Value* __restrict into,
+                                               const Lines<Value>& lines,
+                                               int count) {
+  const auto [a, b, c, d] = lines.from;
+  const auto [p, q, r, s] = lines.offset;
+  for (int i = 0; i < count; ++i) {
+    const Value first = least(p + a[i], q + b[i]);
+    const Value second = least(r + c[i], s + d[i]);
+    into[i] = least(into[i], least(first, second));
   }
 }
 
-void multiply_one_row(const double* terms, const double* wide, double* out,
-                      const MinPlusBlock& block, int first, int count) {
-  for (int x = 0; x < block.inner; ++x) {
-    if (terms[x] == kInfinity) continue;
-    lower(out + first, wide + x * static_cast<long>(block.width) + first,
-          terms[x], count);
+template <typename Value>
+[[gnu::always_inline]] inline void multiply(const Value* terms,
+                                            const Value* wide, Value* out,
+                                            const MinPlusBlock& block) {
+  for (int row = 0; row < block.rows; ++row) {
+    Lines<Value> lines;
+    int num_lines = 0;
+    for (int x = 0; x < block.inner; ++x) {
+      if (terms[x] == std::numeric_limits<Value>::infinity()) continue;
+      lines.from[num_lines] = wide + x * static_cast<long>(block.width);
+      lines.offset[num_lines] = terms[x];
+      if (++num_lines < kLines) continue;
+      lower_lines(out, lines, block.width);
+      num_lines = 0;
+    }
+    for (int i = 0; i < num_lines; ++i) {
+      lower_each(out, lines.from[i], lines.offset[i], block.width);
+    }
+    terms += block.inner;
+    out += block.width;
   }
 }
 
@@ -64,53 +84,30 @@ void multiply_one_row(const double* terms, const double* wide, double* out,
 
 TENSOROPT_CLONES void lower(double* into, const double* from, double offset,
                             int count) {
-  for (int i = 0; i < count; ++i) {
-    const double value = offset + from[i];
-    into[i] = value < into[i] ? value : into[i];
-  }
+  lower_each(into, from, offset, count);
+}
+TENSOROPT_CLONES void lower(float* into, const float* from, float offset,
+                            int count) {
+  lower_each(into, from, offset, count);
 }
 
 TENSOROPT_CLONES void lower_sum(double* into, const double* a, const double* b,
                                 int count) {
-  for (int i = 0; i < count; ++i) {
-    const double value = a[i] + b[i];
-    into[i] = value < into[i] ? value : into[i];
-  }
+  lower_each_sum(into, a, b, count);
+}
+TENSOROPT_CLONES void lower_sum(float* into, const float* a, const float* b,
+                                int count) {
+  lower_each_sum(into, a, b, count);
 }
 
-void multiply_min_plus(const double* terms, const double* wide, double* out,
-                       const MinPlusBlock& block) {
-  const auto row_of = [&](int row) {
-    return terms + row * static_cast<long>(block.inner);
-  };
-  const auto out_of = [&](int row) {
-    return out + row * static_cast<long>(block.width);
-  };
-  const int packed_rows =
-      block.rows < kFewRows ? 0 : block.rows / kRows * kRows;
-  const int packed_columns =
-      packed_rows == 0 ? 0 : block.width / kColumns * kColumns;
-  std::vector<double> packed;
-  if (packed_columns > 0) {
-    packed.resize(static_cast<std::size_t>(block.inner) * kColumns);
-  }
-  for (int first = 0; first < packed_columns; first += kColumns) {
-    for (int x = 0; x < block.inner; ++x) {
-      std::memcpy(packed.data() + x * kColumns,
-                  wide + x * static_cast<long>(block.width) + first,
-                  sizeof(Lane));
-    }
-    for (int row = 0; row < packed_rows; row += kRows) {
-      multiply_rows(row_of(row), packed.data(), out_of(row) + first,
-                    block.inner, block.width);
-    }
-  }
-  // Columns that were packed are left to do in the last rows only.
-  for (int row = 0; row < block.rows; ++row) {
-    const int first = row < packed_rows ? packed_columns : 0;
-    multiply_one_row(row_of(row), wide, out_of(row), block, first,
-                     block.width - first);
-  }
+TENSOROPT_CLONES void multiply_min_plus(const double* terms, const double* wide,
+                                        double* out,
+                                        const MinPlusBlock& block) {
+  multiply(terms, wide, out, block);
+}
+TENSOROPT_CLONES void multiply_min_plus(const float* terms, const float* wide,
+                                        float* out, const MinPlusBlock& block) {
+  multiply(terms, wide, out, block);
 }
 
 }  // namespace tensoropt

@@ -129,9 +129,7 @@ class Planner {
       if (!seen.insert(term.expression).second) continue;
       const Expression& expression = pool_[term.expression];
       schedule_.work += expression.work;
-      double cells = 1;
-      for (const int dim : expression.dims) cells *= dim;
-      schedule_.cells += cells;
+      schedule_.cells += expression.volume;
       if (over_four_nodes(expression)) {
         schedule_.conditioning_work += expression.work;
       }
@@ -184,8 +182,9 @@ std::vector<int> hub_candidates(const Problem& problem, const Domains& domains,
 
 Schedule make_schedule(const Problem& problem, const ScheduleOptions& options,
                        ExpressionPool& pool) {
-  Schedule best = Planner(problem, options, {}, pool).run();
-  if (options.order_seed != 0) return best;
+  const std::vector<int> given = options.hubs.value_or(std::vector<int>{});
+  Schedule best = Planner(problem, options, given, pool).run();
+  if (options.order_seed != 0 || options.hubs) return best;
   bool improved = true;
   while (improved && best.hubs.size() < kMaxHubs) {
     improved = false;

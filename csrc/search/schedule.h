@@ -15,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "search/elimination.h"
@@ -32,6 +33,8 @@ struct ScheduleOptions {
   Algorithm algorithm = Algorithm::kLdp;
   // Not 0: a random order, to test that the result does not depend on it.
   std::uint64_t order_seed = 0;
+  // Nodes to eliminate last; without them those are taken that save most work.
+  std::optional<std::vector<int>> hubs = {};
 };
 
 struct Schedule {

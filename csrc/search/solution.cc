@@ -14,13 +14,9 @@ Solution::Solution(const Problem& problem, const std::vector<int>& fixed,
 }
 
 std::int64_t Solution::num_cells() const {
-  std::int64_t cells = 0;
-  for (const int id : reachable(pool_, root())) {
-    std::int64_t volume = 1;
-    for (const int dim : pool_[id].dims) volume *= dim;
-    cells += volume;
-  }
-  return cells;
+  double cells = 0;
+  for (const int id : reachable(pool_, root())) cells += pool_[id].volume;
+  return static_cast<std::int64_t>(cells);
 }
 
 int Solution::num_products() const {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <map>
 #include <utility>
 
@@ -94,6 +93,8 @@ ConfigMask Solver::promising(int expression, std::size_t axis,
 }
 
 void Solver::search(const std::vector<Point>& given) {
+  look_->ask_about_ends();
+  solution_.add_known(look_->strategies());
   if (options_.use_bounds) {
     search_bounded(given);
   } else {
@@ -130,14 +131,7 @@ void Solver::search_unbounded() {
   const double epsilon =
       (1 + options_.known_epsilon) * (1 + options_.thin_epsilon) - 1;
   evaluation_.run(nullptr, epsilon, options_.memory_limit);
-  std::vector<KnownStrategy> known;
-  const FrontierView found = evaluation_.found();
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    known.push_back(
-        {found.point(i), evaluation_.trace(solution_.schedule(),
-                                           static_cast<std::uint32_t>(i))});
-  }
-  solution_.add_known(std::move(known));
+  solution_.add_known(evaluation_.strategies(solution_.schedule()));
   error_ = evaluation_.error();
   stats_.rounds = 1;
   stats_.product_seconds = watch.seconds();

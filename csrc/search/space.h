@@ -47,8 +47,7 @@ struct SpaceOptions {
   // or the same global batch.
   bool sharded_inputs = false;
   // For each operator, parameter and relay at most so many layouts, those with
-  // the fewest runs (see config.h); fewer for values with many uses. Keeps
-  // growth with the devices in hand.
+  // the fewest runs (see config.h). Keeps growth with the devices in hand.
   std::size_t max_configs = kDefaultMaxConfigs;
   // Spatial dims of convolutions and pooling may be split, neighbours exchange
   // borders. Multiplies the configs of convolutional networks.
@@ -156,13 +155,12 @@ class StrategySpace {
   const ConfigList* intern(const std::string& signature,
                            const std::function<ConfigList()>& make);
   template <typename List>
-  auto within_budget(std::size_t budget, ConfigList& configs, const List& list);
+  auto within_budget(ConfigList& configs, const List& list);
   ConfigList op_configs(const Node& node);
   ConfigList source_configs(const Node& node);
   ConfigList output_configs(const Node& node) const;
   std::vector<Port> relay_ports(const Value& value,
                                 const ConfigLimits& limits) const;
-  std::size_t relay_budget(const Value& value) const;
   ConfigList relay_configs(const Value& value);
   bool is_canonical(AxisSet pending, AxisSet whole) const;
   std::string op_signature(const Node& node) const;

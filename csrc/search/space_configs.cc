@@ -93,12 +93,11 @@ std::string StrategySpace::op_signature(const Node& node) const {
   return text;
 }
 
-// What `list(limits)` gives with as many runs as the budget allows, at least
+// What `list(limits)` gives with as many runs as max_configs allows, at least
 // two: those of data and tensor parallelism together. `configs` learns whether
 // that left something out.
 template <typename List>
-auto StrategySpace::within_budget(std::size_t budget, ConfigList& configs,
-                                  const List& list) {
+auto StrategySpace::within_budget(ConfigList& configs, const List& list) {
   constexpr int kFewestRuns = 2;
   const int axes = machine_.mesh.num_axes();
   ConfigLimits limits{options_.config_space, std::min(kFewestRuns, axes)};
@@ -106,7 +105,7 @@ auto StrategySpace::within_budget(std::size_t budget, ConfigList& configs,
   while (limits.max_runs < axes) {
     ++limits.max_runs;
     auto more = list(limits);
-    if (more.size() > budget) {
+    if (more.size() > options_.max_configs) {
       complete_ = false;
       configs.max_runs = limits.max_runs - 1;
       break;
@@ -129,10 +128,10 @@ OpCost StrategySpace::cost_of(const Node& node, const OpConfig& uses) const {
 ConfigList StrategySpace::op_configs(const Node& node) {
   const Rule& rule = rules_[node.id];
   ConfigList list;
-  for (const OpConfig& uses : within_budget(
-           options_.max_configs, list, [&](const ConfigLimits& limits) {
-             return enumerate_configs(rule, machine_.mesh, limits);
-           })) {
+  for (const OpConfig& uses :
+       within_budget(list, [&](const ConfigLimits& limits) {
+         return enumerate_configs(rule, machine_.mesh, limits);
+       })) {
     OpInterface interface = interface_of(rule, uses);
     list.costs.push_back(cost_of(node, uses));
     list.configs.push_back({tensoropt::to_string(rule, uses), uses, false,
@@ -150,11 +149,10 @@ ConfigList StrategySpace::source_configs(const Node& node) {
   if (node.kind == NodeKind::kParameter) {
     // All orders of alike axes: canonical configs of operators ask for the
     // parameter in others too, where an outer axis splits the batch.
-    layouts = within_budget(
-        options_.max_configs, list, [&](const ConfigLimits& limits) {
-          return enumerate_layouts(value.meta.shape, mesh,
-                                   {ConfigSpace::kFull, limits.max_runs});
-        });
+    layouts = within_budget(list, [&](const ConfigLimits& limits) {
+      return enumerate_layouts(value.meta.shape, mesh,
+                               {ConfigSpace::kFull, limits.max_runs});
+    });
   } else if (node.kind == NodeKind::kInput && options_.sharded_inputs &&
              !value.meta.shape.empty()) {
     for (int axis = 0; axis < mesh.num_axes(); ++axis) {
@@ -243,19 +241,11 @@ std::vector<Port> StrategySpace::relay_ports(const Value& value,
   return ports;
 }
 
-// The config of a hub goes into the tables of all that lies between its uses.
-std::size_t StrategySpace::relay_budget(const Value& value) const {
-  constexpr std::size_t kFewUses = 4;
-  return options_.max_configs * kFewUses /
-         std::max(value.uses.size(), kFewUses);
-}
-
 ConfigList StrategySpace::relay_configs(const Value& value) {
   ConfigList list;
-  for (const Port& port : within_budget(relay_budget(value), list,
-                                        [&](const ConfigLimits& limits) {
-                                          return relay_ports(value, limits);
-                                        })) {
+  for (const Port& port : within_budget(list, [&](const ConfigLimits& limits) {
+         return relay_ports(value, limits);
+       })) {
     for (int kept = 0; kept <= (needed_[value.id] ? 1 : 0); ++kept) {
       list.configs.push_back(
           {fmt::format("{}/{}{}", port.value.to_string(),

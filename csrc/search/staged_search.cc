@@ -104,11 +104,15 @@ std::shared_ptr<Solution> StagedSearch::next_stage(
 // In the whole problem: a stage may have left no known strategy.
 void StagedSearch::recombine() {
   const Stopwatch watch;
-  const Problem& problem = solutions_.front()->problem();
+  const Solution& whole = *solutions_.front();
+  const Problem& problem = whole.problem();
   std::vector<ConfigMask> masks = shared_masks(problem, used_);
   if (masks == recombined_) return;
-  const auto mixed = std::make_shared<Solution>(
-      restrict(problem, masks), std::vector<int>{}, schedule_options_);
+  // Such a small problem does not repay looking for its best hubs.
+  ScheduleOptions schedule = schedule_options_;
+  schedule.hubs = whole.schedule().hubs;
+  const auto mixed = std::make_shared<Solution>(restrict(problem, masks),
+                                                std::vector<int>{}, schedule);
   recombined_ = std::move(masks);
   SolveOptions options = options_;
   options.known_epsilon *= kRecombinedShare;

@@ -87,6 +87,16 @@ TEST(RandomSearch, LongFrontiersEqualBruteForce) {
   });
 }
 
+// Doubles hold these sums; floats do not tell many of them apart.
+TEST(RandomSearch, CostsThatFloatsRoundEqualBruteForce) {
+  const RandomTables large{
+      .max_choices = 2, .largest_cost = 4, .cost_step = 1 << 27};
+  for_random_problems(3500, 20, large, [](const Problem& problem, Dice&) {
+    expect_equals_brute_force(problem, single_thread());
+    expect_equals_brute_force(problem, staged());
+  });
+}
+
 TEST(RandomSearch, FtEliminationEqualsBruteForce) {
   SearchOptions options = single_thread();
   options.algorithm = Algorithm::kElimination;

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 #include <map>
 #include <string>
@@ -12,6 +13,7 @@
 #include "search/bounds.h"
 #include "search/checks.h"
 #include "search/first_look.h"
+#include "search/min_plus_kernel.h"
 #include "search/random_problem.h"
 
 namespace tensoropt::testing {
@@ -65,11 +67,51 @@ void for_planned(std::uint64_t first_seed, int count, Check&& check) {
   }
 }
 
-TEST(MinPlus, OptimumEqualsBruteForceAndItsTraceCostsThat) {
+// Both kinds of values: the costs here are small integers, which floats hold.
+template <typename Value>
+class MinPlus : public ::testing::Test {};
+using Values = ::testing::Types<float, double>;
+TYPED_TEST_SUITE(MinPlus, Values);
+
+// Sizes around those of vector registers, with configs that are not allowed.
+TYPED_TEST(MinPlus, MatrixProductsEqualPlainLoops) {
+  Dice dice(1);
+  for (int round = 0; round < 300; ++round) {
+    const MinPlusBlock block{dice.roll(1, 9), dice.roll(1, 40),
+                             dice.roll(1, 20)};
+    const auto values = [&dice](int count) {
+      std::vector<TypeParam> list;
+      for (int i = 0; i < count; ++i) {
+        list.push_back(dice.roll(0, 3) == 0
+                           ? std::numeric_limits<TypeParam>::infinity()
+                           : static_cast<TypeParam>(dice.roll(0, 100)));
+      }
+      return list;
+    };
+    const auto terms = values(block.rows * block.inner);
+    const auto wide = values(block.inner * block.width);
+    auto out = values(block.rows * block.width);
+    auto expected = out;
+    for (int row = 0; row < block.rows; ++row) {
+      for (int x = 0; x < block.inner; ++x) {
+        for (int column = 0; column < block.width; ++column) {
+          TypeParam& least = expected[row * block.width + column];
+          least = std::min(least, terms[row * block.inner + x] +
+                                      wide[x * block.width + column]);
+        }
+      }
+    }
+    multiply_min_plus(terms.data(), wide.data(), out.data(), block);
+    EXPECT_EQ(out, expected)
+        << block.rows << " x " << block.inner << " x " << block.width;
+  }
+}
+
+TYPED_TEST(MinPlus, OptimumEqualsBruteForceAndItsTraceCostsThat) {
   for_planned(1, 20, [](const Planned& planned, Dice& dice) {
     const Weights weights{1.0 * dice.roll(0, 5), 1.0 * dice.roll(1, 5)};
     const MinPlusPlan plan(planned.pool, planned.root(), planned.tables);
-    MinPlusPass pass(plan);
+    MinPlusPass<TypeParam> pass(plan);
     pass.run_inside(weights);
     EXPECT_EQ(pass.optimum(), least(brute_force(planned.problem), weights));
     const auto points = pass.trace(planned.schedule);
@@ -86,11 +128,11 @@ TEST(MinPlus, OptimumEqualsBruteForceAndItsTraceCostsThat) {
 }
 
 // For every node table: the best strategy through each of its configs.
-TEST(MinPlus, InsidePlusOutsideIsTheBestStrategyThroughACell) {
+TYPED_TEST(MinPlus, InsidePlusOutsideIsTheBestStrategyThroughACell) {
   for_planned(100, 20, [](const Planned& planned, Dice& dice) {
     const Weights weights{1.0 * dice.roll(1, 5), 1.0 * dice.roll(1, 5)};
     const MinPlusPlan plan(planned.pool, planned.root(), planned.tables);
-    MinPlusPass pass(plan);
+    MinPlusPass<TypeParam> pass(plan);
     pass.run_inside(weights);
     pass.run_outside(Depth::kWhole);
     std::vector<std::vector<double>> best;
@@ -120,7 +162,7 @@ TEST(MinPlus, InsidePlusOutsideIsTheBestStrategyThroughACell) {
 TEST(FirstLook, StrategiesAreOnTheFrontierAndSpanIt) {
   for_planned(200, 20, [](const Planned& planned, Dice&) {
     const MinPlusPlan plan(planned.pool, planned.root(), planned.tables);
-    FirstLook look(plan, planned.schedule, 1);
+    FirstLook look(plan, planned.schedule, 1, Depth::kWhole);
     look.ask_between(0, kInfinity, 32);
     const auto& found = look.strategies();
     const std::vector<Cost> all = brute_force(planned.problem);
@@ -141,15 +183,15 @@ TEST(Bounds, KeepEveryConfigOfEveryStrategyBelowACorner) {
   for_planned(300, 20, [](const Planned& planned, Dice& dice) {
     const MinPlusPlan plan(planned.pool, planned.root(), planned.tables);
     const int passes = dice.roll(2, 9);
-    FirstLook look(plan, planned.schedule, 1);
+    FirstLook look(plan, planned.schedule, 1, Depth::kWhole);
     look.ask_between(0, kInfinity, passes);
     std::vector<Point> known;
     for (const auto& s : look.strategies()) known.push_back(s.cost);
     const auto corners = join_corners(
         corners_between(known, dice.roll(0, 1) * 0.05, kInfinity), kMaxCorners);
     if (corners.empty()) return;
-    const CornerLimits limits(look.weights(), look.optima(), corners,
-                              kInfinity);
+    const CornerLimits limits(look.weights(), look.optima(), corners, kInfinity,
+                              plan.rounding());
     Bounds bounds(plan, look, limits, limits, 1);
     bounds.aim(limits);
     std::map<int, int> table_of;

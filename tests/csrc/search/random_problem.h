@@ -32,14 +32,22 @@ struct RandomTables {
   int max_choices = 3;
   int density = 100;  // percent of cells that edges have
   int largest_cost = 30;
+  // Costs are multiples of this, and 0 to 3 more if it is not 1.
+  int cost_step = 1;
 };
+
+inline double random_cost(Dice& dice, const RandomTables& how) {
+  const int steps = dice.roll(0, how.largest_cost);
+  if (how.cost_step == 1) return steps;
+  return static_cast<double>(how.cost_step) * steps + dice.roll(0, 3);
+}
 
 inline std::vector<Choice> random_choices(Dice& dice, const RandomTables& how) {
   std::vector<Choice> choices(dice.roll(1, how.max_choices));
   for (std::size_t i = 0; i < choices.size(); ++i) {
-    choices[i] = {static_cast<double>(dice.roll(0, how.largest_cost)),
-                  static_cast<double>(dice.roll(0, how.largest_cost)),
-                  static_cast<std::int32_t>(i)};
+    choices[i].memory = random_cost(dice, how);
+    choices[i].time = random_cost(dice, how);
+    choices[i].tag = static_cast<std::int32_t>(i);
   }
   return choices;
 }
