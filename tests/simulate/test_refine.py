@@ -143,12 +143,15 @@ def find(**arguments: object) -> Plan:
 
 
 def test_a_strategy_is_picked_by_its_peak(frontier: Frontier, peaks: list[int]) -> None:
-    smallest, limit = frontier.smallest, min(peaks)
-    least = find(memory_limit=smallest.memory_bytes, memory="sums")
-    assert least.memory_bytes == smallest.memory_bytes
-    assert least.peak_bytes is None
+    """The sum of the fastest strategy is below the limit here, its peak is not."""
+    fastest, limit = frontier[-1], peaks[-1] - 1
+    assert fastest.memory_bytes < limit
+    by_sum = find(memory_limit=limit, memory="sums")
+    assert by_sum.time_s == fastest.time_s
+    assert by_sum.peak_bytes is None
     plan = find(memory_limit=limit)
-    assert plan.peak_bytes is not None and plan.peak_bytes <= limit
+    assert plan.peak_bytes == [peak for peak in peaks if peak <= limit][-1]
+    assert plan.time_s > fastest.time_s
     assert Plan.from_json(plan.to_json()) == plan
     assert tensoropt_torch.simulate_memory(make("mlp")[0], plan).peak_bytes == plan.peak_bytes
 
