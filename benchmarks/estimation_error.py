@@ -84,7 +84,7 @@ class Effort:
     """How much is run."""
 
     strategies: int = 20
-    fitted: int = 6
+    fitted: int = 10
     frontier_points: int = 8
     steps: int = 15
     passes: int = 2

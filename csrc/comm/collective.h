@@ -101,9 +101,9 @@ using CollectiveTable =
 // Times from measurements, straight lines between samples in log-log scale.
 // Beyond the last sample the bandwidth of the last two goes on, below the
 // first one that of the first two. Samples are made monotone (a larger message
-// is never faster). An axis set without an entry uses that of a set of alike
-// axes (Mesh::alike), else the fallback.
-// Complexity: O(log samples) per call.
+// is never faster): where they fall, neighbours share their median. An axis set
+// without an entry uses that of a set of alike axes (Mesh::alike), else the
+// fallback. Complexity: O(log samples) per call.
 class MeasuredCollectives : public CollectiveModel {
  public:
   // Keeps a reference to `fallback`, which must outlive this object. Throws

@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <utility>
 
 #include "comm/collective.h"
 #include "common/check.h"
@@ -21,6 +23,36 @@ AxisSet canonical(const Mesh& mesh, AxisSet set) {
   return result;
 }
 
+// Times that never fall, with the least sum of differences from the given ones:
+// neighbours that fall share their median. So one time that is far too long
+// changes itself only. (Isotonic regression by pooling adjacent violators.)
+void make_monotone(std::vector<CollectiveSample>& samples) {
+  struct Block {
+    std::vector<double> times;  // sorted
+    double median() const { return times[(times.size() - 1) / 2]; }
+  };
+  std::vector<Block> blocks;
+  for (const CollectiveSample& sample : samples) {
+    blocks.push_back({{sample.time_s}});
+    while (blocks.size() > 1 &&
+           blocks[blocks.size() - 2].median() > blocks.back().median()) {
+      std::vector<double> joined;
+      const Block last = std::move(blocks.back());
+      blocks.pop_back();
+      std::merge(last.times.begin(), last.times.end(),
+                 blocks.back().times.begin(), blocks.back().times.end(),
+                 std::back_inserter(joined));
+      blocks.back().times = std::move(joined);
+    }
+  }
+  auto sample = samples.begin();
+  for (const Block& block : blocks) {
+    for (std::size_t i = 0; i < block.times.size(); ++i) {
+      (sample++)->time_s = block.median();
+    }
+  }
+}
+
 // Sorted by size, times never falling.
 std::vector<CollectiveSample> make_curve(
     std::vector<CollectiveSample> samples) {
@@ -35,8 +67,8 @@ std::vector<CollectiveSample> make_curve(
     if (i == 0) continue;
     TO_CHECK(samples[i].bytes > samples[i - 1].bytes,
              "two samples of {} bytes for one collective", samples[i].bytes);
-    samples[i].time_s = std::max(samples[i].time_s, samples[i - 1].time_s);
   }
+  make_monotone(samples);
   return samples;
 }
 

@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch import emit
+from tensoropt_torch.calibration.curves import with_slower_collectives
 from tensoropt_torch.calibration.runs import (
     OPTIMIZERS,
     Forward,
@@ -48,6 +49,9 @@ FEW_STRATEGIES = 10
 # A strategy whose runs differ by more met a disturbed machine at least once.
 DISTURBED_SPREAD = 0.25
 
+# So much longer collectives tell how many there are.
+TINY_S = 1e-9
+
 
 @dataclass(frozen=True)
 class ValidationOptions:
@@ -76,7 +80,8 @@ class Comparison:
     per device in bytes: the sum of the search, the simulated and the measured peak.
 
     Times are those of the run with the shortest step; ``spread`` is how much longer the
-    longest one took, as a share of it, None if there was one run.
+    longest one took, as a share of it, None if there was one run. ``collectives`` is how
+    many of those that were measured the predicted step has.
     """
 
     seed: int
@@ -88,6 +93,7 @@ class Comparison:
     simulated_bytes: float
     measured_memory_bytes: float
     spread: float | None = None
+    collectives: float = 0.0
 
     def predicted_bytes(self, predictor: Predictor) -> float:
         """The memory that is compared with a limit."""
@@ -225,17 +231,22 @@ class _Lab:
         self._captured = task.captured
         self._settings = task.settings(dist.get_world_size())
         self._planner = make_planner(task.captured, self._settings)
+        slower = with_slower_collectives(task, added_s=TINY_S).settings(dist.get_world_size())
+        self._slower_planner = make_planner(task.captured, slower)
         self._context = RankContext.make([size for size, _ in self._settings.mesh_axes], device)
         self.batch = pytree.tree_map(lambda value: _share(value, task.inputs, device), batch)
         self._make_optimizer = options.optimizer or OPTIMIZERS[task.optimizer]
         self._step = StepSettings(task.optimizer, "cuda" if device.type == "cuda" else "cpu")
         self.steps = options.steps
 
-    def random_plan(self, seed: int) -> tuple[Plan, float]:
-        """A strategy, and its predicted network time in s."""
+    def random_plan(self, seed: int) -> tuple[Plan, float, float]:
+        """A strategy, its predicted network time in s, and how many measured collectives
+        that is."""
         strategy = self._planner.random_strategy(seed)
         plan = Plan.of(self._settings, self._captured, strategy)
-        return plan, self._planner.network_time(strategy)
+        network_s = self._planner.network_time(strategy)
+        added_s = self._slower_planner.network_time(strategy) - network_s
+        return plan, network_s, added_s / TINY_S
 
     def simulated_bytes(self, plan: Plan) -> float:
         """The simulated peak of the first rank, on all ranks."""
@@ -259,7 +270,7 @@ class _Run:
     def __init__(self, lab: _Lab, seed: int) -> None:
         self._lab = lab
         self._seed = seed
-        self._plan, self._network_s = lab.random_plan(seed)
+        self._plan, self._network_s, self._collectives = lab.random_plan(seed)
         self._peaks: tuple[float, float] | None = None  # simulated, measured
 
     def time(self) -> StepTimes:
@@ -284,6 +295,7 @@ class _Run:
             self._plan.memory_bytes,
             *self._peaks,
             times.spread,
+            self._collectives,
         )
 
 

@@ -19,8 +19,9 @@ from tensoropt_torch.profiler.clock import SharedClock, undisturbed_s
 
 MIN_BYTES = 1024
 WARM_UPS = 2
+PASSES = 3
 REPEATS_PER_BATCH = 5
-MAX_BATCHES = 4
+MAX_BATCHES = 4  # of a size in one pass
 SMALL_SPREAD = 0.1  # of the median, between the quartiles
 
 # (collective, axis set) -> [(bytes, seconds), ...], bytes ascending.
@@ -61,9 +62,11 @@ def measure_collectives(
 
     Collective over the default process group, and equal on all ranks. Sizes are
     powers of two times 1 KiB, as the larger of one rank's input and output. A
-    time is that of the slowest rank, ``undisturbed_s`` over repetitions, which go on
-    until they agree within 10 %; and an entry ends early when its share of the
-    budget is spent (at least the smallest size is measured).
+    time is that of the slowest rank, ``undisturbed_s`` over repetitions. All sizes
+    are measured in turn, then again, so that what disturbs the machine for a while
+    meets a size once; each time until repetitions agree within 10 %. An entry ends
+    early when its share of the budget is spent (at least the smallest size is
+    measured).
 
     Args:
         groups: process groups; those of ``axis_sets`` must have been created.
@@ -96,11 +99,12 @@ def measure_sizes(
     """One collective over one axis set at these sizes, as ``measure_collectives`` does
     it. All sizes are measured; when the budget is spent, those left with few repeats."""
     clock = SharedClock(torch.device(groups.device_type))
-    group = groups.group(axes)
-    return [
-        (size, _measure(_prepare(collective, group, size, clock.device), clock, budget_s))
-        for size in sizes
-    ]
+    entry = _Entry(collective, groups.group(axes), clock, budget_s)
+    wanted = list(sizes)
+    for size in wanted:
+        entry.measure(size)
+    entry.measure_again(PASSES - 1)
+    return entry.curve()
 
 
 def _measure_entry(
@@ -110,29 +114,58 @@ def _measure_entry(
     clock: SharedClock,
     deadline_s: float,
 ) -> list[tuple[int, float]]:
-    curve: list[tuple[int, float]] = []
+    entry = _Entry(name, group, clock, deadline_s)
     size = MIN_BYTES
     while size <= max_bytes:
-        call = _prepare(name, group, size, clock.device)
-        curve.append((size, _measure(call, clock, deadline_s)))
+        entry.measure(size)
         size *= 2
         # A larger size takes longer than this one did.
-        if clock.elapsed_s() >= deadline_s:
+        if entry.is_late():
             break
-    return curve
+    entry.measure_again(PASSES - 1)
+    return entry.curve()
 
 
-def _measure(call: Callable[[], object], clock: SharedClock, deadline_s: float) -> float:
-    """The time of the slowest rank. All decisions are shared."""
-    for _ in range(WARM_UPS):
-        call()
-    samples: list[float] = []
-    for _ in range(MAX_BATCHES):
-        batch = [_time_once(call, clock) for _ in range(REPEATS_PER_BATCH)]
-        samples += clock.slowest(batch)
-        if spread(samples) < SMALL_SPREAD or clock.elapsed_s() >= deadline_s:
-            break
-    return undisturbed_s(samples)
+class _Entry:
+    """Measures one collective over one group. All decisions are shared by the ranks."""
+
+    def __init__(
+        self, name: str, group: dist.ProcessGroup, clock: SharedClock, deadline_s: float
+    ) -> None:
+        self._name = name
+        self._group = group
+        self._clock = clock
+        self._deadline_s = deadline_s
+        self._samples: dict[int, list[float]] = {}
+
+    def is_late(self) -> bool:
+        """Whether the deadline is over on any rank."""
+        return self._clock.elapsed_s() >= self._deadline_s
+
+    def measure(self, size: int) -> None:
+        """Adds times of the slowest rank, until they agree."""
+        call = _prepare(self._name, self._group, size, self._clock.device)
+        for _ in range(WARM_UPS):
+            call()
+        samples: list[float] = []
+        for _ in range(MAX_BATCHES):
+            batch = [_time_once(call, self._clock) for _ in range(REPEATS_PER_BATCH)]
+            samples += self._clock.slowest(batch)
+            if spread(samples) < SMALL_SPREAD or self.is_late():
+                break
+        self._samples.setdefault(size, []).extend(samples)
+
+    def measure_again(self, passes: int) -> None:
+        """All sizes so often, or until the deadline."""
+        for _ in range(passes):
+            for size in list(self._samples):
+                if self.is_late():
+                    return
+                self.measure(size)
+
+    def curve(self) -> list[tuple[int, float]]:
+        """(bytes, s), bytes ascending."""
+        return [(size, undisturbed_s(samples)) for size, samples in sorted(self._samples.items())]
 
 
 def _time_once(call: Callable[[], object], clock: SharedClock) -> float:

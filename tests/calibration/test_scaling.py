@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from tensoropt_torch import _C, load_cluster
+from tensoropt_torch.calibration.curves import with_slower_collectives
 from tensoropt_torch.calibration.scaling import Scales, scaled, scales_of
 from tensoropt_torch.calibration.validation import Comparison, Validation
 from tensoropt_torch.config.cluster import Runtime, Update
@@ -21,23 +22,30 @@ DEVICES = 4
 RUNTIME = Runtime(3e-4, (Update(2.0, 1e-4, 1e-9),), "made up")
 
 
-def row(seed: int, predicted: tuple[float, float], measured: tuple[float, float]) -> Comparison:
+def row(
+    seed: int, predicted: tuple[float, float], measured: tuple[float, float], collectives: int = 0
+) -> Comparison:
     """Of (computing, network) in s."""
-    return Comparison(seed, sum(predicted), sum(measured), predicted[1], measured[1], 1.0, 1.0, 1.0)
+    times = sum(predicted), sum(measured), predicted[1], measured[1]
+    return Comparison(seed, *times, 1.0, 1.0, 1.0, collectives=collectives)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_scales_are_those_that_steps_were_made_with(seed: int) -> None:
     generator = random.Random(seed)
-    compute, network = generator.uniform(0.5, 3), generator.uniform(0.5, 3)
+    made = Scales(generator.uniform(0.5, 3), generator.uniform(0.5, 3), generator.uniform(0, 0.1))
     rows = []
     for index in range(9):
-        predicted = generator.uniform(1, 2), generator.uniform(1, 2) * (index % 3 > 0)
-        rows.append(row(index, predicted, (compute * predicted[0], network * predicted[1])))
-    rows[0] = row(0, (1.0, 1.0), (100.0, 100.0))  # one that something disturbed
+        networked = index % 3 > 0
+        predicted = generator.uniform(1, 2), generator.uniform(1, 2) * networked
+        collectives = generator.randrange(1, 50) * networked
+        network_s = made.network * predicted[1] + made.collective_s * collectives
+        rows.append(row(index, predicted, (made.compute * predicted[0], network_s), collectives))
+    rows[0] = row(0, (1.0, 1.0), (100.0, 100.0), 5)  # one that something disturbed
     found = scales_of(Validation(tuple(rows)))
-    assert found.compute == pytest.approx(compute), seed
-    assert found.network == pytest.approx(network), seed
+    assert found.compute == pytest.approx(made.compute), seed
+    assert found.network == pytest.approx(made.network), seed
+    assert found.collective_s == pytest.approx(made.collective_s), seed
 
 
 def test_nothing_measured_scales_nothing() -> None:
@@ -71,6 +79,20 @@ def with_measurements(task: PlanningTask) -> PlanningTask:
     work = ("float32", 1e6, 2e6, 1e4, 1.0, True, False)
     operators = tuple((key, family, work, 1e-3, 2e-3) for key, family in calls.items())
     return replace(task, measured=curves, operators=operators, measured_on=DEVICES)
+
+
+def test_seconds_of_each_collective_are_added_to_the_network(task: PlanningTask) -> None:
+    task = with_measurements(task)
+    before, after = planner_of(task), planner_of(scaled(task, Scales(collective_s=1e-6)))
+    later = planner_of(with_slower_collectives(task, added_s=1e-6))
+    added = []
+    for seed in range(20):
+        strategy = before.random_strategy(seed)
+        added.append(after.network_time(strategy) - before.network_time(strategy))
+        assert after.network_time(strategy) == pytest.approx(later.network_time(strategy))
+        assert after.compute_time(strategy) == before.compute_time(strategy)
+    assert min(added) >= 0
+    assert max(added) > 1e-6  # more than one of them
 
 
 @pytest.mark.parametrize("measured", [False, True])

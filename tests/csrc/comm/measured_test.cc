@@ -90,6 +90,16 @@ TEST_F(MeasuredTest, MonotoneForNoisySamples) {
   }
 }
 
+TEST_F(MeasuredTest, OneSampleThatIsTooLongDoesNoHarm) {
+  const auto model =
+      make({{{kGather, 0b1},
+             {{1000, 1e-6}, {2000, 50e-6}, {4000, 4e-6}, {8000, 8e-6}}}});
+  EXPECT_EQ(model.time_s(kGather, 0b1, 1000), 1e-6);
+  EXPECT_EQ(model.time_s(kGather, 0b1, 2000), 4e-6);
+  EXPECT_EQ(model.time_s(kGather, 0b1, 4000), 4e-6);
+  EXPECT_EQ(model.time_s(kGather, 0b1, 8000), 8e-6);
+}
+
 TEST_F(MeasuredTest, RejectsWhatCannotBeATable) {
   EXPECT_THROW(make({{{kGather, 0b1}, {}}}), UserError);
   EXPECT_THROW(make({{{kGather, 0b1}, {{0, 1e-6}}}}), UserError);
