@@ -57,7 +57,12 @@ from tensoropt_torch.calibration.runs import (
     run_in_passes,
     time_steps,
 )
-from tensoropt_torch.calibration.validation import DISTURBED_SPREAD, Validation
+from tensoropt_torch.calibration.validation import (
+    DISTURBED_SPREAD,
+    Validation,
+    mean_error,
+    spearman,
+)
 from tensoropt_torch.config.cluster import COLLECTIVES, Runtime
 from tensoropt_torch.emit.parallelize import RankContext
 from tensoropt_torch.frontend import capture
@@ -254,12 +259,28 @@ def study(name: str, profile: HardwareProfile, effort: Effort) -> dict[str, Any]
     scales = scales_of(case.validated(effort.fitted, FITTED_SEED))
     case = replace(case, task=scaled(case.task, scales))
     found = case.validated(effort.strategies, FIRST_SEED)
+    chosen = choice(case, [row.measured_step_s for row in found.rows])
+    ours = found.to_record()
     return {
-        "ours": found.to_record(),
+        "ours": ours,
+        "with_frontier": with_frontier(ours["rows"], chosen["points"]),
         "volume_over_bandwidth": plain_errors(plain, found),
         "operators_measured": len(case.task.operators),
         "scales": asdict(scales),
-        "choice": choice(case, [row.measured_step_s for row in found.rows]),
+        "choice": chosen,
+    }
+
+
+def with_frontier(random: list[dict[str, Any]], frontier: list[dict[str, Any]]) -> dict[str, float]:
+    """Of the step times of random strategies and points of the frontier together. Random
+    ones are often alike, so that their order is one of noise."""
+    predicted, measured = zip(
+        *[(row["step_s"], row["measured_step_s"]) for row in [*random, *frontier]], strict=True
+    )
+    return {
+        "step_error": mean_error(list(zip(predicted, measured, strict=True))),
+        "rank_correlation": spearman(predicted, measured),
+        "slowest_over_fastest": max(measured) / min(measured),
     }
 
 
@@ -358,7 +379,7 @@ def worker(arguments: argparse.Namespace, effort: Effort) -> None:
 
 def summary(row: dict[str, Any]) -> str:
     """The errors in some lines."""
-    ours, plain = row["ours"], row["volume_over_bandwidth"]
+    ours, plain, all_runs = row["ours"], row["volume_over_bandwidth"], row["with_frontier"]
     calm = ours["undisturbed"]
     return (
         f"{_time_errors(ours)}, memory {ours['memory_error']:.1%}, simulated "
@@ -366,6 +387,8 @@ def summary(row: dict[str, Any]) -> str:
         f"  runs of a strategy differ by {ours['spread']:.1%}; the {calm['strategies']} of "
         f"{len(ours['rows'])} that differ by less than {DISTURBED_SPREAD:.0%}: "
         f"{_time_errors(calm)}\n"
+        f"  with the frontier's: step {all_runs['step_error']:.1%}, Spearman "
+        f"{all_runs['rank_correlation']:.3f}\n"
         f"  volume/bandwidth: {_time_errors(plain)}\n"
         f"  pick {row['choice']['slower']:+.1%} from the fastest"
     )

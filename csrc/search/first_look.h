@@ -54,8 +54,9 @@ class FirstLook {
   // Asks for the best strategies under these weightings, up to rounding.
   void ask(const std::vector<Weights>& questions);
 
-  // Sorted by memory, none dominated; none at all if there is no strategy. The
-  // first has the least memory and the last the least time of all.
+  // Sorted by memory, none dominated; none at all if there is no strategy. Once
+  // asked between the ends, the first has the least memory and the last the
+  // least time of all.
   const std::vector<KnownStrategy>& strategies() const { return strategies_; }
   // Under which was asked, and the least cost of any strategy under each; of
   // the ends exactly, otherwise up to MinPlusPlan::rounding().
