@@ -274,11 +274,10 @@ def study(name: str, profile: HardwareProfile, effort: Effort) -> dict[str, Any]
 def with_frontier(random: list[dict[str, Any]], frontier: list[dict[str, Any]]) -> dict[str, float]:
     """Of the step times of random strategies and points of the frontier together. Random
     ones are often alike, so that their order is one of noise."""
-    predicted, measured = zip(
-        *[(row["step_s"], row["measured_step_s"]) for row in [*random, *frontier]], strict=True
-    )
+    pairs = [(row["step_s"], row["measured_step_s"]) for row in [*random, *frontier]]
+    predicted, measured = zip(*pairs, strict=True)
     return {
-        "step_error": mean_error(list(zip(predicted, measured, strict=True))),
+        "step_error": mean_error(pairs),
         "rank_correlation": spearman(predicted, measured),
         "slowest_over_fastest": max(measured) / min(measured),
     }

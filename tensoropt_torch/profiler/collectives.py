@@ -100,8 +100,7 @@ def measure_sizes(
     it. All sizes are measured; when the budget is spent, those left with few repeats."""
     clock = SharedClock(torch.device(groups.device_type))
     entry = _Entry(collective, groups.group(axes), clock, budget_s)
-    wanted = list(sizes)
-    for size in wanted:
+    for size in sizes:
         entry.measure(size)
     entry.measure_again(PASSES - 1)
     return entry.curve()
