@@ -68,7 +68,7 @@ from tensoropt_torch.emit.parallelize import RankContext
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.options import PlanningTask, find_frontier
-from tensoropt_torch.planner.space import core_cluster, make_planner
+from tensoropt_torch.planner.space import core_cluster, make_planner, varied_strategy
 from tensoropt_torch.profiler.collectives import MIN_BYTES, measure_sizes
 from tensoropt_torch.profiler.hardware import HardwareProfile
 from tensoropt_torch.profiler.store import write_atomically
@@ -78,7 +78,6 @@ from tensoropt_torch.runtime.groups import AxisGroups
 RESULTS = Path(__file__).parent / "results" / "estimation_error.json"
 FIRST_SEED = 1000  # others than those whose operators are measured
 COLLECTIVES_ENTRY = "collectives"
-FITTED_SEED = 2000  # of the strategies that the scales come from
 CPU = torch.device("cpu")
 
 Example = tuple[nn.Module, tuple[torch.Tensor, ...]]
@@ -91,8 +90,8 @@ class Effort:
     strategies: int = 20
     fitted: int = 10
     frontier_points: int = 8
-    steps: int = 15
-    passes: int = 2
+    steps: int = 10
+    passes: int = 3
     hardware_s: float = 90.0
     operators_s: float = 150.0
     max_bytes: int = 16 << 20
@@ -241,11 +240,30 @@ class Case:
     task: PlanningTask
     effort: Effort
 
-    def validated(self, strategies: int, first_seed: int) -> Validation:
-        """Random strategies, run."""
+    def planner(self, task: PlanningTask | None = None) -> _C.Planner:
+        """By the costs of the task, or of another one of the same model."""
+        task = task or self.task
+        return make_planner(task.captured, task.settings(dist.get_world_size()))
+
+    def validated(self) -> tuple[Validation, Validation]:
+        """Random strategies, run: those that scales come from, and others. All in the same
+        passes, since the machine's speed changes from minute to minute."""
         effort = self.effort
-        options = ValidationOptions(strategies, first_seed, effort.steps, effort.passes)
-        return validate(self.model, self.task, (self.args, {}), CPU, options)
+        count = effort.fitted + effort.strategies
+        options = ValidationOptions(count, FIRST_SEED, effort.steps, effort.passes)
+        rows = validate(self.model, self.task, (self.args, {}), CPU, options).rows
+        return Validation(rows[: effort.fitted]), Validation(rows[effort.fitted :])
+
+    def predicted(self, found: Validation, task: PlanningTask) -> Validation:
+        """The same strategies with times by other costs."""
+        own, other = self.planner(), self.planner(task)
+        rows = []
+        for row in found.rows:
+            strategy = varied_strategy(own, row.seed)
+            network_s = other.network_time(strategy)
+            step_s = network_s + other.compute_time(strategy)
+            rows.append(replace(row, step_s=step_s, network_s=network_s))
+        return Validation(tuple(rows))
 
 
 def study(name: str, profile: HardwareProfile, effort: Effort) -> dict[str, Any]:
@@ -256,15 +274,17 @@ def study(name: str, profile: HardwareProfile, effort: Effort) -> dict[str, Any]
     task = with_profile(task, profile)
     plain = plain_task(task, profile)
     case = Case(model, args, measured_operators(task, profile, effort), effort)
-    scales = scales_of(case.validated(effort.fitted, FITTED_SEED))
-    case = replace(case, task=scaled(case.task, scales))
-    found = case.validated(effort.strategies, FIRST_SEED)
-    chosen = choice(case, [row.measured_step_s for row in found.rows])
-    ours = found.to_record()
+    fitted, others = case.validated()
+    scales = scales_of(fitted)
+    in_steps = scaled(case.task, scales)
+    ours = case.predicted(others, in_steps).to_record()
+    measured_s = [row.measured_step_s for row in others.rows]
+    chosen = choice(replace(case, task=in_steps), measured_s)
     return {
         "ours": ours,
         "with_frontier": with_frontier(ours["rows"], chosen["points"]),
-        "volume_over_bandwidth": plain_errors(plain, found),
+        "without_scales": time_errors(others),
+        "volume_over_bandwidth": time_errors(case.predicted(others, plain)),
         "operators_measured": len(case.task.operators),
         "scales": asdict(scales),
         "choice": chosen,
@@ -272,8 +292,7 @@ def study(name: str, profile: HardwareProfile, effort: Effort) -> dict[str, Any]
 
 
 def with_frontier(random: list[dict[str, Any]], frontier: list[dict[str, Any]]) -> dict[str, float]:
-    """Of the step times of random strategies and points of the frontier together. Random
-    ones are often alike, so that their order is one of noise."""
+    """Of the step times of random strategies and points of the frontier together."""
     pairs = [(row["step_s"], row["measured_step_s"]) for row in [*random, *frontier]]
     predicted, measured = zip(*pairs, strict=True)
     return {
@@ -295,24 +314,14 @@ def measured_operators(
     return task
 
 
-def plain_errors(plain: PlanningTask, found: Validation) -> dict[str, Any]:
-    """How far volume over bandwidth is off for the same strategies."""
-    planner = make_planner(plain.captured, plain.settings(dist.get_world_size()))
-    strategies = [planner.random_strategy(row.seed) for row in found.rows]
-    network_s = [planner.network_time(strategy) for strategy in strategies]
-    computing_s = [planner.compute_time(strategy) for strategy in strategies]
-    step_s = [sum(both) for both in zip(network_s, computing_s, strict=True)]
-    rows = [
-        replace(row, step_s=step, network_s=network)
-        for row, step, network in zip(found.rows, step_s, network_s, strict=True)
-    ]
-    errors = Validation(tuple(rows))
+def time_errors(found: Validation) -> dict[str, Any]:
+    """Those of its times, and what was predicted."""
     return {
-        "network_error": errors.network_error,
-        "step_error": errors.step_error,
-        "rank_correlation": errors.rank_correlation,
-        "network_s": network_s,
-        "step_s": step_s,
+        "network_error": found.network_error,
+        "step_error": found.step_error,
+        "rank_correlation": found.rank_correlation,
+        "network_s": [row.network_s for row in found.rows],
+        "step_s": [row.step_s for row in found.rows],
     }
 
 
@@ -383,6 +392,7 @@ def summary(row: dict[str, Any]) -> str:
     return (
         f"{_time_errors(ours)}, memory {ours['memory_error']:.1%}, simulated "
         f"{ours['simulated_memory_error']:.1%}\n"
+        f"  without the scales: {_time_errors(row['without_scales'])}\n"
         f"  runs of a strategy differ by {ours['spread']:.1%}; the {calm['strategies']} of "
         f"{len(ours['rows'])} that differ by less than {DISTURBED_SPREAD:.0%}: "
         f"{_time_errors(calm)}\n"

@@ -38,7 +38,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 
 # Parts of one group may import each other.
 PYTHON_LAYERS = (
-    ("errors", "config"),
+    ("errors", "config", "scheduling"),
     ("frontend",),
     ("profiler",),
     ("planner", "plan"),

@@ -30,7 +30,8 @@ class Planner {
         cluster_(cluster),
         mesh_(mesh),
         analytic_(cluster_, mesh_),
-        collectives_(mesh_, measured, analytic_),
+        measured_(mesh_, measured, analytic_),
+        collectives_(measured_, overheads.collective_s),
         operators_(operators, cluster_.device),
         space_(*graph_, registry(),
                {mesh_, cluster_.device, collectives_,
@@ -72,7 +73,8 @@ class Planner {
   Cluster cluster_;
   Mesh mesh_;
   AnalyticCollectives analytic_;
-  MeasuredCollectives collectives_;
+  MeasuredCollectives measured_;
+  DelayedCollectives collectives_;
   OpProfile operators_;
   StrategySpace space_;
   std::optional<Problem> problem_;

@@ -1,6 +1,7 @@
 #include "comm/collective.h"
 
 #include <array>
+#include <cmath>
 
 #include "common/check.h"
 
@@ -23,6 +24,19 @@ Collective parse_collective(std::string_view name) {
 
 std::string_view to_string(Collective collective) {
   return kNames[static_cast<int>(collective)];
+}
+
+DelayedCollectives::DelayedCollectives(const CollectiveModel& model,
+                                       double delay_s)
+    : model_(model), delay_s_(delay_s) {
+  TO_CHECK(delay_s >= 0 && std::isfinite(delay_s),
+           "a collective cannot take {} s longer; give 0 or more", delay_s);
+}
+
+double DelayedCollectives::time_s(Collective collective, AxisSet axes,
+                                  double bytes) const {
+  if (axes == 0) return 0;
+  return model_.time_s(collective, axes, bytes) + delay_s_;
 }
 
 }  // namespace tensoropt

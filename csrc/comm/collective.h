@@ -3,6 +3,7 @@
 //   AnalyticCollectives analytic(cluster, mesh);
 //   analytic.time_s(Collective::kAllReduce, /*axes=*/0b01, 4e6);
 //   MeasuredCollectives measured(mesh, table, analytic);
+//   DelayedCollectives in_steps(measured, /*delay_s=*/5e-4);
 //
 // The time is that of one group while ALL groups over the same axes are active
 // at once, as they are in a training step: the groups of one machine share its
@@ -131,6 +132,22 @@ class MeasuredCollectives : public CollectiveModel {
   std::vector<Curve> curves_;
   // By collective and axis set: index into curves_, -1 for the fallback.
   std::vector<std::vector<int>> curve_of_;
+};
+
+// Every collective takes so much longer, however small it is: in a training
+// step ranks wait for the last one.
+class DelayedCollectives : public CollectiveModel {
+ public:
+  // Keeps a reference to `model`. Throws UserError unless the delay is finite
+  // and not negative.
+  DelayedCollectives(const CollectiveModel& model, double delay_s);
+
+  double time_s(Collective collective, AxisSet axes,
+                double bytes) const override;
+
+ private:
+  const CollectiveModel& model_;
+  double delay_s_;
 };
 
 }  // namespace tensoropt

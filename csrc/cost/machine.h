@@ -8,11 +8,13 @@ namespace tensoropt {
 class OpProfile;
 
 // What the runtime takes besides kernels and collectives: of one reshard in
-// each pass, however small; of one trained parameter in a step, with its
-// update, and more for each of its bytes. Without the last, updates are
+// each pass, however small; of one collective, in addition to what it takes
+// between ranks that do nothing else; of one trained parameter in a step, with
+// its update, and more for each of its bytes. Without the last, updates are
 // computed from the device's figures.
 struct RuntimeOverheads {
   double reshard_s = 0;
+  double collective_s = 0;
   double parameter_s = 0;
   double update_s_per_byte = 0;
 };

@@ -1,6 +1,7 @@
 #include "search/strategy.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <random>
 #include <utility>
@@ -20,6 +21,9 @@ class Random {
  public:
   explicit Random(std::uint64_t seed) : engine_(seed) {}
   std::size_t below(std::size_t bound) { return engine_() % bound; }
+  bool happens(double probability) {
+    return probability > 0 && std::ldexp(engine_() >> 11, -53) < probability;
+  }
 
  private:
   std::mt19937_64 engine_;
@@ -33,14 +37,27 @@ std::vector<int> configs_in(const ConfigMask& mask) {
   return configs;
 }
 
+bool is_faster(const Choice& a, const Choice& b) { return a.time < b.time; }
+
+double least_time(std::span<const Choice> choices) {
+  return std::min_element(choices.begin(), choices.end(), is_faster)->time;
+}
+
 // Assigns configs with propagation and chronological backtracking.
 class RandomAssignment {
  public:
-  RandomAssignment(const Problem& problem, Random& random)
-      : random_(random),
+  RandomAssignment(const Problem& problem, Random& random, double greed)
+      : problem_(problem),
+        random_(random),
+        greed_(greed),
         propagation_(problem),
         masks_(propagation_.all_configs()),
-        order_(problem.nodes.size()) {
+        order_(problem.nodes.size()),
+        edges_of_(problem.nodes.size()) {
+    for (const Problem::Edge& edge : problem.edges) {
+      edges_of_[edge.source].push_back(&edge);
+      edges_of_[edge.target].push_back(&edge);
+    }
     std::iota(order_.begin(), order_.end(), 0);
     for (std::size_t i = order_.size(); i > 1; --i) {
       std::swap(order_[i - 1], order_[random.below(i)]);
@@ -71,12 +88,33 @@ class RandomAssignment {
   void descend() {
     const int node = order_[levels_.size()];
     const std::vector<int> left = configs_in(masks_[node]);
-    const int config = left[random_.below(left.size())];
+    const int config = draw(node, left);
     levels_.push_back({node, config, changes_.size()});
     if (left.size() == 1) return;
     ConfigMask only(masks_[node].size());
     only[config] = true;
     if (reduce(node, std::move(only)) >= 0) backtrack();
+  }
+
+  int draw(int node, const std::vector<int>& left) {
+    if (!random_.happens(greed_)) return left[random_.below(left.size())];
+    return *std::min_element(left.begin(), left.end(), [&](int a, int b) {
+      return time(node, a) < time(node, b);
+    });
+  }
+
+  // Of the node in this config, and of its edges to nodes that are assigned.
+  double time(int node, int config) const {
+    double sum = least_time(problem_.nodes[node]->choices(config));
+    for (const Problem::Edge* edge : edges_of_[node]) {
+      const bool forward = edge->source == node;
+      const ConfigMask& mask = masks_[forward ? edge->target : edge->source];
+      if (std::count(mask.begin(), mask.end(), true) != 1) continue;
+      const int other = configs_in(mask).front();
+      sum += least_time(forward ? edge->table->choices(config, other)
+                                : edge->table->choices(other, config));
+    }
+    return sum;
   }
 
   // Returns a node without configs, or -1.
@@ -106,18 +144,24 @@ class RandomAssignment {
     }
   }
 
+  const Problem& problem_;
   Random& random_;
+  double greed_;
   Propagation propagation_;
   std::vector<ConfigMask> masks_;
   std::vector<int> order_;
+  std::vector<std::vector<const Problem::Edge*>> edges_of_;
   std::vector<Level> levels_;
   std::vector<Propagation::Change> changes_;
   int backtracks_ = 0;
 };
 
-void add_random(std::span<const Choice> choices, Random& random,
+void add_random(std::span<const Choice> choices, Random& random, double greed,
                 Strategy& strategy, std::vector<std::int32_t>& tags) {
-  const Choice& choice = choices[random.below(choices.size())];
+  const Choice& choice =
+      random.happens(greed)
+          ? *std::min_element(choices.begin(), choices.end(), is_faster)
+          : choices[random.below(choices.size())];
   strategy.memory += choice.memory;
   strategy.time += choice.time;
   tags.push_back(choice.tag);
@@ -146,19 +190,21 @@ void check_configs(const Problem& problem, const std::vector<int>& config) {
 
 }  // namespace
 
-Strategy random_strategy(const Problem& problem, std::uint64_t seed) {
+Strategy random_strategy(const Problem& problem, std::uint64_t seed,
+                         double greed) {
+  TO_CHECK(0 <= greed && greed <= 1, "greed {} is no share, 0 to 1", greed);
   validate(problem);
   Random random(seed);
   Strategy strategy;
-  strategy.config = RandomAssignment(problem, random).run();
+  strategy.config = RandomAssignment(problem, random, greed).run();
   for (std::size_t n = 0; n < problem.nodes.size(); ++n) {
-    add_random(problem.nodes[n]->choices(strategy.config[n]), random, strategy,
-               strategy.node_tag);
+    add_random(problem.nodes[n]->choices(strategy.config[n]), random, greed,
+               strategy, strategy.node_tag);
   }
   for (const Problem::Edge& edge : problem.edges) {
     add_random(edge.table->choices(strategy.config[edge.source],
                                    strategy.config[edge.target]),
-               random, strategy, strategy.edge_tag);
+               random, greed, strategy, strategy.edge_tag);
   }
   return strategy;
 }

@@ -20,10 +20,13 @@ struct Strategy {
 
 // A feasible strategy drawn at random: nodes in random order take a random one
 // of the configs left to them, and what follows from it is propagated; choices
-// are uniform. The same seed gives the same strategy on every machine. Throws
-// UserError, naming a node, if there is no strategy (or none was found within
-// a bounded number of backtracks).
-Strategy random_strategy(const Problem& problem, std::uint64_t seed);
+// are uniform. Such strategies of a large problem are much alike. `greed`, from
+// 0 to 1, is the share of decisions that take the fastest given those before,
+// instead of a random one. The same seed gives the same strategy on every
+// machine. Throws UserError, naming a node, if there is no strategy (or none
+// was found within a bounded number of backtracks).
+Strategy random_strategy(const Problem& problem, std::uint64_t seed,
+                         double greed = 0);
 
 // The frontier over all choices when every node takes the given config, exact
 // for epsilon = 0 and else as in SearchOptions. Throws UserError, naming the

@@ -19,7 +19,7 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan import MeasuredCurve, OpRecord
 from tensoropt_torch.planner.frontier import knee_index
 from tensoropt_torch.planner.options import PlanningTask
-from tensoropt_torch.planner.space import make_planner
+from tensoropt_torch.planner.space import make_planner, varied_strategy
 from tensoropt_torch.profiler.collectives import measure_collectives
 from tensoropt_torch.profiler.hardware import HardwareProfile
 from tensoropt_torch.profiler.op_store import OpStore, OpTime
@@ -155,7 +155,7 @@ def _likely(
     points = [(memory, time_s) for memory, time_s in result.points]
     chosen = sorted({0, knee_index(points), len(points) - 1})
     strategies = [result.unroll(index) for index in chosen]
-    strategies += [planner.random_strategy(seed) for seed in range(options.random_strategies)]
+    strategies += [varied_strategy(planner, seed) for seed in range(options.random_strategies)]
     families = {row["family"] for s in strategies for row in planner.describe_estimates(s)}
     return picks_of(planner, strategies), sorted(families)
 

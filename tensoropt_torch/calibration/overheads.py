@@ -1,10 +1,11 @@
 """What the runtime itself takes, fitted to short runs of it: models so small that
-kernels and messages hardly count, in pairs that differ in one thing."""
+kernels and messages hardly count, in pairs that differ in one thing; and one that computes
+between its collectives, so that ranks wait for each other."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 
 from tensoropt_torch import _C, emit
 from tensoropt_torch.calibration.runs import OPTIMIZERS, WARM_UPS, StepTimes, time_steps
+from tensoropt_torch.calibration.validation import ValidationOptions, validate
 from tensoropt_torch.config.cluster import Runtime, Update
 from tensoropt_torch.emit.parallelize import RankContext
 from tensoropt_torch.frontend import CapturedModel, capture
@@ -29,11 +31,26 @@ FEW, MANY = 2, 26
 PRODUCTS = 26
 SMALL, LARGE = 8, 1 << 19  # elements of a parameter
 ROWS_PER_RANK = 2
+LAYERS, WIDTH, ROWS_OF_LAYERS = 6, 512, 64
 STEPS = 15
 RESHARDED = 4  # random strategies
 FITTED = ("sgd", "momentum", "adamw")  # one for each size of state
 LEAST_S_PER_BYTE = 1e-14  # a positive number says that it was fitted
 SOURCE = "fitted to short runs of the running job"
+
+
+class Layers(nn.Module):
+    """Linear layers with activations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(rows, WIDTH) -> a scalar."""
+        for layer in self.layers:
+            x = layer(x).tanh()
+        return x.sum()
 
 
 class Chain(nn.Module):
@@ -57,7 +74,8 @@ class Runs:
 
     ``few`` and ``many`` have FEW and MANY small parameters, ``large`` FEW large ones
     of ``large_bytes``; all by optimizer, and nothing is resharded. ``reshards`` are
-    (s of a step without its update and its collectives, programs run in it).
+    (s of a step without its update and its reshards, programs run in it); ``networks`` are
+    (s in reshards and collectives less those predicted, collectives).
     """
 
     few: Mapping[str, StepTimes]
@@ -65,6 +83,7 @@ class Runs:
     large: Mapping[str, StepTimes]
     large_bytes: int
     reshards: tuple[tuple[float, int], ...]
+    networks: tuple[tuple[float, float], ...]
 
 
 def runtime_of(runs: Runs) -> Runtime:
@@ -80,8 +99,14 @@ def runtime_of(runs: Runs) -> Runtime:
         )
     few = next(iter(runs.few.values()))
     passes_s = few.step_s - few.update_s
-    each = [(seconds - passes_s) / programs for seconds, programs in runs.reshards if programs]
-    return Runtime(max(0.0, statistics.median(each)) if each else 0.0, tuple(updates), SOURCE)
+    reshards = [(seconds - passes_s, programs) for seconds, programs in runs.reshards]
+    return Runtime(_each_s(reshards), _each_s(runs.networks), tuple(updates), SOURCE)
+
+
+def _each_s(sums: Iterable[tuple[float, float]]) -> float:
+    """The median of seconds over number, 0 where it is below or there is none."""
+    each = [seconds / number for seconds, number in sums if number > 0]
+    return max(0.0, statistics.median(each)) if each else 0.0
 
 
 def fit_runtime(profile: HardwareProfile, device: torch.device) -> Runtime:
@@ -96,9 +121,12 @@ def fit_runtime(profile: HardwareProfile, device: torch.device) -> Runtime:
             "large": (FEW, LARGE),
         }.items()
     }
-    reshards = lab.resharded() if profile.num_devices > 1 else ()
+    many_ranks = profile.num_devices > 1
+    reshards = lab.resharded() if many_ranks else ()
+    networks = lab.networks() if many_ranks else ()
     context.groups.close()
-    return runtime_of(Runs(plain["few"], plain["many"], plain["large"], 4 * LARGE, reshards))
+    runs = Runs(plain["few"], plain["many"], plain["large"], 4 * LARGE, reshards, networks)
+    return runtime_of(runs)
 
 
 class _Lab:
@@ -112,7 +140,7 @@ class _Lab:
 
     def run(self, parameters: int, size: int, optimizer: str) -> StepTimes:
         """Without any split."""
-        captured, model, x = self._model(parameters, size)
+        captured, model, x = self._chain(parameters, size)
         planner, settings = self._planner(captured)
         masks = [
             [len(row["configs"]) == 1 or _is_whole(label) for label in row["configs"]]
@@ -124,7 +152,7 @@ class _Lab:
 
     def resharded(self) -> tuple[tuple[float, int], ...]:
         """Random strategies of the chain with few parameters."""
-        captured, model, x = self._model(FEW, SMALL)
+        captured, model, x = self._chain(FEW, SMALL)
         planner, settings = self._planner(captured)
         rows = []
         for seed in range(RESHARDED):
@@ -133,27 +161,38 @@ class _Lab:
             reset_collective_counts()
             times = self._time(model, plan, x, FITTED[0])
             programs = collective_counts().programs // (STEPS + WARM_UPS)
-            network_s = planner.network_time(strategy)
-            rows.append((times.step_s - times.update_s - network_s, programs))
+            rows.append((times.step_s - times.update_s - times.network_s, programs))
         return tuple(rows)
 
-    def _model(self, parameters: int, size: int) -> tuple[CapturedModel, nn.Module, torch.Tensor]:
+    def networks(self) -> tuple[tuple[float, float], ...]:
+        """Random strategies of linear layers."""
+        model = Layers().to(self._device)
+        x = torch.ones(ROWS_OF_LAYERS * self._profile.num_devices, WIDTH, device=self._device)
+        options = ValidationOptions(RESHARDED, steps=STEPS)
+        found = validate(model, self._task(capture(model, (x,))), ((x,), {}), self._device, options)
+        return tuple(
+            (row.measured_network_s - row.network_s, row.collectives) for row in found.rows
+        )
+
+    def _chain(self, parameters: int, size: int) -> tuple[CapturedModel, nn.Module, torch.Tensor]:
         products = PRODUCTS if size == SMALL else FEW
         model = Chain(parameters, size, products).to(self._device)
         x = torch.ones(self._rows, size, device=self._device)
         return capture(model, (x,)), model, x
 
     def _planner(self, captured: CapturedModel) -> tuple[_C.Planner, Settings]:
+        settings = self._task(captured).settings(self._profile.num_devices)
+        return make_planner(captured, settings), settings
+
+    def _task(self, captured: CapturedModel) -> PlanningTask:
         profile = self._profile
-        task = PlanningTask(
+        return PlanningTask(
             captured,
             profile.cluster,
             optimizer=FITTED[0],
             measured=profile.curves,
             measured_on=profile.num_devices,
         )
-        settings = task.settings(profile.num_devices)
-        return make_planner(captured, settings), settings
 
     def _time(self, model: nn.Module, plan: Plan, x: torch.Tensor, optimizer: str) -> StepTimes:
         assert plan.captured is not None

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TypeVar
 
-from tensoropt_torch.calibration.curves import with_slower_collectives
 from tensoropt_torch.calibration.validation import Comparison, Validation
 from tensoropt_torch.config.cluster import Cluster, Device, Level, LinkSpeed, Runtime
 from tensoropt_torch.planner.options import PlanningTask
@@ -25,7 +24,7 @@ _Link = TypeVar("_Link", Level, LinkSpeed)
 @dataclass(frozen=True)
 class Scales:
     """What computing and the network take in steps, as multiples of what is predicted, and
-    what each measured collective takes in addition, in s."""
+    what each collective takes in addition, in s."""
 
     compute: float = 1.0
     network: float = 1.0
@@ -67,11 +66,15 @@ def _error(rows: Sequence[Comparison], network: float, collective_s: float) -> f
 def scaled(task: PlanningTask, scales: Scales) -> PlanningTask:
     """The task with all its times multiplied: those of operators, updates and launches
     with ``scales.compute``, those of reshards and collectives with ``scales.network``; and
-    with ``scales.collective_s`` more for each measured collective."""
+    with ``scales.collective_s`` more for each collective."""
     compute = scales.compute
     return replace(
-        with_slower_collectives(task, scales.network, scales.collective_s),
+        task,
         cluster=_cluster(task.cluster, scales),
+        measured=tuple(
+            (name, axes, tuple((size, scales.network * seconds) for size, seconds in samples))
+            for name, axes, samples in task.measured
+        ),
         operators=tuple(
             (key, family, work, compute * forward_s, compute * backward_s)
             for key, family, work, forward_s, backward_s in task.operators
@@ -119,7 +122,12 @@ def _runtime(runtime: Runtime, scales: Scales) -> Runtime:
         )
         for update in runtime.updates
     )
-    return replace(runtime, reshard_s=scales.network * runtime.reshard_s, updates=updates)
+    return replace(
+        runtime,
+        reshard_s=scales.network * runtime.reshard_s,
+        collective_s=scales.network * runtime.collective_s + scales.collective_s,
+        updates=updates,
+    )
 
 
 def _level(level: Level, network: float) -> Level:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,6 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch import emit
-from tensoropt_torch.calibration.curves import with_slower_collectives
 from tensoropt_torch.calibration.runs import (
     OPTIMIZERS,
     Forward,
@@ -32,7 +31,7 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.options import PlanningTask, Predictor
-from tensoropt_torch.planner.space import make_planner
+from tensoropt_torch.planner.space import make_planner, varied_strategy
 from tensoropt_torch.runtime.agreement import from_first_rank, on_all_ranks
 from tensoropt_torch.simulate import StepSettings, simulate_step
 
@@ -81,7 +80,7 @@ class Comparison:
 
     Times are those of the run with the shortest step; ``spread`` is how much longer the
     longest one took, as a share of it, None if there was one run. ``collectives`` is how
-    many of those that were measured the predicted step has.
+    many the predicted step has.
     """
 
     seed: int
@@ -231,7 +230,7 @@ class _Lab:
         self._captured = task.captured
         self._settings = task.settings(dist.get_world_size())
         self._planner = make_planner(task.captured, self._settings)
-        slower = with_slower_collectives(task, added_s=TINY_S).settings(dist.get_world_size())
+        slower = with_slower_collectives(task, TINY_S).settings(dist.get_world_size())
         self._slower_planner = make_planner(task.captured, slower)
         self._context = RankContext.make([size for size, _ in self._settings.mesh_axes], device)
         self.batch = pytree.tree_map(lambda value: _share(value, task.inputs, device), batch)
@@ -240,9 +239,8 @@ class _Lab:
         self.steps = options.steps
 
     def random_plan(self, seed: int) -> tuple[Plan, float, float]:
-        """A strategy, its predicted network time in s, and how many measured collectives
-        that is."""
-        strategy = self._planner.random_strategy(seed)
+        """A strategy, its predicted network time in s, and how many collectives it has."""
+        strategy = varied_strategy(self._planner, seed)
         plan = Plan.of(self._settings, self._captured, strategy)
         network_s = self._planner.network_time(strategy)
         added_s = self._slower_planner.network_time(strategy) - network_s
@@ -297,6 +295,14 @@ class _Run:
             times.spread,
             self._collectives,
         )
+
+
+def with_slower_collectives(task: PlanningTask, added_s: float) -> PlanningTask:
+    """The task where every collective takes so many seconds more."""
+    device = task.cluster.device
+    runtime = replace(device.runtime, collective_s=device.runtime.collective_s + added_s)
+    device = replace(device, runtime=runtime)
+    return replace(task, cluster=replace(task.cluster, device=device))
 
 
 def _simulated(plan: Plan, captured: CapturedModel, step: StepSettings) -> float:

@@ -91,9 +91,11 @@ class Update:
 @dataclasses.dataclass(frozen=True)
 class Runtime:
     """What the runtime takes besides kernels and collectives: of one reshard in each
-    pass, in s; of the updates of parameters, by optimizer."""
+    pass, in s; of one collective, in addition to what it takes between ranks that do
+    nothing else; of the updates of parameters, by optimizer."""
 
     reshard_s: float = 0.0
+    collective_s: float = 0.0
     updates: tuple[Update, ...] = ()
     source: str = "not given: reshards as described, updates by the device's figures"
 
@@ -320,6 +322,7 @@ def _parse_runtime(table: TableReader | None) -> Runtime:
     hint = "give seconds, such as 2e-5"
     runtime = Runtime(
         reshard_s=table.not_negative("reshard_s", hint),
+        collective_s=table.not_negative("collective_s", hint) if table.has("collective_s") else 0.0,
         updates=tuple(_parse_update(update) for update in table.optional_tables("updates")),
         source=table.text("source"),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 from tensoropt_torch import _C
 from tensoropt_torch.config import parse_cluster
@@ -37,13 +38,22 @@ def make_planner(captured: CapturedModel, settings: Settings) -> _C.Planner:
     )
 
 
-def _overheads(cluster: Cluster, settings: Settings) -> tuple[float, float, float]:
-    """Seconds of a reshard, of a parameter, and of each of its bytes."""
+def varied_strategy(planner: _C.Planner, seed: int) -> _C.Strategy:
+    """A random strategy that takes some of its configs for their speed, how many being
+    random as well.
+
+    Strategies whose configs are all random are much alike, since they have many: none is
+    near the fast ones, which are those that plans are made of.
+    """
+    return planner.random_strategy(seed, random.Random(seed).random())
+
+
+def _overheads(cluster: Cluster, settings: Settings) -> tuple[float, float, float, float]:
+    """Seconds of a reshard, of a collective, of a parameter, and of each of its bytes."""
     runtime = cluster.device.runtime
     update = runtime.update(settings.optimizer_state_factor)
-    if update is None:
-        return runtime.reshard_s, 0.0, 0.0
-    return runtime.reshard_s, update.parameter_s, update.s_per_byte
+    of_parameter = (0.0, 0.0) if update is None else (update.parameter_s, update.s_per_byte)
+    return runtime.reshard_s, runtime.collective_s, *of_parameter
 
 
 def core_cluster(cluster: Cluster, mesh_axes: tuple[tuple[int, int], ...]) -> _C.Cluster:

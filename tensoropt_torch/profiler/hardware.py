@@ -19,7 +19,7 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.profiler.store import MachineKey, home, write_atomically
 
 FORMAT = "tensoropt hardware profile"
-VERSION = 1
+VERSION = 2
 
 # (collective, axis set, ((bytes, seconds), ...)), bytes ascending.
 Curve = tuple[str, int, tuple[tuple[float, float], ...]]

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.scheduling import may_prioritise_network
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class MachineKey:
     """The hardware and software of a job: measurements are good for equal ones only.
 
     ``cores`` are those that a process may use, ``threads`` what it uses for one
-    operator; ``axes`` the sizes of the mesh, outermost first.
+    operator; ``axes`` the sizes of the mesh, outermost first; ``realtime`` says that the
+    threads of the network do not wait for those that compute.
     """
 
     device: str
@@ -35,6 +37,7 @@ class MachineKey:
     backend: str
     torch: str
     axes: tuple[int, ...]
+    realtime: bool = False
 
     @property
     def digest(self) -> str:
@@ -74,6 +77,7 @@ def machine_key(device: torch.device, axes: tuple[int, ...]) -> MachineKey:
         backend=dist.get_backend() if distributed else "none",
         torch=torch.__version__,
         axes=axes,
+        realtime=device.type == "cpu" and may_prioritise_network(),
     )
     holder = [key]
     if len(hosts) > 1:

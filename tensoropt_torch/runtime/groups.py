@@ -9,11 +9,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
 
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.scheduling import prioritise_network, started_with_priority
 
 
 def partition(sizes: Sequence[int], axes: int) -> list[list[int]]:
@@ -68,13 +70,20 @@ class AxisGroups:
         _check_backend(device_type)
 
     def create(self, axis_sets: Iterable[int]) -> None:
-        """Creates the groups of these axis sets that do not exist yet."""
-        for axes in sorted(set(axis_sets) - set(self._groups) - {0}):
+        """Creates the groups of these axis sets that do not exist yet. On CPUs their
+        threads do not wait for those that compute, where that is permitted."""
+        wanted = sorted(set(axis_sets) - set(self._groups) - {0})
+        for axes in wanted:
             if axes >> len(self.sizes):
                 raise TensorOptError(
                     f"axis set {axes:#b} has axes that a mesh with {len(self.sizes)} axes lacks"
                 )
-            self._groups[axes] = self._create(axes)
+        on_cpus = self.device_type == "cpu"
+        if on_cpus:
+            prioritise_network()  # of the default group
+        with started_with_priority() if on_cpus else nullcontext():
+            for axes in wanted:
+                self._groups[axes] = self._create(axes)
 
     def group(self, axes: int) -> dist.ProcessGroup:
         """The group of this rank. Requires that it was created."""

@@ -102,7 +102,7 @@ def test_plans_say_where_their_costs_are_from() -> None:
 
 def test_a_cluster_keeps_what_was_fitted() -> None:
     cluster = tensoropt_torch.load_cluster("cpu")
-    runtime = Runtime(1e-5, (Update(0.0, 1e-5, 1e-10), Update(2.0, 1e-4, 1e-9)), "fitted")
+    runtime = Runtime(1e-5, 0.0, (Update(0.0, 1e-5, 1e-10), Update(2.0, 1e-4, 1e-9)), "fitted")
     cluster = replace(cluster, device=replace(cluster.device, runtime=runtime))
     again = tensoropt_torch.config.parse_cluster(json.loads(json.dumps(cluster.to_dict())), "test")
     assert again == cluster
@@ -120,17 +120,19 @@ def test_fitted_times_enter_the_costs_of_parameters_and_reshards() -> None:
             model, args, cluster=described, num_devices=1
         ).fastest.time_s
 
-    base = fastest(Runtime(0.0, (Update(2.0, 0.0, 1e-30),)))
+    base = fastest(Runtime(0.0, 0.0, (Update(2.0, 0.0, 1e-30),)))
     # A weight of 256 and a bias of 32 bytes.
-    later = fastest(Runtime(0.0, (Update(2.0, 0.5, 0.01),)))
+    later = fastest(Runtime(0.0, 0.0, (Update(2.0, 0.5, 0.01),)))
     assert later - base == pytest.approx(2 * 0.5 + 0.01 * (256 + 32))
-    assert fastest(Runtime(7.0, (Update(2.0, 0.0, 1e-30),))) == pytest.approx(base)
+    assert fastest(Runtime(7.0, 0.0, (Update(2.0, 0.0, 1e-30),))) == pytest.approx(base)
 
 
 def test_every_reshard_takes_its_fixed_time() -> None:
     model, args = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)), (torch.randn(8, 8),)
     cluster = tensoropt_torch.load_cluster("cpu")
-    slow = replace(cluster, device=replace(cluster.device, runtime=Runtime(1.0, (), "made up")))
+    slow = replace(
+        cluster, device=replace(cluster.device, runtime=Runtime(1.0, 0.0, (), "made up"))
+    )
     captured = capture(model, args)
     plain, delayed = (
         make_planner(captured, PlanningTask(captured, c).settings(2)) for c in (cluster, slow)

@@ -13,6 +13,7 @@ LARGE_BYTES = 1 << 22
 UPDATE_S = {"sgd": 2e-5, "adamw": 9e-5}
 BYTE_S = {"sgd": 1e-10, "adamw": 6e-10}
 RESHARD_S = 1.7e-5
+COLLECTIVE_S = 4e-4
 
 
 def times(optimizer: str, parameters: int, large: bool = False) -> StepTimes:
@@ -21,17 +22,25 @@ def times(optimizer: str, parameters: int, large: bool = False) -> StepTimes:
     return StepTimes(CALL_S + parameters * PASS_S + update_s, update_s, 0.0)
 
 
-def runs(reshards: tuple[tuple[float, int], ...]) -> Runs:
+def runs(
+    reshards: tuple[tuple[float, int], ...] = (), networks: tuple[tuple[float, float], ...] = ()
+) -> Runs:
     few = {name: times(name, FEW) for name in UPDATE_S}
     many = {name: times(name, MANY) for name in UPDATE_S}
     large = {name: times(name, FEW, large=True) for name in UPDATE_S}
-    return Runs(few, many, large, LARGE_BYTES, reshards)
+    return Runs(few, many, large, LARGE_BYTES, reshards, networks)
 
 
 def test_the_fit_finds_what_the_times_were_made_of() -> None:
     plain = CALL_S + FEW * PASS_S
-    found = runtime_of(runs(tuple((plain + n * RESHARD_S, n) for n in (3, 8, 20))))
+    found = runtime_of(
+        runs(
+            tuple((plain + n * RESHARD_S, n) for n in (3, 8, 20)),
+            tuple((n * COLLECTIVE_S, n) for n in (2.0, 5.0, 0.0, 9.0)),
+        )
+    )
     assert found.reshard_s == pytest.approx(RESHARD_S)
+    assert found.collective_s == pytest.approx(COLLECTIVE_S)
     for name, factor in (("sgd", 0.0), ("adamw", 2.0)):
         update = found.update(factor)
         assert update is not None
@@ -42,5 +51,6 @@ def test_the_fit_finds_what_the_times_were_made_of() -> None:
 def test_noise_does_not_make_anything_negative() -> None:
     found = runtime_of(runs(((0.0, 5),)))
     assert found.reshard_s == 0
-    assert runtime_of(runs(())).reshard_s == 0
+    assert runtime_of(runs()).reshard_s == 0
+    assert runtime_of(runs(networks=((-0.1, 5.0),))).collective_s == 0
     assert runtime_of(runs(((1.0, 0),))).reshard_s == 0  # a strategy without reshards

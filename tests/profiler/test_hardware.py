@@ -26,7 +26,7 @@ KEY = MachineKey("some CPU", "cpu", 2, 1, 2, 1, "gloo", "2.13.0", (2,))
 @pytest.fixture
 def profile() -> HardwareProfile:
     cluster = load_cluster("cpu")
-    runtime = Runtime(2e-5, (Update(2.0, 1e-4, 1e-9),), "fitted")
+    runtime = Runtime(2e-5, 3e-4, (Update(2.0, 1e-4, 1e-9),), "fitted")
     cluster = replace(cluster, device=replace(cluster.device, runtime=runtime))
     curves = (("all_reduce", 1, ((1024.0, 1e-4), (2048.0, 1.5e-4))),)
     return HardwareProfile(KEY, cluster, ((2, 0),), curves, 2048, complete=True)

@@ -109,5 +109,15 @@ TEST_F(MeasuredTest, RejectsWhatCannotBeATable) {
   EXPECT_THROW(make({{{kGather, 0}, {{8, 1e-6}}}}), UserError);
 }
 
+TEST(DelayedCollectives, AddsTheDelayToEveryCollective) {
+  const Constant model;
+  const DelayedCollectives delayed(model, 0.5);
+  EXPECT_EQ(delayed.time_s(kGather, 0b1, 8), 42.5);
+  EXPECT_EQ(delayed.time_s(kGather, 0, 8), 0);
+  EXPECT_EQ(DelayedCollectives(model, 0).time_s(kGather, 0b1, 8), 42);
+  EXPECT_THROW(DelayedCollectives(model, -1), UserError);
+  EXPECT_THROW(DelayedCollectives(model, 1.0 / 0.0), UserError);
+}
+
 }  // namespace
 }  // namespace tensoropt

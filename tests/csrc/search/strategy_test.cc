@@ -73,6 +73,43 @@ TEST(RandomStrategy, TheSeedDecides) {
   EXPECT_GT(seen.size(), 20u);
 }
 
+TEST(RandomStrategy, IsFasterTheMoreDecisionsAreGreedy) {
+  double random_s = 0, mixed_s = 0, greedy_s = 0;
+  for (std::uint64_t seed = 1; seed <= 40; ++seed) {
+    Dice dice(seed);
+    const Problem problem =
+        random_problem(dice, {.max_configs = 6}, 9, series_parallel(dice, 9));
+    for (const double greed : {0.0, 0.5, 1.0}) {
+      const Strategy strategy = random_strategy(problem, seed, greed);
+      EXPECT_EQ(recompute(problem, strategy),
+                (Cost{strategy.memory, strategy.time}));
+      (greed == 0   ? random_s
+       : greed == 1 ? greedy_s
+                    : mixed_s) += strategy.time;
+    }
+  }
+  EXPECT_LT(greedy_s, 0.9 * mixed_s);
+  EXPECT_LT(mixed_s, 0.9 * random_s);
+}
+
+// Without edges the fastest decisions are those of the fastest strategy.
+TEST(RandomStrategy, AllGreedyDecisionsAreTheFastest) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Dice dice(seed);
+    const Problem problem = random_problem(dice, {.max_configs = 6}, 5, {});
+    EXPECT_EQ(random_strategy(problem, seed, 1).time,
+              brute_force(problem).back().time);
+  }
+}
+
+TEST(RandomStrategy, RefusesAGreedThatIsNoShare) {
+  Dice dice(1);
+  const Problem problem = random_problem(dice, {}, 3, chain(3));
+  EXPECT_THROW(random_strategy(problem, 1, -0.1), UserError);
+  EXPECT_THROW(random_strategy(problem, 1, 1.1), UserError);
+}
+
 TEST(Evaluate, GivesTheFrontierOverAllChoicesOfTheConfigs) {
   for (std::uint64_t seed = 1; seed <= 40; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
