@@ -90,8 +90,8 @@ class Effort:
     strategies: int = 20
     fitted: int = 10
     frontier_points: int = 8
-    steps: int = 10
-    passes: int = 3
+    steps: int = 12
+    passes: int = 4
     hardware_s: float = 90.0
     operators_s: float = 150.0
     max_bytes: int = 16 << 20

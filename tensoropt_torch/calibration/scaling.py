@@ -3,7 +3,8 @@
 Operators that are measured one by one find their data in the cache, and collectives
 meet ranks that do nothing else. In a step both take longer: computing by a factor that is
 much the same for all strategies of a model on a machine, and each collective by the time
-that ranks wait for each other as well, which does not depend on its size.
+that ranks wait for each other as well, which does not depend on its size. It may be below
+zero: between others of a step a small one finds the threads that move data awake.
 """
 
 from __future__ import annotations
@@ -38,22 +39,21 @@ def scales_of(found: Validation) -> Scales:
     compute = _median_ratio((_compute_s(row), _measured_compute_s(row)) for row in found.rows)
     rows = [row for row in found.rows if min(row.network_s, row.measured_network_s) > 0]
     median = _median_ratio((row.network_s, row.measured_network_s) for row in rows)
-    candidates = [(median, 0.0), *_through_two(rows)]
+    # Of strategies that are much alike many pairs of a factor and seconds fit, wild ones too.
+    likely = (fit for fit in _through_two(rows) if 0.5 < fit[0] / median < 2)
+    candidates = [(median, 0.0), *likely]
     return Scales(compute, *min(candidates, key=lambda fit: _error(rows, *fit)))
 
 
 def _through_two(rows: Sequence[Comparison]) -> Iterator[tuple[float, float]]:
-    """Factors and seconds that are right for two rows; the best fit is one of these, or has
-    no seconds."""
+    """Factors and seconds that are right for two rows; the best fit is one of these."""
     for a, b in combinations(rows, 2):
         determinant = a.network_s * b.collectives - b.network_s * a.collectives
         if determinant == 0:
             continue
         across = a.measured_network_s * b.collectives - b.measured_network_s * a.collectives
         down = a.network_s * b.measured_network_s - b.network_s * a.measured_network_s
-        network, collective_s = across / determinant, down / determinant
-        if network > 0 and collective_s >= 0:
-            yield network, collective_s
+        yield across / determinant, down / determinant
 
 
 def _error(rows: Sequence[Comparison], network: float, collective_s: float) -> float:

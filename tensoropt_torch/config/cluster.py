@@ -322,7 +322,7 @@ def _parse_runtime(table: TableReader | None) -> Runtime:
     hint = "give seconds, such as 2e-5"
     runtime = Runtime(
         reshard_s=table.not_negative("reshard_s", hint),
-        collective_s=table.not_negative("collective_s", hint) if table.has("collective_s") else 0.0,
+        collective_s=table.finite("collective_s", hint) if table.has("collective_s") else 0.0,
         updates=tuple(_parse_update(update) for update in table.optional_tables("updates")),
         source=table.text("source"),
     )

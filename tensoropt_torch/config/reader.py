@@ -69,6 +69,13 @@ class TableReader:
             raise self._value_error(key, number, "a finite number, 0 or above", hint)
         return number
 
+    def finite(self, key: str, hint: str) -> float:
+        """A finite number."""
+        number = self._number(key, hint)
+        if not math.isfinite(number):
+            raise self._value_error(key, number, "a finite number", hint)
+        return number
+
     def share(self, key: str, hint: str) -> float:
         """A number above 0 and at most 1."""
         number = self._number(key, hint)

@@ -19,7 +19,7 @@ from tensoropt_torch.profiler.clock import SharedClock, undisturbed_s
 
 MIN_BYTES = 1024
 WARM_UPS = 2
-PASSES = 3
+PASSES = 5
 REPEATS_PER_BATCH = 5
 MAX_BATCHES = 4  # of a size in one pass
 SMALL_SPREAD = 0.1  # of the median, between the quartiles
@@ -63,10 +63,10 @@ def measure_collectives(
     Collective over the default process group, and equal on all ranks. Sizes are
     powers of two times 1 KiB, as the larger of one rank's input and output. A
     time is that of the slowest rank, ``undisturbed_s`` over repetitions. All sizes
-    are measured in turn, then again, so that what disturbs the machine for a while
-    meets a size once; each time until repetitions agree within 10 %. An entry ends
-    early when its share of the budget is spent (at least the smallest size is
-    measured).
+    are measured in turn, then again, and the fastest pass counts, so that what disturbs
+    the machine for a while does no harm; each time until repetitions agree within 10 %.
+    An entry ends early when its share of the budget is spent (at least the smallest
+    size is measured).
 
     Args:
         groups: process groups; those of ``axis_sets`` must have been created.
@@ -135,14 +135,14 @@ class _Entry:
         self._group = group
         self._clock = clock
         self._deadline_s = deadline_s
-        self._samples: dict[int, list[float]] = {}
+        self._times: dict[int, list[float]] = {}  # by size, one of each pass
 
     def is_late(self) -> bool:
         """Whether the deadline is over on any rank."""
         return self._clock.elapsed_s() >= self._deadline_s
 
     def measure(self, size: int) -> None:
-        """Adds times of the slowest rank, until they agree."""
+        """Adds a pass: times of the slowest rank, until they agree."""
         call = _prepare(self._name, self._group, size, self._clock.device)
         for _ in range(WARM_UPS):
             call()
@@ -152,19 +152,19 @@ class _Entry:
             samples += self._clock.slowest(batch)
             if spread(samples) < SMALL_SPREAD or self.is_late():
                 break
-        self._samples.setdefault(size, []).extend(samples)
+        self._times.setdefault(size, []).append(undisturbed_s(samples))
 
     def measure_again(self, passes: int) -> None:
         """All sizes so often, or until the deadline."""
         for _ in range(passes):
-            for size in list(self._samples):
+            for size in list(self._times):
                 if self.is_late():
                     return
                 self.measure(size)
 
     def curve(self) -> list[tuple[int, float]]:
         """(bytes, s), bytes ascending."""
-        return [(size, undisturbed_s(samples)) for size, samples in sorted(self._samples.items())]
+        return [(size, min(times)) for size, times in sorted(self._times.items())]
 
 
 def _time_once(call: Callable[[], object], clock: SharedClock) -> float:

@@ -32,7 +32,8 @@ def row(
 @pytest.mark.parametrize("seed", range(5))
 def test_scales_are_those_that_steps_were_made_with(seed: int) -> None:
     generator = random.Random(seed)
-    made = Scales(generator.uniform(0.5, 3), generator.uniform(0.5, 3), generator.uniform(0, 0.1))
+    delay_s = generator.uniform(-0.005, 0.02)
+    made = Scales(generator.uniform(0.5, 3), generator.uniform(0.5, 3), delay_s)
     rows = []
     for index in range(9):
         networked = index % 3 > 0

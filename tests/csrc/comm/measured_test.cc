@@ -115,7 +115,8 @@ TEST(DelayedCollectives, AddsTheDelayToEveryCollective) {
   EXPECT_EQ(delayed.time_s(kGather, 0b1, 8), 42.5);
   EXPECT_EQ(delayed.time_s(kGather, 0, 8), 0);
   EXPECT_EQ(DelayedCollectives(model, 0).time_s(kGather, 0b1, 8), 42);
-  EXPECT_THROW(DelayedCollectives(model, -1), UserError);
+  EXPECT_EQ(DelayedCollectives(model, -2).time_s(kGather, 0b1, 8), 40);
+  EXPECT_EQ(DelayedCollectives(model, -50).time_s(kGather, 0b1, 8), 10.5);
   EXPECT_THROW(DelayedCollectives(model, 1.0 / 0.0), UserError);
 }
 
