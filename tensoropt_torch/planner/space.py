@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-import random
 
 from tensoropt_torch import _C
 from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.config.cluster import Cluster
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.plan import Settings
+
+
+GOLDEN_RATIO = (math.sqrt(5) - 1) / 2  # whose multiples lie evenly modulo 1
 
 
 def make_planner(captured: CapturedModel, settings: Settings) -> _C.Planner:
@@ -39,13 +41,13 @@ def make_planner(captured: CapturedModel, settings: Settings) -> _C.Planner:
 
 
 def varied_strategy(planner: _C.Planner, seed: int) -> _C.Strategy:
-    """A random strategy that takes some of its configs for their speed, how many being
-    random as well.
+    """A random strategy that takes some of its configs for their speed; what share of them
+    depends on the seed, and is spread evenly over seeds that follow each other.
 
     Strategies whose configs are all random are much alike, since they have many: none is
     near the fast ones, which are those that plans are made of.
     """
-    return planner.random_strategy(seed, random.Random(seed).random())
+    return planner.random_strategy(seed, seed * GOLDEN_RATIO % 1)
 
 
 def _overheads(cluster: Cluster, settings: Settings) -> tuple[float, float, float, float]:
