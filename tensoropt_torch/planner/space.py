@@ -10,7 +10,6 @@ from tensoropt_torch.config.cluster import Cluster
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.plan import Settings
 
-
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2  # whose multiples lie evenly modulo 1
 
 
