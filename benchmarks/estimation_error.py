@@ -53,6 +53,7 @@ from tensoropt_torch.calibration import (
 from tensoropt_torch.calibration.job import with_operators, with_profile
 from tensoropt_torch.calibration.runs import (
     OPTIMIZERS,
+    Reference,
     StepTimes,
     run_in_passes,
     time_steps,
@@ -331,7 +332,7 @@ def choice(case: Case, random_s: list[float]) -> dict[str, Any]:
     settings = case.task.settings(dist.get_world_size())
     context = RankContext.make([size for size, _ in settings.mesh_axes], CPU)
     runs = [partial(_run, case, plan, context) for plan in frontier]
-    found = run_in_passes(runs, case.effort.passes)
+    found = run_in_passes(runs, case.effort.passes, reference=Reference(CPU))
     context.groups.close()
     rows = [
         {"step_s": plan.time_s, "measured_step_s": times.fastest.step_s, "spread": times.spread}

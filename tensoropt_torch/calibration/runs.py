@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,11 @@ from tensoropt_torch.runtime.ops import network_timing
 from tensoropt_torch.simulate.step import OPTIMIZERS as OPTIMIZERS_OF_PARAMETERS
 
 WARM_UPS = 2
+
+# The reference: some ms of matrix products. It is calm up to this multiple of its best.
+REFERENCE_WIDTH = 512
+REFERENCE_PRODUCTS = 8
+CALM = 1.15
 
 # Calls the module with a batch; the loss, or a tuple that begins with it.
 Forward = Callable[[], Any]
@@ -63,19 +69,57 @@ class RepeatedTimes:
         return RepeatedTimes(fastest, slowest_s / fastest.step_s - 1 if len(runs) > 1 else None)
 
 
+class Reference:
+    """A piece of work that is always the same, on all ranks at once: how fast the machine
+    is at the moment."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._clock = SharedClock(device)
+        self._operand = torch.ones(REFERENCE_WIDTH, REFERENCE_WIDTH, device=device)
+
+    def __call__(self) -> float:
+        """Seconds on the slowest rank, equal on all. Collective."""
+        if dist.is_initialized():
+            dist.barrier()
+        start = self._clock.now()
+        for _ in range(REFERENCE_PRODUCTS):
+            self._operand @ self._operand
+        return self._clock.slowest([self._clock.now() - start])[0]
+
+
 def run_in_passes(
     runs: Sequence[Callable[[], StepTimes]],
     passes: int,
     progress: Callable[[int, int], None] | None = None,
+    reference: Callable[[], float] | None = None,
 ) -> list[RepeatedTimes]:
     """Makes all the runs in turn, then all again, so that something that disturbs the
-    machine for a while meets one run of a plan and not the other."""
+    machine for a while meets one run of a plan and not the other.
+
+    With a ``reference``, which is timed before and after each run, those runs are
+    repeated that were never made on a machine about as fast as it has been at its best;
+    in as many further passes as ``passes`` at most.
+    """
     found: list[list[StepTimes]] = [[] for _ in runs]
-    for number in range(passes):
-        for index, run in enumerate(runs):
-            found[index].append(run())
+    slowest_s = [math.inf] * len(runs)  # of the reference, around the calmest run
+    best_s = math.inf
+    done = 0
+    for number in range(2 * passes):
+        waiting = [
+            index
+            for index, seconds in enumerate(slowest_s)
+            if number < passes or (reference and seconds > CALM * best_s)
+        ]
+        total = passes * len(runs) if number < passes else done + len(waiting)
+        for index in waiting:
+            before_s = reference() if reference else 0.0
+            found[index].append(runs[index]())
+            after_s = reference() if reference else 0.0
+            best_s = min(best_s, before_s, after_s)
+            slowest_s[index] = min(slowest_s[index], max(before_s, after_s))
+            done += 1
             if progress is not None:
-                progress(number * len(runs) + index + 1, passes * len(runs))
+                progress(done, total)
     return [RepeatedTimes.of(times) for times in found]
 
 

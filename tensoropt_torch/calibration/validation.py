@@ -20,6 +20,7 @@ from tensoropt_torch.calibration.runs import (
     OPTIMIZERS,
     Forward,
     MakeOptimizer,
+    Reference,
     RepeatedTimes,
     StepTimes,
     peak_bytes,
@@ -61,7 +62,8 @@ class ValidationOptions:
         seed: of the first; others follow.
         steps: measured steps of each run.
         passes: how often each is run. All of them are run once, then all again; the run
-            with the shortest step counts.
+            with the shortest step counts. Those that were run while something else
+            slowed the machine are run up to as often again.
         optimizer: makes the optimizer of a module that is run; by default the one
             planned for, whose memory is simulated in any case.
     """
@@ -210,7 +212,8 @@ def validate(
     on_all_ranks(lambda: _check(batch, options))
     lab = _Lab(model, task, batch, device, options)
     runs = [_Run(lab, options.seed + index) for index in range(options.strategies)]
-    found = run_in_passes([run.time for run in runs], options.passes, progress)
+    measures = [run.time for run in runs]
+    found = run_in_passes(measures, options.passes, progress, Reference(device))
     lab.close()
     return Validation(tuple(run.row(times) for run, times in zip(runs, found, strict=True)))
 

@@ -7,8 +7,9 @@ import random
 from dataclasses import replace
 
 import pytest
+import torch
 
-from tensoropt_torch.calibration.runs import RepeatedTimes, StepTimes, run_in_passes
+from tensoropt_torch.calibration.runs import Reference, RepeatedTimes, StepTimes, run_in_passes
 from tensoropt_torch.calibration.validation import (
     FEW_STRATEGIES,
     Comparison,
@@ -107,6 +108,30 @@ def test_runs_of_a_plan_lie_a_whole_pass_apart() -> None:
     # The network's time is of the same run.
     assert [times.fastest.network_s for times in found] == [10.0, 1.0, 12.0, 3.0]
     assert [times.spread for times in found] == pytest.approx([2.0] * 4)
+
+
+def test_runs_on_a_slow_machine_are_repeated() -> None:
+    """Slow while the first pass meets the last two of four plans, and long after for the
+    very last; what is repeated is counted."""
+    speeds = iter([1.0] * 4 + [1.5] * 4 + [1.1, 1.0] + [1.5, 1.5] * 9)
+    count = 0
+
+    def run() -> StepTimes:
+        nonlocal count
+        count += 1
+        return StepTimes(1.0, 0.0, 0.0)
+
+    seen: list[tuple[int, int]] = []
+    run_in_passes(
+        [run] * 4, 1, lambda done, total: seen.append((done, total)), lambda: next(speeds)
+    )
+    assert seen == [(1, 4), (2, 4), (3, 4), (4, 4), (5, 6), (6, 6)]
+    assert count == 6  # the first of the two is calm then, the other one is given up
+
+
+def test_the_reference_takes_time_on_one_process() -> None:
+    reference = Reference(torch.device("cpu"))
+    assert reference() > 0
 
 
 def test_a_single_run_says_nothing_about_noise() -> None:
