@@ -1,0 +1,26 @@
+"""Random strategies of different speed."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from tensoropt_torch import load_cluster
+from tensoropt_torch.frontend import capture
+from tensoropt_torch.planner.options import PlanningTask
+from tensoropt_torch.planner.space import make_planner, varied_strategy
+
+SEEDS = range(30)
+
+
+def test_some_are_faster_than_random_ones_and_others_alike() -> None:
+    layers = [nn.Linear(64, 64) if index % 2 == 0 else nn.GELU() for index in range(16)]
+    model, args = nn.Sequential(*layers), (torch.randn(32, 64),)
+    captured = capture(model, args)
+    planner = make_planner(captured, PlanningTask(captured, load_cluster("cpu")).settings(4))
+    varied = sorted(varied_strategy(planner, seed).time for seed in SEEDS)
+    drawn = sorted(planner.random_strategy(seed).time for seed in SEEDS)
+    assert varied[0] < 0.7 * drawn[0]
+    assert varied[len(varied) // 4] < 0.85 * drawn[0]
+    assert varied[-1] > drawn[0]
+    assert varied_strategy(planner, 7).config == varied_strategy(planner, 7).config
