@@ -285,6 +285,7 @@ def validate_with_made_up_times(_: None) -> tuple[validation.Validation, list[in
         return StepTimes(slower * plan.time_s / 2, 0.0, slower * network_s * 2)
 
     validation.time_steps = half
+    validation.Reference = lambda _: lambda: 1.0  # a calm machine
     validation.peak_bytes = lambda module, *_: 1.25 * module.plan.memory_bytes
     model, args = mlp()
     seen: list[int] = []
