@@ -318,9 +318,7 @@ def measured_operators(
 def time_errors(found: Validation) -> dict[str, Any]:
     """Those of its times, and what was predicted."""
     return {
-        "network_error": found.network_error,
-        "step_error": found.step_error,
-        "rank_correlation": found.rank_correlation,
+        **found.time_figures(),
         "network_s": [row.network_s for row in found.rows],
         "step_s": [row.step_s for row in found.rows],
     }

@@ -91,14 +91,14 @@ def run_in_passes(
     runs: Sequence[Callable[[], StepTimes]],
     passes: int,
     progress: Callable[[int, int], None] | None = None,
-    reference: Callable[[], float] | None = None,
+    reference: Callable[[], float] = lambda: 1.0,
 ) -> list[RepeatedTimes]:
     """Makes all the runs in turn, then all again, so that something that disturbs the
     machine for a while meets one run of a plan and not the other.
 
-    With a ``reference``, which is timed before and after each run, those runs are
-    repeated that were never made on a machine about as fast as it has been at its best;
-    in as many further passes as ``passes`` at most.
+    The ``reference`` says before and after each run how long the same work takes. Those
+    runs are repeated that were never made on a machine about as fast as it has been at its
+    best; in as many further passes as ``passes`` at most. By default it is always as fast.
     """
     found: list[list[StepTimes]] = [[] for _ in runs]
     slowest_s = [math.inf] * len(runs)  # of the reference, around the calmest run
@@ -108,13 +108,13 @@ def run_in_passes(
         waiting = [
             index
             for index, seconds in enumerate(slowest_s)
-            if number < passes or (reference and seconds > CALM * best_s)
+            if number < passes or seconds > CALM * best_s
         ]
         total = passes * len(runs) if number < passes else done + len(waiting)
         for index in waiting:
-            before_s = reference() if reference else 0.0
+            before_s = reference()
             found[index].append(runs[index]())
-            after_s = reference() if reference else 0.0
+            after_s = reference()
             best_s = min(best_s, before_s, after_s)
             slowest_s[index] = min(slowest_s[index], max(before_s, after_s))
             done += 1

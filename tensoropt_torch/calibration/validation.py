@@ -155,9 +155,9 @@ class Validation:
         """As plain values."""
         calm = self.undisturbed()
         return {
-            **self._time_figures(),
+            **self.time_figures(),
             "spread": self.spread,
-            "undisturbed": {"strategies": len(calm.rows), **calm._time_figures()},
+            "undisturbed": {"strategies": len(calm.rows), **calm.time_figures()},
             "memory_error": self.memory_error(),
             "simulated_memory_error": self.memory_error("simulated"),
             "memory_fraction": self.memory_fraction("sums", 1.0),
@@ -165,7 +165,8 @@ class Validation:
             "rows": [asdict(row) for row in self.rows],
         }
 
-    def _time_figures(self) -> dict[str, float]:
+    def time_figures(self) -> dict[str, float]:
+        """What the times say, as plain values."""
         return {
             "step_error": self.step_error,
             "network_error": self.network_error,
