@@ -131,6 +131,11 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--split-spatial", action="store_true", help="may split spatial dims of convolutions"
     )
+    parser.add_argument(
+        "--overlap",
+        action=argparse.BooleanOptionalAction,
+        help="reshard parameters while the device computes (default: where it is faster)",
+    )
     parser.add_argument("--epsilon", type=float, default=SearchSettings().epsilon)
 
 
@@ -176,6 +181,7 @@ def _planning(options: argparse.Namespace) -> PlanningOptions:
         inputs=options.inputs,
         space=options.space,
         split_spatial=options.split_spatial,
+        overlap=options.overlap,
         search=SearchSettings(epsilon=options.epsilon),
     )
 

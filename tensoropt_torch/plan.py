@@ -42,6 +42,8 @@ class Settings:
     parameter. ``max_configs`` bounds the configs of each operator, and
     ``split_spatial`` lets windows be split (docs/search.md).
     ``operators`` are measured calls; others are predicted from them (docs/costs.md).
+    With ``overlap`` reshards of parameters and of their gradients run while the device
+    computes (docs/runtime.md).
     """
 
     cluster: Mapping[str, Any]
@@ -53,6 +55,7 @@ class Settings:
     max_configs: int = 200
     split_spatial: bool = False
     operators: tuple[OpRecord, ...] = ()
+    overlap: bool = False
 
     @property
     def num_devices(self) -> int:

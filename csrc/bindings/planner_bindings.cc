@@ -333,20 +333,20 @@ void bind_planner(py::module_& module) {
                        bool sharded_inputs, std::size_t max_configs,
                        Rules rules, bool split_spatial,
                        const std::vector<OpSample>& operators,
-                       const std::array<double, 4>& overheads) {
+                       const std::array<double, 6>& overheads) {
              return std::make_shared<Planner>(
                  std::move(graph), cluster, mesh, measured, parse_space(space),
                  optimizer_state_factor, sharded_inputs, max_configs,
                  std::move(rules), split_spatial, operators,
                  RuntimeOverheads{overheads[0], overheads[1], overheads[2],
-                                  overheads[3]});
+                                  overheads[3], overheads[4], overheads[5]});
            }),
            py::arg("graph"), py::arg("cluster"), py::arg("mesh"),
            py::arg("measured"), py::arg("space"),
            py::arg("optimizer_state_factor"), py::arg("sharded_inputs"),
            py::arg("max_configs"), py::arg("rules"), py::arg("split_spatial"),
            py::arg("operators") = std::vector<OpSample>{},
-           py::arg("overheads") = std::array<double, 4>{})
+           py::arg("overheads") = std::array<double, 6>{0, 0, 0, 0, 1, 1})
       .def(
           "build",
           [](Planner& self, int num_threads) { self.problem(num_threads); },

@@ -11,14 +11,16 @@ std::string_view to_string(Reuse reuse) {
 EdgeOptions edge_options(const EdgeSpec& edge, const Mesh& mesh,
                          const TensorResharder& resharder, const Port& from,
                          const Port& to) {
-  const auto time_of = [&](const Layout& before, const Layout& after) {
+  const auto time_of = [&](const Layout& before, const Layout& after,
+                           double exposed) {
     if (before == after) return 0.0;
-    return edge.overhead_s + resharder.time_s(before, after);
+    return edge.overhead_s + exposed * resharder.time_s(before, after);
   };
-  const double forward_s = time_of(from.value, to.value);
   const double backward_s =
-      edge.backward ? time_of(to.gradient, from.gradient) : 0;
-  const double time_s = forward_s + backward_s;
+      edge.backward ? time_of(to.gradient, from.gradient, edge.backward_exposed)
+                    : 0;
+  const double time_s =
+      time_of(from.value, to.value, edge.forward_exposed) + backward_s;
   EdgeOptions options;
   if (!edge.consumer_saves) {
     options.add({0, time_s, Reuse::kNone});
@@ -34,7 +36,8 @@ EdgeOptions edge_options(const EdgeSpec& edge, const Mesh& mesh,
   options.add({bytes_after, time_s,
                edge.producer_keeps ? Reuse::kBoth : Reuse::kAfter});
   if (edge.may_replay && bytes_before < bytes_after) {
-    options.add({bytes_before, time_s + forward_s, Reuse::kBefore});
+    const double replay_s = time_of(from.value, to.value, 1);
+    options.add({bytes_before, time_s + replay_s, Reuse::kBefore});
   }
   return options;
 }

@@ -30,6 +30,9 @@ struct EdgeSpec {
   bool producer_keeps = false;  // the value as produced is kept already
   bool may_replay = true;       // keeping only the copy before is allowed
   double overhead_s = 0;        // of every reshard that is not empty
+  // Shares of the reshards' times that a step waits for. Replays count in full.
+  double forward_exposed = 1;
+  double backward_exposed = 1;
 };
 
 struct EdgeOption {

@@ -11,12 +11,15 @@ class OpProfile;
 // each pass, however small; of one collective, in addition to what it takes
 // between ranks that do nothing else; of one trained parameter in a step, with
 // its update, and more for each of its bytes. Without the last, updates are
-// computed from the device's figures.
+// computed from the device's figures. Of reshards of parameters and of their
+// gradients a step waits for a share only, if they run beside computing.
 struct RuntimeOverheads {
   double reshard_s = 0;
   double collective_s = 0;
   double parameter_s = 0;
   double update_s_per_byte = 0;
+  double exposed_parameters = 1;
+  double exposed_gradients = 1;
 };
 
 // Referenced objects must outlive whatever is built on the machine.

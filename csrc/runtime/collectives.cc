@@ -13,12 +13,12 @@ namespace tensoropt {
 
 namespace {
 
-using Work = c10::intrusive_ptr<c10d::Work>;
+using Work = Started::Work;
 
 // The single-tensor collectives were renamed in PyTorch 2.13; older releases
 // have the names with an underscore only.
 template <typename ProcessGroup>
-Work start_all_gather(ProcessGroup& group, at::Tensor& out, at::Tensor& in) {
+Work call_all_gather(ProcessGroup& group, at::Tensor& out, at::Tensor& in) {
   if constexpr (requires { group.all_gather_single(out, in); }) {
     return group.all_gather_single(out, in);
   } else {
@@ -27,8 +27,7 @@ Work start_all_gather(ProcessGroup& group, at::Tensor& out, at::Tensor& in) {
 }
 
 template <typename ProcessGroup>
-Work start_reduce_scatter(ProcessGroup& group, at::Tensor& out,
-                          at::Tensor& in) {
+Work call_reduce_scatter(ProcessGroup& group, at::Tensor& out, at::Tensor& in) {
   if constexpr (requires { group.reduce_scatter_single(out, in); }) {
     return group.reduce_scatter_single(out, in);
   } else {
@@ -37,9 +36,9 @@ Work start_reduce_scatter(ProcessGroup& group, at::Tensor& out,
 }
 
 template <typename ProcessGroup>
-Work start_all_to_all(ProcessGroup& group, at::Tensor& out, at::Tensor& in,
-                      std::vector<std::int64_t>& out_splits,
-                      std::vector<std::int64_t>& in_splits) {
+Work call_all_to_all(ProcessGroup& group, at::Tensor& out, at::Tensor& in,
+                     std::vector<std::int64_t>& out_splits,
+                     std::vector<std::int64_t>& in_splits) {
   if constexpr (requires {
                   group.all_to_all_single(out, in, out_splits, in_splits);
                 }) {
@@ -73,7 +72,7 @@ bool& inside_timer() {
 void wait_for(c10::Device device) {
   if (device.is_cpu()) return;
   const c10::impl::VirtualGuardImpl guard(device.type());
-  guard.synchronizeDevice(device.index());
+  guard.synchronizeStream(guard.getStream(device));
 }
 
 // Parts along dim 0, without the dim that numbers them.
@@ -85,7 +84,14 @@ Group find_group(const std::string& name) {
   return c10d::resolve_process_group(name);
 }
 
-at::Tensor all_gather(const at::Tensor& part, const Group& group) {
+at::Tensor Started::wait() {
+  const NetworkTimer timer(result_);
+  work_->wait();
+  operand_ = at::Tensor();
+  return std::move(result_);
+}
+
+Started start_all_gather(const at::Tensor& part, const Group& group) {
   const NetworkTimer timer(part);
   count(Counter::kAllGather);
   std::vector<std::int64_t> shape = part.sizes().vec();
@@ -93,39 +99,56 @@ at::Tensor all_gather(const at::Tensor& part, const Group& group) {
   at::Tensor result = at::empty(shape, part.options());
   at::Tensor out = flat(result);
   at::Tensor in = flat(part);
-  start_all_gather(*group, out, in)->wait();
-  return result;
+  Work work = call_all_gather(*group, out, in);
+  return {part, std::move(result), std::move(work)};
 }
 
-at::Tensor reduce_scatter(const at::Tensor& parts, const Group& group) {
+Started start_reduce_scatter(const at::Tensor& parts, const Group& group) {
   const NetworkTimer timer(parts);
   count(Counter::kReduceScatter);
   at::Tensor result = at::empty(parts.sizes().slice(1), parts.options());
   at::Tensor out = flat(result);
   at::Tensor in = flat(parts);
-  start_reduce_scatter(*group, out, in)->wait();
-  return result;
+  Work work = call_reduce_scatter(*group, out, in);
+  return {parts, std::move(result), std::move(work)};
 }
 
-void all_reduce(at::Tensor& tensor, const Group& group,
-                c10d::ReduceOp::RedOpType op) {
+Started start_all_reduce(const at::Tensor& tensor, const Group& group,
+                         c10d::ReduceOp::RedOpType op) {
   const NetworkTimer timer(tensor);
   count(Counter::kAllReduce);
   std::vector<at::Tensor> tensors{tensor};
   c10d::AllreduceOptions options;
   options.reduceOp = op;
-  group->allreduce(tensors, options)->wait();
+  return {tensor, tensor, group->allreduce(tensors, options)};
 }
 
-at::Tensor all_to_all(const at::Tensor& parts, const Group& group) {
+Started start_all_to_all(const at::Tensor& parts, const Group& group) {
   const NetworkTimer timer(parts);
   count(Counter::kAllToAll);
   at::Tensor result = at::empty_like(parts, at::MemoryFormat::Contiguous);
   at::Tensor out = flat(result);
   at::Tensor in = flat(parts);
   std::vector<std::int64_t> equal;
-  start_all_to_all(*group, out, in, equal, equal)->wait();
-  return result;
+  Work work = call_all_to_all(*group, out, in, equal, equal);
+  return {parts, std::move(result), std::move(work)};
+}
+
+at::Tensor all_gather(const at::Tensor& part, const Group& group) {
+  return start_all_gather(part, group).wait();
+}
+
+at::Tensor reduce_scatter(const at::Tensor& parts, const Group& group) {
+  return start_reduce_scatter(parts, group).wait();
+}
+
+void all_reduce(at::Tensor& tensor, const Group& group,
+                c10d::ReduceOp::RedOpType op) {
+  start_all_reduce(tensor, group, op).wait();
+}
+
+at::Tensor all_to_all(const at::Tensor& parts, const Group& group) {
+  return start_all_to_all(parts, group).wait();
 }
 
 at::Tensor all_to_all(const at::Tensor& entries,
@@ -137,12 +160,12 @@ at::Tensor all_to_all(const at::Tensor& entries,
   shape[0] = std::accumulate(receives.begin(), receives.end(), std::int64_t{0});
   at::Tensor result = at::empty(shape, entries.options());
   at::Tensor in = entries;
-  start_all_to_all(*group, result, in, receives, sends)->wait();
+  call_all_to_all(*group, result, in, receives, sends)->wait();
   return result;
 }
 
-NetworkTimer::NetworkTimer(const at::Tensor& tensor)
-    : active_(timing_on() && !inside_timer()), device_(tensor.device()) {
+NetworkTimer::NetworkTimer(c10::Device device)
+    : active_(timing_on() && !inside_timer()), device_(device) {
   if (!active_) return;
   inside_timer() = true;
   wait_for(device_);

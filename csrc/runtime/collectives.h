@@ -1,10 +1,12 @@
-// Blocking collectives over c10d process groups, and counts of them.
+// Collectives over c10d process groups, and counts of them.
 //
 //   Group group = find_group(name);
 //   at::Tensor whole = all_gather(part, group);   // [size, ...]
+//   Started started = start_all_gather(part, group);
+//   whole = started.wait();                       // the same, later
 //
-// Operands must be contiguous. "Blocking" means that the result may be used at
-// once: on the CPU the call waits, on a GPU the current stream does.
+// Operands must be contiguous. The result may be used when the call returns, or
+// that of wait(): on the CPU this waits, on a GPU the current stream does.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -14,6 +16,7 @@
 #include <cstdint>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <utility>
 #include <vector>
 
 namespace tensoropt {
@@ -24,19 +27,44 @@ using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 // for unknown names.
 Group find_group(const std::string& name);
 
+// A collective under way, which keeps its operand until it has ended. One that
+// is dropped ends by itself.
+class Started {
+ public:
+  using Work = c10::intrusive_ptr<c10d::Work>;
+
+  Started(at::Tensor operand, at::Tensor result, Work work)
+      : operand_(std::move(operand)),
+        result_(std::move(result)),
+        work_(std::move(work)) {}
+
+  // Once.
+  at::Tensor wait();
+
+ private:
+  at::Tensor operand_;
+  at::Tensor result_;
+  Work work_;
+};
+
 // [size of the group, shape of `part`]: the parts of all ranks.
+Started start_all_gather(const at::Tensor& part, const Group& group);
 at::Tensor all_gather(const at::Tensor& part, const Group& group);
 
 // `parts` is [size of the group, ...]; the sum of what all ranks have at the
 // index of this rank.
+Started start_reduce_scatter(const at::Tensor& parts, const Group& group);
 at::Tensor reduce_scatter(const at::Tensor& parts, const Group& group);
 
 // In place.
+Started start_all_reduce(const at::Tensor& tensor, const Group& group,
+                         c10d::ReduceOp::RedOpType op = c10d::ReduceOp::SUM);
 void all_reduce(at::Tensor& tensor, const Group& group,
                 c10d::ReduceOp::RedOpType op = c10d::ReduceOp::SUM);
 
 // `parts` is [size of the group, ...]; part i goes to rank i. The result holds
 // what rank i sent at i.
+Started start_all_to_all(const at::Tensor& parts, const Group& group);
 at::Tensor all_to_all(const at::Tensor& parts, const Group& group);
 
 // The first sends[0] entries of dim 0 go to rank 0, the next to rank 1, ...;
@@ -59,11 +87,13 @@ enum class Counter : int {
 inline constexpr int kNumCounters = 7;
 
 // Adds the time between its making and its end to that spent on the network,
-// while timing is on. One inside another counts once. Devices that work behind
-// the host are waited for before and after.
+// while timing is on. One inside another counts once. Where the device works
+// behind the host, its current stream is waited for before and after.
 class NetworkTimer {
  public:
-  explicit NetworkTimer(const at::Tensor& tensor);
+  explicit NetworkTimer(c10::Device device);
+  explicit NetworkTimer(const at::Tensor& tensor)
+      : NetworkTimer(tensor.device()) {}
   ~NetworkTimer();
   NetworkTimer(const NetworkTimer&) = delete;
   NetworkTimer& operator=(const NetworkTimer&) = delete;

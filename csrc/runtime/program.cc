@@ -50,93 +50,33 @@ at::Tensor joined(const at::Tensor& parts, std::int64_t dim) {
   return parts.movedim(0, dim).flatten(dim, dim + 1);
 }
 
-// Runs the steps on one rank. `x_` is the only reference to an intermediate.
-class Runner {
- public:
-  explicit Runner(const at::Tensor& input) : input_(input), x_(input) {}
+at::Tensor compact(const at::Tensor& x) {
+  return x.clone(at::MemoryFormat::Contiguous);
+}
 
-  void run(const ProgramStep& step, const std::string* group_name);
-
-  // The result in memory of its own.
-  at::Tensor take() {
-    const auto bytes = static_cast<std::size_t>(x_.numel()) * x_.itemsize();
-    const bool compact = x_.is_contiguous() && x_.storage().nbytes() == bytes;
-    return compact && !is_input() ? std::move(x_) : copy();
-  }
-
- private:
-  bool is_input() const { return x_.is_alias_of(input_); }
-  at::Tensor copy() const { return x_.clone(at::MemoryFormat::Contiguous); }
-
-  void gather(std::int64_t dim, const Group& group) {
-    at::Tensor parts = all_gather(x_.contiguous(), group);
-    x_ = at::Tensor();
-    x_ = joined(parts, dim);
-  }
-
-  void scatter(const ProgramStep& step, const Group& group) {
-    at::Tensor parts = parts_of(x_, step.dim, step.group_size);
-    x_ = at::Tensor();
-    x_ = reduce_scatter(parts, group);
-  }
-
-  void reduce(const Group& group) {
-    x_ = is_input() ? copy() : x_.contiguous();
-    all_reduce(x_, group);
-  }
-
-  void exchange(const ProgramStep& step, const Group& group) {
-    at::Tensor parts = parts_of(x_, step.to_dim, step.group_size);
-    x_ = at::Tensor();
-    parts = all_to_all(parts, group);
-    x_ = joined(parts, step.dim);
-  }
-
-  void slice(const ProgramStep& step) {
-    const std::int64_t size = x_.size(step.dim) / step.group_size;
-    x_ = x_.narrow(step.dim, size * step.index, size);
-  }
-
-  void mask(const ProgramStep& step) {
-    if (step.index != 0) x_ = at::zeros_like(x_);
-  }
-
-  const at::Tensor& input_;
-  at::Tensor x_;
-};
-
-void Runner::run(const ProgramStep& step, const std::string* group_name) {
-  if (group_name == nullptr) {
-    const bool slices = step.kind == ProgramKind::kSlice;
-    count(slices ? Counter::kSlice : Counter::kMask);
-    return slices ? slice(step) : mask(step);
-  }
-  const Group group = find_group(*group_name);
-  TORCH_CHECK_VALUE(group->getSize() == step.group_size, "group '", *group_name,
-                    "' has ", group->getSize(), " ranks, the reshard needs ",
-                    step.group_size);
-  switch (step.kind) {
+Started start(ProgramKind kind, const at::Tensor& operand, const Group& group) {
+  switch (kind) {
     case ProgramKind::kAllGather:
-      return gather(step.dim, group);
+      return start_all_gather(operand, group);
     case ProgramKind::kReduceScatter:
-      return scatter(step, group);
+      return start_reduce_scatter(operand, group);
     case ProgramKind::kAllReduce:
-      return reduce(group);
+      return start_all_reduce(operand, group);
     default:
-      return exchange(step, group);
+      return start_all_to_all(operand, group);
   }
 }
 
 }  // namespace
 
-Program::Program(at::IntArrayRef steps, const std::vector<std::string>& groups)
-    : groups_(groups) {
+Program::Program(at::IntArrayRef steps, std::vector<std::string> groups)
+    : groups_(std::move(groups)) {
   TORCH_CHECK_VALUE(steps.size() % kIntsPerStep == 0, "a reshard program has ",
                     kIntsPerStep, " integers per step, got ", steps.size());
   for (std::size_t i = 0; i < steps.size(); i += kIntsPerStep) {
     steps_.push_back({static_cast<ProgramKind>(steps[i]), steps[i + 1],
                       steps[i + 2], steps[i + 3], steps[i + 4], steps[i + 5]});
-    check_step(steps_.back(), groups.size());
+    check_step(steps_.back(), groups_.size());
   }
 }
 
@@ -164,17 +104,86 @@ std::vector<std::int64_t> Program::output_shape(at::IntArrayRef shape) const {
   return result;
 }
 
-at::Tensor run(const Program& program, const at::Tensor& x) {
-  if (program.empty()) return x;
-  program.output_shape(x.sizes());  // refuse sizes that do not divide
-  const NetworkTimer timer(x);
+Execution::Execution(Program program, at::Tensor x)
+    : program_(std::move(program)), device_(x.device()), x_(std::move(x)) {
+  if (program_.empty()) return;
+  program_.output_shape(x_.sizes());  // refuse sizes that do not divide
+  const NetworkTimer timer(device_);
   count(Counter::kProgram);
-  Runner runner(x);
-  for (const ProgramStep& step : program.steps()) {
-    const bool local = is_local(step.kind);
-    runner.run(step, local ? nullptr : &program.group_of(step));
+  while (next_ < program_.steps().size() && !started_) {
+    begin(program_.steps()[next_++]);
   }
-  return runner.take();
+}
+
+at::Tensor Execution::finish() {
+  if (program_.empty()) return std::move(x_);
+  const NetworkTimer timer(device_);
+  end();
+  while (next_ < program_.steps().size()) {
+    begin(program_.steps()[next_++]);
+    end();
+  }
+  return take();
+}
+
+void Execution::begin(const ProgramStep& step) {
+  if (is_local(step.kind)) return run_local(step);
+  const std::string& name = program_.group_of(step);
+  const Group group = find_group(name);
+  TORCH_CHECK_VALUE(group->getSize() == step.group_size, "group '", name,
+                    "' has ", group->getSize(), " ranks, the reshard needs ",
+                    step.group_size);
+  const at::Tensor operand = operand_of(step);
+  x_ = at::Tensor();
+  owned_ = true;
+  started_ = start(step.kind, operand, group);
+}
+
+at::Tensor Execution::operand_of(const ProgramStep& step) const {
+  switch (step.kind) {
+    case ProgramKind::kAllGather:
+      return x_.contiguous();
+    case ProgramKind::kReduceScatter:
+      return parts_of(x_, step.dim, step.group_size);
+    case ProgramKind::kAllReduce:  // in place
+      return owned_ ? x_.contiguous() : compact(x_);
+    default:
+      return parts_of(x_, step.to_dim, step.group_size);
+  }
+}
+
+void Execution::end() {
+  if (!started_) return;
+  x_ = started_->wait();
+  started_.reset();
+  const ProgramStep& step = program_.steps()[next_ - 1];
+  const bool in_parts = step.kind == ProgramKind::kAllGather ||
+                        step.kind == ProgramKind::kAllToAll;
+  if (in_parts) x_ = joined(x_, step.dim);
+}
+
+void Execution::run_local(const ProgramStep& step) {
+  if (step.kind == ProgramKind::kSlice) {
+    count(Counter::kSlice);
+    const std::int64_t size = x_.size(step.dim) / step.group_size;
+    x_ = x_.narrow(step.dim, size * step.index, size);
+    return;
+  }
+  count(Counter::kMask);
+  if (step.index == 0) return;
+  x_ = at::zeros_like(x_);
+  owned_ = true;
+}
+
+// The result in memory of its own.
+at::Tensor Execution::take() {
+  const auto bytes = static_cast<std::size_t>(x_.numel()) * x_.itemsize();
+  const bool whole = x_.is_contiguous() && x_.storage().nbytes() == bytes;
+  return whole && owned_ ? std::move(x_) : compact(x_);
+}
+
+at::Tensor run(Program program, const at::Tensor& x) {
+  return Execution(std::move(program), x).finish();
 }
 
 }  // namespace tensoropt

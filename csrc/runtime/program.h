@@ -2,6 +2,8 @@
 //
 //   Program program(steps, group_names);
 //   at::Tensor y = run(program, x);        // collective
+//   Execution execution(program, x);       // up to its first collective
+//   y = execution.finish();                // the rest
 //   program.output_shape(x.sizes());       // without running
 //
 // Every rank of the groups must run the same steps. Intermediates are freed as
@@ -12,6 +14,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,7 +45,7 @@ class Program {
  public:
   // Throws c10::ValueError if the integers are not those of a program for this
   // number of groups.
-  Program(at::IntArrayRef steps, const std::vector<std::string>& groups);
+  Program(at::IntArrayRef steps, std::vector<std::string> groups);
 
   bool empty() const { return steps_.empty(); }
   const std::vector<ProgramStep>& steps() const { return steps_; }
@@ -56,10 +59,38 @@ class Program {
 
  private:
   std::vector<ProgramStep> steps_;
-  const std::vector<std::string>& groups_;
+  std::vector<std::string> groups_;
 };
 
-// The program keeps a reference to its groups: run it while they live.
-at::Tensor run(const Program& program, const at::Tensor& x);
+// A program at work. What was started goes on while others compute; collectives
+// of the same groups must be started in the same order on all ranks.
+class Execution {
+ public:
+  // Runs until the first collective is under way. Throws c10::ValueError if a
+  // size does not divide.
+  Execution(Program program, at::Tensor x);
+
+  // Whether a collective was started.
+  bool is_under_way() const { return started_.has_value(); }
+
+  // Waits, and runs the rest. Once.
+  at::Tensor finish();
+
+ private:
+  void begin(const ProgramStep& step);
+  at::Tensor operand_of(const ProgramStep& step) const;
+  void end();
+  void run_local(const ProgramStep& step);
+  at::Tensor take();
+
+  Program program_;
+  c10::Device device_;
+  std::size_t next_ = 0;            // step
+  at::Tensor x_;                    // the only reference to an intermediate
+  bool owned_ = false;              // `x_` is no view of the input
+  std::optional<Started> started_;  // of the step before `next_`
+};
+
+at::Tensor run(Program program, const at::Tensor& x);
 
 }  // namespace tensoropt

@@ -3,10 +3,23 @@
 // Runs the forward program on the value and, in backward, the backward program
 // on the gradient, whose layouts are its own: the backward program is not the
 // mirror image. An empty program changes nothing; the result then is a view.
+//
+// tensoropt::ParameterQueue(most_gradients)
+// tensoropt::await_gradients(parameters, queue) -> parameters
+// tensoropt::begin_value(x, forward, forward_groups, queue, slot)
+// tensoropt::reshard_parameter(x, forward, forward_groups, backward,
+//                              backward_groups, queue, slot)
+//
+// The same for parameters, whose values are known before and whose gradients
+// nobody needs before the end of backward. begin_value begins the forward
+// program ahead of its use. In backward the program of the gradient is only
+// begun; await_gradients, which stands between the parameters and all that use
+// them, waits for it. `slot` is the number of x among the parameters.
 
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include "runtime/parameter_queue.h"
 #include "runtime/program.h"
 
 namespace tensoropt {
@@ -14,13 +27,15 @@ namespace tensoropt {
 namespace {
 
 using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+using Queue = c10::intrusive_ptr<ParameterQueue>;
 using Strings = std::vector<std::string>;
 
 at::Tensor reshard(const at::Tensor& x, at::IntArrayRef forward,
                    const Strings& forward_groups, at::IntArrayRef /*backward*/,
                    const Strings& /*backward_groups*/) {
-  const Program program(forward, forward_groups);
-  return program.empty() ? x.alias() : run(program, x);
+  Program program(forward, forward_groups);
+  return program.empty() ? x.alias() : run(std::move(program), x);
 }
 
 at::Tensor reshard_meta(const at::Tensor& x, at::IntArrayRef forward,
@@ -41,62 +56,225 @@ at::Tensor call_below_autograd(const at::Tensor& x, at::IntArrayRef forward,
   return op.call(x, forward, forward_groups, {}, Strings{});
 }
 
+void begin_value(const at::Tensor& x, at::IntArrayRef steps,
+                 const Strings& groups, const Queue& queue, std::int64_t slot) {
+  queue->begin_value(slot, Program(steps, groups), x);
+}
+
+void begin_value_autograd(const at::Tensor& x, at::IntArrayRef steps,
+                          const Strings& groups, const Queue& queue,
+                          std::int64_t slot) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("tensoropt::begin_value", "")
+                             .typed<decltype(begin_value)>();
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  op.call(x, steps, groups, queue, slot);
+}
+
+void begin_gradient(const at::Tensor& gradient, at::IntArrayRef steps,
+                    const Strings& groups, const Queue& queue,
+                    std::int64_t slot) {
+  queue->begin_gradient(slot, Program(steps, groups), gradient);
+}
+
+void begin_gradient_below_autograd(const at::Tensor& gradient,
+                                   at::IntArrayRef steps, const Strings& groups,
+                                   const Queue& queue, std::int64_t slot) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("tensoropt::begin_gradient", "")
+                             .typed<decltype(begin_gradient)>();
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  op.call(gradient, steps, groups, queue, slot);
+}
+
+// What was begun ahead, if it was.
+at::Tensor value_of(const at::Tensor& x, at::IntArrayRef forward,
+                    const Strings& forward_groups, const Queue& queue,
+                    std::int64_t slot) {
+  if (queue) {
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    at::Tensor begun = queue->take_value(slot);
+    if (begun.defined()) return begun;
+  }
+  return call_below_autograd(x, forward, forward_groups);
+}
+
 struct Reshard : torch::autograd::Function<Reshard> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
                             at::IntArrayRef forward,
                             const Strings& forward_groups,
                             at::IntArrayRef backward,
-                            const Strings& backward_groups) {
+                            const Strings& backward_groups, const Queue& queue,
+                            std::int64_t slot) {
     context->saved_data["steps"] = backward;
     context->saved_data["groups"] = backward_groups;
+    if (queue) {
+      context->saved_data["queue"] = queue;
+      context->saved_data["slot"] = slot;
+    }
     // An input that is returned becomes a view that autograd knows of.
     if (forward.empty()) return x;
-    return call_below_autograd(x, forward, forward_groups);
+    return value_of(x, forward, forward_groups, queue, slot);
   }
 
-  static torch::autograd::variable_list backward(
-      AutogradContext* context, torch::autograd::variable_list gradients) {
+  static variable_list backward(AutogradContext* context,
+                                variable_list gradients) {
     at::Tensor gradient = std::move(gradients[0]);
     TORCH_CHECK(!(at::GradMode::is_enabled() && gradient.requires_grad()),
                 "tensoropt::reshard cannot be differentiated twice");
-    const auto steps = context->saved_data["steps"].toIntVector();
-    if (!steps.empty()) {
-      Strings groups;
-      for (const auto& group : context->saved_data["groups"].toListRef()) {
-        groups.push_back(group.toStringRef());
-      }
+    auto& saved = context->saved_data;
+    const auto steps = saved["steps"].toIntVector();
+    Strings groups;
+    for (const auto& group : saved["groups"].toListRef()) {
+      groups.push_back(group.toStringRef());
+    }
+    if (const auto queue = saved.find("queue"); queue != saved.end()) {
+      begin_gradient_below_autograd(
+          gradient, steps, groups,
+          queue->second.toCustomClass<ParameterQueue>(), saved["slot"].toInt());
+      gradient = at::Tensor();  // await_gradients has it
+    } else if (!steps.empty()) {
       gradient = call_below_autograd(gradient, steps, groups);
     }
-    return {gradient, {}, {}, {}, {}};
+    return {gradient, {}, {}, {}, {}, {}, {}};
   }
 };
+
+bool is_differentiated(const at::Tensor& x) {
+  return at::GradMode::is_enabled() && x.requires_grad();
+}
+
+at::Tensor reshard_without_gradient(const at::Tensor& x,
+                                    at::IntArrayRef forward,
+                                    const Strings& forward_groups,
+                                    const Queue& queue = {},
+                                    std::int64_t slot = 0) {
+  if (forward.empty()) return x.view_as(x);
+  return value_of(x, forward, forward_groups, queue, slot);
+}
 
 at::Tensor reshard_autograd(const at::Tensor& x, at::IntArrayRef forward,
                             const Strings& forward_groups,
                             at::IntArrayRef backward,
                             const Strings& backward_groups) {
-  if (!at::GradMode::is_enabled() || !x.requires_grad()) {
-    if (forward.empty()) return x.view_as(x);
-    return call_below_autograd(x, forward, forward_groups);
+  if (!is_differentiated(x)) {
+    return reshard_without_gradient(x, forward, forward_groups);
   }
-  return Reshard::apply(x, forward, forward_groups, backward, backward_groups);
+  return Reshard::apply(x, forward, forward_groups, backward, backward_groups,
+                        Queue(), std::int64_t{0});
+}
+
+at::Tensor reshard_parameter(const at::Tensor& x, at::IntArrayRef forward,
+                             const Strings& forward_groups,
+                             at::IntArrayRef /*backward*/,
+                             const Strings& /*backward_groups*/,
+                             const Queue& queue, std::int64_t slot) {
+  return reshard_without_gradient(x, forward, forward_groups, queue, slot);
+}
+
+at::Tensor reshard_parameter_autograd(const at::Tensor& x,
+                                      at::IntArrayRef forward,
+                                      const Strings& forward_groups,
+                                      at::IntArrayRef backward,
+                                      const Strings& backward_groups,
+                                      const Queue& queue, std::int64_t slot) {
+  if (!is_differentiated(x)) {
+    return reshard_without_gradient(x, forward, forward_groups, queue, slot);
+  }
+  return Reshard::apply(x, forward, forward_groups, backward, backward_groups,
+                        queue, slot);
+}
+
+struct AwaitGradients : torch::autograd::Function<AwaitGradients> {
+  static variable_list forward(AutogradContext* context,
+                               at::TensorList parameters,
+                               const std::vector<std::int64_t>& slots,
+                               const Queue& queue) {
+    context->set_materialize_grads(false);
+    context->saved_data["slots"] = slots;
+    context->saved_data["queue"] = queue;
+    return parameters.vec();
+  }
+
+  static variable_list backward(AutogradContext* context,
+                                variable_list gradients) {
+    const auto queue =
+        context->saved_data["queue"].toCustomClass<ParameterQueue>();
+    const auto slots = context->saved_data["slots"].toIntVector();
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      gradients[i] = queue->take_gradient(slots[i]);
+    }
+    gradients.resize(slots.size() + 2);  // none for slots and queue
+    return gradients;
+  }
+};
+
+std::vector<at::Tensor> await_gradients(at::TensorList parameters,
+                                        const Queue& /*queue*/) {
+  std::vector<at::Tensor> result;
+  for (const at::Tensor& x : parameters) result.push_back(x.view_as(x));
+  return result;
+}
+
+// Those that have no gradient pass by.
+std::vector<at::Tensor> await_gradients_autograd(at::TensorList parameters,
+                                                 const Queue& queue) {
+  std::vector<at::Tensor> result = await_gradients({}, queue);
+  std::vector<at::Tensor> awaited;
+  std::vector<std::int64_t> slots;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    result.push_back(parameters[i]);
+    if (!is_differentiated(parameters[i])) continue;
+    awaited.push_back(parameters[i]);
+    slots.push_back(static_cast<std::int64_t>(i));
+  }
+  if (slots.empty()) return await_gradients(parameters, queue);
+  const variable_list outputs =
+      AwaitGradients::apply(at::TensorList(awaited), slots, queue);
+  for (std::size_t i = 0; i < slots.size(); ++i) result[slots[i]] = outputs[i];
+  return result;
 }
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
+  library.class_<ParameterQueue>("ParameterQueue")
+      .def(torch::init<std::int64_t>());
   library.def(
       "reshard(Tensor x, int[] forward, str[] forward_groups, int[] backward, "
       "str[] backward_groups) -> Tensor");
+  library.def(
+      "reshard_parameter(Tensor x, int[] forward, str[] forward_groups, int[] "
+      "backward, str[] backward_groups, "
+      "__torch__.torch.classes.tensoropt.ParameterQueue queue, int slot) -> "
+      "Tensor");
+  library.def(
+      "begin_value(Tensor x, int[] forward, str[] forward_groups, "
+      "__torch__.torch.classes.tensoropt.ParameterQueue queue, int slot) -> "
+      "()");
+  library.def(
+      "begin_gradient(Tensor gradient, int[] steps, str[] groups, "
+      "__torch__.torch.classes.tensoropt.ParameterQueue queue, int slot) -> "
+      "()");
+  library.def(
+      "await_gradients(Tensor[] parameters, "
+      "__torch__.torch.classes.tensoropt.ParameterQueue queue) -> Tensor[]");
 }
 TORCH_LIBRARY_IMPL(tensoropt, CompositeExplicitAutograd, library) {
   library.impl("reshard", reshard);
+  library.impl("reshard_parameter", reshard_parameter);
+  library.impl("begin_value", begin_value);
+  library.impl("begin_gradient", begin_gradient);
+  library.impl("await_gradients", await_gradients);
 }
 TORCH_LIBRARY_IMPL(tensoropt, Meta, library) {
   library.impl("reshard", reshard_meta);
 }
 TORCH_LIBRARY_IMPL(tensoropt, Autograd, library) {
   library.impl("reshard", reshard_autograd);
+  library.impl("reshard_parameter", reshard_parameter_autograd);
+  library.impl("begin_value", begin_value_autograd);
+  library.impl("await_gradients", await_gradients_autograd);
 }
 
 }  // namespace tensoropt

@@ -17,7 +17,8 @@ struct StrategySpace::EdgeKind {
     return std::tuple(space.nodes_[edge.source].configs, edge.source_port,
                       space.nodes_[edge.target].configs, edge.target_port,
                       edge.follows, &space.resharder(spec.meta), spec.backward,
-                      spec.consumer_saves, spec.producer_keeps);
+                      spec.consumer_saves, spec.producer_keeps,
+                      spec.forward_exposed, spec.backward_exposed);
   }
 };
 
@@ -40,6 +41,11 @@ StrategySpace::EdgeKind StrategySpace::kind_of(const SpaceEdge& edge) const {
         (rule.operands[edge.target_port].saved && backward) || through;
   }
   if (kind.target_relay) kind.spec.may_replay = false;
+  if (source.kind == SpaceNodeKind::kSource &&
+      graph_.node(source.node).kind == NodeKind::kParameter) {
+    kind.spec.forward_exposed = machine_.overheads.exposed_parameters;
+    kind.spec.backward_exposed = machine_.overheads.exposed_gradients;
+  }
   return kind;
 }
 

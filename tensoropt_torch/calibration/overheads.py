@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
 from tensoropt_torch import _C, emit
+from tensoropt_torch.calibration.exposed import WIDTH, Layers, fit_exposed
 from tensoropt_torch.calibration.runs import OPTIMIZERS, WARM_UPS, StepTimes, time_steps
 from tensoropt_torch.calibration.validation import ValidationOptions, validate
 from tensoropt_torch.config.cluster import Runtime, Update
@@ -31,26 +32,12 @@ FEW, MANY = 2, 26
 PRODUCTS = 26
 SMALL, LARGE = 8, 1 << 19  # elements of a parameter
 ROWS_PER_RANK = 2
-LAYERS, WIDTH, ROWS_OF_LAYERS = 6, 512, 64
+ROWS_OF_LAYERS = 64  # per rank
 STEPS = 15
 RESHARDED = 4  # random strategies
 FITTED = ("sgd", "momentum", "adamw")  # one for each size of state
 LEAST_S_PER_BYTE = 1e-14  # a positive number says that it was fitted
 SOURCE = "fitted to short runs of the running job"
-
-
-class Layers(nn.Module):
-    """Linear layers with activations."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(rows, WIDTH) -> a scalar."""
-        for layer in self.layers:
-            x = layer(x).tanh()
-        return x.sum()
 
 
 class Chain(nn.Module):
@@ -124,9 +111,10 @@ def fit_runtime(profile: HardwareProfile, device: torch.device) -> Runtime:
     many_ranks = profile.num_devices > 1
     reshards = lab.resharded() if many_ranks else ()
     networks = lab.networks() if many_ranks else ()
+    exposed = fit_exposed(lab.task, context) if many_ranks else None
     context.groups.close()
     runs = Runs(plain["few"], plain["many"], plain["large"], 4 * LARGE, reshards, networks)
-    return runtime_of(runs)
+    return replace(runtime_of(runs), exposed=exposed)
 
 
 class _Lab:
@@ -169,7 +157,7 @@ class _Lab:
         model = Layers().to(self._device)
         x = torch.ones(ROWS_OF_LAYERS * self._profile.num_devices, WIDTH, device=self._device)
         options = ValidationOptions(RESHARDED, steps=STEPS)
-        found = validate(model, self._task(capture(model, (x,))), ((x,), {}), self._device, options)
+        found = validate(model, self.task(capture(model, (x,))), ((x,), {}), self._device, options)
         return tuple(
             (row.measured_network_s - row.network_s, row.collectives) for row in found.rows
         )
@@ -181,10 +169,11 @@ class _Lab:
         return capture(model, (x,)), model, x
 
     def _planner(self, captured: CapturedModel) -> tuple[_C.Planner, Settings]:
-        settings = self._task(captured).settings(self._profile.num_devices)
+        settings = self.task(captured).settings(self._profile.num_devices)
         return make_planner(captured, settings), settings
 
-    def _task(self, captured: CapturedModel) -> PlanningTask:
+    def task(self, captured: CapturedModel) -> PlanningTask:
+        """What is planned, with reshards that are waited for."""
         profile = self._profile
         return PlanningTask(
             captured,
@@ -192,6 +181,7 @@ class _Lab:
             optimizer=FITTED[0],
             measured=profile.curves,
             measured_on=profile.num_devices,
+            overlap=False,
         )
 
     def _time(self, model: nn.Module, plan: Plan, x: torch.Tensor, optimizer: str) -> StepTimes:

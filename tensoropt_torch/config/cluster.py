@@ -89,15 +89,31 @@ class Update:
 
 
 @dataclasses.dataclass(frozen=True)
+class Exposed:
+    """Shares of the times of reshards that a step waits for if they run while the device
+    computes, from 0 to 1: of parameters in forward, and of their gradients."""
+
+    parameters: float
+    gradients: float
+
+    @property
+    def hides_something(self) -> bool:
+        """Whether a step is faster for it."""
+        return min(self.parameters, self.gradients) < 1
+
+
+@dataclasses.dataclass(frozen=True)
 class Runtime:
     """What the runtime takes besides kernels and collectives: of one reshard in each
     pass, in s; of one collective, in addition to what it takes between ranks that do
-    nothing else; of the updates of parameters, by optimizer."""
+    nothing else; of the updates of parameters, by optimizer. What is ``exposed`` of
+    reshards that overlap with computing is None where nobody has measured it."""
 
     reshard_s: float = 0.0
     collective_s: float = 0.0
     updates: tuple[Update, ...] = ()
     source: str = "not given: reshards as described, updates by the device's figures"
+    exposed: Exposed | None = None
 
     def update(self, state_factor: float) -> Update | None:
         """That of optimizers with so much state."""
@@ -167,7 +183,10 @@ class Cluster:
         device = result["device"]
         result["device"] = {key: value for key, value in device.items() if value is not None}
         result["levels"] = list(result["levels"])
-        result["device"]["runtime"]["updates"] = list(result["device"]["runtime"]["updates"])
+        runtime = result["device"]["runtime"]
+        runtime["updates"] = list(runtime["updates"])
+        if runtime["exposed"] is None:
+            del runtime["exposed"]
         return result
 
 
@@ -324,10 +343,22 @@ def _parse_runtime(table: TableReader | None) -> Runtime:
         reshard_s=table.not_negative("reshard_s", hint),
         collective_s=table.finite("collective_s", hint) if table.has("collective_s") else 0.0,
         updates=tuple(_parse_update(update) for update in table.optional_tables("updates")),
+        exposed=_parse_exposed(table.optional_table("exposed")),
         source=table.text("source"),
     )
     table.finish()
     return runtime
+
+
+def _parse_exposed(table: TableReader | None) -> Exposed | None:
+    if table is None:
+        return None
+    hint = "give the share of the time that a step waits for: 1 for all of it"
+    exposed = Exposed(
+        parameters=table.fraction("parameters", hint), gradients=table.fraction("gradients", hint)
+    )
+    table.finish()
+    return exposed
 
 
 def _parse_update(table: TableReader) -> Update:

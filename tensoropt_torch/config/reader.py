@@ -76,6 +76,13 @@ class TableReader:
             raise self._value_error(key, number, "a finite number", hint)
         return number
 
+    def fraction(self, key: str, hint: str) -> float:
+        """A number from 0 to 1."""
+        number = self._number(key, hint)
+        if not 0 <= number <= 1:
+            raise self._value_error(key, number, "a number from 0 to 1", hint)
+        return number
+
     def share(self, key: str, hint: str) -> float:
         """A number above 0 and at most 1."""
         number = self._number(key, hint)

@@ -14,6 +14,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from tensoropt_torch import _C
+from tensoropt_torch.emit.overlap import Overlap, Programs
 from tensoropt_torch.emit.whole_draws import WholeDraws
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.frontend.lowering import named_arguments, tensor_operands
@@ -31,17 +32,20 @@ class EdgeIndex:
 
     relay: dict[int, int]  # value -> edge into its relay
     operand: dict[tuple[int, int], int]  # (graph node, operand) -> edge
+    first: dict[int, int]  # value -> edge from its producer, one of them
 
     @staticmethod
     def of(planner: _C.Planner) -> EdgeIndex:
         relay: dict[int, int] = {}
         operand: dict[tuple[int, int], int] = {}
+        first: dict[int, int] = {}
         for edge, (value, node, port) in enumerate(planner.edges()):
+            first.setdefault(value, edge)
             if node < 0:
                 relay[value] = edge
             else:
                 operand[node, port] = edge
-        return EdgeIndex(relay, operand)
+        return EdgeIndex(relay, operand, first)
 
 
 def axis_sets(program: _C.RankProgram, planner: _C.Planner, captured: CapturedModel) -> list[int]:
@@ -68,6 +72,8 @@ class GraphEmitter:
         group_name: Callable[[int], str],
         device: torch.device,
         draws: WholeDraws | None = None,
+        *,
+        overlap: bool = False,
     ) -> None:
         self._captured = captured
         self._draws = draws
@@ -76,6 +82,8 @@ class GraphEmitter:
         self._group_name = group_name
         self._device = device
         self._graph = fx.Graph()
+        self._overlap = Overlap(self._graph)
+        self._overlaps = overlap
         self._values: dict[int, fx.Node] = {}
         self._tuples: dict[fx.Node, fx.Node] = {}
         self._known = frozenset(captured.lowering.rules.targets())
@@ -87,11 +95,16 @@ class GraphEmitter:
         """The module: takes local parameters, constants and inputs in the order
         of the captured sources, then the step seed; returns the outputs."""
         old = self._captured.graph_module.graph
-        for source in self._captured.sources:
-            node = self._graph.placeholder(source.placeholder.name)
-            if source.kind != "literal":
-                self._define(source.placeholder, 0, node)
+        placeholders = {
+            source.placeholder: self._graph.placeholder(source.placeholder.name)
+            for source in self._captured.sources
+        }
         self._step_seed = self._graph.placeholder(STEP_SEED)
+        if self._overlaps:
+            self._begin_overlap(placeholders)
+        for source in self._captured.sources:
+            if source.kind != "literal":
+                self._define(source.placeholder, 0, placeholders[source.placeholder])
         for node in old.nodes:
             if node.op == "call_function":
                 self._call(node)
@@ -111,19 +124,40 @@ class GraphEmitter:
         edge = self._edges.relay.get(value)
         self._values[value] = new if edge is None else self._reshard(new, edge)
 
-    def _reshard(self, node: fx.Node, edge: int) -> fx.Node:
+    def _begin_overlap(self, placeholders: dict[fx.Node, fx.Node]) -> None:
+        """Of parameters that communicate. Each has one edge, to its consumer or relay."""
+        first_edges = {}
+        for source in self._captured.parameters:
+            value = self._captured.lowering.values[source.placeholder][0]
+            edge = self._edges.first.get(value)
+            if edge is not None and self._programs(edge).communicates:
+                first_edges[edge] = source.placeholder
+        begun = self._overlap.begin({e: placeholders[p] for e, p in first_edges.items()})
+        placeholders |= {first_edges[edge]: node for edge, node in begun.items()}
+
+    def _programs(self, edge: int) -> Programs:
         forward, forward_sets, backward, backward_sets, kept = self._program.reshard(edge)
-        if not forward and not backward:
-            return node
-        forward_names = [self._group_name(axes) for axes in forward_sets]
-        backward_names = [self._group_name(axes) for axes in backward_sets]
-        result = self._graph.call_function(
-            torch.ops.tensoropt.reshard.default,
-            (node, list(forward), forward_names, list(backward), backward_names),
+        return Programs(
+            list(forward),
+            [self._group_name(axes) for axes in forward_sets],
+            list(backward),
+            [self._group_name(axes) for axes in backward_sets],
+            kept,
         )
-        if kept == "before" and forward:
+
+    def _reshard(self, node: fx.Node, edge: int) -> fx.Node:
+        programs = self._programs(edge)
+        if not programs.forward and not programs.backward:
+            return node
+        if edge in self._overlap:
+            result = self._overlap.reshard(node, edge, programs)
+        else:
+            result = self._graph.call_function(
+                torch.ops.tensoropt.reshard.default, (node, *programs.arguments)
+            )
+        if programs.kept == "before" and programs.forward:
             self._graph.call_function(
-                reuse.keep_before, (result, node, list(forward), forward_names)
+                reuse.keep_before, (result, node, programs.forward, programs.forward_groups)
             )
         return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +37,11 @@ class RankContext:
     device: torch.device
     mesh: DeviceMesh
     groups: AxisGroups
+
+    @property
+    def num_devices(self) -> int:
+        """The product of the mesh axes."""
+        return math.prod(self.sizes)
 
     @staticmethod
     def make(sizes: Sequence[int], device: torch.device) -> RankContext:
@@ -77,7 +83,15 @@ def parallelize(
     context = context or RankContext.make(sizes, device)
     context.groups.create(axis_sets(program, planner, captured))
     draws = WholeDraws(planner, plan.config, sizes, dist.get_rank()) if one_process_random else None
-    emitter = GraphEmitter(captured, planner, program, context.groups.name, device, draws)
+    emitter = GraphEmitter(
+        captured,
+        planner,
+        program,
+        context.groups.name,
+        device,
+        draws,
+        overlap=plan.settings.overlap,
+    )
     rank_graph = emitter.emit()
     layouts = {s.names[0]: program.layout_of(value_of(captured, s)) for s in captured.parameters}
     loader = WeightLoader(

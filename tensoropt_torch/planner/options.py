@@ -128,7 +128,8 @@ class PlanningTask:
     ``measured`` are times of collectives on ``measured_on`` devices, and
     ``operators`` of operators while so many were busy; they say nothing of other
     device counts. ``memory_fraction`` is the part of a device's memory that plans
-    may use if no limit is given.
+    may use if no limit is given. ``overlap``: reshards of parameters and of their gradients
+    run while the device computes; None: where that makes steps faster.
     """
 
     captured: CapturedModel
@@ -142,6 +143,7 @@ class PlanningTask:
     measured_on: int = 0
     operators: tuple[OpRecord, ...] = ()
     memory_fraction: float = DEFAULT_MEMORY_FRACTION
+    overlap: bool | None = None
     search: SearchSettings = field(default_factory=SearchSettings)
 
     def settings(self, num_devices: int) -> Settings:
@@ -162,7 +164,17 @@ class PlanningTask:
             max_configs=self.max_configs or default_max_configs(num_devices),
             split_spatial=self.split_spatial,
             operators=self.operators if num_devices == self.measured_on else (),
+            overlap=self._overlaps,
         )
+
+    @property
+    def _overlaps(self) -> bool:
+        if self.overlap is not None:
+            return self.overlap
+        device = self.cluster.device
+        exposed = device.runtime.exposed
+        # A GPU's network does not need what computes; processes of a CPU share its cores.
+        return device.type == "cuda" if exposed is None else exposed.hides_something
 
     @property
     def default_memory_limit(self) -> float:

@@ -49,12 +49,18 @@ def varied_strategy(planner: _C.Planner, seed: int) -> _C.Strategy:
     return planner.random_strategy(seed, seed * GOLDEN_RATIO % 1)
 
 
-def _overheads(cluster: Cluster, settings: Settings) -> tuple[float, float, float, float]:
-    """Seconds of a reshard, of a collective, of a parameter, and of each of its bytes."""
+def _overheads(
+    cluster: Cluster, settings: Settings
+) -> tuple[float, float, float, float, float, float]:
+    """Seconds of a reshard, of a collective, of a parameter, and of each of its bytes;
+    exposed shares of parameters and of gradients."""
     runtime = cluster.device.runtime
     update = runtime.update(settings.optimizer_state_factor)
     of_parameter = (0.0, 0.0) if update is None else (update.parameter_s, update.s_per_byte)
-    return runtime.reshard_s, runtime.collective_s, *of_parameter
+    exposed = (1.0, 1.0)
+    if settings.overlap and runtime.exposed is not None:
+        exposed = (runtime.exposed.parameters, runtime.exposed.gradients)
+    return runtime.reshard_s, runtime.collective_s, *of_parameter, *exposed
 
 
 def core_cluster(cluster: Cluster, mesh_axes: tuple[tuple[int, int], ...]) -> _C.Cluster:

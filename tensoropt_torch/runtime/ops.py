@@ -17,6 +17,7 @@ import torch
 LIBRARY = Path(__file__).parents[1] / "libtensoropt_ops.so"
 MEAN = 1  # reductions, as ATen numbers them
 SUM = 2
+MOST_GRADIENTS = 4  # under way at once
 
 
 def _load() -> Any:
@@ -93,6 +94,56 @@ def reshard(
 
     """
     result: torch.Tensor = _OPS.reshard(x, forward, forward_groups, backward, backward_groups)
+    return result
+
+
+def parameter_queue(most_gradients: int = MOST_GRADIENTS) -> torch.ScriptObject:
+    """Where parameters and their gradients are while they are resharded, of one forward
+    and its backward: at most so many gradients, the next one waits for the oldest.
+
+    Raises:
+        ValueError: ``most_gradients`` is below 1.
+
+    """
+    queue: torch.ScriptObject = torch.classes.tensoropt.ParameterQueue(most_gradients)
+    return queue
+
+
+def await_gradients(
+    parameters: Sequence[torch.Tensor], queue: torch.ScriptObject
+) -> list[torch.Tensor]:
+    """The parameters, unchanged. Their gradients leave the queue here, when those of all
+    are begun or known not to come."""
+    result: list[torch.Tensor] = _OPS.await_gradients(parameters, queue)
+    return result
+
+
+def begin_value(
+    x: torch.Tensor,
+    forward: Sequence[int],
+    forward_groups: Sequence[str],
+    queue: torch.ScriptObject,
+    slot: int,
+) -> None:
+    """Begins the forward program of ``reshard_parameter``, with the same arguments."""
+    _OPS.begin_value(x, forward, forward_groups, queue, slot)
+
+
+def reshard_parameter(
+    x: torch.Tensor,
+    forward: Sequence[int],
+    forward_groups: Sequence[str],
+    backward: Sequence[int],
+    backward_groups: Sequence[str],
+    queue: torch.ScriptObject,
+    slot: int,
+) -> torch.Tensor:
+    """``reshard`` of what ``await_gradients`` gave at index ``slot``. Takes what
+    ``begin_value`` began, if it did. In backward the program of its gradient is begun, and
+    not waited for."""
+    result: torch.Tensor = _OPS.reshard_parameter(
+        x, forward, forward_groups, backward, backward_groups, queue, slot
+    )
     return result
 
 

@@ -136,10 +136,14 @@ class Workspaces:
         self, ledger: Ledger, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> None:
         """A kernel has run; its outputs are in the ledger."""
-        formula = _FORMULAS.get(func._schema.name) if self._on_cpu else None
-        num_bytes = formula(_by_name(func, args, kwargs)) if formula else 0
+        num_bytes = self.bytes_of(func, args, kwargs)
         if num_bytes > 0:
             ledger.free(ledger.allocate(num_bytes))
+
+    def bytes_of(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+        """The workspace of a kernel or collective; 0 where there is no formula."""
+        formula = _FORMULAS.get(func._schema.name) if self._on_cpu else None
+        return formula(_by_name(func, args, kwargs)) if formula else 0
 
     def note_measured(
         self, ledger: Ledger, func: OpOverload, args: Sequence[Any], saved: Sequence[int]

@@ -73,7 +73,10 @@ class RankPart:
             _init_backend=False,
             _rank=rank,
         )
-        graph = GraphEmitter(captured, planner, program, group_name, device).emit()
+        emitter = GraphEmitter(
+            captured, planner, program, group_name, device, overlap=plan.settings.overlap
+        )
+        graph = emitter.emit()
         sets = tuple(axis_sets(program, planner, captured))
         return RankPart(plan, captured, sizes, sets, rank, device, graph, mesh, program)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import FakeWork
+from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 from torch._ops import OpOverload
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
@@ -50,8 +50,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return NotImplemented  # its local part comes here
         kwargs = kwargs or {}
         if func.namespace == "c10d":
-            self._workspaces.note(self._ledger, func, args, kwargs)
-            return _do_nothing(func, args)
+            return self._communicate(func, args, kwargs)
         if func.namespace == "tensoropt" and func.has_kernel_for_dispatch_key(_KERNEL):
             return self._run_inside(func, args, kwargs)
         if self._inside and func._can_decompose():
@@ -89,6 +88,16 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
             self._ledger.allocations[self.number_of(local)].category = category
 
+    def _communicate(self, func: OpOverload, args: tuple[Any, ...], kwargs: Any) -> Any:
+        """The results of a collective that does nothing: its outputs as they are, and
+        finished work, which keeps its workspace as long as it lives."""
+        workspace = torch.empty(self._workspaces.bytes_of(func, args, kwargs), dtype=torch.uint8)
+        self.number_of(workspace)
+        held: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        held.set_result(workspace)
+        work = _create_work_from_future(held).boxed()
+        return (args[0], work) if len(func._schema.returns) == 2 else work
+
     def _free(self, key: int) -> None:
         self._ledger.free(self._numbers.pop(key))
 
@@ -109,9 +118,3 @@ def _name(func: OpOverload) -> str:
     """``aten.mm.default`` -> ``mm``."""
     name: str = func._schema.name.split("::")[1]
     return name
-
-
-def _do_nothing(func: OpOverload, args: tuple[Any, ...]) -> Any:
-    """The results of a collective: its outputs as they are, and finished work."""
-    work = FakeWork().boxed()
-    return (args[0], work) if len(func._schema.returns) == 2 else work

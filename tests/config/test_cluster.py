@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tensoropt_torch import _C
 from tensoropt_torch.config import Cluster, list_presets, load_cluster, mesh_axes
-from tensoropt_torch.config.cluster import parse_cluster
+from tensoropt_torch.config.cluster import Exposed, parse_cluster
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.planner.space import core_cluster
 
@@ -249,3 +249,13 @@ def test_axes_multiply_to_the_count_and_go_inwards(counts: list[int], num_device
         outer = math.prod(size for size, at in axes if at < index)
         assert used <= level.count
         assert outer == 1 or used == level.count
+
+
+def test_what_is_exposed_is_read_back(data: dict[str, Any]) -> None:
+    assert parse_cluster(data, "test").device.runtime.exposed is None
+    data["device"]["runtime"]["exposed"] = {"parameters": 0.25, "gradients": 0}
+    cluster = parse_cluster(data, "test")
+    assert cluster.device.runtime.exposed == Exposed(0.25, 0.0)
+    assert parse_cluster(cluster.to_dict(), "test") == cluster
+    data["device"]["runtime"]["exposed"]["gradients"] = 1.5
+    assert "device.runtime.exposed.gradients" in message(data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
@@ -139,10 +139,9 @@ def plans(case: Case, job: Job) -> Iterator[tuple[str, Plan]]:
         for point in sorted({0, len(baseline.points) - 1}):
             yield f"{baseline.name}, point {point}", baseline.plan(point)
     for seed in range(job.randoms):
-        yield (
-            f"random strategy, seed {seed}",
-            Plan.of(settings, captured, planner.random_strategy(seed)),
-        )
+        strategy = planner.random_strategy(seed)
+        with_overlap = replace(settings, overlap=seed % 2 == 0)
+        yield f"random strategy, seed {seed}", Plan.of(with_overlap, captured, strategy)
 
 
 def share(tensors: tuple[torch.Tensor, ...], inputs: str) -> list[torch.Tensor]:

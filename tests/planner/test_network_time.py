@@ -9,6 +9,7 @@ import torch
 
 from benchmarks.models.rnn import RNN, RNNConfig
 from tensoropt_torch.config import load_cluster
+from tensoropt_torch.config.cluster import Exposed
 from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.planner.options import PlanningTask, SearchSettings
 from tensoropt_torch.planner.space import make_planner
@@ -76,3 +77,47 @@ def test_a_strategy_of_another_space_is_refused(captured: CapturedModel) -> None
     strategy = make_planner(captured, task.settings(4)).random_strategy(1)
     with pytest.raises(ValueError, match="has 1 configs"):
         make_planner(captured, task.settings(1)).network_time(strategy)
+
+
+def with_exposed(task: PlanningTask, parameters: float, gradients: float) -> PlanningTask:
+    device = task.cluster.device
+    runtime = dataclasses.replace(device.runtime, exposed=Exposed(parameters, gradients))
+    device = dataclasses.replace(device, runtime=runtime)
+    return dataclasses.replace(task, cluster=dataclasses.replace(task.cluster, device=device))
+
+
+def exposed_network(task: PlanningTask, seed: int, parameters: float, gradients: float) -> float:
+    """The network time of a strategy with these shares exposed; computing is the same."""
+    exposed = with_exposed(task, parameters, gradients)
+    planner = make_planner(task.captured, exposed.settings(4))
+    strategy = planner.random_strategy(seed)
+    same = make_planner(task.captured, task.settings(4))
+    assert planner.compute_time(strategy) == pytest.approx(same.compute_time(strategy), rel=1e-12)
+    return float(planner.network_time(strategy))
+
+
+def test_what_is_not_exposed_of_parameters_takes_no_time(captured: CapturedModel) -> None:
+    task = PlanningTask(captured, load_cluster("h100-8"), overlap=True)
+    hidden = 0
+    for seed in SEEDS:
+        whole_s = exposed_network(task, seed, 1, 1)
+        parameters_s = whole_s - exposed_network(task, seed, 0, 1)
+        gradients_s = whole_s - exposed_network(task, seed, 1, 0)
+        some_s = exposed_network(task, seed, 0.25, 0.5)
+        assert some_s == pytest.approx(whole_s - 0.75 * parameters_s - 0.5 * gradients_s), seed
+        assert min(parameters_s, gradients_s) >= 0 and some_s > 0
+        hidden += parameters_s > 0 and gradients_s > 0
+        # Without overlap all of it is waited for.
+        blocking = dataclasses.replace(task, overlap=False)
+        assert exposed_network(blocking, seed, 0, 0) == pytest.approx(whole_s, rel=1e-9)
+    assert hidden > 0
+
+
+def test_overlap_is_used_where_it_is_faster(captured: CapturedModel) -> None:
+    on_gpus = PlanningTask(captured, load_cluster("h100-8"))
+    on_cpus = PlanningTask(captured, load_cluster("cpu"))
+    assert on_gpus.settings(2).overlap
+    assert not on_cpus.settings(2).overlap
+    assert with_exposed(on_cpus, 1.0, 0.5).settings(2).overlap
+    assert not with_exposed(on_gpus, 1.0, 1.0).settings(2).overlap
+    assert not dataclasses.replace(on_gpus, overlap=False).settings(2).overlap

@@ -52,6 +52,19 @@ TEST_F(EdgeCost, NothingSavedIsTheTimeOfBothReshards) {
   expect_option(found[0], 0, gather_s_ + scatter_s_, Reuse::kNone);
 }
 
+TEST_F(EdgeCost, WhatIsNotExposedTakesNoTimeButItsOverhead) {
+  EdgeSpec edge{kMeta, /*backward=*/true};
+  edge.consumer_saves = true;
+  edge.overhead_s = 8;
+  edge.forward_exposed = 0.25;
+  edge.backward_exposed = 0.5;
+  const auto found = options(edge, rows_, whole_);
+  ASSERT_EQ(found.size(), 2);
+  const double once_s = 16 + 0.25 * gather_s_ + 0.5 * scatter_s_;
+  expect_option(found[0], kWhole, once_s, Reuse::kAfter);
+  expect_option(found[1], kWhole / 2, once_s + 8 + gather_s_, Reuse::kBefore);
+}
+
 TEST_F(EdgeCost, WithoutGradientOnlyTheValueMoves) {
   const auto found = options({kMeta, /*backward=*/false}, rows_, whole_);
   ASSERT_EQ(found.size(), 1);

@@ -1,0 +1,56 @@
+// Reshards of parameters and of their gradients that run while the rank
+// computes.
+//
+//   auto queue = c10::make_intrusive<ParameterQueue>(4);
+//   queue->begin_value(0, Program(steps, groups), x);       // ahead of its use
+//   at::Tensor y = queue->take_value(0);                    // where it is used
+//   queue->begin_gradient(0, Program(back, groups), grad);  // in backward
+//   grad = queue->take_gradient(0);                         // at its end
+//
+// Slots number the parameters. At most so many gradients are under way: the
+// next one waits for the oldest. So what is in memory, and the order of
+// collectives, depend on the graph alone, which is alike on all ranks.
+#pragma once
+
+#include <torch/custom_class.h>
+
+#include <deque>
+#include <unordered_map>
+
+#include "runtime/program.h"
+
+namespace tensoropt {
+
+class ParameterQueue : public torch::CustomClassHolder {
+ public:
+  // Throws c10::ValueError below 1.
+  explicit ParameterQueue(std::int64_t most_gradients);
+
+  // Replaces what was begun in the slot.
+  void begin_value(std::int64_t slot, Program program, at::Tensor x);
+  // Waits. Undefined if nothing was begun since it was taken.
+  at::Tensor take_value(std::int64_t slot);
+
+  // Replaces what the slot holds.
+  void begin_gradient(std::int64_t slot, Program program, at::Tensor gradient);
+  // Waits for all that are under way. Undefined if nothing was begun since it
+  // was taken, or only by a pass of backward that failed.
+  at::Tensor take_gradient(std::int64_t slot);
+
+ private:
+  struct UnderWay {
+    std::int64_t slot;
+    Execution execution;
+  };
+
+  void finish_oldest();
+  void forget_other_passes();
+
+  std::unordered_map<std::int64_t, Execution> values_;
+  std::size_t most_gradients_;
+  std::deque<UnderWay> gradients_;
+  std::unordered_map<std::int64_t, at::Tensor> ready_;  // gradients
+  int pass_ = -1;  // of backward, as autograd numbers them
+};
+
+}  // namespace tensoropt

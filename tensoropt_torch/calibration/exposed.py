@@ -1,0 +1,169 @@
+"""What is exposed of reshards that overlap with computing, from short runs: linear layers
+whose backward takes about as long as their network, data parallel and with parameters that
+are gathered where they are used, with overlap and without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import nn
+
+from tensoropt_torch import _C, emit
+from tensoropt_torch.calibration.runs import (
+    OPTIMIZERS,
+    Reference,
+    StepTimes,
+    run_in_passes,
+    time_steps,
+)
+from tensoropt_torch.config.cluster import Device, Exposed
+from tensoropt_torch.emit.parallelize import RankContext
+from tensoropt_torch.frontend import capture
+from tensoropt_torch.plan import Plan
+from tensoropt_torch.planner.baselines import find_baselines
+from tensoropt_torch.planner.options import PlanningTask
+from tensoropt_torch.planner.space import make_planner
+
+LAYERS, WIDTH = 6, 512
+FEWEST_ROWS, MOST_ROWS = 16, 4096  # per rank
+STEPS = 8
+PASSES = 3
+# What is less than this share of the network time is within the noise of the runs.
+LEAST_GAIN = 0.05
+DATA_PARALLEL, GATHERED = "data parallel", "ZeRO-3"
+
+
+class Layers(nn.Module):
+    """Linear layers with activations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(rows, WIDTH) -> a scalar."""
+        for layer in self.layers:
+            x = layer(x).tanh()
+        return x.sum()
+
+
+@dataclass(frozen=True)
+class BothWays:
+    """A plan that was run with and without overlap, and how much of its network time is
+    predicted to be that of parameters and of their gradients."""
+
+    blocking: StepTimes
+    overlapping: StepTimes
+    parameters_share: float
+    gradients_share: float
+
+    @property
+    def parameters_s(self) -> float:
+        """In reshards of parameters in forward, when they are waited for."""
+        return self.parameters_share * self.blocking.network_s
+
+    @property
+    def gradients_s(self) -> float:
+        """In reshards of their gradients."""
+        return self.gradients_share * self.blocking.network_s
+
+    @property
+    def saved_s(self) -> float:
+        """What a step is shorter with overlap."""
+        return self.blocking.step_s - self.overlapping.step_s
+
+
+def exposed_of(data_parallel: BothWays, gathered: BothWays) -> Exposed:
+    """The shares that explain the runs. Plans that are data parallel reshard gradients
+    only; what those with gathered parameters save beyond that is theirs."""
+    gradients = _exposed(data_parallel.saved_s, data_parallel.gradients_s)
+    hidden_s = (1 - gradients) * gathered.gradients_s
+    return Exposed(_exposed(gathered.saved_s - hidden_s, gathered.parameters_s), gradients)
+
+
+def _exposed(saved_s: float, whole_s: float) -> float:
+    if saved_s <= LEAST_GAIN * whole_s:
+        return 1.0
+    return max(0.0, 1 - saved_s / whole_s)
+
+
+def fit_exposed(task_of: Callable[..., PlanningTask], context: RankContext) -> Exposed:
+    """Runs the layers on the running job, which has more than one process. Collective, and
+    equal on all ranks.
+
+    Args:
+        task_of: the task of a captured model, without overlap, with its costs measured.
+        context: of all processes.
+    """
+    model = Layers().to(context.device)
+    task, x = _balanced(model, task_of, context)
+    plans = {
+        baseline.name: baseline.plan(len(baseline.points) - 1)
+        for baseline in find_baselines(task, context.num_devices, (DATA_PARALLEL, GATHERED))
+    }
+    runs = [
+        partial(_time, model, _with_overlap(plan, overlap), x, context)
+        for plan in plans.values()
+        for overlap in (False, True)
+    ]
+    found = [row.fastest for row in run_in_passes(runs, PASSES, None, Reference(context.device))]
+    times = zip(found[::2], found[1::2], strict=True)
+    both = {
+        name: BothWays(*pair, *_shares(task, plan, context.num_devices))
+        for (name, plan), pair in zip(plans.items(), times, strict=True)
+    }
+    return exposed_of(both[DATA_PARALLEL], both[GATHERED])
+
+
+def _balanced(
+    model: nn.Module, task_of: Callable[..., PlanningTask], context: RankContext
+) -> tuple[PlanningTask, torch.Tensor]:
+    """The task and its input, of so many rows that backward takes as long as the network
+    of gradients, which does not depend on them."""
+    task = task_of(capture(model, (_rows(FEWEST_ROWS, context),)))
+    (baseline,) = find_baselines(task, context.num_devices, (DATA_PARALLEL,))
+    planner = make_planner(task.captured, task.settings(context.num_devices))
+    network_s = planner.network_time(baseline.plan(len(baseline.points) - 1).strategy())
+    flops_of_row = 4 * LAYERS * WIDTH**2
+    rows = int(network_s * _flops_per_s(task.cluster.device) / flops_of_row)
+    x = _rows(max(FEWEST_ROWS, min(MOST_ROWS, rows)), context)
+    return task_of(capture(model, (x,))), x
+
+
+def _rows(rows_per_rank: int, context: RankContext) -> torch.Tensor:
+    return torch.ones(rows_per_rank * context.num_devices, WIDTH, device=context.device)
+
+
+def _flops_per_s(device: Device) -> float:
+    return device.flops_per_s["float32"] * device.efficiency.matmul
+
+
+def _with_overlap(plan: Plan, overlap: bool) -> Plan:
+    return replace(plan, settings=replace(plan.settings, overlap=overlap))
+
+
+def _shares(task: PlanningTask, plan: Plan, num_devices: int) -> tuple[float, float]:
+    """Of its predicted network time, those of parameters and of their gradients."""
+    whole_s = _network_s(task, plan, num_devices, Exposed(1, 1))
+    if whole_s == 0:
+        return 0.0, 0.0
+    without_parameters_s = _network_s(task, plan, num_devices, Exposed(0, 1))
+    without_gradients_s = _network_s(task, plan, num_devices, Exposed(1, 0))
+    return 1 - without_parameters_s / whole_s, 1 - without_gradients_s / whole_s
+
+
+def _network_s(task: PlanningTask, plan: Plan, num_devices: int, exposed: Exposed) -> float:
+    device = task.cluster.device
+    device = replace(device, runtime=replace(device.runtime, exposed=exposed))
+    overlapping = replace(task, cluster=replace(task.cluster, device=device), overlap=True)
+    planner: _C.Planner = make_planner(task.captured, overlapping.settings(num_devices))
+    return float(planner.network_time(plan.strategy()))
+
+
+def _time(model: nn.Module, plan: Plan, x: torch.Tensor, context: RankContext) -> StepTimes:
+    assert plan.captured is not None
+    module = emit.parallelize(model, plan.captured, plan, context.device, context)
+    return time_steps(module, OPTIMIZERS["sgd"](module), lambda: module(x), STEPS)

@@ -1,0 +1,84 @@
+"""Reshards of parameters that run while the rank computes."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from tensoropt_torch.runtime import ops
+
+
+@dataclass(frozen=True)
+class Programs:
+    """The reshard of an edge on one rank: encoded programs and names of process groups, of
+    the value in forward and of its gradient in backward; and what is kept of it."""
+
+    forward: list[int]
+    forward_groups: list[str]
+    backward: list[int]
+    backward_groups: list[str]
+    kept: str
+
+    @property
+    def communicates(self) -> bool:
+        """Whether there is a collective in either."""
+        return bool(self.forward_groups or self.backward_groups)
+
+    @property
+    def arguments(self) -> tuple[list[int], list[str], list[int], list[str]]:
+        """Those of ``ops.reshard`` after the tensor."""
+        return self.forward, self.forward_groups, self.backward, self.backward_groups
+
+
+class Overlap:
+    """Writes the reshards of some parameters into a graph.
+
+    The program of a value begins after the one before it in forward has ended, so that one
+    is on its way while its predecessor is used. Programs of gradients begin where the
+    gradients are made, and are awaited at the end of backward.
+    """
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self._graph = graph
+        self._queue: fx.Node | None = None
+        self._slots: dict[int, int] = {}
+        self._last: fx.Node | None = None  # the last reshard with a collective in forward
+
+    def begin(self, parameters: Mapping[int, fx.Node]) -> dict[int, fx.Node]:
+        """Takes parameters by edge, at the start of the graph. ``reshard`` gets what is
+        returned in their place."""
+        if not parameters:
+            return {}
+        self._queue = self._graph.call_function(ops.parameter_queue)
+        awaited = self._graph.call_function(
+            torch.ops.tensoropt.await_gradients.default, (list(parameters.values()), self._queue)
+        )
+        self._slots = {edge: slot for slot, edge in enumerate(parameters)}
+        return {
+            edge: self._graph.call_function(operator.getitem, (awaited, slot))
+            for edge, slot in self._slots.items()
+        }
+
+    def __contains__(self, edge: int) -> bool:
+        """Whether the edge is one of those that began."""
+        return edge in self._slots
+
+    def reshard(self, node: fx.Node, edge: int, programs: Programs) -> fx.Node:
+        """What ``ops.reshard`` would give, of the parameter of an edge."""
+        place = (self._queue, self._slots[edge])
+        if programs.forward_groups and self._last is not None:
+            with self._graph.inserting_after(self._last):
+                self._graph.call_function(
+                    torch.ops.tensoropt.begin_value.default,
+                    (node, programs.forward, programs.forward_groups, *place),
+                )
+        result = self._graph.call_function(
+            torch.ops.tensoropt.reshard_parameter.default, (node, *programs.arguments, *place)
+        )
+        if programs.forward_groups:
+            self._last = result
+        return result

@@ -1,0 +1,218 @@
+"""Reshards of parameters that overlap with computing, against those that wait at once,
+with everything that autograd can do."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.testing import assert_close
+
+from tensoropt_torch.runtime import ops
+from tests.distributed.harness import run_ranks
+from tests.distributed.layouts import gradient_layouts, local_part
+from tests.distributed.test_reshard import Reshards
+
+HERE = "tests.distributed.test_overlap"
+SIZES = (2, 2)
+SHAPE = (8, 12)
+VALUES = ("R,R", "S0,R", "R,S1", "S0,S1", "S0,S0", "S1,S0")
+
+
+class Parameter:
+    """A leaf in a storage layout, used in another one; its gradient in a third."""
+
+    def __init__(self, reshards: Reshards, seed: int) -> None:
+        choose = random.Random(seed).choice
+        self.stored, used = choose(VALUES), choose(VALUES)
+        gradient = choose(gradient_layouts(used))
+        self.programs = (
+            *reshards.encode(self.stored, used),
+            *reshards.encode(gradient, self.stored),
+        )
+        self.name = f"{self.stored} used as {used}, gradient {gradient}"
+        whole = torch.randn(SHAPE, generator=torch.Generator().manual_seed(seed)).double()
+        self.leaf = local_part(whole, self.stored, SIZES, reshards.rank).clone().requires_grad_()
+        generator = torch.Generator().manual_seed(1000 * reshards.rank + seed)
+        shape = local_part(whole, used, SIZES, reshards.rank).shape
+        self.factor = torch.randn(shape, generator=generator).double()
+
+    def term(self, value: torch.Tensor) -> torch.Tensor:
+        """What it adds to a loss; the gradient differs with the rank."""
+        return (value * self.factor).sin().sum()
+
+
+def loss_at_once(parameters: list[Parameter]) -> torch.Tensor:
+    return sum((p.term(ops.reshard(p.leaf, *p.programs)) for p in parameters), torch.zeros(()))
+
+
+def loss_awaited(parameters: list[Parameter], most: int = 2) -> torch.Tensor:
+    return sum(terms_awaited(parameters, most), torch.zeros(()))
+
+
+def terms_awaited(parameters: list[Parameter], most: int = 2) -> list[torch.Tensor]:
+    """Values are begun two ahead; those of every fourth parameter are not."""
+    queue = ops.parameter_queue(most)
+    leaves = ops.await_gradients([p.leaf for p in parameters], queue)
+    terms = []
+    for slot, (p, leaf) in enumerate(zip(parameters, leaves, strict=True)):
+        ahead = slot + 2
+        if ahead < len(parameters) and ahead % 4:
+            ops.begin_value(leaves[ahead], *parameters[ahead].programs[:2], queue, ahead)
+        terms.append(p.term(ops.reshard_parameter(leaf, *p.programs, queue, slot)))
+    return terms
+
+
+def gradients(parameters: list[Parameter]) -> list[torch.Tensor | None]:
+    taken = [p.leaf.grad for p in parameters]
+    for p in parameters:
+        p.leaf.grad = None
+    return taken
+
+
+def check(seeds: range, backward: Callable[[list[Parameter], bool], object]) -> None:
+    """``backward(parameters, awaited)`` leaves the same gradients either way."""
+    reshards = Reshards(SIZES, SHAPE)
+    for seed in seeds:
+        parameters = [Parameter(reshards, 100 * seed + i) for i in range(7)]
+        backward(parameters, False)
+        expected = gradients(parameters)
+        backward(parameters, True)
+        for p, a, b in zip(parameters, gradients(parameters), expected, strict=True):
+            assert (a is None) == (b is None), f"seed {seed}: {p.name}"
+            assert_close(a, b, rtol=1e-12, atol=1e-12, msg=f"seed {seed}: {p.name}")
+
+
+def loss_of(parameters: list[Parameter], awaited: bool) -> torch.Tensor:
+    return loss_awaited(parameters) if awaited else loss_at_once(parameters)
+
+
+def once(parameters: list[Parameter], awaited: bool) -> None:
+    loss_of(parameters, awaited).backward()
+
+
+def accumulated(parameters: list[Parameter], awaited: bool) -> None:
+    for _ in range(2):
+        loss_of(parameters, awaited).backward()
+
+
+def twice_through_one_graph(parameters: list[Parameter], awaited: bool) -> None:
+    loss = loss_of(parameters, awaited)
+    loss.backward(retain_graph=True)
+    loss.backward()
+
+
+def in_two_parts(parameters: list[Parameter], awaited: bool) -> None:
+    """Each pass reaches some of the parameters."""
+    terms = (
+        terms_awaited(parameters)
+        if awaited
+        else [p.term(ops.reshard(p.leaf, *p.programs)) for p in parameters]
+    )
+    sum(terms[1:4], torch.zeros(())).backward(retain_graph=True)
+    sum(terms[3:6], torch.zeros(())).backward()
+
+
+def frozen(parameters: list[Parameter], awaited: bool) -> None:
+    for p in parameters[::2]:
+        p.leaf.requires_grad_(False)
+    loss_of(parameters, awaited).backward()
+    for p in parameters[::2]:
+        p.leaf.requires_grad_(True)
+
+
+def asked_for(parameters: list[Parameter], awaited: bool) -> None:
+    """``torch.autograd.grad`` of one of them."""
+    leaf = parameters[2].leaf
+    (leaf.grad,) = torch.autograd.grad(loss_of(parameters, awaited), [leaf])
+
+
+def seen_by_hooks(parameters: list[Parameter], awaited: bool) -> None:
+    """Hooks get what is ready."""
+    handles = [p.leaf.register_hook(lambda gradient: 2 * gradient) for p in parameters]
+    loss_of(parameters, awaited).backward()
+    for handle in handles:
+        handle.remove()
+
+
+def after_a_failure(parameters: list[Parameter], awaited: bool) -> None:
+    """A pass that failed halfway leaves nothing behind in its graph."""
+
+    def fail(gradient: torch.Tensor) -> None:
+        raise RuntimeError("halfway")
+
+    if not awaited:
+        sum(p.term(ops.reshard(p.leaf, *p.programs)) for p in parameters[:3]).backward()
+        return
+    terms = terms_awaited(parameters)
+    middle = terms[3] * 1.0
+    handle = middle.register_hook(fail)
+    with pytest.raises(RuntimeError, match="halfway"):
+        (sum(terms[:3]) + middle + sum(terms[4:])).backward(retain_graph=True)
+    handle.remove()
+    dist.barrier()
+    sum(terms[:3]).backward()
+
+
+WAYS = (
+    once,
+    accumulated,
+    twice_through_one_graph,
+    in_two_parts,
+    frozen,
+    asked_for,
+    seen_by_hooks,
+    after_a_failure,
+)
+
+
+def run_way(payload: tuple[str, int]) -> None:
+    name, start = payload
+    check(range(start, start + 12), next(way for way in WAYS if way.__name__ == name))
+
+
+@pytest.mark.parametrize("way", [way.__name__ for way in WAYS])
+def test_gradients_are_those_of_reshards_that_wait(way: str) -> None:
+    start = random.randrange(1000)
+    print(f"first seed {start}")
+    run_ranks(4, f"{HERE}:run_way", (way, start))
+
+
+def run_order(_: None) -> list[int]:
+    """Programs begun so far, whenever a parameter's part of backward begins."""
+    reshards = Reshards(SIZES, SHAPE)
+    parameters = [Parameter(reshards, seed) for seed in range(6)]
+    collective = [p for p in parameters if p.programs[3]]
+    seen: list[int] = []
+    terms = terms_awaited(collective)
+    for term in terms:
+        term.register_hook(lambda _: seen.append(ops.collective_counts().programs))
+    ops.reset_collective_counts()
+    sum(terms).backward()
+    return [len(collective), *seen]
+
+
+def test_programs_begin_during_backward() -> None:
+    for count, *seen in run_ranks(4, f"{HERE}:run_order"):
+        assert count >= 3
+        assert seen == list(range(count))
+
+
+def run_without_gradients(_: None) -> None:
+    reshards = Reshards(SIZES, SHAPE)
+    parameters = [Parameter(reshards, seed) for seed in range(6)]
+    with torch.no_grad():
+        assert not loss_awaited(parameters).requires_grad
+        assert_close(loss_awaited(parameters), loss_at_once(parameters))
+
+
+def test_without_gradients() -> None:
+    run_ranks(4, f"{HERE}:run_without_gradients")
+
+
+def test_a_queue_has_a_place() -> None:
+    with pytest.raises(ValueError, match="give at least 1"):
+        ops.parameter_queue(0)
