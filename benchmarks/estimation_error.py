@@ -46,6 +46,7 @@ from tensoropt_torch.calibration import (
     MeasureOptions,
     ProfileOptions,
     ValidationOptions,
+    rescaled,
     scaled,
     scales_of,
     validate,
@@ -278,7 +279,7 @@ def study(name: str, profile: HardwareProfile, effort: Effort) -> dict[str, Any]
     fitted, others = case.validated()
     scales = scales_of(fitted)
     in_steps = scaled(case.task, scales)
-    ours = case.predicted(others, in_steps).to_record()
+    ours = Validation(tuple(rescaled(row, scales) for row in others.rows)).to_record()
     measured_s = [row.measured_step_s for row in others.rows]
     chosen = choice(replace(case, task=in_steps), measured_s)
     return {

@@ -24,35 +24,37 @@ at::Tensor ParameterQueue::take_value(std::int64_t slot) {
 
 void ParameterQueue::begin_gradient(std::int64_t slot, Program program,
                                     at::Tensor gradient) {
-  forget_other_passes();
-  if (gradients_.size() == most_gradients_) finish_oldest();
+  Pass& pass = this_pass();
+  for (UnderWay& earlier : pass.under_way) earlier.execution.advance();
+  if (pass.under_way.size() == most_gradients_) pass.finish_oldest();
   Execution execution(std::move(program), std::move(gradient));
   if (execution.is_under_way()) {
-    gradients_.push_back({slot, std::move(execution)});
+    pass.under_way.push_back({slot, std::move(execution)});
   } else {
-    ready_[slot] = execution.finish();
+    pass.ready[slot] = execution.finish();
   }
 }
 
 at::Tensor ParameterQueue::take_gradient(std::int64_t slot) {
-  forget_other_passes();
-  while (!gradients_.empty()) finish_oldest();
-  auto found = ready_.extract(slot);
+  Pass& pass = this_pass();
+  while (!pass.ready.contains(slot) && !pass.under_way.empty()) {
+    pass.finish_oldest();
+  }
+  auto found = pass.ready.extract(slot);
   return found ? std::move(found.mapped()) : at::Tensor();
 }
 
-void ParameterQueue::finish_oldest() {
-  UnderWay oldest = std::move(gradients_.front());
-  gradients_.pop_front();
-  ready_[oldest.slot] = oldest.execution.finish();
+void ParameterQueue::Pass::finish_oldest() {
+  UnderWay oldest = std::move(under_way.front());
+  under_way.pop_front();
+  ready[oldest.slot] = oldest.execution.finish();
 }
 
-// What is left then is of a pass that failed.
-void ParameterQueue::forget_other_passes() {
-  const int pass = torch::autograd::get_current_graph_task_id();
-  if (std::exchange(pass_, pass) == pass) return;
-  gradients_.clear();
-  ready_.clear();
+// Numbers ascend: one below may be around this pass, one above has ended.
+ParameterQueue::Pass& ParameterQueue::this_pass() {
+  const int number = torch::autograd::get_current_graph_task_id();
+  passes_.erase(passes_.upper_bound(number), passes_.end());
+  return passes_[number];
 }
 
 }  // namespace tensoropt

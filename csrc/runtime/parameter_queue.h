@@ -8,13 +8,15 @@
 //   grad = queue->take_gradient(0);                         // at its end
 //
 // Slots number the parameters. At most so many gradients are under way: the
-// next one waits for the oldest. So what is in memory, and the order of
+// next one waits for the oldest. Programs of several collectives go on by one
+// when another gradient begins. So what is in memory, and the order of
 // collectives, depend on the graph alone, which is alike on all ranks.
 #pragma once
 
 #include <torch/custom_class.h>
 
 #include <deque>
+#include <map>
 #include <unordered_map>
 
 #include "runtime/program.h"
@@ -31,10 +33,9 @@ class ParameterQueue : public torch::CustomClassHolder {
   // Waits. Undefined if nothing was begun since it was taken.
   at::Tensor take_value(std::int64_t slot);
 
-  // Replaces what the slot holds.
+  // Inside a pass of backward, whose gradients are apart from those of others.
   void begin_gradient(std::int64_t slot, Program program, at::Tensor gradient);
-  // Waits for all that are under way. Undefined if nothing was begun since it
-  // was taken, or only by a pass of backward that failed.
+  // Waits. Undefined if the pass has begun nothing since it was taken.
   at::Tensor take_gradient(std::int64_t slot);
 
  private:
@@ -43,14 +44,18 @@ class ParameterQueue : public torch::CustomClassHolder {
     Execution execution;
   };
 
-  void finish_oldest();
-  void forget_other_passes();
+  struct Pass {
+    std::deque<UnderWay> under_way;
+    std::unordered_map<std::int64_t, at::Tensor> ready;
+
+    void finish_oldest();
+  };
+
+  Pass& this_pass();
 
   std::unordered_map<std::int64_t, Execution> values_;
   std::size_t most_gradients_;
-  std::deque<UnderWay> gradients_;
-  std::unordered_map<std::int64_t, at::Tensor> ready_;  // gradients
-  int pass_ = -1;  // of backward, as autograd numbers them
+  std::map<int, Pass> passes_;  // as autograd numbers them
 };
 
 }  // namespace tensoropt

@@ -110,17 +110,27 @@ Execution::Execution(Program program, at::Tensor x)
   program_.output_shape(x_.sizes());  // refuse sizes that do not divide
   const NetworkTimer timer(device_);
   count(Counter::kProgram);
-  while (next_ < program_.steps().size() && !started_) {
-    begin(program_.steps()[next_++]);
-  }
+  begin_next();
+}
+
+// Up to a collective, or the end.
+void Execution::begin_next() {
+  while (has_steps() && !started_) begin(program_.steps()[next_++]);
+}
+
+void Execution::advance() {
+  if (!has_steps()) return;
+  const NetworkTimer timer(device_);
+  end();
+  begin_next();
 }
 
 at::Tensor Execution::finish() {
   if (program_.empty()) return std::move(x_);
   const NetworkTimer timer(device_);
   end();
-  while (next_ < program_.steps().size()) {
-    begin(program_.steps()[next_++]);
+  while (has_steps()) {
+    begin_next();
     end();
   }
   return take();

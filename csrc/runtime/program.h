@@ -73,10 +73,15 @@ class Execution {
   // Whether a collective was started.
   bool is_under_way() const { return started_.has_value(); }
 
+  // Where more collectives follow: waits, and starts the next one.
+  void advance();
+
   // Waits, and runs the rest. Once.
   at::Tensor finish();
 
  private:
+  bool has_steps() const { return next_ < program_.steps().size(); }
+  void begin_next();
   void begin(const ProgramStep& step);
   at::Tensor operand_of(const ProgramStep& step) const;
   void end();

@@ -5,7 +5,7 @@
 // mirror image. An empty program changes nothing; the result then is a view.
 //
 // tensoropt::ParameterQueue(most_gradients)
-// tensoropt::await_gradients(parameters, queue) -> parameters
+// tensoropt::await_gradient(x, queue, slot) -> x
 // tensoropt::begin_value(x, forward, forward_groups, queue, slot)
 // tensoropt::reshard_parameter(x, forward, forward_groups, backward,
 //                              backward_groups, queue, slot)
@@ -13,8 +13,10 @@
 // The same for parameters, whose values are known before and whose gradients
 // nobody needs before the end of backward. begin_value begins the forward
 // program ahead of its use. In backward the program of the gradient is only
-// begun; await_gradients, which stands between the parameters and all that use
-// them, waits for it. `slot` is the number of x among the parameters.
+// begun; await_gradient, which stands between the parameter and its use, waits
+// for it. These calls come first in the graph, and autograd runs what came
+// first only when nothing else is ready: at the end of backward. `slot` numbers
+// the parameters.
 
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -58,7 +60,8 @@ at::Tensor call_below_autograd(const at::Tensor& x, at::IntArrayRef forward,
 
 void begin_value(const at::Tensor& x, at::IntArrayRef steps,
                  const Strings& groups, const Queue& queue, std::int64_t slot) {
-  queue->begin_value(slot, Program(steps, groups), x);
+  // What is under way must not hold the graph, which holds the queue.
+  queue->begin_value(slot, Program(steps, groups), x.detach());
 }
 
 void begin_value_autograd(const at::Tensor& x, at::IntArrayRef steps,
@@ -132,7 +135,7 @@ struct Reshard : torch::autograd::Function<Reshard> {
       begin_gradient_below_autograd(
           gradient, steps, groups,
           queue->second.toCustomClass<ParameterQueue>(), saved["slot"].toInt());
-      gradient = at::Tensor();  // await_gradients has it
+      gradient = at::Tensor();  // await_gradient has it
     } else if (!steps.empty()) {
       gradient = call_below_autograd(gradient, steps, groups);
     }
@@ -185,54 +188,32 @@ at::Tensor reshard_parameter_autograd(const at::Tensor& x,
                         queue, slot);
 }
 
-struct AwaitGradients : torch::autograd::Function<AwaitGradients> {
-  static variable_list forward(AutogradContext* context,
-                               at::TensorList parameters,
-                               const std::vector<std::int64_t>& slots,
-                               const Queue& queue) {
+struct AwaitGradient : torch::autograd::Function<AwaitGradient> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
+                            const Queue& queue, std::int64_t slot) {
     context->set_materialize_grads(false);
-    context->saved_data["slots"] = slots;
     context->saved_data["queue"] = queue;
-    return parameters.vec();
+    context->saved_data["slot"] = slot;
+    return x;
   }
 
   static variable_list backward(AutogradContext* context,
-                                variable_list gradients) {
+                                variable_list /*gradients*/) {
     const auto queue =
         context->saved_data["queue"].toCustomClass<ParameterQueue>();
-    const auto slots = context->saved_data["slots"].toIntVector();
-    for (std::size_t i = 0; i < slots.size(); ++i) {
-      gradients[i] = queue->take_gradient(slots[i]);
-    }
-    gradients.resize(slots.size() + 2);  // none for slots and queue
-    return gradients;
+    return {queue->take_gradient(context->saved_data["slot"].toInt()), {}, {}};
   }
 };
 
-std::vector<at::Tensor> await_gradients(at::TensorList parameters,
-                                        const Queue& /*queue*/) {
-  std::vector<at::Tensor> result;
-  for (const at::Tensor& x : parameters) result.push_back(x.view_as(x));
-  return result;
+at::Tensor await_gradient(const at::Tensor& x, const Queue& /*queue*/,
+                          std::int64_t /*slot*/) {
+  return x.view_as(x);
 }
 
-// Those that have no gradient pass by.
-std::vector<at::Tensor> await_gradients_autograd(at::TensorList parameters,
-                                                 const Queue& queue) {
-  std::vector<at::Tensor> result = await_gradients({}, queue);
-  std::vector<at::Tensor> awaited;
-  std::vector<std::int64_t> slots;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    result.push_back(parameters[i]);
-    if (!is_differentiated(parameters[i])) continue;
-    awaited.push_back(parameters[i]);
-    slots.push_back(static_cast<std::int64_t>(i));
-  }
-  if (slots.empty()) return await_gradients(parameters, queue);
-  const variable_list outputs =
-      AwaitGradients::apply(at::TensorList(awaited), slots, queue);
-  for (std::size_t i = 0; i < slots.size(); ++i) result[slots[i]] = outputs[i];
-  return result;
+at::Tensor await_gradient_autograd(const at::Tensor& x, const Queue& queue,
+                                   std::int64_t slot) {
+  if (!is_differentiated(x)) return x.view_as(x);
+  return AwaitGradient::apply(x, queue, slot);
 }
 
 }  // namespace
@@ -257,15 +238,16 @@ TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
       "__torch__.torch.classes.tensoropt.ParameterQueue queue, int slot) -> "
       "()");
   library.def(
-      "await_gradients(Tensor[] parameters, "
-      "__torch__.torch.classes.tensoropt.ParameterQueue queue) -> Tensor[]");
+      "await_gradient(Tensor x, "
+      "__torch__.torch.classes.tensoropt.ParameterQueue queue, int slot) -> "
+      "Tensor");
 }
 TORCH_LIBRARY_IMPL(tensoropt, CompositeExplicitAutograd, library) {
   library.impl("reshard", reshard);
   library.impl("reshard_parameter", reshard_parameter);
   library.impl("begin_value", begin_value);
   library.impl("begin_gradient", begin_gradient);
-  library.impl("await_gradients", await_gradients);
+  library.impl("await_gradient", await_gradient);
 }
 TORCH_LIBRARY_IMPL(tensoropt, Meta, library) {
   library.impl("reshard", reshard_meta);
@@ -274,7 +256,7 @@ TORCH_LIBRARY_IMPL(tensoropt, Autograd, library) {
   library.impl("reshard", reshard_autograd);
   library.impl("reshard_parameter", reshard_parameter_autograd);
   library.impl("begin_value", begin_value_autograd);
-  library.impl("await_gradients", await_gradients_autograd);
+  library.impl("await_gradient", await_gradient_autograd);
 }
 
 }  // namespace tensoropt

@@ -41,7 +41,10 @@ StrategySpace::EdgeKind StrategySpace::kind_of(const SpaceEdge& edge) const {
         (rule.operands[edge.target_port].saved && backward) || through;
   }
   if (kind.target_relay) kind.spec.may_replay = false;
-  if (source.kind == SpaceNodeKind::kSource &&
+  // Those on their way to a relay have nothing to overlap with: all consumers
+  // of the value wait for it, and its gradient is there when the last has
+  // added.
+  if (source.kind == SpaceNodeKind::kSource && !kind.target_relay &&
       graph_.node(source.node).kind == NodeKind::kParameter) {
     kind.spec.forward_exposed = machine_.overheads.exposed_parameters;
     kind.spec.backward_exposed = machine_.overheads.exposed_gradients;

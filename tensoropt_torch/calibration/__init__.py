@@ -2,7 +2,7 @@
 
 from tensoropt_torch.calibration.hardware import ProfileOptions, profile_hardware
 from tensoropt_torch.calibration.job import MeasureOptions, measured_task
-from tensoropt_torch.calibration.scaling import scaled, scales_of
+from tensoropt_torch.calibration.scaling import rescaled, scaled, scales_of
 from tensoropt_torch.calibration.validation import Validation, ValidationOptions, validate
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "ValidationOptions",
     "measured_task",
     "profile_hardware",
+    "rescaled",
     "scaled",
     "scales_of",
     "validate",

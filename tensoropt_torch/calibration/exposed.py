@@ -52,42 +52,36 @@ class Layers(nn.Module):
 
 @dataclass(frozen=True)
 class BothWays:
-    """A plan that was run with and without overlap, and how much of its network time is
-    predicted to be that of parameters and of their gradients."""
+    """A plan that was run with and without overlap, in s.
 
-    blocking: StepTimes
-    overlapping: StepTimes
+    Attributes:
+        network_s: in reshards and collectives of a step that waits for them.
+        saved_s: what a step is shorter with overlap.
+        parameters_share: how much of the network time is predicted to be that of
+            reshards of parameters in forward.
+        gradients_share: the same of their gradients.
+    """
+
+    network_s: float
+    saved_s: float
     parameters_share: float
     gradients_share: float
-
-    @property
-    def parameters_s(self) -> float:
-        """In reshards of parameters in forward, when they are waited for."""
-        return self.parameters_share * self.blocking.network_s
-
-    @property
-    def gradients_s(self) -> float:
-        """In reshards of their gradients."""
-        return self.gradients_share * self.blocking.network_s
-
-    @property
-    def saved_s(self) -> float:
-        """What a step is shorter with overlap."""
-        return self.blocking.step_s - self.overlapping.step_s
 
 
 def exposed_of(data_parallel: BothWays, gathered: BothWays) -> Exposed:
     """The shares that explain the runs. Plans that are data parallel reshard gradients
     only; what those with gathered parameters save beyond that is theirs."""
-    gradients = _exposed(data_parallel.saved_s, data_parallel.gradients_s)
-    hidden_s = (1 - gradients) * gathered.gradients_s
-    return Exposed(_exposed(gathered.saved_s - hidden_s, gathered.parameters_s), gradients)
+    gradients = _exposed(data_parallel, data_parallel.saved_s, data_parallel.gradients_share)
+    hidden_s = (1 - gradients) * gathered.gradients_share * gathered.network_s
+    parameters = _exposed(gathered, gathered.saved_s - hidden_s, gathered.parameters_share)
+    return Exposed(parameters, gradients)
 
 
-def _exposed(saved_s: float, whole_s: float) -> float:
-    if saved_s <= LEAST_GAIN * whole_s:
+def _exposed(runs: BothWays, saved_s: float, share: float) -> float:
+    """What is left of this share of the network time if so much of it was saved."""
+    if saved_s <= LEAST_GAIN * runs.network_s or share <= LEAST_GAIN:
         return 1.0
-    return max(0.0, 1 - saved_s / whole_s)
+    return max(0.0, 1 - saved_s / (share * runs.network_s))
 
 
 def fit_exposed(task_of: Callable[..., PlanningTask], context: RankContext) -> Exposed:
@@ -104,17 +98,19 @@ def fit_exposed(task_of: Callable[..., PlanningTask], context: RankContext) -> E
         baseline.name: baseline.plan(len(baseline.points) - 1)
         for baseline in find_baselines(task, context.num_devices, (DATA_PARALLEL, GATHERED))
     }
+    # Telling the time of the network makes GPUs wait for it, so it is a run of its own.
     runs = [
-        partial(_time, model, _with_overlap(plan, overlap), x, context)
+        partial(_time, model, _with_overlap(plan, overlap), x, context, network=network)
         for plan in plans.values()
-        for overlap in (False, True)
+        for overlap, network in ((False, True), (False, False), (True, False))
     ]
     found = [row.fastest for row in run_in_passes(runs, PASSES, None, Reference(context.device))]
-    times = zip(found[::2], found[1::2], strict=True)
-    both = {
-        name: BothWays(*pair, *_shares(task, plan, context.num_devices))
-        for (name, plan), pair in zip(plans.items(), times, strict=True)
-    }
+    both = {}
+    for index, (name, plan) in enumerate(plans.items()):
+        network, blocking, overlapping = found[3 * index : 3 * index + 3]
+        saved_s = blocking.step_s - overlapping.step_s
+        shares = _shares(task, plan, context.num_devices)
+        both[name] = BothWays(network.network_s, saved_s, *shares)
     return exposed_of(both[DATA_PARALLEL], both[GATHERED])
 
 
@@ -163,7 +159,10 @@ def _network_s(task: PlanningTask, plan: Plan, num_devices: int, exposed: Expose
     return float(planner.network_time(plan.strategy()))
 
 
-def _time(model: nn.Module, plan: Plan, x: torch.Tensor, context: RankContext) -> StepTimes:
+def _time(
+    model: nn.Module, plan: Plan, x: torch.Tensor, context: RankContext, *, network: bool
+) -> StepTimes:
     assert plan.captured is not None
     module = emit.parallelize(model, plan.captured, plan, context.device, context)
-    return time_steps(module, OPTIMIZERS["sgd"](module), lambda: module(x), STEPS)
+    optimizer = OPTIMIZERS["sgd"](module)
+    return time_steps(module, optimizer, lambda: module(x), STEPS, network=network)

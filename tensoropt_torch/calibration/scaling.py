@@ -45,6 +45,14 @@ def scales_of(found: Validation) -> Scales:
     return Scales(compute, *min(candidates, key=lambda fit: _error(rows, *fit)))
 
 
+def rescaled(row: Comparison, scales: Scales) -> Comparison:
+    """The same run, with its times predicted by ``scales``: of the programs that ran. Those
+    that are planned with the scales may be others."""
+    network_s = scales.network * row.network_s + scales.collective_s * row.collectives
+    step_s = network_s + scales.compute * _compute_s(row)
+    return replace(row, step_s=step_s, network_s=network_s)
+
+
 def _through_two(rows: Sequence[Comparison]) -> Iterator[tuple[float, float]]:
     """Factors and seconds that are right for two rows; the best fit is one of these."""
     for a, b in combinations(rows, 2):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -54,13 +53,13 @@ class Overlap:
         if not parameters:
             return {}
         self._queue = self._graph.call_function(ops.parameter_queue)
-        awaited = self._graph.call_function(
-            torch.ops.tensoropt.await_gradients.default, (list(parameters.values()), self._queue)
-        )
         self._slots = {edge: slot for slot, edge in enumerate(parameters)}
         return {
-            edge: self._graph.call_function(operator.getitem, (awaited, slot))
-            for edge, slot in self._slots.items()
+            edge: self._graph.call_function(
+                torch.ops.tensoropt.await_gradient.default,
+                (node, self._queue, self._slots[edge]),
+            )
+            for edge, node in parameters.items()
         }
 
     def __contains__(self, edge: int) -> bool:

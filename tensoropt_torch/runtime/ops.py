@@ -109,12 +109,10 @@ def parameter_queue(most_gradients: int = MOST_GRADIENTS) -> torch.ScriptObject:
     return queue
 
 
-def await_gradients(
-    parameters: Sequence[torch.Tensor], queue: torch.ScriptObject
-) -> list[torch.Tensor]:
-    """The parameters, unchanged. Their gradients leave the queue here, when those of all
-    are begun or known not to come."""
-    result: list[torch.Tensor] = _OPS.await_gradients(parameters, queue)
+def await_gradient(x: torch.Tensor, queue: torch.ScriptObject, slot: int) -> torch.Tensor:
+    """The parameter, unchanged. Its gradient leaves the queue here. To be called before all
+    that computes, since autograd then comes back last."""
+    result: torch.Tensor = _OPS.await_gradient(x, queue, slot)
     return result
 
 
@@ -138,7 +136,7 @@ def reshard_parameter(
     queue: torch.ScriptObject,
     slot: int,
 ) -> torch.Tensor:
-    """``reshard`` of what ``await_gradients`` gave at index ``slot``. Takes what
+    """``reshard`` of what ``await_gradient`` gave for this slot. Takes what
     ``begin_value`` began, if it did. In backward the program of its gradient is begun, and
     not waited for."""
     result: torch.Tensor = _OPS.reshard_parameter(

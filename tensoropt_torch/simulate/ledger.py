@@ -26,6 +26,7 @@ CATEGORIES: tuple[Category, ...] = get_args(Category)
 Phase = Literal["start", "forward", "backward", "optimizer"]
 
 BLOCK_BYTES = 512  # of CUDA's caching allocator
+RESHARDS = ("reshard", "begin_value", "begin_gradient")  # operators, by how they begin
 
 
 @dataclass
@@ -182,4 +183,5 @@ class Ledger:
         outlives = allocation.died is None or (end is not None and allocation.died >= end)
         if allocation.phase == "forward" and outlives:
             return "activations"
-        return "reshard buffers" if allocation.operator.startswith("reshard") else "temporaries"
+        reshard = allocation.operator.startswith(RESHARDS)
+        return "reshard buffers" if reshard else "temporaries"

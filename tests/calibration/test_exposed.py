@@ -5,9 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tensoropt_torch.calibration.exposed import BothWays, exposed_of
-from tensoropt_torch.calibration.runs import StepTimes
-
-COMPUTE_S = 0.02
 
 
 def both_ways(
@@ -18,9 +15,7 @@ def both_ways(
     hidden_s = sum(
         network_s * share * (1 - left) for share, left in zip(shares, exposed, strict=True)
     )
-    blocking = StepTimes(COMPUTE_S + network_s, 0.0, network_s)
-    overlapping = StepTimes(COMPUTE_S + network_s - hidden_s, 0.0, network_s - hidden_s)
-    return BothWays(blocking, overlapping, *shares)
+    return BothWays(network_s, hidden_s, *shares)
 
 
 @pytest.mark.parametrize("exposed", [(0.3, 0.6), (0.0, 0.0), (1.0, 0.25), (0.5, 1.0)])
@@ -41,6 +36,8 @@ def test_what_is_slower_with_overlap_or_within_the_noise_hides_nothing() -> None
         assert not found.hides_something
 
 
-def test_without_a_network_nothing_is_hidden() -> None:
-    nothing = both_ways(0.0, (0.0, 0.0), (1.0, 1.0))
+def test_where_nothing_is_resharded_noise_is_not_taken_for_overlap() -> None:
+    nothing = BothWays(0.0, 0.001, 0.0, 0.0)
     assert not exposed_of(nothing, nothing).hides_something
+    gradients_only = BothWays(0.01, 0.002, 1e-17, 1.0)
+    assert exposed_of(gradients_only, gradients_only).parameters == 1.0

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tensoropt_torch import _C, load_cluster
-from tensoropt_torch.calibration.scaling import Scales, scaled, scales_of
+from tensoropt_torch.calibration.scaling import Scales, rescaled, scaled, scales_of
 from tensoropt_torch.calibration.validation import Comparison, Validation, with_slower_collectives
 from tensoropt_torch.config.cluster import Runtime, Update
 from tensoropt_torch.frontend import capture
@@ -46,6 +46,10 @@ def test_scales_are_those_that_steps_were_made_with(seed: int) -> None:
     assert found.compute == pytest.approx(made.compute), seed
     assert found.network == pytest.approx(made.network), seed
     assert found.collective_s == pytest.approx(made.collective_s), seed
+    for index in range(1, 9):
+        again = rescaled(rows[index], found)
+        assert again.step_s == pytest.approx(again.measured_step_s), (seed, index)
+        assert again.network_s == pytest.approx(again.measured_network_s), (seed, index)
 
 
 def test_nothing_measured_scales_nothing() -> None:

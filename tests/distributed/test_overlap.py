@@ -45,18 +45,10 @@ class Parameter:
         return (value * self.factor).sin().sum()
 
 
-def loss_at_once(parameters: list[Parameter]) -> torch.Tensor:
-    return sum((p.term(ops.reshard(p.leaf, *p.programs)) for p in parameters), torch.zeros(()))
-
-
-def loss_awaited(parameters: list[Parameter], most: int = 2) -> torch.Tensor:
-    return sum(terms_awaited(parameters, most), torch.zeros(()))
-
-
 def terms_awaited(parameters: list[Parameter], most: int = 2) -> list[torch.Tensor]:
     """Values are begun two ahead; those of every fourth parameter are not."""
     queue = ops.parameter_queue(most)
-    leaves = ops.await_gradients([p.leaf for p in parameters], queue)
+    leaves = [ops.await_gradient(p.leaf, queue, slot) for slot, p in enumerate(parameters)]
     terms = []
     for slot, (p, leaf) in enumerate(zip(parameters, leaves, strict=True)):
         ahead = slot + 2
@@ -64,6 +56,18 @@ def terms_awaited(parameters: list[Parameter], most: int = 2) -> list[torch.Tens
             ops.begin_value(leaves[ahead], *parameters[ahead].programs[:2], queue, ahead)
         terms.append(p.term(ops.reshard_parameter(leaf, *p.programs, queue, slot)))
     return terms
+
+
+def terms_at_once(parameters: list[Parameter]) -> list[torch.Tensor]:
+    return [p.term(ops.reshard(p.leaf, *p.programs)) for p in parameters]
+
+
+def terms_of(parameters: list[Parameter], awaited: bool) -> list[torch.Tensor]:
+    return terms_awaited(parameters) if awaited else terms_at_once(parameters)
+
+
+def loss_of(parameters: list[Parameter], awaited: bool) -> torch.Tensor:
+    return sum(terms_of(parameters, awaited), torch.zeros(()))
 
 
 def gradients(parameters: list[Parameter]) -> list[torch.Tensor | None]:
@@ -86,10 +90,6 @@ def check(seeds: range, backward: Callable[[list[Parameter], bool], object]) -> 
             assert_close(a, b, rtol=1e-12, atol=1e-12, msg=f"seed {seed}: {p.name}")
 
 
-def loss_of(parameters: list[Parameter], awaited: bool) -> torch.Tensor:
-    return loss_awaited(parameters) if awaited else loss_at_once(parameters)
-
-
 def once(parameters: list[Parameter], awaited: bool) -> None:
     loss_of(parameters, awaited).backward()
 
@@ -107,11 +107,7 @@ def twice_through_one_graph(parameters: list[Parameter], awaited: bool) -> None:
 
 def in_two_parts(parameters: list[Parameter], awaited: bool) -> None:
     """Each pass reaches some of the parameters."""
-    terms = (
-        terms_awaited(parameters)
-        if awaited
-        else [p.term(ops.reshard(p.leaf, *p.programs)) for p in parameters]
-    )
+    terms = terms_of(parameters, awaited)
     sum(terms[1:4], torch.zeros(())).backward(retain_graph=True)
     sum(terms[3:6], torch.zeros(())).backward()
 
@@ -145,7 +141,7 @@ def after_a_failure(parameters: list[Parameter], awaited: bool) -> None:
         raise RuntimeError("halfway")
 
     if not awaited:
-        sum(p.term(ops.reshard(p.leaf, *p.programs)) for p in parameters[:3]).backward()
+        sum(terms_at_once(parameters[:3])).backward()
         return
     terms = terms_awaited(parameters)
     middle = terms[3] * 1.0
@@ -157,6 +153,32 @@ def after_a_failure(parameters: list[Parameter], awaited: bool) -> None:
     sum(terms[:3]).backward()
 
 
+def inside_another(parameters: list[Parameter], awaited: bool) -> None:
+    """A hook asks for a gradient through the graph that backward is in."""
+    terms = terms_of(parameters, awaited)
+    middle = terms[3] * 1.0
+    loss = sum(terms[:3]) + middle + sum(terms[4:])
+    asked: list[torch.Tensor] = []
+
+    def ask(gradient: torch.Tensor) -> None:
+        if not asked:
+            asked.append(gradient)
+            asked.extend(torch.autograd.grad(loss, [parameters[5].leaf], retain_graph=True))
+
+    middle.register_hook(ask)
+    loss.backward(retain_graph=True)
+    assert torch.equal(asked[1], parameters[5].leaf.grad)
+
+
+def unreached(parameters: list[Parameter], awaited: bool) -> None:
+    """Hooks of parameters that a pass does not reach are not called."""
+    handles = [p.leaf.register_hook(lambda gradient: 2 * gradient) for p in parameters]
+    terms = terms_of(parameters, awaited)
+    sum(terms[2:5]).backward()
+    for handle in handles:
+        handle.remove()
+
+
 WAYS = (
     once,
     accumulated,
@@ -166,6 +188,8 @@ WAYS = (
     asked_for,
     seen_by_hooks,
     after_a_failure,
+    inside_another,
+    unreached,
 )
 
 
@@ -181,32 +205,37 @@ def test_gradients_are_those_of_reshards_that_wait(way: str) -> None:
     run_ranks(4, f"{HERE}:run_way", (way, start))
 
 
-def run_order(_: None) -> list[int]:
-    """Programs begun so far, whenever a parameter's part of backward begins."""
+def run_order(_: None) -> tuple[list[int], list[int]]:
+    """Programs begun so far, whenever a parameter's part of backward begins, and whenever
+    a gradient is ready."""
     reshards = Reshards(SIZES, SHAPE)
     parameters = [Parameter(reshards, seed) for seed in range(6)]
     collective = [p for p in parameters if p.programs[3]]
-    seen: list[int] = []
+    at_terms: list[int] = []
+    at_gradients: list[int] = []
     terms = terms_awaited(collective)
-    for term in terms:
-        term.register_hook(lambda _: seen.append(ops.collective_counts().programs))
+    for term, p in zip(terms, collective, strict=True):
+        term.register_hook(lambda _: at_terms.append(ops.collective_counts().programs))
+        p.leaf.register_hook(lambda _: at_gradients.append(ops.collective_counts().programs))
     ops.reset_collective_counts()
     sum(terms).backward()
-    return [len(collective), *seen]
+    return at_terms, at_gradients
 
 
-def test_programs_begin_during_backward() -> None:
-    for count, *seen in run_ranks(4, f"{HERE}:run_order"):
+def test_programs_begin_during_backward_and_are_awaited_at_its_end() -> None:
+    for at_terms, at_gradients in run_ranks(4, f"{HERE}:run_order"):
+        count = len(at_terms)
         assert count >= 3
-        assert seen == list(range(count))
+        assert at_terms == list(range(count))
+        assert at_gradients == [count] * count
 
 
 def run_without_gradients(_: None) -> None:
     reshards = Reshards(SIZES, SHAPE)
     parameters = [Parameter(reshards, seed) for seed in range(6)]
     with torch.no_grad():
-        assert not loss_awaited(parameters).requires_grad
-        assert_close(loss_awaited(parameters), loss_at_once(parameters))
+        assert not loss_of(parameters, True).requires_grad
+        assert_close(loss_of(parameters, True), loss_of(parameters, False))
 
 
 def test_without_gradients() -> None:

@@ -1,0 +1,143 @@
+"""Step times with and without overlap of parameters' reshards with computing.
+
+    python benchmarks/overlap.py --ranks 2 4
+    python benchmarks/overlap.py --ranks 2 --link 1gbit
+
+Baselines that reshard parameters and random strategies of some models train in turn both
+ways, in the same processes: ratios are those of one run. With ``--link`` the processes
+are in a network of their own whose loopback is limited to that rate, which stands for
+machines that are joined by such a link (needs root, ``unshare`` and ``tc``). Writes its
+entries of benchmarks/results/overlap.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import torch
+import torch.distributed as dist
+
+import tensoropt_torch
+from benchmarks.estimation_error import CPU, MODELS
+from benchmarks.machine import machine
+from tensoropt_torch import emit
+from tensoropt_torch.calibration.runs import OPTIMIZERS, StepTimes, time_steps
+from tensoropt_torch.emit.parallelize import RankContext
+from tensoropt_torch.frontend import capture
+from tensoropt_torch.plan import Plan
+from tensoropt_torch.planner.baselines import find_baselines
+from tensoropt_torch.planner.options import PlanningTask
+from tensoropt_torch.planner.space import make_planner, varied_strategy
+from tensoropt_torch.profiler.store import write_atomically
+
+RESULTS = Path(__file__).parent / "results" / "overlap.json"
+BASELINES = ("data parallel", "ZeRO-3")
+STRATEGIES = 2
+PASSES = 3
+STEPS = 6
+LOOPBACK = "loopback"
+LIMITED = 'ip link set lo up && tc qdisc add dev lo root tbf rate "$0" burst 1mb latency 1s && "$@"'
+
+
+def plans(task: PlanningTask) -> Iterator[tuple[str, Plan]]:
+    """The fastest of some baselines, then random strategies."""
+    ranks = dist.get_world_size()
+    for baseline in find_baselines(task, ranks, BASELINES):
+        yield baseline.name, baseline.plan(len(baseline.points) - 1)
+    settings = task.settings(ranks)
+    planner = make_planner(task.captured, settings)
+    for seed in range(STRATEGIES):
+        strategy = varied_strategy(planner, seed)
+        yield f"random, seed {seed}", Plan.of(settings, task.captured, strategy)
+
+
+def measure(name: str) -> dict[str, Any]:
+    """One model on all ranks, by plan: step and network times in s, and the ratio of
+    steps with its quartiles."""
+    torch.manual_seed(0)
+    model, args = MODELS[name]()
+    task = PlanningTask(capture(model, args), tensoropt_torch.load_cluster("cpu"))
+    sizes = [size for size, _ in task.settings(dist.get_world_size()).mesh_axes]
+    context = RankContext.make(sizes, CPU)
+
+    def runner(plan: Plan, overlap: bool) -> Callable[[], StepTimes]:
+        plan = replace(plan, settings=replace(plan.settings, overlap=overlap))
+        module = emit.parallelize(model, task.captured, plan, CPU, context)
+        optimizer = OPTIMIZERS["adamw"](module)
+        return partial(time_steps, module, optimizer, partial(module, *args), STEPS)
+
+    rows = {}
+    for label, plan in plans(task):
+        blocking, overlapping = runner(plan, False), runner(plan, True)
+        times = [(blocking(), overlapping()) for _ in range(PASSES)]
+        ratios = [after.step_s / before.step_s for before, after in times]
+        low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
+        rows[label] = {
+            "median_ratio": middle,
+            "quartiles_of_ratio": [low, high],
+            "blocking": [vars(before) for before, _ in times],
+            "overlapping": [vars(after) for _, after in times],
+        }
+    context.groups.close()
+    return rows
+
+
+def worker() -> None:
+    """One rank; the first prints the results as JSON, on the last line."""
+    torch.set_num_threads(1)
+    tensoropt_torch.init()
+    found = {name: measure(name) for name in MODELS}
+    if dist.get_rank() == 0:
+        print(json.dumps(found))
+    dist.destroy_process_group()
+
+
+def run(ranks: int, link: str | None) -> dict[str, Any]:
+    """The results of a job."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += [f"--nproc-per-node={ranks}", __file__, "--worker"]
+    if link is not None:
+        command = ["unshare", "--net", "sh", "-c", LIMITED, link, *command]
+    threads = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, check=True, env=threads, stdout=subprocess.PIPE, text=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def main() -> None:
+    """Run the jobs, print the ratios, write the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2])
+    parser.add_argument("--link", help="a rate as tc writes it, such as 1gbit")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        worker()
+        return
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for ranks in arguments.ranks:
+        found = run(ranks, arguments.link)
+        where = f"{ranks} processes, {arguments.link or LOOPBACK}"
+        results[where] = {"machine": machine(), "models": found}
+        for name, rows in found.items():
+            for label, row in rows.items():
+                low, high = row["quartiles_of_ratio"]
+                ratio = f"{row['median_ratio']:.2f} ({low:.2f} to {high:.2f})"
+                print(f"{where}, {name}, {label}: {ratio}")
+        write_atomically(RESULTS, json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
