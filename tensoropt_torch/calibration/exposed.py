@@ -68,6 +68,9 @@ class BothWays:
     gradients_share: float
 
 
+NOT_RUN = BothWays(0.0, 0.0, 0.0, 0.0)  # of a plan that these devices do not have
+
+
 def exposed_of(data_parallel: BothWays, gathered: BothWays) -> Exposed:
     """The shares that explain the runs. Plans that are data parallel reshard gradients
     only; what those with gathered parameters save beyond that is theirs."""
@@ -97,6 +100,7 @@ def fit_exposed(task_of: Callable[..., PlanningTask], context: RankContext) -> E
     plans = {
         baseline.name: baseline.plan(len(baseline.points) - 1)
         for baseline in find_baselines(task, context.num_devices, (DATA_PARALLEL, GATHERED))
+        if baseline.points
     }
     # Telling the time of the network makes GPUs wait for it, so it is a run of its own.
     runs = [
@@ -111,7 +115,7 @@ def fit_exposed(task_of: Callable[..., PlanningTask], context: RankContext) -> E
         saved_s = blocking.step_s - overlapping.step_s
         shares = _shares(task, plan, context.num_devices)
         both[name] = BothWays(network.network_s, saved_s, *shares)
-    return exposed_of(both[DATA_PARALLEL], both[GATHERED])
+    return exposed_of(both.get(DATA_PARALLEL, NOT_RUN), both.get(GATHERED, NOT_RUN))
 
 
 def _balanced(

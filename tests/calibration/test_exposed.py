@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tensoropt_torch.calibration.exposed import BothWays, exposed_of
+from tensoropt_torch.calibration.exposed import NOT_RUN, BothWays, exposed_of
 
 
 def both_ways(
@@ -39,5 +39,6 @@ def test_what_is_slower_with_overlap_or_within_the_noise_hides_nothing() -> None
 def test_where_nothing_is_resharded_noise_is_not_taken_for_overlap() -> None:
     nothing = BothWays(0.0, 0.001, 0.0, 0.0)
     assert not exposed_of(nothing, nothing).hides_something
+    assert not exposed_of(NOT_RUN, NOT_RUN).hides_something
     gradients_only = BothWays(0.01, 0.002, 1e-17, 1.0)
     assert exposed_of(gradients_only, gradients_only).parameters == 1.0
