@@ -14,6 +14,7 @@ from torch import nn
 from tensoropt_torch import _C, emit
 from tensoropt_torch.calibration.runs import (
     OPTIMIZERS,
+    WARM_UPS,
     Reference,
     StepTimes,
     run_in_passes,
@@ -29,8 +30,9 @@ from tensoropt_torch.planner.space import make_planner
 
 LAYERS, WIDTH = 6, 512
 FEWEST_ROWS, MOST_ROWS = 16, 4096  # per rank
-STEPS = 8
+FEWEST_STEPS, MOST_STEPS = 2, 8  # besides those that warm up
 PASSES = 3
+BUDGET_S = 20.0  # for all runs, where the fewest steps do not take longer
 # What is less than this share of the network time is within the noise of the runs.
 LEAST_GAIN = 0.05
 DATA_PARALLEL, GATHERED = "data parallel", "ZeRO-3"
@@ -103,10 +105,13 @@ def fit_exposed(task_of: Callable[..., PlanningTask], context: RankContext) -> E
         if baseline.points
     }
     # Telling the time of the network makes GPUs wait for it, so it is a run of its own.
+    ways = ((False, True), (False, False), (True, False))
+    step_s = PASSES * len(ways) * sum(plan.time_s for plan in plans.values())
+    steps = max(FEWEST_STEPS, min(MOST_STEPS, int(BUDGET_S / step_s) - WARM_UPS))
     runs = [
-        partial(_time, model, _with_overlap(plan, overlap), x, context, network=network)
+        partial(_time, model, _with_overlap(plan, overlap), x, context, steps, network=network)
         for plan in plans.values()
-        for overlap, network in ((False, True), (False, False), (True, False))
+        for overlap, network in ways
     ]
     found = [row.fastest for row in run_in_passes(runs, PASSES, None, Reference(context.device))]
     both = {}
@@ -164,9 +169,15 @@ def _network_s(task: PlanningTask, plan: Plan, num_devices: int, exposed: Expose
 
 
 def _time(
-    model: nn.Module, plan: Plan, x: torch.Tensor, context: RankContext, *, network: bool
+    model: nn.Module,
+    plan: Plan,
+    x: torch.Tensor,
+    context: RankContext,
+    steps: int,
+    *,
+    network: bool,
 ) -> StepTimes:
     assert plan.captured is not None
     module = emit.parallelize(model, plan.captured, plan, context.device, context)
     optimizer = OPTIMIZERS["sgd"](module)
-    return time_steps(module, optimizer, lambda: module(x), STEPS, network=network)
+    return time_steps(module, optimizer, lambda: module(x), steps, network=network)
