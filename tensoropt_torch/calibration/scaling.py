@@ -48,7 +48,7 @@ def scales_of(found: Validation) -> Scales:
 def rescaled(row: Comparison, scales: Scales) -> Comparison:
     """The same run, with its times predicted by ``scales``: of the programs that ran. Those
     that are planned with the scales may be others."""
-    network_s = scales.network * row.network_s + scales.collective_s * row.collectives
+    network_s = _network_s(row, scales.network, scales.collective_s)
     step_s = network_s + scales.compute * _compute_s(row)
     return replace(row, step_s=step_s, network_s=network_s)
 
@@ -66,9 +66,12 @@ def _through_two(rows: Sequence[Comparison]) -> Iterator[tuple[float, float]]:
 
 def _error(rows: Sequence[Comparison], network: float, collective_s: float) -> float:
     return sum(
-        abs((network * row.network_s + collective_s * row.collectives) / row.measured_network_s - 1)
-        for row in rows
+        abs(_network_s(row, network, collective_s) / row.measured_network_s - 1) for row in rows
     )
+
+
+def _network_s(row: Comparison, network: float, collective_s: float) -> float:
+    return network * row.network_s + collective_s * row.collectives
 
 
 def scaled(task: PlanningTask, scales: Scales) -> PlanningTask:
