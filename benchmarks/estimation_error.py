@@ -21,7 +21,6 @@ import hashlib
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -41,6 +40,7 @@ from benchmarks.machine import machine
 from benchmarks.models.rnn import RNN, RNNConfig
 from benchmarks.models.transformer import Transformer, TransformerConfig
 from benchmarks.models.wide_resnet import WideResNet, WideResNetConfig
+from benchmarks.ranks import WORKER, run_ranks
 from tensoropt_torch import _C, emit
 from tensoropt_torch.calibration import (
     MeasureOptions,
@@ -410,22 +410,13 @@ def _time_errors(figures: dict[str, Any]) -> str:
     )
 
 
-def run_job(ranks: int, arguments: argparse.Namespace, output: Path, home: str) -> None:
-    """One number of processes; the results are in the output file."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += [f"--nproc-per-node={ranks}", __file__, "--worker", "--output", str(output)]
-    command += ["--models", *arguments.models] + (["--quick"] if arguments.quick else [])
-    threads = {"OMP_NUM_THREADS": "1", "TENSOROPT_HOME": home}
-    subprocess.run(command, check=True, env={**os.environ, **threads})
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--output", type=Path, help=f"by default {RESULTS}, none with --quick")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)  # a rank
+    parser.add_argument(WORKER, action="store_true", help=argparse.SUPPRESS)  # a rank
     arguments = parser.parse_args()
     if arguments.worker:
         worker(arguments, QUICK if arguments.quick else Effort())
@@ -435,8 +426,11 @@ def main() -> None:
         output: Path = arguments.output or default
         read_results(output)  # an hour before it is written to
         own = None if arguments.quick else os.environ.get("TENSOROPT_HOME")
+        os.environ["TENSOROPT_HOME"] = own or folder
+        for_ranks = ["--output", str(output.resolve()), "--models", *arguments.models]
+        for_ranks += ["--quick"] if arguments.quick else []
         for ranks in arguments.ranks:
-            run_job(ranks, arguments, output.resolve(), own or folder)
+            run_ranks(__file__, ranks, for_ranks)
         if output != Path(folder) / "quick.json":
             print(f"written to {output}")
 

@@ -1,6 +1,6 @@
 """How far simulated peaks of memory are from measured ones, on random strategies.
 
-    python benchmarks/memory_error.py mlp gpt --devices 1 2 4 --strategies 5
+    python benchmarks/memory_error.py --models mlp gpt --devices 1 2 4 --strategies 5
 
 Seeds are 0, 1, ...: no strategy is chosen. Writes
 benchmarks/results/memory_error.json, where other models and numbers of devices stay.
@@ -49,7 +49,7 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
 def main() -> None:
     """Measure the models that are named, print the errors, write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="*", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--devices", type=int, nargs="*", default=[1, 2, 4])
     parser.add_argument("--strategies", type=int, default=5)
     parser.add_argument("--timeout", type=float, default=450.0, help="seconds for one job")

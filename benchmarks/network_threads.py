@@ -12,8 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -27,6 +25,7 @@ import torch.distributed as dist
 import tensoropt_torch
 from benchmarks.estimation_error import CPU, MODELS
 from benchmarks.machine import machine
+from benchmarks.ranks import WORKER, format_ratio, print_results, ratio_figures, results_of_ranks
 from tensoropt_torch import emit
 from tensoropt_torch.calibration.runs import OPTIMIZERS, time_steps
 from tensoropt_torch.emit.parallelize import RankContext
@@ -84,41 +83,25 @@ def measure(name: str) -> dict[str, Any]:
         for row in rows
         for fair, prioritised in zip(row["fair_s"], row["prioritised_s"], strict=True)
     ]
-    low, middle, high = statistics.quantiles(ratios, n=4)
-    return {"median_ratio": middle, "quartiles_of_ratio": [low, high], "rows": rows}
-
-
-def worker() -> None:
-    """One rank; the first prints the results as JSON, on the last line."""
-    torch.set_num_threads(1)
-    tensoropt_torch.init()
-    if not may_prioritise_network():
-        raise SystemExit("real-time priorities are not permitted here: be root, or 'ulimit -r 1'")
-    found = {name: measure(name) for name in MODELS}
-    if dist.get_rank() == 0:
-        print(json.dumps(found))
-    dist.destroy_process_group()
+    return {**ratio_figures(ratios), "rows": rows}
 
 
 def main() -> None:
     """Run the jobs, print the ratios, write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument(WORKER, action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
-        worker()
+        print_results(measure, list(MODELS))
         return
+    if not may_prioritise_network():
+        raise SystemExit("real-time priorities are not permitted here: be root, or 'ulimit -r 1'")
     results: dict[str, Any] = {"machine": machine(), "ranks": {}}
     for ranks in arguments.ranks:
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        command += [f"--nproc-per-node={ranks}", __file__, "--worker"]
-        threads = {**os.environ, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(command, check=True, env=threads, stdout=subprocess.PIPE, text=True)
-        results["ranks"][ranks] = json.loads(done.stdout.splitlines()[-1])
+        results["ranks"][ranks] = results_of_ranks(__file__, ranks)
         for name, row in results["ranks"][ranks].items():
-            low, high = row["quartiles_of_ratio"]
-            print(f"{ranks} ranks, {name}: {row['median_ratio']:.2f} ({low:.2f} to {high:.2f})")
+            print(f"{ranks} ranks, {name}: {format_ratio(row)}")
     write_atomically(RESULTS, json.dumps(results, indent=1) + "\n")
 
 

@@ -14,12 +14,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import statistics
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +28,9 @@ import torch.distributed as dist
 import tensoropt_torch
 from benchmarks.estimation_error import CPU, MODELS
 from benchmarks.machine import machine
+from benchmarks.ranks import WORKER, format_ratio, print_results, ratio_figures, results_of_ranks
 from tensoropt_torch import emit
+from tensoropt_torch.calibration.exposed import with_overlap
 from tensoropt_torch.calibration.runs import OPTIMIZERS, StepTimes, time_steps
 from tensoropt_torch.emit.parallelize import RankContext
 from tensoropt_torch.frontend import capture
@@ -76,7 +74,7 @@ def measure(name: str) -> dict[str, Any]:
     context = RankContext.make(sizes, CPU)
 
     def runner(plan: Plan, overlap: bool) -> Callable[[], StepTimes]:
-        plan = replace(plan, settings=replace(plan.settings, overlap=overlap))
+        plan = with_overlap(plan, overlap)
         module = emit.parallelize(model, task.captured, plan, CPU, context)
         optimizer = OPTIMIZERS["adamw"](module)
         return partial(time_steps, module, optimizer, partial(module, *args), STEPS)
@@ -85,11 +83,8 @@ def measure(name: str) -> dict[str, Any]:
     for label, plan in plans(task):
         blocking, overlapping = runner(plan, False), runner(plan, True)
         times = [(blocking(), overlapping()) for _ in range(PASSES)]
-        ratios = [after.step_s / before.step_s for before, after in times]
-        low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
         rows[label] = {
-            "median_ratio": middle,
-            "quartiles_of_ratio": [low, high],
+            **ratio_figures([after.step_s / before.step_s for before, after in times]),
             "blocking": [vars(before) for before, _ in times],
             "overlapping": [vars(after) for _, after in times],
         }
@@ -97,48 +92,26 @@ def measure(name: str) -> dict[str, Any]:
     return rows
 
 
-def worker() -> None:
-    """One rank; the first prints the results as JSON, on the last line."""
-    torch.set_num_threads(1)
-    tensoropt_torch.init()
-    found = {name: measure(name) for name in MODELS}
-    if dist.get_rank() == 0:
-        print(json.dumps(found))
-    dist.destroy_process_group()
-
-
-def run(ranks: int, link: str | None) -> dict[str, Any]:
-    """The results of a job."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += [f"--nproc-per-node={ranks}", __file__, "--worker"]
-    if link is not None:
-        command = ["unshare", "--net", "sh", "-c", LIMITED, link, *command]
-    threads = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, check=True, env=threads, stdout=subprocess.PIPE, text=True)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
 def main() -> None:
     """Run the jobs, print the ratios, write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2])
     parser.add_argument("--link", help="a rate as tc writes it, such as 2gbit")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument(WORKER, action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
-        worker()
+        print_results(measure, list(MODELS))
         return
     results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     for ranks in arguments.ranks:
-        found = run(ranks, arguments.link)
-        where = f"{ranks} processes, {arguments.link or LOOPBACK}"
+        link = arguments.link
+        within = () if link is None else ("unshare", "--net", "sh", "-c", LIMITED, link)
+        found = results_of_ranks(__file__, ranks, within)
+        where = f"{ranks} processes, {link or LOOPBACK}"
         results[where] = {"machine": machine(), "models": found}
         for name, rows in found.items():
             for label, row in rows.items():
-                low, high = row["quartiles_of_ratio"]
-                ratio = f"{row['median_ratio']:.2f} ({low:.2f} to {high:.2f})"
-                print(f"{where}, {name}, {label}: {ratio}")
+                print(f"{where}, {name}, {label}: {format_ratio(row)}")
         write_atomically(RESULTS, json.dumps(results, indent=1) + "\n")
 
 

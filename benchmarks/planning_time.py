@@ -1,7 +1,7 @@
 """How long planning takes: capture, cost tables, search of the whole frontier.
 
-    python benchmarks/planning_time.py gpt2 llama --devices 16 64
-    python benchmarks/planning_time.py rnn transformer --epsilon 1e-3
+    python benchmarks/planning_time.py --models gpt2 llama --devices 16 64
+    python benchmarks/planning_time.py --models rnn transformer --epsilon 1e-3
 
 Models are on the meta device, devices on machines of the paper's kind; each in a
 process of its own. Writes benchmarks/results/planning_time.json, where entries of
@@ -105,7 +105,7 @@ def merged(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def main() -> None:
     """Measure the models that are named, print the frontiers, write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="*", default=["gpt2", "llama"], choices=list(MODELS))
+    parser.add_argument("--models", nargs="+", default=["gpt2", "llama"], choices=list(MODELS))
     parser.add_argument("--devices", type=int, nargs="+", default=[16])
     parser.add_argument("--optimizer", default="adamw", choices=list(OPTIMIZER_STATE_FACTORS))
     parser.add_argument("--epsilon", type=float, default=SearchSettings().epsilon)

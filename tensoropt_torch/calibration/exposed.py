@@ -33,7 +33,7 @@ FEWEST_ROWS, MOST_ROWS = 16, 4096  # per rank
 FEWEST_STEPS, MOST_STEPS = 2, 8  # besides those that warm up
 PASSES = 3
 BUDGET_S = 20.0  # for all runs, where the fewest steps do not take longer
-# What is less than this share of the network time is within the noise of the runs.
+# What is less than this share of the network time is not told from other differences.
 LEAST_GAIN = 0.05
 DATA_PARALLEL, GATHERED = "data parallel", "ZeRO-3"
 
@@ -59,6 +59,7 @@ class BothWays:
     Attributes:
         network_s: in reshards and collectives of a step that waits for them.
         saved_s: what a step is shorter with overlap.
+        noise_s: what steps of the same kind differ by.
         parameters_share: how much of the network time is predicted to be that of
             reshards of parameters in forward.
         gradients_share: the same of their gradients.
@@ -66,11 +67,12 @@ class BothWays:
 
     network_s: float
     saved_s: float
+    noise_s: float
     parameters_share: float
     gradients_share: float
 
 
-NOT_RUN = BothWays(0.0, 0.0, 0.0, 0.0)  # of a plan that these devices do not have
+NOT_RUN = BothWays(0.0, 0.0, 0.0, 0.0, 0.0)  # of a plan that these devices do not have
 
 
 def exposed_of(data_parallel: BothWays, gathered: BothWays) -> Exposed:
@@ -84,7 +86,8 @@ def exposed_of(data_parallel: BothWays, gathered: BothWays) -> Exposed:
 
 def _exposed(runs: BothWays, saved_s: float, share: float) -> float:
     """What is left of this share of the network time if so much of it was saved."""
-    if saved_s <= LEAST_GAIN * runs.network_s or share <= LEAST_GAIN:
+    least_s = max(LEAST_GAIN * runs.network_s, runs.noise_s)
+    if saved_s <= least_s or share <= LEAST_GAIN:
         return 1.0
     return max(0.0, 1 - saved_s / (share * runs.network_s))
 
@@ -109,18 +112,24 @@ def fit_exposed(task_of: Callable[..., PlanningTask], context: RankContext) -> E
     step_s = PASSES * len(ways) * sum(plan.time_s for plan in plans.values())
     steps = max(FEWEST_STEPS, min(MOST_STEPS, int(BUDGET_S / step_s) - WARM_UPS))
     runs = [
-        partial(_time, model, _with_overlap(plan, overlap), x, context, steps, network=network)
+        partial(_time, model, with_overlap(plan, overlap), x, context, steps, network=network)
         for plan in plans.values()
         for overlap, network in ways
     ]
-    found = [row.fastest for row in run_in_passes(runs, PASSES, None, Reference(context.device))]
+    found = run_in_passes(runs, PASSES, None, Reference(context.device))
     both = {}
     for index, (name, plan) in enumerate(plans.items()):
         network, blocking, overlapping = found[3 * index : 3 * index + 3]
-        saved_s = blocking.step_s - overlapping.step_s
+        saved_s = blocking.fastest.step_s - overlapping.fastest.step_s
+        noise_s = min(blocking.noise_s, overlapping.noise_s)
         shares = _shares(task, plan, context.num_devices)
-        both[name] = BothWays(network.network_s, saved_s, *shares)
+        both[name] = BothWays(network.fastest.network_s, saved_s, noise_s, *shares)
     return exposed_of(both.get(DATA_PARALLEL, NOT_RUN), both.get(GATHERED, NOT_RUN))
+
+
+def with_overlap(plan: Plan, overlap: bool) -> Plan:
+    """The same strategy run with overlap or without; what was predicted stays."""
+    return replace(plan, settings=replace(plan.settings, overlap=overlap))
 
 
 def _balanced(
@@ -146,10 +155,6 @@ def _flops_per_s(device: Device) -> float:
     return device.flops_per_s["float32"] * device.efficiency.matmul
 
 
-def _with_overlap(plan: Plan, overlap: bool) -> Plan:
-    return replace(plan, settings=replace(plan.settings, overlap=overlap))
-
-
 def _shares(task: PlanningTask, plan: Plan, num_devices: int) -> tuple[float, float]:
     """Of its predicted network time, those of parameters and of their gradients."""
     whole_s = _network_s(task, plan, num_devices, Exposed(1, 1))
@@ -161,9 +166,7 @@ def _shares(task: PlanningTask, plan: Plan, num_devices: int) -> tuple[float, fl
 
 
 def _network_s(task: PlanningTask, plan: Plan, num_devices: int, exposed: Exposed) -> float:
-    device = task.cluster.device
-    device = replace(device, runtime=replace(device.runtime, exposed=exposed))
-    overlapping = replace(task, cluster=replace(task.cluster, device=device), overlap=True)
+    overlapping = replace(task, overlap=True).with_runtime(exposed=exposed)
     planner: _C.Planner = make_planner(task.captured, overlapping.settings(num_devices))
     return float(planner.network_time(plan.strategy()))
 

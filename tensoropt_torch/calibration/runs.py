@@ -62,6 +62,11 @@ class RepeatedTimes:
     fastest: StepTimes
     spread: float | None
 
+    @property
+    def noise_s(self) -> float:
+        """What its steps differ by, in s; 0 with a single run."""
+        return (self.spread or 0.0) * self.fastest.step_s
+
     @staticmethod
     def of(runs: Sequence[StepTimes]) -> RepeatedTimes:
         """The runs of one plan, at least one."""

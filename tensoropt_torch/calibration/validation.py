@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -234,7 +234,8 @@ class _Lab:
         self._captured = task.captured
         self._settings = task.settings(dist.get_world_size())
         self._planner = make_planner(task.captured, self._settings)
-        slower = with_slower_collectives(task, TINY_S).settings(dist.get_world_size())
+        collective_s = task.cluster.device.runtime.collective_s + TINY_S
+        slower = task.with_runtime(collective_s=collective_s).settings(dist.get_world_size())
         self._slower_planner = make_planner(task.captured, slower)
         self._context = RankContext.make([size for size, _ in self._settings.mesh_axes], device)
         self.batch = pytree.tree_map(lambda value: _share(value, task.inputs, device), batch)
@@ -299,14 +300,6 @@ class _Run:
             times.spread,
             self._collectives,
         )
-
-
-def with_slower_collectives(task: PlanningTask, added_s: float) -> PlanningTask:
-    """The task where every collective takes so many seconds more."""
-    device = task.cluster.device
-    runtime = replace(device.runtime, collective_s=device.runtime.collective_s + added_s)
-    device = replace(device, runtime=runtime)
-    return replace(task, cluster=replace(task.cluster, device=device))
 
 
 def _simulated(plan: Plan, captured: CapturedModel, step: StepSettings) -> float:

@@ -167,6 +167,12 @@ class PlanningTask:
             overlap=self._overlaps,
         )
 
+    def with_runtime(self, **changes: Any) -> PlanningTask:
+        """The task on devices with other fields of their ``Runtime``."""
+        device = self.cluster.device
+        device = replace(device, runtime=replace(device.runtime, **changes))
+        return replace(self, cluster=replace(self.cluster, device=device))
+
     @property
     def _overlaps(self) -> bool:
         if self.overlap is not None:

@@ -46,18 +46,19 @@ class SharedClock:
 
     def slowest(self, seconds: list[float]) -> list[float]:
         """The maximum over ranks of each number. Collective."""
-        return self._reduced(seconds, dist.ReduceOp.MAX)
+        found: list[float] = self._of_all_ranks(seconds).amax(0).tolist()
+        return found
 
     def mean(self, seconds: list[float]) -> list[float]:
         """The mean over ranks of each number. Collective."""
-        ranks = dist.get_world_size() if dist.is_initialized() else 1
-        return [total / ranks for total in self._reduced(seconds, dist.ReduceOp.SUM)]
+        found: list[float] = self._of_all_ranks(seconds).mean(0).tolist()
+        return found
 
-    def _reduced(self, numbers: list[float], op: dist.ReduceOp.RedOpType) -> list[float]:
+    def _of_all_ranks(self, numbers: list[float]) -> torch.Tensor:
+        """(ranks, numbers) in float64: memory in bytes goes this way too."""
+        own = torch.tensor([numbers], dtype=torch.float64, device=self.device)
         if not (dist.is_available() and dist.is_initialized()):
-            return numbers
-        # In float64: memory in bytes goes this way too.
-        shared = torch.tensor(numbers, dtype=torch.float64, device=self.device)
-        dist.all_reduce(shared, op)
-        result: list[float] = shared.tolist()
-        return result
+            return own
+        every = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+        dist.all_gather(every, own)
+        return torch.cat(every)

@@ -15,7 +15,7 @@ def both_ways(
     hidden_s = sum(
         network_s * share * (1 - left) for share, left in zip(shares, exposed, strict=True)
     )
-    return BothWays(network_s, hidden_s, *shares)
+    return BothWays(network_s, hidden_s, 0.0, *shares)
 
 
 @pytest.mark.parametrize("exposed", [(0.3, 0.6), (0.0, 0.0), (1.0, 0.25), (0.5, 1.0)])
@@ -37,8 +37,15 @@ def test_what_is_slower_with_overlap_or_within_the_noise_hides_nothing() -> None
 
 
 def test_where_nothing_is_resharded_noise_is_not_taken_for_overlap() -> None:
-    nothing = BothWays(0.0, 0.001, 0.0, 0.0)
+    nothing = BothWays(0.0, 0.001, 0.0, 0.0, 0.0)
     assert not exposed_of(nothing, nothing).hides_something
     assert not exposed_of(NOT_RUN, NOT_RUN).hides_something
-    gradients_only = BothWays(0.01, 0.002, 1e-17, 1.0)
+    gradients_only = BothWays(0.01, 0.002, 0.0, 1e-17, 1.0)
     assert exposed_of(gradients_only, gradients_only).parameters == 1.0
+
+
+def test_gains_below_what_steps_differ_by_are_not_taken_for_overlap() -> None:
+    for noise_s, hides in ((0.004, True), (0.006, False)):
+        data_parallel = BothWays(0.01, 0.005, noise_s, 0.0, 1.0)
+        gathered = BothWays(0.03, 0.005, noise_s, 0.5, 0.5)
+        assert exposed_of(data_parallel, gathered).hides_something == hides

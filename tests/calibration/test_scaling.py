@@ -11,7 +11,7 @@ from torch import nn
 
 from tensoropt_torch import _C, load_cluster
 from tensoropt_torch.calibration.scaling import Scales, rescaled, scaled, scales_of
-from tensoropt_torch.calibration.validation import Comparison, Validation, with_slower_collectives
+from tensoropt_torch.calibration.validation import Comparison, Validation
 from tensoropt_torch.config.cluster import Runtime, Update
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.planner.options import PlanningTask
@@ -88,7 +88,7 @@ def with_measurements(task: PlanningTask) -> PlanningTask:
 def test_seconds_of_each_collective_are_added_to_the_network(task: PlanningTask) -> None:
     task = with_measurements(task)
     before, after = planner_of(task), planner_of(scaled(task, Scales(collective_s=1e-6)))
-    later = planner_of(with_slower_collectives(task, 1e-6))
+    later = planner_of(task.with_runtime(collective_s=RUNTIME.collective_s + 1e-6))
     added = []
     for seed in range(20):
         strategy = before.random_strategy(seed)

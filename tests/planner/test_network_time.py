@@ -80,10 +80,7 @@ def test_a_strategy_of_another_space_is_refused(captured: CapturedModel) -> None
 
 
 def with_exposed(task: PlanningTask, parameters: float, gradients: float) -> PlanningTask:
-    device = task.cluster.device
-    runtime = dataclasses.replace(device.runtime, exposed=Exposed(parameters, gradients))
-    device = dataclasses.replace(device, runtime=runtime)
-    return dataclasses.replace(task, cluster=dataclasses.replace(task.cluster, device=device))
+    return task.with_runtime(exposed=Exposed(parameters, gradients))
 
 
 def exposed_network(task: PlanningTask, seed: int, parameters: float, gradients: float) -> float:

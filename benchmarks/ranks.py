@@ -1,0 +1,68 @@
+"""A benchmark on processes of this machine, each on one thread."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import tensoropt_torch
+
+WORKER = "--worker"  # what ``run_ranks`` gives a script first
+
+
+def run_ranks(
+    script: str, ranks: int, arguments: Sequence[str] = (), within: Sequence[str] = ()
+) -> None:
+    """Runs ``script --worker`` with the arguments on so many processes.
+
+    ``within`` is a command whose arguments are the command that it runs.
+    """
+    subprocess.run(_command(script, ranks, arguments, within), check=True, env=_environment())
+
+
+def results_of_ranks(script: str, ranks: int, within: Sequence[str] = ()) -> Any:
+    """What ``print_results`` printed on such processes."""
+    command = _command(script, ranks, (), within)
+    done = subprocess.run(
+        command, check=True, env=_environment(), stdout=subprocess.PIPE, text=True
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def print_results(measure: Callable[[str], Any], names: Sequence[str]) -> None:
+    """On every rank: measures by name; the first rank prints all as JSON, on its last line."""
+    torch.set_num_threads(1)
+    tensoropt_torch.init()
+    found = {name: measure(name) for name in names}
+    if dist.get_rank() == 0:
+        print(json.dumps(found))
+    dist.destroy_process_group()
+
+
+def ratio_figures(ratios: Sequence[float]) -> dict[str, Any]:
+    """Their median and quartiles."""
+    low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
+    return {"median_ratio": middle, "quartiles_of_ratio": [low, high]}
+
+
+def format_ratio(figures: dict[str, Any]) -> str:
+    """The median with the quartiles."""
+    low, high = figures["quartiles_of_ratio"]
+    return f"{figures['median_ratio']:.2f} ({low:.2f} to {high:.2f})"
+
+
+def _command(script: str, ranks: int, arguments: Sequence[str], within: Sequence[str]) -> list[str]:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    return [*within, *launcher, f"--nproc-per-node={ranks}", script, WORKER, *arguments]
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
