@@ -90,10 +90,10 @@ class Effort:
     """How much is run."""
 
     strategies: int = 20
-    fitted: int = 10
+    fitted: int = 20
     frontier_points: int = 8
     steps: int = 12
-    passes: int = 4
+    passes: int = 6
     hardware_s: float = 90.0
     operators_s: float = 150.0
     max_bytes: int = 16 << 20

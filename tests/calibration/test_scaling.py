@@ -52,6 +52,21 @@ def test_scales_are_those_that_steps_were_made_with(seed: int) -> None:
         assert again.network_s == pytest.approx(again.measured_network_s), (seed, index)
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_seconds_that_gain_next_to_nothing_are_not_taken(seed: int) -> None:
+    """Of strategies with a collective for every 300 us, measured with noise."""
+    generator = random.Random(seed)
+    rows = []
+    for number in range(12):
+        collectives = generator.randint(60, 140)
+        network_s = 3e-4 * collectives * generator.uniform(0.98, 1.02)
+        measured_s = 1.1 * network_s * generator.uniform(0.97, 1.03)
+        rows.append(row(number, (0.05, network_s), (0.05, measured_s), collectives))
+    found = scales_of(Validation(tuple(rows)))
+    assert abs(found.collective_s) * 100 < 0.5 * 0.033, (seed, found)
+    assert found.network == pytest.approx(1.1, rel=0.5), (seed, found)
+
+
 def test_nothing_measured_scales_nothing() -> None:
     assert scales_of(Validation((row(0, (1.0, 0.0), (2.0, 0.0)),))) == Scales(2.0, 1.0)
 
