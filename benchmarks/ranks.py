@@ -1,4 +1,4 @@
-"""A benchmark on processes of this machine, each on one thread."""
+"""Starts a benchmark on processes of this machine, each on one thread."""
 
 from __future__ import annotations
 
@@ -15,22 +15,20 @@ import torch.distributed as dist
 
 import tensoropt_torch
 
-WORKER = "--worker"  # what ``run_ranks`` gives a script first
+WORKER = "--worker"  # what a rank of the script is told
 
 
-def run_ranks(
-    script: str, ranks: int, arguments: Sequence[str] = (), within: Sequence[str] = ()
-) -> None:
-    """Runs ``script --worker`` with the arguments on so many processes.
-
-    ``within`` is a command whose arguments are the command that it runs.
-    """
-    subprocess.run(_command(script, ranks, arguments, within), check=True, env=_environment())
+def run_ranks(script: str, ranks: int, arguments: Sequence[str]) -> None:
+    """Runs ``script --worker`` with the arguments on so many processes."""
+    subprocess.run([*_command(script, ranks), *arguments], check=True, env=_environment())
 
 
 def results_of_ranks(script: str, ranks: int, within: Sequence[str] = ()) -> Any:
-    """What ``print_results`` printed on such processes."""
-    command = _command(script, ranks, (), within)
+    """What ``print_results`` printed on so many processes of the script.
+
+    ``within`` is a command whose arguments are the command that it runs.
+    """
+    command = [*within, *_command(script, ranks)]
     done = subprocess.run(
         command, check=True, env=_environment(), stdout=subprocess.PIPE, text=True
     )
@@ -59,9 +57,9 @@ def format_ratio(figures: dict[str, Any]) -> str:
     return f"{figures['median_ratio']:.2f} ({low:.2f} to {high:.2f})"
 
 
-def _command(script: str, ranks: int, arguments: Sequence[str], within: Sequence[str]) -> list[str]:
+def _command(script: str, ranks: int) -> list[str]:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    return [*within, *launcher, f"--nproc-per-node={ranks}", script, WORKER, *arguments]
+    return [*launcher, f"--nproc-per-node={ranks}", script, WORKER]
 
 
 def _environment() -> dict[str, str]:
