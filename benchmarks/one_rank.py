@@ -15,10 +15,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -39,7 +37,7 @@ from benchmarks.memory import models as small_models  # noqa: E402
 from benchmarks.models.catalogue import Example  # noqa: E402
 from benchmarks.models.llama import Llama, LlamaConfig  # noqa: E402
 from benchmarks.models.wide_resnet import WideResNet, WideResNetConfig  # noqa: E402
-from tensoropt_torch import emit  # noqa: E402
+from tensoropt_torch import _C, emit  # noqa: E402
 from tensoropt_torch.calibration.hardware import measure_cluster  # noqa: E402
 from tensoropt_torch.calibration.job import records  # noqa: E402
 from tensoropt_torch.calibration.operators import OperatorProfiler, picks_of  # noqa: E402
@@ -92,14 +90,13 @@ SMALL_MODELS: dict[str, Callable[[], Example]] = {
 }
 
 
-def plans(task: PlanningTask, strategies: int) -> Iterator[tuple[str, Plan]]:
-    """The ends of the frontier, then random strategies."""
+def plans(task: PlanningTask, planner: _C.Planner, strategies: int) -> Iterator[tuple[str, Plan]]:
+    """The ends of the frontier, then random strategies of the task's planner."""
     ranks = dist.get_world_size()
     frontier = find_frontier(task, ranks)
     yield "smallest", frontier.smallest.plan
     yield "fastest", frontier.fastest.plan
     settings = task.settings(ranks)
-    planner = make_planner(task.captured, settings)
     for seed in range(strategies):
         yield (
             f"random, seed {seed}",
@@ -155,7 +152,7 @@ def measure(
     model, args = example
     cluster = tensoropt_torch.load_cluster(CLUSTERS[device.type])
     cluster = measure_cluster(cluster, device, DEVICE_BUDGET_S)
-    task = PlanningTask(capture(model, args), cluster, inputs="replicated")
+    task = PlanningTask(capture(model, args), cluster)
     sizes = [size for size, _ in task.settings(dist.get_world_size()).mesh_axes]
     context = RankContext.make(sizes, device)
     operators, task = operator_errors(task, context, budget_s)
@@ -163,7 +160,7 @@ def measure(
     planner = make_planner(task.captured, task.settings(context.num_devices))
     inputs = tuple(value.to(device) for value in args)
     rows = []
-    for label, plan in plans(task, strategies):
+    for label, plan in plans(task, planner, strategies):
         module = emit.parallelize(model, task.captured, plan, device, context)
         optimizer = step.make_optimizer(list(module.parameters()))
         forward = partial(module, *inputs)
@@ -222,6 +219,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["TENSOROPT_HOME"] = folder  # what is made up is not to be found again
-        main()
+    main()
