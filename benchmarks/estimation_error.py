@@ -75,7 +75,7 @@ from tensoropt_torch.profiler.collectives import MIN_BYTES, measure_sizes
 from tensoropt_torch.profiler.hardware import HardwareProfile
 from tensoropt_torch.profiler.store import write_atomically
 from tensoropt_torch.runtime.agreement import from_first_rank
-from tensoropt_torch.runtime.groups import AxisGroups
+from tensoropt_torch.runtime.groups import AxisGroups, all_axis_sets
 
 RESULTS = Path(__file__).parent / "results" / "estimation_error.json"
 FIRST_SEED = 1000  # others than those whose operators are measured
@@ -200,7 +200,7 @@ def held_back(profile: HardwareProfile, effort: Effort) -> dict[str, float]:
     analytic = _C.AnalyticCollectives(core_cluster(profile.cluster, profile.mesh_axes), mesh)
     model = _C.MeasuredCollectives(mesh, table, analytic)
     groups = AxisGroups(sizes)
-    axis_sets = range(1, 2 ** len(sizes))
+    axis_sets = all_axis_sets(sizes)
     groups.create(axis_sets)
     powers = [2**i for i in range(MIN_BYTES.bit_length() - 1, effort.max_bytes.bit_length() - 1)]
     between, again = [], []
@@ -309,7 +309,7 @@ def measured_operators(
 ) -> PlanningTask:
     """The task with the operators that likely strategies use."""
     groups = AxisGroups([size for size, _ in profile.mesh_axes])
-    groups.create(range(1, 2 ** len(groups.sizes)))
+    groups.create(all_axis_sets(groups.sizes))
     options = MeasureOptions(operator_budget_s=effort.operators_s, random_strategies=8)
     task = with_operators(task, profile.num_devices, CPU, groups, options)
     groups.close()

@@ -48,6 +48,7 @@ from tensoropt_torch.plan import Plan  # noqa: E402
 from tensoropt_torch.planner.options import PlanningTask, find_frontier  # noqa: E402
 from tensoropt_torch.planner.space import make_planner, varied_strategy  # noqa: E402
 from tensoropt_torch.profiler.store import write_atomically  # noqa: E402
+from tensoropt_torch.runtime.groups import all_axis_sets  # noqa: E402
 from tensoropt_torch.simulate import StepSettings, simulate_step  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "one_rank.json"
@@ -111,7 +112,7 @@ def operator_errors(
     settings = task.settings(context.num_devices)
     planner = make_planner(task.captured, settings)
     chosen = [varied_strategy(planner, seed) for seed in range(6)]
-    context.groups.create(range(1, 2 ** len(context.sizes)))
+    context.groups.create(all_axis_sets(context.sizes))
     profiler = OperatorProfiler(task.captured, planner, context.device, context.groups.name)
     found = profiler.measure(picks_of(planner, chosen), budget_s)
     measured_s = {sample.key: sample.forward_s + sample.backward_s for sample in found.samples}

@@ -7,7 +7,7 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,14 +23,24 @@ def run_ranks(script: str, ranks: int, arguments: Sequence[str]) -> None:
     subprocess.run([*_command(script, ranks), *arguments], check=True, env=_environment())
 
 
-def results_of_ranks(script: str, ranks: int, within: Sequence[str] = ()) -> Any:
+def results_of_ranks(
+    script: str,
+    ranks: int,
+    within: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> Any:
     """What ``print_results`` printed on so many processes of the script.
 
-    ``within`` is a command whose arguments are the command that it runs.
+    ``within`` is a command whose arguments are the command that it runs; ``environment``
+    adds variables to this process's own.
     """
     command = [*within, *_command(script, ranks)]
     done = subprocess.run(
-        command, check=True, env=_environment(), stdout=subprocess.PIPE, text=True
+        command,
+        check=True,
+        env={**_environment(), **(environment or {})},
+        stdout=subprocess.PIPE,
+        text=True,
     )
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -38,7 +38,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 
 # Parts of one group may import each other.
 PYTHON_LAYERS = (
-    ("errors", "config", "scheduling"),
+    ("errors", "config", "host_memory", "scheduling"),
     ("frontend",),
     ("profiler",),
     ("planner", "plan"),

@@ -20,7 +20,7 @@ from tensoropt_torch.profiler.device import measure_device
 from tensoropt_torch.profiler.hardware import HardwareProfile, profile_path
 from tensoropt_torch.profiler.store import MachineKey, machine_key
 from tensoropt_torch.runtime.agreement import from_first_rank, on_all_ranks
-from tensoropt_torch.runtime.groups import AxisGroups
+from tensoropt_torch.runtime.groups import AxisGroups, all_axis_sets
 
 MeshAxes = tuple[tuple[int, int], ...]
 
@@ -69,7 +69,9 @@ def profile_hardware(
     found = from_first_rank(lambda: (_resumable(path, start, options),))[0]
     if found is not None and found.complete:
         return found, path
-    axis_sets = list(range(1, 2 ** len(sizes)))
+    axis_sets = all_axis_sets(sizes)
+    groups = AxisGroups(sizes, device.type)
+    groups.create(axis_sets)  # this also makes the host as it is when a model trains
     report = _Reporter(progress, len(axis_sets) * len(COLLECTIVES) + 2)
     if found is None:
         report("device")
@@ -78,13 +80,11 @@ def profile_hardware(
     journal = _ProfileJournal(found, path, report)
     on_all_ranks(journal.save)
     if axis_sets:
-        groups = AxisGroups(sizes, device.type)
-        groups.create(axis_sets)
         report.done = 1 + len(found.curves)
         measure_collectives(
             groups, axis_sets, options.max_bytes, options.budget_s, COLLECTIVES, journal
         )
-        groups.close()
+    groups.close()
     report("runtime")
     profile = _with_overheads(journal.profile, device)
     on_all_ranks(lambda: _write(profile, path))

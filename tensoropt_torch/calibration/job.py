@@ -25,7 +25,7 @@ from tensoropt_torch.profiler.hardware import HardwareProfile
 from tensoropt_torch.profiler.op_store import OpStore, OpTime
 from tensoropt_torch.profiler.store import home, machine_key
 from tensoropt_torch.runtime.agreement import from_first_rank, on_all_ranks
-from tensoropt_torch.runtime.groups import AxisGroups
+from tensoropt_torch.runtime.groups import AxisGroups, all_axis_sets
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def measured_task(
         key = machine_key(device, tuple(sizes))
         on_all_ranks(lambda: check_fits(given, key, given.cluster.name))
     groups = AxisGroups(sizes, device.type)
-    axis_sets = list(range(1, 2 ** len(sizes)))
+    axis_sets = all_axis_sets(sizes)
     groups.create(axis_sets)
     profile = given or find_profile(mesh, device)
     if profile is not None:

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.host_memory import may_keep_memory
 from tensoropt_torch.scheduling import may_prioritise_network
 
 
@@ -25,7 +26,8 @@ class MachineKey:
 
     ``cores`` are those that a process may use, ``threads`` what it uses for one
     operator; ``axes`` the sizes of the mesh, outermost first; ``realtime`` says that the
-    threads of the network do not wait for those that compute.
+    threads of the network do not wait for those that compute, ``keeps_memory`` that a
+    process keeps the host's memory that it frees.
     """
 
     device: str
@@ -38,6 +40,7 @@ class MachineKey:
     torch: str
     axes: tuple[int, ...]
     realtime: bool = False
+    keeps_memory: bool = False
 
     @property
     def digest(self) -> str:
@@ -78,6 +81,7 @@ def machine_key(device: torch.device, axes: tuple[int, ...]) -> MachineKey:
         torch=torch.__version__,
         axes=axes,
         realtime=device.type == "cpu" and may_prioritise_network(),
+        keeps_memory=device.type == "cpu" and may_keep_memory(),
     )
     holder = [key]
     if len(hosts) > 1:

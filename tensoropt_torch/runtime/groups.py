@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.host_memory import keep_memory
 from tensoropt_torch.scheduling import prioritise_network, started_with_priority
 
 
@@ -40,6 +41,11 @@ def partition(sizes: Sequence[int], axes: int) -> list[list[int]]:
         return [sum(step) for step in itertools.product(*steps)]
 
     return [[start + step for step in offsets(True)] for start in offsets(False)]
+
+
+def all_axis_sets(sizes: Sequence[int]) -> range:
+    """Every set of the axes of a mesh but the empty one."""
+    return range(1, 2 ** len(sizes))
 
 
 class AxisGroups:
@@ -71,7 +77,8 @@ class AxisGroups:
 
     def create(self, axis_sets: Iterable[int]) -> None:
         """Creates the groups of these axis sets that do not exist yet. On CPUs their
-        threads do not wait for those that compute, where that is permitted."""
+        threads do not wait for those that compute, where that is permitted, and the
+        process keeps the memory that it frees."""
         wanted = sorted(set(axis_sets) - set(self._groups) - {0})
         for axes in wanted:
             if axes >> len(self.sizes):
@@ -80,6 +87,7 @@ class AxisGroups:
                 )
         on_cpus = self.device_type == "cpu"
         if on_cpus:
+            keep_memory()
             prioritise_network()  # of the default group
         with started_with_priority() if on_cpus else nullcontext():
             for axes in wanted:

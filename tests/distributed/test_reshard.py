@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from tensoropt_torch import _C
 from tensoropt_torch.runtime import ops
-from tensoropt_torch.runtime.groups import AxisGroups
+from tensoropt_torch.runtime.groups import AxisGroups, all_axis_sets
 from tests.distributed.harness import run_ranks
 from tests.distributed.layouts import (
     all_layouts,
@@ -34,7 +34,7 @@ class Reshards:
         self.sizes = sizes
         self.rank = dist.get_rank()
         self.groups = AxisGroups(sizes)
-        self.groups.create(range(1, 1 << len(sizes)))
+        self.groups.create(all_axis_sets(sizes))
         device = _C.Device()
         cluster = _C.Cluster(
             "test", device, [_C.Level(str(i), n, 1e9, 1e-6) for i, n in enumerate(sizes)]

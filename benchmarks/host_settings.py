@@ -1,0 +1,116 @@
+"""Step times with and without what the runtime asks of a CPU host.
+
+    python benchmarks/host_settings.py --ranks 2 4
+
+The settings are real-time priority of Gloo's threads, and memory that the process keeps
+after it is freed. Jobs with both, and without one of them, train random strategies of some
+models, in turn and several times: ratios are those of jobs that follow each other. Needs
+the permission for real-time priorities. Writes benchmarks/results/host_settings.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import torch
+import torch.distributed as dist
+
+import tensoropt_torch
+from benchmarks.estimation_error import CPU, MODELS
+from benchmarks.machine import machine
+from benchmarks.ranks import WORKER, format_ratio, print_results, ratio_figures, results_of_ranks
+from tensoropt_torch import emit, host_memory, scheduling
+from tensoropt_torch.calibration.runs import OPTIMIZERS, time_steps
+from tensoropt_torch.emit.parallelize import RankContext
+from tensoropt_torch.frontend import capture
+from tensoropt_torch.plan import Plan
+from tensoropt_torch.planner.options import PlanningTask
+from tensoropt_torch.planner.space import make_planner, varied_strategy
+from tensoropt_torch.profiler.store import write_atomically
+
+RESULTS = Path(__file__).parent / "results" / "host_settings.json"
+STRATEGIES = 5
+PASSES = 4
+STEPS = 8
+
+# By name, what turns it off.
+SETTINGS = {"realtime": scheduling.OFF, "kept_memory": host_memory.OFF}
+
+
+def measure(name: str) -> list[float]:
+    """Step times of one model's strategies in s, on all ranks."""
+    torch.manual_seed(0)
+    model, args = MODELS[name]()
+    captured = capture(model, args)
+    settings = PlanningTask(captured, tensoropt_torch.load_cluster("cpu")).settings(
+        dist.get_world_size()
+    )
+    planner = make_planner(captured, settings)
+    context = RankContext.make([size for size, _ in settings.mesh_axes], CPU)
+    found = []
+    for seed in range(STRATEGIES):
+        plan = Plan.of(settings, captured, varied_strategy(planner, seed))
+        module = emit.parallelize(model, captured, plan, CPU, context)
+        optimizer = OPTIMIZERS["adamw"](module)
+        found.append(time_steps(module, optimizer, partial(module, *args), STEPS).step_s)
+    context.groups.close()
+    return found
+
+
+def compared(ranks: int, passes: int) -> dict[str, Any]:
+    """By model and setting the ratios of the times with it to those without it, and the
+    times themselves in s, by pass and strategy."""
+    variants = {"all": {}, **{name: {off: "0"} for name, off in SETTINGS.items()}}
+    jobs: list[dict[str, dict[str, list[float]]]] = [
+        {
+            variant: results_of_ranks(__file__, ranks, environment=environment)
+            for variant, environment in variants.items()
+        }
+        for _ in range(passes)
+    ]
+    found: dict[str, Any] = {}
+    for model in MODELS:
+        found[model] = {"with_all_s": [job["all"][model] for job in jobs]}
+        for setting in SETTINGS:
+            without = [job[setting][model] for job in jobs]
+            ratios = [
+                with_it / without_it
+                for job, times in zip(jobs, without, strict=True)
+                for with_it, without_it in zip(job["all"][model], times, strict=True)
+            ]
+            found[model][setting] = {**ratio_figures(ratios), "without_s": without}
+    return found
+
+
+def main() -> None:
+    """Run the jobs, print the ratios, write the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--passes", type=int, default=PASSES)
+    parser.add_argument(WORKER, action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        print_results(measure, list(MODELS))
+        return
+    if not scheduling.may_prioritise_network():
+        raise SystemExit("real-time priorities are not permitted here: be root, or 'ulimit -r 1'")
+    if not host_memory.may_keep_memory():
+        raise SystemExit("memory is kept with glibc only, and without settings of its malloc")
+    results: dict[str, Any] = {"machine": machine(), "ranks": {}}
+    for ranks in arguments.ranks:
+        results["ranks"][ranks] = compared(ranks, arguments.passes)
+        for model, row in results["ranks"][ranks].items():
+            figures = ", ".join(f"{name} {format_ratio(row[name])}" for name in SETTINGS)
+            print(f"{ranks} ranks, {model}: {figures}", flush=True)
+    write_atomically(RESULTS, json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

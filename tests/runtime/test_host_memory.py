@@ -1,0 +1,86 @@
+"""Freed memory that the process keeps."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+import pytest
+import torch
+
+from tensoropt_torch.host_memory import CHOICES, OFF, TUNABLES, may_keep_memory
+from tensoropt_torch.profiler.store import machine_key
+from tensoropt_torch.runtime.groups import AxisGroups
+from tests.distributed.harness import run_ranks
+
+HERE = "tests.runtime.test_host_memory"
+ROUNDS = 4
+TENSORS = 5
+BYTES = 24 << 20  # each
+
+glibc_only = pytest.mark.skipif(
+    not may_keep_memory(), reason="another C library, or its memory is set by the environment"
+)
+
+
+def faulted_and_held(setting: str) -> tuple[float, float]:
+    """Of rounds that allocate, fill and free tensors: page faults in the last one, and what
+    the process holds after the first one, as shares of the tensors' pages and bytes."""
+    os.environ[OFF] = setting
+    groups = AxisGroups((2,))
+    groups.create([0b1])
+    faults, held = [], []
+    for _ in range(ROUNDS):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        tensors = [torch.ones(BYTES, dtype=torch.uint8) for _ in range(TENSORS)]
+        filled = resident_bytes()
+        del tensors
+        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+        held.append(TENSORS * BYTES - (filled - resident_bytes()))
+    groups.close()
+    allocated = TENSORS * BYTES
+    return faults[-1] / (allocated / resource.getpagesize()), held[0] / allocated
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+@glibc_only
+def test_what_a_step_frees_serves_the_next_one_without_page_faults() -> None:
+    for faulted, held in run_ranks(2, f"{HERE}:faulted_and_held", "1"):
+        assert faulted < 0.05
+        assert held > 0.9
+
+
+@glibc_only
+def test_it_can_be_turned_off() -> None:
+    for _, held in run_ranks(2, f"{HERE}:faulted_and_held", "0"):
+        assert held < 0.5
+
+
+@glibc_only
+@pytest.mark.parametrize(
+    "variable", [*((name, "1000000") for name in CHOICES), (TUNABLES, "glibc.malloc.hugetlb=1")]
+)
+def test_what_the_user_has_set_stays(
+    variable: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(*variable)
+    assert not may_keep_memory()
+
+
+@glibc_only
+def test_tunables_of_something_else_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TUNABLES, "glibc.rtld.nns=8")
+    assert may_keep_memory()
+
+
+@glibc_only
+def test_measurements_of_both_kinds_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = machine_key(torch.device("cpu"), (1,))
+    monkeypatch.setenv(OFF, "0")
+    given_back = machine_key(torch.device("cpu"), (1,))
+    assert given_back.digest != kept.digest
+    assert kept.differences(given_back) == ["keeps_memory: True instead of False"]
