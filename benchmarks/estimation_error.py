@@ -413,7 +413,13 @@ def _time_errors(figures: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument(
+        "--models",
+        nargs="*",
+        choices=list(MODELS),
+        default=list(MODELS),
+        help="none of them: collectives only",
+    )
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--output", type=Path, help=f"by default {RESULTS}, none with --quick")
     parser.add_argument(WORKER, action="store_true", help=argparse.SUPPRESS)  # a rank
