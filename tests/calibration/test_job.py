@@ -353,7 +353,9 @@ def test_the_limit_of_planning_follows_validation(memory: str, what: str) -> Non
         run_ranks(2, f"{HERE}:limit_after_validation", memory)
 
 
-def plans_of_a_tight_device(_: None) -> tuple[list[tuple[float, float]], float, float, float]:
+def plans_of_a_tight_device(
+    strategies: int,
+) -> tuple[list[tuple[float, float]], float, float, float]:
     """The frontier, the memory of a device on which only the fastest point just fits,
     and what is picked there; before and after sums turned out to be half of what steps
     take."""
@@ -364,12 +366,13 @@ def plans_of_a_tight_device(_: None) -> tuple[list[tuple[float, float]], float, 
     cluster = load_cluster("cpu")
     cluster = replace(cluster, device=replace(cluster.device, memory_bytes=num_bytes))
     before = find(measure=False, cluster=cluster).memory_bytes
-    after = find(measure=False, cluster=cluster, validate=10).memory_bytes
+    after = find(measure=False, cluster=cluster, validate=strategies).memory_bytes
     return points, num_bytes, before, after
 
 
-def test_validation_sets_the_limit_of_planning() -> None:
-    first, second = run_ranks(2, f"{HERE}:plans_of_a_tight_device")
+@pytest.mark.parametrize("strategies", [10, True])
+def test_validation_sets_the_limit_of_planning(strategies: int) -> None:
+    first, second = run_ranks(2, f"{HERE}:plans_of_a_tight_device", strategies)
     assert first == second
     points, num_bytes, before, after = first
     assert before == points[-1][0]
