@@ -1,14 +1,15 @@
-# One executable test_<layer> for each folder tests/csrc/<layer>.
+# One executable test_<layer> for each folder tests/csrc/<layer>, its sub-folders
+# included.
 
 find_package(GTest REQUIRED)
 include(GoogleTest)
 
 set(test_root ${PROJECT_SOURCE_DIR}/tests/csrc)
-file(GLOB test_sources CONFIGURE_DEPENDS RELATIVE ${test_root}
-     ${test_root}/*/*.cc)
+file(GLOB_RECURSE test_sources CONFIGURE_DEPENDS RELATIVE ${test_root}
+     ${test_root}/*.cc)
 set(test_layers)
 foreach(source ${test_sources})
-  get_filename_component(layer ${source} DIRECTORY)
+  string(REGEX MATCH "^[^/]+" layer ${source})
   list(APPEND test_layers ${layer})
   list(APPEND sources_${layer} ${test_root}/${source})
 endforeach()

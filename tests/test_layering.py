@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -10,21 +11,21 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = "tensoropt_torch"
 
-CPP_LAYERS = (
-    "common",
-    "ir",
-    "sharding",
-    "rules",
-    "comm",
-    "reshard",
-    "cost",
-    "search",
-    "emit",
-    "bindings",
-)
-# Folder -> folders whose headers it may include.
-CPP_ALLOWED = {layer: set(CPP_LAYERS[: index + 1]) for index, layer in enumerate(CPP_LAYERS)} | {
-    "runtime": {"common", "runtime"}
+# Folder of csrc -> folders whose headers it may include besides its own, in the order
+# of building: each names folders above it only, so that there is no circle.
+CORE = ("common", "ir", "sharding", "rules", "comm", "reshard", "cost")
+CPP_ALLOWED: dict[str, tuple[str, ...]] = {
+    **{layer: CORE[:index] for index, layer in enumerate(CORE)},
+    "problem": ("common",),
+    "search/plan": ("common", "problem"),
+    "search/bounds": ("common", "problem", "search/plan"),
+    "search/products": ("common", "problem", "search/plan", "search/bounds"),
+    "search": ("common", "problem", "search/plan", "search/bounds", "search/products"),
+    "space": (*CORE, "problem"),
+    "baselines": (*CORE, "problem", "space", "search"),
+    "emit": (*CORE, "problem", "space"),
+    "bindings": (*CORE, "problem", "space", "search", "baselines", "emit"),
+    "runtime": ("common",),
 }
 # External headers -> folders which may include them; all others are free.
 CPP_EXTERNAL = {
@@ -34,6 +35,7 @@ CPP_EXTERNAL = {
     },
     re.compile(r"fmt/"): {"common"},
 }
+SUFFIXES = (".h", ".cc")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 
 # Parts of one group may import each other.
@@ -59,20 +61,27 @@ PYTHON_RANK = {part: rank for rank, group in enumerate(PYTHON_LAYERS) for part i
 BINDINGS = "_C"
 
 
-def cpp_violations(csrc: Path) -> list[str]:
-    """One line for each include that breaks a rule."""
-    found = []
+def cpp_includes(csrc: Path) -> Iterator[tuple[Path, str, str]]:
+    """Every include as (file from csrc, quote, header)."""
     for file in sorted([*csrc.rglob("*.h"), *csrc.rglob("*.cc")]):
-        name = file.relative_to(csrc)
-        layer = name.parts[0]
-        if layer not in CPP_ALLOWED or len(name.parts) < 2:
-            found.append(f"csrc/{name}: '{layer}' is not a layer")
-            continue
         for quote, header in INCLUDE.findall(file.read_text()):
-            problem = include_problem(layer, quote, header)
-            if problem:
-                found.append(f"csrc/{name}: {problem}")
-    return found
+            yield file.relative_to(csrc), quote, header
+
+
+def cpp_violations(csrc: Path) -> list[str]:
+    """One line for each file in no known folder, and each include that breaks a rule."""
+    files = sorted(file.relative_to(csrc) for file in csrc.rglob("*.*") if file.suffix in SUFFIXES)
+    found = [
+        f"csrc/{file}: '{file.parent}' is not a layer"
+        for file in files
+        if str(file.parent) not in CPP_ALLOWED
+    ]
+    for file, quote, header in cpp_includes(csrc):
+        layer = str(file.parent)
+        problem = include_problem(layer, quote, header) if layer in CPP_ALLOWED else None
+        if problem:
+            found.append(f"csrc/{file}: {problem}")
+    return found + circles(csrc)
 
 
 def include_problem(layer: str, quote: str, header: str) -> str | None:
@@ -82,14 +91,36 @@ def include_problem(layer: str, quote: str, header: str) -> str | None:
             if layer in layers:
                 return None
             return f"{header} may be included in {sorted(layers)} only"
-    target = header.split("/")[0]
+    target = str(Path(header).parent)
     if quote == "<" and target not in CPP_ALLOWED:
         return None
-    if "/" not in header or target not in CPP_ALLOWED:
+    if target not in CPP_ALLOWED:
         return f"{header} is not given by its path from csrc/"
-    if target not in CPP_ALLOWED[layer]:
+    if target != layer and target not in CPP_ALLOWED[layer]:
         return f"{layer} may not include {header}"
     return None
+
+
+def circles(csrc: Path) -> list[str]:
+    """One line if headers include each other."""
+    graph: dict[str, set[str]] = {}
+    for file, _, header in cpp_includes(csrc):
+        graph.setdefault(str(file), set()).add(header)
+    try:
+        tuple(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        return [f"csrc: headers include each other: {' <- '.join(error.args[1])}"]
+    return []
+
+
+def cpp_arrows(csrc: Path) -> dict[str, set[str]]:
+    """Folder -> folders whose headers it does include."""
+    arrows: dict[str, set[str]] = {layer: set() for layer in CPP_ALLOWED}
+    for file, _, header in cpp_includes(csrc):
+        target = str(Path(header).parent)
+        if target in CPP_ALLOWED and target != str(file.parent):
+            arrows[str(file.parent)].add(target)
+    return arrows
 
 
 def python_violations(package: Path) -> list[str]:
@@ -155,6 +186,12 @@ def test_cpp_includes_point_left() -> None:
     assert cpp_violations(ROOT / "csrc") == []
 
 
+def test_cpp_layers_name_only_those_before_them() -> None:
+    layers = list(CPP_ALLOWED)
+    for index, layer in enumerate(layers):
+        assert set(CPP_ALLOWED[layer]) <= set(layers[:index]), layer
+
+
 def test_python_imports_point_left() -> None:
     assert python_violations(ROOT / PACKAGE) == []
 
@@ -165,7 +202,9 @@ def test_allowed_includes_pass(tmp_path: Path) -> None:
         {
             "common/check.h": "#include <fmt/format.h>",
             "ir/graph.h": '#include <vector>\n#include "common/check.h"',
-            "search/ft.cc": '#include "search/ft.h"\n#include "ir/graph.h"',
+            "space/space.cc": '#include "space/space.h"\n#include "ir/graph.h"',
+            "search/plan/trees.h": '#include "problem/problem.h"',
+            "search/ft.cc": '#include "search/ft.h"\n#include "search/plan/trees.h"',
             "bindings/module.cc": '#include <pybind11/stl.h>\n#include "search/ft.h"',
             "runtime/ops.cc": '#include <torch/library.h>\n#include "common/hash.h"',
         },
@@ -180,6 +219,16 @@ def test_allowed_includes_pass(tmp_path: Path) -> None:
         ("sharding/a.cc", '"rules/rule.h"'),
         ("reshard/a.h", "<cost/model.h>"),
         ("search/a.cc", '"bindings/module.h"'),
+        ("search/a.cc", '"ir/graph.h"'),
+        ("search/a.cc", '"space/space.h"'),
+        ("search/plan/a.cc", '"search/ft.h"'),
+        ("search/plan/a.cc", '"search/bounds/b.h"'),
+        ("search/bounds/a.h", '"search/products/b.h"'),
+        ("problem/a.h", '"search/ft.h"'),
+        ("space/a.h", '"search/ft.h"'),
+        ("baselines/a.h", '"search/plan/b.h"'),
+        ("emit/a.h", '"search/ft.h"'),
+        ("search/other/a.cc", "<vector>"),
         ("search/a.cc", '"runtime/ops.h"'),
         ("bindings/a.cc", '"runtime/ops.h"'),
         ("runtime/a.cc", '"search/ft.h"'),
@@ -198,6 +247,11 @@ def test_allowed_includes_pass(tmp_path: Path) -> None:
 )
 def test_wrong_include_is_found(tmp_path: Path, file: str, include: str) -> None:
     write(tmp_path, {file: f"  #  include {include}"})
+    assert len(cpp_violations(tmp_path)) == 1
+
+
+def test_headers_that_include_each_other_are_found(tmp_path: Path) -> None:
+    write(tmp_path, {"ir/a.h": '#include "ir/b.h"', "ir/b.h": '#include "ir/a.h"'})
     assert len(cpp_violations(tmp_path)) == 1
 
 
@@ -238,3 +292,8 @@ def test_allowed_imports_pass(tmp_path: Path) -> None:
 def test_wrong_import_is_found(tmp_path: Path, file: str, statement: str) -> None:
     write(tmp_path, {file: statement})
     assert len(python_violations(tmp_path)) == 1
+
+
+if __name__ == "__main__":  # the arrows that there are, for the docs and for reading
+    for name, targets in cpp_arrows(ROOT / "csrc").items():
+        print(f"{name:16} {' '.join(sorted(targets))}")

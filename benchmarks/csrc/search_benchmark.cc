@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "common/hash.h"
-#include "search/engine.h"
+#include "search/frontier_tracking.h"
 
 namespace tensoropt {
 namespace {

@@ -3,7 +3,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.h"
-#include "search/explain.h"
+#include "space/explain.h"
 
 namespace py = pybind11;
 

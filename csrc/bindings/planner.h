@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
+#include "baselines/baselines.h"
 #include "bindings/rules.h"
 #include "cost/op_profile.h"
-#include "search/baselines.h"
-#include "search/engine.h"
-#include "search/space.h"
+#include "search/frontier_tracking.h"
+#include "space/space.h"
 
 namespace tensoropt {
 

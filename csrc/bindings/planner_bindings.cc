@@ -10,8 +10,8 @@
 #include "bindings/planner.h"
 #include "common/check.h"
 #include "emit/rank_program.h"
-#include "search/network_time.h"
-#include "search/strategy.h"
+#include "problem/random_strategy.h"
+#include "space/network_time.h"
 
 namespace py = pybind11;
 

@@ -9,7 +9,7 @@
 #include "common/check.h"
 #include "reshard/encode.h"
 #include "reshard/moves.h"
-#include "reshard/planner.h"
+#include "reshard/resharder.h"
 
 namespace py = pybind11;
 

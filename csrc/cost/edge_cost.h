@@ -13,7 +13,7 @@
 #include <string_view>
 
 #include "cost/op_cost.h"
-#include "reshard/planner.h"
+#include "reshard/resharder.h"
 
 namespace tensoropt {
 

@@ -9,9 +9,9 @@
 
 #include <vector>
 
+#include "problem/strategy.h"
 #include "reshard/encode.h"
-#include "search/space.h"
-#include "search/strategy.h"
+#include "space/space.h"
 
 namespace tensoropt {
 

@@ -2,8 +2,6 @@
 
 #include <bit>
 
-#include "search/budget.h"
-
 namespace tensoropt {
 
 Solution::Solution(const Problem& problem, const std::vector<int>& fixed,

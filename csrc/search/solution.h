@@ -10,13 +10,13 @@
 #include <utility>
 #include <vector>
 
-#include "search/domains.h"
-#include "search/expression.h"
-#include "search/first_look.h"
-#include "search/problem.h"
-#include "search/schedule.h"
-#include "search/strategy.h"
-#include "search/table.h"
+#include "problem/problem.h"
+#include "problem/strategy.h"
+#include "search/bounds/weighted_probe.h"
+#include "search/plan/domains.h"
+#include "search/plan/expression.h"
+#include "search/plan/schedule.h"
+#include "search/plan/table.h"
 
 namespace tensoropt {
 

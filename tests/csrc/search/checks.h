@@ -3,12 +3,10 @@
 
 #include <gtest/gtest.h>
 
-#include <ostream>
 #include <vector>
 
-#include "search/brute_force.h"
-#include "search/engine.h"
-#include "search/problem.h"
+#include "problem/checks.h"
+#include "search/frontier_tracking.h"
 
 namespace tensoropt::testing {
 
@@ -16,39 +14,6 @@ inline std::vector<Cost> costs(const SearchResult& result) {
   std::vector<Cost> costs;
   for (const Point& p : result.points()) costs.push_back({p.memory, p.time});
   return costs;
-}
-
-inline std::ostream& operator<<(std::ostream& out, const Cost& cost) {
-  return out << "(" << cost.memory << " B, " << cost.time << " s)";
-}
-
-// The cost of the choice with this tag, which must be there.
-inline Cost choice_cost(std::span<const Choice> choices, std::int32_t tag) {
-  for (const Choice& choice : choices) {
-    if (choice.tag == tag) return {choice.memory, choice.time};
-  }
-  ADD_FAILURE() << "no choice has tag " << tag;
-  return {};
-}
-
-// Adds the tagged choices up again, table by table.
-inline Cost recompute(const Problem& problem, const Strategy& strategy) {
-  Cost total;
-  const auto add = [&total](Cost cost) {
-    total.memory += cost.memory;
-    total.time += cost.time;
-  };
-  for (std::size_t n = 0; n < problem.nodes.size(); ++n) {
-    add(choice_cost(problem.nodes[n]->choices(strategy.config[n]),
-                    strategy.node_tag[n]));
-  }
-  for (std::size_t e = 0; e < problem.edges.size(); ++e) {
-    const Problem::Edge& edge = problem.edges[e];
-    add(choice_cost(edge.table->choices(strategy.config[edge.source],
-                                        strategy.config[edge.target]),
-                    strategy.edge_tag[e]));
-  }
-  return total;
 }
 
 inline void expect_unrolls_exactly(const Problem& problem,
@@ -59,20 +24,6 @@ inline void expect_unrolls_exactly(const Problem& problem,
     const Point point = result.points()[i];
     EXPECT_EQ(cost, (Cost{point.memory, point.time})) << "point " << i;
     EXPECT_EQ(cost, (Cost{strategy.memory, strategy.time})) << "point " << i;
-  }
-}
-
-// Every cost of `all` is matched up to the factor 1 + epsilon.
-inline void expect_covers(const std::vector<Cost>& points,
-                          const std::vector<Cost>& all, double epsilon) {
-  const double factor = (1 + epsilon) * (1 + 1e-12);
-  for (const Cost& cost : all) {
-    bool covered = false;
-    for (const Cost& point : points) {
-      covered = covered || (point.memory <= factor * cost.memory &&
-                            point.time <= factor * cost.time);
-    }
-    EXPECT_TRUE(covered) << cost << " is not matched within " << epsilon;
   }
 }
 

@@ -4,9 +4,9 @@
 
 #include <string>
 
+#include "problem/random_problem.h"
 #include "search/checks.h"
-#include "search/engine.h"
-#include "search/random_problem.h"
+#include "search/frontier_tracking.h"
 
 namespace tensoropt::testing {
 namespace {

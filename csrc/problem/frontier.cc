@@ -1,0 +1,223 @@
+#include "problem/frontier.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tensoropt {
+
+namespace {
+
+// Up to so many points are inserted one by one.
+constexpr std::size_t kFewPoints = 3;
+
+// The first index in [first, last) for which `holds` is false, given that it
+// holds up to some index and not from there on. O(log of the distance).
+template <typename Predicate>
+std::size_t gallop(std::size_t first, std::size_t last, Predicate&& holds) {
+  std::size_t step = 1;
+  while (first < last && holds(first)) {
+    // [.., first] hold; look further and further ahead.
+    const std::size_t next = first + step;
+    if (next >= last || !holds(next)) {
+      std::size_t low = first + 1;
+      std::size_t high = std::min(next, last);
+      while (low < high) {
+        const std::size_t middle = low + (high - low) / 2;
+        if (holds(middle)) {
+          low = middle + 1;
+        } else {
+          high = middle;
+        }
+      }
+      return low;
+    }
+    first = next + 1;
+    step *= 2;
+  }
+  return first;
+}
+
+}  // namespace
+
+void Frontier::push_back(Point point, std::uint32_t from_left,
+                         std::uint32_t from_right) {
+  memory.push_back(point.memory);
+  time.push_back(point.time);
+  left.push_back(from_left);
+  right.push_back(from_right);
+}
+
+void Frontier::append(const Frontier& other) {
+  memory.insert(memory.end(), other.memory.begin(), other.memory.end());
+  time.insert(time.end(), other.time.begin(), other.time.end());
+  left.insert(left.end(), other.left.begin(), other.left.end());
+  right.insert(right.end(), other.right.begin(), other.right.end());
+}
+
+void Frontier::resize(std::size_t size) {
+  memory.resize(size);
+  time.resize(size);
+  left.resize(size);
+  right.resize(size);
+}
+
+FrontierView Frontier::view(std::size_t first, std::size_t last) const {
+  return {std::span(memory).subspan(first, last - first),
+          std::span(time).subspan(first, last - first),
+          static_cast<std::uint32_t>(first)};
+}
+
+std::vector<bool> thin(FrontierView frontier, double delta) {
+  const std::size_t size = frontier.size();
+  std::vector<bool> keep(size, delta <= 0);
+  if (delta <= 0 || size == 0) return keep;
+  keep.front() = keep.back() = true;
+  const double factor = 1 + delta;
+  std::size_t kept = 0;
+  for (std::size_t next = 1; next < size;) {
+    if (frontier.time[kept] <= factor * frontier.time[next]) {
+      ++next;  // covered by the kept point before it
+      continue;
+    }
+    // The furthest point that still covers `next` from behind.
+    kept = next;
+    while (kept + 1 < size &&
+           frontier.memory[kept + 1] <= factor * frontier.memory[next]) {
+      ++kept;
+    }
+    keep[kept] = true;
+    next = kept + 1;
+  }
+  return keep;
+}
+
+bool FrontierBuilder::refuses(Point point) const {
+  if (point.memory > memory_limit_) return true;
+  const auto above =
+      std::upper_bound(kept_.memory.begin(), kept_.memory.end(), point.memory);
+  return dominated(above - kept_.memory.begin(), point);
+}
+
+void FrontierBuilder::add(Point point, std::uint32_t left,
+                          std::uint32_t right) {
+  if (!refuses(point)) insert(point, left, right);
+}
+
+// Puts in a point that nothing dominates.
+void FrontierBuilder::insert(Point point, std::uint32_t left,
+                             std::uint32_t right) {
+  const auto at =
+      std::lower_bound(kept_.memory.begin(), kept_.memory.end(), point.memory) -
+      kept_.memory.begin();
+  auto last = at;  // the new point dominates [at, last)
+  const auto size = static_cast<std::ptrdiff_t>(kept_.size());
+  while (last < size && kept_.time[last] >= point.time) ++last;
+  const auto replace = [&](auto& values, auto value) {
+    if (last == at) {
+      values.insert(values.begin() + at, value);
+    } else {
+      values[at] = value;
+      values.erase(values.begin() + at + 1, values.begin() + last);
+    }
+  };
+  replace(kept_.memory, point.memory);
+  replace(kept_.time, point.time);
+  replace(kept_.left, left);
+  replace(kept_.right, right);
+}
+
+void FrontierBuilder::add_product(const FrontierView& left,
+                                  const FrontierView& right) {
+  if (left.size() <= right.size()) {
+    for (std::size_t i = 0; i < left.size(); ++i) {
+      const auto from = static_cast<std::uint32_t>(left.first + i);
+      const Stairs stairs{right, left.point(i)};
+      collect_new(stairs);
+      merge_new(stairs, [&](std::uint32_t j) {
+        return std::pair(from, right.first + j);
+      });
+    }
+  } else {
+    for (std::size_t j = 0; j < right.size(); ++j) {
+      const auto from = static_cast<std::uint32_t>(right.first + j);
+      const Stairs stairs{left, right.point(j)};
+      collect_new(stairs);
+      merge_new(stairs, [&](std::uint32_t i) {
+        return std::pair(left.first + i, from);
+      });
+    }
+  }
+}
+
+// Both sides are sorted, so that runs of the stairs which one kept point
+// dominates are jumped over.
+void FrontierBuilder::collect_new(const Stairs& stairs) {
+  new_.clear();
+  const std::size_t size = stairs.frontier.size();
+  std::size_t above = 0;  // first kept point with more memory
+  for (std::size_t j = 0; j < size;) {
+    const Point point = stairs.point(j);
+    if (point.memory > memory_limit_) return;
+    above = gallop(above, kept_.size(), [&](std::size_t k) {
+      return kept_.memory[k] <= point.memory;
+    });
+    if (!dominated(above, point)) {
+      new_.push_back(static_cast<std::uint32_t>(j++));
+      continue;
+    }
+    const double time = kept_.time[above - 1];
+    j = gallop(j + 1, size,
+               [&](std::size_t k) { return stairs.point(k).time >= time; });
+  }
+}
+
+template <typename Sources>
+void FrontierBuilder::merge_new(const Stairs& stairs, Sources&& sources) {
+  if (new_.size() <= kFewPoints) {
+    for (const std::uint32_t n : new_) {
+      const auto [left, right] = sources(n);
+      add(stairs.point(n), left, right);
+    }
+    return;
+  }
+  merged_.resize(0);
+  std::size_t k = 0;
+  const auto copy_below = [&](double memory) {
+    for (; k < kept_.size() && kept_.memory[k] < memory; ++k) {
+      merged_.push_back({kept_.memory[k], kept_.time[k]}, kept_.left[k],
+                        kept_.right[k]);
+    }
+  };
+  for (const std::uint32_t n : new_) {
+    const Point point = stairs.point(n);
+    copy_below(point.memory);
+    while (k < kept_.size() && kept_.time[k] >= point.time) ++k;
+    // Neighbours may have become equal by rounding.
+    if (merged_.size() > 0 && merged_.time.back() <= point.time) continue;
+    if (merged_.size() > 0 && merged_.memory.back() >= point.memory) {
+      merged_.resize(merged_.size() - 1);
+    }
+    const auto [left, right] = sources(n);
+    merged_.push_back(point, left, right);
+  }
+  copy_below(std::numeric_limits<double>::infinity());
+  std::swap(kept_, merged_);
+}
+
+bool FrontierBuilder::move_to(Frontier& out) {
+  if (delta_ <= 0) {
+    out.append(kept_);
+    kept_.resize(0);
+    return false;
+  }
+  const std::vector<bool> keep = thin(kept_.view(), delta_);
+  for (std::size_t i = 0; i < kept_.size(); ++i) {
+    if (!keep[i]) continue;
+    out.push_back({kept_.memory[i], kept_.time[i]}, kept_.left[i],
+                  kept_.right[i]);
+  }
+  kept_.resize(0);
+  return std::find(keep.begin(), keep.end(), false) != keep.end();
+}
+
+}  // namespace tensoropt

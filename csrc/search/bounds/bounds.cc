@@ -1,0 +1,110 @@
+#include "search/bounds/bounds.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/parallel.h"
+#include "search/bounds/sparse_min_plus.h"
+
+namespace tensoropt {
+
+namespace {
+
+// One cell in so many is looked at for an estimate.
+constexpr std::size_t kSampled = 11;
+
+}  // namespace
+
+bool TableBounds::may_improve(int rank, Point point) const {
+  if (unbounded()) return true;
+  const std::span<const float> rest = outside(rank);
+  std::uint64_t open = corners_[rank];
+  for (std::size_t w = 0; w < rest.size() && open != 0; ++w) {
+    open &= limits_->above(w, limits_->weights(w).of(point) + rest[w]);
+  }
+  return open != 0;
+}
+
+bool TableBounds::may_improve(int rank, const TableBounds& left, int left_rank,
+                              const TableBounds& right, int right_rank) const {
+  if (unbounded()) return true;
+  const std::span<const float> rest = outside(rank);
+  const std::span<const float> a = left.inside(left_rank);
+  const std::span<const float> b = right.inside(right_rank);
+  std::uint64_t open =
+      corners_[rank] & left.corners_[left_rank] & right.corners_[right_rank];
+  for (std::size_t w = 0; w < rest.size() && open != 0; ++w) {
+    open &= limits_->above(w, a[w] + b[w] + rest[w]);
+  }
+  return open != 0;
+}
+
+std::uint64_t TableBounds::open_corners(int rank,
+                                        const CornerLimits& limits) const {
+  const std::span<const float> here = inside(rank);
+  const std::span<const float> rest = outside(rank);
+  std::uint64_t open = limits.all();
+  for (std::size_t w = 0; w < here.size() && open != 0; ++w) {
+    open &= limits.above(w, here[w] + rest[w]);
+  }
+  return open;
+}
+
+std::size_t TableBounds::num_alive() const {
+  return corners_.size() - std::count(corners_.begin(), corners_.end(), 0);
+}
+
+Bounds::Bounds(const MinPlusPlan& plan, const FirstLook& look,
+               const CornerLimits& first_limits, const CornerLimits& limits,
+               int num_threads)
+    : plan_(plan),
+      num_threads_(num_threads),
+      limits_(limits),
+      tables_(plan.pool().size()) {
+  for (const int id : plan.order()) {
+    TableBounds& table = tables_[id];
+    table.limits_ = &limits_;
+    table.ranks_.assign(plan.volume(id), -1);
+    for (std::size_t cell = 0; cell < table.ranks_.size(); ++cell) {
+      if (!look.may_improve(id, cell, first_limits)) continue;
+      table.ranks_[cell] = static_cast<std::int32_t>(table.cells_.size());
+      table.cells_.push_back(static_cast<std::uint32_t>(cell));
+    }
+  }
+  SparseSweep(plan, limits_, num_threads, tables_).run();
+}
+
+void Bounds::aim(const CornerLimits& limits) {
+  limits_ = limits;
+  parallel_for(
+      static_cast<int>(plan_.order().size()), num_threads_, [this](int i) {
+        TableBounds& table = tables_[plan_.order()[i]];
+        table.corners_.resize(table.cells_.size());
+        for (std::size_t r = 0; r < table.cells_.size(); ++r) {
+          table.corners_[r] = table.open_corners(static_cast<int>(r), limits_);
+        }
+      });
+}
+
+std::int64_t Bounds::estimate_alive(const CornerLimits& limits) const {
+  std::int64_t alive = 0;
+  std::size_t rank = 0;  // over all tables
+  for (const int id : plan_.order()) {
+    const TableBounds& table = tables_[id];
+    for (; rank < table.cells_.size(); rank += kSampled) {
+      alive += table.open_corners(static_cast<int>(rank), limits) != 0 ? 1 : 0;
+    }
+    rank -= table.cells_.size();
+  }
+  return alive * static_cast<std::int64_t>(kSampled);
+}
+
+std::int64_t Bounds::num_alive() const {
+  std::int64_t count = 0;
+  for (const int id : plan_.order()) {
+    count += static_cast<std::int64_t>(tables_[id].num_alive());
+  }
+  return count;
+}
+
+}  // namespace tensoropt

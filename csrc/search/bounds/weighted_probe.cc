@@ -1,0 +1,173 @@
+#include "search/bounds/weighted_probe.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "common/parallel.h"
+#include "search/bounds/search_zones.h"
+
+namespace tensoropt {
+
+namespace {
+
+// So many cells are looked at for an estimate, if there are many more.
+constexpr std::size_t kSamples = 20000;
+// What the cost that decides between equals weighs.
+constexpr double kTieBreak = 1e-6;
+
+Point cost_of(const std::vector<std::uint32_t>& points,
+              const Schedule& schedule, const MinPlusPlan& plan) {
+  Point cost;
+  for (std::size_t t = 0; t < points.size(); ++t) {
+    const Term& term = schedule.terms[t];
+    if (term.slot < 0) continue;
+    const Frontier& frontier = plan.table(term.expression).points;
+    cost.memory += frontier.memory[points[t]];
+    cost.time += frontier.time[points[t]];
+  }
+  return cost;
+}
+
+template <typename T, typename CostOf>
+std::vector<T> pareto_of(std::vector<T> all, CostOf&& cost) {
+  std::stable_sort(all.begin(), all.end(), [&](const T& a, const T& b) {
+    return std::pair(cost(a).memory, cost(a).time) <
+           std::pair(cost(b).memory, cost(b).time);
+  });
+  std::vector<T> kept;
+  for (T& one : all) {
+    if (kept.empty() || cost(one).time < cost(kept.back()).time) {
+      kept.push_back(std::move(one));
+    }
+  }
+  return kept;
+}
+
+}  // namespace
+
+std::vector<KnownStrategy> pareto(std::vector<KnownStrategy> strategies) {
+  return pareto_of(std::move(strategies),
+                   [](const KnownStrategy& strategy) { return strategy.cost; });
+}
+
+std::vector<Point> pareto(std::vector<Point> costs) {
+  return pareto_of(std::move(costs), [](Point cost) { return cost; });
+}
+
+void FirstLook::ask_between(double epsilon, double memory_limit,
+                            std::size_t max_questions) {
+  ask_with<double>({{.memory = 1, .time = 0}, {.memory = 0, .time = 1}});
+  while (weights_.size() < max_questions) {
+    const std::vector<Weights> questions =
+        next_questions(epsilon, memory_limit, max_questions - weights_.size());
+    if (questions.empty()) return;
+    ask(questions);
+  }
+}
+
+void FirstLook::ask_about_ends() {
+  if (strategies_.empty()) return;
+  const Point small = strategies_.front().cost;
+  const Point fast = strategies_.back().cost;
+  if (small.memory <= 0 || fast.memory <= 0 || fast.time <= 0) return;
+  ask_with<double>(
+      {{.memory = 1 / small.memory, .time = kTieBreak / small.time},
+       {.memory = kTieBreak / fast.memory, .time = 1 / fast.time}});
+}
+
+// The widest gaps that nobody has asked about.
+std::vector<Weights> FirstLook::next_questions(double epsilon,
+                                               double memory_limit,
+                                               std::size_t most) const {
+  std::vector<std::pair<double, Weights>> open;
+  for (std::size_t i = 0; i + 1 < strategies_.size(); ++i) {
+    const Point a = strategies_[i].cost;
+    const Point b = strategies_[i + 1].cost;
+    if (a.memory > memory_limit) break;
+    const double gap = gap_between(a, b);
+    const Weights weights = equal_weights(a, b);
+    const bool asked =
+        std::find(weights_.begin(), weights_.end(), weights) != weights_.end();
+    if (gap > epsilon && !asked) open.emplace_back(-gap, weights);
+  }
+  std::stable_sort(open.begin(), open.end(), [](const auto& a, const auto& b) {
+    return a.first < b.first;
+  });
+  std::vector<Weights> questions;
+  for (const auto& [gap, weights] : open) {
+    if (questions.size() < most) questions.push_back(weights);
+  }
+  return questions;
+}
+
+void FirstLook::ask(const std::vector<Weights>& questions) {
+  ask_with<float>(questions);
+}
+
+template <typename Value>
+void FirstLook::ask_with(const std::vector<Weights>& questions) {
+  const std::size_t first = weights_.size();
+  weights_.insert(weights_.end(), questions.begin(), questions.end());
+  optima_.resize(weights_.size());
+  costs_.resize(weights_.size());
+  std::vector<KnownStrategy> answers(questions.size());
+  parallel_for(static_cast<int>(questions.size()), num_threads_,
+               [&](int i) { answers[i] = answer<Value>(first + i); });
+  for (KnownStrategy& answer : answers) {
+    if (!answer.points.empty()) strategies_.push_back(std::move(answer));
+  }
+  strategies_ = pareto(std::move(strategies_));
+}
+
+// Without points if there is no strategy.
+template <typename Value>
+KnownStrategy FirstLook::answer(std::size_t w) {
+  MinPlusPass<Value> pass(plan_);
+  pass.run_inside(weights_[w]);
+  optima_[w] = pass.optimum();
+  if (std::isinf(pass.optimum())) return {};
+  pass.run_outside(depth_);
+  costs_[w].resize(plan_.pool().size());
+  for (const int id : plan_.order()) {
+    if (!tells_about(id)) continue;
+    const auto& inside = pass.inside(id);
+    const auto& outside = pass.outside(id);
+    std::vector<float>& costs = costs_[w][id];
+    costs.resize(inside.size());
+    for (std::size_t cell = 0; cell < costs.size(); ++cell) {
+      costs[cell] = static_cast<float>(inside[cell] + outside[cell]);
+    }
+  }
+  std::vector<std::uint32_t> points = pass.trace(schedule_);
+  const Point cost = cost_of(points, schedule_, plan_);
+  return {cost, std::move(points)};
+}
+
+bool FirstLook::may_improve(int id, std::size_t cell,
+                            const CornerLimits& limits) const {
+  std::uint64_t open = limits.all();
+  for (std::size_t w = 0; w < limits.num_weights() && open != 0; ++w) {
+    open &= limits.above(w, costs_[w][id][cell]);
+  }
+  return open != 0;
+}
+
+std::int64_t FirstLook::estimate_alive(const CornerLimits& limits) const {
+  std::size_t total = 0;
+  for (const int id : plan_.order()) total += plan_.volume(id);
+  // Odd, to be in step with few tables.
+  const std::size_t stride = total / kSamples | 1;
+  std::int64_t alive = 0;
+  std::size_t cell = 0;  // over all tables
+  for (const int id : plan_.order()) {
+    const std::size_t volume = plan_.volume(id);
+    for (; cell < volume; cell += stride) {
+      alive += may_improve(id, cell, limits) ? 1 : 0;
+    }
+    cell -= volume;
+  }
+  return alive * static_cast<std::int64_t>(stride);
+}
+
+}  // namespace tensoropt

@@ -1,0 +1,92 @@
+// A first look at a problem: the best strategies under a few weighted sums of
+// memory and time, and what every cell of every table costs at least.
+//
+//   FirstLook look(plan, schedule, num_threads);
+//   look.ask_between(epsilon, memory_limit, 9);
+//   look.strategies();                        // on the hull of the frontier
+//   look.may_improve(id, cell, limits);       // see corners.h
+//
+// Strategies that are best for some weighting (supported ones) are the corners
+// of the convex hull of the frontier. They are found by the dichotomic scheme:
+// two neighbours on the hull give the weighting under which they are equally
+// good; the best strategy under it is one of them or lies between. Every
+// question is one min-plus pass inside and outside.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "search/bounds/min_plus.h"
+#include "search/bounds/zone_limits.h"
+
+namespace tensoropt {
+
+// A strategy, as the point taken in the table of every term that stands for a
+// table of the problem.
+struct KnownStrategy {
+  Point cost;
+  std::vector<std::uint32_t> points;
+};
+
+// Those that no other one dominates, sorted by memory; of equals the first.
+std::vector<KnownStrategy> pareto(std::vector<KnownStrategy> strategies);
+std::vector<Point> pareto(std::vector<Point> costs);
+
+class FirstLook {
+ public:
+  // With kNearRoot only cells near the root are told about, in a third of the
+  // time.
+  FirstLook(const MinPlusPlan& plan, const Schedule& schedule, int num_threads,
+            Depth depth)
+      : plan_(plan),
+        schedule_(schedule),
+        num_threads_(num_threads),
+        depth_(depth) {}
+
+  // Asks for the ends of the frontier, then, widest gaps first, for what lies
+  // between neighbours that differ by more than epsilon in memory and time; not
+  // beyond the memory limit, and `max_questions` altogether.
+  void ask_between(double epsilon, double memory_limit,
+                   std::size_t max_questions);
+  // Of all strategies with the least memory asks for the fastest, and the other
+  // way round.
+  void ask_about_ends();
+  // Asks for the best strategies under these weightings, up to rounding.
+  void ask(const std::vector<Weights>& questions);
+
+  // Sorted by memory, none dominated; none at all if there is no strategy. Once
+  // asked between the ends, the first has the least memory and the last the
+  // least time of all.
+  const std::vector<KnownStrategy>& strategies() const { return strategies_; }
+  // Under which was asked, and the least cost of any strategy under each; of
+  // the ends exactly, otherwise up to MinPlusPlan::rounding().
+  const std::vector<Weights>& weights() const { return weights_; }
+  const std::vector<double>& optima() const { return optima_; }
+
+  bool tells_about(int id) const { return plan_.reaches(depth_, id); }
+  // Whether a strategy through this cell of an expression that it tells about
+  // may lie below a corner. `limits` must be over weights().
+  bool may_improve(int id, std::size_t cell, const CornerLimits& limits) const;
+  // Estimated number of cells of all tables for which it may.
+  std::int64_t estimate_alive(const CornerLimits& limits) const;
+
+ private:
+  std::vector<Weights> next_questions(double epsilon, double memory_limit,
+                                      std::size_t most) const;
+  template <typename Value>
+  void ask_with(const std::vector<Weights>& questions);
+  template <typename Value>
+  KnownStrategy answer(std::size_t w);
+
+  const MinPlusPlan& plan_;
+  const Schedule& schedule_;
+  const int num_threads_;
+  const Depth depth_;
+  std::vector<KnownStrategy> strategies_;
+  std::vector<Weights> weights_;
+  std::vector<double> optima_;
+  // By weighting, expression and cell: the least cost of a strategy.
+  std::vector<std::vector<std::vector<float>>> costs_;
+};
+
+}  // namespace tensoropt

@@ -1,0 +1,233 @@
+#include "search/frontier_tracking.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "common/check.h"
+#include "common/parallel.h"
+#include "search/plan/domains.h"
+#include "search/solution.h"
+#include "search/stage.h"
+#include "search/stage_runner.h"
+#include "search/stopwatch.h"
+
+namespace tensoropt {
+
+namespace {
+
+// Conditioning makes tables over three and more nodes; a cell takes about 50
+// bytes while bounds are computed.
+constexpr double kMaxConditioningCells = 5e7;
+// The share of the error budget that known strategies may use up.
+constexpr double kKnownShare = 0.8;
+
+void validate(const Problem& problem, const SearchOptions& options) {
+  validate(problem);
+  TO_CHECK(!problem.nodes.empty(), "the problem has no node");
+  TO_CHECK(options.epsilon >= 0 && std::isfinite(options.epsilon),
+           "epsilon must be 0 (exact) or a positive number, got {}",
+           options.epsilon);
+  TO_CHECK(options.memory_limit >= 0,
+           "memory_limit must not be negative, got {}", options.memory_limit);
+  TO_CHECK(options.max_conditioning_work >= 0,
+           "max_conditioning_work must not be negative, got {}",
+           options.max_conditioning_work);
+}
+
+SolveOptions solve_options(const SearchOptions& options) {
+  const double known = std::expm1(kKnownShare * std::log1p(options.epsilon));
+  return {.known_epsilon = known,
+          .thin_epsilon = (1 + options.epsilon) / (1 + known) - 1,
+          .memory_limit = options.memory_limit,
+          .num_threads = resolve_num_threads(options.num_threads),
+          .use_bounds = options.use_bounds};
+}
+
+void check_configs(const Problem& problem, const std::vector<int>& config) {
+  TO_CHECK(config.size() == problem.nodes.size(), "{} configs for {} nodes",
+           config.size(), problem.nodes.size());
+  for (std::size_t n = 0; n < config.size(); ++n) {
+    const NodeTable& table = *problem.nodes[n];
+    TO_CHECK(0 <= config[n] && config[n] < table.num_configs(),
+             "node {}: config {}, but it has {}", n, config[n],
+             table.num_configs());
+    TO_CHECK(!table.choices(config[n]).empty(),
+             "node {}: config {} is forbidden", n, config[n]);
+  }
+  for (std::size_t e = 0; e < problem.edges.size(); ++e) {
+    const Problem::Edge& edge = problem.edges[e];
+    const int source = config[edge.source];
+    const int target = config[edge.target];
+    TO_CHECK(!edge.table->choices(source, target).empty(),
+             "edge {} forbids config {} of node {} with config {} of node {}",
+             e, source, edge.source, target, edge.target);
+  }
+}
+
+}  // namespace
+
+// Builds a result from one exact solution or several heuristic ones.
+class Search {
+ public:
+  Search(const Problem& problem, const SearchOptions& options)
+      : problem_(problem),
+        options_(options),
+        schedule_options_{options.algorithm, options.order_seed},
+        solve_options_(solve_options(options)) {}
+
+  std::optional<SearchResult> run() {
+    const Stopwatch plan_watch;
+    const std::vector<std::shared_ptr<Solution>> planned = plan();
+    result_.stats_.plan_seconds = plan_watch.seconds();
+    const Stopwatch watch;
+    result_.min_memory_ = std::numeric_limits<double>::infinity();
+    for (const auto& solution : planned) solve(solution);
+    if (result_.solutions_.empty() && result_.exact()) return std::nullopt;
+    TO_CHECK(!result_.solutions_.empty(),
+             "heuristic elimination found no strategy; raise "
+             "max_conditioning_work (now {}) to search exactly",
+             options_.max_conditioning_work);
+    if (!result_.exact()) {
+      result_.epsilon_ = std::numeric_limits<double>::infinity();
+    }
+    unite();
+    result_.stats_.solve_seconds = watch.seconds();
+    return std::move(result_);
+  }
+
+ private:
+  std::vector<std::shared_ptr<Solution>> plan() {
+    std::vector<std::shared_ptr<Solution>> solutions{
+        make_solution(problem_, {})};
+    const ConditioningBudget budget{options_.max_conditioning_work,
+                                    kMaxConditioningCells};
+    if (budget.allows(solutions.front()->schedule())) return solutions;
+    solutions.clear();
+    result_.heuristics_ = options_.heuristics;
+    if (result_.heuristics_.empty()) {
+      result_.heuristics_ = {{1.0}, {0.5}, {0.0}};
+    }
+    for (const Heuristic& heuristic : result_.heuristics_) {
+      const std::vector<int> fixed =
+          fix_hubs(problem_, heuristic, schedule_options_, budget);
+      result_.stats_.heuristic_eliminations += static_cast<int>(std::count_if(
+          fixed.begin(), fixed.end(), [](int c) { return c >= 0; }));
+      solutions.push_back(make_solution(problem_, fixed));
+    }
+    return solutions;
+  }
+
+  std::shared_ptr<Solution> make_solution(const Problem& problem,
+                                          const std::vector<int>& fixed) const {
+    return std::make_shared<Solution>(problem, fixed, schedule_options_);
+  }
+
+  void solve(const std::shared_ptr<Solution>& planned) {
+    note_plan(*planned);
+    StagedSearch search(schedule_options_, solve_options_, options_.many_cells);
+    search.run(planned);
+    if (planned->known().empty()) return;
+    result_.solutions_.insert(result_.solutions_.end(),
+                              search.solutions().begin(),
+                              search.solutions().end());
+    result_.min_memory_ =
+        std::min(result_.min_memory_, planned->known().front().cost.memory);
+    result_.epsilon_ = search.error();
+    note(search);
+  }
+
+  void note_plan(const Solution& solution) {
+    const Schedule& schedule = solution.schedule();
+    SearchStats& stats = result_.stats_;
+    stats.branch_eliminations += schedule.num_branch;
+    stats.node_eliminations += schedule.num_node;
+    stats.conditioned_eliminations += schedule.num_conditioning;
+    for (const Term& term : schedule.terms) {
+      stats.products_reused += term.left >= 0 ? 1 : 0;
+    }
+    stats.products_reused -= solution.num_products();
+    stats.cells += solution.num_cells();
+  }
+
+  void note(const StagedSearch& search) {
+    SearchStats& stats = result_.stats_;
+    const SolveStats& solved = search.stats();
+    stats.bound_seconds += solved.bound_seconds;
+    stats.product_seconds += solved.product_seconds;
+    stats.recombine_seconds += search.recombine_seconds();
+    stats.bound_passes += solved.passes;
+    stats.rounds += solved.rounds;
+    stats.cells_alive += solved.cells_alive;
+    stats.products_computed += solved.products;
+    stats.pairs += solved.product.pairs;
+    stats.pairs_pruned += solved.product.pairs_pruned;
+    stats.largest_frontier =
+        std::max(stats.largest_frontier, solved.product.largest_frontier);
+  }
+
+  // The points of all solutions that no other one dominates.
+  void unite() {
+    FrontierBuilder builder(/*delta=*/0, options_.memory_limit);
+    for (std::size_t s = 0; s < result_.solutions_.size(); ++s) {
+      const std::vector<KnownStrategy>& known = result_.solutions_[s]->known();
+      for (std::size_t i = 0; i < known.size(); ++i) {
+        builder.add(known[i].cost, static_cast<std::uint32_t>(s),
+                    static_cast<std::uint32_t>(i));
+      }
+    }
+    Frontier frontier;
+    builder.move_to(frontier);
+    for (std::size_t i = 0; i < frontier.size(); ++i) {
+      result_.points_.push_back({frontier.memory[i], frontier.time[i]});
+      result_.origins_.push_back({static_cast<int>(frontier.left[i]),
+                                  static_cast<std::size_t>(frontier.right[i])});
+    }
+  }
+
+  const Problem& problem_;
+  const SearchOptions& options_;
+  const ScheduleOptions schedule_options_;
+  const SolveOptions solve_options_;
+  SearchResult result_;
+};
+
+Strategy SearchResult::unroll(int point) const {
+  TO_CHECK(0 <= point && point < static_cast<int>(points_.size()),
+           "point {} of a frontier of {}", point, points_.size());
+  const Origin& origin = origins_[point];
+  return solutions_[origin.solution]->unroll(origin.known);
+}
+
+SearchResult search(const Problem& problem, const SearchOptions& options) {
+  validate(problem, options);
+  auto result = Search(problem, options).run();
+  TO_CHECK(result.has_value(),
+           "no combination of configs is allowed by all tables; there is no "
+           "strategy");
+  return *std::move(result);
+}
+
+std::optional<SearchResult> search_if_any(const Problem& problem,
+                                          const SearchOptions& options) {
+  validate(problem, options);
+  if (Domains(problem, {}).empty_node() >= 0) return std::nullopt;
+  return Search(problem, options).run();
+}
+
+std::vector<Point> evaluate(const Problem& problem,
+                            const std::vector<int>& config, double epsilon) {
+  validate(problem);
+  check_configs(problem, config);
+  std::vector<ConfigMask> allowed;
+  for (std::size_t n = 0; n < config.size(); ++n) {
+    allowed.emplace_back(problem.nodes[n]->num_configs());
+    allowed.back()[config[n]] = true;
+  }
+  SearchOptions options;
+  options.epsilon = epsilon;
+  const SearchResult result = search(restrict(problem, allowed), options);
+  return {result.points().begin(), result.points().end()};
+}
+
+}  // namespace tensoropt

@@ -1,0 +1,127 @@
+// Frontier-Tracking search: the whole frontier of (memory, time) over all
+// strategies of a problem.
+//
+//   SearchOptions options;
+//   options.epsilon = 1e-3;
+//   const SearchResult result = search(problem, options);
+//   for (const Point& p : result.points()) print(p.memory, p.time);
+//   const Strategy fastest = result.unroll(result.points().size() - 1);
+//
+// Implements section 4 of TensorOpt (Cai et al.): FT-LDP and, as a baseline,
+// FT-Elimination; see schedule.h for the order of eliminations, expression.h
+// for folding, product.h for the inner loop.
+//
+// The result depends neither on the number of threads nor, for epsilon = 0, on
+// the order of eliminations. Costs are added as doubles: integers up to 2^53
+// are exact.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "problem/frontier.h"
+#include "problem/problem.h"
+#include "problem/strategy.h"
+#include "search/plan/heuristic.h"
+#include "search/plan/schedule.h"
+
+namespace tensoropt {
+
+class Solution;
+struct SearchOptions {
+  Algorithm algorithm = Algorithm::kLdp;
+  // Relative error allowed: for every strategy S there is a point with memory
+  // and time at most (1 + epsilon) times those of S. 0: exact.
+  double epsilon = 0.0;
+  // Only strategies of at most so many bytes are asked for.
+  double memory_limit = std::numeric_limits<double>::infinity();
+  int num_threads = 0;  // 0: all hardware threads
+  // Used only where exact conditioning would cost more than the work below;
+  // their results are united. Empty: least memory, least time and both alike.
+  std::vector<Heuristic> heuristics;
+  // In pairs of frontier points that exact conditioning could meet, as
+  // estimated when planning. Most are never formed: 1e10 take a few seconds.
+  double max_conditioning_work = 1e11;
+  // Rule out with bounds what cannot improve on known strategies. Never changes
+  // what is promised; off only to measure what it is worth.
+  bool use_bounds = true;
+  // With so many cells of tables, known strategies are recombined and configs
+  // ruled out before the whole is searched. Never changes what is promised.
+  std::int64_t many_cells = 300000;
+  std::uint64_t order_seed = 0;  // not 0: random elimination order, for tests
+};
+
+struct SearchStats {
+  double plan_seconds = 0;
+  double bound_seconds = 0;     // finding known strategies and bounds
+  double product_seconds = 0;   // computing frontiers
+  double solve_seconds = 0;     // everything but planning
+  int branch_eliminations = 0;  // as planned, repetitions included
+  int node_eliminations = 0;
+  int conditioned_eliminations = 0;
+  int heuristic_eliminations = 0;
+  int products_computed = 0;
+  int products_reused = 0;        // by folding
+  int rounds = 0;                 // searches, the last one for good
+  double recombine_seconds = 0;   // of strategies that were found first
+  int bound_passes = 0;           // weighted sums of memory and time looked at
+  std::int64_t cells = 0;         // of all tables
+  std::int64_t cells_alive = 0;   // not ruled out by bounds
+  std::int64_t pairs = 0;         // of frontiers that were met
+  std::int64_t pairs_pruned = 0;  // by their bounds, before forming points
+  std::int64_t largest_frontier = 0;
+};
+
+class SearchResult {
+ public:
+  // Sorted by memory ascending, time strictly descending. Empty if nothing
+  // fits the memory limit.
+  std::span<const Point> points() const { return points_; }
+  // Cost O(nodes + edges).
+  Strategy unroll(int point) const;
+
+  // Whether all strategies were considered: false after a heuristic
+  // elimination, and then no error bound is known.
+  bool exact() const { return heuristics_.empty(); }
+  // The bound that holds for the frontier returned; infinite if not exact().
+  double epsilon() const { return epsilon_; }
+  // The least memory of any strategy (considered), limit or not.
+  double min_memory() const { return min_memory_; }
+  std::span<const Heuristic> heuristics_used() const { return heuristics_; }
+  const SearchStats& stats() const { return stats_; }
+
+ private:
+  friend class Search;
+  struct Origin {
+    int solution;
+    std::size_t known;  // by number there
+  };
+
+  std::vector<Point> points_;
+  std::vector<Origin> origins_;
+  std::vector<std::shared_ptr<const Solution>> solutions_;
+  std::vector<Heuristic> heuristics_;
+  double epsilon_ = 0;
+  double min_memory_ = 0;
+  SearchStats stats_;
+};
+
+// Throws UserError if the problem or the options are not valid, or if there is
+// no strategy at all.
+SearchResult search(const Problem& problem, const SearchOptions& options);
+
+// The same, but nothing if there is no strategy.
+std::optional<SearchResult> search_if_any(const Problem& problem,
+                                          const SearchOptions& options);
+
+// The frontier over all choices when every node takes the given config, exact
+// for epsilon = 0 and else as in SearchOptions. Throws UserError, naming the
+// node or edge, if the configs are forbidden.
+std::vector<Point> evaluate(const Problem& problem,
+                            const std::vector<int>& config, double epsilon = 0);
+
+}  // namespace tensoropt

@@ -1,0 +1,139 @@
+#include "search/plan/expression.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/check.h"
+
+namespace tensoropt {
+
+namespace {
+
+// Frontiers are assumed to grow with the number of tables they were made of,
+// up to this size.
+constexpr double kLargestEstimate = 4096;
+
+// The size of every label.
+std::vector<double> label_dims(const Expression& left, const Expression& right,
+                               const ProductLabels& labels) {
+  std::vector<double> dims;
+  const auto note = [&dims](int label, int dim) {
+    if (label >= static_cast<int>(dims.size())) dims.resize(label + 1, 1);
+    dims[label] = dim;
+  };
+  for (std::size_t i = 0; i < labels.left.size(); ++i) {
+    note(labels.left[i], left.dims[i]);
+  }
+  for (std::size_t i = 0; i < labels.right.size(); ++i) {
+    note(labels.right[i], right.dims[i]);
+  }
+  return dims;
+}
+
+double density(const Expression& expression) {
+  return std::min(1.0, expression.cells / expression.volume);
+}
+
+}  // namespace
+
+int ExpressionPool::intern(const Key& key, Expression expression) {
+  const auto [found, is_new] = ids_.try_emplace(key, size());
+  if (is_new) {
+    for (const int dim : expression.dims) expression.volume *= dim;
+    expressions_.push_back(std::move(expression));
+  }
+  return found->second;
+}
+
+int ExpressionPool::unit(int num_configs) {
+  Expression unit;
+  unit.dims = {num_configs};
+  unit.cells = num_configs;
+  unit.single = true;
+  return intern({0, nullptr, num_configs, 0, {}}, unit);
+}
+
+int ExpressionPool::node(const NodeTable& table, int domain) {
+  const std::vector<int>& configs = domains_.configs_of(domain);
+  Expression result;
+  result.kind = Expression::Kind::kNode;
+  result.node = &table;
+  result.domains = {domain};
+  if (configs.size() > 1) result.dims = {static_cast<int>(configs.size())};
+  result.cells = static_cast<double>(configs.size());
+  double choices = 0;
+  for (const int c : configs) {
+    choices += static_cast<double>(table.choices(c).size());
+  }
+  result.points_per_cell = choices / result.cells;
+  result.single = choices == result.cells;
+  return intern({1, &table, domain, 0, {}}, result);
+}
+
+int ExpressionPool::edge(const EdgeTable& table, int source_domain,
+                         int target_domain) {
+  Expression result;
+  result.kind = Expression::Kind::kEdge;
+  result.edge = &table;
+  result.domains = {source_domain, target_domain};
+  double dense = 1;
+  for (const int domain : result.domains) {
+    const int dim = static_cast<int>(domains_.configs_of(domain).size());
+    if (dim > 1) result.dims.push_back(dim);
+    dense *= dim;
+  }
+  const double all = static_cast<double>(table.num_sources()) *
+                     static_cast<double>(table.num_targets());
+  const double cells = static_cast<double>(table.num_cells());
+  result.cells = std::max(1.0, dense * cells / all);
+  result.points_per_cell = static_cast<double>(table.num_choices()) / cells;
+  result.single = table.num_choices() == table.num_cells();
+  return intern({2, &table, source_domain, target_domain, {}}, result);
+}
+
+int ExpressionPool::product(int left, int right, const ProductLabels& labels) {
+  Expression result;
+  result.kind = Expression::Kind::kProduct;
+  result.left = left;
+  result.right = right;
+  result.labels = labels;
+  estimate(result);
+  return intern({3, nullptr, left, right, labels}, result);
+}
+
+void ExpressionPool::estimate(Expression& product) const {
+  const Expression& left = expressions_[product.left];
+  const Expression& right = expressions_[product.right];
+  const auto dims = label_dims(left, right, product.labels);
+  double all = 1;
+  double outputs = 1;
+  for (std::size_t label = 0; label < dims.size(); ++label) {
+    all *= dims[label];
+    if (static_cast<int>(label) >= product.labels.num_outputs) continue;
+    outputs *= dims[label];
+    product.dims.push_back(static_cast<int>(dims[label]));
+  }
+  const double terms = all * density(left) * density(right);
+  product.cells = std::min(outputs, terms);
+  product.points_per_cell =
+      std::min(kLargestEstimate, left.points_per_cell + right.points_per_cell);
+  product.work = terms * product.points_per_cell;
+}
+
+std::vector<int> reachable(const ExpressionPool& pool, int root) {
+  std::vector<bool> needed(pool.size(), false);
+  needed[root] = true;
+  std::vector<int> result;
+  // Operands have smaller ids than their product.
+  for (int id = root; id >= 0; --id) {
+    if (!needed[id]) continue;
+    result.push_back(id);
+    for (const int operand : {pool[id].left, pool[id].right}) {
+      if (operand >= 0) needed[operand] = true;
+    }
+  }
+  std::reverse(result.begin(), result.end());
+  return result;
+}
+
+}  // namespace tensoropt

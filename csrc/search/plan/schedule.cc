@@ -1,0 +1,236 @@
+#include "search/plan/schedule.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "common/check.h"
+#include "common/hash.h"
+#include "search/plan/cut_nodes.h"
+
+namespace tensoropt {
+
+namespace {
+
+// At most so many hubs, and so many candidates for each of them.
+constexpr std::size_t kMaxHubs = 4;
+constexpr std::size_t kHubCandidates = 3;
+
+// The graph of nodes that still have a choice of config.
+Adjacency adjacency(const Problem& problem, const Domains& domains,
+                    const std::vector<int>& without) {
+  std::vector<std::set<int>> near(problem.nodes.size());
+  std::vector<bool> gone(problem.nodes.size());
+  for (const int n : without) gone[n] = true;
+  for (std::size_t n = 0; n < near.size(); ++n) {
+    if (domains.size(static_cast<int>(n)) == 1) gone[n] = true;
+  }
+  for (const Problem::Edge& edge : problem.edges) {
+    if (gone[edge.source] || gone[edge.target]) continue;
+    near[edge.source].insert(edge.target);
+    near[edge.target].insert(edge.source);
+  }
+  Adjacency graph;
+  for (const auto& set : near) graph.emplace_back(set.begin(), set.end());
+  return graph;
+}
+
+// Runs one elimination order to its end.
+class Planner {
+ public:
+  Planner(const Problem& problem, const ScheduleOptions& options,
+          const std::vector<int>& hubs, ExpressionPool& pool)
+      : options_(options),
+        pool_(pool),
+        graph_(problem, pool),
+        is_hub_(problem.nodes.size()),
+        kept_(problem.nodes.size()) {
+    schedule_.hubs = hubs;
+    for (const int hub : hubs) is_hub_[hub] = true;
+    const Adjacency near = adjacency(problem, pool.domains(), hubs);
+    if (options.order_seed != 0) return;
+    if (options.algorithm == Algorithm::kLdp) {
+      std::vector<const void*> kinds;
+      for (const auto& table : problem.nodes) kinds.push_back(table.get());
+      kept_ = find_trunk(near, kinds);
+    } else {
+      // Leaves that arise later wait: the chain is eliminated from inside.
+      for (std::size_t n = 0; n < near.size(); ++n) {
+        first_leaf_.push_back(near[n].size() <= 1);
+      }
+    }
+  }
+
+  Schedule run() {
+    while (graph_.num_alive() > 0) step();
+    schedule_.root = graph_.finish();
+    schedule_.terms = graph_.terms();
+    add_up_work();
+    return std::move(schedule_);
+  }
+
+ private:
+  int degree(int node) const {
+    int degree = 0;
+    for (const int n : graph_.neighbours(node)) degree += !is_hub_[n];
+    return degree;
+  }
+
+  bool eligible(int node) const {
+    if (is_hub_[node]) return false;
+    if (options_.order_seed != 0) return true;
+    if (options_.algorithm == Algorithm::kLdp) {
+      return !kept_[node] || degree(node) <= 1;
+    }
+    return degree(node) != 1 || first_leaf_[node];
+  }
+
+  // Conditioning last: it makes tables over three nodes and more.
+  std::pair<bool, double> priority(int node) const {
+    if (options_.order_seed == 0) {
+      return {graph_.neighbours(node).size() > 2, graph_.work(node)};
+    }
+    return {false,
+            static_cast<double>(hash_combine(options_.order_seed, node) >> 11)};
+  }
+
+  // The least work first, then the first position.
+  template <typename Predicate>
+  std::optional<int> cheapest(Predicate&& allowed) const {
+    std::optional<int> best;
+    std::pair<bool, double> least;
+    for (int n = 0; n < static_cast<int>(is_hub_.size()); ++n) {
+      if (!graph_.alive(n) || !allowed(n)) continue;
+      const std::pair<bool, double> cost = priority(n);
+      if (best && cost >= least) continue;
+      best = n;
+      least = cost;
+    }
+    return best;
+  }
+
+  void step() {
+    std::optional<int> node = cheapest([this](int n) { return eligible(n); });
+    if (!node) node = cheapest([this](int n) { return !is_hub_[n]; });
+    if (!node) node = cheapest([](int) { return true; });
+    const std::size_t degree = graph_.neighbours(*node).size();
+    ++schedule_.num_eliminations;
+    ++(degree <= 1   ? schedule_.num_branch
+       : degree == 2 ? schedule_.num_node
+                     : schedule_.num_conditioning);
+    graph_.eliminate(*node);
+  }
+
+  void add_up_work() {
+    std::set<int> seen;
+    for (const Term& term : schedule_.terms) {
+      if (!seen.insert(term.expression).second) continue;
+      const Expression& expression = pool_[term.expression];
+      schedule_.work += expression.work;
+      schedule_.cells += expression.volume;
+      if (over_four_nodes(expression)) {
+        schedule_.conditioning_work += expression.work;
+      }
+    }
+  }
+
+  static bool over_four_nodes(const Expression& expression) {
+    if (expression.kind != Expression::Kind::kProduct) return false;
+    std::set<int> labels(expression.labels.left.begin(),
+                         expression.labels.left.end());
+    labels.insert(expression.labels.right.begin(),
+                  expression.labels.right.end());
+    return labels.size() > 3 || expression.labels.num_outputs > 2;
+  }
+
+  const ScheduleOptions options_;
+  ExpressionPool& pool_;
+  FactorGraph graph_;
+  std::vector<bool> is_hub_;
+  std::vector<bool> kept_;
+  std::vector<bool> first_leaf_;
+  Schedule schedule_;
+};
+
+// Nodes in a cycle with the most neighbours, or with the fewest configs.
+std::vector<int> hub_candidates(const Problem& problem, const Domains& domains,
+                                const std::vector<int>& hubs) {
+  const Adjacency graph = adjacency(problem, domains, hubs);
+  const std::vector<bool> core = two_core(graph);
+  std::vector<int> nodes;
+  for (int n = 0; n < static_cast<int>(core.size()); ++n) {
+    if (core[n]) nodes.push_back(n);
+  }
+  const auto by_degree = [&](int a, int b) {
+    return graph[a].size() > graph[b].size();
+  };
+  const auto by_size = [&](int a, int b) {
+    return domains.size(a) < domains.size(b);
+  };
+  std::set<int> result;
+  const std::size_t count = std::min(kHubCandidates, nodes.size());
+  std::stable_sort(nodes.begin(), nodes.end(), by_degree);
+  result.insert(nodes.begin(), nodes.begin() + count);
+  std::stable_sort(nodes.begin(), nodes.end(), by_size);
+  result.insert(nodes.begin(), nodes.begin() + count);
+  return {result.begin(), result.end()};
+}
+
+}  // namespace
+
+Schedule make_schedule(const Problem& problem, const ScheduleOptions& options,
+                       ExpressionPool& pool) {
+  const std::vector<int> given = options.hubs.value_or(std::vector<int>{});
+  Schedule best = Planner(problem, options, given, pool).run();
+  if (options.order_seed != 0 || options.hubs) return best;
+  bool improved = true;
+  while (improved && best.hubs.size() < kMaxHubs) {
+    improved = false;
+    const std::vector<int> hubs = best.hubs;
+    for (const int hub : hub_candidates(problem, pool.domains(), hubs)) {
+      std::vector<int> more = hubs;
+      more.push_back(hub);
+      Schedule schedule = Planner(problem, options, more, pool).run();
+      if (schedule.work >= best.work) continue;
+      best = std::move(schedule);
+      improved = true;
+    }
+  }
+  return best;
+}
+
+std::vector<std::vector<int>> scopes_of(const Schedule& schedule,
+                                        const Problem& problem,
+                                        const ExpressionPool& pool) {
+  std::vector<std::vector<int>> scopes;
+  const auto add = [&](std::vector<int>& scope, int node) {
+    if (pool.domains().size(node) > 1) scope.push_back(node);
+  };
+  for (const Term& term : schedule.terms) {
+    const Expression& expression = pool[term.expression];
+    std::vector<int> scope;
+    if (expression.kind == Expression::Kind::kUnit) scope = {-1};
+    if (expression.kind == Expression::Kind::kNode) add(scope, term.slot);
+    if (expression.kind == Expression::Kind::kEdge) {
+      add(scope, problem.edges[term.slot].source);
+      add(scope, problem.edges[term.slot].target);
+    }
+    if (expression.kind == Expression::Kind::kProduct) {
+      scope.resize(expression.labels.num_outputs, -1);
+      const auto take = [&](const std::vector<int>& labels, int operand) {
+        for (std::size_t i = 0; i < labels.size(); ++i) {
+          if (labels[i] >= expression.labels.num_outputs) continue;
+          scope[labels[i]] = std::max(scope[labels[i]], scopes[operand][i]);
+        }
+      };
+      take(expression.labels.left, term.left);
+      take(expression.labels.right, term.right);
+    }
+    scopes.push_back(std::move(scope));
+  }
+  return scopes;
+}
+
+}  // namespace tensoropt

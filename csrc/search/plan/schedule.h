@@ -1,0 +1,64 @@
+// Plans in which order the nodes are eliminated; looks at sizes, not at costs.
+//
+//   Domains domains(problem, {});
+//   ExpressionPool pool(domains);
+//   const Schedule schedule = make_schedule(problem, {}, pool);
+//   // schedule.terms[schedule.root] is the total cost of all strategies.
+//
+// Greedy by estimated work, ties by position, so that repeated blocks of the
+// graph are eliminated in the same order and fold. Nodes of the trunk (see
+// trunk.h) wait until they are leaves; hubs wait until the end, which is
+// conditioning on them. Several sets of hubs are tried and the cheapest plan
+// is taken; in a ring this decides between conditioning and doubling.
+//
+// O(n^2) for n nodes of small degree, times the plans tried.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "problem/problem.h"
+#include "search/plan/elimination.h"
+#include "search/plan/expression.h"
+
+namespace tensoropt {
+
+enum class Algorithm {
+  kLdp,          // FT-LDP: keep a trunk, walk along it
+  kElimination,  // FT-Elimination: eliminate down to two nodes (baseline)
+};
+
+struct ScheduleOptions {
+  Algorithm algorithm = Algorithm::kLdp;
+  // Not 0: a random order, to test that the result does not depend on it.
+  std::uint64_t order_seed = 0;
+  // Nodes to eliminate last; without them those are taken that save most work.
+  std::optional<std::vector<int>> hubs = {};
+};
+
+struct Schedule {
+  std::vector<Term> terms;
+  int root = -1;
+
+  std::vector<int> hubs;
+  // Estimates, each expression counted once.
+  double work = 0;
+  double cells = 0;              // of all tables, empty ones included
+  double conditioning_work = 0;  // of the steps over four or more nodes
+  int num_eliminations = 0;
+  int num_branch = 0;        // degree <= 1
+  int num_node = 0;          // degree 2
+  int num_conditioning = 0;  // higher degree
+};
+
+// By term: the node that each axis of its expression stands for; -1 if it does
+// not depend on any.
+std::vector<std::vector<int>> scopes_of(const Schedule& schedule,
+                                        const Problem& problem,
+                                        const ExpressionPool& pool);
+
+Schedule make_schedule(const Problem& problem, const ScheduleOptions& options,
+                       ExpressionPool& pool);
+
+}  // namespace tensoropt

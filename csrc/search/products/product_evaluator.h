@@ -1,0 +1,56 @@
+// Computes the tables of all products, within given bounds.
+//
+//   Evaluation evaluation(pool, root, base_tables, num_threads);
+//   evaluation.run(&bounds, epsilon, memory_limit);
+//   evaluation.strategies(schedule);          // the frontier of the root
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "search/bounds/bounds.h"
+#include "search/plan/expression.h"
+#include "search/plan/schedule.h"
+#include "search/plan/table.h"
+#include "search/products/product.h"
+
+namespace tensoropt {
+
+class Evaluation {
+ public:
+  // `base` holds the tables of the problem, by expression. The arguments must
+  // outlive the evaluation.
+  Evaluation(const ExpressionPool& pool, int root,
+             const std::vector<Table>& base, int num_threads);
+
+  // What the bounds rule out is left out; null: nothing. Points above the
+  // memory limit are left out too. The error of thinning is at most epsilon.
+  void run(const Bounds* bounds, double epsilon, double memory_limit);
+
+  // What this run found: the frontier of the root, and how it was made.
+  std::vector<KnownStrategy> strategies(const Schedule& schedule) const;
+  // The relative error that thinning made in this run.
+  double error() const { return errors_[root_]; }
+
+  // Over all runs.
+  const ProductStats& stats() const { return stats_; }
+  int num_products() const { return num_products_; }
+
+ private:
+  std::vector<std::uint32_t> trace(const Schedule& schedule,
+                                   std::uint32_t point) const;
+  void multiply_operands(int id, const Bounds* bounds,
+                         const ProductOptions& options);
+
+  const ExpressionPool& pool_;
+  const int root_;
+  const std::vector<Table>& base_;
+  const int num_threads_;
+  const std::vector<int> order_;
+  std::vector<Table> tables_;   // by expression
+  std::vector<double> errors_;  // by expression
+  ProductStats stats_;
+  int num_products_ = 0;
+};
+
+}  // namespace tensoropt

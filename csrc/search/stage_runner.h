@@ -1,0 +1,78 @@
+// Searches a problem in stages, each with more known strategies and fewer
+// configs than the one before.
+//
+//   StagedSearch search({}, {.thin_epsilon = 0.01}, many_cells);
+//   search.run(std::make_shared<Solution>(problem, fixed, schedule_options));
+//   search.solutions();   // what was found, all of it together
+//
+// Large problems are not searched as they are. Known strategies, the best under
+// some weightings, share most of their configs, and combining the parts of some
+// with the parts of others gives most of what the frontier needs: the
+// **recombination** is the search of the small problem in which every node may
+// take the configs that it takes in some known strategy. What is known then
+// rules out configs, of hubs above all, and the rest is a smaller problem: the
+// next stage. The last stage is searched as a whole, so that the bound holds
+// for all strategies.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "problem/propagation.h"
+#include "search/plan/schedule.h"
+#include "search/solution.h"
+#include "search/stage.h"
+
+namespace tensoropt {
+
+class StagedSearch {
+ public:
+  // Problems with fewer than `many_cells` cells of tables have one stage.
+  StagedSearch(const ScheduleOptions& schedule, const SolveOptions& options,
+               std::int64_t many_cells)
+      : schedule_options_(schedule),
+        options_(options),
+        many_cells_(many_cells) {}
+
+  void run(std::shared_ptr<Solution> solution);
+
+  // None if there is no strategy.
+  const std::vector<std::shared_ptr<const Solution>>& solutions() const {
+    return solutions_;
+  }
+  // Relative, of all solutions together.
+  double error() const { return error_; }
+  // Sums over all stages.
+  const SolveStats& stats() const { return stats_; }
+  double recombine_seconds() const { return recombine_seconds_; }
+
+ private:
+  // Whether the stage is over, and what comes next, if anything does.
+  struct Outcome {
+    bool over;
+    std::shared_ptr<Solution> next;
+  };
+
+  std::shared_ptr<Solution> narrow(Solution& solution, Solver& solver);
+  Outcome rule_out(const Solution& solution, Solver& solver);
+  std::shared_ptr<Solution> next_stage(
+      const Solution& now, const std::vector<ConfigMask>& promising) const;
+  void search(Solution& solution, Solver& solver);
+  void recombine();
+  void gather(const Solution& solution);
+  void note(const Solver& solver);
+
+  const ScheduleOptions schedule_options_;
+  const SolveOptions options_;
+  const std::int64_t many_cells_;
+  std::vector<std::shared_ptr<const Solution>> solutions_;
+  std::vector<Point> costs_;            // of all strategies found
+  std::vector<ConfigMask> used_;        // by node, in any of them
+  std::vector<ConfigMask> recombined_;  // the last recombination's
+  double error_ = 0;
+  SolveStats stats_;
+  double recombine_seconds_ = 0;
+};
+
+}  // namespace tensoropt

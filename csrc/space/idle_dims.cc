@@ -1,0 +1,69 @@
+#include "space/idle_dims.h"
+
+#include <algorithm>
+
+namespace tensoropt {
+
+namespace {
+
+bool is_light(const Graph& graph, const Node& node, const Rule& rule) {
+  double elements = 0;
+  for (const ValueId id : node.outputs) {
+    elements += static_cast<double>(graph.value(id).meta.num_elements());
+  }
+  return rule.forward_flops <= elements;
+}
+
+}  // namespace
+
+IdleDims::IdleDims(const Graph& graph, const std::vector<Rule>& rules,
+                   bool sharded_inputs)
+    : graph_(graph), classes_(graph, rules) {
+  std::vector<int> seeds;
+  for (const Node& node : graph.nodes()) {
+    if (node.kind == NodeKind::kInput && sharded_inputs &&
+        graph.output(node, 0).meta.rank() > 0) {
+      seeds.push_back(classes_.of(node.outputs[0], 0));
+    }
+    if (node.kind != NodeKind::kOp) continue;
+    const Rule& rule = rules[node.id];
+    if (is_light(graph, node, rule)) continue;
+    for (int f = 0; f < static_cast<int>(rule.factors.size()); ++f) {
+      const int dims = classes_.of_factor(node, rule, f);
+      if (dims >= 0 && rule.factors[f].size > 1) seeds.push_back(dims);
+    }
+  }
+  useful_.assign(classes_.bound(), seeds.empty());
+  for (const int seed : seeds) useful_[seed] = true;
+}
+
+bool IdleDims::is_idle(ValueId value, int dim) const {
+  return !useful_[classes_.of(value, dim)];
+}
+
+Shape IdleDims::splittable_shape(const Value& value) const {
+  Shape shape = value.meta.shape;
+  for (std::size_t dim = 0; dim < shape.size(); ++dim) {
+    if (is_idle(value.id, static_cast<int>(dim))) shape[dim] = 1;
+  }
+  return shape;
+}
+
+void IdleDims::remove_from(std::vector<Rule>& rules,
+                           Exclusions& left_out) const {
+  for (const Node& node : graph_.nodes()) {
+    if (node.kind != NodeKind::kOp) continue;
+    Rule& rule = rules[node.id];
+    if (!is_light(graph_, node, rule)) continue;
+    for (int f = 0; f < static_cast<int>(rule.factors.size()); ++f) {
+      const int dims = classes_.of_factor(node, rule, f);
+      Factor& factor = rule.factors[f];
+      if (dims < 0 || useful_[dims] || factor.size == 1) continue;
+      left_out.push_back(
+          {node.id, ExclusionReason::kIdleDim, factor.name, factor.size});
+      factor.size = 1;
+    }
+  }
+}
+
+}  // namespace tensoropt

@@ -1,0 +1,67 @@
+#include "space/network_time.h"
+
+#include <algorithm>
+
+#include "common/check.h"
+
+namespace tensoropt {
+
+namespace {
+
+void check_configs(const StrategySpace& space, const Strategy& strategy) {
+  const auto& nodes = space.nodes();
+  TO_CHECK(strategy.config.size() == nodes.size() &&
+               strategy.edge_tag.size() == space.edges().size(),
+           "the strategy has {} nodes and {} edges, the space {} and {}",
+           strategy.config.size(), strategy.edge_tag.size(), nodes.size(),
+           space.edges().size());
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const int count = static_cast<int>(nodes[i].configs->configs.size());
+    TO_CHECK(strategy.config[i] >= 0 && strategy.config[i] < count,
+             "node '{}' has {} configs, the strategy takes number {}",
+             nodes[i].name, count, strategy.config[i]);
+  }
+}
+
+double edge_time_s(const StrategySpace& space, const Strategy& strategy,
+                   int index) {
+  const SpaceEdge& edge = space.edges()[index];
+  const EdgeOptions options = space.options_of(
+      edge, strategy.config[edge.source], strategy.config[edge.target]);
+  const auto all = options.all();
+  const auto chosen =
+      std::find_if(all.begin(), all.end(), [&](const EdgeOption& option) {
+        return static_cast<std::int32_t>(option.reuse) ==
+               strategy.edge_tag[index];
+      });
+  TO_CHECK(chosen != all.end(), "edge from '{}' to '{}' has no choice {}",
+           space.nodes()[edge.source].name, space.nodes()[edge.target].name,
+           strategy.edge_tag[index]);
+  return chosen->time_s;
+}
+
+}  // namespace
+
+double network_time_s(const StrategySpace& space, const Strategy& strategy) {
+  check_configs(space, strategy);
+  double time_s = 0;
+  for (std::size_t i = 0; i < space.nodes().size(); ++i) {
+    time_s += space.nodes()[i].configs->costs[strategy.config[i]].network_s;
+  }
+  for (std::size_t i = 0; i < space.edges().size(); ++i) {
+    time_s += edge_time_s(space, strategy, static_cast<int>(i));
+  }
+  return time_s;
+}
+
+double compute_time_s(const StrategySpace& space, const Strategy& strategy) {
+  check_configs(space, strategy);
+  double time_s = 0;
+  for (std::size_t i = 0; i < space.nodes().size(); ++i) {
+    const OpCost& cost = space.nodes()[i].configs->costs[strategy.config[i]];
+    time_s += cost.time_s - cost.network_s;
+  }
+  return time_s;
+}
+
+}  // namespace tensoropt

@@ -1,0 +1,225 @@
+#include "space/space.h"
+
+#include <algorithm>
+#include <set>
+
+#include "common/check.h"
+#include "space/pending_sums.h"
+
+namespace tensoropt {
+
+namespace {
+
+// Values that no input or parameter reaches are the same on every device.
+std::vector<bool> find_constants(const Graph& graph) {
+  std::vector<bool> constant(graph.values().size(), false);
+  for (const Node& node : graph.nodes()) {
+    const bool source = node.kind == NodeKind::kConstant;
+    const bool derived = node.kind == NodeKind::kOp &&
+                         std::all_of(node.operands.begin(), node.operands.end(),
+                                     [&](ValueId id) { return constant[id]; });
+    for (const ValueId id : node.outputs) constant[id] = source || derived;
+  }
+  return constant;
+}
+
+void make_unsplittable(NodeId node, Rule& rule, Exclusions& left_out) {
+  for (Factor& factor : rule.factors) {
+    if (factor.size == 1) continue;
+    left_out.push_back(
+        {node, ExclusionReason::kConstant, factor.name, factor.size});
+    factor.size = 1;
+  }
+  rule.linear_sets.clear();
+}
+
+void make_spatial_whole(NodeId node, Rule& rule, Exclusions& left_out) {
+  for (Factor& factor : rule.factors) {
+    if (!factor.spatial || factor.size == 1) continue;
+    left_out.push_back(
+        {node, ExclusionReason::kSpatial, factor.name, factor.size});
+    factor.size = 1;
+  }
+}
+
+DimSet sharded_dims(const Layout& layout) {
+  DimSet dims = 0;
+  for (int axis = 0; axis < layout.num_axes(); ++axis) {
+    if (layout[axis].is_shard()) dims |= DimSet{1} << layout[axis].dim();
+  }
+  return dims;
+}
+
+}  // namespace
+
+StrategySpace::StrategySpace(const Graph& graph, const Registry& registry,
+                             const Machine& machine,
+                             const SpaceOptions& options)
+    : graph_(graph), registry_(registry), machine_(machine), options_(options) {
+  find_rules(registry);
+  find_saved();
+  add_nodes();
+  add_edges();
+  add_resharders();
+}
+
+void StrategySpace::find_rules(const Registry& registry) {
+  constant_ = find_constants(graph_);
+  std::set<std::string> unknown;
+  rules_.resize(graph_.nodes().size());
+  for (const Node& node : graph_.nodes()) {
+    if (node.kind != NodeKind::kOp) continue;
+    rules_[node.id] = rule_of(registry, graph_, node);
+    if (!options_.split_spatial) {
+      make_spatial_whole(node.id, rules_[node.id], exclusions_);
+    }
+    if (!node.outputs.empty() && constant_[node.outputs[0]]) {
+      make_unsplittable(node.id, rules_[node.id], exclusions_);
+    } else if (!registry.find(node.target) &&
+               unknown.insert(node.target).second) {
+      unknown_targets_.push_back(node.target);
+    }
+  }
+  idle_dims_.emplace(graph_, rules_, options_.sharded_inputs);
+  idle_dims_->remove_from(rules_, exclusions_);
+  remove_idle_linear_sets(graph_, rules_, exclusions_);
+}
+
+// Whether the operator takes the layout of operand 0 as it comes: moving a
+// reshard from before it to after it changes no cost, since it neither computes
+// much nor keeps or resizes anything, and its other operands are constants.
+bool StrategySpace::follows(const Node& node) const {
+  const Rule& rule = rules_[node.id];
+  if (rule.view) return true;
+  if (rule.random || !rule.extra_saved.empty() || !rule.collectives.empty() ||
+      rule.outputs.size() != 1 || rule.outputs[0].saved ||
+      node.operands.empty() || rule.operands[0].saved) {
+    return false;
+  }
+  for (std::size_t i = 1; i < node.operands.size(); ++i) {
+    if (!constant_[node.operands[i]]) return false;
+  }
+  const TensorMeta& in = graph_.operand(node, 0).meta;
+  const TensorMeta& out = graph_.output(node, 0).meta;
+  return in.shape == out.shape && in.dtype == out.dtype &&
+         rule.forward_flops <= static_cast<double>(out.num_elements());
+}
+
+// Who keeps what. `needed_[v]`: autograd keeps v's storage as some consumer
+// got it, through views if need be. `saved_by_producer_[v]`: v is kept where it
+// is made; views of a kept value are kept, unless a relay decides for it.
+void StrategySpace::find_saved() {
+  const std::size_t count = graph_.values().size();
+  needed_.assign(count, false);
+  saved_by_producer_.assign(count, false);
+  for (auto node = graph_.nodes().rbegin(); node != graph_.nodes().rend();
+       ++node) {
+    if (node->kind != NodeKind::kOp) continue;
+    const Rule& rule = rules_[node->id];
+    const bool backward =
+        std::any_of(node->outputs.begin(), node->outputs.end(),
+                    [&](ValueId id) { return graph_.value(id).requires_grad; });
+    for (std::size_t i = 0; i < node->operands.size(); ++i) {
+      const bool through = rule.alias && i == 0 && needed_[node->outputs[0]];
+      if ((rule.operands[i].saved && backward) || through) {
+        needed_[node->operands[i]] = true;
+      }
+    }
+  }
+  for (const Node& node : graph_.nodes()) {
+    for (std::size_t i = 0; i < node.outputs.size(); ++i) {
+      const ValueId id = node.outputs[i];
+      if (node.kind != NodeKind::kOp) {
+        saved_by_producer_[id] = true;
+      } else if (rules_[node.id].alias) {
+        const ValueId base = node.operands[0];
+        const bool relayed = graph_.value(base).uses.size() > 1;
+        saved_by_producer_[id] = relayed || saved_by_producer_[base];
+      } else {
+        saved_by_producer_[id] = rules_[node.id].outputs[i].saved;
+      }
+    }
+  }
+}
+
+void StrategySpace::add_nodes() {
+  node_of_.assign(graph_.nodes().size(), -1);
+  relay_of_.assign(graph_.values().size(), -1);
+  for (const Node& node : graph_.nodes()) {
+    const auto kind = node.kind == NodeKind::kOp       ? SpaceNodeKind::kOp
+                      : node.kind == NodeKind::kOutput ? SpaceNodeKind::kOutput
+                                                       : SpaceNodeKind::kSource;
+    node_of_[node.id] = static_cast<int>(nodes_.size());
+    nodes_.push_back({kind, node.id, -1, node.name, configs_of_node(node)});
+    for (const ValueId id : node.outputs) {
+      const Value& value = graph_.value(id);
+      const bool whole = constant_[id] || node.kind == NodeKind::kInput;
+      if (value.uses.size() < 2 || whole) continue;
+      const std::string name =
+          fmt::format("{}:{}", node.name, value.output_index);
+      const std::string signature = fmt::format(
+          "relay {} {} {} {} {} {}", fmt::join(value.meta.shape, "x"),
+          fmt::join(idle_dims_->splittable_shape(value), "x"),
+          to_string(value.meta.dtype), value.requires_grad,
+          static_cast<bool>(needed_[id]),
+          shares_pending_gradients(graph_, rules_, value));
+      relay_of_[id] = static_cast<int>(nodes_.size());
+      nodes_.push_back(
+          {SpaceNodeKind::kRelay, -1, id, name,
+           intern(signature, [&] { return relay_configs(value); })});
+    }
+  }
+}
+
+void StrategySpace::add_edges() {
+  for (const Value& value : graph_.values()) {
+    int source = node_of_[value.producer];
+    int port = value.output_index;
+    if (const int relay = relay_of_[value.id]; relay >= 0) {
+      edges_.push_back({source, relay, port, 0, value.id, false});
+      source = relay;
+      port = 0;
+    }
+    for (const Use& use : value.uses) {
+      const Node& node = graph_.node(use.node);
+      const bool follower =
+          node.kind == NodeKind::kOp && use.operand == 0 && follows(node);
+      edges_.push_back(
+          {source, node_of_[use.node], port, use.operand, value.id, follower});
+    }
+  }
+}
+
+// Reshards between layouts that occur need not pass by other dims.
+void StrategySpace::add_resharders() {
+  std::map<std::pair<Shape, int>, DimSet> dims;
+  for (const SpaceEdge& edge : edges_) {
+    const TensorMeta& meta = graph_.value(edge.value).meta;
+    DimSet& used = dims[{meta.shape, item_size(meta.dtype)}];
+    for (const SpaceConfig& config : nodes_[edge.source].configs->configs) {
+      const Port& port = config.outputs[edge.source_port];
+      used |= sharded_dims(port.value) | sharded_dims(port.gradient);
+    }
+    for (const SpaceConfig& config : nodes_[edge.target].configs->configs) {
+      const Port& port = config.inputs[edge.target_port];
+      used |= sharded_dims(port.value) | sharded_dims(port.gradient);
+    }
+  }
+  for (const auto& [tensor, used] : dims) {
+    resharders_.try_emplace(tensor, machine_.mesh, machine_.collectives,
+                            machine_.device, tensor.first, tensor.second,
+                            TensorResharder::kMaxLayouts, used);
+  }
+}
+
+LocalCall StrategySpace::local_call_of(NodeId node,
+                                       const OpConfig& config) const {
+  return local_call(registry_, graph_, graph_.node(node), rules_[node], config,
+                    machine_.mesh);
+}
+
+const TensorResharder& StrategySpace::resharder(const TensorMeta& meta) const {
+  return resharders_.at({meta.shape, item_size(meta.dtype)});
+}
+
+}  // namespace tensoropt

@@ -1,0 +1,192 @@
+// The space of strategies of a model on a mesh, and its translation into the
+// search problem and back.
+//
+//   StrategySpace space(graph, builtin_registry(), machine, options);
+//   Problem problem = space.build_problem(num_threads);
+//   SearchResult result = search(problem, search_options);
+//   Strategy best = result.unroll(0);
+//   const SpaceEdge& edge = space.edges()[3];
+//   space.source_port(edge, best.config[edge.source]);   // layouts there
+//
+// Space nodes are the operators and sources of the graph, its output, and one
+// relay for every value with several consumers that is not an input
+// or constant. A relay is an identity whose
+// config says in which layout the consumers find the value, whether its
+// gradient may stay Partial until all of them have added to it, and whether it
+// is kept for backward; so every cost lies on one node or one edge, which makes
+// the search exact.
+//
+// Nodes with equal rules share their configs and tables, so that the search
+// sees repeated blocks as such.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "cost/edge_cost.h"
+#include "cost/op_profile.h"
+#include "problem/problem.h"
+#include "rules/registry.h"
+#include "space/exclusions.h"
+#include "space/idle_dims.h"
+
+namespace tensoropt {
+
+constexpr std::size_t kDefaultMaxConfigs = 200;
+
+struct SpaceOptions {
+  ConfigSpace config_space = ConfigSpace::kOrdered;
+  TrainingSetup training;
+  // Every rank's loader gives its own share of the batch (dim 0 of the inputs)
+  // or the same global batch.
+  bool sharded_inputs = false;
+  // For each operator, parameter and relay at most so many layouts, those with
+  // the fewest runs (see config.h). Keeps growth with the devices in hand.
+  std::size_t max_configs = kDefaultMaxConfigs;
+  // Spatial dims of convolutions and pooling may be split, neighbours exchange
+  // borders. Multiplies the configs of convolutional networks.
+  bool split_spatial = false;
+};
+
+struct SpaceConfig {
+  std::string label;  // e.g. "b0,n", for reports and plans
+  OpConfig uses;      // of an operator
+  bool kept = false;  // of a relay: its value stays in memory for backward
+  std::vector<Port> inputs;
+  std::vector<Port> outputs;
+};
+
+// The configs of all nodes with the same rule.
+struct ConfigList {
+  std::vector<SpaceConfig> configs;
+  std::vector<OpCost> costs;  // by config
+  // If max_configs left some out: those listed have at most so many runs.
+  std::optional<int> max_runs = {};
+};
+
+enum class SpaceNodeKind { kSource, kOp, kRelay, kOutput };
+
+struct SpaceNode {
+  SpaceNodeKind kind = SpaceNodeKind::kOp;
+  NodeId node = -1;    // of the graph; -1 for a relay
+  ValueId value = -1;  // of a relay
+  std::string name;
+  const ConfigList* configs = nullptr;
+};
+
+struct SpaceEdge {
+  int source = -1;
+  int target = -1;
+  int source_port = 0;
+  int target_port = 0;
+  ValueId value = -1;
+  bool follows = false;  // the target takes the layout it gets
+};
+
+class StrategySpace {
+ public:
+  // The arguments but the options must outlive the space.
+  StrategySpace(const Graph& graph, const Registry& registry,
+                const Machine& machine, const SpaceOptions& options);
+
+  const std::vector<SpaceNode>& nodes() const { return nodes_; }
+  const std::vector<SpaceEdge>& edges() const { return edges_; }
+  const Graph& graph() const { return graph_; }
+  const Machine& machine() const { return machine_; }
+  const Rule& rule(NodeId node) const { return rules_[node]; }
+  const DimClasses& dim_classes() const { return idle_dims_->classes(); }
+  const SpaceOptions& options() const { return options_; }
+  ConfigSpace config_space() const { return options_.config_space; }
+  // The space node of a graph node, or the relay of a value (-1: it has none).
+  int node_of(NodeId node) const { return node_of_[node]; }
+  int relay_of(ValueId value) const { return relay_of_[value]; }
+
+  // The call that one rank makes of an operator of the graph.
+  LocalCall local_call_of(NodeId node, const OpConfig& config) const;
+
+  // The reshards of tensors of this shape and type. Thread-safe.
+  const TensorResharder& resharder(const TensorMeta& meta) const;
+
+  const Port& source_port(const SpaceEdge& edge, int config) const {
+    return nodes_[edge.source]
+        .configs->configs[config]
+        .outputs[edge.source_port];
+  }
+  const Port& target_port(const SpaceEdge& edge, int config) const {
+    return nodes_[edge.target]
+        .configs->configs[config]
+        .inputs[edge.target_port];
+  }
+
+  // The way the edge is crossed between two configs; none if forbidden.
+  EdgeOptions options_of(const SpaceEdge& edge, int source_config,
+                         int target_config) const;
+
+  // All tables. Complexity: the sum over distinct edges of the products of
+  // their ends' config counts.
+  Problem build_problem(int num_threads) const;
+
+  // Whether max_configs left nothing out.
+  bool complete() const { return complete_; }
+  // What the rules are without, and why; in no particular order.
+  const Exclusions& exclusions() const { return exclusions_; }
+  // Operators without a rule, by target, in order of first use.
+  const std::vector<std::string>& unknown_targets() const {
+    return unknown_targets_;
+  }
+
+ private:
+  struct EdgeKind;
+
+  void find_rules(const Registry& registry);
+  void find_saved();
+  bool follows(const Node& node) const;
+  void add_nodes();
+  void add_edges();
+  void add_resharders();
+  const ConfigList* configs_of_node(const Node& node);
+  // `make` is called for a signature that is new.
+  const ConfigList* intern(const std::string& signature,
+                           const std::function<ConfigList()>& make);
+  template <typename List>
+  auto within_budget(ConfigList& configs, const List& list);
+  ConfigList op_configs(const Node& node);
+  ConfigList source_configs(const Node& node);
+  ConfigList output_configs(const Node& node) const;
+  std::vector<Port> relay_ports(const Value& value,
+                                const ConfigLimits& limits) const;
+  ConfigList relay_configs(const Value& value);
+  bool is_canonical(AxisSet pending, AxisSet whole) const;
+  std::string op_signature(const Node& node) const;
+  OpCost cost_of(const Node& node, const OpConfig& uses) const;
+  EdgeKind kind_of(const SpaceEdge& edge) const;
+  std::vector<bool> followers(const SpaceEdge& edge, int source_config) const;
+  std::shared_ptr<const EdgeTable> edge_table(const SpaceEdge& edge) const;
+
+  const Graph& graph_;
+  const Registry& registry_;
+  Machine machine_;
+  SpaceOptions options_;
+  std::vector<Rule> rules_;  // by graph node
+  Exclusions exclusions_;
+  std::vector<bool> constant_;  // by value: no input or parameter reaches it
+  std::optional<IdleDims> idle_dims_;
+  std::vector<bool> saved_by_producer_;  // by value: kept before any consumer
+  std::vector<bool> needed_;  // by value: a consumer keeps its storage
+  std::vector<SpaceNode> nodes_;
+  std::vector<SpaceEdge> edges_;
+  std::vector<int> node_of_;
+  std::vector<int> relay_of_;
+  std::map<std::string, std::unique_ptr<ConfigList>> lists_;
+  std::map<std::pair<Shape, int>, TensorResharder> resharders_;
+  bool complete_ = true;
+  std::vector<std::string> unknown_targets_;
+};
+
+}  // namespace tensoropt

@@ -1,0 +1,263 @@
+// The configs of every kind of space node, shared between nodes with equal
+// rules.
+
+#include <algorithm>
+#include <utility>
+
+#include "common/check.h"
+#include "space/pending_sums.h"
+#include "space/space.h"
+
+namespace tensoropt {
+
+namespace {
+
+int num_runs(const Port& port) {
+  int runs = port.value.num_axes() > 0 ? 1 : 0;
+  for (int axis = 1; axis < port.value.num_axes(); ++axis) {
+    const bool same = port.value[axis] == port.value[axis - 1] &&
+                      port.gradient[axis] == port.gradient[axis - 1];
+    runs += same ? 0 : 1;
+  }
+  return runs;
+}
+
+}  // namespace
+
+const ConfigList* StrategySpace::intern(
+    const std::string& signature, const std::function<ConfigList()>& make) {
+  auto& entry = lists_[signature];
+  if (!entry) entry = std::make_unique<ConfigList>(make());
+  return entry.get();
+}
+
+const ConfigList* StrategySpace::configs_of_node(const Node& node) {
+  std::string signature;
+  if (node.kind == NodeKind::kOp) {
+    signature = op_signature(node);
+  } else if (node.kind == NodeKind::kOutput) {
+    signature = "output";
+  } else {
+    const Value& value = graph_.output(node, 0);
+    signature = fmt::format("source {} {} {} {}", static_cast<int>(node.kind),
+                            fmt::join(value.meta.shape, "x"),
+                            to_string(value.meta.dtype), value.requires_grad);
+  }
+  return intern(signature, [&] {
+    return node.kind == NodeKind::kOp       ? op_configs(node)
+           : node.kind == NodeKind::kOutput ? output_configs(node)
+                                            : source_configs(node);
+  });
+}
+
+// Everything that configs and costs of an operator depend on.
+std::string StrategySpace::op_signature(const Node& node) const {
+  const Rule& rule = rules_[node.id];
+  std::string text = fmt::format("op {} {} {} {}", rule.forward_flops,
+                                 rule.backward_flops, rule.launches, rule.view);
+  for (const Factor& factor : rule.factors) {
+    text += fmt::format(";{}:{}:{}:{}:{}", factor.name, factor.size,
+                        static_cast<int>(factor.kind), factor.imbalance,
+                        fmt::join(factor.joint, "."));
+  }
+  const auto add = [&](const TensorRule& tensor, const Value& value) {
+    text += fmt::format("|{},{},{},{},{},{},{}", fmt::join(tensor.dims, "."),
+                        tensor.saved, tensor.additive, tensor.reads,
+                        fmt::join(value.meta.shape, "x"),
+                        to_string(value.meta.dtype), value.requires_grad);
+  };
+  for (std::size_t i = 0; i < rule.operands.size(); ++i) {
+    add(rule.operands[i], graph_.operand(node, static_cast<int>(i)));
+  }
+  text += "->";
+  for (std::size_t i = 0; i < rule.outputs.size(); ++i) {
+    add(rule.outputs[i], graph_.output(node, static_cast<int>(i)));
+  }
+  for (const auto& set : rule.linear_sets) {
+    text += fmt::format("+{}", fmt::join(set, "."));
+  }
+  for (const ExtraSaved& extra : rule.extra_saved) {
+    text += fmt::format("e{}:{}", extra.bytes, fmt::join(extra.factors, "."));
+  }
+  for (const InnerCollective& inner : rule.collectives) {
+    text += fmt::format("c{}:{}:{}:{}:{}:{}", static_cast<int>(inner.kind),
+                        fmt::join(inner.over, "."), inner.bytes,
+                        fmt::join(inner.divided_by, "."),
+                        static_cast<int>(inner.pass), inner.times);
+  }
+  if (machine_.operators != nullptr) {
+    // Measured times tell operators with equal rules apart.
+    const OpConfig whole(machine_.mesh.num_axes(), AxisUse::none());
+    text += local_call_of(node.id, whole).key;
+  }
+  return text;
+}
+
+// What `list(limits)` gives with as many runs as max_configs allows, at least
+// two: those of data and tensor parallelism together. `configs` learns whether
+// that left something out.
+template <typename List>
+auto StrategySpace::within_budget(ConfigList& configs, const List& list) {
+  constexpr int kFewestRuns = 2;
+  const int axes = machine_.mesh.num_axes();
+  ConfigLimits limits{options_.config_space, std::min(kFewestRuns, axes)};
+  auto result = list(limits);
+  while (limits.max_runs < axes) {
+    ++limits.max_runs;
+    auto more = list(limits);
+    if (more.size() > options_.max_configs) {
+      complete_ = false;
+      configs.max_runs = limits.max_runs - 1;
+      break;
+    }
+    result = std::move(more);
+  }
+  return result;
+}
+
+OpCost StrategySpace::cost_of(const Node& node, const OpConfig& uses) const {
+  const Rule& rule = rules_[node.id];
+  if (machine_.operators == nullptr) {
+    return op_cost(graph_, node, rule, uses, machine_);
+  }
+  const LocalCall call = local_call_of(node.id, uses);
+  return op_cost(graph_, node, rule, uses, machine_,
+                 machine_.operators->estimate(call).times);
+}
+
+ConfigList StrategySpace::op_configs(const Node& node) {
+  const Rule& rule = rules_[node.id];
+  ConfigList list;
+  for (const OpConfig& uses :
+       within_budget(list, [&](const ConfigLimits& limits) {
+         return enumerate_configs(rule, machine_.mesh, limits);
+       })) {
+    OpInterface interface = interface_of(rule, uses);
+    list.costs.push_back(cost_of(node, uses));
+    list.configs.push_back({tensoropt::to_string(rule, uses), uses, false,
+                            std::move(interface.operands),
+                            std::move(interface.outputs)});
+  }
+  return list;
+}
+
+ConfigList StrategySpace::source_configs(const Node& node) {
+  const Value& value = graph_.output(node, 0);
+  const Mesh& mesh = machine_.mesh;
+  ConfigList list;
+  std::vector<Layout> layouts{Layout::replicated(mesh.num_axes())};
+  if (node.kind == NodeKind::kParameter) {
+    // All orders of alike axes: canonical configs of operators ask for the
+    // parameter in others too, where an outer axis splits the batch.
+    layouts = within_budget(list, [&](const ConfigLimits& limits) {
+      return enumerate_layouts(value.meta.shape, mesh,
+                               {ConfigSpace::kFull, limits.max_runs});
+    });
+  } else if (node.kind == NodeKind::kInput && options_.sharded_inputs &&
+             !value.meta.shape.empty()) {
+    for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+      layouts[0].set(axis, Placement::shard(0));
+    }
+    TO_CHECK(divides(value.meta.shape, layouts[0], mesh),
+             "input '{}' of shape [{}]: dim 0 (the global batch) of size {} is "
+             "not divisible by {} devices; use a global batch that is a "
+             "multiple of {}, or inputs='replicated'",
+             node.name, fmt::join(value.meta.shape, ", "), value.meta.shape[0],
+             mesh.num_devices(), mesh.num_devices());
+  }
+  for (const Layout& layout : layouts) {
+    list.costs.push_back(parameter_cost(value.meta, value.requires_grad, layout,
+                                        mesh, machine_.device,
+                                        options_.training));
+    if (value.requires_grad && machine_.overheads.update_s_per_byte > 0) {
+      list.costs.back().time_s = machine_.overheads.parameter_s +
+                                 machine_.overheads.update_s_per_byte *
+                                     local_bytes(value.meta, layout, mesh);
+    }
+    list.configs.push_back(
+        {layout.to_string(), {}, false, {}, {{layout, layout}}});
+  }
+  return list;
+}
+
+// Scalars leave replicated. Other outputs leave as inputs come: each rank's
+// share of dim 0, or whole.
+ConfigList StrategySpace::output_configs(const Node& node) const {
+  const Mesh& mesh = machine_.mesh;
+  SpaceConfig config;
+  config.label = "output";
+  for (const ValueId id : node.operands) {
+    Layout layout = Layout::replicated(mesh.num_axes());
+    Layout sharded = layout;
+    for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+      sharded.set(axis, Placement::shard(0));
+    }
+    const Shape& shape = graph_.value(id).meta.shape;
+    if (options_.sharded_inputs && !shape.empty() &&
+        divides(shape, sharded, mesh)) {
+      layout = sharded;
+    }
+    config.inputs.push_back({layout, layout});
+  }
+  return {{std::move(config)}, {OpCost{}}};
+}
+
+// Among alike neighbouring axes of `whole`, only the last ones are pending.
+bool StrategySpace::is_canonical(AxisSet pending, AxisSet whole) const {
+  if (options_.config_space == ConfigSpace::kFull) return true;
+  for (int axis = 0; axis + 1 < machine_.mesh.num_axes(); ++axis) {
+    const bool both = (whole >> axis & 3) == 3;
+    if (both && machine_.mesh.alike(axis, axis + 1) &&
+        (pending >> axis & 3) == 1) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Every layout of the value without pending sums; on each axis that leaves the
+// value whole the gradient may stay Partial, if that can pay (among alike axes
+// the last ones, unless the space is full).
+std::vector<Port> StrategySpace::relay_ports(const Value& value,
+                                             const ConfigLimits& limits) const {
+  const Mesh& mesh = machine_.mesh;
+  const bool may_wait =
+      value.requires_grad && shares_pending_gradients(graph_, rules_, value);
+  std::vector<Port> ports;
+  for (const Layout& layout :
+       enumerate_layouts(idle_dims_->splittable_shape(value), mesh, limits)) {
+    const AxisSet whole = may_wait ? layout.replicate_axes() : 0;
+    for (AxisSet pending = 0; pending <= whole; ++pending) {
+      if ((pending & ~whole) != 0 || !is_canonical(pending, whole)) continue;
+      Layout gradient = layout;
+      for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+        if (pending >> axis & 1) gradient.set(axis, Placement::partial());
+      }
+      if (num_runs({layout, gradient}) <= limits.max_runs) {
+        ports.push_back({layout, gradient});
+      }
+    }
+  }
+  return ports;
+}
+
+ConfigList StrategySpace::relay_configs(const Value& value) {
+  ConfigList list;
+  for (const Port& port : within_budget(list, [&](const ConfigLimits& limits) {
+         return relay_ports(value, limits);
+       })) {
+    for (int kept = 0; kept <= (needed_[value.id] ? 1 : 0); ++kept) {
+      list.configs.push_back(
+          {fmt::format("{}/{}{}", port.value.to_string(),
+                       port.gradient.to_string(), kept ? " kept" : ""),
+           {},
+           kept == 1,
+           {port},
+           {port}});
+      list.costs.push_back({});
+    }
+  }
+  return list;
+}
+
+}  // namespace tensoropt

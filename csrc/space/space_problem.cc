@@ -1,0 +1,154 @@
+// The cost tables of the space: the problem that the search solves.
+
+#include <algorithm>
+
+#include "common/parallel.h"
+#include "space/space.h"
+
+namespace tensoropt {
+
+// Everything that the table of an edge depends on, besides its ends' configs.
+struct StrategySpace::EdgeKind {
+  EdgeSpec spec;
+  bool source_relay = false;
+  bool target_relay = false;
+
+  auto key(const StrategySpace& space, const SpaceEdge& edge) const {
+    return std::tuple(space.nodes_[edge.source].configs, edge.source_port,
+                      space.nodes_[edge.target].configs, edge.target_port,
+                      edge.follows, &space.resharder(spec.meta), spec.backward,
+                      spec.consumer_saves, spec.producer_keeps,
+                      spec.forward_exposed, spec.backward_exposed);
+  }
+};
+
+StrategySpace::EdgeKind StrategySpace::kind_of(const SpaceEdge& edge) const {
+  const Value& value = graph_.value(edge.value);
+  const SpaceNode& source = nodes_[edge.source];
+  const SpaceNode& target = nodes_[edge.target];
+  EdgeKind kind{{value.meta, value.requires_grad, false,
+                 static_cast<bool>(saved_by_producer_[edge.value]), true,
+                 machine_.overheads.reshard_s}};
+  kind.source_relay = source.kind == SpaceNodeKind::kRelay;
+  kind.target_relay = target.kind == SpaceNodeKind::kRelay;
+  if (target.kind == SpaceNodeKind::kOp) {
+    const Node& node = graph_.node(target.node);
+    const Rule& rule = rules_[node.id];
+    const bool through = rule.alias && edge.target_port == 0 &&
+                         kind.source_relay && needed_[node.outputs[0]];
+    const bool backward = graph_.output(node, 0).requires_grad;
+    kind.spec.consumer_saves =
+        (rule.operands[edge.target_port].saved && backward) || through;
+  }
+  if (kind.target_relay) kind.spec.may_replay = false;
+  // Those on their way to a relay have nothing to overlap with: all consumers
+  // of the value wait for it, and its gradient is there when the last has
+  // added.
+  if (source.kind == SpaceNodeKind::kSource && !kind.target_relay &&
+      graph_.node(source.node).kind == NodeKind::kParameter) {
+    kind.spec.forward_exposed = machine_.overheads.exposed_parameters;
+    kind.spec.backward_exposed = machine_.overheads.exposed_gradients;
+  }
+  return kind;
+}
+
+EdgeOptions StrategySpace::options_of(const SpaceEdge& edge, int source_config,
+                                      int target_config) const {
+  const EdgeKind kind = kind_of(edge);
+  EdgeSpec spec = kind.spec;
+  const SpaceConfig& source =
+      nodes_[edge.source].configs->configs[source_config];
+  const SpaceConfig& target =
+      nodes_[edge.target].configs->configs[target_config];
+  const Port& from = source.outputs[edge.source_port];
+  const Port& to = target.inputs[edge.target_port];
+  if (kind.target_relay) spec.consumer_saves = target.kept;
+  if (kind.source_relay) {
+    spec.producer_keeps = spec.may_replay = source.kept;
+    // The relay's own copy is the one to keep then.
+    if (!source.kept && spec.consumer_saves && from.value == to.value) {
+      return {};
+    }
+  }
+  return edge_options(spec, machine_.mesh, resharder(spec.meta), from, to);
+}
+
+// A follower takes the layout it gets, if it can: the target configs allowed.
+std::vector<bool> StrategySpace::followers(const SpaceEdge& edge,
+                                           int source_config) const {
+  const ConfigList& targets = *nodes_[edge.target].configs;
+  const Layout& value = source_port(edge, source_config).value;
+  std::vector<bool> same(targets.configs.size());
+  for (std::size_t config = 0; config < same.size(); ++config) {
+    same[config] =
+        targets.configs[config].inputs[edge.target_port].value == value;
+  }
+  if (std::none_of(same.begin(), same.end(), [](bool b) { return b; })) {
+    same.assign(same.size(), true);
+  }
+  return same;
+}
+
+std::shared_ptr<const EdgeTable> StrategySpace::edge_table(
+    const SpaceEdge& edge) const {
+  const int sources =
+      static_cast<int>(nodes_[edge.source].configs->configs.size());
+  const int targets =
+      static_cast<int>(nodes_[edge.target].configs->configs.size());
+  EdgeTable::Builder builder(sources, targets);
+  for (int source = 0; source < sources; ++source) {
+    const std::vector<bool> allowed =
+        edge.follows
+            ? followers(edge, source)
+            : std::vector<bool>(static_cast<std::size_t>(targets), true);
+    for (int target = 0; target < targets; ++target) {
+      if (!allowed[target]) continue;
+      const EdgeOptions options = options_of(edge, source, target);
+      for (const EdgeOption& option : options.all()) {
+        builder.add(source, target,
+                    {option.memory_bytes, option.time_s,
+                     static_cast<std::int32_t>(option.reuse)});
+      }
+    }
+  }
+  return std::move(builder).build();
+}
+
+Problem StrategySpace::build_problem(int num_threads) const {
+  Problem problem;
+  std::map<const ConfigList*, std::shared_ptr<const NodeTable>> node_tables;
+  for (const SpaceNode& node : nodes_) {
+    auto& table = node_tables[node.configs];
+    if (!table) {
+      std::vector<std::vector<Choice>> choices;
+      for (const OpCost& cost : node.configs->costs) {
+        choices.push_back({{cost.memory_bytes, cost.time_s, 0}});
+      }
+      table = std::make_shared<NodeTable>(std::move(choices));
+    }
+    problem.nodes.push_back(table);
+  }
+  using Key = decltype(kind_of(edges_[0]).key(*this, edges_[0]));
+  std::map<Key, int> distinct;
+  std::vector<int> first_edge;
+  std::vector<int> table_of;
+  for (std::size_t i = 0; i < edges_.size(); ++i) {
+    const Key key = kind_of(edges_[i]).key(*this, edges_[i]);
+    const auto [entry, added] =
+        distinct.emplace(key, static_cast<int>(first_edge.size()));
+    if (added) first_edge.push_back(static_cast<int>(i));
+    table_of.push_back(entry->second);
+  }
+  std::vector<std::shared_ptr<const EdgeTable>> tables(first_edge.size());
+  parallel_for(static_cast<int>(tables.size()),
+               resolve_num_threads(num_threads), [&](int table) {
+                 tables[table] = edge_table(edges_[first_edge[table]]);
+               });
+  for (std::size_t i = 0; i < edges_.size(); ++i) {
+    problem.edges.push_back(
+        {edges_[i].source, edges_[i].target, tables[table_of[i]]});
+  }
+  return problem;
+}
+
+}  // namespace tensoropt

@@ -1,0 +1,281 @@
+// Min-plus passes and bounds against all strategies.
+
+#include "search/bounds/min_plus.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "problem/checks.h"
+#include "problem/random_problem.h"
+#include "search/bounds/bounds.h"
+#include "search/bounds/min_plus_kernel.h"
+#include "search/bounds/weighted_probe.h"
+
+namespace tensoropt::testing {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// A problem with everything that is needed to run passes over it.
+struct Planned {
+  explicit Planned(Problem p)
+      : problem(std::move(p)),
+        domains(problem, {}),
+        pool(domains),
+        schedule(make_schedule(problem, {}, pool)),
+        tables(pool.size()) {
+    for (int id = 0; id < pool.size(); ++id) {
+      if (pool[id].kind != Expression::Kind::kProduct) {
+        tables[id] = load_table(pool[id], domains);
+      }
+    }
+  }
+  int root() const { return schedule.terms[schedule.root].expression; }
+
+  const Problem problem;
+  const Domains domains;
+  ExpressionPool pool;
+  const Schedule schedule;
+  std::vector<Table> tables;
+};
+
+double least(const std::vector<Cost>& costs, Weights weights) {
+  double best = kInfinity;
+  for (const Cost& cost : costs) {
+    best = std::min(best, weights.of({cost.memory, cost.time}));
+  }
+  return best;
+}
+
+// Runs check(planned, dice) on problems that have a strategy.
+template <typename Check>
+void for_planned(std::uint64_t first_seed, int count, Check&& check) {
+  for (std::uint64_t seed = first_seed; seed < first_seed + count; ++seed) {
+    Dice dice(seed);
+    for (const Shape& shape : all_shapes(dice)) {
+      SCOPED_TRACE(shape.name + ", seed " + std::to_string(seed));
+      const Planned planned(
+          random_problem(dice, {}, shape.num_nodes, shape.pairs));
+      check(planned, dice);
+      if (::testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+// Both kinds of values: the costs here are small integers, which floats hold.
+template <typename Value>
+class MinPlus : public ::testing::Test {};
+using Values = ::testing::Types<float, double>;
+TYPED_TEST_SUITE(MinPlus, Values);
+
+// Sizes around those of vector registers, with configs that are not allowed.
+TYPED_TEST(MinPlus, MatrixProductsEqualPlainLoops) {
+  Dice dice(1);
+  for (int round = 0; round < 300; ++round) {
+    const MinPlusBlock block{dice.roll(1, 9), dice.roll(1, 40),
+                             dice.roll(1, 20)};
+    const auto values = [&dice](int count) {
+      std::vector<TypeParam> list;
+      for (int i = 0; i < count; ++i) {
+        list.push_back(dice.roll(0, 3) == 0
+                           ? std::numeric_limits<TypeParam>::infinity()
+                           : static_cast<TypeParam>(dice.roll(0, 100)));
+      }
+      return list;
+    };
+    const auto terms = values(block.rows * block.inner);
+    const auto wide = values(block.inner * block.width);
+    auto out = values(block.rows * block.width);
+    auto expected = out;
+    for (int row = 0; row < block.rows; ++row) {
+      for (int x = 0; x < block.inner; ++x) {
+        for (int column = 0; column < block.width; ++column) {
+          TypeParam& least = expected[row * block.width + column];
+          least = std::min(least, terms[row * block.inner + x] +
+                                      wide[x * block.width + column]);
+        }
+      }
+    }
+    multiply_min_plus(terms.data(), wide.data(), out.data(), block);
+    EXPECT_EQ(out, expected)
+        << block.rows << " x " << block.inner << " x " << block.width;
+  }
+}
+
+TYPED_TEST(MinPlus, OptimumEqualsBruteForceAndItsTraceCostsThat) {
+  for_planned(1, 20, [](const Planned& planned, Dice& dice) {
+    const Weights weights{1.0 * dice.roll(0, 5), 1.0 * dice.roll(1, 5)};
+    const MinPlusPlan plan(planned.pool, planned.root(), planned.tables);
+    MinPlusPass<TypeParam> pass(plan);
+    pass.run_inside(weights);
+    EXPECT_EQ(pass.optimum(), least(brute_force(planned.problem), weights));
+    const auto points = pass.trace(planned.schedule);
+    double traced = 0;
+    for (std::size_t t = 0; t < points.size(); ++t) {
+      const Term& term = planned.schedule.terms[t];
+      if (term.slot < 0) continue;
+      const Frontier& frontier = planned.tables[term.expression].points;
+      traced +=
+          weights.of({frontier.memory[points[t]], frontier.time[points[t]]});
+    }
+    EXPECT_EQ(traced, pass.optimum());
+  });
+}
+
+// For every node table: the best strategy through each of its configs.
+TYPED_TEST(MinPlus, InsidePlusOutsideIsTheBestStrategyThroughACell) {
+  for_planned(100, 20, [](const Planned& planned, Dice& dice) {
+    const Weights weights{1.0 * dice.roll(1, 5), 1.0 * dice.roll(1, 5)};
+    const MinPlusPlan plan(planned.pool, planned.root(), planned.tables);
+    MinPlusPass<TypeParam> pass(plan);
+    pass.run_inside(weights);
+    pass.run_outside(Depth::kWhole);
+    std::vector<std::vector<double>> best;
+    for (int n = 0; n < planned.domains.num_nodes(); ++n) {
+      best.emplace_back(planned.problem.nodes[n]->num_configs(), kInfinity);
+    }
+    for_all_configs(planned.problem, [&](const std::vector<int>& config) {
+      const double cost =
+          least(costs_of_configs(planned.problem, config), weights);
+      for (std::size_t n = 0; n < config.size(); ++n) {
+        best[n][config[n]] = std::min(best[n][config[n]], cost);
+      }
+    });
+    for (const Term& term : planned.schedule.terms) {
+      const Expression& expression = planned.pool[term.expression];
+      if (expression.kind != Expression::Kind::kNode) continue;
+      const auto& configs = planned.domains.configs_of(expression.domains[0]);
+      for (std::size_t i = 0; i < configs.size(); ++i) {
+        EXPECT_EQ(
+            pass.inside(term.expression)[i] + pass.outside(term.expression)[i],
+            best[term.slot][configs[i]]);
+      }
+    }
+  });
+}
+
+TEST(FirstLook, StrategiesAreOnTheFrontierAndSpanIt) {
+  for_planned(200, 20, [](const Planned& planned, Dice&) {
+    const MinPlusPlan plan(planned.pool, planned.root(), planned.tables);
+    FirstLook look(plan, planned.schedule, 1, Depth::kWhole);
+    look.ask_between(0, kInfinity, 32);
+    const auto& found = look.strategies();
+    const std::vector<Cost> all = brute_force(planned.problem);
+    EXPECT_EQ(found.front().cost.memory, all.front().memory);
+    EXPECT_EQ(found.back().cost.time, all.back().time);
+    // On the hull: no strategy is below any line between neighbours.
+    for (std::size_t i = 0; i + 1 < found.size(); ++i) {
+      const Point a = found[i].cost;
+      const Point b = found[i + 1].cost;
+      const Weights line{a.time - b.time, b.memory - a.memory};
+      EXPECT_EQ(least(all, line), line.of(a));
+    }
+  });
+}
+
+// What the bounds rule out is not needed by any strategy below a corner.
+TEST(Bounds, KeepEveryConfigOfEveryStrategyBelowACorner) {
+  for_planned(300, 20, [](const Planned& planned, Dice& dice) {
+    const MinPlusPlan plan(planned.pool, planned.root(), planned.tables);
+    const int passes = dice.roll(2, 9);
+    FirstLook look(plan, planned.schedule, 1, Depth::kWhole);
+    look.ask_between(0, kInfinity, passes);
+    std::vector<Point> known;
+    for (const auto& s : look.strategies()) known.push_back(s.cost);
+    const auto corners = join_corners(
+        corners_between(known, dice.roll(0, 1) * 0.05, kInfinity), kMaxCorners);
+    if (corners.empty()) return;
+    const CornerLimits limits(look.weights(), look.optima(), corners, kInfinity,
+                              plan.rounding());
+    Bounds bounds(plan, look, limits, limits, 1);
+    bounds.aim(limits);
+    std::map<int, int> table_of;
+    for (const Term& term : planned.schedule.terms) {
+      const auto& expression = planned.pool[term.expression];
+      if (expression.kind == Expression::Kind::kNode) {
+        table_of[term.slot] = term.expression;
+      }
+    }
+    for_all_configs(planned.problem, [&](const std::vector<int>& config) {
+      bool wanted = false;
+      for (const Cost& cost : costs_of_configs(planned.problem, config)) {
+        for (const Point& corner : corners) {
+          wanted = wanted ||
+                   (cost.memory < corner.memory && cost.time < corner.time);
+        }
+      }
+      for (std::size_t n = 0; wanted && n < config.size(); ++n) {
+        const auto& configs = planned.domains.configs_of(planned.domains.id(n));
+        const auto at = std::find(configs.begin(), configs.end(), config[n]);
+        EXPECT_GE(bounds.table(table_of[n]).rank(at - configs.begin()), 0);
+      }
+    });
+  });
+}
+
+TEST(Corners, LieBetweenNeighbours) {
+  const std::vector<Point> known{{10, 100}, {20, 50}, {40, 20}};
+  EXPECT_EQ(corners_between(known, 0, kInfinity),
+            (std::vector<Point>{{20, 100}, {40, 50}}));
+  EXPECT_EQ(corners_between(known, 1, kInfinity),
+            (std::vector<Point>{{10, 50}, {20, 25}}));
+  const auto limited = corners_between(known, 0, 30);
+  ASSERT_EQ(limited.size(), 2u);
+  EXPECT_GT(limited[1].memory, 30);
+  EXPECT_LT(limited[1].memory, 30.001);
+  EXPECT_EQ(limited[1].time, 50);
+  EXPECT_TRUE(corners_between(known, 0, 5).empty());
+}
+
+// Whatever no known strategy stands for lies below a corner.
+TEST(Corners, LeaveNothingOut) {
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Dice dice(seed);
+    const double factor = 1 + dice.roll(0, 40) / 100.0;
+    std::vector<Point> known{{10, 200}};
+    while (known.back().memory < 100 && known.back().time > 20) {
+      const Point last = known.back();
+      known.push_back(
+          {last.memory + dice.roll(1, 20), last.time - dice.roll(1, 20)});
+    }
+    const auto corners = corners_between(known, factor - 1, kInfinity);
+    for (int i = 0; i < 100; ++i) {
+      const Point some{
+          static_cast<double>(dice.roll(10, 120)),
+          dice.roll(static_cast<int>(known.back().time), 200) * 1.0};
+      const auto covers = [&](Point p) {
+        return p.memory <= factor * some.memory && p.time <= factor * some.time;
+      };
+      const auto above = [&](Point corner) {
+        return some.memory < corner.memory && some.time < corner.time;
+      };
+      EXPECT_TRUE(std::any_of(known.begin(), known.end(), covers) ||
+                  std::any_of(corners.begin(), corners.end(), above))
+          << some.memory << " " << some.time;
+    }
+  }
+}
+
+TEST(Corners, AreJoinedWhenThereAreTooMany) {
+  std::vector<Point> known;
+  for (int i = 0; i <= 300; ++i) known.push_back({100.0 + i, 500.0 - i});
+  const auto corners =
+      join_corners(corners_between(known, 0, kInfinity), kMaxCorners);
+  EXPECT_LE(corners.size(), kMaxCorners);
+  for (int i = 0; i < 300; ++i) {
+    bool below = false;
+    for (const Point& c : corners) {
+      below = below || (101.0 + i <= c.memory && 500.0 - i <= c.time);
+    }
+    EXPECT_TRUE(below) << i;
+  }
+}
+
+}  // namespace
+}  // namespace tensoropt::testing
