@@ -16,5 +16,6 @@ PYBIND11_MODULE(_C, module) {
   tensoropt::bind_reshard(module);
   tensoropt::bind_graph(module);
   tensoropt::bind_rules(module);
+  tensoropt::bind_settings(module);
   tensoropt::bind_planner(module);
 }

@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -16,40 +17,44 @@
 
 namespace tensoropt {
 
-// Owns everything that a strategy space refers to.
+// Where and how a model is planned for.
+struct PlannerSetup {
+  Cluster cluster;
+  Mesh mesh;
+  SpaceOptions space;
+  CollectiveTable collectives;      // measured ones
+  std::vector<OpSample> operators;  // measured ones
+  RuntimeOverheads overheads;
+};
+
+// Owns everything that a strategy space refers to. May be used by several
+// threads: what is computed when it is first asked for is computed once. Rules
+// may call Python, so the caller must not hold the interpreter's lock then.
 class Planner {
  public:
-  Planner(std::shared_ptr<Graph> graph, const Cluster& cluster,
-          const Mesh& mesh, const CollectiveTable& measured,
-          ConfigSpace config_space, double optimizer_state_factor,
-          bool sharded_inputs, std::size_t max_configs, Rules rules,
-          bool split_spatial, const std::vector<OpSample>& operators,
-          const RuntimeOverheads& overheads)
+  Planner(std::shared_ptr<Graph> graph, Rules rules, PlannerSetup setup)
       : graph_(std::move(graph)),
         rules_(std::move(rules)),
-        cluster_(cluster),
-        mesh_(mesh),
-        analytic_(cluster_, mesh_),
-        measured_(mesh_, measured, analytic_),
-        collectives_(measured_, overheads.collective_s),
-        operators_(operators, cluster_.device),
+        setup_(std::move(setup)),
+        analytic_(setup_.cluster, setup_.mesh),
+        measured_(setup_.mesh, setup_.collectives, analytic_),
+        collectives_(measured_, setup_.overheads.collective_s),
+        operators_(setup_.operators, setup_.cluster.device),
         space_(*graph_, registry(),
-               {mesh_, cluster_.device, collectives_,
-                operators.empty() ? nullptr : &operators_, overheads},
-               {config_space,
-                {optimizer_state_factor},
-                sharded_inputs,
-                max_configs,
-                split_spatial}) {}
+               {setup_.mesh, setup_.cluster.device, collectives_,
+                setup_.operators.empty() ? nullptr : &operators_,
+                setup_.overheads},
+               setup_.space) {}
   Planner(const Planner&) = delete;
   Planner& operator=(const Planner&) = delete;
 
   const StrategySpace& space() const { return space_; }
   const Registry& registry() const { return *rules_.registry; }
-  const Mesh& mesh() const { return mesh_; }
+  const Mesh& mesh() const { return setup_.mesh; }
   const OpProfile& operators() const { return operators_; }
 
   const Problem& problem(int num_threads) {
+    const std::lock_guard lock(problem_mutex_);
     if (!problem_) problem_ = space_.build_problem(num_threads);
     return *problem_;
   }
@@ -63,21 +68,24 @@ class Planner {
   }
 
   Baselines& baselines(int num_threads) {
-    if (!baselines_) baselines_.emplace(space_, problem(num_threads));
+    const Problem& whole = problem(num_threads);
+    const std::lock_guard lock(baselines_mutex_);
+    if (!baselines_) baselines_.emplace(space_, whole);
     return *baselines_;
   }
 
  private:
-  std::shared_ptr<Graph> graph_;
-  Rules rules_;
-  Cluster cluster_;
-  Mesh mesh_;
-  AnalyticCollectives analytic_;
-  MeasuredCollectives measured_;
-  DelayedCollectives collectives_;
-  OpProfile operators_;
-  StrategySpace space_;
+  const std::shared_ptr<Graph> graph_;
+  const Rules rules_;
+  const PlannerSetup setup_;
+  const AnalyticCollectives analytic_;
+  const MeasuredCollectives measured_;
+  const DelayedCollectives collectives_;
+  const OpProfile operators_;
+  const StrategySpace space_;
+  std::mutex problem_mutex_;
   std::optional<Problem> problem_;
+  std::mutex baselines_mutex_;
   std::optional<Baselines> baselines_;
 };
 

@@ -2,7 +2,6 @@
 
 #include <pybind11/stl.h>
 
-#include <array>
 #include <map>
 
 #include "bindings/bindings.h"
@@ -19,18 +18,6 @@ namespace tensoropt {
 
 namespace {
 
-ConfigSpace parse_space(const std::string& name) {
-  TO_CHECK(name == "ordered" || name == "full",
-           "space must be 'ordered' or 'full', got '{}'", name);
-  return name == "full" ? ConfigSpace::kFull : ConfigSpace::kOrdered;
-}
-
-Algorithm parse_algorithm(const std::string& name) {
-  TO_CHECK(name == "ldp" || name == "elimination",
-           "algorithm must be 'ldp' or 'elimination', got '{}'", name);
-  return name == "ldp" ? Algorithm::kLdp : Algorithm::kElimination;
-}
-
 Baseline parse_baseline(const std::string& name) {
   static const std::map<std::string, Baseline> kBaselines{
       {"data parallel", Baseline::kDataParallel},
@@ -42,25 +29,6 @@ Baseline parse_baseline(const std::string& name) {
   const auto found = kBaselines.find(name);
   TO_CHECK(found != kBaselines.end(), "there is no baseline '{}'", name);
   return found->second;
-}
-
-SearchOptions search_options(const std::string& algorithm, double epsilon,
-                             double memory_limit, int num_threads,
-                             const std::vector<double>& heuristics,
-                             double max_conditioning_work,
-                             std::uint64_t order_seed, bool use_bounds) {
-  SearchOptions options;
-  options.algorithm = parse_algorithm(algorithm);
-  options.epsilon = epsilon;
-  options.memory_limit = memory_limit;
-  options.num_threads = num_threads;
-  options.order_seed = order_seed;
-  options.max_conditioning_work = max_conditioning_work;
-  options.use_bounds = use_bounds;
-  for (const double memory_weight : heuristics) {
-    options.heuristics.push_back({memory_weight});
-  }
-  return options;
 }
 
 AxisRoles parse_roles(const std::vector<std::pair<std::string, int>>& roles) {
@@ -244,14 +212,16 @@ void bind_baselines(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
              double epsilon) {
             SearchOptions options;
             options.epsilon = epsilon;
+            const py::gil_scoped_release release;
             return self.baselines(0).play(parse_roles(roles), options);
           },
           py::arg("roles"), py::arg("epsilon"),
           "The frontier when each mesh axis plays a role, given as (kind, name "
-          "of a dim or -1); csrc/search/axis_roles.h.")
+          "of a dim or -1); csrc/baselines/axis_roles.h.")
       .def_property_readonly(
           "named_dims",
           [](Planner& self) {
+            const py::gil_scoped_release release;
             const NamedDims& dims = self.baselines(0).roles().dims();
             std::vector<std::int64_t> sizes;
             for (int name = 0; name < dims.num_names(); ++name) {
@@ -311,7 +281,7 @@ void bind_space(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
       .def(
           "explain",
           [](const Planner& self) { return explanation_records(self.space()); },
-          "A record for each operator and parameter; csrc/search/explain.h.")
+          "A record for each operator and parameter; csrc/space/explain.h.")
       .def("unknown_targets",
            [](const Planner& self) { return self.space().unknown_targets(); })
       .def_property_readonly("num_nodes", [](const Planner& self) {
@@ -327,55 +297,23 @@ void bind_planner(py::module_& module) {
   py::class_<Planner, std::shared_ptr<Planner>> planner(
       module, "Planner", "The strategies of one model on one mesh.");
   planner
-      .def(py::init([](std::shared_ptr<Graph> graph, const Cluster& cluster,
-                       const Mesh& mesh, const CollectiveTable& measured,
-                       const std::string& space, double optimizer_state_factor,
-                       bool sharded_inputs, std::size_t max_configs,
-                       Rules rules, bool split_spatial,
-                       const std::vector<OpSample>& operators,
-                       const std::array<double, 6>& overheads) {
-             return std::make_shared<Planner>(
-                 std::move(graph), cluster, mesh, measured, parse_space(space),
-                 optimizer_state_factor, sharded_inputs, max_configs,
-                 std::move(rules), split_spatial, operators,
-                 RuntimeOverheads{overheads[0], overheads[1], overheads[2],
-                                  overheads[3], overheads[4], overheads[5]});
-           }),
-           py::arg("graph"), py::arg("cluster"), py::arg("mesh"),
-           py::arg("measured"), py::arg("space"),
-           py::arg("optimizer_state_factor"), py::arg("sharded_inputs"),
-           py::arg("max_configs"), py::arg("rules"), py::arg("split_spatial"),
-           py::arg("operators") = std::vector<OpSample>{},
-           py::arg("overheads") = std::array<double, 6>{0, 0, 0, 0, 1, 1})
+      .def(py::init<std::shared_ptr<Graph>, Rules, PlannerSetup>(),
+           py::arg("graph"), py::arg("rules"), py::arg("setup"))
       .def(
           "build",
           [](Planner& self, int num_threads) { self.problem(num_threads); },
           py::arg("num_threads") = 0, py::call_guard<py::gil_scoped_release>(),
           "Computes all cost tables (search does it when it is not done).")
-      .def(
-          "search",
-          [](Planner& self, const std::string& algorithm, double epsilon,
-             double memory_limit, int num_threads,
-             const std::vector<double>& heuristics,
-             double max_conditioning_work, std::uint64_t order_seed,
-             bool use_bounds, const std::vector<std::vector<bool>>& allowed) {
-            const SearchOptions options = search_options(
-                algorithm, epsilon, memory_limit, num_threads, heuristics,
-                max_conditioning_work, order_seed, use_bounds);
-            const py::gil_scoped_release release;
-            return self.run(options, allowed);
-          },
-          py::arg("algorithm"), py::arg("epsilon"), py::arg("memory_limit"),
-          py::arg("num_threads"), py::arg("heuristics"),
-          py::arg("max_conditioning_work"), py::arg("order_seed"),
-          py::arg("use_bounds"),
-          py::arg("allowed") = std::vector<std::vector<bool>>{})
+      .def("search", &Planner::run, py::arg("options"),
+           py::arg("allowed") = std::vector<std::vector<bool>>{},
+           py::call_guard<py::gil_scoped_release>())
       .def(
           "random_strategy",
           [](Planner& self, std::uint64_t seed, double greed) {
             return random_strategy(self.problem(0), seed, greed);
           },
-          py::arg("seed"), py::arg("greed") = 0.0);
+          py::arg("seed"), py::arg("greed") = 0.0,
+          py::call_guard<py::gil_scoped_release>());
   bind_space(planner);
   bind_op_profile(module, planner);
   bind_baselines(planner);

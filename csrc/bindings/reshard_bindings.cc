@@ -230,7 +230,7 @@ void bind_resharder(py::module_& module) {
           "describe",
           [](const PyResharder& self, const std::string& from,
              const std::string& to) {
-            return to_string(self.plan(from, to).program);
+            return to_string(self.plan(from, to).steps);
           },
           py::arg("from_layout"), py::arg("to_layout"), "The steps in words.")
       .def(
@@ -238,7 +238,7 @@ void bind_resharder(py::module_& module) {
           [](const PyResharder& self, const std::string& from,
              const std::string& to, int rank) {
             EncodedProgram code =
-                encode(self.plan(from, to).program, self.mesh, rank);
+                encode(self.plan(from, to).steps, self.mesh, rank);
             return py::make_tuple(std::move(code.steps),
                                   std::move(code.groups));
           },

@@ -37,10 +37,10 @@ EmittedReshard RankProgram::reshard(int edge_index) const {
   const Mesh& mesh = space_.machine().mesh;
   EmittedReshard reshard;
   reshard.forward =
-      encode(resharder.plan(from.value, to.value).program, mesh, rank_);
+      encode(resharder.plan(from.value, to.value).steps, mesh, rank_);
   if (value.requires_grad) {
     reshard.backward =
-        encode(resharder.plan(to.gradient, from.gradient).program, mesh, rank_);
+        encode(resharder.plan(to.gradient, from.gradient).steps, mesh, rank_);
   }
   reshard.reuse = static_cast<Reuse>(strategy_.edge_tag[edge_index]);
   return reshard;

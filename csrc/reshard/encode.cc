@@ -8,10 +8,6 @@ namespace tensoropt {
 
 namespace {
 
-bool is_local(StepKind kind) {
-  return kind == StepKind::kSlice || kind == StepKind::kMask;
-}
-
 // The index of `axes` in `groups`, where it is added if it is new.
 int slot_of(AxisSet axes, std::vector<AxisSet>& groups) {
   const auto found = std::find(groups.begin(), groups.end(), axes);
@@ -22,11 +18,11 @@ int slot_of(AxisSet axes, std::vector<AxisSet>& groups) {
 
 }  // namespace
 
-EncodedProgram encode(const Program& program, const Mesh& mesh, int rank) {
+EncodedProgram encode(const Steps& steps, const Mesh& mesh, int rank) {
   TO_CHECK(rank >= 0 && rank < mesh.num_devices(),
            "rank {} is not in a mesh of {} devices", rank, mesh.num_devices());
   EncodedProgram code;
-  for (const Step& step : program) {
+  for (const Step& step : steps) {
     const int slot = is_local(step.kind) ? -1 : slot_of(step.axes, code.groups);
     code.steps.insert(
         code.steps.end(),

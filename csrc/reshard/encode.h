@@ -1,11 +1,10 @@
-// A reshard program as the integers that the runtime operator takes.
+// The steps of a reshard as the integers that the runtime operator takes.
 //
-//   EncodedProgram code = encode(path.program, mesh, rank);
+//   EncodedProgram code = encode(path.steps, mesh, rank);
 //   code.groups;   // axis sets; the caller finds one process group for each
 //
-// Six integers per step: kind, dim, to_dim, group slot (an index into `groups`,
-// -1 for local steps), size of the group, index of this rank in its group
-// (Mesh::index_in). Slots are numbered by first use.
+// The integers are those of common/step_code.h; slots are numbered by first
+// use, the index in a group is Mesh::index_in.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +14,6 @@
 
 namespace tensoropt {
 
-inline constexpr int kIntsPerStep = 6;
-
 struct EncodedProgram {
   std::vector<std::int64_t> steps;
   std::vector<AxisSet> groups;
@@ -24,6 +21,6 @@ struct EncodedProgram {
   bool operator==(const EncodedProgram&) const = default;
 };
 
-EncodedProgram encode(const Program& program, const Mesh& mesh, int rank);
+EncodedProgram encode(const Steps& steps, const Mesh& mesh, int rank);
 
 }  // namespace tensoropt

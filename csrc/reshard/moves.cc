@@ -98,9 +98,9 @@ std::string to_string(const Step& step) {
   return text + fmt::format("axes {:#b})", step.axes);
 }
 
-std::string to_string(const Program& program) {
+std::string to_string(const Steps& steps) {
   std::string text;
-  for (const Step& step : program) {
+  for (const Step& step : steps) {
     if (!text.empty()) text += "; ";
     text += to_string(step);
   }

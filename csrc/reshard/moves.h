@@ -59,7 +59,7 @@ std::optional<Step> step_between(const Layout& before, const Layout& after);
 
 // "all_gather(dim 0, axes 0b11)"; steps of a program are joined by "; ".
 std::string to_string(const Step& step);
-std::string to_string(const Program& program);
+std::string to_string(const Steps& steps);
 
 // The axes of a layout by placement code.
 inline std::array<AxisSet, 16> axes_by_code(const Layout& layout) {

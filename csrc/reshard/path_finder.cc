@@ -26,15 +26,15 @@ double to_seconds(std::int64_t time_ps) {
 
 // The path to `target` when `parent(node)` is the node before.
 template <typename Parent>
-Program program_to(const LayoutGraph& graph, int source, int target,
-                   const Parent& parent) {
-  Program program;
+Steps steps_to(const LayoutGraph& graph, int source, int target,
+               const Parent& parent) {
+  Steps steps;
   for (int node = target; node != source; node = parent(node)) {
-    program.push_back(
+    steps.push_back(
         *step_between(graph.layout_of(parent(node)), graph.layout_of(node)));
   }
-  std::reverse(program.begin(), program.end());
-  return program;
+  std::reverse(steps.begin(), steps.end());
+  return steps;
 }
 
 // The edges of all nodes, in one array.
@@ -95,11 +95,11 @@ class PathTrees {
     return tree_of(layouts_.index_of(from)).time_s[layouts_.index_of(to)];
   }
 
-  Program program(const Layout& from, const Layout& to) {
+  Steps steps(const Layout& from, const Layout& to) {
     const int source = layouts_.index_of(from);
     const Tree& tree = tree_of(source);
     const auto parent = [&](int node) { return int{tree.parent[node]}; };
-    return program_to(layouts_, source, layouts_.index_of(to), parent);
+    return steps_to(layouts_, source, layouts_.index_of(to), parent);
   }
 
  private:
@@ -185,7 +185,7 @@ class ExactFinder : public PathFinder {
   FoundPath find(const Layout& from, const Layout& to) override {
     const double path_s = *time_s(from, to);
     if (from == to) return {};
-    return {trees_.program(from, to), path_s};
+    return {trees_.steps(from, to), path_s};
   }
 
  private:
@@ -216,7 +216,7 @@ class TiedFinder : public PathFinder {
     if (from == to) return {};
     PathTrees* trees = trees_of(runs_between(costs_.mesh(), from, to));
     if (trees == nullptr) return search(from, to);
-    return {trees->program(from, to), trees->time_s(from, to)};
+    return {trees->steps(from, to), trees->time_s(from, to)};
   }
 
  private:
@@ -249,7 +249,7 @@ class TiedFinder : public PathFinder {
     const int target = graph.index_of(to);
     const auto labels = shortest_paths(graph, source, target);
     const auto parent = [&](int node) { return labels[node].parent; };
-    return {program_to(graph, source, target, parent),
+    return {steps_to(graph, source, target, parent),
             to_seconds(labels[target].time_ps)};
   }
 

@@ -18,7 +18,7 @@
 namespace tensoropt {
 
 struct FoundPath {
-  Program program;
+  Steps steps;
   double time_s = 0;
 };
 

@@ -55,7 +55,7 @@ const TensorResharder::Path& TensorResharder::plan(const Layout& from,
   FoundPath found = finder_->find(from, to);
   const std::lock_guard<std::mutex> lock(cache_->mutex);
   return cache_->paths
-      .try_emplace(pair, Path{std::move(found.program), found.time_s})
+      .try_emplace(pair, Path{std::move(found.steps), found.time_s})
       .first->second;
 }
 

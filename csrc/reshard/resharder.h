@@ -51,7 +51,7 @@ class TensorResharder {
   static constexpr int kMaxLayouts = 1024;
 
   struct Path {
-    Program program;
+    Steps steps;
     double time_s = 0;
   };
 

@@ -1,28 +1,17 @@
-// The moves that a reshard is made of. Each acts on a set of mesh axes and is
-// one collective over the groups of these axes, or a local operation.
+// The moves that a reshard is made of. Each acts on a set of mesh axes:
 //
-//   all-gather      S(dim) -> R      on the least significant axes of dim
-//   reduce-scatter  P      -> S(dim) on axes below all that already shard dim
-//   all-reduce      P      -> R
-//   all-to-all      S(dim) -> S(to)  least significant on both dims
-//   slice           R      -> S(dim) local, below all that already shard dim
-//   mask            R      -> P      local: zeros on all but the first rank
+//   all-gather      on the least significant axes of the dim
+//   reduce-scatter  on axes below all that already shard the dim
+//   all-to-all      on axes that are the least significant on both dims
+//   slice           on axes below all that already shard the dim
 #pragma once
 
 #include <vector>
 
+#include "common/step_code.h"
 #include "sharding/layout.h"
 
 namespace tensoropt {
-
-enum class StepKind : int {
-  kAllGather = 0,
-  kReduceScatter = 1,
-  kAllReduce = 2,
-  kAllToAll = 3,
-  kSlice = 4,
-  kMask = 5,
-};
 
 struct Step {
   StepKind kind = StepKind::kSlice;
@@ -34,6 +23,6 @@ struct Step {
 };
 
 // A reshard: the steps in order. Empty when the layouts are equal.
-using Program = std::vector<Step>;
+using Steps = std::vector<Step>;
 
 }  // namespace tensoropt

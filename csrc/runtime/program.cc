@@ -6,15 +6,10 @@ namespace tensoropt {
 
 namespace {
 
-constexpr std::size_t kIntsPerStep = 6;
-
-bool is_local(ProgramKind kind) {
-  return kind == ProgramKind::kSlice || kind == ProgramKind::kMask;
-}
-
 void check_step(const ProgramStep& step, std::size_t num_groups) {
   const auto kind = static_cast<int>(step.kind);
-  TORCH_CHECK_VALUE(kind >= 0 && kind <= 5, "reshard step of kind ", kind);
+  TORCH_CHECK_VALUE(kind >= 0 && kind < kNumStepKinds, "reshard step of kind ",
+                    kind);
   const auto slots = static_cast<std::int64_t>(num_groups);
   TORCH_CHECK_VALUE(
       is_local(step.kind) || (step.group_slot >= 0 && step.group_slot < slots),
@@ -54,13 +49,13 @@ at::Tensor compact(const at::Tensor& x) {
   return x.clone(at::MemoryFormat::Contiguous);
 }
 
-Started start(ProgramKind kind, const at::Tensor& operand, const Group& group) {
+Started start(StepKind kind, const at::Tensor& operand, const Group& group) {
   switch (kind) {
-    case ProgramKind::kAllGather:
+    case StepKind::kAllGather:
       return start_all_gather(operand, group);
-    case ProgramKind::kReduceScatter:
+    case StepKind::kReduceScatter:
       return start_reduce_scatter(operand, group);
-    case ProgramKind::kAllReduce:
+    case StepKind::kAllReduce:
       return start_all_reduce(operand, group);
     default:
       return start_all_to_all(operand, group);
@@ -74,7 +69,7 @@ Program::Program(at::IntArrayRef steps, std::vector<std::string> groups)
   TORCH_CHECK_VALUE(steps.size() % kIntsPerStep == 0, "a reshard program has ",
                     kIntsPerStep, " integers per step, got ", steps.size());
   for (std::size_t i = 0; i < steps.size(); i += kIntsPerStep) {
-    steps_.push_back({static_cast<ProgramKind>(steps[i]), steps[i + 1],
+    steps_.push_back({static_cast<StepKind>(steps[i]), steps[i + 1],
                       steps[i + 2], steps[i + 3], steps[i + 4], steps[i + 5]});
     check_step(steps_.back(), groups_.size());
   }
@@ -87,14 +82,14 @@ std::vector<std::int64_t> Program::output_shape(at::IntArrayRef shape) const {
     TORCH_CHECK_VALUE(step.dim < rank && step.to_dim < rank, "reshard of dim ",
                       step.dim, " of a tensor with ", rank, " dims");
     switch (step.kind) {
-      case ProgramKind::kAllToAll:
+      case StepKind::kAllToAll:
         split(result, step.to_dim, step.group_size);
         [[fallthrough]];
-      case ProgramKind::kAllGather:
+      case StepKind::kAllGather:
         join(result, step.dim, step.group_size);
         break;
-      case ProgramKind::kReduceScatter:
-      case ProgramKind::kSlice:
+      case StepKind::kReduceScatter:
+      case StepKind::kSlice:
         split(result, step.dim, step.group_size);
         break;
       default:
@@ -151,11 +146,11 @@ void Execution::begin(const ProgramStep& step) {
 
 at::Tensor Execution::operand_of(const ProgramStep& step) const {
   switch (step.kind) {
-    case ProgramKind::kAllGather:
+    case StepKind::kAllGather:
       return x_.contiguous();
-    case ProgramKind::kReduceScatter:
+    case StepKind::kReduceScatter:
       return parts_of(x_, step.dim, step.group_size);
-    case ProgramKind::kAllReduce:  // in place
+    case StepKind::kAllReduce:  // in place
       return owned_ ? x_.contiguous() : compact(x_);
     default:
       return parts_of(x_, step.to_dim, step.group_size);
@@ -167,13 +162,13 @@ void Execution::end() {
   x_ = started_->wait();
   started_.reset();
   const ProgramStep& step = program_.steps()[next_ - 1];
-  const bool in_parts = step.kind == ProgramKind::kAllGather ||
-                        step.kind == ProgramKind::kAllToAll;
+  const bool in_parts =
+      step.kind == StepKind::kAllGather || step.kind == StepKind::kAllToAll;
   if (in_parts) x_ = joined(x_, step.dim);
 }
 
 void Execution::run_local(const ProgramStep& step) {
-  if (step.kind == ProgramKind::kSlice) {
+  if (step.kind == StepKind::kSlice) {
     count(Counter::kSlice);
     const std::int64_t size = x_.size(step.dim) / step.group_size;
     x_ = x_.narrow(step.dim, size * step.index, size);

@@ -1,4 +1,4 @@
-// An encoded reshard program (reshard/encode.h) and its execution on one rank.
+// An encoded reshard (common/step_code.h) and its execution on one rank.
 //
 //   Program program(steps, group_names);
 //   at::Tensor y = run(program, x);        // collective
@@ -18,22 +18,13 @@
 #include <string>
 #include <vector>
 
+#include "common/step_code.h"
 #include "runtime/collectives.h"
 
 namespace tensoropt {
 
-// The kinds as encode.h numbers them.
-enum class ProgramKind : int {
-  kAllGather = 0,
-  kReduceScatter = 1,
-  kAllReduce = 2,
-  kAllToAll = 3,
-  kSlice = 4,
-  kMask = 5,
-};
-
 struct ProgramStep {
-  ProgramKind kind;
+  StepKind kind;
   std::int64_t dim;
   std::int64_t to_dim;
   std::int64_t group_slot;  // -1 for local steps

@@ -35,7 +35,7 @@ void validate(const Problem& problem, const SearchOptions& options) {
            options.max_conditioning_work);
 }
 
-SolveOptions solve_options(const SearchOptions& options) {
+StageOptions stage_options(const SearchOptions& options) {
   const double known = std::expm1(kKnownShare * std::log1p(options.epsilon));
   return {.known_epsilon = known,
           .thin_epsilon = (1 + options.epsilon) / (1 + known) - 1,
@@ -74,7 +74,7 @@ class Search {
       : problem_(problem),
         options_(options),
         schedule_options_{options.algorithm, options.order_seed},
-        solve_options_(solve_options(options)) {}
+        stage_options_(stage_options(options)) {}
 
   std::optional<SearchResult> run() {
     const Stopwatch plan_watch;
@@ -125,7 +125,7 @@ class Search {
 
   void solve(const std::shared_ptr<Solution>& planned) {
     note_plan(*planned);
-    StagedSearch search(schedule_options_, solve_options_, options_.many_cells);
+    StageRunner search(schedule_options_, stage_options_, options_.many_cells);
     search.run(planned);
     if (planned->known().empty()) return;
     result_.solutions_.insert(result_.solutions_.end(),
@@ -150,9 +150,9 @@ class Search {
     stats.cells += solution.num_cells();
   }
 
-  void note(const StagedSearch& search) {
+  void note(const StageRunner& search) {
     SearchStats& stats = result_.stats_;
-    const SolveStats& solved = search.stats();
+    const StageStats& solved = search.stats();
     stats.bound_seconds += solved.bound_seconds;
     stats.product_seconds += solved.product_seconds;
     stats.recombine_seconds += search.recombine_seconds();
@@ -188,7 +188,7 @@ class Search {
   const Problem& problem_;
   const SearchOptions& options_;
   const ScheduleOptions schedule_options_;
-  const SolveOptions solve_options_;
+  const StageOptions stage_options_;
   SearchResult result_;
 };
 

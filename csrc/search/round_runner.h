@@ -16,28 +16,27 @@
 
 namespace tensoropt {
 
-struct CornerSearchOptions {
+struct RoundOptions {
   double known_epsilon = 0;  // known strategies stand for others within this
   double thin_epsilon = 0;   // error that thinning may make in the last round
   double memory_limit = 0;
   int num_threads = 1;
 };
 
-class CornerSearch {
+class RoundRunner {
  public:
-  // `look` has been asked already. Strategies of the costs `given` count as
+  // `probe` has been asked already. Strategies of the costs `given` count as
   // known, sorted or not. The other arguments must outlive the search.
-  CornerSearch(const MinPlusPlan& plan, const Schedule& schedule,
-               const CornerSearchOptions& options,
-               const std::vector<Point>& given, FirstLook& look,
-               Evaluation& evaluation);
+  RoundRunner(const MinPlusPlan& plan, const Schedule& schedule,
+              const RoundOptions& options, const std::vector<Point>& given,
+              WeightedProbe& probe, ProductEvaluator& evaluator);
 
   void run();
   // The limits of all that may improve on known strategies, over the weightings
-  // of the first look.
-  CornerLimits look_limits() const;
+  // of the probe.
+  ZoneLimits probe_limits() const;
 
-  // Those of the first look and those found, none dominated, sorted by memory.
+  // Those of the probe and those found, none dominated, sorted by memory.
   const std::vector<KnownStrategy>& known() const { return known_; }
   // The relative error that thinning made.
   double error() const { return error_; }
@@ -46,30 +45,30 @@ class CornerSearch {
   double product_seconds() const { return product_seconds_; }
 
  private:
-  // The corners of this round, and where they are looked at.
+  // The zones of this round, and where they are looked at.
   struct Aim {
-    std::vector<Point> corners;
+    std::vector<Point> zones;
     std::vector<Weights> weights;
     std::vector<double> optima;
     double slack;
   };
 
-  std::vector<Point> open_corners() const;
-  Aim aim_at(const std::vector<Point>& corners) const;
+  std::vector<Point> open_zones() const;
+  Aim aim_at(const std::vector<Point>& zones) const;
   bool round(std::int64_t most_cells);
-  CornerLimits limits(const Aim& aim) const;
-  CornerLimits first_limits(const Aim& aim) const;
+  ZoneLimits limits(const Aim& aim) const;
+  ZoneLimits probe_limits(const Aim& aim) const;
   void ask_at(const Aim& aim);
-  void search_all(Bounds& bounds, Aim aim, const std::vector<Point>& corners);
+  void search_all(Bounds& bounds, Aim aim, const std::vector<Point>& zones);
   void evaluate(const Bounds& bounds, double epsilon);
   void note_costs(const std::vector<KnownStrategy>& strategies);
   std::vector<double> known_optima(const std::vector<Weights>& weights) const;
 
   const MinPlusPlan& plan_;
   const Schedule& schedule_;
-  const CornerSearchOptions options_;
-  FirstLook& look_;
-  Evaluation& evaluation_;
+  const RoundOptions options_;
+  WeightedProbe& probe_;
+  ProductEvaluator& evaluator_;
   std::vector<KnownStrategy> known_;
   std::vector<Point> costs_;  // of all known, none dominated, sorted by memory
   const std::int64_t first_cells_;

@@ -2,7 +2,7 @@
 // that say what they are.
 //
 //   Solution solution(problem, {}, {});
-//   Solver solver(solution, {.thin_epsilon = 0.01});  // see solver.h
+//   Stage stage(solution, {.thin_epsilon = 0.01});  // see stage.h
 //   solution.unroll(0);
 #pragma once
 

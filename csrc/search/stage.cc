@@ -21,34 +21,34 @@ const Solution& with_tables(Solution& solution) {
 
 }  // namespace
 
-Solver::Solver(Solution& solution, const SolveOptions& options)
+Stage::Stage(Solution& solution, const StageOptions& options)
     : solution_(solution),
       options_(options),
       plan_(with_tables(solution).pool(), solution.root(), solution.tables()),
-      evaluation_(solution.pool(), solution.root(), solution.tables(),
-                  options.num_threads) {}
+      evaluator_(solution.pool(), solution.root(), solution.tables(),
+                 options.num_threads) {}
 
-void Solver::look(const std::vector<Point>& given, std::size_t max_questions,
+void Stage::probe(const std::vector<Point>& given, std::size_t max_questions,
                   Depth depth) {
   const Stopwatch watch;
-  look_.emplace(plan_, solution_.schedule(), options_.num_threads, depth);
+  probe_.emplace(plan_, solution_.schedule(), options_.num_threads, depth);
   if (!options_.use_bounds) {
-    look_->ask_between(0, options_.memory_limit, 2);
+    probe_->ask_between(0, options_.memory_limit, 2);
   } else if (given.empty()) {
-    look_->ask_between(options_.known_epsilon, options_.memory_limit,
-                       max_questions);
+    probe_->ask_between(options_.known_epsilon, options_.memory_limit,
+                        max_questions);
   } else {
-    look_->ask(hull_weights(given, max_questions));
+    probe_->ask(hull_weights(given, max_questions));
   }
-  solution_.add_known(look_->strategies());
-  stats_.passes += static_cast<int>(look_->weights().size());
+  solution_.add_known(probe_->strategies());
+  stats_.passes += static_cast<int>(probe_->weights().size());
   stats_.bound_seconds += watch.seconds();
 }
 
-std::optional<std::vector<ConfigMask>> Solver::promising(
+std::optional<std::vector<ConfigMask>> Stage::promising(
     const std::vector<Point>& given) {
   const Stopwatch watch;
-  const CornerLimits limits = corner_search(given).look_limits();
+  const ZoneLimits limits = round_runner(given).probe_limits();
   const auto& terms = solution_.schedule().terms;
   const auto scopes =
       scopes_of(solution_.schedule(), solution_.problem(), solution_.pool());
@@ -57,7 +57,7 @@ std::optional<std::vector<ConfigMask>> Solver::promising(
   std::map<std::pair<int, std::size_t>, ConfigMask> known;
   for (std::size_t t = 0; t < terms.size(); ++t) {
     const int id = terms[t].expression;
-    if (!look_->tells_about(id) || plan_.volume(id) > kFewCells) continue;
+    if (!probe_->tells_about(id) || plan_.volume(id) > kFewCells) continue;
     for (std::size_t axis = 0; axis < scopes[t].size(); ++axis) {
       const int node = scopes[t][axis];
       if (node < 0) continue;
@@ -77,8 +77,8 @@ std::optional<std::vector<ConfigMask>> Solver::promising(
 }
 
 // By place in the domain of the axis.
-ConfigMask Solver::promising(int expression, std::size_t axis,
-                             const CornerLimits& limits) const {
+ConfigMask Stage::promising(int expression, std::size_t axis,
+                            const ZoneLimits& limits) const {
   const std::vector<int>& dims = solution_.pool()[expression].dims;
   std::size_t stride = 1;
   for (std::size_t i = axis + 1; i < dims.size(); ++i) stride *= dims[i];
@@ -86,36 +86,36 @@ ConfigMask Solver::promising(int expression, std::size_t axis,
   for (std::size_t cell = 0; cell < plan_.volume(expression); ++cell) {
     const std::size_t config = cell / stride % dims[axis];
     if (!mask[config]) {
-      mask[config] = look_->may_improve(expression, cell, limits);
+      mask[config] = probe_->may_improve(expression, cell, limits);
     }
   }
   return mask;
 }
 
-void Solver::search(const std::vector<Point>& given) {
-  look_->ask_about_ends();
-  solution_.add_known(look_->strategies());
+void Stage::search(const std::vector<Point>& given) {
+  probe_->ask_about_ends();
+  solution_.add_known(probe_->strategies());
   if (options_.use_bounds) {
     search_bounded(given);
   } else {
     search_unbounded();
   }
-  stats_.product = evaluation_.stats();
-  stats_.products = evaluation_.num_products();
+  stats_.product = evaluator_.stats();
+  stats_.products = evaluator_.num_products();
 }
 
-CornerSearch Solver::corner_search(const std::vector<Point>& given) {
-  return CornerSearch(plan_, solution_.schedule(),
-                      {.known_epsilon = options_.known_epsilon,
-                       .thin_epsilon = options_.thin_epsilon,
-                       .memory_limit = options_.memory_limit,
-                       .num_threads = options_.num_threads},
-                      given, *look_, evaluation_);
+RoundRunner Stage::round_runner(const std::vector<Point>& given) {
+  return RoundRunner(plan_, solution_.schedule(),
+                     {.known_epsilon = options_.known_epsilon,
+                      .thin_epsilon = options_.thin_epsilon,
+                      .memory_limit = options_.memory_limit,
+                      .num_threads = options_.num_threads},
+                     given, *probe_, evaluator_);
 }
 
-void Solver::search_bounded(const std::vector<Point>& given) {
+void Stage::search_bounded(const std::vector<Point>& given) {
   const Stopwatch watch;
-  CornerSearch search = corner_search(given);
+  RoundRunner search = round_runner(given);
   search.run();
   solution_.add_known(search.known());
   error_ = (1 + options_.known_epsilon) * (1 + search.error()) - 1;
@@ -125,14 +125,14 @@ void Solver::search_bounded(const std::vector<Point>& given) {
   stats_.bound_seconds += watch.seconds() - stats_.product_seconds;
 }
 
-void Solver::search_unbounded() {
+void Stage::search_unbounded() {
   if (solution_.known().empty()) return;
   const Stopwatch watch;
   const double epsilon =
       (1 + options_.known_epsilon) * (1 + options_.thin_epsilon) - 1;
-  evaluation_.run(nullptr, epsilon, options_.memory_limit);
-  solution_.add_known(evaluation_.strategies(solution_.schedule()));
-  error_ = evaluation_.error();
+  evaluator_.run(nullptr, epsilon, options_.memory_limit);
+  solution_.add_known(evaluator_.strategies(solution_.schedule()));
+  error_ = evaluator_.error();
   stats_.rounds = 1;
   stats_.product_seconds = watch.seconds();
 }

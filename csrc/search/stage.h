@@ -1,11 +1,11 @@
 // Finds the strategies of a Solution: from symbolic expressions to a frontier.
 //
-//   Solver solver(solution, {.thin_epsilon = 0.01, .memory_limit = 8e10});
-//   solver.look();          // the best strategies under some weightings
-//   solver.search(given);   // all that improves on them and on `given`
+//   Stage stage(solution, {.thin_epsilon = 0.01, .memory_limit = 8e10});
+//   stage.probe();          // the best strategies under some weightings
+//   stage.search(given);   // all that improves on them and on `given`
 //
-// Tables of costs and bounds live as long as the solver, what was found is kept
-// in the solution. See first_look.h and corner_search.h.
+// Tables of costs and bounds live as long as the stage, what was found is kept
+// in the solution. See weighted_probe.h and round_runner.h.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@
 
 namespace tensoropt {
 
-struct SolveOptions {
+struct StageOptions {
   // Relative errors: known strategies stand for others within the first, the
   // products of frontiers are thinned by the second.
   double known_epsilon = 0;
@@ -32,55 +32,55 @@ struct SolveOptions {
   bool use_bounds = true;
 };
 
-struct SolveStats {
+struct StageStats {
   double bound_seconds = 0;
   double product_seconds = 0;
-  int passes = 0;                // of the first look
+  int passes = 0;                // of the probe
   int rounds = 0;                // of the search for more
   std::int64_t cells_alive = 0;  // in the last round
   int products = 0;
   ProductStats product;
 };
 
-class Solver {
+class Stage {
  public:
-  // The solution must outlive the solver.
-  Solver(Solution& solution, const SolveOptions& options);
+  // The solution must outlive the stage.
+  Stage(Solution& solution, const StageOptions& options);
 
   // Finds the best strategies under a few weightings, which suit `given`, the
   // costs of others; none if there are none at all.
-  void look(const std::vector<Point>& given, std::size_t max_questions,
-            Depth depth);
+  void probe(const std::vector<Point>& given, std::size_t max_questions,
+             Depth depth);
 
   // By node of the solution's problem: the configs of strategies that may
-  // improve on `given` and on those of the first look, as far down as the look
+  // improve on `given` and on those of the probe, as far down as the probe
   // went. Nothing if there are no such strategies; then there is nothing to
   // search either.
   std::optional<std::vector<ConfigMask>> promising(
       const std::vector<Point>& given);
 
-  // Finds what improves on the strategies of the first look and on `given`: all
-  // together, they are within error() of every strategy. The look was whole.
+  // Finds what improves on the strategies of the probe and on `given`: all
+  // together, they are within error() of every strategy. The probe was whole.
   void search(const std::vector<Point>& given);
 
   // Relative; at most both errors of the options together.
   double error() const { return error_; }
-  const SolveStats& stats() const { return stats_; }
+  const StageStats& stats() const { return stats_; }
 
  private:
   void search_bounded(const std::vector<Point>& given);
   void search_unbounded();
-  CornerSearch corner_search(const std::vector<Point>& given);
+  RoundRunner round_runner(const std::vector<Point>& given);
   ConfigMask promising(int expression, std::size_t axis,
-                       const CornerLimits& limits) const;
+                       const ZoneLimits& limits) const;
 
   Solution& solution_;
-  const SolveOptions options_;
+  const StageOptions options_;
   MinPlusPlan plan_;
-  std::optional<FirstLook> look_;
-  Evaluation evaluation_;
+  std::optional<WeightedProbe> probe_;
+  ProductEvaluator evaluator_;
   double error_ = 0;
-  SolveStats stats_;
+  StageStats stats_;
 };
 
 }  // namespace tensoropt

@@ -44,56 +44,56 @@ std::vector<ConfigMask> shared_masks(const Problem& problem,
 
 }  // namespace
 
-void StagedSearch::run(std::shared_ptr<Solution> solution) {
+void StageRunner::run(std::shared_ptr<Solution> solution) {
   while (solution != nullptr) {
-    Solver solver(*solution, options_);
+    Stage stage(*solution, options_);
     solutions_.push_back(solution);
     const bool large =
         options_.use_bounds && solution->num_cells() >= many_cells_;
-    auto next = large ? narrow(*solution, solver) : nullptr;
-    if (!large) search(*solution, solver);
-    note(solver);
+    auto next = large ? narrow(*solution, stage) : nullptr;
+    if (!large) search(*solution, stage);
+    note(stage);
     solution = std::move(next);
   }
 }
 
 // The next stage, or null if there is none; then all was found.
-std::shared_ptr<Solution> StagedSearch::narrow(Solution& solution,
-                                               Solver& solver) {
-  // First of all a quick look, which is enough for hubs.
+std::shared_ptr<Solution> StageRunner::narrow(Solution& solution,
+                                              Stage& stage) {
+  // First of all a quick probe, which is enough for hubs.
   if (costs_.empty()) {
-    solver.look({}, kFirstQuestions, Depth::kNearRoot);
-    const Outcome outcome = rule_out(solution, solver);
+    stage.probe({}, kFirstQuestions, Depth::kNearRoot);
+    const Outcome outcome = rule_out(solution, stage);
     if (outcome.over) return outcome.next;
   }
-  solver.look(costs_, kMoreQuestions, Depth::kWhole);
-  const Outcome outcome = rule_out(solution, solver);
-  if (!outcome.over) solver.search(costs_);
+  stage.probe(costs_, kMoreQuestions, Depth::kWhole);
+  const Outcome outcome = rule_out(solution, stage);
+  if (!outcome.over) stage.search(costs_);
   return outcome.next;
 }
 
-// What follows from the strategies that the solver looked at.
-StagedSearch::Outcome StagedSearch::rule_out(const Solution& solution,
-                                             Solver& solver) {
+// What follows from the strategies that the stage looked at.
+StageRunner::Outcome StageRunner::rule_out(const Solution& solution,
+                                           Stage& stage) {
   gather(solution);
   if (costs_.empty()) return {true, nullptr};
   recombine();
-  const auto promising = solver.promising(costs_);
+  const auto promising = stage.promising(costs_);
   if (!promising) return {true, nullptr};
   auto next = next_stage(solution, *promising);
   return {next != nullptr, std::move(next)};
 }
 
-void StagedSearch::search(Solution& solution, Solver& solver) {
+void StageRunner::search(Solution& solution, Stage& stage) {
   const bool first = costs_.empty();
-  solver.look(costs_, first ? kFirstQuestions : kLastQuestions, Depth::kWhole);
+  stage.probe(costs_, first ? kFirstQuestions : kLastQuestions, Depth::kWhole);
   gather(solution);
   if (!first) recombine();
-  solver.search(costs_);
+  stage.search(costs_);
 }
 
 // Null if too little was ruled out.
-std::shared_ptr<Solution> StagedSearch::next_stage(
+std::shared_ptr<Solution> StageRunner::next_stage(
     const Solution& now, const std::vector<ConfigMask>& promising) const {
   auto next = std::make_shared<Solution>(restrict(now.problem(), promising),
                                          std::vector<int>{}, schedule_options_);
@@ -102,7 +102,7 @@ std::shared_ptr<Solution> StagedSearch::next_stage(
 }
 
 // In the whole problem: a stage may have left no known strategy.
-void StagedSearch::recombine() {
+void StageRunner::recombine() {
   const Stopwatch watch;
   const Solution& whole = *solutions_.front();
   const Problem& problem = whole.problem();
@@ -114,20 +114,20 @@ void StagedSearch::recombine() {
   const auto mixed = std::make_shared<Solution>(restrict(problem, masks),
                                                 std::vector<int>{}, schedule);
   recombined_ = std::move(masks);
-  SolveOptions options = options_;
+  StageOptions options = options_;
   options.known_epsilon *= kRecombinedShare;
   options.thin_epsilon *= kRecombinedRoughness;
-  Solver solver(*mixed, options);
-  solver.look({}, kFirstQuestions, Depth::kWhole);
-  solver.search({});
-  note(solver);
+  Stage stage(*mixed, options);
+  stage.probe({}, kFirstQuestions, Depth::kWhole);
+  stage.search({});
+  note(stage);
   solutions_.push_back(mixed);
   gather(*mixed);
   recombine_seconds_ += watch.seconds();
 }
 
 // Takes note of the strategies of a solution.
-void StagedSearch::gather(const Solution& solution) {
+void StageRunner::gather(const Solution& solution) {
   if (used_.empty()) {
     for (const auto& node : solution.problem().nodes) {
       used_.emplace_back(node->num_configs(), false);
@@ -142,9 +142,9 @@ void StagedSearch::gather(const Solution& solution) {
   }
 }
 
-void StagedSearch::note(const Solver& solver) {
-  const SolveStats& solved = solver.stats();
-  error_ = solver.error();
+void StageRunner::note(const Stage& stage) {
+  const StageStats& solved = stage.stats();
+  error_ = stage.error();
   stats_.bound_seconds += solved.bound_seconds;
   stats_.product_seconds += solved.product_seconds;
   stats_.passes += solved.passes;

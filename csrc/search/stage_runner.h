@@ -1,7 +1,7 @@
 // Searches a problem in stages, each with more known strategies and fewer
 // configs than the one before.
 //
-//   StagedSearch search({}, {.thin_epsilon = 0.01}, many_cells);
+//   StageRunner search({}, {.thin_epsilon = 0.01}, many_cells);
 //   search.run(std::make_shared<Solution>(problem, fixed, schedule_options));
 //   search.solutions();   // what was found, all of it together
 //
@@ -26,11 +26,11 @@
 
 namespace tensoropt {
 
-class StagedSearch {
+class StageRunner {
  public:
   // Problems with fewer than `many_cells` cells of tables have one stage.
-  StagedSearch(const ScheduleOptions& schedule, const SolveOptions& options,
-               std::int64_t many_cells)
+  StageRunner(const ScheduleOptions& schedule, const StageOptions& options,
+              std::int64_t many_cells)
       : schedule_options_(schedule),
         options_(options),
         many_cells_(many_cells) {}
@@ -44,7 +44,7 @@ class StagedSearch {
   // Relative, of all solutions together.
   double error() const { return error_; }
   // Sums over all stages.
-  const SolveStats& stats() const { return stats_; }
+  const StageStats& stats() const { return stats_; }
   double recombine_seconds() const { return recombine_seconds_; }
 
  private:
@@ -54,24 +54,24 @@ class StagedSearch {
     std::shared_ptr<Solution> next;
   };
 
-  std::shared_ptr<Solution> narrow(Solution& solution, Solver& solver);
-  Outcome rule_out(const Solution& solution, Solver& solver);
+  std::shared_ptr<Solution> narrow(Solution& solution, Stage& stage);
+  Outcome rule_out(const Solution& solution, Stage& stage);
   std::shared_ptr<Solution> next_stage(
       const Solution& now, const std::vector<ConfigMask>& promising) const;
-  void search(Solution& solution, Solver& solver);
+  void search(Solution& solution, Stage& stage);
   void recombine();
   void gather(const Solution& solution);
-  void note(const Solver& solver);
+  void note(const Stage& stage);
 
   const ScheduleOptions schedule_options_;
-  const SolveOptions options_;
+  const StageOptions options_;
   const std::int64_t many_cells_;
   std::vector<std::shared_ptr<const Solution>> solutions_;
   std::vector<Point> costs_;            // of all strategies found
   std::vector<ConfigMask> used_;        // by node, in any of them
   std::vector<ConfigMask> recombined_;  // the last recombination's
   double error_ = 0;
-  SolveStats stats_;
+  StageStats stats_;
   double recombine_seconds_ = 0;
 };
 

@@ -23,6 +23,26 @@ void visit_dims(const Node& node, const Rule& rule, int factor, Visit visit) {
   look(rule.outputs, node.outputs);
 }
 
+// A union-find forest with path halving.
+class Forest {
+ public:
+  explicit Forest(int size) : parent_(size) {
+    std::iota(parent_.begin(), parent_.end(), 0);
+  }
+
+  int find(int key) {
+    while (parent_[key] != key) {
+      parent_[key] = parent_[parent_[key]];
+      key = parent_[key];
+    }
+    return key;
+  }
+  void unite(int key, int with) { parent_[find(key)] = find(with); }
+
+ private:
+  std::vector<int> parent_;
+};
+
 }  // namespace
 
 DimClasses::DimClasses(const Graph& graph, const std::vector<Rule>& rules) {
@@ -31,18 +51,20 @@ DimClasses::DimClasses(const Graph& graph, const std::vector<Rule>& rules) {
     first_.push_back(count);
     count += value.meta.rank();
   }
-  parent_.resize(count);
-  std::iota(parent_.begin(), parent_.end(), 0);
+  Forest forest(count);
   for (const Node& node : graph.nodes()) {
     if (node.kind != NodeKind::kOp) continue;
     const Rule& rule = rules[node.id];
     for (int f = 0; f < static_cast<int>(rule.factors.size()); ++f) {
-      const int root = of_factor(node, rule, f);
+      int root = -1;
       visit_dims(node, rule, f, [&](ValueId value, int dim) {
-        parent_[of(value, dim)] = find(root);
+        const int key = first_[value] + dim;
+        if (root < 0) root = key;
+        forest.unite(key, root);
       });
     }
   }
+  for (int key = 0; key < count; ++key) class_.push_back(forest.find(key));
 }
 
 int DimClasses::of_factor(const Node& node, const Rule& rule,
@@ -52,14 +74,6 @@ int DimClasses::of_factor(const Node& node, const Rule& rule,
     if (found < 0) found = of(value, dim);
   });
   return found;
-}
-
-int DimClasses::find(int key) const {
-  while (parent_[key] != key) {
-    parent_[key] = parent_[parent_[key]];
-    key = parent_[key];
-  }
-  return key;
 }
 
 }  // namespace tensoropt

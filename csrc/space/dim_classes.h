@@ -18,16 +18,14 @@ class DimClasses {
   DimClasses(const Graph& graph, const std::vector<Rule>& rules);
 
   // Classes are numbered below this, not all numbers are used.
-  int bound() const { return static_cast<int>(parent_.size()); }
-  int of(ValueId value, int dim) const { return find(first_[value] + dim); }
+  int bound() const { return static_cast<int>(class_.size()); }
+  int of(ValueId value, int dim) const { return class_[first_[value] + dim]; }
   // -1 if the factor is bound to no dim.
   int of_factor(const Node& node, const Rule& rule, int factor) const;
 
  private:
-  int find(int key) const;
-
-  std::vector<int> first_;           // by value: key of its dim 0
-  mutable std::vector<int> parent_;  // union-find forest
+  std::vector<int> first_;  // by value: key of its dim 0
+  std::vector<int> class_;  // by key
 };
 
 }  // namespace tensoropt

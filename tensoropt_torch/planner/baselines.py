@@ -1,7 +1,7 @@
 """What other systems can do in the same space, on the same costs.
 
 Each baseline is the space restricted to what a system considers, searched by the
-same engine (``csrc/search/baselines.h``)::
+same engine (``csrc/baselines/baselines.h``)::
 
     for baseline in find_baselines(task, num_devices=16):
         point = baseline.at(memory_limit=16e9)

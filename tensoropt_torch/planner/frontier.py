@@ -58,7 +58,7 @@ class Frontier(Sequence[FrontierPoint]):
 
     @property
     def stats(self) -> dict[str, float]:
-        """Counts and seconds of the search, see ``csrc/search/engine.h``."""
+        """Counts and seconds of the search, see ``csrc/search/frontier_tracking.h``."""
         return dict(self._result.stats)
 
     @property

@@ -64,7 +64,7 @@ OPTIMIZER_STATE_FACTORS: Mapping[str, float] = {
 
 @dataclass(frozen=True)
 class SearchSettings:
-    """How to search: see ``csrc/search/engine.h``.
+    """How to search: see ``csrc/search/frontier_tracking.h``.
 
     Attributes:
         epsilon: the relative error allowed on the frontier; 0: exact.
@@ -97,17 +97,17 @@ class SearchSettings:
     ) -> _C.SearchResult:
         """Search the strategies of ``planner``; if ``allowed`` is given, only with
         the configs of each space node that it marks."""
-        return planner.search(
-            self.algorithm,
-            self.epsilon,
-            memory_limit,
-            self.num_threads,
-            [_memory_weight(heuristic) for heuristic in self.heuristics],
-            self.max_conditioning_work,
-            self.order_seed,
-            self.use_bounds,
-            allowed,
+        options = _C.SearchOptions(
+            algorithm=self.algorithm,
+            epsilon=self.epsilon,
+            memory_limit=memory_limit,
+            num_threads=self.num_threads,
+            heuristics=[_memory_weight(heuristic) for heuristic in self.heuristics],
+            max_conditioning_work=self.max_conditioning_work,
+            order_seed=self.order_seed,
+            use_bounds=self.use_bounds,
         )
+        return planner.search(options, allowed)
 
 
 def _memory_weight(heuristic: str | float) -> float:

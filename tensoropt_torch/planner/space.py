@@ -20,23 +20,18 @@ def make_planner(captured: CapturedModel, settings: Settings) -> _C.Planner:
         (_C.Collective.__members__[name.upper()], axes): list(curve)
         for name, axes, curve in settings.measured
     }
-    return _C.Planner(
-        captured.graph,
-        core_cluster(cluster, settings.mesh_axes),
-        _C.Mesh(list(settings.mesh_axes)),
-        measured,
-        settings.space,
-        settings.optimizer_state_factor,
-        settings.inputs == "sharded",
-        settings.max_configs,
-        captured.lowering.rules,
-        settings.split_spatial,
-        [
+    setup = _C.PlannerSetup(
+        cluster=core_cluster(cluster, settings.mesh_axes),
+        mesh=_C.Mesh(list(settings.mesh_axes)),
+        space=_space_options(settings),
+        collectives=measured,
+        operators=[
             _C.OpSample(key, family, _C.OpWork(*work), forward_s, backward_s)
             for key, family, work, forward_s, backward_s in settings.operators
         ],
-        _overheads(cluster, settings),
+        overheads=_overheads(cluster, settings),
     )
+    return _C.Planner(captured.graph, captured.lowering.rules, setup)
 
 
 def varied_strategy(planner: _C.Planner, seed: int) -> _C.Strategy:
@@ -49,18 +44,28 @@ def varied_strategy(planner: _C.Planner, seed: int) -> _C.Strategy:
     return planner.random_strategy(seed, seed * GOLDEN_RATIO % 1)
 
 
-def _overheads(
-    cluster: Cluster, settings: Settings
-) -> tuple[float, float, float, float, float, float]:
-    """Seconds of a reshard, of a collective, of a parameter, and of each of its bytes;
-    exposed shares of parameters and of gradients."""
+def _space_options(settings: Settings) -> _C.SpaceOptions:
+    return _C.SpaceOptions(
+        space=settings.space,
+        optimizer_state_factor=settings.optimizer_state_factor,
+        sharded_inputs=settings.inputs == "sharded",
+        max_configs=settings.max_configs,
+        split_spatial=settings.split_spatial,
+    )
+
+
+def _overheads(cluster: Cluster, settings: Settings) -> _C.RuntimeOverheads:
+    """What is not known costs nothing; without overlap all is exposed."""
     runtime = cluster.device.runtime
+    figures = {"reshard_s": runtime.reshard_s, "collective_s": runtime.collective_s}
     update = runtime.update(settings.optimizer_state_factor)
-    of_parameter = (0.0, 0.0) if update is None else (update.parameter_s, update.s_per_byte)
-    exposed = (1.0, 1.0)
+    if update is not None:
+        figures |= {"parameter_s": update.parameter_s, "update_s_per_byte": update.s_per_byte}
     if settings.overlap and runtime.exposed is not None:
-        exposed = (runtime.exposed.parameters, runtime.exposed.gradients)
-    return runtime.reshard_s, runtime.collective_s, *of_parameter, *exposed
+        exposed = runtime.exposed
+        figures["exposed_parameters"] = exposed.parameters
+        figures["exposed_gradients"] = exposed.gradients
+    return _C.RuntimeOverheads(**figures)
 
 
 def core_cluster(cluster: Cluster, mesh_axes: tuple[tuple[int, int], ...]) -> _C.Cluster:

@@ -79,9 +79,15 @@ class Bench:
         level = _C.Level("level", self._mesh.num_devices, 1e9, 1e-6)
         cluster = _C.Cluster("cluster", _C.Device(), [level])
         graph, rules = self._graph.lowering.graph, self._graph.lowering.rules
-        self._planner = _C.Planner(
-            graph, cluster, self._mesh, {}, "full", 2.0, False, 10**9, rules, True
+        every_config = _C.SpaceOptions(
+            space="full",
+            optimizer_state_factor=2.0,
+            sharded_inputs=False,
+            max_configs=10**9,
+            split_spatial=True,
         )
+        setup = _C.PlannerSetup(cluster=cluster, mesh=self._mesh, space=every_config)
+        self._planner = _C.Planner(graph, rules, setup)
         if str(self.op_call.overload) not in rules.targets():
             raise TensorOptError(
                 f"operator {self.op_call.overload} has no rule; give it one with register_rule"

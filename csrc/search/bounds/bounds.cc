@@ -18,7 +18,7 @@ constexpr std::size_t kSampled = 11;
 bool TableBounds::may_improve(int rank, Point point) const {
   if (unbounded()) return true;
   const std::span<const float> rest = outside(rank);
-  std::uint64_t open = corners_[rank];
+  std::uint64_t open = zones_[rank];
   for (std::size_t w = 0; w < rest.size() && open != 0; ++w) {
     open &= limits_->above(w, limits_->weights(w).of(point) + rest[w]);
   }
@@ -32,15 +32,15 @@ bool TableBounds::may_improve(int rank, const TableBounds& left, int left_rank,
   const std::span<const float> a = left.inside(left_rank);
   const std::span<const float> b = right.inside(right_rank);
   std::uint64_t open =
-      corners_[rank] & left.corners_[left_rank] & right.corners_[right_rank];
+      zones_[rank] & left.zones_[left_rank] & right.zones_[right_rank];
   for (std::size_t w = 0; w < rest.size() && open != 0; ++w) {
     open &= limits_->above(w, a[w] + b[w] + rest[w]);
   }
   return open != 0;
 }
 
-std::uint64_t TableBounds::open_corners(int rank,
-                                        const CornerLimits& limits) const {
+std::uint64_t TableBounds::open_zones(int rank,
+                                      const ZoneLimits& limits) const {
   const std::span<const float> here = inside(rank);
   const std::span<const float> rest = outside(rank);
   std::uint64_t open = limits.all();
@@ -51,11 +51,11 @@ std::uint64_t TableBounds::open_corners(int rank,
 }
 
 std::size_t TableBounds::num_alive() const {
-  return corners_.size() - std::count(corners_.begin(), corners_.end(), 0);
+  return zones_.size() - std::count(zones_.begin(), zones_.end(), 0);
 }
 
-Bounds::Bounds(const MinPlusPlan& plan, const FirstLook& look,
-               const CornerLimits& first_limits, const CornerLimits& limits,
+Bounds::Bounds(const MinPlusPlan& plan, const WeightedProbe& probe,
+               const ZoneLimits& probe_limits, const ZoneLimits& limits,
                int num_threads)
     : plan_(plan),
       num_threads_(num_threads),
@@ -66,33 +66,33 @@ Bounds::Bounds(const MinPlusPlan& plan, const FirstLook& look,
     table.limits_ = &limits_;
     table.ranks_.assign(plan.volume(id), -1);
     for (std::size_t cell = 0; cell < table.ranks_.size(); ++cell) {
-      if (!look.may_improve(id, cell, first_limits)) continue;
+      if (!probe.may_improve(id, cell, probe_limits)) continue;
       table.ranks_[cell] = static_cast<std::int32_t>(table.cells_.size());
       table.cells_.push_back(static_cast<std::uint32_t>(cell));
     }
   }
-  SparseSweep(plan, limits_, num_threads, tables_).run();
+  SparseMinPlus(plan, limits_, num_threads, tables_).run();
 }
 
-void Bounds::aim(const CornerLimits& limits) {
+void Bounds::aim(const ZoneLimits& limits) {
   limits_ = limits;
   parallel_for(
       static_cast<int>(plan_.order().size()), num_threads_, [this](int i) {
         TableBounds& table = tables_[plan_.order()[i]];
-        table.corners_.resize(table.cells_.size());
+        table.zones_.resize(table.cells_.size());
         for (std::size_t r = 0; r < table.cells_.size(); ++r) {
-          table.corners_[r] = table.open_corners(static_cast<int>(r), limits_);
+          table.zones_[r] = table.open_zones(static_cast<int>(r), limits_);
         }
       });
 }
 
-std::int64_t Bounds::estimate_alive(const CornerLimits& limits) const {
+std::int64_t Bounds::estimate_alive(const ZoneLimits& limits) const {
   std::int64_t alive = 0;
   std::size_t rank = 0;  // over all tables
   for (const int id : plan_.order()) {
     const TableBounds& table = tables_[id];
     for (; rank < table.cells_.size(); rank += kSampled) {
-      alive += table.open_corners(static_cast<int>(rank), limits) != 0 ? 1 : 0;
+      alive += table.open_zones(static_cast<int>(rank), limits) != 0 ? 1 : 0;
     }
     rank -= table.cells_.size();
   }

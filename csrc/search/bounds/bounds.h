@@ -1,17 +1,17 @@
 // Says which parts of which tables can still improve on known strategies.
 //
-//   Bounds bounds(plan, look, first_limits, limits, num_threads);
+//   Bounds bounds(plan, probe, probe_limits, limits, num_threads);
 //   bounds.aim(limits);                           // these, or lower ones
 //   bounds.table(id).rank(cell) < 0;              // the cell is ruled out
 //   bounds.table(id).may_improve(rank, point);    // and this point is not
 //
 // For each of several weighted sums of memory and time it is computed how
 // little a strategy through a cell of a table costs at least. A cell, a pair of
-// cells or a point for which every corner has a weighting under which that is
+// cells or a point for which every zone has a weighting under which that is
 // too much is dropped, and nothing is lost: whatever it could lead to is
-// matched by a known strategy (see corners.h).
+// matched by a known strategy (see search_zones.h).
 //
-// First a few weightings go over all cells (first_look.h); those that are
+// First a few weightings go over all cells (weighted_probe.h); those that are
 // left are usually few, and all weightings are then computed for them together.
 #pragma once
 
@@ -36,9 +36,9 @@ class TableBounds {
   int rank(std::uint32_t cell) const {
     if (unbounded()) return 0;
     const int rank = ranks_[cell];
-    return rank >= 0 && corners_[rank] != 0 ? rank : -1;
+    return rank >= 0 && zones_[rank] != 0 ? rank : -1;
   }
-  // Whether a point in an alive cell may lead to a strategy below a corner.
+  // Whether a point in an alive cell may lead to a strategy in a zone.
   bool may_improve(int rank, Point point) const;
   // Whether any sum of a point of `left` and one of `right` may.
   bool may_improve(int rank, const TableBounds& left, int left_rank,
@@ -48,9 +48,9 @@ class TableBounds {
 
  private:
   friend class Bounds;
-  friend class SparseSweep;
+  friend class SparseMinPlus;
 
-  std::uint64_t open_corners(int rank, const CornerLimits& limits) const;
+  std::uint64_t open_zones(int rank, const ZoneLimits& limits) const;
   std::span<const float> inside(int rank) const { return row(inside_, rank); }
   std::span<const float> outside(int rank) const { return row(outside_, rank); }
   std::span<const float> row(const std::vector<float>& values, int rank) const {
@@ -58,10 +58,10 @@ class TableBounds {
     return std::span(values).subspan(rank * width, width);
   }
 
-  const CornerLimits* limits_ = nullptr;
-  std::vector<std::int32_t> ranks_;     // by cell
-  std::vector<std::uint32_t> cells_;    // by rank
-  std::vector<std::uint64_t> corners_;  // by rank: corners still possible
+  const ZoneLimits* limits_ = nullptr;
+  std::vector<std::int32_t> ranks_;   // by cell
+  std::vector<std::uint32_t> cells_;  // by rank
+  std::vector<std::uint64_t> zones_;  // by rank: zones still possible
   // By rank and weighting: the least cost in the table, and of the rest.
   std::vector<float> inside_;
   std::vector<float> outside_;
@@ -69,17 +69,17 @@ class TableBounds {
 
 class Bounds {
  public:
-  // `first_limits` are over the weightings of `look`, `limits` over any.
-  Bounds(const MinPlusPlan& plan, const FirstLook& look,
-         const CornerLimits& first_limits, const CornerLimits& limits,
+  // `probe_limits` are over the weightings of `probe`, `limits` over any.
+  Bounds(const MinPlusPlan& plan, const WeightedProbe& probe,
+         const ZoneLimits& probe_limits, const ZoneLimits& limits,
          int num_threads);
   Bounds(const Bounds&) = delete;  // tables point to limits_
   Bounds& operator=(const Bounds&) = delete;
 
   // Replaces the limits by lower ones over the same weightings.
-  void aim(const CornerLimits& limits);
+  void aim(const ZoneLimits& limits);
   // Estimated number of cells of all tables that such limits would leave.
-  std::int64_t estimate_alive(const CornerLimits& limits) const;
+  std::int64_t estimate_alive(const ZoneLimits& limits) const;
 
   const TableBounds& table(int id) const { return tables_[id]; }
   std::int64_t num_alive() const;  // cells of all tables not ruled out
@@ -87,7 +87,7 @@ class Bounds {
  private:
   const MinPlusPlan& plan_;
   const int num_threads_;
-  CornerLimits limits_;
+  ZoneLimits limits_;
   std::vector<TableBounds> tables_;  // by expression
 };
 

@@ -7,44 +7,44 @@
 
 namespace tensoropt {
 
-std::vector<Point> corners_between(const std::vector<Point>& known,
-                                   double epsilon, double memory_limit) {
-  std::vector<Point> corners;
+std::vector<Point> zones_between(const std::vector<Point>& known,
+                                 double epsilon, double memory_limit) {
+  std::vector<Point> zones;
   const double factor = 1 + epsilon;
   for (std::size_t i = 0; i + 1 < known.size(); ++i) {
     const Point here = known[i];
     const Point next = known[i + 1];
     if (here.memory > memory_limit) break;
-    Point corner{next.memory / factor, here.time / factor};
+    Point zone{next.memory / factor, here.time / factor};
     if (next.memory > memory_limit) {
       // Just above the limit, which itself is allowed.
       const double limit =
           std::nextafter(memory_limit, std::numeric_limits<double>::infinity());
-      corner.memory = std::min(limit, next.memory);
+      zone.memory = std::min(limit, next.memory);
     }
-    corners.push_back(corner);
+    zones.push_back(zone);
   }
-  return corners;
+  return zones;
 }
 
-std::vector<Point> join_corners(std::vector<Point> corners, std::size_t most) {
-  if (corners.size() <= most) return corners;
-  // What joining corner i to the one before it adds, relatively.
+std::vector<Point> join_zones(std::vector<Point> zones, std::size_t most) {
+  if (zones.size() <= most) return zones;
+  // What joining zone i to the one before it adds, relatively.
   std::vector<std::pair<double, std::size_t>> costs;
-  for (std::size_t i = 1; i < corners.size(); ++i) {
-    costs.emplace_back(gap_between(corners[i - 1], corners[i]), i);
+  for (std::size_t i = 1; i < zones.size(); ++i) {
+    costs.emplace_back(gap_between(zones[i - 1], zones[i]), i);
   }
   std::sort(costs.begin(), costs.end());
-  std::vector<bool> joins(corners.size(), false);
-  for (std::size_t i = 0; i < corners.size() - most; ++i) {
+  std::vector<bool> joins(zones.size(), false);
+  for (std::size_t i = 0; i < zones.size() - most; ++i) {
     joins[costs[i].second] = true;
   }
   std::vector<Point> joined;
-  for (std::size_t i = 0; i < corners.size(); ++i) {
+  for (std::size_t i = 0; i < zones.size(); ++i) {
     if (joins[i]) {
-      joined.back().memory = corners[i].memory;
+      joined.back().memory = zones[i].memory;
     } else {
-      joined.push_back(corners[i]);
+      joined.push_back(zones[i]);
     }
   }
   return joined;

@@ -25,8 +25,8 @@ void for_each_pair(Entries left, Entries right, Body&& body) {
 
 }  // namespace
 
-SparseSweep::SparseSweep(const MinPlusPlan& plan, const CornerLimits& limits,
-                         int num_threads, std::vector<TableBounds>& tables)
+SparseMinPlus::SparseMinPlus(const MinPlusPlan& plan, const ZoneLimits& limits,
+                             int num_threads, std::vector<TableBounds>& tables)
     : plan_(plan),
       limits_(limits),
       num_threads_(num_threads),
@@ -34,8 +34,9 @@ SparseSweep::SparseSweep(const MinPlusPlan& plan, const CornerLimits& limits,
       operands_(plan.pool().size()) {}
 
 template <typename CellAt>
-SparseSweep::Rows SparseSweep::make_rows(const TableBounds& table, int num_rows,
-                                         int row_length, CellAt&& cell_at) {
+SparseMinPlus::Rows SparseMinPlus::make_rows(const TableBounds& table,
+                                             int num_rows, int row_length,
+                                             CellAt&& cell_at) {
   Rows rows;
   for (int row = 0; row < num_rows; ++row) {
     rows.first.push_back(static_cast<std::uint32_t>(rows.entries.size()));
@@ -48,14 +49,14 @@ SparseSweep::Rows SparseSweep::make_rows(const TableBounds& table, int num_rows,
   return rows;
 }
 
-void SparseSweep::lower(float* into, const float* a, const float* b) const {
+void SparseMinPlus::lower(float* into, const float* a, const float* b) const {
   for (std::size_t w = 0; w < limits_.num_weights(); ++w) {
     const float sum = a[w] + b[w];
     into[w] = sum < into[w] ? sum : into[w];
   }
 }
 
-void SparseSweep::load(int id) {
+void SparseMinPlus::load(int id) {
   TableBounds& bounds = tables_[id];
   const Table& table = plan_.table(id);
   for (std::size_t i = 0; i < table.num_cells(); ++i) {
@@ -72,7 +73,7 @@ void SparseSweep::load(int id) {
   }
 }
 
-void SparseSweep::multiply(int id) {
+void SparseMinPlus::multiply(int id) {
   const MinPlusPlan::Product& product = plan_.product(id);
   const Expression& expression = plan_.pool()[id];
   const TableBounds& left = tables_[expression.left];
@@ -100,7 +101,7 @@ void SparseSweep::multiply(int id) {
   });
 }
 
-void SparseSweep::push_left(int id) {
+void SparseMinPlus::push_left(int id) {
   const MinPlusPlan::Product& product = plan_.product(id);
   const Expression& expression = plan_.pool()[id];
   TableBounds& left = tables_[expression.left];
@@ -122,7 +123,7 @@ void SparseSweep::push_left(int id) {
   });
 }
 
-void SparseSweep::push_right(int id) {
+void SparseMinPlus::push_right(int id) {
   const MinPlusPlan::Product& product = plan_.product(id);
   const Expression& expression = plan_.pool()[id];
   const TableBounds& left = tables_[expression.left];
@@ -146,7 +147,7 @@ void SparseSweep::push_right(int id) {
   });
 }
 
-void SparseSweep::run() {
+void SparseMinPlus::run() {
   for (const int id : plan_.order()) {
     TableBounds& table = tables_[id];
     table.inside_.assign(table.cells_.size() * limits_.num_weights(),

@@ -11,10 +11,10 @@ namespace tensoropt {
 
 // Fills in, for the cells listed in the bounds of every table, the least cost
 // in the table and the least cost of the rest (see MinPlusPass).
-class SparseSweep {
+class SparseMinPlus {
  public:
-  SparseSweep(const MinPlusPlan& plan, const CornerLimits& limits,
-              int num_threads, std::vector<TableBounds>& tables);
+  SparseMinPlus(const MinPlusPlan& plan, const ZoneLimits& limits,
+                int num_threads, std::vector<TableBounds>& tables);
 
   void run();
 
@@ -51,7 +51,7 @@ class SparseSweep {
   void lower(float* into, const float* a, const float* b) const;
 
   const MinPlusPlan& plan_;
-  const CornerLimits& limits_;
+  const ZoneLimits& limits_;
   const int num_threads_;
   std::vector<TableBounds>& tables_;
   std::vector<Operands> operands_;  // by expression

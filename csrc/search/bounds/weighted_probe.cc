@@ -55,8 +55,8 @@ std::vector<Point> pareto(std::vector<Point> costs) {
   return pareto_of(std::move(costs), [](Point cost) { return cost; });
 }
 
-void FirstLook::ask_between(double epsilon, double memory_limit,
-                            std::size_t max_questions) {
+void WeightedProbe::ask_between(double epsilon, double memory_limit,
+                                std::size_t max_questions) {
   ask_with<double>({{.memory = 1, .time = 0}, {.memory = 0, .time = 1}});
   while (weights_.size() < max_questions) {
     const std::vector<Weights> questions =
@@ -66,7 +66,7 @@ void FirstLook::ask_between(double epsilon, double memory_limit,
   }
 }
 
-void FirstLook::ask_about_ends() {
+void WeightedProbe::ask_about_ends() {
   if (strategies_.empty()) return;
   const Point small = strategies_.front().cost;
   const Point fast = strategies_.back().cost;
@@ -77,9 +77,9 @@ void FirstLook::ask_about_ends() {
 }
 
 // The widest gaps that nobody has asked about.
-std::vector<Weights> FirstLook::next_questions(double epsilon,
-                                               double memory_limit,
-                                               std::size_t most) const {
+std::vector<Weights> WeightedProbe::next_questions(double epsilon,
+                                                   double memory_limit,
+                                                   std::size_t most) const {
   std::vector<std::pair<double, Weights>> open;
   for (std::size_t i = 0; i + 1 < strategies_.size(); ++i) {
     const Point a = strategies_[i].cost;
@@ -101,12 +101,12 @@ std::vector<Weights> FirstLook::next_questions(double epsilon,
   return questions;
 }
 
-void FirstLook::ask(const std::vector<Weights>& questions) {
+void WeightedProbe::ask(const std::vector<Weights>& questions) {
   ask_with<float>(questions);
 }
 
 template <typename Value>
-void FirstLook::ask_with(const std::vector<Weights>& questions) {
+void WeightedProbe::ask_with(const std::vector<Weights>& questions) {
   const std::size_t first = weights_.size();
   weights_.insert(weights_.end(), questions.begin(), questions.end());
   optima_.resize(weights_.size());
@@ -122,7 +122,7 @@ void FirstLook::ask_with(const std::vector<Weights>& questions) {
 
 // Without points if there is no strategy.
 template <typename Value>
-KnownStrategy FirstLook::answer(std::size_t w) {
+KnownStrategy WeightedProbe::answer(std::size_t w) {
   MinPlusPass<Value> pass(plan_);
   pass.run_inside(weights_[w]);
   optima_[w] = pass.optimum();
@@ -144,8 +144,8 @@ KnownStrategy FirstLook::answer(std::size_t w) {
   return {cost, std::move(points)};
 }
 
-bool FirstLook::may_improve(int id, std::size_t cell,
-                            const CornerLimits& limits) const {
+bool WeightedProbe::may_improve(int id, std::size_t cell,
+                                const ZoneLimits& limits) const {
   std::uint64_t open = limits.all();
   for (std::size_t w = 0; w < limits.num_weights() && open != 0; ++w) {
     open &= limits.above(w, costs_[w][id][cell]);
@@ -153,7 +153,7 @@ bool FirstLook::may_improve(int id, std::size_t cell,
   return open != 0;
 }
 
-std::int64_t FirstLook::estimate_alive(const CornerLimits& limits) const {
+std::int64_t WeightedProbe::estimate_alive(const ZoneLimits& limits) const {
   std::size_t total = 0;
   for (const int id : plan_.order()) total += plan_.volume(id);
   // Odd, to be in step with few tables.

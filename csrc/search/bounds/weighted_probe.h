@@ -1,16 +1,16 @@
-// A first look at a problem: the best strategies under a few weighted sums of
+// A probe of a problem: the best strategies under a few weighted sums of
 // memory and time, and what every cell of every table costs at least.
 //
-//   FirstLook look(plan, schedule, num_threads);
-//   look.ask_between(epsilon, memory_limit, 9);
-//   look.strategies();                        // on the hull of the frontier
-//   look.may_improve(id, cell, limits);       // see corners.h
+//   WeightedProbe probe(plan, schedule, num_threads);
+//   probe.ask_between(epsilon, memory_limit, 9);
+//   probe.strategies();                        // on the hull of the frontier
+//   probe.may_improve(id, cell, limits);       // see search_zones.h
 //
-// Strategies that are best for some weighting (supported ones) are the corners
-// of the convex hull of the frontier. They are found by the dichotomic scheme:
-// two neighbours on the hull give the weighting under which they are equally
-// good; the best strategy under it is one of them or lies between. Every
-// question is one min-plus pass inside and outside.
+// Strategies that are best for some weighting (supported ones) are the
+// vertices of the convex hull of the frontier. They are found by the dichotomic
+// scheme: two neighbours on the hull give the weighting under which they are
+// equally good; the best strategy under it is one of them or lies between.
+// Every question is one min-plus pass inside and outside.
 #pragma once
 
 #include <cstdint>
@@ -32,12 +32,12 @@ struct KnownStrategy {
 std::vector<KnownStrategy> pareto(std::vector<KnownStrategy> strategies);
 std::vector<Point> pareto(std::vector<Point> costs);
 
-class FirstLook {
+class WeightedProbe {
  public:
   // With kNearRoot only cells near the root are told about, in a third of the
   // time.
-  FirstLook(const MinPlusPlan& plan, const Schedule& schedule, int num_threads,
-            Depth depth)
+  WeightedProbe(const MinPlusPlan& plan, const Schedule& schedule,
+                int num_threads, Depth depth)
       : plan_(plan),
         schedule_(schedule),
         num_threads_(num_threads),
@@ -65,10 +65,10 @@ class FirstLook {
 
   bool tells_about(int id) const { return plan_.reaches(depth_, id); }
   // Whether a strategy through this cell of an expression that it tells about
-  // may lie below a corner. `limits` must be over weights().
-  bool may_improve(int id, std::size_t cell, const CornerLimits& limits) const;
+  // may lie in a zone. `limits` must be over weights().
+  bool may_improve(int id, std::size_t cell, const ZoneLimits& limits) const;
   // Estimated number of cells of all tables for which it may.
-  std::int64_t estimate_alive(const CornerLimits& limits) const;
+  std::int64_t estimate_alive(const ZoneLimits& limits) const;
 
  private:
   std::vector<Weights> next_questions(double epsilon, double memory_limit,

@@ -107,23 +107,23 @@ std::vector<bool> two_core(const Adjacency& graph) {
   return kept;
 }
 
-std::vector<bool> find_trunk(const Adjacency& graph,
-                             const std::vector<const void*>& kind) {
+std::vector<bool> find_cut_nodes(const Adjacency& graph,
+                                 const std::vector<const void*>& kind) {
   const std::vector<bool> core = two_core(graph);
-  std::vector<bool> trunk = articulation_nodes(induced(graph, core));
+  std::vector<bool> cut = articulation_nodes(induced(graph, core));
   std::set<const void*> cut_kinds;
   for (std::size_t n = 0; n < graph.size(); ++n) {
-    if (trunk[n]) cut_kinds.insert(kind[n]);
+    if (cut[n]) cut_kinds.insert(kind[n]);
   }
   for (std::size_t n = 0; n < graph.size(); ++n) {
     if (!core[n]) {
-      trunk[n] = graph[n].size() > 1;
-    } else if (!trunk[n] && cut_kinds.contains(kind[n])) {
-      trunk[n] = std::any_of(graph[n].begin(), graph[n].end(),
-                             [&](int m) { return !core[m]; });
+      cut[n] = graph[n].size() > 1;
+    } else if (!cut[n] && cut_kinds.contains(kind[n])) {
+      cut[n] = std::any_of(graph[n].begin(), graph[n].end(),
+                           [&](int m) { return !core[m]; });
     }
   }
-  return trunk;
+  return cut;
 }
 
 }  // namespace tensoropt

@@ -1,4 +1,4 @@
-// The trunk of a graph: the nodes that linear dynamic programming walks along.
+// The cut nodes of a graph, which linear dynamic programming walks along.
 //
 // A node that cuts the graph in two (the layers before it from those after it)
 // is better never eliminated between its neighbours: all that is inside the
@@ -23,7 +23,7 @@ std::vector<bool> two_core(const Adjacency& graph);
 // nodes of the trees that hang on it, and nodes of the core with a tree that
 // are of the same `kind` as a cut node (the ends of the first and the last
 // layer, so that these look like the layers in between).
-std::vector<bool> find_trunk(const Adjacency& graph,
-                             const std::vector<const void*>& kind);
+std::vector<bool> find_cut_nodes(const Adjacency& graph,
+                                 const std::vector<const void*>& kind);
 
 }  // namespace tensoropt

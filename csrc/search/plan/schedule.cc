@@ -38,10 +38,10 @@ Adjacency adjacency(const Problem& problem, const Domains& domains,
 }
 
 // Runs one elimination order to its end.
-class Planner {
+class ScheduleMaker {
  public:
-  Planner(const Problem& problem, const ScheduleOptions& options,
-          const std::vector<int>& hubs, ExpressionPool& pool)
+  ScheduleMaker(const Problem& problem, const ScheduleOptions& options,
+                const std::vector<int>& hubs, ExpressionPool& pool)
       : options_(options),
         pool_(pool),
         graph_(problem, pool),
@@ -54,7 +54,7 @@ class Planner {
     if (options.algorithm == Algorithm::kLdp) {
       std::vector<const void*> kinds;
       for (const auto& table : problem.nodes) kinds.push_back(table.get());
-      kept_ = find_trunk(near, kinds);
+      kept_ = find_cut_nodes(near, kinds);
     } else {
       // Leaves that arise later wait: the chain is eliminated from inside.
       for (std::size_t n = 0; n < near.size(); ++n) {
@@ -183,7 +183,7 @@ std::vector<int> hub_candidates(const Problem& problem, const Domains& domains,
 Schedule make_schedule(const Problem& problem, const ScheduleOptions& options,
                        ExpressionPool& pool) {
   const std::vector<int> given = options.hubs.value_or(std::vector<int>{});
-  Schedule best = Planner(problem, options, given, pool).run();
+  Schedule best = ScheduleMaker(problem, options, given, pool).run();
   if (options.order_seed != 0 || options.hubs) return best;
   bool improved = true;
   while (improved && best.hubs.size() < kMaxHubs) {
@@ -192,7 +192,7 @@ Schedule make_schedule(const Problem& problem, const ScheduleOptions& options,
     for (const int hub : hub_candidates(problem, pool.domains(), hubs)) {
       std::vector<int> more = hubs;
       more.push_back(hub);
-      Schedule schedule = Planner(problem, options, more, pool).run();
+      Schedule schedule = ScheduleMaker(problem, options, more, pool).run();
       if (schedule.work >= best.work) continue;
       best = std::move(schedule);
       improved = true;

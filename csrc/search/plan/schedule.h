@@ -6,8 +6,8 @@
 //   // schedule.terms[schedule.root] is the total cost of all strategies.
 //
 // Greedy by estimated work, ties by position, so that repeated blocks of the
-// graph are eliminated in the same order and fold. Nodes of the trunk (see
-// trunk.h) wait until they are leaves; hubs wait until the end, which is
+// graph are eliminated in the same order and fold. Cut nodes (see
+// cut_nodes.h) wait until they are leaves; hubs wait until the end, which is
 // conditioning on them. Several sets of hubs are tried and the cheapest plan
 // is taken; in a ring this decides between conditioning and doubling.
 //
@@ -25,7 +25,7 @@
 namespace tensoropt {
 
 enum class Algorithm {
-  kLdp,          // FT-LDP: keep a trunk, walk along it
+  kLdp,          // FT-LDP: keep cut nodes, walk along them
   kElimination,  // FT-Elimination: eliminate down to two nodes (baseline)
 };
 

@@ -16,8 +16,9 @@ const TableBounds& bounds_of(const Bounds* bounds, int id) {
 
 }  // namespace
 
-Evaluation::Evaluation(const ExpressionPool& pool, int root,
-                       const std::vector<Table>& base, int num_threads)
+ProductEvaluator::ProductEvaluator(const ExpressionPool& pool, int root,
+                                   const std::vector<Table>& base,
+                                   int num_threads)
     : pool_(pool),
       root_(root),
       base_(base),
@@ -26,8 +27,8 @@ Evaluation::Evaluation(const ExpressionPool& pool, int root,
       tables_(pool.size()),
       errors_(pool.size(), 0) {}
 
-void Evaluation::run(const Bounds* bounds, double epsilon,
-                     double memory_limit) {
+void ProductEvaluator::run(const Bounds* bounds, double epsilon,
+                           double memory_limit) {
   const std::vector<double> delta = split_error(pool_, root_, epsilon);
   for (const int id : order_) {
     if (pool_[id].kind == Expression::Kind::kProduct) {
@@ -42,8 +43,8 @@ void Evaluation::run(const Bounds* bounds, double epsilon,
   }
 }
 
-void Evaluation::multiply_operands(int id, const Bounds* bounds,
-                                   const ProductOptions& options) {
+void ProductEvaluator::multiply_operands(int id, const Bounds* bounds,
+                                         const ProductOptions& options) {
   const Expression& expression = pool_[id];
   const int left = expression.left;
   const int right = expression.right;
@@ -59,7 +60,7 @@ void Evaluation::multiply_operands(int id, const Bounds* bounds,
   errors_[id] = before + made + before * made;
 }
 
-std::vector<KnownStrategy> Evaluation::strategies(
+std::vector<KnownStrategy> ProductEvaluator::strategies(
     const Schedule& schedule) const {
   const FrontierView found = tables_[root_].points.view();
   std::vector<KnownStrategy> strategies;
@@ -72,8 +73,8 @@ std::vector<KnownStrategy> Evaluation::strategies(
 
 // The point that a point of the root takes in the table of every term; only
 // those of tables of the problem are set.
-std::vector<std::uint32_t> Evaluation::trace(const Schedule& schedule,
-                                             std::uint32_t point) const {
+std::vector<std::uint32_t> ProductEvaluator::trace(const Schedule& schedule,
+                                                   std::uint32_t point) const {
   std::vector<std::uint32_t> points(schedule.terms.size(), 0);
   points[schedule.root] = point;
   // Operands come before their product.

@@ -1,8 +1,8 @@
 // Computes the tables of all products, within given bounds.
 //
-//   Evaluation evaluation(pool, root, base_tables, num_threads);
-//   evaluation.run(&bounds, epsilon, memory_limit);
-//   evaluation.strategies(schedule);          // the frontier of the root
+//   ProductEvaluator evaluator(pool, root, base_tables, num_threads);
+//   evaluator.run(&bounds, epsilon, memory_limit);
+//   evaluator.strategies(schedule);          // the frontier of the root
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@
 
 namespace tensoropt {
 
-class Evaluation {
+class ProductEvaluator {
  public:
   // `base` holds the tables of the problem, by expression. The arguments must
-  // outlive the evaluation.
-  Evaluation(const ExpressionPool& pool, int root,
-             const std::vector<Table>& base, int num_threads);
+  // outlive the evaluator.
+  ProductEvaluator(const ExpressionPool& pool, int root,
+                   const std::vector<Table>& base, int num_threads);
 
   // What the bounds rule out is left out; null: nothing. Points above the
   // memory limit are left out too. The error of thinning is at most epsilon.

@@ -124,9 +124,9 @@ TEST(Moves, AStepThatDoesNotDivideIsIllegal) {
 }
 
 TEST(Moves, StepsAreWrittenInWords) {
-  EXPECT_EQ(to_string(Program{{StepKind::kAllGather, 0b10, 1, -1},
-                              {StepKind::kAllToAll, 0b1, 0, 2},
-                              {StepKind::kAllReduce, 0b11, -1, -1}}),
+  EXPECT_EQ(to_string(Steps{{StepKind::kAllGather, 0b10, 1, -1},
+                            {StepKind::kAllToAll, 0b1, 0, 2},
+                            {StepKind::kAllReduce, 0b11, -1, -1}}),
             "all_gather(dim 1, axes 0b10); all_to_all(dim 0, to dim 2, axes "
             "0b1); all_reduce(axes 0b11)");
 }

@@ -141,7 +141,7 @@ TEST_P(PlannerTest, ProgramsGiveTheDataOfTheTarget) {
     for (const Layout& from : layouts) {
       for (const Layout& to : layouts) {
         Simulation simulation(mesh, shape, from);
-        const Program& program = resharder.plan(from, to).program;
+        const Steps& steps = resharder.plan(from, to).steps;
         simulation.run(program);
         ASSERT_TRUE(simulation.holds(to))
             << from.to_string() << " -> " << to.to_string() << ": "
@@ -166,7 +166,7 @@ TEST_P(PlannerTest, RandomPairsOnBiggerMeshes) {
       const Layout from = layouts[any(rng)];
       const Layout to = layouts[any(rng)];
       Simulation simulation(mesh, shape, from, seed);
-      const Program& program = resharder.plan(from, to).program;
+      const Steps& steps = resharder.plan(from, to).steps;
       simulation.run(program);
       ASSERT_TRUE(simulation.holds(to))
           << "seed " << seed << ": " << from.to_string() << " -> "
@@ -186,7 +186,7 @@ TEST_P(PlannerTest, TimeIsTheSumOfTheSteps) {
         const TensorResharder::Path& path = resharder.plan(from, to);
         double sum = 0;
         Layout layout = from;
-        for (const Step& step : path.program) {
+        for (const Step& step : path.steps) {
           ASSERT_TRUE(legal(step, layout, shape, mesh)) << to_string(step);
           sum += step_time_s(step, layout, shape, mesh, model);
           layout = apply(step, layout);
@@ -204,7 +204,7 @@ TEST_P(PlannerTest, EqualLayoutsNeedNothing) {
   const TensorResharder resharder(mesh, RandomModel(0), test_device(), {4},
                                   kItemSize, limit());
   const Layout layout = Layout::parse("S0");
-  EXPECT_TRUE(resharder.plan(layout, layout).program.empty());
+  EXPECT_TRUE(resharder.plan(layout, layout).steps.empty());
   EXPECT_EQ(resharder.time_s(layout, layout), 0);
 }
 
@@ -249,7 +249,7 @@ TEST_P(PlannerTest, ThreadsAgree) {
   const TensorResharder alone = make();
   for (const Layout& from : layouts) {
     for (const Layout& to : layouts) {
-      EXPECT_EQ(shared.plan(from, to).program, alone.plan(from, to).program);
+      EXPECT_EQ(shared.plan(from, to).steps, alone.plan(from, to).steps);
     }
   }
 }
@@ -389,7 +389,7 @@ TEST(ExactPlanner, SlicesInsideAMachineWhatCrossesTheNetwork) {
                                    kRestricted);
   const Layout from = Layout::parse("P,R,R,R");
   const Layout to = Layout::parse("R,R,R,R");
-  EXPECT_EQ(to_string(exact.plan(from, to).program),
+  EXPECT_EQ(to_string(exact.plan(from, to).steps),
             "slice(dim 0, axes 0b1110); all_reduce(axes 0b1); all_gather(dim "
             "0, axes 0b1110)");
   EXPECT_LT(exact.time_s(from, to), restricted.time_s(from, to) / 6);
@@ -404,13 +404,13 @@ TEST(ExactPlanner, TiesGoToFewerStepsThenSmallerLayouts) {
   // One collective over both axes, not two.
   EXPECT_EQ(
       to_string(
-          resharder.plan(Layout::parse("P,P"), Layout::parse("R,R")).program),
+          resharder.plan(Layout::parse("P,P"), Layout::parse("R,R")).steps),
       "all_reduce(axes 0b11)");
   // Either may come first; "P,R" is smaller than "R,S0", as layouts compare
   // the last axis first.
   EXPECT_EQ(
       to_string(
-          resharder.plan(Layout::parse("P,S0"), Layout::parse("R,R")).program),
+          resharder.plan(Layout::parse("P,S0"), Layout::parse("R,R")).steps),
       "all_gather(dim 0, axes 0b10); all_reduce(axes 0b1)");
 }
 

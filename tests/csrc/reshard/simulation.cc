@@ -117,12 +117,12 @@ Simulation::Simulation(const Mesh& mesh, const Shape& shape,
   }
 }
 
-void Simulation::run(const Program& program) {
+void Simulation::run(const Steps& steps) {
   std::vector<EncodedProgram> codes;
   for (int rank = 0; rank < mesh_.num_devices(); ++rank) {
-    codes.push_back(encode(program, mesh_, rank));
+    codes.push_back(encode(steps, mesh_, rank));
   }
-  for (std::size_t step = 0; step < program.size(); ++step) {
+  for (std::size_t step = 0; step < steps.size(); ++step) {
     run_step(codes, step);
   }
 }

@@ -33,7 +33,7 @@ class Simulation {
   Simulation(const Mesh& mesh, const Shape& shape, const Layout& layout,
              unsigned seed = 0);
 
-  void run(const Program& program);
+  void run(const Steps& steps);
 
   // True if the ranks hold the global tensor in this layout.
   bool holds(const Layout& layout) const;

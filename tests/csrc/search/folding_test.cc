@@ -82,8 +82,8 @@ int products(int num_layers, bool closed) {
       .products_computed;
 }
 
-// A layer more is a step more along the trunk, whatever is inside it: to the
-// next relay, and to merge with its table.
+// A layer more is a step more along the cut nodes, whatever is inside it: to
+// the next relay, and to merge with its table.
 TEST(Folding, LayersCostOneStepOfTheTrunkEach) {
   const int few = products(8, false);
   const int many = products(24, false);

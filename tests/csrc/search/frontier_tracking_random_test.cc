@@ -78,7 +78,7 @@ TEST(RandomSearch, ManyTiedCostsEqualBruteForce) {
   });
 }
 
-// Frontiers of hundreds of points: more than there can be corners.
+// Frontiers of hundreds of points: more than there can be zones.
 TEST(RandomSearch, LongFrontiersEqualBruteForce) {
   const RandomTables wide{
       .max_configs = 3, .max_choices = 4, .largest_cost = 1000000};

@@ -159,12 +159,12 @@ TYPED_TEST(MinPlus, InsidePlusOutsideIsTheBestStrategyThroughACell) {
   });
 }
 
-TEST(FirstLook, StrategiesAreOnTheFrontierAndSpanIt) {
+TEST(WeightedProbe, StrategiesAreOnTheFrontierAndSpanIt) {
   for_planned(200, 20, [](const Planned& planned, Dice&) {
     const MinPlusPlan plan(planned.pool, planned.root(), planned.tables);
-    FirstLook look(plan, planned.schedule, 1, Depth::kWhole);
-    look.ask_between(0, kInfinity, 32);
-    const auto& found = look.strategies();
+    WeightedProbe probe(plan, planned.schedule, 1, Depth::kWhole);
+    probe.ask_between(0, kInfinity, 32);
+    const auto& found = probe.strategies();
     const std::vector<Cost> all = brute_force(planned.problem);
     EXPECT_EQ(found.front().cost.memory, all.front().memory);
     EXPECT_EQ(found.back().cost.time, all.back().time);
@@ -178,21 +178,21 @@ TEST(FirstLook, StrategiesAreOnTheFrontierAndSpanIt) {
   });
 }
 
-// What the bounds rule out is not needed by any strategy below a corner.
-TEST(Bounds, KeepEveryConfigOfEveryStrategyBelowACorner) {
+// What the bounds rule out is not needed by any strategy below a zone.
+TEST(Bounds, KeepEveryConfigOfEveryStrategyBelowAZone) {
   for_planned(300, 20, [](const Planned& planned, Dice& dice) {
     const MinPlusPlan plan(planned.pool, planned.root(), planned.tables);
     const int passes = dice.roll(2, 9);
-    FirstLook look(plan, planned.schedule, 1, Depth::kWhole);
-    look.ask_between(0, kInfinity, passes);
+    WeightedProbe probe(plan, planned.schedule, 1, Depth::kWhole);
+    probe.ask_between(0, kInfinity, passes);
     std::vector<Point> known;
-    for (const auto& s : look.strategies()) known.push_back(s.cost);
-    const auto corners = join_corners(
-        corners_between(known, dice.roll(0, 1) * 0.05, kInfinity), kMaxCorners);
-    if (corners.empty()) return;
-    const CornerLimits limits(look.weights(), look.optima(), corners, kInfinity,
-                              plan.rounding());
-    Bounds bounds(plan, look, limits, limits, 1);
+    for (const auto& s : probe.strategies()) known.push_back(s.cost);
+    const auto zones = join_zones(
+        zones_between(known, dice.roll(0, 1) * 0.05, kInfinity), kMaxZones);
+    if (zones.empty()) return;
+    const ZoneLimits limits(look.weights(), look.optima(), zones, kInfinity,
+                            plan.rounding());
+    Bounds bounds(plan, probe, limits, limits, 1);
     bounds.aim(limits);
     std::map<int, int> table_of;
     for (const Term& term : planned.schedule.terms) {
@@ -204,9 +204,9 @@ TEST(Bounds, KeepEveryConfigOfEveryStrategyBelowACorner) {
     for_all_configs(planned.problem, [&](const std::vector<int>& config) {
       bool wanted = false;
       for (const Cost& cost : costs_of_configs(planned.problem, config)) {
-        for (const Point& corner : corners) {
-          wanted = wanted ||
-                   (cost.memory < corner.memory && cost.time < corner.time);
+        for (const Point& zone : zones) {
+          wanted =
+              wanted || (cost.memory < zone.memory && cost.time < zone.time);
         }
       }
       for (std::size_t n = 0; wanted && n < config.size(); ++n) {
@@ -218,22 +218,22 @@ TEST(Bounds, KeepEveryConfigOfEveryStrategyBelowACorner) {
   });
 }
 
-TEST(Corners, LieBetweenNeighbours) {
+TEST(Zones, LieBetweenNeighbours) {
   const std::vector<Point> known{{10, 100}, {20, 50}, {40, 20}};
-  EXPECT_EQ(corners_between(known, 0, kInfinity),
+  EXPECT_EQ(zones_between(known, 0, kInfinity),
             (std::vector<Point>{{20, 100}, {40, 50}}));
-  EXPECT_EQ(corners_between(known, 1, kInfinity),
+  EXPECT_EQ(zones_between(known, 1, kInfinity),
             (std::vector<Point>{{10, 50}, {20, 25}}));
-  const auto limited = corners_between(known, 0, 30);
+  const auto limited = zones_between(known, 0, 30);
   ASSERT_EQ(limited.size(), 2u);
   EXPECT_GT(limited[1].memory, 30);
   EXPECT_LT(limited[1].memory, 30.001);
   EXPECT_EQ(limited[1].time, 50);
-  EXPECT_TRUE(corners_between(known, 0, 5).empty());
+  EXPECT_TRUE(zones_between(known, 0, 5).empty());
 }
 
-// Whatever no known strategy stands for lies below a corner.
-TEST(Corners, LeaveNothingOut) {
+// Whatever no known strategy stands for lies below a zone.
+TEST(Zones, LeaveNothingOut) {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Dice dice(seed);
@@ -244,7 +244,7 @@ TEST(Corners, LeaveNothingOut) {
       known.push_back(
           {last.memory + dice.roll(1, 20), last.time - dice.roll(1, 20)});
     }
-    const auto corners = corners_between(known, factor - 1, kInfinity);
+    const auto zones = zones_between(known, factor - 1, kInfinity);
     for (int i = 0; i < 100; ++i) {
       const Point some{
           static_cast<double>(dice.roll(10, 120)),
@@ -252,25 +252,24 @@ TEST(Corners, LeaveNothingOut) {
       const auto covers = [&](Point p) {
         return p.memory <= factor * some.memory && p.time <= factor * some.time;
       };
-      const auto above = [&](Point corner) {
-        return some.memory < corner.memory && some.time < corner.time;
+      const auto above = [&](Point zone) {
+        return some.memory < zone.memory && some.time < zone.time;
       };
       EXPECT_TRUE(std::any_of(known.begin(), known.end(), covers) ||
-                  std::any_of(corners.begin(), corners.end(), above))
+                  std::any_of(zones.begin(), zones.end(), above))
           << some.memory << " " << some.time;
     }
   }
 }
 
-TEST(Corners, AreJoinedWhenThereAreTooMany) {
+TEST(Zones, AreJoinedWhenThereAreTooMany) {
   std::vector<Point> known;
   for (int i = 0; i <= 300; ++i) known.push_back({100.0 + i, 500.0 - i});
-  const auto corners =
-      join_corners(corners_between(known, 0, kInfinity), kMaxCorners);
-  EXPECT_LE(corners.size(), kMaxCorners);
+  const auto zones = join_zones(zones_between(known, 0, kInfinity), kMaxZones);
+  EXPECT_LE(zones.size(), kMaxZones);
   for (int i = 0; i < 300; ++i) {
     bool below = false;
-    for (const Point& c : corners) {
+    for (const Point& c : zones) {
       below = below || (101.0 + i <= c.memory && 500.0 - i <= c.time);
     }
     EXPECT_TRUE(below) << i;

@@ -85,7 +85,7 @@ TEST(Trunk, RelaysOfLayersAreKeptAndOperatorsAreNot) {
   int other = 0;
   const std::vector<const void*> kind{&relay, &op,    &relay, &op,   &relay,
                                       &other, &other, &other, &other};
-  EXPECT_EQ(find_trunk(graph, kind),
+  EXPECT_EQ(find_cut_nodes(graph, kind),
             (std::vector<bool>{true, false, true, false, false, false, false,
                                false, true}));
 }

@@ -1,0 +1,127 @@
+// What a planner is made of, and how it searches. All by keyword.
+
+#include <pybind11/stl.h>
+
+#include <limits>
+
+#include "bindings/bindings.h"
+#include "bindings/planner.h"
+#include "common/check.h"
+
+namespace py = pybind11;
+
+namespace tensoropt {
+
+namespace {
+
+ConfigSpace parse_space(const std::string& name) {
+  TO_CHECK(name == "ordered" || name == "full",
+           "space must be 'ordered' or 'full', got '{}'", name);
+  return name == "full" ? ConfigSpace::kFull : ConfigSpace::kOrdered;
+}
+
+Algorithm parse_algorithm(const std::string& name) {
+  TO_CHECK(name == "ldp" || name == "elimination",
+           "algorithm must be 'ldp' or 'elimination', got '{}'", name);
+  return name == "ldp" ? Algorithm::kLdp : Algorithm::kElimination;
+}
+
+std::vector<Heuristic> heuristics_of(const std::vector<double>& weights) {
+  std::vector<Heuristic> heuristics;
+  for (const double memory_weight : weights) {
+    heuristics.push_back({memory_weight});
+  }
+  return heuristics;
+}
+
+void bind_overheads(py::module_& module) {
+  const RuntimeOverheads defaults;
+  py::class_<RuntimeOverheads>(module, "RuntimeOverheads",
+                               "What the runtime takes; cost/machine.h.")
+      .def(py::init([](double reshard_s, double collective_s,
+                       double parameter_s, double update_s_per_byte,
+                       double exposed_parameters, double exposed_gradients) {
+             return RuntimeOverheads{.reshard_s = reshard_s,
+                                     .collective_s = collective_s,
+                                     .parameter_s = parameter_s,
+                                     .update_s_per_byte = update_s_per_byte,
+                                     .exposed_parameters = exposed_parameters,
+                                     .exposed_gradients = exposed_gradients};
+           }),
+           py::kw_only(), py::arg("reshard_s") = defaults.reshard_s,
+           py::arg("collective_s") = defaults.collective_s,
+           py::arg("parameter_s") = defaults.parameter_s,
+           py::arg("update_s_per_byte") = defaults.update_s_per_byte,
+           py::arg("exposed_parameters") = defaults.exposed_parameters,
+           py::arg("exposed_gradients") = defaults.exposed_gradients);
+}
+
+void bind_space_options(py::module_& module) {
+  py::class_<SpaceOptions>(module, "SpaceOptions",
+                           "Which strategies there are; space/space.h.")
+      .def(py::init([](const std::string& space, double optimizer_state_factor,
+                       bool sharded_inputs, std::size_t max_configs,
+                       bool split_spatial) {
+             return SpaceOptions{.config_space = parse_space(space),
+                                 .training = {optimizer_state_factor},
+                                 .sharded_inputs = sharded_inputs,
+                                 .max_configs = max_configs,
+                                 .split_spatial = split_spatial};
+           }),
+           py::kw_only(), py::arg("space"), py::arg("optimizer_state_factor"),
+           py::arg("sharded_inputs"), py::arg("max_configs"),
+           py::arg("split_spatial"));
+}
+
+void bind_planner_setup(py::module_& module) {
+  py::class_<PlannerSetup>(module, "PlannerSetup",
+                           "Where and how a model is planned for.")
+      .def(py::init([](const Cluster& cluster, const Mesh& mesh,
+                       const SpaceOptions& space,
+                       const CollectiveTable& collectives,
+                       const std::vector<OpSample>& operators,
+                       const RuntimeOverheads& overheads) {
+             return PlannerSetup{cluster,     mesh,      space,
+                                 collectives, operators, overheads};
+           }),
+           py::kw_only(), py::arg("cluster"), py::arg("mesh"), py::arg("space"),
+           py::arg("collectives") = CollectiveTable{},
+           py::arg("operators") = std::vector<OpSample>{},
+           py::arg("overheads") = RuntimeOverheads{});
+}
+
+void bind_search_options(py::module_& module) {
+  py::class_<SearchOptions>(module, "SearchOptions",
+                            "How to search; search/frontier_tracking.h.")
+      .def(py::init([](const std::string& algorithm, double epsilon,
+                       double memory_limit, int num_threads,
+                       const std::vector<double>& heuristics,
+                       double max_conditioning_work, std::uint64_t order_seed,
+                       bool use_bounds) {
+             SearchOptions options;
+             options.algorithm = parse_algorithm(algorithm);
+             options.epsilon = epsilon;
+             options.memory_limit = memory_limit;
+             options.num_threads = num_threads;
+             options.heuristics = heuristics_of(heuristics);
+             options.max_conditioning_work = max_conditioning_work;
+             options.order_seed = order_seed;
+             options.use_bounds = use_bounds;
+             return options;
+           }),
+           py::kw_only(), py::arg("algorithm"), py::arg("epsilon"),
+           py::arg("memory_limit"), py::arg("num_threads"),
+           py::arg("heuristics"), py::arg("max_conditioning_work"),
+           py::arg("order_seed"), py::arg("use_bounds"));
+}
+
+}  // namespace
+
+void bind_settings(py::module_& module) {
+  bind_overheads(module);
+  bind_space_options(module);
+  bind_planner_setup(module);
+  bind_search_options(module);
+}
+
+}  // namespace tensoropt
