@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -15,25 +17,28 @@ from tensoropt_torch.planner.options import PlanningTask
 from tensoropt_torch.planner.space import make_planner
 
 THREADS = 4
-REPETITIONS = 3
+REPETITIONS = 100
 
 
-def new_planner() -> _C.Planner:
-    layers = [nn.Linear(64, 64) if index % 2 == 0 else nn.GELU() for index in range(12)]
-    captured = capture(nn.Sequential(*layers), (torch.randn(32, 64),))
-    return make_planner(captured, PlanningTask(captured, load_cluster("cpu")).settings(8))
+@pytest.fixture(autouse=True)
+def often_switched() -> Iterator[None]:
+    """Threads are switched as often as possible."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
 
 
-def run_together(tasks: list[Callable[[], Any]]) -> list[Any]:
-    """What the tasks return, each in a thread of its own, begun at the same time."""
-    start = threading.Barrier(len(tasks))
-    results: list[Any] = [None] * len(tasks)
+def run_together(task: Callable[[], Any]) -> list[Any]:
+    """What the task returns in several threads that begin it at the same time."""
+    start = threading.Barrier(THREADS)
+    results: list[Any] = []
 
-    def run(index: int) -> None:
+    def run() -> None:
         start.wait()
-        results[index] = tasks[index]()
+        results.append(task())
 
-    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(tasks))]
+    threads = [threading.Thread(target=run) for _ in range(THREADS)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -42,27 +47,15 @@ def run_together(tasks: list[Callable[[], Any]]) -> list[Any]:
     return results
 
 
+def ask(planner: _C.Planner) -> Any:
+    points = planner.baseline("data parallel", 0.01, 1).points
+    return points, planner.random_strategy(1).config, planner.named_dims
+
+
 def test_what_is_made_when_first_asked_for_is_made_once() -> None:
-    for repetition in range(REPETITIONS):
-        alone = new_planner()
-        expected = (
-            alone.baseline("data parallel", 0.01).points,
-            alone.random_strategy(repetition).config,
-            alone.named_dims,
-        )
-        shared = new_planner()
-
-        def ask(planner: _C.Planner = shared, seed: int = repetition) -> Any:
-            return (
-                planner.baseline("data parallel", 0.01).points,
-                planner.random_strategy(seed).config,
-                planner.named_dims,
-            )
-
-        def ask_reversed(planner: _C.Planner = shared, seed: int = repetition) -> Any:
-            named_dims = planner.named_dims
-            strategy = planner.random_strategy(seed).config
-            return planner.baseline("data parallel", 0.01).points, strategy, named_dims
-
-        tasks = [ask, ask_reversed] * (THREADS // 2)
-        assert run_together(tasks) == [expected] * THREADS
+    captured = capture(nn.Sequential(*[nn.Linear(16, 16) for _ in range(8)]), (torch.ones(32, 16),))
+    settings = PlanningTask(captured, load_cluster("cpu")).settings(4)
+    expected = ask(make_planner(captured, settings))
+    for _ in range(REPETITIONS):
+        planner = make_planner(captured, settings)
+        assert run_together(lambda planner=planner: ask(planner)) == [expected] * THREADS
