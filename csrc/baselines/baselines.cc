@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "common/check.h"
-#include "common/parallel.h"
+#include "common/workers.h"
 #include "problem/frontier.h"
 
 namespace tensoropt {
@@ -257,11 +257,11 @@ BaselineResult Baselines::find_mesh_tensorflow(const SearchOptions& options) {
     AxisRoles roles;
     Point bound;
   };
-  const int threads = resolve_num_threads(options.num_threads);
+  Workers workers(options.num_threads);
   std::vector<Map> maps;
   for (AxisRoles& roles : this->maps()) maps.push_back({std::move(roles), {}});
   const int count = static_cast<int>(maps.size());
-  parallel_for(count, threads, [&](int m) {
+  workers.run(count, [&](int m) {
     const auto masks = roles_.allowed(maps[m].roles);
     maps[m].bound = lower_bound(whole_.make(masks).problem);
   });
@@ -275,7 +275,7 @@ BaselineResult Baselines::find_mesh_tensorflow(const SearchOptions& options) {
   for (int begin = 0; begin < count; begin += kMapsAtOnce) {
     std::vector<std::optional<BaselineResult::Part>> found(
         std::min(kMapsAtOnce, count - begin));
-    parallel_for(static_cast<int>(found.size()), threads, [&](int i) {
+    workers.run(static_cast<int>(found.size()), [&](int i) {
       const Map& map = maps[begin + i];
       if (result.beats(map.bound)) return;
       Subproblem part = whole_.make(roles_.allowed(map.roles));

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "common/check.h"
-#include "common/parallel.h"
+#include "common/workers.h"
 #include "search/plan/domains.h"
 #include "search/solution.h"
 #include "search/stage.h"
@@ -35,13 +35,13 @@ void validate(const Problem& problem, const SearchOptions& options) {
            options.max_conditioning_work);
 }
 
-StageOptions stage_options(const SearchOptions& options) {
+StageOptions stage_options(const SearchOptions& options, Workers& workers) {
   const double known = std::expm1(kKnownShare * std::log1p(options.epsilon));
   return {.known_epsilon = known,
           .thin_epsilon = (1 + options.epsilon) / (1 + known) - 1,
           .memory_limit = options.memory_limit,
-          .num_threads = resolve_num_threads(options.num_threads),
-          .use_bounds = options.use_bounds};
+          .use_bounds = options.use_bounds,
+          .workers = workers};
 }
 
 void check_configs(const Problem& problem, const std::vector<int>& config) {
@@ -74,7 +74,8 @@ class Search {
       : problem_(problem),
         options_(options),
         schedule_options_{options.algorithm, options.order_seed},
-        stage_options_(stage_options(options)) {}
+        workers_(options.num_threads),
+        stage_options_(stage_options(options, workers_)) {}
 
   std::optional<SearchResult> run() {
     const Stopwatch plan_watch;
@@ -188,6 +189,7 @@ class Search {
   const Problem& problem_;
   const SearchOptions& options_;
   const ScheduleOptions schedule_options_;
+  Workers workers_;
   const StageOptions stage_options_;
   SearchResult result_;
 };

@@ -39,7 +39,7 @@ struct SearchOptions {
   double epsilon = 0.0;
   // Only strategies of at most so many bytes are asked for.
   double memory_limit = std::numeric_limits<double>::infinity();
-  int num_threads = 0;  // 0: all hardware threads
+  int num_threads = 0;  // 0: all processors (cpu_count.h)
   // Used only where exact conditioning would cost more than the work below;
   // their results are united. Empty: least memory, least time and both alike.
   std::vector<Heuristic> heuristics;

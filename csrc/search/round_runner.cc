@@ -101,7 +101,7 @@ bool RoundRunner::round(std::int64_t most_cells) {
   lower_slack([&] { return probe_.estimate_alive(probe_limits(aim)); },
               most_after_probe);
   Bounds bounds(plan_, probe_, probe_limits(aim), limits(aim),
-                options_.num_threads);
+                options_.workers);
   lower_slack([&] { return bounds.estimate_alive(limits(aim)); }, most_cells);
   bounds.aim(limits(aim));
   num_alive_ = bounds.num_alive();

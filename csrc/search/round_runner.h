@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/workers.h"
 #include "search/bounds/weighted_probe.h"
 #include "search/products/product_evaluator.h"
 
@@ -20,7 +21,7 @@ struct RoundOptions {
   double known_epsilon = 0;  // known strategies stand for others within this
   double thin_epsilon = 0;   // error that thinning may make in the last round
   double memory_limit = 0;
-  int num_threads = 1;
+  Workers& workers;
 };
 
 class RoundRunner {

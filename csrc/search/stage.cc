@@ -26,12 +26,12 @@ Stage::Stage(Solution& solution, const StageOptions& options)
       options_(options),
       plan_(with_tables(solution).pool(), solution.root(), solution.tables()),
       evaluator_(solution.pool(), solution.root(), solution.tables(),
-                 options.num_threads) {}
+                 options.workers) {}
 
 void Stage::probe(const std::vector<Point>& given, std::size_t max_questions,
                   Depth depth) {
   const Stopwatch watch;
-  probe_.emplace(plan_, solution_.schedule(), options_.num_threads, depth);
+  probe_.emplace(plan_, solution_.schedule(), options_.workers, depth);
   if (!options_.use_bounds) {
     probe_->ask_between(0, options_.memory_limit, 2);
   } else if (given.empty()) {
@@ -109,7 +109,7 @@ RoundRunner Stage::round_runner(const std::vector<Point>& given) {
                      {.known_epsilon = options_.known_epsilon,
                       .thin_epsilon = options_.thin_epsilon,
                       .memory_limit = options_.memory_limit,
-                      .num_threads = options_.num_threads},
+                      .workers = options_.workers},
                      given, *probe_, evaluator_);
 }
 

@@ -13,6 +13,7 @@
 #include <optional>
 #include <vector>
 
+#include "common/workers.h"
 #include "problem/propagation.h"
 #include "search/bounds/min_plus.h"
 #include "search/bounds/weighted_probe.h"
@@ -28,8 +29,8 @@ struct StageOptions {
   double known_epsilon = 0;
   double thin_epsilon = 0;
   double memory_limit = std::numeric_limits<double>::infinity();
-  int num_threads = 1;
   bool use_bounds = true;
+  Workers& workers;
 };
 
 struct StageStats {

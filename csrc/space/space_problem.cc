@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "common/parallel.h"
+#include "common/workers.h"
 #include "space/space.h"
 
 namespace tensoropt {
@@ -140,10 +140,10 @@ Problem StrategySpace::build_problem(int num_threads) const {
     table_of.push_back(entry->second);
   }
   std::vector<std::shared_ptr<const EdgeTable>> tables(first_edge.size());
-  parallel_for(static_cast<int>(tables.size()),
-               resolve_num_threads(num_threads), [&](int table) {
-                 tables[table] = edge_table(edges_[first_edge[table]]);
-               });
+  Workers workers(num_threads);
+  workers.run(static_cast<int>(tables.size()), [&](int table) {
+    tables[table] = edge_table(edges_[first_edge[table]]);
+  });
   for (std::size_t i = 0; i < edges_.size(); ++i) {
     problem.edges.push_back(
         {edges_[i].source, edges_[i].target, tables[table_of[i]]});

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/parallel.h"
 #include "search/bounds/sparse_min_plus.h"
 
 namespace tensoropt {
@@ -56,9 +55,9 @@ std::size_t TableBounds::num_alive() const {
 
 Bounds::Bounds(const MinPlusPlan& plan, const WeightedProbe& probe,
                const ZoneLimits& probe_limits, const ZoneLimits& limits,
-               int num_threads)
+               Workers& workers)
     : plan_(plan),
-      num_threads_(num_threads),
+      workers_(workers),
       limits_(limits),
       tables_(plan.pool().size()) {
   for (const int id : plan.order()) {
@@ -71,19 +70,18 @@ Bounds::Bounds(const MinPlusPlan& plan, const WeightedProbe& probe,
       table.cells_.push_back(static_cast<std::uint32_t>(cell));
     }
   }
-  SparseMinPlus(plan, limits_, num_threads, tables_).run();
+  SparseMinPlus(plan, limits_, workers, tables_).run();
 }
 
 void Bounds::aim(const ZoneLimits& limits) {
   limits_ = limits;
-  parallel_for(
-      static_cast<int>(plan_.order().size()), num_threads_, [this](int i) {
-        TableBounds& table = tables_[plan_.order()[i]];
-        table.zones_.resize(table.cells_.size());
-        for (std::size_t r = 0; r < table.cells_.size(); ++r) {
-          table.zones_[r] = table.open_zones(static_cast<int>(r), limits_);
-        }
-      });
+  workers_.run(static_cast<int>(plan_.order().size()), [this](int i) {
+    TableBounds& table = tables_[plan_.order()[i]];
+    table.zones_.resize(table.cells_.size());
+    for (std::size_t r = 0; r < table.cells_.size(); ++r) {
+      table.zones_[r] = table.open_zones(static_cast<int>(r), limits_);
+    }
+  });
 }
 
 std::int64_t Bounds::estimate_alive(const ZoneLimits& limits) const {

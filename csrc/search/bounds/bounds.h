@@ -1,6 +1,6 @@
 // Says which parts of which tables can still improve on known strategies.
 //
-//   Bounds bounds(plan, probe, probe_limits, limits, num_threads);
+//   Bounds bounds(plan, probe, probe_limits, limits, workers);
 //   bounds.aim(limits);                           // these, or lower ones
 //   bounds.table(id).rank(cell) < 0;              // the cell is ruled out
 //   bounds.table(id).may_improve(rank, point);    // and this point is not
@@ -19,6 +19,7 @@
 #include <span>
 #include <vector>
 
+#include "common/workers.h"
 #include "search/bounds/min_plus.h"
 #include "search/bounds/weighted_probe.h"
 #include "search/bounds/zone_limits.h"
@@ -72,7 +73,7 @@ class Bounds {
   // `probe_limits` are over the weightings of `probe`, `limits` over any.
   Bounds(const MinPlusPlan& plan, const WeightedProbe& probe,
          const ZoneLimits& probe_limits, const ZoneLimits& limits,
-         int num_threads);
+         Workers& workers);
   Bounds(const Bounds&) = delete;  // tables point to limits_
   Bounds& operator=(const Bounds&) = delete;
 
@@ -86,7 +87,7 @@ class Bounds {
 
  private:
   const MinPlusPlan& plan_;
-  const int num_threads_;
+  Workers& workers_;
   ZoneLimits limits_;
   std::vector<TableBounds> tables_;  // by expression
 };

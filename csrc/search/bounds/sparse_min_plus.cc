@@ -4,8 +4,6 @@
 #include <limits>
 #include <utility>
 
-#include "common/parallel.h"
-
 namespace tensoropt {
 
 namespace {
@@ -26,10 +24,10 @@ void for_each_pair(Entries left, Entries right, Body&& body) {
 }  // namespace
 
 SparseMinPlus::SparseMinPlus(const MinPlusPlan& plan, const ZoneLimits& limits,
-                             int num_threads, std::vector<TableBounds>& tables)
+                             Workers& workers, std::vector<TableBounds>& tables)
     : plan_(plan),
       limits_(limits),
-      num_threads_(num_threads),
+      workers_(workers),
       tables_(tables),
       operands_(plan.pool().size()) {}
 
@@ -86,7 +84,7 @@ void SparseMinPlus::multiply(int id) {
       make_rows(right, product.batches * product.columns, product.inner,
                 [&](int row, int x) { return product.right_cell(row, x); });
   TableBounds& out = tables_[id];
-  parallel_for(product.batches * product.rows, num_threads_, [&](int row) {
+  workers_.run(product.batches * product.rows, [&](int row) {
     const auto l_row = operands.left.row(row);
     for (int c = 0; c < product.columns && !l_row.empty(); ++c) {
       const int rank =
@@ -108,7 +106,7 @@ void SparseMinPlus::push_left(int id) {
   const TableBounds& right = tables_[expression.right];
   const TableBounds& out = tables_[id];
   const Operands& operands = operands_[id];
-  parallel_for(product.batches * product.rows, num_threads_, [&](int row) {
+  workers_.run(product.batches * product.rows, [&](int row) {
     const auto l_row = operands.left.row(row);
     for (int c = 0; c < product.columns && !l_row.empty(); ++c) {
       const int rank =
@@ -130,7 +128,7 @@ void SparseMinPlus::push_right(int id) {
   TableBounds& right = tables_[expression.right];
   const TableBounds& out = tables_[id];
   const Operands& operands = operands_[id];
-  parallel_for(product.batches * product.columns, num_threads_, [&](int i) {
+  workers_.run(product.batches * product.columns, [&](int i) {
     const auto r_row = operands.right.row(i);
     const int batch = i / product.columns;
     for (int a = 0; a < product.rows && !r_row.empty(); ++a) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/workers.h"
 #include "search/bounds/bounds.h"
 #include "search/bounds/min_plus.h"
 
@@ -14,7 +15,7 @@ namespace tensoropt {
 class SparseMinPlus {
  public:
   SparseMinPlus(const MinPlusPlan& plan, const ZoneLimits& limits,
-                int num_threads, std::vector<TableBounds>& tables);
+                Workers& workers, std::vector<TableBounds>& tables);
 
   void run();
 
@@ -52,7 +53,7 @@ class SparseMinPlus {
 
   const MinPlusPlan& plan_;
   const ZoneLimits& limits_;
-  const int num_threads_;
+  Workers& workers_;
   std::vector<TableBounds>& tables_;
   std::vector<Operands> operands_;  // by expression
 };

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <utility>
 
-#include "common/parallel.h"
 #include "search/bounds/search_zones.h"
 
 namespace tensoropt {
@@ -112,7 +111,7 @@ void WeightedProbe::ask_with(const std::vector<Weights>& questions) {
   optima_.resize(weights_.size());
   costs_.resize(weights_.size());
   std::vector<KnownStrategy> answers(questions.size());
-  parallel_for(static_cast<int>(questions.size()), num_threads_,
+  workers_.run(static_cast<int>(questions.size()),
                [&](int i) { answers[i] = answer<Value>(first + i); });
   for (KnownStrategy& answer : answers) {
     if (!answer.points.empty()) strategies_.push_back(std::move(answer));

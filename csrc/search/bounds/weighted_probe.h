@@ -1,7 +1,7 @@
 // A probe of a problem: the best strategies under a few weighted sums of
 // memory and time, and what every cell of every table costs at least.
 //
-//   WeightedProbe probe(plan, schedule, num_threads);
+//   WeightedProbe probe(plan, schedule, workers, depth);
 //   probe.ask_between(epsilon, memory_limit, 9);
 //   probe.strategies();                        // on the hull of the frontier
 //   probe.may_improve(id, cell, limits);       // see search_zones.h
@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/workers.h"
 #include "search/bounds/min_plus.h"
 #include "search/bounds/zone_limits.h"
 
@@ -37,11 +38,8 @@ class WeightedProbe {
   // With kNearRoot only cells near the root are told about, in a third of the
   // time.
   WeightedProbe(const MinPlusPlan& plan, const Schedule& schedule,
-                int num_threads, Depth depth)
-      : plan_(plan),
-        schedule_(schedule),
-        num_threads_(num_threads),
-        depth_(depth) {}
+                Workers& workers, Depth depth)
+      : plan_(plan), schedule_(schedule), workers_(workers), depth_(depth) {}
 
   // Asks for the ends of the frontier, then, widest gaps first, for what lies
   // between neighbours that differ by more than epsilon in memory and time; not
@@ -80,7 +78,7 @@ class WeightedProbe {
 
   const MinPlusPlan& plan_;
   const Schedule& schedule_;
-  const int num_threads_;
+  Workers& workers_;
   const Depth depth_;
   std::vector<KnownStrategy> strategies_;
   std::vector<Weights> weights_;

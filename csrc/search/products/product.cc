@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "common/check.h"
-#include "common/parallel.h"
 
 namespace tensoropt {
 
@@ -168,7 +167,7 @@ Table multiply(const BoundedTable& left, const BoundedTable& right,
             r.columns);
   const int num_rows = l.batches * l.rows;
   std::vector<RowResult> rows(num_rows);
-  parallel_for(num_rows, options.num_threads, [&](int row) {
+  options.workers.run(num_rows, [&](int row) {
     rows[row] = RowProduct(left, right, bounds, options)
                     .run(l.row(row), r, row / l.rows,
                          static_cast<std::uint32_t>(row) * r.rows);

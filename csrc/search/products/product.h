@@ -15,6 +15,7 @@
 
 #include <cstdint>
 
+#include "common/workers.h"
 #include "search/bounds/bounds.h"
 #include "search/plan/expression.h"
 #include "search/plan/table.h"
@@ -24,7 +25,7 @@ namespace tensoropt {
 struct ProductOptions {
   double delta = 0;         // relative error that thinning may make
   double memory_limit = 0;  // points above are dropped
-  int num_threads = 1;
+  Workers& workers;
 };
 
 struct ProductStats {

@@ -18,11 +18,11 @@ const TableBounds& bounds_of(const Bounds* bounds, int id) {
 
 ProductEvaluator::ProductEvaluator(const ExpressionPool& pool, int root,
                                    const std::vector<Table>& base,
-                                   int num_threads)
+                                   Workers& workers)
     : pool_(pool),
       root_(root),
       base_(base),
-      num_threads_(num_threads),
+      workers_(workers),
       order_(reachable(pool, root)),
       tables_(pool.size()),
       errors_(pool.size(), 0) {}
@@ -32,7 +32,7 @@ void ProductEvaluator::run(const Bounds* bounds, double epsilon,
   const std::vector<double> delta = split_error(pool_, root_, epsilon);
   for (const int id : order_) {
     if (pool_[id].kind == Expression::Kind::kProduct) {
-      multiply_operands(id, bounds, {delta[id], memory_limit, num_threads_});
+      multiply_operands(id, bounds, {delta[id], memory_limit, workers_});
       continue;
     }
     const TableBounds& table = bounds_of(bounds, id);

@@ -1,6 +1,6 @@
 // Computes the tables of all products, within given bounds.
 //
-//   ProductEvaluator evaluator(pool, root, base_tables, num_threads);
+//   ProductEvaluator evaluator(pool, root, base_tables, workers);
 //   evaluator.run(&bounds, epsilon, memory_limit);
 //   evaluator.strategies(schedule);          // the frontier of the root
 #pragma once
@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/workers.h"
 #include "search/bounds/bounds.h"
 #include "search/plan/expression.h"
 #include "search/plan/schedule.h"
@@ -21,7 +22,7 @@ class ProductEvaluator {
   // `base` holds the tables of the problem, by expression. The arguments must
   // outlive the evaluator.
   ProductEvaluator(const ExpressionPool& pool, int root,
-                   const std::vector<Table>& base, int num_threads);
+                   const std::vector<Table>& base, Workers& workers);
 
   // What the bounds rule out is left out; null: nothing. Points above the
   // memory limit are left out too. The error of thinning is at most epsilon.
@@ -45,7 +46,7 @@ class ProductEvaluator {
   const ExpressionPool& pool_;
   const int root_;
   const std::vector<Table>& base_;
-  const int num_threads_;
+  Workers& workers_;
   const std::vector<int> order_;
   std::vector<Table> tables_;   // by expression
   std::vector<double> errors_;  // by expression

@@ -142,10 +142,10 @@ TEST_P(PlannerTest, ProgramsGiveTheDataOfTheTarget) {
       for (const Layout& to : layouts) {
         Simulation simulation(mesh, shape, from);
         const Steps& steps = resharder.plan(from, to).steps;
-        simulation.run(program);
+        simulation.run(steps);
         ASSERT_TRUE(simulation.holds(to))
             << from.to_string() << " -> " << to.to_string() << ": "
-            << to_string(program);
+            << to_string(steps);
       }
     }
   }
@@ -167,10 +167,10 @@ TEST_P(PlannerTest, RandomPairsOnBiggerMeshes) {
       const Layout to = layouts[any(rng)];
       Simulation simulation(mesh, shape, from, seed);
       const Steps& steps = resharder.plan(from, to).steps;
-      simulation.run(program);
+      simulation.run(steps);
       ASSERT_TRUE(simulation.holds(to))
           << "seed " << seed << ": " << from.to_string() << " -> "
-          << to.to_string() << ": " << to_string(program);
+          << to.to_string() << ": " << to_string(steps);
     }
   }
 }

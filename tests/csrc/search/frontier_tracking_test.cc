@@ -8,6 +8,7 @@
 
 #include "common/check.h"
 #include "problem/random_problem.h"
+#include "problem/random_strategy.h"
 #include "search/checks.h"
 
 namespace tensoropt::testing {

@@ -162,7 +162,8 @@ TYPED_TEST(MinPlus, InsidePlusOutsideIsTheBestStrategyThroughACell) {
 TEST(WeightedProbe, StrategiesAreOnTheFrontierAndSpanIt) {
   for_planned(200, 20, [](const Planned& planned, Dice&) {
     const MinPlusPlan plan(planned.pool, planned.root(), planned.tables);
-    WeightedProbe probe(plan, planned.schedule, 1, Depth::kWhole);
+    Workers workers(1);
+    WeightedProbe probe(plan, planned.schedule, workers, Depth::kWhole);
     probe.ask_between(0, kInfinity, 32);
     const auto& found = probe.strategies();
     const std::vector<Cost> all = brute_force(planned.problem);
@@ -178,21 +179,22 @@ TEST(WeightedProbe, StrategiesAreOnTheFrontierAndSpanIt) {
   });
 }
 
-// What the bounds rule out is not needed by any strategy below a zone.
-TEST(Bounds, KeepEveryConfigOfEveryStrategyBelowAZone) {
+// What the bounds rule out is not needed by any strategy in a zone.
+TEST(Bounds, KeepEveryConfigOfEveryStrategyInAZone) {
   for_planned(300, 20, [](const Planned& planned, Dice& dice) {
     const MinPlusPlan plan(planned.pool, planned.root(), planned.tables);
     const int passes = dice.roll(2, 9);
-    WeightedProbe probe(plan, planned.schedule, 1, Depth::kWhole);
+    Workers workers(1);
+    WeightedProbe probe(plan, planned.schedule, workers, Depth::kWhole);
     probe.ask_between(0, kInfinity, passes);
     std::vector<Point> known;
     for (const auto& s : probe.strategies()) known.push_back(s.cost);
     const auto zones = join_zones(
         zones_between(known, dice.roll(0, 1) * 0.05, kInfinity), kMaxZones);
     if (zones.empty()) return;
-    const ZoneLimits limits(look.weights(), look.optima(), zones, kInfinity,
+    const ZoneLimits limits(probe.weights(), probe.optima(), zones, kInfinity,
                             plan.rounding());
-    Bounds bounds(plan, probe, limits, limits, 1);
+    Bounds bounds(plan, probe, limits, limits, workers);
     bounds.aim(limits);
     std::map<int, int> table_of;
     for (const Term& term : planned.schedule.terms) {
