@@ -11,10 +11,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import fx
-from torch._ops import OpOverload
 
 from tensoropt_torch import _C
-from tensoropt_torch.emit.graph import local_arguments, operator_named, target_operands
+from tensoropt_torch.emit.calls import CallSite, LocalForm, draws, invocation
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.frontend.lowering import memory_orders
 from tensoropt_torch.profiler.clock import SharedClock, undisturbed_s
@@ -22,7 +21,6 @@ from tensoropt_torch.profiler.collectives import SMALL_SPREAD, spread
 from tensoropt_torch.profiler.op_store import OpTime
 from tensoropt_torch.runtime.agreement import gather
 from tensoropt_torch.runtime.ops import network_timing
-from tensoropt_torch.runtime.random import call_seeded
 
 WARM_UPS = 2
 REPEATS_PER_BATCH = 5
@@ -75,8 +73,8 @@ class OperatorProfiler:
         group_name: GroupName,
     ) -> None:
         self._planner = planner
-        self._device = device
-        self._group_name = group_name
+        self._site = CallSite(device, group_name)
+        self._with_rule = frozenset(captured.lowering.rules.targets())
         self._clock = SharedClock(device)
         by_graph_node = {number: node for node, number in captured.lowering.nodes.items()}
         self._nodes: list[fx.Node | None] = [
@@ -100,11 +98,9 @@ class OperatorProfiler:
         self, pick: Pick, network_s: Callable[[], float], result: OperatorMeasurement
     ) -> None:
         call = self._planner.local_call(pick.node, pick.config)
-        node = self._nodes[pick.node]
-        assert node is not None
         run, problem = None, ""
         try:
-            run = _runnable(call, node, self._device, self._group_name, network_s)
+            run = self.runnable(pick, network_s)
         except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
             problem = str(error).partition("\n")[0]
         problems = [text for text in gather(problem) if text]
@@ -114,6 +110,31 @@ class OperatorProfiler:
         forward_s, backward_s = self._times(run)
         work = call["work"].as_tuple()
         result.samples.append(OpTime(pick.key, call["family"], work, forward_s, backward_s))
+
+    def runnable(self, pick: Pick, network_s: Callable[[], float]) -> _Run:
+        """The call with made-up tensors. Indices must exist in what they index, which the
+        schema does not say: the largest bound that the call accepts is taken. All ranks
+        make up the same numbers, which may say how much they exchange."""
+        call = self._planner.local_call(pick.node, pick.config)
+        node, form = self._nodes[pick.node], LocalForm.of(call)
+        assert node is not None
+        number = 0 if draws(node, form, self._with_rule) else None
+        device = self._site.device
+        error: Exception | None = None
+        for bound in _index_bounds(call, device):
+            with torch.random.fork_rng([device] if device.type == "cuda" else []):
+                torch.manual_seed(0)
+                operands = [
+                    _operand(meta, order, bound, device)
+                    for meta, order in zip(call["operands_meta"], memory_orders(node), strict=True)
+                ]
+            try:
+                function = invocation(node, form, operands, self._site, number)
+                return _Run(function, operands, device, network_s)
+            except IndexError as caught:
+                error = caught
+        assert error is not None
+        raise error
 
     def _times(self, run: _Run) -> tuple[float, float]:
         """Of forward and backward, means over the ranks."""
@@ -138,7 +159,7 @@ class OperatorProfiler:
     def _engine_time(self) -> float:
         """Starting and ending autograd, which a step does once and a measurement of
         one call every time."""
-        x = torch.ones(8, device=self._device, requires_grad=True)
+        x = torch.ones(8, device=self._site.device, requires_grad=True)
         given = torch.ones_like(x)
         seconds = []
         for _ in range(ENGINE_REPEATS):
@@ -156,18 +177,18 @@ class _Run:
     def __init__(
         self,
         function: Callable[[], Any],
-        leaves: list[torch.Tensor],
+        operands: list[torch.Tensor],
         device: torch.device,
         network_s: Callable[[], float],
     ) -> None:
         self._function = function
-        self._leaves = leaves
+        self._leaves = [operand for operand in operands if operand.requires_grad]
         self._clock = SharedClock(device)
         self._network_s = network_s
         self._given: list[torch.Tensor] = []
         outputs = self._differentiable(function())
         self._given = [torch.ones_like(output) for output in outputs]
-        self.has_backward = bool(leaves) and bool(outputs)
+        self.has_backward = bool(self._leaves) and bool(outputs)
         self()
 
     def __call__(self) -> tuple[float, float]:
@@ -186,55 +207,6 @@ class _Run:
     def _differentiable(result: Any) -> list[torch.Tensor]:
         outputs = list(result) if isinstance(result, (tuple, list)) else [result]
         return [output for output in outputs if output.requires_grad]
-
-
-def _runnable(
-    call: dict[str, Any],
-    node: fx.Node,
-    device: torch.device,
-    group_name: GroupName,
-    network_s: Callable[[], float],
-) -> _Run:
-    """The call with made-up tensors. Indices must exist in what they index, which the
-    schema does not say: the largest bound that the call accepts is taken. All ranks
-    make up the same numbers, which may say how much they exchange."""
-    error: Exception | None = None
-    for bound in _index_bounds(call, device):
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            torch.manual_seed(0)
-            operands = [
-                _operand(meta, order, bound, device)
-                for meta, order in zip(call["operands_meta"], memory_orders(node), strict=True)
-            ]
-        leaves = [operand for operand in operands if operand.requires_grad]
-        function = _function(call, node, operands, device, group_name)
-        try:
-            return _Run(function, leaves, device, network_s)
-        except IndexError as caught:
-            error = caught
-    assert error is not None
-    raise error
-
-
-def _function(
-    call: dict[str, Any],
-    node: fx.Node,
-    operands: list[torch.Tensor],
-    device: torch.device,
-    group_name: GroupName,
-) -> Callable[[], Any]:
-    """As ``GraphEmitter`` writes the call."""
-    target = node.target
-    assert isinstance(target, OpOverload)
-    if call["target"]:
-        other = operator_named(call["target"])
-        names = [group_name(axes) if axes else "" for axes in call["groups"]]
-        tensors = target_operands(node, call["operands"], operands)
-        return lambda: other(*tensors, *call["extra"], *names)
-    args, kwargs = local_arguments(node, call["arguments"], operands, device)
-    if call["random"]:
-        return lambda: call_seeded(target, 0, (0, 0), *args, **kwargs)
-    return lambda: target(*args, **kwargs)
 
 
 def _index_bounds(call: dict[str, Any], device: torch.device) -> list[int]:

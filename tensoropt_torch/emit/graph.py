@@ -5,25 +5,23 @@ comes from C++ (``RankProgram``); nothing here knows an operator by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import fx
 from torch._ops import OpOverload
 
 from tensoropt_torch import _C
+from tensoropt_torch.emit.calls import CallSite, LocalForm, draws, invocation, local_arguments
 from tensoropt_torch.emit.overlap import Overlap, Programs
 from tensoropt_torch.emit.whole_draws import WholeDraws
 from tensoropt_torch.frontend.capture import CapturedModel
-from tensoropt_torch.frontend.lowering import named_arguments, tensor_operands
+from tensoropt_torch.frontend.lowering import tensor_operands
 from tensoropt_torch.runtime import reuse
-from tensoropt_torch.runtime.random import agree_on_random_state, call_seeded
+from tensoropt_torch.runtime.random import agree_on_random_state
 
 STEP_SEED = "step_seed"
-
-_Operand = TypeVar("_Operand")
 
 
 @dataclass(frozen=True)
@@ -56,8 +54,7 @@ def axis_sets(program: _C.RankProgram, planner: _C.Planner, captured: CapturedMo
         sets.update(forward, backward)
     for node, graph_node in captured.lowering.nodes.items():
         if node.op == "call_function":
-            call = program.call(graph_node)
-            sets.update(call["groups"], (axes for *_, axes in call["halos"]))
+            sets |= LocalForm.of(program.call(graph_node)).axis_sets
     return sorted(sets - {0})
 
 
@@ -81,6 +78,7 @@ class GraphEmitter:
         self._edges = EdgeIndex.of(planner)
         self._group_name = group_name
         self._device = device
+        self._site = CallSite(device, group_name)
         self._graph = fx.Graph()
         self._overlap = Overlap(self._graph)
         self._overlaps = overlap
@@ -89,7 +87,6 @@ class GraphEmitter:
         self._known = frozenset(captured.lowering.rules.targets())
         self._random_calls = 0
         self._checks_draws = False
-        self._step_seed: fx.Node | None = None
 
     def emit(self) -> fx.GraphModule:
         """The module: takes local parameters, constants and inputs in the order
@@ -99,7 +96,8 @@ class GraphEmitter:
             source.placeholder: self._graph.placeholder(source.placeholder.name)
             for source in self._captured.sources
         }
-        self._step_seed = self._graph.placeholder(STEP_SEED)
+        step_seed = self._graph.placeholder(STEP_SEED)
+        self._site = replace(self._site, step_seed=step_seed)
         if self._overlaps:
             self._begin_overlap(placeholders)
         for source in self._captured.sources:
@@ -170,14 +168,14 @@ class GraphEmitter:
             self._define(node, 0, new)
             return
         graph_node = lowering.nodes[node]
-        call = self._program.call(graph_node)
+        form = LocalForm.of(self._program.call(graph_node))
         operands = self._operands(node, graph_node)
-        for dim, low, high, fill, axes in call["halos"]:
+        for dim, low, high, fill, axes in form.halos:
             operands[0] = self._graph.call_function(
                 torch.ops.tensoropt.halo_exchange.default,
                 (operands[0], dim, low, high, fill, self._group_name(axes)),
             )
-        new = self._local_call(node, node.target, call, operands)
+        new = self._local_call(node, form, operands)
         if isinstance(node.meta["val"], (tuple, list)):
             self._tuples[node] = new
         else:
@@ -191,51 +189,31 @@ class GraphEmitter:
             operands.append(self._reshard(self._values[value], edge))
         return operands
 
-    def _local_call(
-        self, node: fx.Node, target: OpOverload, call: dict[str, Any], operands: list[fx.Node]
-    ) -> fx.Node:
-        if call["target"]:
-            names = [self._group_name(axes) if axes else "" for axes in call["groups"]]
-            tensors = target_operands(node, call["operands"], operands)
-            new = self._graph.call_function(
-                operator_named(call["target"]), (*tensors, *call["extra"], *names)
-            )
-        elif call["random"] or self._is_unknown_random(target):
-            new = self._random_call(node, target, call, operands)
+    def _local_call(self, node: fx.Node, form: LocalForm, operands: list[fx.Node]) -> fx.Node:
+        is_random = draws(node, form, self._known)
+        if is_random and self._draws is not None:
+            new = self._whole_call(node, operands, self._draws)
         else:
-            args, kwargs = local_arguments(node, call["arguments"], operands, self._device)
-            new = self._graph.call_function(target, args, kwargs)
-        if call["scale"] != 1.0:
-            new = self._graph.call_function(torch.ops.aten.mul.Tensor, (new, call["scale"]))
+            number = self._random_calls if is_random else None
+            self._random_calls += is_random
+            new = invocation(node, form, operands, self._site, number).write(self._graph)
+        if form.scale != 1.0:
+            new = self._graph.call_function(torch.ops.aten.mul.Tensor, (new, form.scale))
         return new
 
-    def _random_call(
-        self, node: fx.Node, target: OpOverload, call: dict[str, Any], operands: list[fx.Node]
-    ) -> fx.Node:
-        if self._draws is not None:
-            return self._whole_call(node, target, operands, self._draws)
-        args, kwargs = local_arguments(node, call["arguments"], operands, self._device)
-        stream = (self._random_calls, call["shard_index"])
-        self._random_calls += 1
-        seeded = (target, self._step_seed, stream, *args)
-        return self._graph.call_function(call_seeded, seeded, kwargs)
-
     def _whole_call(
-        self, node: fx.Node, target: OpOverload, operands: list[fx.Node], draws: WholeDraws
+        self, node: fx.Node, operands: list[fx.Node], whole_draws: WholeDraws
     ) -> fx.Node:
         """The call of one process, from which this rank's part is taken."""
         if not self._checks_draws:
             self._graph.call_function(agree_on_random_state, (self._device,))
             self._checks_draws = True
         graph_node = self._captured.lowering.nodes[node]
-        wholes = draws.embed(self._graph, operands, tensor_operands(node), graph_node)
+        wholes = whole_draws.embed(self._graph, operands, tensor_operands(node), graph_node)
         args, kwargs = local_arguments(node, {}, wholes, self._device)
-        new = self._graph.call_function(target, args, kwargs)
-        return draws.take(self._graph, new, node.meta["val"], graph_node)
-
-    def _is_unknown_random(self, target: OpOverload) -> bool:
-        """A random operator without a rule: all ranks draw the same."""
-        return torch.Tag.nondeterministic_seeded in target.tags and str(target) not in self._known
+        assert callable(node.target)
+        new = self._graph.call_function(node.target, args, kwargs)
+        return whole_draws.take(self._graph, new, node.meta["val"], graph_node)
 
     def _output(self, node: fx.Node) -> None:
         graph_node = self._captured.lowering.nodes[node]
@@ -250,59 +228,3 @@ class GraphEmitter:
             return seen[old]
 
         self._graph.output(fx.map_arg(node.args[0], emitted))
-
-
-def local_arguments(
-    node: fx.Node,
-    replaced: Mapping[str, Any],
-    operands: Sequence[_Operand],
-    device: torch.device,
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments of the call of ``node`` on one rank: its operands there, literals
-    replaced by name, and everything made on ``device``."""
-    assert isinstance(node.target, OpOverload)
-    args: list[Any] = []
-    kwargs: dict[str, Any] = {}
-    keywords = {argument.name for argument in node.target._schema.arguments if argument.kwarg_only}
-    rest = iter(operands)
-    for name, value in named_arguments(node):
-        value = _with_operands(replaced.get(name, value), rest)
-        if isinstance(value, torch.device):
-            value = device
-        if name in keywords:
-            kwargs[name] = value
-        else:
-            args.append(value)
-    return tuple(args), kwargs
-
-
-def _with_operands(value: Any, operands: Iterator[_Operand]) -> Any:
-    """The argument with the next operands in place of its nodes."""
-    if isinstance(value, fx.Node):
-        return next(operands)
-    if isinstance(value, (list, tuple)):
-        return type(value)([_with_operands(item, operands) for item in value])
-    return value
-
-
-def target_operands(
-    node: fx.Node, names: Sequence[str], operands: Sequence[_Operand]
-) -> list[_Operand | None]:
-    """The tensors for another target: those of the arguments ``names``, None where
-    the call has none; all operands if there are no names."""
-    if not names:
-        return list(operands)
-    rest = iter(operands)
-    by_name = {
-        name: next(rest) for name, value in named_arguments(node) if isinstance(value, fx.Node)
-    }
-    return [by_name.get(name) for name in names]
-
-
-def operator_named(name: str) -> OpOverload:
-    """``tensoropt.reshard.default`` -> the operator."""
-    result: Any = torch.ops
-    for part in name.split("."):
-        result = getattr(result, part)
-    assert isinstance(result, OpOverload)
-    return result

@@ -18,19 +18,17 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch import _C
-from tensoropt_torch.emit.graph import local_arguments, target_operands
+from tensoropt_torch.emit.calls import CallSite, LocalForm, invocation, target_operands
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.lowering import named_arguments
-from tensoropt_torch.rules.call import Checks, OpCall, RankCall, Reference, overload_of
+from tensoropt_torch.rules.call import Checks, OpCall, RankCall, Reference
 from tensoropt_torch.rules.layouts import combine, split
 from tensoropt_torch.rules.op_graph import write_op_graph
-from tensoropt_torch.runtime.random import call_seeded
 
-STEP_SEED = 17
-CPU = torch.device("cpu")
+# Operators that communicate are computed by references.
+ONE_PROCESS = CallSite(torch.device("cpu"), lambda axes: f"axis set {axes}", step_seed=17)
 
 Tensors = list[torch.Tensor]
-Call = dict[str, Any]  # what RankProgram.call gives
 PortLayouts = tuple[str, str]  # of the value, of its gradient
 
 
@@ -212,7 +210,7 @@ class Bench:
             for rank, part in enumerate(parts):
                 ranks[rank].append(part.requires_grad_(whole.requires_grad))
         with self._naming(config, "call"):
-            return Run(ranks, self._call_ranks(self.calls(config), ranks))
+            return Run(ranks, self._call_ranks(self.forms(config), ranks))
 
     def backward(
         self, run: Run, incoming: Tensors, layouts: list[str], random: torch.Generator
@@ -226,64 +224,56 @@ class Bench:
         found = iter(gradients(_joined(run.operands), _joined(run.outputs), given))
         return [[next(found) for _ in operands] for operands in run.operands]
 
-    def calls(self, config: int) -> list[Call]:
-        """The per-rank calls as C++ describes them."""
+    def forms(self, config: int) -> list[LocalForm]:
+        """The calls of all ranks."""
         choice = [0] * self._num_nodes
         choice[self._space_node] = config
         edges = [0] * len(self._planner.edges())
         strategy = _C.Strategy(0.0, 0.0, choice, [0] * self._num_nodes, edges)
         ranks = range(self._mesh.num_devices)
         programs = [_C.RankProgram(self._planner, strategy, rank) for rank in ranks]
-        return [program.call(self._graph.graph_node) for program in programs]
+        return [LocalForm.of(program.call(self._graph.graph_node)) for program in programs]
 
-    def _call_ranks(self, calls: list[Call], ranks: list[Tensors]) -> list[Tensors]:
-        ranks = self._with_halos(calls, ranks)
-        reference = self._references.get(calls[0]["target"])
+    def _call_ranks(self, forms: list[LocalForm], ranks: list[Tensors]) -> list[Tensors]:
+        ranks = self._with_halos(forms, ranks)
+        reference = self._references.get(forms[0].target)
         if reference is None:
-            results = [self._call(*pair) for pair in zip(calls, ranks, strict=True)]
+            results = [self._call(*pair) for pair in zip(forms, ranks, strict=True)]
         else:
             given = [
                 RankCall(
-                    target_operands(self._graph.call, call["operands"], operands),
-                    call["extra"],
-                    self._groups(call, rank),
+                    target_operands(self._graph.call, form.operands, operands),
+                    list(form.extra),
+                    self._groups(form, rank),
                 )
-                for rank, (call, operands) in enumerate(zip(calls, ranks, strict=True))
+                for rank, (form, operands) in enumerate(zip(forms, ranks, strict=True))
             ]
             results = list(reference(given))
         return [
-            [_scaled(t, call["scale"]) for t in tensors_of(result)[: self.op_call.used]]
-            for call, result in zip(calls, results, strict=True)
+            [_scaled(t, form.scale) for t in tensors_of(result)[: self.op_call.used]]
+            for form, result in zip(forms, results, strict=True)
         ]
 
-    def _with_halos(self, calls: list[Call], ranks: list[Tensors]) -> list[Tensors]:
+    def _with_halos(self, forms: list[LocalForm], ranks: list[Tensors]) -> list[Tensors]:
         """The operands with what the neighbours lend of operand 0."""
         ranks = list(ranks)
-        for halo in range(len(calls[0]["halos"])):
+        for halo in range(len(forms[0].halos)):
             first = [operands[0] for operands in ranks]
-            for rank, call in enumerate(calls):
-                dim, low, high, fill, axes = call["halos"][halo]
+            for rank, form in enumerate(forms):
+                dim, low, high, fill, axes = form.halos[halo]
                 group = self._mesh.group_of(axes, rank)
                 blocks = [first[member] for member in group]
                 part = bordered(blocks, group.index(rank), dim, (low, high), fill)
                 ranks[rank] = [part, *ranks[rank][1:]]
         return ranks
 
-    def _call(self, call: Call, operands: Tensors) -> Any:
-        """As GraphEmitter writes it."""
-        if call["target"]:
-            assert not call["groups"], f"{call['target']} has no reference"
-            tensors = target_operands(self._graph.call, call["operands"], operands)
-            return overload_of(call["target"])(*tensors, *call["extra"])
-        args, kwargs = local_arguments(self._graph.call, call["arguments"], operands, CPU)
-        overload = self.op_call.overload
-        if call["random"]:
-            stream = (0, call["shard_index"])
-            return call_seeded(overload, STEP_SEED, stream, *args, **kwargs)
-        return overload(*args, **kwargs)
+    def _call(self, form: LocalForm, operands: Tensors) -> Any:
+        assert not form.groups, f"{form.target} has no reference"
+        number = 0 if form.random else None
+        return invocation(self._graph.call, form, operands, ONE_PROCESS, number)()
 
-    def _groups(self, call: Call, rank: int) -> list[list[int]]:
-        return [self._mesh.group_of(axes, rank) if axes else [] for axes in call["groups"]]
+    def _groups(self, form: LocalForm, rank: int) -> list[list[int]]:
+        return [self._mesh.group_of(axes, rank) if axes else [] for axes in form.groups]
 
 
 def _operand_names(call: fx.Node) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
+from tensoropt_torch.emit.calls import operator_named
 from tensoropt_torch.errors import TensorOptError
 
 # Splitting changes the order of sums.
@@ -66,7 +67,8 @@ def overload_of(operator: Any) -> OpOverload:
         TensorOptError: there is no such operator.
     """
     operator = getattr(operator, "_opoverload", operator)
-    found = _by_name(operator) if isinstance(operator, str) else operator
+    name = operator.replace("::", ".") if isinstance(operator, str) else ""
+    found = operator_named(name) if name else operator
     if isinstance(found, OpOverloadPacket):
         found = getattr(found, "default", None)
     if not isinstance(found, OpOverload):
@@ -75,10 +77,3 @@ def overload_of(operator: Any) -> OpOverload:
             "give its name, e.g. 'mylib::scaled_add'"
         )
     return found
-
-
-def _by_name(name: str) -> Any:
-    result: Any = torch.ops
-    for part in name.replace("::", ".").split("."):
-        result = getattr(result, part, None)
-    return result

@@ -179,14 +179,11 @@ def test_all_ranks_make_up_the_same_operands() -> None:
     captured = captured_model("mlp")
     planner = planner_of(captured)
     pick = next(p for p in picks_of(planner, [planner.random_strategy(0)]) if "linear" in p.key)
-    node = {number: node for node, number in captured.lowering.nodes.items()}[
-        planner.describe_nodes()[pick.node]["graph_node"]
-    ]
-    call = planner.local_call(pick.node, pick.config)
+    profiler = profiler_of(captured, planner)
     leaves = []
     for seed in (1, 2):
         torch.manual_seed(seed)
-        run = operators._runnable(call, node, torch.device("cpu"), str, lambda: 0.0)
+        run = profiler.runnable(pick, lambda: 0.0)
         leaves.append(run._leaves)
         drawn = torch.rand(3)
         torch.manual_seed(seed)

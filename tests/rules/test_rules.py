@@ -218,7 +218,7 @@ def test_shards_drop_different_elements() -> None:
 def test_calls_on_replicas_have_one_shard_index() -> None:
     bench = Bench(Case("aten.relu.default", (real(12, 8),)), (2, 2))
     indices = {
-        label: [call["shard_index"] for call in bench.calls(config)]
+        label: [form.shard_index for form in bench.forms(config)]
         for config, label in enumerate(bench.labels)
     }
     assert indices["-,-"] == [0, 0, 0, 0]

@@ -1,0 +1,186 @@
+"""The call of an operator on one rank, from what C++ says of it.
+
+::
+
+    form = LocalForm.of(program.call(graph_node))
+    site = CallSite(device, group_name, step_seed)
+    invocation(node, form, operands, site).write(graph)   # operands: nodes of the graph
+    invocation(node, form, tensors, site)()               # operands: tensors
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+
+from tensoropt_torch.frontend.lowering import named_arguments
+from tensoropt_torch.runtime.random import call_seeded
+
+_Operand = TypeVar("_Operand")
+
+
+@dataclass(frozen=True)
+class LocalForm:
+    """What differs in the call of an operator on one rank (``csrc/rules/rule.h``).
+
+    Attributes:
+        target: another operator that is called instead; empty: the same one.
+        operands: the arguments of the whole call that ``target`` takes, all without names.
+        arguments: literals of the same operator that are others, by name.
+        extra: what ``target`` takes after the operands.
+        groups: axis sets whose process groups ``target`` takes last, 0 for none.
+        halos: what operand 0 borrows from its neighbours first:
+            (dim, low, high, fill, axis set).
+        scale: what the result is multiplied with.
+        random: whether the operator is known to draw random numbers.
+        shard_index: ranks with equal ones draw equal numbers.
+    """
+
+    target: str
+    operands: Sequence[str]
+    arguments: Mapping[str, Any]
+    extra: Sequence[Any]
+    groups: Sequence[int]
+    halos: Sequence[tuple[int, int, int, float, int]]
+    scale: float
+    random: bool
+    shard_index: int = 0
+
+    @staticmethod
+    def of(record: Mapping[str, Any]) -> LocalForm:
+        """What ``RankProgram.call`` or ``Planner.local_call`` gives, which has more."""
+        known = {each.name for each in fields(LocalForm)}
+        return LocalForm(**{name: value for name, value in record.items() if name in known})
+
+    @property
+    def axis_sets(self) -> set[int]:
+        """Those whose process groups the call needs."""
+        return {*self.groups, *(axes for *_, axes in self.halos)} - {0}
+
+
+@dataclass(frozen=True)
+class CallSite:
+    """Where calls are made.
+
+    Attributes:
+        device: of tensors that operators make.
+        group_name: of this rank's process group, by axis set.
+        step_seed: a number, or the node that gives it.
+    """
+
+    device: torch.device
+    group_name: Callable[[int], str]
+    step_seed: Any = 0
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """What is called, and with what."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self) -> Any:
+        """Calls it with real tensors."""
+        return self.function(*self.args, **self.kwargs)
+
+    def write(self, graph: fx.Graph) -> fx.Node:
+        """Adds the call to a graph."""
+        return graph.call_function(self.function, self.args, dict(self.kwargs))
+
+
+def invocation(
+    node: fx.Node,
+    form: LocalForm,
+    operands: Sequence[Any],
+    site: CallSite,
+    number: int | None = None,
+) -> Invocation:
+    """The call of ``node`` on one rank, without its halos and its scale.
+
+    Args:
+        operands: those of the rank, tensors or nodes of the graph that is written.
+        number: which of the random calls of a step it is; None: it is not random.
+    """
+    if form.target:
+        tensors = target_operands(node, form.operands, operands)
+        names = [site.group_name(axes) if axes else "" for axes in form.groups]
+        target = operator_named(form.target)
+        assert target is not None, form.target
+        return Invocation(target, (*tensors, *form.extra, *names))
+    assert isinstance(node.target, OpOverload)
+    args, kwargs = local_arguments(node, form.arguments, operands, site.device)
+    if number is None:
+        return Invocation(node.target, args, kwargs)
+    stream = (number, form.shard_index)
+    return Invocation(call_seeded, (node.target, site.step_seed, stream, *args), kwargs)
+
+
+def draws(node: fx.Node, form: LocalForm, with_rule: Container[str]) -> bool:
+    """Whether the call draws from random generators, of which operators without a rule
+    (those not in ``with_rule``) say so themselves. All ranks draw the same for them."""
+    assert isinstance(node.target, OpOverload)
+    unknown = str(node.target) not in with_rule
+    tagged = torch.Tag.nondeterministic_seeded in node.target.tags
+    return not form.target and (form.random or (unknown and tagged))
+
+
+def local_arguments(
+    node: fx.Node,
+    replaced: Mapping[str, Any],
+    operands: Sequence[_Operand],
+    device: torch.device,
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of the call of ``node`` on one rank: its operands there, literals
+    replaced by name, and everything made on ``device``."""
+    assert isinstance(node.target, OpOverload)
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    keywords = {argument.name for argument in node.target._schema.arguments if argument.kwarg_only}
+    rest = iter(operands)
+    for name, value in named_arguments(node):
+        value = _with_operands(replaced.get(name, value), rest)
+        if isinstance(value, torch.device):
+            value = device
+        if name in keywords:
+            kwargs[name] = value
+        else:
+            args.append(value)
+    return tuple(args), kwargs
+
+
+def _with_operands(value: Any, operands: Iterator[_Operand]) -> Any:
+    """The argument with the next operands in place of its nodes."""
+    if isinstance(value, fx.Node):
+        return next(operands)
+    if isinstance(value, (list, tuple)):
+        return type(value)([_with_operands(item, operands) for item in value])
+    return value
+
+
+def target_operands(
+    node: fx.Node, names: Sequence[str], operands: Sequence[_Operand]
+) -> list[_Operand | None]:
+    """The tensors for another target: those of the arguments ``names``, None where
+    the call has none; all operands if there are no names."""
+    if not names:
+        return list(operands)
+    rest = iter(operands)
+    by_name = {
+        name: next(rest) for name, value in named_arguments(node) if isinstance(value, fx.Node)
+    }
+    return [by_name.get(name) for name in names]
+
+
+def operator_named(name: str) -> Any:
+    """What ``torch.ops`` has under a name such as ``tensoropt.reshard.default``, or None."""
+    found: Any = torch.ops
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
