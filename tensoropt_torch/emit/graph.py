@@ -46,18 +46,6 @@ class EdgeIndex:
         return EdgeIndex(relay, operand, first)
 
 
-def axis_sets(program: _C.RankProgram, planner: _C.Planner, captured: CapturedModel) -> list[int]:
-    """The axis sets whose process groups the rank program needs, ascending."""
-    sets: set[int] = set()
-    for edge in range(len(planner.edges())):
-        _, forward, _, backward, _ = program.reshard(edge)
-        sets.update(forward, backward)
-    for node, graph_node in captured.lowering.nodes.items():
-        if node.op == "call_function":
-            sets |= LocalForm.of(program.call(graph_node)).axis_sets
-    return sorted(sets - {0})
-
-
 class GraphEmitter:
     """Writes the graph of one rank, node by node, in the captured order."""
 

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import Placement, Replicate, Shard
 
-from tensoropt_torch import _C
-from tensoropt_torch.emit.graph import GraphEmitter, axis_sets
 from tensoropt_torch.emit.module import ParallelModule
+from tensoropt_torch.emit.rank import RankPart, mesh_axes_of
 from tensoropt_torch.emit.weights import WeightLoader, WeightSource
-from tensoropt_torch.emit.whole_draws import WholeDraws
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.frontend import CapturedModel, Source, as_module
+from tensoropt_torch.frontend import CapturedModel, as_module
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.planner.space import make_planner
 from tensoropt_torch.runtime.agreement import agree_on_model, agree_or_raise, on_all_ranks
 from tensoropt_torch.runtime.groups import AxisGroups
 
@@ -46,8 +41,8 @@ class RankContext:
     @staticmethod
     def make(sizes: Sequence[int], device: torch.device) -> RankContext:
         """Collective. A single device is a mesh with one axis of size 1."""
-        names = tuple(f"axis{i}" for i in range(max(1, len(sizes))))
-        mesh = init_device_mesh(device.type, tuple(sizes) or (1,), mesh_dim_names=names)
+        shape, names = mesh_axes_of(sizes)
+        mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
         return RankContext(tuple(sizes), device, mesh, AxisGroups(sizes, device.type))
 
 
@@ -77,42 +72,25 @@ def parallelize(
     agree_on_model(captured)
     agree_or_raise("plan", plan.hash, "plan once and broadcast, or load the same file")
     on_all_ranks(lambda: plan.check_model(captured))
-    planner = make_planner(captured, plan.settings)
-    program = _C.RankProgram(planner, plan.strategy(), dist.get_rank())
-    sizes = [size for size, _ in plan.settings.mesh_axes]
-    context = context or RankContext.make(sizes, device)
-    context.groups.create(axis_sets(program, planner, captured))
-    draws = WholeDraws(planner, plan.config, sizes, dist.get_rank()) if one_process_random else None
-    emitter = GraphEmitter(
-        captured,
-        planner,
-        program,
-        context.groups.name,
-        device,
-        draws,
-        overlap=plan.settings.overlap,
-    )
+    part = RankPart(plan, captured, dist.get_rank())
+    context = context or RankContext.make(part.sizes, device)
+    context.groups.create(part.axis_sets)
+    emitter = part.emitter(device, context.groups.name, one_process_random=one_process_random)
     rank_graph = emitter.emit()
-    layouts = {s.names[0]: program.layout_of(value_of(captured, s)) for s in captured.parameters}
     loader = WeightLoader(
         model,
-        {name: to_placements(layout) for name, layout in layouts.items()},
-        {s.names[0]: s.names for s in captured.parameters},
+        {source.names[0]: part.placements(source) for source in captured.parameters},
+        {source.names[0]: source.names for source in captured.parameters},
         context.mesh,
         device,
     )
     values = loader.load(weights or WeightSource(), captured.constants)
-    parameters = {n: values.parameters[s.names[0]] for s in captured.parameters for n in s.names}
-    _check_complete(model, parameters)
-    shapes = [
-        local_shape(captured, s, program, sizes) for s in captured.inputs if s.kind == "input"
-    ]
     seeds = _seed_generator() if emitter.uses_seeds else None
     saved = model.state_dict().keys()
     buffers = {name: name in saved for name, _ in model.named_buffers(remove_duplicate=False)}
-    return ParallelModule(
-        captured, rank_graph, parameters, values.constants, buffers, shapes, plan, seeds
-    )
+    module = part.module(rank_graph, values, buffers, seeds)
+    _check_complete(model, module)
+    return module
 
 
 def _check_world(plan: Plan) -> None:
@@ -124,36 +102,12 @@ def _check_world(plan: Plan) -> None:
         )
 
 
-def to_placements(layout: str) -> list[Placement]:
-    """A layout such as ``"S0,R"`` as DTensor placements."""
-    if not layout:
-        return [Replicate()]
-    return [Shard(int(p[1:])) if p[0] == "S" else Replicate() for p in layout.split(",")]
-
-
-def value_of(captured: CapturedModel, source: Source) -> int:
-    """The value of the C++ graph that a source gives."""
-    return captured.lowering.values[source.placeholder][0]
-
-
-def _check_complete(model: nn.Module, parameters: Mapping[str, Any]) -> None:
-    own = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    missing = sorted(own - set(parameters))
-    assert not missing, f"parameters without a layout: {missing}"
-
-
-def local_shape(
-    captured: CapturedModel, source: Source, program: _C.RankProgram, sizes: Sequence[int]
-) -> tuple[int, ...]:
-    """The shape of this rank's part of a parameter, buffer or input, on a mesh with
-    axes of these sizes."""
-    shape = list(source.placeholder.meta["val"].shape)
-    for size, placement in zip(
-        sizes, to_placements(program.layout_of(value_of(captured, source))), strict=False
-    ):
-        if isinstance(placement, Shard):
-            shape[placement.dim] //= size
-    return tuple(shape)
+def _check_complete(model: nn.Module, parallel: ParallelModule) -> None:
+    names, own = (
+        {name for name, _ in module.named_parameters(remove_duplicate=False)}
+        for module in (parallel, model)
+    )
+    assert own <= names, f"parameters without a layout: {sorted(own - names)}"
 
 
 def _seed_generator() -> torch.Generator:

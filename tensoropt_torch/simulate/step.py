@@ -13,13 +13,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.tensor import DTensor
 
 from tensoropt_torch.config import DeviceType
+from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.runtime import ops as _load_operators  # noqa: F401
 from tensoropt_torch.simulate.kernels import Workspaces
 from tensoropt_torch.simulate.ledger import Ledger, MemoryProfile, cuda_bytes, exact_bytes
-from tensoropt_torch.simulate.rank import RankPart, named_nodes, silent_groups
+from tensoropt_torch.simulate.rank import SimulatedRank, named_nodes, silent_groups
 from tensoropt_torch.simulate.tracker import StorageTracker
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -91,11 +92,12 @@ def simulate_step(
     # Autograd on a GPU's tensors, even without memory, needs the GPU's runtime.
     at_hand = settings.device == "cpu" or torch.cuda.is_available()
     device = torch.device(settings.device if at_hand else "cpu")
-    part = RankPart.of(plan, captured, settings.rank, device)
+    part = RankPart(plan, captured, settings.rank)
+    rank = SimulatedRank.of(part, device)
     ledger = Ledger(cuda_bytes if settings.device == "cuda" else exact_bytes)
     workspaces = Workspaces(settings.device, settings.measure_workspaces)
-    with silent_groups(part.sizes, part.axis_sets, settings.rank):
-        _Step(part, ledger, StorageTracker(ledger, workspaces), settings).run()
+    with silent_groups(part):
+        _Step(rank, ledger, StorageTracker(ledger, workspaces), settings).run()
     gc.collect()
     unknown = workspaces.resolve(ledger)
     return ledger.profile(settings.rank, unknown)
@@ -105,9 +107,9 @@ class _Step:
     """The step, with everything that the user's loop holds."""
 
     def __init__(
-        self, part: RankPart, ledger: Ledger, tracker: StorageTracker, settings: StepSettings
+        self, rank: SimulatedRank, ledger: Ledger, tracker: StorageTracker, settings: StepSettings
     ) -> None:
-        self._part = replace(part, graph=named_nodes(part.graph, self._at_node))
+        self._rank = replace(rank, graph=named_nodes(rank.graph, self._at_node))
         self._ledger = ledger
         self._tracker = tracker
         self._settings = settings
@@ -115,8 +117,8 @@ class _Step:
 
     def run(self) -> None:
         with self._fake, self._tracker:
-            module = self._part.module()
-            args, kwargs = self._part.inputs()
+            module = self._rank.module()
+            args, kwargs = self._rank.inputs()
             self._label(module, args, kwargs)
             locals_ = _local_parameters(module)
             optimizer = self._optimizer_with_state(locals_)

@@ -1,0 +1,124 @@
+"""What one rank runs under a plan, put together: by ``parallelize`` with values and process
+groups, by a simulation without either.
+
+::
+
+    part = RankPart(plan, captured, rank)
+    groups.create(part.axis_sets)
+    emitter = part.emitter(device, groups.name)
+    module = part.module(emitter.emit(), weights, buffers)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import fx
+from torch.distributed.tensor import Placement, Replicate, Shard
+
+from tensoropt_torch import _C
+from tensoropt_torch.emit.calls import LocalForm
+from tensoropt_torch.emit.graph import GraphEmitter
+from tensoropt_torch.emit.module import ParallelModule
+from tensoropt_torch.emit.weights import Weights
+from tensoropt_torch.emit.whole_draws import WholeDraws
+from tensoropt_torch.frontend import CapturedModel, Source
+from tensoropt_torch.plan import Plan
+from tensoropt_torch.planner.space import make_planner
+
+
+class RankPart:
+    """One rank's part of a model under a plan: its graph, and what it has of parameters
+    and inputs.
+
+    Requires that the plan was made for the model.
+    """
+
+    def __init__(self, plan: Plan, captured: CapturedModel, rank: int) -> None:
+        self.plan = plan
+        self.captured = captured
+        self.rank = rank
+        self.sizes = tuple(size for size, _ in plan.settings.mesh_axes)
+        self._planner = make_planner(captured, plan.settings)
+        self._program = _C.RankProgram(self._planner, plan.strategy(), rank)
+
+    @property
+    def axis_sets(self) -> list[int]:
+        """Those whose process groups the rank needs, ascending."""
+        sets: set[int] = set()
+        for edge in range(len(self._planner.edges())):
+            _, forward, _, backward, _ = self._program.reshard(edge)
+            sets.update(forward, backward)
+        for node, graph_node in self.captured.lowering.nodes.items():
+            if node.op == "call_function":
+                sets |= LocalForm.of(self._program.call(graph_node)).axis_sets
+        return sorted(sets - {0})
+
+    def emitter(
+        self,
+        device: torch.device,
+        group_name: Callable[[int], str],
+        *,
+        one_process_random: bool = False,
+    ) -> GraphEmitter:
+        """What writes the rank's graph; ``group_name`` is that of its process group, by
+        axis set."""
+        draws = WholeDraws(self._planner, self.plan.config, self.sizes, self.rank)
+        return GraphEmitter(
+            self.captured,
+            self._planner,
+            self._program,
+            group_name,
+            device,
+            draws if one_process_random else None,
+            overlap=self.plan.settings.overlap,
+        )
+
+    def placements(self, source: Source) -> list[Placement]:
+        """How a parameter, buffer or input lies on the mesh; one of no axes has one."""
+        value = self.captured.lowering.values[source.placeholder][0]
+        layout = self._program.layout_of(value)
+        placements = layout.split(",") if layout else ["R"]
+        return [Shard(int(p[1:])) if p[0] == "S" else Replicate() for p in placements]
+
+    def local_shape(self, source: Source) -> tuple[int, ...]:
+        """The shape of the rank's part of a parameter, buffer or input."""
+        shape = list(source.placeholder.meta["val"].shape)
+        for size, placement in zip(self.sizes, self.placements(source), strict=False):
+            if isinstance(placement, Shard):
+                shape[placement.dim] //= size
+        return tuple(shape)
+
+    def module(
+        self,
+        rank_graph: fx.GraphModule,
+        weights: Weights,
+        buffers: Mapping[str, bool],
+        seeds: torch.Generator | None = None,
+    ) -> ParallelModule:
+        """The rank's module. ``buffers`` says whether they are persistent, ``seeds`` gives
+        those of the steps."""
+        parameters = {
+            name: weights.parameters[source.names[0]]
+            for source in self.captured.parameters
+            for name in source.names
+        }
+        shapes = [self.local_shape(s) for s in self.captured.inputs if s.kind == "input"]
+        return ParallelModule(
+            self.captured,
+            rank_graph,
+            parameters,
+            weights.constants,
+            buffers,
+            shapes,
+            self.plan,
+            seeds,
+        )
+
+
+def mesh_axes_of(sizes: Sequence[int]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Sizes and names of the axes of the ``DeviceMesh`` of a mesh with axes of these sizes;
+    a single device has one of size 1."""
+    shape = tuple(sizes) or (1,)
+    return shape, tuple(f"axis{index}" for index in range(len(shape)))
