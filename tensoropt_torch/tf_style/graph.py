@@ -22,8 +22,8 @@ from torch.utils import _pytree as pytree
 
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.tf_style.functions import Order, bias_add, dense, fuse_bias, store_as_torch
-from tensoropt_torch.tf_style.initializers import glorot_uniform_initializer
-from tensoropt_torch.tf_style.tensor import Initializer, Placeholder, Tensor, Variable
+from tensoropt_torch.tf_style.initializers import Initializer, glorot_uniform_initializer
+from tensoropt_torch.tf_style.tensor import Placeholder, Tensor, Variable
 
 _FIRST_TO_LAST = (0, 2, 3, 1)
 _LAST_TO_FIRST = (0, 3, 1, 2)

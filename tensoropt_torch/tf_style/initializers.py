@@ -7,12 +7,14 @@ An initializer is any function that fills a tensor in place, those of
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
 
-from tensoropt_torch.tf_style.tensor import Initializer
+# Fills a tensor in place, e.g. ``torch.nn.init.xavier_uniform_``.
+Initializer = Callable[[torch.Tensor], Any]
 
 
 def zeros_initializer() -> Initializer:

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.tf_style import functions
 from tensoropt_torch.tf_style.graph import current_graph
-from tensoropt_torch.tf_style.tensor import Initializer, Placeholder, Tensor, Variable
+from tensoropt_torch.tf_style.initializers import Initializer
+from tensoropt_torch.tf_style.tensor import Placeholder, Tensor, Variable
 
 Axis = int | Sequence[int] | None
 

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import fx
 
-if TYPE_CHECKING:
-    from tensoropt_torch.tf_style.graph import Graph
+from tensoropt_torch.tf_style.initializers import Initializer
 
-# Fills a tensor in place, e.g. ``torch.nn.init.xavier_uniform_``.
-Initializer = Callable[[torch.Tensor], Any]
+
+class Calls(Protocol):
+    """The graph of a tensor, as far as tensors know it: calls are added to it."""
+
+    train_op: Any  # what trains, once there is an optimizer
+
+    def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """The tensor, or tuple of tensors, that a PyTorch function returns."""
+
+    def elementwise(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:
+        """What a function of equal shapes returns."""
+
+    def add(self, x: Tensor, y: Tensor | float) -> Tensor:
+        """``x + y``."""
+
+    def matmul(self, a: Tensor, b: Tensor) -> Tensor:
+        """The product of the last two dims."""
 
 
 class Tensor:
@@ -22,7 +36,7 @@ class Tensor:
     may be stored with their channels first, as PyTorch's kernels take them.
     """
 
-    def __init__(self, graph: Graph, stored: fx.Node, channels_first: bool = False) -> None:
+    def __init__(self, graph: Calls, stored: fx.Node, channels_first: bool = False) -> None:
         self.graph = graph
         self.stored = stored
         self.channels_first = channels_first
@@ -91,7 +105,7 @@ class Variable(Tensor):
 
     def __init__(
         self,
-        graph: Graph,
+        graph: Calls,
         stored: fx.Node,
         name: str,
         initializer: Initializer,
