@@ -72,7 +72,7 @@ from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.options import PlanningTask, find_frontier
 from tensoropt_torch.planner.space import core_cluster, make_planner, varied_strategy
 from tensoropt_torch.profiler.collectives import MIN_BYTES, measure_sizes
-from tensoropt_torch.profiler.hardware import HardwareProfile
+from tensoropt_torch.profiler.hardware_profile import HardwareProfile
 from tensoropt_torch.profiler.store import write_atomically
 from tensoropt_torch.runtime.agreement import from_first_rank
 from tensoropt_torch.runtime.groups import AxisGroups, all_axis_sets

@@ -30,7 +30,7 @@ from tensoropt_torch.planner.explanation import Explanation, LeftOut, NodeExplan
 from tensoropt_torch.planner.frontier import Frontier, FrontierPoint
 from tensoropt_torch.planner.options import ProfileRow, SearchSettings
 from tensoropt_torch.planner.tradeoffs import TradeoffPoint, Tradeoffs
-from tensoropt_torch.profiler.hardware import HardwareProfile
+from tensoropt_torch.profiler.hardware_profile import HardwareProfile
 from tensoropt_torch.rules import (
     LocalCall,
     RuleReport,

@@ -40,7 +40,7 @@ from tensoropt_torch.planner.explanation import Explanation
 from tensoropt_torch.planner.frontier import Frontier, FrontierPoint
 from tensoropt_torch.planner.options import PlanningTask, Predictor, ProfileRow
 from tensoropt_torch.planner.tradeoffs import Objective, Tradeoffs
-from tensoropt_torch.profiler.hardware import HardwareProfile
+from tensoropt_torch.profiler.hardware_profile import HardwareProfile
 from tensoropt_torch.runtime.agreement import from_first_rank, on_all_ranks
 from tensoropt_torch.simulate import MemoryProfile, SimulatedPoint, StepSettings, simulate_step
 from tensoropt_torch.tasks import (

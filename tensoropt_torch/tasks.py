@@ -25,7 +25,7 @@ from tensoropt_torch.planner.options import (
     SearchSettings,
     default_memory_fraction,
 )
-from tensoropt_torch.profiler.hardware import HardwareProfile, is_profile
+from tensoropt_torch.profiler.hardware_profile import HardwareProfile, is_profile
 from tensoropt_torch.runtime.agreement import agree_on_model, is_distributed, on_all_ranks
 
 # A module, one of ATen calls included, or a program that was exported already.

@@ -1,7 +1,7 @@
 """Costs that come from the running job, and how well they predict it."""
 
-from tensoropt_torch.calibration.hardware import ProfileOptions, profile_hardware
 from tensoropt_torch.calibration.job import MeasureOptions, measured_task
+from tensoropt_torch.calibration.profiling import ProfileOptions, profile_hardware
 from tensoropt_torch.calibration.scaling import rescaled, scaled, scales_of
 from tensoropt_torch.calibration.validation import Validation, ValidationOptions, validate
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 
 from tensoropt_torch import _C
-from tensoropt_torch.calibration.hardware import check_fits, find_profile, measure_cluster
 from tensoropt_torch.calibration.operators import OperatorProfiler, Pick, picks_of
+from tensoropt_torch.calibration.profiling import check_fits, find_profile, measure_cluster
 from tensoropt_torch.config.cluster import Cluster
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan import MeasuredCurve, OpRecord
@@ -21,7 +21,7 @@ from tensoropt_torch.planner.frontier import knee_index
 from tensoropt_torch.planner.options import PlanningTask
 from tensoropt_torch.planner.space import make_planner, varied_strategy
 from tensoropt_torch.profiler.collectives import measure_collectives
-from tensoropt_torch.profiler.hardware import HardwareProfile
+from tensoropt_torch.profiler.hardware_profile import HardwareProfile
 from tensoropt_torch.profiler.op_store import OpStore, OpTime
 from tensoropt_torch.profiler.store import home, machine_key
 from tensoropt_torch.runtime.agreement import from_first_rank, on_all_ranks

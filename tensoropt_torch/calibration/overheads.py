@@ -25,7 +25,7 @@ from tensoropt_torch.planner.options import (
     SearchSettings,
 )
 from tensoropt_torch.planner.space import make_planner
-from tensoropt_torch.profiler.hardware import HardwareProfile
+from tensoropt_torch.profiler.hardware_profile import HardwareProfile
 from tensoropt_torch.runtime.ops import collective_counts, reset_collective_counts
 
 FEW, MANY = 2, 26

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TypeVar
 
-from tensoropt_torch.calibration.validation import Comparison, Validation
+from tensoropt_torch.calibration.validation import ValidatedStrategy, Validation
 from tensoropt_torch.config.cluster import Cluster, Device, Level, LinkSpeed, Runtime
 from tensoropt_torch.planner.options import PlanningTask
 
@@ -52,7 +52,7 @@ def scales_of(found: Validation) -> Scales:
     return Scales(compute, *min(candidates, key=lambda fit: _error(rows, *fit)))
 
 
-def rescaled(row: Comparison, scales: Scales) -> Comparison:
+def rescaled(row: ValidatedStrategy, scales: Scales) -> ValidatedStrategy:
     """The same run, with its times predicted by ``scales``: of the programs that ran. Those
     that are planned with the scales may be others."""
     network_s = _network_s(row, scales.network, scales.collective_s)
@@ -60,7 +60,7 @@ def rescaled(row: Comparison, scales: Scales) -> Comparison:
     return replace(row, step_s=step_s, network_s=network_s)
 
 
-def _through_two(rows: Sequence[Comparison]) -> Iterator[tuple[float, float]]:
+def _through_two(rows: Sequence[ValidatedStrategy]) -> Iterator[tuple[float, float]]:
     """Factors and seconds that are right for two rows; the best fit is one of these."""
     for a, b in combinations(rows, 2):
         determinant = a.network_s * b.collectives - b.network_s * a.collectives
@@ -71,7 +71,7 @@ def _through_two(rows: Sequence[Comparison]) -> Iterator[tuple[float, float]]:
         yield across / determinant, down / determinant
 
 
-def _error(rows: Sequence[Comparison], network: float, collective_s: float) -> float:
+def _error(rows: Sequence[ValidatedStrategy], network: float, collective_s: float) -> float:
     return sum(
         abs(_network_s(row, network, collective_s) / row.measured_network_s - 1)
         + GAIN * abs(collective_s) * row.collectives / row.measured_network_s
@@ -79,7 +79,7 @@ def _error(rows: Sequence[Comparison], network: float, collective_s: float) -> f
     )
 
 
-def _network_s(row: Comparison, network: float, collective_s: float) -> float:
+def _network_s(row: ValidatedStrategy, network: float, collective_s: float) -> float:
     return network * row.network_s + collective_s * row.collectives
 
 
@@ -102,11 +102,11 @@ def scaled(task: PlanningTask, scales: Scales) -> PlanningTask:
     )
 
 
-def _compute_s(row: Comparison) -> float:
+def _compute_s(row: ValidatedStrategy) -> float:
     return row.step_s - row.network_s
 
 
-def _measured_compute_s(row: Comparison) -> float:
+def _measured_compute_s(row: ValidatedStrategy) -> float:
     return row.measured_step_s - row.measured_network_s
 
 

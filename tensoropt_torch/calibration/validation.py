@@ -76,7 +76,7 @@ class ValidationOptions:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ValidatedStrategy:
     """One strategy: predicted and measured step time and network time in s, and memory
     per device in bytes: the sum of the search, the simulated and the measured peak.
 
@@ -103,9 +103,9 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Validation:
-    """All comparisons, and what follows from them."""
+    """All strategies that were run, and what follows from them."""
 
-    rows: tuple[Comparison, ...]
+    rows: tuple[ValidatedStrategy, ...]
 
     @property
     def step_error(self) -> float:
@@ -286,10 +286,10 @@ class _Run:
             self._peaks = simulated, peak
         return times
 
-    def row(self, times: RepeatedTimes) -> Comparison:
+    def row(self, times: RepeatedTimes) -> ValidatedStrategy:
         """Predicted next to measured."""
         assert self._peaks is not None
-        return Comparison(
+        return ValidatedStrategy(
             self._seed,
             self._plan.time_s,
             times.fastest.step_s,

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
 import torch.distributed as dist
 
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.frontend.capture import CapturedModel
 
 T = TypeVar("T")
+
+
+class Model(Protocol):
+    """What tells a captured model from others."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for equal graphs under equal rules."""
+
+    @property
+    def declarations(self) -> Sequence[str]:
+        """The rules that the user registered for its operators, as text."""
 
 
 def is_distributed() -> bool:
@@ -62,16 +73,16 @@ def agree_or_raise(what: str, value: str, try_this: str) -> None:
         )
 
 
-def agree_on_model(captured: CapturedModel) -> None:
+def agree_on_model(model: Model) -> None:
     """Raise TensorOptError on every rank unless all have captured the same model,
     under the same registered rules. Collective."""
-    rules = "; ".join(captured.declarations) or "none"
+    rules = "; ".join(model.declarations) or "none"
     agree_or_raise(
         "set of rules registered for operators of the model",
         rules,
         "call register_rule with the same arguments on every rank, before planning",
     )
-    agree_or_raise("model", captured.fingerprint, "pass the same model and inputs on every rank")
+    agree_or_raise("model", model.fingerprint, "pass the same model and inputs on every rank")
 
 
 def from_first_rank(compute: Callable[[], T]) -> T:

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import estimation_error as study
 from tensoropt_torch.config import load_cluster
-from tensoropt_torch.profiler.hardware import HardwareProfile
+from tensoropt_torch.profiler.hardware_profile import HardwareProfile
 from tensoropt_torch.profiler.store import MachineKey
 
 

@@ -17,7 +17,7 @@ from torch import nn
 
 import tensoropt_torch
 from tensoropt_torch import MeasureOptions, Plan, ProfileOptions, TensorOptError
-from tensoropt_torch.calibration import hardware, validation
+from tensoropt_torch.calibration import profiling, validation
 from tensoropt_torch.calibration.runs import StepTimes
 from tensoropt_torch.calibration.validation import ValidationOptions
 from tensoropt_torch.config import load_cluster
@@ -26,7 +26,7 @@ from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Settings
 from tensoropt_torch.planner.options import PlanningTask
 from tensoropt_torch.planner.space import make_planner, varied_strategy
-from tensoropt_torch.profiler.hardware import HardwareProfile
+from tensoropt_torch.profiler.hardware_profile import HardwareProfile
 from tensoropt_torch.profiler.store import MachineKey
 from tensoropt_torch.runtime import ops
 from tensoropt_torch.runtime.groups import AxisGroups
@@ -70,7 +70,7 @@ def find(**arguments: Any) -> Plan:
 
 def interrupted_then_whole(home: str) -> tuple[HardwareProfile, HardwareProfile, Settings, int]:
     os.environ["TENSOROPT_HOME"] = home
-    hardware.fit_runtime = lambda profile, device: profile.cluster.device.runtime
+    profiling.fit_runtime = lambda profile, device: profile.cluster.device.runtime
 
     def stop(done: int, total: int, what: str) -> None:
         if done == 3:
@@ -112,9 +112,9 @@ def test_an_interrupted_measurement_goes_on_and_is_used(tmp_path: Path) -> None:
 def plan_with_file(payload: tuple[str, str]) -> str:
     home, text = payload
     os.environ["TENSOROPT_HOME"] = home
-    key = hardware.machine_key(torch.device("cpu"), (2,))
+    key = profiling.machine_key(torch.device("cpu"), (2,))
     if dist.get_rank() == 0:
-        path = hardware.profile_path(key)
+        path = profiling.profile_path(key)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     dist.barrier()
@@ -139,7 +139,7 @@ def test_a_profile_of_other_machines_is_refused_on_all_ranks(tmp_path: Path) -> 
 def foreign_profile(home: str) -> tuple[str, str]:
     os.environ["TENSOROPT_HOME"] = home
     model, args = mlp()
-    key = replace(hardware.machine_key(torch.device("cpu"), (2,)), device="another CPU")
+    key = replace(profiling.machine_key(torch.device("cpu"), (2,)), device="another CPU")
     cluster = tensoropt_torch.load_cluster("cpu")
     curves = (("all_reduce", 1, ((1024.0, 1e-3),)),)
     path = Path(home) / "foreign.json"

@@ -11,7 +11,7 @@ from torch import nn
 
 from tensoropt_torch import _C, load_cluster
 from tensoropt_torch.calibration.scaling import Scales, rescaled, scaled, scales_of
-from tensoropt_torch.calibration.validation import Comparison, Validation
+from tensoropt_torch.calibration.validation import ValidatedStrategy, Validation
 from tensoropt_torch.config.cluster import Runtime, Update
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.planner.options import PlanningTask
@@ -23,10 +23,10 @@ RUNTIME = Runtime(3e-4, 1e-4, (Update(2.0, 1e-4, 1e-9),), "made up")
 
 def row(
     seed: int, predicted: tuple[float, float], measured: tuple[float, float], collectives: int = 0
-) -> Comparison:
+) -> ValidatedStrategy:
     """Of (computing, network) in s."""
     times = sum(predicted), sum(measured), predicted[1], measured[1]
-    return Comparison(seed, *times, 1.0, 1.0, 1.0, collectives=collectives)
+    return ValidatedStrategy(seed, *times, 1.0, 1.0, 1.0, collectives=collectives)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -12,7 +12,7 @@ import torch
 from tensoropt_torch.calibration.runs import Reference, RepeatedTimes, StepTimes, run_in_passes
 from tensoropt_torch.calibration.validation import (
     FEW_STRATEGIES,
-    Comparison,
+    ValidatedStrategy,
     Validation,
     mean_error,
     spearman,
@@ -23,7 +23,8 @@ def rows(ratios: list[float]) -> Validation:
     """Measured memory over the sum; simulated peaks are twice the sums."""
     return Validation(
         tuple(
-            Comparison(i, 2.0, 1.0, 1.0, 2.0, 100.0, 200.0, 100.0 * r) for i, r in enumerate(ratios)
+            ValidatedStrategy(i, 2.0, 1.0, 1.0, 2.0, 100.0, 200.0, 100.0 * r)
+            for i, r in enumerate(ratios)
         )
     )
 
@@ -142,7 +143,7 @@ def test_a_single_run_says_nothing_about_noise() -> None:
 
 def test_disturbed_strategies_are_left_out_beside_the_whole() -> None:
     """Two that were predicted well and one whose runs differ by 60 %."""
-    row = Comparison(0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.05)
+    row = ValidatedStrategy(0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.05)
     slow = replace(row, seed=1, step_s=2.0, measured_step_s=2.0, spread=0.25)
     odd = replace(row, seed=2, step_s=1.5, measured_step_s=3.0, network_s=3.0, spread=0.6)
     found = Validation((row, slow, odd))

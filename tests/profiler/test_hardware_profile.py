@@ -17,7 +17,7 @@ from tensoropt_torch import TensorOptError
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.config.cluster import Runtime, Update
 from tensoropt_torch.profiler import store
-from tensoropt_torch.profiler.hardware import HardwareProfile, is_profile
+from tensoropt_torch.profiler.hardware_profile import HardwareProfile, is_profile
 from tensoropt_torch.profiler.store import MachineKey, home
 
 KEY = MachineKey("some CPU", "cpu", 2, 1, 2, 1, "gloo", "2.13.0", (2,))

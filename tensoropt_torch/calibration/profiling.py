@@ -17,7 +17,7 @@ from tensoropt_torch.profiler.collectives import (
     measure_collectives,
 )
 from tensoropt_torch.profiler.device import measure_device
-from tensoropt_torch.profiler.hardware import HardwareProfile, profile_path
+from tensoropt_torch.profiler.hardware_profile import HardwareProfile, profile_path
 from tensoropt_torch.profiler.store import MachineKey, machine_key
 from tensoropt_torch.runtime.agreement import from_first_rank, on_all_ranks
 from tensoropt_torch.runtime.groups import AxisGroups, all_axis_sets
