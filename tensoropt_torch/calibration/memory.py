@@ -14,12 +14,10 @@ from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.emit.module import ParallelModule
-from tensoropt_torch.runtime import ops as _load_operators  # noqa: F401
+from tensoropt_torch.runtime.library import OPS
 
 STEPS = 5
 CUDA_BLOCK_BYTES = 512
-
-_OPS: Any = torch.ops.tensoropt
 
 
 def measure_peak_bytes(
@@ -73,11 +71,11 @@ def _counting(
             lambda: torch.cuda.max_memory_allocated(device) - before,
         )
         return
-    _OPS.count_allocations(True)
+    OPS.count_allocations(True)
     try:
-        yield _OPS.reset_peak_allocated, _OPS.peak_allocated
+        yield OPS.reset_peak_allocated, OPS.peak_allocated
     finally:
-        _OPS.count_allocations(False)
+        OPS.count_allocations(False)
 
 
 def _held_bytes(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from tensoropt_torch.runtime import ops
+from tensoropt_torch.runtime.parameter_queue import parameter_queue
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Overlap:
         returned in their place."""
         if not parameters:
             return {}
-        self._queue = self._graph.call_function(ops.parameter_queue)
+        self._queue = self._graph.call_function(parameter_queue)
         self._slots = {edge: slot for slot, edge in enumerate(parameters)}
         return {
             edge: self._graph.call_function(

@@ -1,4 +1,4 @@
-"""The operators of ``libtensoropt_ops``; importing this module loads them.
+"""The operators of ``libtensoropt_ops``; those of ``parameter_queue.py`` apart.
 
 They are differentiable, have meta kernels, and are called by every rank of the
 process groups that they name. ``csrc/runtime`` documents each.
@@ -9,29 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import torch
 
-LIBRARY = Path(__file__).parents[1] / "libtensoropt_ops.so"
+from tensoropt_torch.runtime.library import OPS
+
 MEAN = 1  # reductions, as ATen numbers them
 SUM = 2
-MOST_GRADIENTS = 4  # under way at once
-
-
-def _load() -> Any:
-    if not LIBRARY.exists():
-        raise ImportError(
-            f"{LIBRARY} is missing: the C++ operators of TensorOpt are not built; "
-            f"run 'pip install --no-build-isolation -e .' in the repository"
-        )
-    registry: Any = torch.ops  # torch does not annotate load_library
-    registry.load_library(str(LIBRARY))
-    return registry.tensoropt
-
-
-_OPS = _load()
 
 
 @dataclass(frozen=True)
@@ -54,12 +38,12 @@ class CollectiveCounts:
 
 def collective_counts() -> CollectiveCounts:
     """What was run since the start or the last reset; empty programs do not count."""
-    return CollectiveCounts(*_OPS.collective_counts())
+    return CollectiveCounts(*OPS.collective_counts())
 
 
 def reset_collective_counts() -> None:
     """Sets all counts of this process to 0."""
-    _OPS.reset_collective_counts()
+    OPS.reset_collective_counts()
 
 
 @contextmanager
@@ -70,11 +54,11 @@ def network_timing() -> Iterator[Callable[[], float]]:
 
     Not to be nested. On GPUs each of them is waited for, which makes steps slower.
     """
-    _OPS.time_network(True)
+    OPS.time_network(True)
     try:
-        yield _OPS.network_time
+        yield OPS.network_time
     finally:
-        _OPS.time_network(False)
+        OPS.time_network(False)
 
 
 def reshard(
@@ -93,55 +77,7 @@ def reshard(
         ValueError: a program is malformed or does not divide a size.
 
     """
-    result: torch.Tensor = _OPS.reshard(x, forward, forward_groups, backward, backward_groups)
-    return result
-
-
-def parameter_queue(most_gradients: int = MOST_GRADIENTS) -> torch.ScriptObject:
-    """Where parameters and their gradients are while they are resharded, of one forward
-    and its backward: at most so many gradients, the next one waits for the oldest.
-
-    Raises:
-        ValueError: ``most_gradients`` is below 1.
-
-    """
-    queue: torch.ScriptObject = torch.classes.tensoropt.ParameterQueue(most_gradients)
-    return queue
-
-
-def await_gradient(x: torch.Tensor, queue: torch.ScriptObject, slot: int) -> torch.Tensor:
-    """The parameter, unchanged. Its gradient leaves the queue here. To be called before all
-    that computes, since autograd then comes back last."""
-    result: torch.Tensor = _OPS.await_gradient(x, queue, slot)
-    return result
-
-
-def begin_value(
-    x: torch.Tensor,
-    forward: Sequence[int],
-    forward_groups: Sequence[str],
-    queue: torch.ScriptObject,
-    slot: int,
-) -> None:
-    """Begins the forward program of ``reshard_parameter``, with the same arguments."""
-    _OPS.begin_value(x, forward, forward_groups, queue, slot)
-
-
-def reshard_parameter(
-    x: torch.Tensor,
-    forward: Sequence[int],
-    forward_groups: Sequence[str],
-    backward: Sequence[int],
-    backward_groups: Sequence[str],
-    queue: torch.ScriptObject,
-    slot: int,
-) -> torch.Tensor:
-    """``reshard`` of what ``await_gradient`` gave for this slot. Takes what
-    ``begin_value`` began, if it did. In backward the program of its gradient is begun, and
-    not waited for."""
-    result: torch.Tensor = _OPS.reshard_parameter(
-        x, forward, forward_groups, backward, backward_groups, queue, slot
-    )
+    result: torch.Tensor = OPS.reshard(x, forward, forward_groups, backward, backward_groups)
     return result
 
 
@@ -159,7 +95,7 @@ def halo_exchange(
         ValueError: a border is longer than a block.
 
     """
-    result: torch.Tensor = _OPS.halo_exchange(x, dim, low, high, fill, group)
+    result: torch.Tensor = OPS.halo_exchange(x, dim, low, high, fill, group)
     return result
 
 
@@ -184,7 +120,7 @@ def lstm_shard(
         The output ``[t, b, u]``, and the last h and c.
 
     """
-    call = _OPS.lstm_shard.bias if len(weights) > 2 else _OPS.lstm_shard.default
+    call = OPS.lstm_shard.bias if len(weights) > 2 else OPS.lstm_shard.default
     result: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
     result = call(input, *states, *weights, batch_first, group)
     return result
@@ -202,7 +138,7 @@ def gru_shard(
     As ``lstm_shard`` with blocks of ``3 * u`` rows; returns the output and the
     last h.
     """
-    call = _OPS.gru_shard.bias if len(weights) > 2 else _OPS.gru_shard.default
+    call = OPS.gru_shard.bias if len(weights) > 2 else OPS.gru_shard.default
     result: tuple[torch.Tensor, torch.Tensor]
     result = call(input, h, *weights, batch_first, group)
     return result
@@ -229,7 +165,7 @@ def embedding_shard(
         ``[*index.shape, ...]``; the sum over the ranks is the look-up.
 
     """
-    result: torch.Tensor = _OPS.embedding_shard(weight, index, offset, padding_idx, wraps_at)
+    result: torch.Tensor = OPS.embedding_shard(weight, index, offset, padding_idx, wraps_at)
     return result
 
 
@@ -246,7 +182,7 @@ def gather_shard(x: torch.Tensor, index: torch.Tensor, dim: int, offset: int) ->
         The shape of ``index``; the sum over the ranks is the result.
 
     """
-    result: torch.Tensor = _OPS.gather_shard(x, index, dim, offset)
+    result: torch.Tensor = OPS.gather_shard(x, index, dim, offset)
     return result
 
 
@@ -277,7 +213,7 @@ def embedding_bag_shard(
         ``[bags, d]``; the sum over the ranks that share the table is the result.
 
     """
-    result: torch.Tensor = _OPS.embedding_bag_shard(
+    result: torch.Tensor = OPS.embedding_bag_shard(
         weight,
         indices,
         offsets,
@@ -307,7 +243,7 @@ def grouped_mm_shard(
         product.
 
     """
-    result: torch.Tensor = _OPS.grouped_mm_shard(x, weight, offsets, first_group)
+    result: torch.Tensor = OPS.grouped_mm_shard(x, weight, offsets, first_group)
     return result
 
 
@@ -369,7 +305,7 @@ def routed_experts_shard(
         and so does a sum over the units: the sum over those ranks is the result.
 
     """
-    result: torch.Tensor = _OPS.routed_experts_shard(
+    result: torch.Tensor = OPS.routed_experts_shard(
         x,
         *routing,
         *matrices,
@@ -405,7 +341,7 @@ def causal_attention_rows(
         The same rows of the result.
 
     """
-    result: torch.Tensor = _OPS.causal_attention_rows(
+    result: torch.Tensor = OPS.causal_attention_rows(
         query, key, value, first_row, scale, enable_gqa
     )
     return result
@@ -433,7 +369,7 @@ def cross_entropy_sharded(
         weight: ``[classes]``, or None.
 
     """
-    result: torch.Tensor = _OPS.cross_entropy_sharded(
+    result: torch.Tensor = OPS.cross_entropy_sharded(
         logits, target, weight, reduction, ignore_index, label_smoothing, count_group
     )
     return result
@@ -450,7 +386,7 @@ def nll_loss_sharded(
 
     As ``cross_entropy_sharded`` with log-probabilities instead of logits.
     """
-    result: torch.Tensor = _OPS.nll_loss_sharded(
+    result: torch.Tensor = OPS.nll_loss_sharded(
         log_probs, target, weight, ignore_index, count_group
     )
     return result
@@ -485,7 +421,7 @@ def cross_entropy_vocab(
         ``count_group`` is the loss.
 
     """
-    result: torch.Tensor = _OPS.cross_entropy_vocab(
+    result: torch.Tensor = OPS.cross_entropy_vocab(
         logits,
         target,
         reduction,
@@ -526,7 +462,7 @@ def batch_norm_sharded(
         The share of the output, normalised with the statistics of the whole batch.
 
     """
-    result: torch.Tensor = _OPS.batch_norm_sharded(
+    result: torch.Tensor = OPS.batch_norm_sharded(
         input,
         weight,
         bias,

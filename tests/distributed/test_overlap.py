@@ -12,6 +12,12 @@ import torch.distributed as dist
 from torch.testing import assert_close
 
 from tensoropt_torch.runtime import ops
+from tensoropt_torch.runtime.parameter_queue import (
+    await_gradient,
+    begin_value,
+    parameter_queue,
+    reshard_parameter,
+)
 from tests.distributed.harness import run_ranks
 from tests.distributed.layouts import gradient_layouts, local_part
 from tests.distributed.test_reshard import Reshards
@@ -47,14 +53,14 @@ class Parameter:
 
 def terms_awaited(parameters: list[Parameter], most: int = 2) -> list[torch.Tensor]:
     """Values are begun two ahead; those of every fourth parameter are not."""
-    queue = ops.parameter_queue(most)
-    leaves = [ops.await_gradient(p.leaf, queue, slot) for slot, p in enumerate(parameters)]
+    queue = parameter_queue(most)
+    leaves = [await_gradient(p.leaf, queue, slot) for slot, p in enumerate(parameters)]
     terms = []
     for slot, (p, leaf) in enumerate(zip(parameters, leaves, strict=True)):
         ahead = slot + 2
         if ahead < len(parameters) and ahead % 4:
-            ops.begin_value(leaves[ahead], *parameters[ahead].programs[:2], queue, ahead)
-        terms.append(p.term(ops.reshard_parameter(leaf, *p.programs, queue, slot)))
+            begin_value(leaves[ahead], *parameters[ahead].programs[:2], queue, ahead)
+        terms.append(p.term(reshard_parameter(leaf, *p.programs, queue, slot)))
     return terms
 
 
@@ -244,4 +250,4 @@ def test_without_gradients() -> None:
 
 def test_a_queue_has_a_place() -> None:
     with pytest.raises(ValueError, match="give at least 1"):
-        ops.parameter_queue(0)
+        parameter_queue(0)

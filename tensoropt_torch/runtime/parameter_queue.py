@@ -1,0 +1,60 @@
+"""Operators for reshards of parameters that run while the rank computes
+(``csrc/runtime/parameter_queue.h``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from tensoropt_torch.runtime.library import OPS
+
+MOST_GRADIENTS = 4  # under way at once
+
+
+def parameter_queue(most_gradients: int = MOST_GRADIENTS) -> torch.ScriptObject:
+    """Where parameters and their gradients are while they are resharded, of one forward
+    and its backward: at most so many gradients, the next one waits for the oldest.
+
+    Raises:
+        ValueError: ``most_gradients`` is below 1.
+
+    """
+    queue: torch.ScriptObject = torch.classes.tensoropt.ParameterQueue(most_gradients)
+    return queue
+
+
+def await_gradient(x: torch.Tensor, queue: torch.ScriptObject, slot: int) -> torch.Tensor:
+    """The parameter, unchanged. Its gradient leaves the queue here. To be called before all
+    that computes, since autograd then comes back last."""
+    result: torch.Tensor = OPS.await_gradient(x, queue, slot)
+    return result
+
+
+def begin_value(
+    x: torch.Tensor,
+    forward: Sequence[int],
+    forward_groups: Sequence[str],
+    queue: torch.ScriptObject,
+    slot: int,
+) -> None:
+    """Begins the forward program of ``reshard_parameter``, with the same arguments."""
+    OPS.begin_value(x, forward, forward_groups, queue, slot)
+
+
+def reshard_parameter(
+    x: torch.Tensor,
+    forward: Sequence[int],
+    forward_groups: Sequence[str],
+    backward: Sequence[int],
+    backward_groups: Sequence[str],
+    queue: torch.ScriptObject,
+    slot: int,
+) -> torch.Tensor:
+    """``reshard`` of what ``await_gradient`` gave for this slot. Takes what
+    ``begin_value`` began, if it did. In backward the program of its gradient is begun, and
+    not waited for."""
+    result: torch.Tensor = OPS.reshard_parameter(
+        x, forward, forward_groups, backward, backward_groups, queue, slot
+    )
+    return result
