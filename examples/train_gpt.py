@@ -22,6 +22,7 @@ from text import CharText, load_text
 
 import tensoropt_torch
 from tensoropt_torch.calibration.memory import measure_peak_bytes
+from tensoropt_torch.planner.description import describe
 from tensoropt_torch.planner.frontier import format_bytes
 from tensoropt_torch.report.tables import (
     format_seconds,
@@ -52,9 +53,10 @@ def print_plan(console: Console, plan: tensoropt_torch.Plan, details: bool) -> N
     """The frontier, and the strategy picked from it."""
     title = f"Cost frontier on {plan.num_devices} devices ({len(plan.frontier)} points)"
     console.print(frontier_table(plan.frontier, title, chosen=plan.memory_bytes))
-    console.print(f"Chosen: {plan_summary(plan)}")
+    description = describe(plan)
+    console.print(f"Chosen: {plan_summary(description)}")
     if details:
-        console.print(plan_table(plan))
+        console.print(plan_table(description))
 
 
 class Trainer:

@@ -18,6 +18,7 @@ from tensoropt_torch import api, cli_job
 from tensoropt_torch.config import list_presets, load_cluster, parse_cluster
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan import Plan
+from tensoropt_torch.planner.description import describe
 from tensoropt_torch.planner.frontier import format_bytes
 from tensoropt_torch.planner.options import DEFAULT_MEMORY_FRACTION, Predictor, SearchSettings
 from tensoropt_torch.planner.tradeoffs import Objective
@@ -210,15 +211,16 @@ def _plan(options: argparse.Namespace, console: Console) -> None:
         planning=_planning(options),
         memory=options.memory,
     )
+    description = describe(plan)
     peak = "" if plan.peak_bytes is None else f" ({format_bytes(plan.peak_bytes)} at the peak)"
     console.print(
         f"{options.option}: {plan.num_devices} devices, {format_seconds(plan.time_s)} a step, "
-        f"{format_bytes(plan.memory_bytes)} per device{peak}; {plan_summary(plan)}"
+        f"{format_bytes(plan.memory_bytes)} per device{peak}; {plan_summary(description)}"
     )
     for line in provenance(plan.settings):
         console.print(f"  {line}", soft_wrap=True)
     if options.details:
-        console.print(plan_table(plan))
+        console.print(plan_table(description))
     if options.output:
         plan.save(options.output)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from rich.table import Table
 
-from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.baselines import Comparison
+from tensoropt_torch.planner.description import PlanDescription
 from tensoropt_torch.planner.frontier import (
     Frontier,
     format_bytes,
@@ -16,7 +15,6 @@ from tensoropt_torch.planner.frontier import (
     thinned_indices,
 )
 from tensoropt_torch.planner.options import ProfileRow
-from tensoropt_torch.planner.space import make_planner
 from tensoropt_torch.planner.tradeoffs import Tradeoffs
 from tensoropt_torch.simulate import MemoryProfile
 
@@ -62,35 +60,25 @@ def frontier_title(frontier: Frontier) -> str:
     )
 
 
-def plan_table(plan: Plan) -> Table:
-    """What a plan does with every operator and parameter.
-
-    Needs ``plan.captured``.
-    """
-    assert plan.captured is not None, "the plan has no model at hand"
-    planner = make_planner(plan.captured, plan.settings)
-    sizes = " x ".join(str(size) for size, _ in plan.settings.mesh_axes) or "1"
+def plan_table(description: PlanDescription) -> Table:
+    """What a plan does with every operator and parameter."""
+    sizes = " x ".join(map(str, description.sizes)) or "1"
     table = Table(
         title=f"Strategy on mesh {sizes}: one entry per mesh axis is the split factor of an "
         "operator, or the storage layout of a parameter"
     )
     for column in ("node", "operator", "config"):
         table.add_column(column)
-    for row, config in zip(planner.describe_nodes(), plan.config, strict=True):
-        if len(row["configs"]) > 1 and row["target"] != "relay":
-            table.add_row(row["name"], row["target"] or "parameter", row["configs"][config])
+    for choice in description.choices:
+        table.add_row(choice.node, choice.operator, choice.config)
     return table
 
 
-def plan_summary(plan: Plan) -> str:
+def plan_summary(description: PlanDescription) -> str:
     """How often each kind of reshard and of tensor reuse occurs, in one line."""
-    assert plan.captured is not None, "the plan has no model at hand"
-    planner = make_planner(plan.captured, plan.settings)
-    edges = planner.describe_edges(plan.strategy())
-    moved = [e for e in edges if e["from"] != e["to"] or e["gradient_from"] != e["gradient_to"]]
-    reuse = Counter(e["reuse"] for e in moved if e["reuse"] != "none")
-    kept = ", ".join(f"{count} keep {name}" for name, count in sorted(reuse.items()))
-    return f"{len(moved)} of {len(edges)} edges are resharded" + (f" ({kept})" if kept else "")
+    kept = ", ".join(f"{count} keep {name}" for name, count in description.kept.items())
+    resharded = f"{description.num_resharded} of {description.num_edges} edges are resharded"
+    return resharded + (f" ({kept})" if kept else "")
 
 
 def profile_table(rows: Sequence[ProfileRow], memory_limit: float) -> Table:
