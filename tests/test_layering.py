@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -38,27 +38,35 @@ CPP_EXTERNAL = {
 SUFFIXES = (".h", ".cc")
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 
-# Parts of one group may import each other.
-PYTHON_LAYERS = (
-    ("errors", "config", "host_memory", "scheduling"),
-    ("frontend",),
-    ("profiler",),
-    ("planner", "plan"),
-    ("runtime",),
-    ("emit",),
-    ("rules",),
-    ("simulate",),
-    ("calibration",),
-    ("report",),
-    ("tasks",),
-    ("api",),
-    ("tf_style",),
-    ("__init__",),
-    ("cli_job",),
-    ("cli",),
-)
-PYTHON_RANK = {part: rank for rank, group in enumerate(PYTHON_LAYERS) for part in group}
-BINDINGS = "_C"
+# Part of the package, a folder or a module at its top -> parts that it may import besides
+# its own, likewise. Imports inside of functions and for type checking count as well.
+PLANNING = ("errors", "config", "frontend", "plan", "planner")
+RUNNING = (*PLANNING, "runtime", "emit", "simulate")
+MEASURING = (*RUNNING, "profiler", "calibration")
+PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
+    "errors": (),
+    "host_memory": (),
+    "scheduling": (),
+    "config": ("errors",),
+    "runtime": ("errors", "host_memory", "scheduling"),
+    "frontend/passes": ("errors",),
+    "frontend": ("errors", "frontend/passes"),
+    "profiler": ("errors", "config", "host_memory", "scheduling"),
+    "plan": ("errors", "frontend"),
+    "planner": ("errors", "config", "frontend", "plan"),
+    "emit": (*PLANNING, "runtime"),
+    "rules": ("errors", "frontend", "runtime", "emit"),
+    "simulate": (*PLANNING, "runtime", "emit"),
+    "calibration": (*RUNNING, "profiler"),
+    "report": (*PLANNING, "simulate", "calibration"),
+    "tasks": MEASURING,
+    "api": (*MEASURING, "tasks"),
+    "tf_style": (*PLANNING, "runtime", "emit", "api"),
+    "__init__": (*MEASURING, "rules", "tasks", "api"),
+    "cli_job": ("calibration", "report", "tasks", "api"),
+    "cli": (*PLANNING, "rules", "simulate", "report", "tasks", "api", "__init__", "cli_job"),
+}
+BINDINGS = f"{PACKAGE}._C"
 
 
 def cpp_includes(csrc: Path) -> Iterator[tuple[Path, str, str]]:
@@ -81,7 +89,8 @@ def cpp_violations(csrc: Path) -> list[str]:
         problem = include_problem(layer, quote, header) if layer in CPP_ALLOWED else None
         if problem:
             found.append(f"csrc/{file}: {problem}")
-    return found + circles(csrc)
+    includes = ((str(file), header) for file, _, header in cpp_includes(csrc))
+    return found + [f"csrc: headers include each other: {circle}" for circle in circles(includes)]
 
 
 def include_problem(layer: str, quote: str, header: str) -> str | None:
@@ -101,57 +110,55 @@ def include_problem(layer: str, quote: str, header: str) -> str | None:
     return None
 
 
-def circles(csrc: Path) -> list[str]:
-    """One line if headers include each other."""
+def circles(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """One of the circles that these arrows make, if there are any."""
     graph: dict[str, set[str]] = {}
-    for file, _, header in cpp_includes(csrc):
-        graph.setdefault(str(file), set()).add(header)
+    for source, target in pairs:
+        graph.setdefault(source, set()).add(target)
     try:
         tuple(TopologicalSorter(graph).static_order())
     except CycleError as error:
-        return [f"csrc: headers include each other: {' <- '.join(error.args[1])}"]
+        return [" <- ".join(error.args[1])]
     return []
 
 
 def cpp_arrows(csrc: Path) -> dict[str, set[str]]:
     """Folder -> folders whose headers it does include."""
-    arrows: dict[str, set[str]] = {layer: set() for layer in CPP_ALLOWED}
-    for file, _, header in cpp_includes(csrc):
-        target = str(Path(header).parent)
-        if target in CPP_ALLOWED and target != str(file.parent):
-            arrows[str(file.parent)].add(target)
-    return arrows
+    pairs = ((str(file.parent), str(Path(h).parent)) for file, _, h in cpp_includes(csrc))
+    return arrows(CPP_ALLOWED, pairs)
 
 
-def python_violations(package: Path) -> list[str]:
-    """One line for each import that breaks a rule."""
-    found = []
-    for file in sorted(package.rglob("*.py")):
-        name = file.relative_to(package)
-        part = name.parts[0].removesuffix(".py")
-        if part not in PYTHON_RANK:
-            found.append(f"{PACKAGE}/{name}: '{part}' is not a layer")
-            continue
-        for target in imported_parts(file, package):
-            if target == BINDINGS:
-                continue
-            if target not in PYTHON_RANK:
-                found.append(f"{PACKAGE}/{name}: imports unknown '{target}'")
-            elif PYTHON_RANK[target] > PYTHON_RANK[part]:
-                found.append(f"{PACKAGE}/{name}: {part} may not import {target}")
+def arrows(layers: Iterable[str], pairs: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
+    """The targets of each layer among the others."""
+    found: dict[str, set[str]] = {layer: set() for layer in layers}
+    for source, target in pairs:
+        if source != target and target in found:
+            found[source].add(target)
     return found
 
 
-def imported_parts(file: Path, package: Path) -> Iterator[str]:
-    """Top-level parts of the package that a file imports, anywhere in it."""
+def python_imports(package: Path) -> Iterator[tuple[Path, Path]]:
+    """Every import as (file, imported file), both from the package, and the ``__init__``
+    of folders that it runs as well."""
+    for path in sorted(package.rglob("*.py")):
+        file = path.relative_to(package)
+        for name in imported_names(path, package):
+            if name.split(".")[0] != PACKAGE or name.startswith(BINDINGS):
+                continue
+            target = module_file(name, package)
+            yield file, target
+            outer = [folder for folder in target.parents if folder not in file.parents]
+            yield from ((file, folder / "__init__.py") for folder in outer)
+
+
+def imported_names(file: Path, package: Path) -> Iterator[str]:
+    """Dotted names that a file imports, anywhere in it."""
     for node in ast.walk(ast.parse(file.read_text(), filename=str(file))):
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield from package_part(alias.name, package)
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             module = absolute_module(node, file, package)
-            for alias in node.names:
-                yield from package_part(f"{module}.{alias.name}", package)
+            yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
 def absolute_module(node: ast.ImportFrom, file: Path, package: Path) -> str:
@@ -163,16 +170,49 @@ def absolute_module(node: ast.ImportFrom, file: Path, package: Path) -> str:
     return ".".join([*base, *([node.module] if node.module else [])])
 
 
-def package_part(module: str, package: Path) -> Iterator[str]:
-    """The part of the package that a dotted name belongs to, if any."""
-    names = module.split(".")
-    if names[0] != PACKAGE:
-        return
-    name = names[1] if len(names) > 1 else "__init__"
-    is_module = (package / name).is_dir() or (package / f"{name}.py").is_file()
-    known = is_module or name in PYTHON_RANK or name == BINDINGS
-    # Another name, or the package itself, is what __init__.py defines.
-    yield name if known else "__init__"
+def module_file(name: str, package: Path) -> Path:
+    """The file of a module, or of the one that defines the last names."""
+    path = Path(*name.split(".")[1:])
+    for module in (path, *path.parents):
+        if (package / module).is_dir():
+            return module / "__init__.py"
+        if (package / module).with_suffix(".py").is_file():
+            return module.with_suffix(".py")
+    raise AssertionError(f"{package} is no folder")
+
+
+def part_of(file: Path) -> str:
+    """The folder of a file, or its own name at the top of the package."""
+    return str(file.parent) if file.parent.name else file.stem
+
+
+def python_violations(package: Path) -> list[str]:
+    """One line for each file in no known part, each wrong arrow, and a circle of modules."""
+    files = sorted(file.relative_to(package) for file in package.rglob("*.py"))
+    found = [
+        f"{PACKAGE}/{file}: '{part_of(file)}' is not a layer"
+        for file in files
+        if part_of(file) not in PYTHON_ALLOWED
+    ]
+    imports = list(python_imports(package))
+    wrong = {
+        f"{PACKAGE}/{file}: {part_of(file)} may not import {part_of(target)}"
+        for file, target in imports
+        if part_of(file) in PYTHON_ALLOWED
+        and part_of(target) not in (part_of(file), *PYTHON_ALLOWED[part_of(file)])
+    }
+    modules = ((str(file), str(target)) for file, target in imports if file != target)
+    return [
+        *found,
+        *sorted(wrong),
+        *(f"{PACKAGE}: modules import each other: {circle}" for circle in circles(modules)),
+    ]
+
+
+def python_arrows(package: Path) -> dict[str, set[str]]:
+    """Part -> parts that it does import."""
+    pairs = ((part_of(file), part_of(target)) for file, target in python_imports(package))
+    return arrows(PYTHON_ALLOWED, pairs)
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -186,10 +226,11 @@ def test_cpp_includes_point_left() -> None:
     assert cpp_violations(ROOT / "csrc") == []
 
 
-def test_cpp_layers_name_only_those_before_them() -> None:
-    layers = list(CPP_ALLOWED)
+@pytest.mark.parametrize("allowed", [CPP_ALLOWED, PYTHON_ALLOWED], ids=["cpp", "python"])
+def test_layers_name_only_those_before_them(allowed: Mapping[str, tuple[str, ...]]) -> None:
+    layers = list(allowed)
     for index, layer in enumerate(layers):
-        assert set(CPP_ALLOWED[layer]) <= set(layers[:index]), layer
+        assert set(allowed[layer]) <= set(layers[:index]), layer
 
 
 def test_python_imports_point_left() -> None:
@@ -255,15 +296,26 @@ def test_headers_that_include_each_other_are_found(tmp_path: Path) -> None:
     assert len(cpp_violations(tmp_path)) == 1
 
 
+def package_of(root: Path, files: dict[str, str]) -> Path:
+    """A package with all parts, empty but for these files."""
+    empty = {}
+    for part in PYTHON_ALLOWED:
+        is_folder = (ROOT / PACKAGE / part).is_dir()
+        empty[f"{part}/__init__.py" if is_folder else f"{part}.py"] = ""
+    return write(root, empty | files)
+
+
 def test_allowed_imports_pass(tmp_path: Path) -> None:
-    write(
+    package_of(
         tmp_path,
         {
             "__init__.py": f"from {PACKAGE}.api import plan",
             "errors.py": "import torch",
             "config/cluster.py": f"from {PACKAGE}.errors import TensorOptError",
             "planner/search.py": f"from {PACKAGE} import _C, plan\nimport os.path",
-            "plan.py": f"from .planner import search\nimport {PACKAGE}._C",
+            "plan.py": f"from .frontend import capture\nimport {PACKAGE}._C",
+            "frontend/capture.py": "from .passes import nodes\nfrom .passes.nodes import add",
+            "frontend/passes/nodes.py": "from ...errors import TensorOptError",
             "cli.py": f"import {PACKAGE}\nfrom {PACKAGE} import anything",
         },
     )
@@ -271,29 +323,61 @@ def test_allowed_imports_pass(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "statement"),
+    ("file", "statement", "target"),
     [
-        ("errors.py", f"from {PACKAGE}.frontend import capture"),
-        ("config/cluster.py", f"import {PACKAGE}.plan"),
-        ("planner/search.py", f"from {PACKAGE} import runtime"),
-        ("planner/search.py", "from ..runtime import parallelize"),
-        ("planner/search.py", "from .. import emit"),
-        ("frontend/__init__.py", "from ..profiler import measure"),
-        ("emit.py", "def f():\n    from .report import tables"),
-        ("report.py", f"import {PACKAGE}"),
-        ("report.py", f"from {PACKAGE} import parallelize"),
-        ("__init__.py", "from .cli import main"),
-        ("api.py", "from .cli import main"),
-        ("api.py", f"from {PACKAGE}.helpers import x"),
-        ("helpers.py", "import os"),
-        ("helpers/x.py", "import os"),
+        ("errors.py", f"from {PACKAGE}.frontend import capture", "frontend"),
+        ("config/cluster.py", f"import {PACKAGE}.plan", "plan"),
+        ("planner/search.py", f"from {PACKAGE} import runtime", "runtime"),
+        ("planner/search.py", "from ..runtime import parallelize", "runtime"),
+        ("planner/search.py", "from .. import emit", "emit"),
+        ("plan.py", "from .planner import search", "planner"),
+        ("frontend/__init__.py", "from ..profiler import measure", "profiler"),
+        ("frontend/passes/nodes.py", "from ..lowering import lower", "frontend"),
+        ("frontend/passes/nodes.py", "from .. import lowering", "frontend"),
+        ("planner/search.py", "from ..frontend.passes import nodes", "frontend/passes"),
+        ("runtime/agreement.py", "from ..frontend.capture import Model", "frontend"),
+        ("emit/graph.py", "def f():\n    from ..report import tables", "report"),
+        ("emit/graph.py", "if TYPE_CHECKING:\n    from ..rules import bench", "rules"),
+        ("report/tables.py", f"import {PACKAGE}", "__init__"),
+        ("report/tables.py", f"from {PACKAGE} import parallelize", "__init__"),
+        ("__init__.py", "from .cli import main", "cli"),
+        ("api.py", "from .cli import main", "cli"),
+        ("api.py", f"from {PACKAGE}.helpers import x", "__init__"),
     ],
 )
-def test_wrong_import_is_found(tmp_path: Path, file: str, statement: str) -> None:
-    write(tmp_path, {file: statement})
-    assert len(python_violations(tmp_path)) == 1
+def test_wrong_import_is_found(tmp_path: Path, file: str, statement: str, target: str) -> None:
+    (found,) = python_violations(package_of(tmp_path, {file: statement}))
+    assert found.startswith(f"{PACKAGE}/{file}: ") and found.endswith(f"may not import {target}")
+
+
+@pytest.mark.parametrize("file", ["helpers.py", "helpers/x.py", "planner/inner/x.py"])
+def test_a_part_that_is_not_known_is_found(tmp_path: Path, file: str) -> None:
+    (found,) = python_violations(package_of(tmp_path, {file: "import os"}))
+    assert found.endswith("is not a layer")
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"planner/a.py": "from .b import x", "planner/b.py": "from .a import y"},
+        {
+            "planner/a.py": "from . import b",
+            "planner/b.py": "from .c import x",
+            "planner/c.py": f"if TYPE_CHECKING:\n    from {PACKAGE}.planner.a import y",
+        },
+        {"planner/__init__.py": "from .a import x", "planner/a.py": "from . import x"},
+    ],
+)
+def test_modules_that_import_each_other_are_found(tmp_path: Path, files: dict[str, str]) -> None:
+    (found,) = python_violations(package_of(tmp_path, files))
+    assert "modules import each other" in found
 
 
 if __name__ == "__main__":  # the arrows that there are, for the docs and for reading
-    for name, targets in cpp_arrows(ROOT / "csrc").items():
-        print(f"{name:16} {' '.join(sorted(targets))}")
+    for tree, found in (
+        ("csrc", cpp_arrows(ROOT / "csrc")),
+        (PACKAGE, python_arrows(ROOT / PACKAGE)),
+    ):
+        print(f"{tree}/")
+        for name, targets in found.items():
+            print(f"  {name:16} {' '.join(sorted(targets))}")
