@@ -41,7 +41,8 @@ from benchmarks.models.rnn import RNN, RNNConfig
 from benchmarks.models.transformer import Transformer, TransformerConfig
 from benchmarks.models.wide_resnet import WideResNet, WideResNetConfig
 from benchmarks.ranks import WORKER, run_ranks
-from tensoropt_torch import _C, emit
+from benchmarks.training import CPU, Trainer
+from tensoropt_torch import _C
 from tensoropt_torch.calibration import (
     MeasureOptions,
     ProfileOptions,
@@ -53,11 +54,9 @@ from tensoropt_torch.calibration import (
 )
 from tensoropt_torch.calibration.job import with_operators, with_profile
 from tensoropt_torch.calibration.runs import (
-    OPTIMIZERS,
     Reference,
     StepTimes,
     run_in_passes,
-    time_steps,
 )
 from tensoropt_torch.calibration.validation import (
     DISTURBED_SPREAD,
@@ -66,7 +65,6 @@ from tensoropt_torch.calibration.validation import (
     spearman,
 )
 from tensoropt_torch.config.cluster import COLLECTIVES, Runtime
-from tensoropt_torch.emit.parallelize import RankContext
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.options import PlanningTask, find_frontier
@@ -80,7 +78,6 @@ from tensoropt_torch.runtime.groups import AxisGroups, all_axis_sets
 RESULTS = Path(__file__).parent / "results" / "estimation_error.json"
 FIRST_SEED = 1000  # others than those whose operators are measured
 COLLECTIVES_ENTRY = "collectives"
-CPU = torch.device("cpu")
 
 Example = tuple[nn.Module, tuple[torch.Tensor, ...]]
 
@@ -328,11 +325,14 @@ def time_errors(found: Validation) -> dict[str, Any]:
 def choice(case: Case, random_s: list[float]) -> dict[str, Any]:
     """Whether the strategy that ``mini_time`` picks is the fastest of all that were run."""
     frontier = from_first_rank(lambda: _points(case.task, case.effort.frontier_points))
-    settings = case.task.settings(dist.get_world_size())
-    context = RankContext.make([size for size, _ in settings.mesh_axes], CPU)
-    runs = [partial(_run, case, plan, context) for plan in frontier]
+    trainer = Trainer(case.model, case.args, case.task)
+
+    def run(plan: Plan) -> StepTimes:
+        return trainer.start(plan, case.effort.steps)()
+
+    runs = [partial(run, plan) for plan in frontier]
     found = run_in_passes(runs, case.effort.passes, reference=Reference(CPU))
-    context.groups.close()
+    trainer.close()
     rows = [
         {"step_s": plan.time_s, "measured_step_s": times.fastest.step_s, "spread": times.spread}
         for plan, times in zip(frontier, found, strict=True)
@@ -345,12 +345,6 @@ def choice(case: Case, random_s: list[float]) -> dict[str, Any]:
         "fastest_s": fastest,
         "slower": picked / fastest - 1,
     }
-
-
-def _run(case: Case, plan: Plan, context: RankContext) -> StepTimes:
-    module = emit.parallelize(case.model, case.task.captured, plan, CPU, context)
-    optimizer = OPTIMIZERS[case.task.optimizer](module)
-    return time_steps(module, optimizer, partial(module, *case.args), case.effort.steps)
 
 
 def _points(task: PlanningTask, count: int) -> list[Plan]:

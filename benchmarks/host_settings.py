@@ -13,26 +13,21 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
-import torch.distributed as dist
 
 import tensoropt_torch
-from benchmarks.estimation_error import CPU, MODELS
+from benchmarks.estimation_error import MODELS
 from benchmarks.machine import machine
 from benchmarks.ranks import WORKER, format_ratio, print_results, ratio_figures, results_of_ranks
-from tensoropt_torch import emit, host_memory, scheduling
-from tensoropt_torch.calibration.runs import OPTIMIZERS, time_steps
-from tensoropt_torch.emit.parallelize import RankContext
+from benchmarks.training import Trainer
+from tensoropt_torch import host_memory, scheduling
 from tensoropt_torch.frontend import capture
-from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.options import PlanningTask
-from tensoropt_torch.planner.space import make_planner, varied_strategy
 from tensoropt_torch.profiler.store import write_atomically
 
 RESULTS = Path(__file__).parent / "results" / "host_settings.json"
@@ -48,19 +43,11 @@ def measure(name: str) -> list[float]:
     """Step times of one model's strategies in s, on all ranks."""
     torch.manual_seed(0)
     model, args = MODELS[name]()
-    captured = capture(model, args)
-    settings = PlanningTask(captured, tensoropt_torch.load_cluster("cpu")).settings(
-        dist.get_world_size()
-    )
-    planner = make_planner(captured, settings)
-    context = RankContext.make([size for size, _ in settings.mesh_axes], CPU)
-    found = []
-    for seed in range(STRATEGIES):
-        plan = Plan.of(settings, captured, varied_strategy(planner, seed))
-        module = emit.parallelize(model, captured, plan, CPU, context)
-        optimizer = OPTIMIZERS["adamw"](module)
-        found.append(time_steps(module, optimizer, partial(module, *args), STEPS).step_s)
-    context.groups.close()
+    task = PlanningTask(capture(model, args), tensoropt_torch.load_cluster("cpu"))
+    trainer = Trainer(model, args, task)
+    plans = trainer.random_plans(STRATEGIES)
+    found = [trainer.start(plan, STEPS)().step_s for plan in plans]
+    trainer.close()
     return found
 
 

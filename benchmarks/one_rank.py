@@ -157,7 +157,7 @@ def measure(
     sizes = [size for size, _ in task.settings(dist.get_world_size()).mesh_axes]
     context = RankContext.make(sizes, device)
     operators, task = operator_errors(task, context, budget_s)
-    step = StepSettings(task.optimizer, "cuda" if device.type == "cuda" else "cpu")
+    step = StepSettings.on(device, task.optimizer)
     planner = make_planner(task.captured, task.settings(context.num_devices))
     inputs = tuple(value.to(device) for value in args)
     rows = []

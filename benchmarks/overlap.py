@@ -15,8 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +25,15 @@ import torch
 import torch.distributed as dist
 
 import tensoropt_torch
-from benchmarks.estimation_error import CPU, MODELS
+from benchmarks.estimation_error import MODELS
 from benchmarks.machine import machine
 from benchmarks.ranks import WORKER, format_ratio, print_results, ratio_figures, results_of_ranks
-from tensoropt_torch import emit
+from benchmarks.training import Trainer
 from tensoropt_torch.calibration.exposed import with_overlap
-from tensoropt_torch.calibration.runs import OPTIMIZERS, StepTimes, time_steps
-from tensoropt_torch.emit.parallelize import RankContext
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.options import PlanningTask
-from tensoropt_torch.planner.space import make_planner, varied_strategy
 from tensoropt_torch.profiler.store import write_atomically
 
 RESULTS = Path(__file__).parent / "results" / "overlap.json"
@@ -52,16 +48,12 @@ LIMIT = 'tc qdisc add dev lo root tbf rate "$0" burst 70kb latency 1s'
 LIMITED = f'ip link set lo up && {LIMIT} && "$@"'
 
 
-def plans(task: PlanningTask) -> Iterator[tuple[str, Plan]]:
+def plans(task: PlanningTask, trainer: Trainer) -> Iterator[tuple[str, Plan]]:
     """The fastest of some baselines, then random strategies."""
-    ranks = dist.get_world_size()
-    for baseline in find_baselines(task, ranks, BASELINES):
+    for baseline in find_baselines(task, dist.get_world_size(), BASELINES):
         yield baseline.name, baseline.plan(len(baseline.points) - 1)
-    settings = task.settings(ranks)
-    planner = make_planner(task.captured, settings)
-    for seed in range(STRATEGIES):
-        strategy = varied_strategy(planner, seed)
-        yield f"random, seed {seed}", Plan.of(settings, task.captured, strategy)
+    for seed, plan in enumerate(trainer.random_plans(STRATEGIES)):
+        yield f"random, seed {seed}", plan
 
 
 def measure(name: str) -> dict[str, Any]:
@@ -70,25 +62,19 @@ def measure(name: str) -> dict[str, Any]:
     torch.manual_seed(0)
     model, args = MODELS[name]()
     task = PlanningTask(capture(model, args), tensoropt_torch.load_cluster("cpu"))
-    sizes = [size for size, _ in task.settings(dist.get_world_size()).mesh_axes]
-    context = RankContext.make(sizes, CPU)
-
-    def runner(plan: Plan, overlap: bool) -> Callable[[], StepTimes]:
-        plan = with_overlap(plan, overlap)
-        module = emit.parallelize(model, task.captured, plan, CPU, context)
-        optimizer = OPTIMIZERS["adamw"](module)
-        return partial(time_steps, module, optimizer, partial(module, *args), STEPS)
-
+    trainer = Trainer(model, args, task)
     rows = {}
-    for label, plan in plans(task):
-        blocking, overlapping = runner(plan, False), runner(plan, True)
+    for label, plan in plans(task, trainer):
+        blocking, overlapping = (
+            trainer.start(with_overlap(plan, overlap), STEPS) for overlap in (False, True)
+        )
         times = [(blocking(), overlapping()) for _ in range(PASSES)]
         rows[label] = {
             **ratio_figures([after.step_s / before.step_s for before, after in times]),
             "blocking": [vars(before) for before, _ in times],
             "overlapping": [vars(after) for _, after in times],
         }
-    context.groups.close()
+    trainer.close()
     return rows
 
 

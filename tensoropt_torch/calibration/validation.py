@@ -240,7 +240,7 @@ class _Lab:
         self._context = RankContext.make([size for size, _ in self._settings.mesh_axes], device)
         self.batch = pytree.tree_map(lambda value: _share(value, task.inputs, device), batch)
         self._make_optimizer = options.optimizer or OPTIMIZERS[task.optimizer]
-        self._step = StepSettings(task.optimizer, "cuda" if device.type == "cuda" else "cpu")
+        self._step = StepSettings.on(device, task.optimizer)
         self.steps = options.steps
 
     def random_plan(self, seed: int) -> tuple[Plan, float, float]:

@@ -56,6 +56,11 @@ class StepSettings:
     rank: int = 0
     measure_workspaces: bool = True
 
+    @staticmethod
+    def on(device: torch.device, optimizer: str | MakeOptimizer) -> StepSettings:
+        """A step on this device."""
+        return StepSettings(optimizer, "cuda" if device.type == "cuda" else "cpu")
+
     def make_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         """The optimizer of these parameters."""
         if callable(self.optimizer):

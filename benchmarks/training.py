@@ -1,0 +1,57 @@
+"""Short training runs of one model under plans, on every rank of a job on CPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from tensoropt_torch import emit
+from tensoropt_torch.calibration.runs import OPTIMIZERS, StepTimes, time_steps
+from tensoropt_torch.emit.parallelize import RankContext
+from tensoropt_torch.plan import Plan
+from tensoropt_torch.planner.options import PlanningTask
+from tensoropt_torch.planner.space import make_planner, varied_strategy
+
+CPU = torch.device("cpu")
+
+
+class Trainer:
+    """Runs plans of a task, which share their process groups; ``close`` leaves these.
+
+    Args:
+        model: whose values every run begins with.
+        args: the global batch.
+        task: with the captured model.
+    """
+
+    def __init__(
+        self, model: nn.Module, args: tuple[torch.Tensor, ...], task: PlanningTask
+    ) -> None:
+        self._model = model
+        self._args = args
+        self._task = task
+        self._settings = task.settings(dist.get_world_size())
+        self._context = RankContext.make([size for size, _ in self._settings.mesh_axes], CPU)
+
+    def random_plans(self, count: int) -> Iterator[Plan]:
+        """Of strategies with the seeds from 0 on."""
+        planner = make_planner(self._task.captured, self._settings)
+        for seed in range(count):
+            strategy = varied_strategy(planner, seed)
+            yield Plan.of(self._settings, self._task.captured, strategy)
+
+    def start(self, plan: Plan, steps: int) -> Callable[[], StepTimes]:
+        """A module under the plan, with its optimizer: each call trains it for so many
+        steps, besides those that warm up."""
+        captured, context = self._task.captured, self._context
+        module = emit.parallelize(self._model, captured, plan, CPU, context)
+        optimizer = OPTIMIZERS[self._task.optimizer](module)
+        return partial(time_steps, module, optimizer, partial(module, *self._args), steps)
+
+    def close(self) -> None:
+        """Leaves the process groups. Collective."""
+        self._context.groups.close()
