@@ -328,7 +328,7 @@ def choice(case: Case, random_s: list[float]) -> dict[str, Any]:
     trainer = Trainer(case.model, case.args, case.task)
 
     def run(plan: Plan) -> StepTimes:
-        return trainer.start(plan, case.effort.steps)()
+        return trainer.start(plan).times(case.effort.steps)
 
     runs = [partial(run, plan) for plan in frontier]
     found = run_in_passes(runs, case.effort.passes, reference=Reference(CPU))

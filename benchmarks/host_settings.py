@@ -46,7 +46,7 @@ def measure(name: str) -> list[float]:
     task = PlanningTask(capture(model, args), tensoropt_torch.load_cluster("cpu"))
     trainer = Trainer(model, args, task)
     plans = trainer.random_plans(STRATEGIES)
-    found = [trainer.start(plan, STEPS)().step_s for plan in plans]
+    found = [trainer.start(plan).times(STEPS).step_s for plan in plans]
     trainer.close()
     return found
 

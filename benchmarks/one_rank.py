@@ -19,7 +19,6 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +36,11 @@ from benchmarks.memory import models as small_models  # noqa: E402
 from benchmarks.models.catalogue import Example  # noqa: E402
 from benchmarks.models.llama import Llama, LlamaConfig  # noqa: E402
 from benchmarks.models.wide_resnet import WideResNet, WideResNetConfig  # noqa: E402
-from tensoropt_torch import _C, emit  # noqa: E402
+from tensoropt_torch import _C  # noqa: E402
 from tensoropt_torch.calibration.job import records  # noqa: E402
 from tensoropt_torch.calibration.operators import OperatorProfiler, picks_of  # noqa: E402
 from tensoropt_torch.calibration.profiling import measure_cluster  # noqa: E402
-from tensoropt_torch.calibration.runs import peak_bytes, time_steps  # noqa: E402
+from tensoropt_torch.calibration.runs import Training  # noqa: E402
 from tensoropt_torch.emit.parallelize import RankContext  # noqa: E402
 from tensoropt_torch.frontend import capture  # noqa: E402
 from tensoropt_torch.plan import Plan  # noqa: E402
@@ -160,23 +159,25 @@ def measure(
     step = StepSettings.on(device, task.optimizer)
     planner = make_planner(task.captured, task.settings(context.num_devices))
     inputs = tuple(value.to(device) for value in args)
+
+    def make_optimizer(module: torch.nn.Module) -> torch.optim.Optimizer:
+        return step.make_optimizer(list(module.parameters()))
+
     rows = []
     for label, plan in plans(task, planner, strategies):
-        module = emit.parallelize(model, task.captured, plan, device, context)
-        optimizer = step.make_optimizer(list(module.parameters()))
-        forward = partial(module, *inputs)
-        times = time_steps(module, optimizer, forward, STEPS)
+        training = Training.of(model, plan, context, make_optimizer, *inputs)
+        times = training.times(STEPS)
         rows.append(
             {
                 "plan": label,
                 "simulated_bytes": simulate_step(plan, task.captured, step).peak_bytes,
-                "measured_bytes": peak_bytes(module, optimizer, forward, inputs),
+                "measured_bytes": training.peak_bytes(inputs),
                 "search_bytes": plan.memory_bytes,
                 "computing_s": planner.compute_time(plan.strategy()),
                 "measured_computing_s": times.step_s - times.network_s,
             }
         )
-        del module, optimizer, forward
+        del training
     context.groups.close()
     memory = [abs(row["simulated_bytes"] / row["measured_bytes"] - 1) for row in rows]
     return {

@@ -66,9 +66,9 @@ def measure(name: str) -> dict[str, Any]:
     rows = {}
     for label, plan in plans(task, trainer):
         blocking, overlapping = (
-            trainer.start(with_overlap(plan, overlap), STEPS) for overlap in (False, True)
+            trainer.start(with_overlap(plan, overlap)) for overlap in (False, True)
         )
-        times = [(blocking(), overlapping()) for _ in range(PASSES)]
+        times = [(blocking.times(STEPS), overlapping.times(STEPS)) for _ in range(PASSES)]
         rows[label] = {
             **ratio_figures([after.step_s / before.step_s for before, after in times]),
             "blocking": [vars(before) for before, _ in times],

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from tensoropt_torch import emit
-from tensoropt_torch.calibration.runs import OPTIMIZERS, StepTimes, time_steps
+from tensoropt_torch.calibration.runs import OPTIMIZERS, Training
 from tensoropt_torch.emit.parallelize import RankContext
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.options import PlanningTask
@@ -44,13 +42,11 @@ class Trainer:
             strategy = varied_strategy(planner, seed)
             yield Plan.of(self._settings, self._task.captured, strategy)
 
-    def start(self, plan: Plan, steps: int) -> Callable[[], StepTimes]:
-        """A module under the plan, with its optimizer: each call trains it for so many
-        steps, besides those that warm up."""
-        captured, context = self._task.captured, self._context
-        module = emit.parallelize(self._model, captured, plan, CPU, context)
-        optimizer = OPTIMIZERS[self._task.optimizer](module)
-        return partial(time_steps, module, optimizer, partial(module, *self._args), steps)
+    def start(self, plan: Plan) -> Training:
+        """The model under a plan, with the optimizer of the task."""
+        plan = plan.with_model(self._task.captured)
+        make_optimizer = OPTIMIZERS[self._task.optimizer]
+        return Training.of(self._model, plan, self._context, make_optimizer, *self._args)
 
     def close(self) -> None:
         """Leaves the process groups. Collective."""

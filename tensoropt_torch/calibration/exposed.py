@@ -11,14 +11,14 @@ from functools import partial
 import torch
 from torch import nn
 
-from tensoropt_torch import _C, emit
+from tensoropt_torch import _C
 from tensoropt_torch.calibration.runs import (
     OPTIMIZERS,
     WARM_UPS,
     Reference,
     StepTimes,
+    Training,
     run_in_passes,
-    time_steps,
 )
 from tensoropt_torch.config.cluster import Device, Exposed
 from tensoropt_torch.emit.parallelize import RankContext
@@ -180,7 +180,5 @@ def _time(
     *,
     network: bool,
 ) -> StepTimes:
-    assert plan.captured is not None
-    module = emit.parallelize(model, plan.captured, plan, context.device, context)
-    optimizer = OPTIMIZERS["sgd"](module)
-    return time_steps(module, optimizer, lambda: module(x), steps, network=network)
+    training = Training.of(model, plan, context, OPTIMIZERS["sgd"], x)
+    return training.times(steps, network=network)

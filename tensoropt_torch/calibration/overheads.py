@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from tensoropt_torch import _C, emit
+from tensoropt_torch import _C
 from tensoropt_torch.calibration.exposed import WIDTH, Layers, fit_exposed
-from tensoropt_torch.calibration.runs import OPTIMIZERS, WARM_UPS, StepTimes, time_steps
+from tensoropt_torch.calibration.runs import OPTIMIZERS, WARM_UPS, StepTimes, Training
 from tensoropt_torch.calibration.validation import ValidationOptions, validate
 from tensoropt_torch.config.cluster import Runtime, Update
 from tensoropt_torch.emit.parallelize import RankContext
@@ -185,9 +185,7 @@ class _Lab:
         )
 
     def _time(self, model: nn.Module, plan: Plan, x: torch.Tensor, optimizer: str) -> StepTimes:
-        assert plan.captured is not None
-        module = emit.parallelize(model, plan.captured, plan, self._device, self._context)
-        return time_steps(module, OPTIMIZERS[optimizer](module), lambda: module(x), STEPS)
+        return Training.of(model, plan, self._context, OPTIMIZERS[optimizer], x).times(STEPS)
 
 
 def _is_whole(label: str) -> bool:

@@ -6,13 +6,17 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from tensoropt_torch import emit
 from tensoropt_torch.calibration.memory import measure_peak_bytes
+from tensoropt_torch.emit.parallelize import RankContext
+from tensoropt_torch.plan import Plan
 from tensoropt_torch.profiler.clock import SharedClock, undisturbed_s
 from tensoropt_torch.runtime.ops import network_timing
 from tensoropt_torch.simulate.step import OPTIMIZERS as OPTIMIZERS_OF_PARAMETERS
@@ -24,8 +28,6 @@ REFERENCE_WIDTH = 512
 REFERENCE_PRODUCTS = 8
 CALM = 1.08
 
-# Calls the module with a batch; the loss, or a tuple that begins with it.
-Forward = Callable[[], Any]
 MakeOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
 
 
@@ -129,73 +131,86 @@ def run_in_passes(
     return [RepeatedTimes.of(times) for times in found]
 
 
-def time_steps(
-    module: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    forward: Forward,
-    steps: int,
-    *,
-    network: bool = True,
-) -> StepTimes:
-    """Trains for some steps. Collective. Without ``network`` its time is 0."""
-    clock = SharedClock(_device_of(module))
-    rows = []
-    with network_timing() if network else nullcontext(lambda: 0.0) as network_s:
-        for index in range(WARM_UPS + steps):
-            if dist.is_initialized():
-                dist.barrier()
-            times = _step(clock, optimizer, forward, network_s)
-            if index >= WARM_UPS:
-                rows.append(times)
-    step_s, update_s, waited_s = zip(*rows, strict=True)
-    slowest = clock.slowest([*step_s, *update_s])
-    shortest = clock.slowest([-seconds for seconds in waited_s])
-    return StepTimes(
-        undisturbed_s(slowest[:steps]),
-        undisturbed_s(slowest[steps:]),
-        undisturbed_s([-seconds for seconds in shortest]),
-    )
+@dataclass(frozen=True)
+class Training:
+    """What trains on this rank. Collective, as all that it does.
 
+    Attributes:
+        forward: calls the module with a batch; gives the loss, or a tuple that begins
+            with it.
+    """
 
-def peak_bytes(
-    module: nn.Module, optimizer: torch.optim.Optimizer, forward: Forward, inputs: Any = ()
-) -> float:
-    """The most memory that a step takes on any rank, with the ``inputs`` that ``forward``
-    uses, counted allocation by allocation. Collective."""
-    loss: torch.Tensor | None = None
+    module: nn.Module
+    optimizer: torch.optim.Optimizer
+    forward: Callable[[], Any]
 
-    def step() -> None:
-        nonlocal loss  # as in a user's loop: the last one is there until forward is over
-        loss = _loss(forward)
-        torch.autograd.backward(loss)
-        optimizer.step()
-        optimizer.zero_grad()
+    @staticmethod
+    def of(
+        model: nn.Module,
+        plan: Plan,
+        context: RankContext,
+        make_optimizer: MakeOptimizer,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Training:
+        """A plan that has its model at hand, with the values of ``model`` and this rank's
+        batch as ``args`` and ``kwargs``."""
+        assert plan.captured is not None
+        module = emit.parallelize(model, plan.captured, plan, context.device, context)
+        return Training(module, make_optimizer(module), partial(module, *args, **kwargs))
 
-    peak = measure_peak_bytes(module, optimizer, step, inputs)
-    return SharedClock(_device_of(module)).slowest([float(peak)])[0]
+    def times(self, steps: int, *, network: bool = True) -> StepTimes:
+        """Trains for some steps. Without ``network`` its time is 0."""
+        clock = SharedClock(self._device)
+        rows = []
+        with network_timing() if network else nullcontext(lambda: 0.0) as network_s:
+            for index in range(WARM_UPS + steps):
+                if dist.is_initialized():
+                    dist.barrier()
+                times = self._timed_step(clock, network_s)
+                if index >= WARM_UPS:
+                    rows.append(times)
+        step_s, update_s, waited_s = zip(*rows, strict=True)
+        slowest = clock.slowest([*step_s, *update_s])
+        shortest = clock.slowest([-seconds for seconds in waited_s])
+        return StepTimes(
+            undisturbed_s(slowest[:steps]),
+            undisturbed_s(slowest[steps:]),
+            undisturbed_s([-seconds for seconds in shortest]),
+        )
 
+    def peak_bytes(self, inputs: Any = ()) -> float:
+        """The most memory that a step takes on any rank, with the ``inputs`` that
+        ``forward`` uses, counted allocation by allocation."""
+        loss: torch.Tensor | None = None
 
-def _step(
-    clock: SharedClock,
-    optimizer: torch.optim.Optimizer,
-    forward: Forward,
-    network_s: Callable[[], float],
-) -> tuple[float, float, float]:
-    before = network_s()
-    start = clock.now()
-    torch.autograd.backward(_loss(forward))
-    middle = clock.now()
-    optimizer.step()
-    optimizer.zero_grad()
-    end = clock.now()
-    return end - start, end - middle, network_s() - before
+        def step() -> None:
+            nonlocal loss  # as in a user's loop: the last one is there until forward is over
+            loss = self._loss()
+            torch.autograd.backward(loss)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
 
+        peak = measure_peak_bytes(self.module, self.optimizer, step, inputs)
+        return SharedClock(self._device).slowest([float(peak)])[0]
 
-def _loss(forward: Forward) -> torch.Tensor:
-    output = forward()
-    loss: torch.Tensor = output[0] if isinstance(output, (tuple, list)) else output
-    return loss
+    def _timed_step(
+        self, clock: SharedClock, network_s: Callable[[], float]
+    ) -> tuple[float, float, float]:
+        before = network_s()
+        start = clock.now()
+        torch.autograd.backward(self._loss())
+        middle = clock.now()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        end = clock.now()
+        return end - start, end - middle, network_s() - before
 
+    def _loss(self) -> torch.Tensor:
+        output = self.forward()
+        loss: torch.Tensor = output[0] if isinstance(output, (tuple, list)) else output
+        return loss
 
-def _device_of(module: nn.Module) -> torch.device:
-    return next(module.parameters()).device
+    @property
+    def _device(self) -> torch.device:
+        return next(self.module.parameters()).device

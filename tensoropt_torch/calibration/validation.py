@@ -15,17 +15,14 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from tensoropt_torch import emit
 from tensoropt_torch.calibration.runs import (
     OPTIMIZERS,
-    Forward,
     MakeOptimizer,
     Reference,
     RepeatedTimes,
     StepTimes,
-    peak_bytes,
+    Training,
     run_in_passes,
-    time_steps,
 )
 from tensoropt_torch.emit.parallelize import RankContext
 from tensoropt_torch.errors import TensorOptError
@@ -255,12 +252,10 @@ class _Lab:
         """The simulated peak of the first rank, on all ranks."""
         return from_first_rank(partial(_simulated, plan, self._captured, self._step))
 
-    def start(self, plan: Plan) -> tuple[nn.Module, torch.optim.Optimizer, Forward]:
+    def start(self, plan: Plan) -> Training:
         """What trains with a plan, with the values of the model."""
-        device = self._context.device
-        module = emit.parallelize(self._model, self._captured, plan, device, self._context)
         args, kwargs = self.batch
-        return module, self._make_optimizer(module), partial(module, *args, **kwargs)
+        return Training.of(self._model, plan, self._context, self._make_optimizer, *args, **kwargs)
 
     def close(self) -> None:
         """Leaves the process groups."""
@@ -278,12 +273,11 @@ class _Run:
 
     def time(self) -> StepTimes:
         """Trains; the first time memory is measured as well, which is always the same."""
-        module, optimizer, forward = self._lab.start(self._plan)
-        times = time_steps(module, optimizer, forward, self._lab.steps)
+        training = self._lab.start(self._plan)
+        times = training.times(self._lab.steps)
         if self._peaks is None:
             simulated = self._lab.simulated_bytes(self._plan)
-            peak = peak_bytes(module, optimizer, forward, self._lab.batch)
-            self._peaks = simulated, peak
+            self._peaks = simulated, training.peak_bytes(self._lab.batch)
         return times
 
     def row(self, times: RepeatedTimes) -> ValidatedStrategy:

@@ -19,7 +19,7 @@ def run_plans(_: object) -> tuple[list[float], list[float]]:
     model, args = make("mlp")
     trainer = Trainer(model, args, PlanningTask(capture(model, args), load_cluster("cpu")))
     plans = list(trainer.random_plans(2))
-    times = [trainer.start(plan, steps=1)().step_s for plan in plans]
+    times = [trainer.start(plan).times(1).step_s for plan in plans]
     trainer.close()
     return [plan.time_s for plan in plans], times
 

@@ -18,10 +18,11 @@ from torch import nn
 import tensoropt_torch
 from tensoropt_torch import MeasureOptions, Plan, ProfileOptions, TensorOptError
 from tensoropt_torch.calibration import profiling, validation
-from tensoropt_torch.calibration.runs import StepTimes
+from tensoropt_torch.calibration.runs import StepTimes, Training
 from tensoropt_torch.calibration.validation import ValidationOptions
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.config.cluster import COLLECTIVES
+from tensoropt_torch.emit import ParallelModule
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Settings
 from tensoropt_torch.planner.options import PlanningTask
@@ -271,22 +272,27 @@ def test_network_time_counts_waiting_once() -> None:
 # --- Validation ----------------------------------------------------------------
 
 
+def plan_of(training: Training) -> Plan:
+    assert isinstance(training.module, ParallelModule)
+    return training.module.plan
+
+
 def validate_with_made_up_times(_: None) -> tuple[validation.Validation, list[int]]:
     runs = itertools.count()
 
-    def half(module: Any, *_: Any) -> StepTimes:
+    def half(training: Training, _: int) -> StepTimes:
         """Of every second strategy the first of two runs is disturbed, of the others
         the second one."""
-        plan = module.plan
+        plan = plan_of(training)
         planner = make_planner(plan.captured, plan.settings)
         number, strategy = divmod(next(runs), 10)
         slower = 1.5 if number == strategy % 2 else 1.0
         network_s = planner.network_time(plan.strategy())
         return StepTimes(slower * plan.time_s / 2, 0.0, slower * network_s * 2)
 
-    validation.time_steps = half
+    Training.times = half
     validation.Reference = lambda _: lambda: 1.0  # a calm machine
-    validation.peak_bytes = lambda module, *_: 1.25 * module.plan.memory_bytes
+    Training.peak_bytes = lambda training, _: 1.25 * plan_of(training).memory_bytes
     model, args = mlp()
     seen: list[int] = []
     found = tensoropt_torch.validate(
@@ -339,8 +345,8 @@ def test_strategies_are_really_run() -> None:
 
 
 def limit_after_validation(memory: Literal["sums", "simulated"]) -> float:
-    validation.time_steps = lambda *_: StepTimes(1.0, 0.0, 0.0)
-    validation.peak_bytes = lambda module, *_: 1e6 * module.plan.memory_bytes
+    Training.times = lambda *_: StepTimes(1.0, 0.0, 0.0)
+    Training.peak_bytes = lambda training, _: 1e6 * plan_of(training).memory_bytes
     find(measure=False, validate=1, memory=memory)
     return 0.0
 
@@ -359,8 +365,8 @@ def plans_of_a_tight_device(
     """The frontier, the memory of a device on which only the fastest point just fits,
     and what is picked there; before and after sums turned out to be half of what steps
     take."""
-    validation.time_steps = lambda *_: StepTimes(1.0, 0.0, 0.0)
-    validation.peak_bytes = lambda module, *_: 2.0 * module.plan.memory_bytes
+    Training.times = lambda *_: StepTimes(1.0, 0.0, 0.0)
+    Training.peak_bytes = lambda training, _: 2.0 * plan_of(training).memory_bytes
     points = list(find(measure=False).frontier)
     num_bytes = int(points[-1][0] / 0.85)
     cluster = load_cluster("cpu")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -13,9 +12,9 @@ from torch import nn
 
 from benchmarks.memory.job import random_plan
 from benchmarks.memory.models import make
-from tensoropt_torch import emit
 from tensoropt_torch.calibration.memory import measure_peak_bytes
-from tensoropt_torch.calibration.runs import OPTIMIZERS, peak_bytes
+from tensoropt_torch.calibration.runs import OPTIMIZERS, Training
+from tensoropt_torch.emit.parallelize import RankContext
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.simulate import StepSettings, simulate_step
 from tests.distributed.harness import run_ranks
@@ -94,16 +93,15 @@ def peaks(payload: tuple[str, tuple[int, ...]]) -> list[tuple[float, int]]:
     model, args = make(name)
     captured = capture(model, args)
     ranks = range(dist.get_world_size())
+    context = RankContext.make((len(ranks),), torch.device("cpu"))
     rows = []
     for seed in seeds:
         plan = random_plan(captured, len(ranks), seed)
         simulated = [
             simulate_step(plan, captured, StepSettings(rank=rank)).peak_bytes for rank in ranks
         ]
-        module = emit.parallelize(model, captured, plan, torch.device("cpu"))
-        optimizer = OPTIMIZERS["adamw"](module)
-        measured = peak_bytes(module, optimizer, partial(module, *args), args)
-        rows.append((measured, max(simulated)))
+        training = Training.of(model, plan, context, OPTIMIZERS["adamw"], *args)
+        rows.append((training.peak_bytes(args), max(simulated)))
     return rows
 
 
