@@ -5,7 +5,6 @@ comes from C++ (``RankProgram``); nothing here knows an operator by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -47,26 +46,24 @@ class EdgeIndex:
 
 
 class GraphEmitter:
-    """Writes the graph of one rank, node by node, in the captured order."""
+    """Writes the graph of one rank, node by node, in the captured order. Random operators
+    draw what one process draws where ``whole_draws`` says which part of it is the rank's."""
 
     def __init__(
         self,
         captured: CapturedModel,
         planner: _C.Planner,
         program: _C.RankProgram,
-        group_name: Callable[[int], str],
-        device: torch.device,
-        draws: WholeDraws | None = None,
+        site: CallSite,
         *,
+        whole_draws: WholeDraws | None = None,
         overlap: bool = False,
     ) -> None:
         self._captured = captured
-        self._draws = draws
+        self._whole_draws = whole_draws
         self._program = program
         self._edges = EdgeIndex.of(planner)
-        self._group_name = group_name
-        self._device = device
-        self._site = CallSite(device, group_name)
+        self._site = site
         self._graph = fx.Graph()
         self._overlap = Overlap(self._graph)
         self._overlaps = overlap
@@ -125,9 +122,9 @@ class GraphEmitter:
         forward, forward_sets, backward, backward_sets, kept = self._program.reshard(edge)
         return Programs(
             list(forward),
-            [self._group_name(axes) for axes in forward_sets],
+            [self._site.group_name(axes) for axes in forward_sets],
             list(backward),
-            [self._group_name(axes) for axes in backward_sets],
+            [self._site.group_name(axes) for axes in backward_sets],
             kept,
         )
 
@@ -161,7 +158,7 @@ class GraphEmitter:
         for dim, low, high, fill, axes in form.halos:
             operands[0] = self._graph.call_function(
                 torch.ops.tensoropt.halo_exchange.default,
-                (operands[0], dim, low, high, fill, self._group_name(axes)),
+                (operands[0], dim, low, high, fill, self._site.group_name(axes)),
             )
         new = self._local_call(node, form, operands)
         if isinstance(node.meta["val"], (tuple, list)):
@@ -179,8 +176,8 @@ class GraphEmitter:
 
     def _local_call(self, node: fx.Node, form: LocalForm, operands: list[fx.Node]) -> fx.Node:
         is_random = draws(node, form, self._known)
-        if is_random and self._draws is not None:
-            new = self._whole_call(node, operands, self._draws)
+        if is_random and self._whole_draws is not None:
+            new = self._whole_call(node, operands, self._whole_draws)
         else:
             number = self._random_calls if is_random else None
             self._random_calls += is_random
@@ -194,11 +191,11 @@ class GraphEmitter:
     ) -> fx.Node:
         """The call of one process, from which this rank's part is taken."""
         if not self._checks_draws:
-            self._graph.call_function(agree_on_random_state, (self._device,))
+            self._graph.call_function(agree_on_random_state, (self._site.device,))
             self._checks_draws = True
         graph_node = self._captured.lowering.nodes[node]
         wholes = whole_draws.embed(self._graph, operands, tensor_operands(node), graph_node)
-        args, kwargs = local_arguments(node, {}, wholes, self._device)
+        args, kwargs = local_arguments(node, {}, wholes, self._site.device)
         assert callable(node.target)
         new = self._graph.call_function(node.target, args, kwargs)
         return whole_draws.take(self._graph, new, node.meta["val"], graph_node)

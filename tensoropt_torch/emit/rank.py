@@ -18,7 +18,7 @@ from torch import fx
 from torch.distributed.tensor import Placement, Replicate, Shard
 
 from tensoropt_torch import _C
-from tensoropt_torch.emit.calls import LocalForm
+from tensoropt_torch.emit.calls import CallSite, LocalForm
 from tensoropt_torch.emit.graph import GraphEmitter
 from tensoropt_torch.emit.module import ParallelModule
 from tensoropt_torch.emit.weights import Weights
@@ -69,9 +69,8 @@ class RankPart:
             self.captured,
             self._planner,
             self._program,
-            group_name,
-            device,
-            draws if one_process_random else None,
+            CallSite(device, group_name),
+            whole_draws=draws if one_process_random else None,
             overlap=self.plan.settings.overlap,
         )
 
