@@ -70,15 +70,20 @@ def operator_name(node: fx.Node) -> str:
 def named_arguments(node: fx.Node) -> list[tuple[str, Any]]:
     """All arguments of a call by schema name, defaults filled in."""
     assert isinstance(node.target, OpOverload)
-    result = []
-    for position, argument in enumerate(node.target._schema.arguments):
-        if position < len(node.args):
-            value = node.args[position]
+    return list(arguments_by_name(node.target, node.args, node.kwargs).items())
+
+
+def arguments_by_name(
+    target: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The arguments of a call in the order of the schema; None where there is no default."""
+    result = {}
+    for position, argument in enumerate(target._schema.arguments):
+        if position < len(args):
+            result[argument.name] = args[position]
         else:
-            value = node.kwargs.get(
-                argument.name, argument.default_value if argument.has_default_value() else None
-            )
-        result.append((argument.name, value))
+            default = argument.default_value if argument.has_default_value() else None
+            result[argument.name] = kwargs.get(argument.name, default)
     return result
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from tensoropt_torch.frontend.lowering import arguments_by_name
 from tensoropt_torch.simulate.ledger import Ledger
 from tensoropt_torch.simulate.onednn import Call, measured_bytes
 
@@ -130,7 +131,7 @@ class Workspaces:
     ) -> int | None:
         """Bytes of a kernel's first output where they are more than its elements."""
         formula = _OUTPUTS.get(func._schema.name) if self._on_cpu else None
-        return formula(_by_name(func, args, kwargs)) or None if formula else None
+        return formula(arguments_by_name(func, args, kwargs)) or None if formula else None
 
     def note(
         self, ledger: Ledger, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -143,7 +144,7 @@ class Workspaces:
     def bytes_of(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
         """The workspace of a kernel or collective; 0 where there is no formula."""
         formula = _FORMULAS.get(func._schema.name) if self._on_cpu else None
-        return formula(_by_name(func, args, kwargs)) if formula else 0
+        return formula(arguments_by_name(func, args, kwargs)) if formula else 0
 
     def note_measured(
         self, ledger: Ledger, func: OpOverload, args: Sequence[Any], saved: Sequence[int]
@@ -165,11 +166,3 @@ class Workspaces:
                 ledger.allocations[number].num_bytes = num_bytes
         self._pending.clear()
         return sorted(self._unknown)
-
-
-def _by_name(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """All arguments of a call, with defaults."""
-    schema = func._schema.arguments
-    values = {a.name: a.default_value for a in schema if a.has_default_value()}
-    values |= {a.name: value for a, value in zip(schema, args, strict=False)}
-    return values | dict(kwargs)
