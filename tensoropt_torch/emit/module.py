@@ -10,6 +10,7 @@ from torch import fx, nn
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
+from tensoropt_torch.emit.weights import Weights
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.plan import Plan
@@ -32,19 +33,20 @@ class ParallelModule(nn.Module):
 
     def __init__(
         self,
-        captured: CapturedModel,
+        plan: Plan,
         rank_graph: fx.GraphModule,
-        parameters: Mapping[str, nn.Parameter],
-        constants: Mapping[str, torch.Tensor],
+        weights: Weights,
         buffers: Mapping[str, bool],
         local_shapes: Sequence[tuple[int, ...]],
-        plan: Plan,
         seeds: torch.Generator | None,
     ) -> None:
         super().__init__()
-        for name, parameter in parameters.items():
-            owner, leaf = _owner(self, name)
-            owner.register_parameter(leaf, parameter)
+        captured, constants = plan.captured, weights.constants
+        assert captured is not None
+        for source in captured.parameters:
+            for name in source.names:
+                owner, leaf = _owner(self, name)
+                owner.register_parameter(leaf, weights.parameters[source.names[0]])
         for name, persistent in buffers.items():
             if name in constants:
                 owner, leaf = _owner(self, name)

@@ -36,7 +36,7 @@ class RankPart:
     """
 
     def __init__(self, plan: Plan, captured: CapturedModel, rank: int) -> None:
-        self.plan = plan
+        self.plan = plan.with_model(captured)
         self.captured = captured
         self.rank = rank
         self.sizes = tuple(size for size, _ in plan.settings.mesh_axes)
@@ -98,22 +98,8 @@ class RankPart:
     ) -> ParallelModule:
         """The rank's module. ``buffers`` says whether they are persistent, ``seeds`` gives
         those of the steps."""
-        parameters = {
-            name: weights.parameters[source.names[0]]
-            for source in self.captured.parameters
-            for name in source.names
-        }
         shapes = [self.local_shape(s) for s in self.captured.inputs if s.kind == "input"]
-        return ParallelModule(
-            self.captured,
-            rank_graph,
-            parameters,
-            weights.constants,
-            buffers,
-            shapes,
-            self.plan,
-            seeds,
-        )
+        return ParallelModule(self.plan, rank_graph, weights, buffers, shapes, seeds)
 
 
 def mesh_axes_of(sizes: Sequence[int]) -> tuple[tuple[int, ...], tuple[str, ...]]:
