@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
@@ -20,6 +20,9 @@ from torch._ops import OpOverload
 
 from tensoropt_torch.frontend.lowering import named_arguments
 from tensoropt_torch.runtime.random import call_seeded
+
+# What ``Planner.local_call`` says besides the form.
+COSTS = {"key", "family", "operands_meta", "work"}
 
 _Operand = TypeVar("_Operand")
 
@@ -53,9 +56,8 @@ class LocalForm:
 
     @staticmethod
     def of(record: Mapping[str, Any]) -> LocalForm:
-        """What ``RankProgram.call`` or ``Planner.local_call`` gives, which has more."""
-        known = {each.name for each in fields(LocalForm)}
-        return LocalForm(**{name: value for name, value in record.items() if name in known})
+        """What ``RankProgram.call`` or ``Planner.local_call`` gives."""
+        return LocalForm(**{name: record[name] for name in record.keys() - COSTS})
 
     @property
     def axis_sets(self) -> set[int]:
