@@ -16,7 +16,7 @@ from benchmarks.models.llama import Llama, LlamaConfig
 from benchmarks.paper.setups import paper_cluster
 from benchmarks.timed_search import SearchRun, timed_search
 from tensoropt_torch.plan import default_max_configs
-from tensoropt_torch.planner.options import SearchSettings
+from tensoropt_torch.planner.search_settings import SearchSettings
 
 ALL_CONFIGS = 10**6
 DEVICES_OF_A_MACHINE = 8

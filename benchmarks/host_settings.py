@@ -27,7 +27,7 @@ from benchmarks.ranks import WORKER, format_ratio, print_results, ratio_figures,
 from benchmarks.training import Trainer
 from tensoropt_torch import host_memory, scheduling
 from tensoropt_torch.frontend import capture
-from tensoropt_torch.planner.options import PlanningTask
+from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.store import write_atomically
 
 RESULTS = Path(__file__).parent / "results" / "host_settings.json"

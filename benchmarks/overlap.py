@@ -33,7 +33,7 @@ from tensoropt_torch.calibration.exposed import with_overlap
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.baselines import find_baselines
-from tensoropt_torch.planner.options import PlanningTask
+from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.store import write_atomically
 
 RESULTS = Path(__file__).parent / "results" / "overlap.json"

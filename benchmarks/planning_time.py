@@ -33,13 +33,10 @@ from benchmarks.models import catalogue  # noqa: E402
 from benchmarks.models.catalogue import Example, tokens  # noqa: E402
 from benchmarks.paper.setups import paper_cluster  # noqa: E402
 from tensoropt_torch.frontend import capture  # noqa: E402
-from tensoropt_torch.planner.options import (  # noqa: E402
-    OPTIMIZER_STATE_FACTORS,
-    PlanningTask,
-    SearchSettings,
-    find_frontier,
-)
+from tensoropt_torch.planner.candidates import find_frontier  # noqa: E402
+from tensoropt_torch.planner.search_settings import SearchSettings  # noqa: E402
 from tensoropt_torch.planner.space import make_planner  # noqa: E402
+from tensoropt_torch.planner.task import OPTIMIZER_STATE_FACTORS, PlanningTask  # noqa: E402
 
 DEVICES_OF_A_MACHINE = 8
 RESULT = ROOT / "benchmarks" / "results" / "planning_time.json"

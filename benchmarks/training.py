@@ -11,8 +11,8 @@ from torch import nn
 from tensoropt_torch.calibration.runs import OPTIMIZERS, Training
 from tensoropt_torch.emit.parallelize import RankContext
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.planner.options import PlanningTask
 from tensoropt_torch.planner.space import make_planner, varied_strategy
+from tensoropt_torch.planner.task import PlanningTask
 
 CPU = torch.device("cpu")
 

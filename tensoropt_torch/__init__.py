@@ -28,7 +28,8 @@ from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.baselines import Baseline, Comparison
 from tensoropt_torch.planner.explanation import Explanation, LeftOut, NodeExplanation
 from tensoropt_torch.planner.frontier import Frontier, FrontierPoint
-from tensoropt_torch.planner.options import ProfileRow, SearchSettings
+from tensoropt_torch.planner.picks import ProfileRow
+from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.tradeoffs import TradeoffPoint, Tradeoffs
 from tensoropt_torch.profiler.hardware_profile import HardwareProfile
 from tensoropt_torch.rules import (
@@ -45,12 +46,13 @@ from tensoropt_torch.simulate import (
     fastest_within,
     simulate_frontier,
 )
-from tensoropt_torch.tasks import PlanningOptions
+from tensoropt_torch.tasks import Example, PlanningOptions
 
 __all__ = [
     "Baseline",
     "Cluster",
     "Comparison",
+    "Example",
     "Explanation",
     "Frontier",
     "FrontierPoint",

@@ -21,39 +21,46 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack, get_args
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from tensoropt_torch import calibration, emit, simulate
 from tensoropt_torch.calibration import ProfileOptions, Validation, ValidationOptions
 from tensoropt_torch.config import Cluster, mesh_axes
 from tensoropt_torch.emit import ParallelModule, WeightSource
-from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.errors import check_choice
 from tensoropt_torch.frontend import as_module
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.planner import baselines, explanation, options, tradeoffs
+from tensoropt_torch.planner import baselines, candidates, explanation, picks, tradeoffs
 from tensoropt_torch.planner.baselines import Comparison
 from tensoropt_torch.planner.explanation import Explanation
 from tensoropt_torch.planner.frontier import Frontier, FrontierPoint
-from tensoropt_torch.planner.options import PlanningTask, Predictor, ProfileRow
+from tensoropt_torch.planner.memory_limits import Predictor
+from tensoropt_torch.planner.picks import ProfileRow
+from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.planner.tradeoffs import Objective, Tradeoffs
 from tensoropt_torch.profiler.hardware_profile import HardwareProfile
 from tensoropt_torch.runtime.agreement import from_first_rank, on_all_ranks
+from tensoropt_torch.runtime.job import check_group, device_of_group
 from tensoropt_torch.simulate import MemoryProfile, SimulatedPoint, StepSettings, simulate_step
 from tensoropt_torch.tasks import (
     Example,
+    ExampleKeywords,
     Model,
+    PlanningKeywords,
     PlanningOptions,
+    StepKeywords,
     agreed_task,
-    check_group,
     check_sums,
     cluster_of,
     device_count,
-    device_of_group,
+    example_of,
     model_of,
+    planning_of,
+    step_settings_of,
+    takes_keywords,
     task_of,
 )
 
@@ -81,46 +88,40 @@ def init(backend: str | None = None, timeout_s: float = 600.0) -> torch.device:
     return device or torch.device("cpu")
 
 
+@takes_keywords(planning=PlanningOptions)
 def find_frontier(
-    model: Model,
+    model: Model | Example,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
-    loss_fn: Callable[..., torch.Tensor] | None = None,
-    targets: Sequence[Any] = (),
     num_devices: int | None = None,
-    planning: PlanningOptions | None = None,
-    **changes: Any,
+    **keywords: Unpack[PlanningKeywords],
 ) -> Frontier:
     """The whole cost frontier of a model (paper, section 4).
 
     Not collective: runs on the calling process alone.
 
     Args:
-        model, args, kwargs, loss_fn, targets: see ``capture``; ``args`` are the
-            global batch, values do not matter.
+        model, args, kwargs: the model with inputs of the global batch, or an ``Example``.
         num_devices: by default the processes that run, else all devices of the
             cluster.
-        planning, changes: a ``PlanningOptions`` and changes to its fields, e.g.
-            ``cluster="h100-8"``.
+        keywords: ``loss_fn`` and ``targets`` of an ``Example``; ``planning``, and fields of
+            ``PlanningOptions``, e.g. ``cluster="h100-8"``.
     """
-    planning = replace(planning or PlanningOptions(), **changes)
-    task = task_of(Example(model, args, kwargs, loss_fn, targets), planning)
-    return options.find_frontier(task, device_count(task, num_devices))
+    task = task_of(example_of(model, args, kwargs, keywords), planning_of(keywords))
+    return candidates.find_frontier(task, device_count(task, num_devices))
 
 
+@takes_keywords(collective=True, planning=PlanningOptions)
 def find_strategy(
-    model: Model,
+    model: Model | Example,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     option: Option = "mini_time",
     memory_limit: float | None = None,
-    loss_fn: Callable[..., torch.Tensor] | None = None,
-    targets: Sequence[Any] = (),
     num_devices: int | None = None,
-    planning: PlanningOptions | None = None,
-    **changes: Any,
+    **keywords: Unpack[PlanningKeywords],
 ) -> Plan:
     """The plan that an option picks.
 
@@ -139,8 +140,12 @@ def find_strategy(
             memory, and by the sums also the fewest devices that would do), the
             batch does not divide, the model cannot be captured or differs between ranks.
     """
-    planning = replace(planning or PlanningOptions(), **changes)
-    example = Example(model, args, kwargs, loss_fn, targets)
+
+    def asked() -> tuple[Example, PlanningOptions]:
+        check_choice("option", option, get_args(Option))
+        return example_of(model, args, kwargs, keywords), planning_of(keywords)
+
+    example, planning = on_all_ranks(asked)
     if planning.validate:
         check_group("find_strategy(validate=...)")
     task = agreed_task(example, planning, num_devices)
@@ -152,106 +157,98 @@ def find_strategy(
     return plan.with_model(task.captured)
 
 
+@takes_keywords(planning=PlanningOptions)
 def profile(
-    model: Model,
+    model: Model | Example,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     device_counts: Sequence[int],
     memory_limit: float | None = None,
-    loss_fn: Callable[..., torch.Tensor] | None = None,
-    targets: Sequence[Any] = (),
-    planning: PlanningOptions | None = None,
-    **changes: Any,
+    **keywords: Unpack[PlanningKeywords],
 ) -> list[ProfileRow]:
     """The option ``profiling``: for each device count the least step time within
-    the memory limit, or the least memory that would do. Not collective."""
-    planning = replace(planning or PlanningOptions(), **changes)
+    the memory limit, or the least memory that would do. Arguments as for
+    ``find_strategy``. Not collective."""
+    planning = planning_of(keywords)
     check_sums("profile", planning)
-    task = task_of(Example(model, args, kwargs, loss_fn, targets), planning)
-    return options.profile(task, device_counts, memory_limit)
+    task = task_of(example_of(model, args, kwargs, keywords), planning)
+    return picks.profile(task, device_counts, memory_limit)
 
 
+@takes_keywords(planning=PlanningOptions)
 def compare(
-    model: Model,
+    model: Model | Example,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     memory_limit: float | None = None,
-    loss_fn: Callable[..., torch.Tensor] | None = None,
-    targets: Sequence[Any] = (),
     num_devices: int | None = None,
-    planning: PlanningOptions | None = None,
-    **changes: Any,
+    **keywords: Unpack[PlanningKeywords],
 ) -> Comparison:
     """The whole frontier next to what data parallelism, ZeRO-3, Megatron,
     Mesh-TensorFlow, OptCNN and ToFu can do on the same costs
-    (docs/search.md, Baselines). Not collective."""
-    planning = replace(planning or PlanningOptions(), **changes)
+    (docs/search.md, Baselines). Arguments as for ``find_strategy``. Not collective."""
+    planning = planning_of(keywords)
     check_sums("compare", planning)
-    task = task_of(Example(model, args, kwargs, loss_fn, targets), planning)
+    task = task_of(example_of(model, args, kwargs, keywords), planning)
     return baselines.compare(task, device_count(task, num_devices), memory_limit)
 
 
+@takes_keywords(planning=PlanningOptions)
 def explain(
-    model: Model,
+    model: Model | Example,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
-    loss_fn: Callable[..., torch.Tensor] | None = None,
-    targets: Sequence[Any] = (),
     num_devices: int | None = None,
-    planning: PlanningOptions | None = None,
-    **changes: Any,
+    **keywords: Unpack[PlanningKeywords],
 ) -> Explanation:
     """For every operator and parameter: its rule, how many configs are considered, what
     is left out and why, and what it costs where it cannot be split over all devices.
     Arguments as for ``find_frontier``. Not collective, searches nothing."""
-    planning = replace(planning or PlanningOptions(), **changes)
-    task = task_of(Example(model, args, kwargs, loss_fn, targets), planning)
+    task = task_of(example_of(model, args, kwargs, keywords), planning_of(keywords))
     return explanation.explain(task, device_count(task, num_devices))
 
 
+@takes_keywords(planning=PlanningOptions)
 def find_tradeoffs(
-    model: Model,
+    model: Model | Example,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     device_counts: Sequence[int],
     objective: Objective = "money",
-    loss_fn: Callable[..., torch.Tensor] | None = None,
-    targets: Sequence[Any] = (),
-    planning: PlanningOptions | None = None,
-    **changes: Any,
+    **keywords: Unpack[PlanningKeywords],
 ) -> Tradeoffs:
     """Memory, step time and a third objective over a range of device counts:
-    ``money``, ``energy`` or ``device_count``. Not collective.
+    ``money``, ``energy`` or ``device_count``. Other arguments as for ``find_frontier``.
+    Not collective.
 
     Raises:
         TensorOptError: the cluster does not say what a device costs or draws.
     """
-    planning = replace(planning or PlanningOptions(), **changes)
-    task = task_of(Example(model, args, kwargs, loss_fn, targets), planning)
+    task = task_of(example_of(model, args, kwargs, keywords), planning_of(keywords))
     return tradeoffs.find_tradeoffs(task, device_counts, objective)
 
 
+@takes_keywords(collective=True)
 def parallelize(
-    model: Model,
+    model: Model | Example,
     plan: Plan,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
-    loss_fn: Callable[..., torch.Tensor] | None = None,
-    targets: Sequence[Any] = (),
     device: torch.device | None = None,
     weights: WeightSource | None = None,
     one_process_random: bool = False,
+    **keywords: Unpack[ExampleKeywords],
 ) -> ParallelModule:
     """The module that runs ``plan`` on this rank. Collective.
 
-    The example inputs are needed only for a plan that was loaded from a file or
-    made by another process. The values of a model on the meta device come from
-    ``weights``, by default from its modules' ``reset_parameters``; no process then
+    Example inputs (``args``, ``kwargs``, ``targets``) are needed only for a plan that was
+    loaded from a file or made by another process. The values of a model on the meta device
+    come from ``weights``, by default from its modules' ``reset_parameters``; no process then
     holds more than its parts of the parameters and one module.
 
     With ``one_process_random`` dropout and other random operators draw the very
@@ -265,11 +262,10 @@ def parallelize(
             device gets no value.
     """
     check_group("parallelize")
-
-    example = Example(model, args, kwargs, loss_fn, targets)
+    example = on_all_ranks(lambda: example_of(model, args, kwargs, keywords))
     captured = on_all_ranks(lambda: model_of(plan, example))
     return emit.parallelize(
-        model,
+        example.model,
         captured,
         plan,
         device or device_of_group(),
@@ -278,33 +274,29 @@ def parallelize(
     )
 
 
+@takes_keywords(step=StepSettings)
 def simulate_memory(
-    model: Model,
+    model: Model | Example,
     plan: Plan,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
-    *,
-    loss_fn: Callable[..., torch.Tensor] | None = None,
-    targets: Sequence[Any] = (),
-    step: StepSettings | None = None,
-    **changes: Any,
+    **keywords: Unpack[StepKeywords],
 ) -> MemoryProfile:
     """The peak memory of one rank in a training step under ``plan``, and what it is
     made of (docs/costs.md, Simulated memory). Not collective; no tensor is real.
 
     Args:
-        model, args, kwargs, loss_fn, targets: as for ``parallelize``; inputs are
-            needed only for a plan that was loaded from a file.
-        step, changes: a ``StepSettings`` and changes to its fields, e.g.
-            ``optimizer="sgd"``.
+        model, args, kwargs: as for ``parallelize``.
+        keywords: ``loss_fn`` and ``targets`` of an ``Example``; ``step``, and fields of
+            ``StepSettings``, e.g. ``optimizer="sgd"``.
 
     Raises:
         TensorOptError: the plan was made for another model or batch, or has no
             such rank.
     """
-    captured = model_of(plan, Example(model, args, kwargs, loss_fn, targets))
+    captured = model_of(plan, example_of(model, args, kwargs, keywords))
     plan.check_model(captured)
-    return simulate_step(plan, captured, replace(step or StepSettings(), **changes))
+    return simulate_step(plan, captured, step_settings_of(keywords))
 
 
 def profile_hardware(
@@ -333,17 +325,15 @@ def profile_hardware(
     return calibration.profile_hardware(described, axes, device_of_group(), options, progress)
 
 
+@takes_keywords(collective=True, planning=PlanningOptions)
 def validate(
-    model: nn.Module,
-    args: Sequence[Any],
+    model: Model | Example,
+    args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     options: ValidationOptions | None = None,
     progress: Callable[[int, int], None] | None = None,
-    loss_fn: Callable[..., torch.Tensor] | None = None,
-    targets: Sequence[Any] = (),
-    planning: PlanningOptions | None = None,
-    **changes: Any,
+    **keywords: Unpack[PlanningKeywords],
 ) -> Validation:
     """Runs random strategies of a model for a few steps each and compares predicted
     with measured step time, network time and peak memory. Collective.
@@ -357,42 +347,54 @@ def validate(
         TensorOptError: on every rank; inputs are on the meta device.
     """
     check_group("validate")
-    planning = replace(planning or PlanningOptions(), **changes)
-    example = Example(model, args, kwargs, loss_fn, targets)
+
+    def asked() -> tuple[Example, PlanningOptions]:
+        return example_of(model, args, kwargs, keywords), planning_of(keywords)
+
+    example, planning = on_all_ranks(asked)
     task = agreed_task(example, planning, dist.get_world_size())
-    return calibration.validate(model, task, example.batch, device_of_group(), options, progress)
+    return calibration.validate(
+        as_module(example.model), task, example.batch, device_of_group(), options, progress
+    )
 
 
+@takes_keywords(collective=True, planning=PlanningOptions)
 def auto_parallel(
-    model: Model,
+    model: Model | Example,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
+    option: Option = "mini_time",
+    memory_limit: float | None = None,
+    num_devices: int | None = None,
     weights: WeightSource | None = None,
     one_process_random: bool = False,
-    **arguments: Any,
+    **keywords: Unpack[PlanningKeywords],
 ) -> ParallelModule:
     """``parallelize`` with the plan of ``find_strategy`` (same arguments)."""
-    plan = find_strategy(model, args, kwargs, **arguments)
+    plan = find_strategy(
+        model,
+        args,
+        kwargs,
+        option=option,
+        memory_limit=memory_limit,
+        num_devices=num_devices,
+        **keywords,
+    )
     return parallelize(model, plan, weights=weights, one_process_random=one_process_random)
 
 
 def _pick(
-    task: PlanningTask, option: str, count: int, limit: float | None, memory: Predictor
+    task: PlanningTask, option: Option, count: int, limit: float | None, memory: Predictor
 ) -> Plan:
     by_peaks = memory == "simulated"
     point: FrontierPoint | SimulatedPoint
     if option == "mini_time":
-        pick = simulate.mini_time if by_peaks else options.mini_time
+        pick = simulate.mini_time if by_peaks else picks.mini_time
         point = pick(task, count, limit)
-    elif option == "mini_parallelism":
-        pick_count = simulate.mini_parallelism if by_peaks else options.mini_parallelism
-        point = pick_count(task, limit)
     else:
-        raise TensorOptError(
-            f"option '{option}' is not known; choose 'mini_time' or 'mini_parallelism', or call "
-            "profile() for 'profiling'"
-        )
+        pick_count = simulate.mini_parallelism if by_peaks else picks.mini_parallelism
+        point = pick_count(task, limit)
     return replace(point.plan, captured=None)
 
 

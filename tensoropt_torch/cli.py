@@ -19,14 +19,13 @@ from tensoropt_torch.config import list_presets, load_cluster, parse_cluster
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.description import describe
-from tensoropt_torch.planner.frontier import format_bytes
-from tensoropt_torch.planner.options import DEFAULT_MEMORY_FRACTION, Predictor, SearchSettings
+from tensoropt_torch.planner.memory_limits import DEFAULT_MEMORY_FRACTION, Predictor
+from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.tradeoffs import Objective
 from tensoropt_torch.report.costs import provenance
 from tensoropt_torch.report.explanation import explanation_table, fallback_table
 from tensoropt_torch.report.tables import (
     comparison_table,
-    format_seconds,
     frontier_table,
     frontier_title,
     memory_table,
@@ -38,6 +37,7 @@ from tensoropt_torch.report.tables import (
 from tensoropt_torch.rules import check_rule
 from tensoropt_torch.simulate import StepSettings
 from tensoropt_torch.tasks import PlanningOptions
+from tensoropt_torch.units import format_bytes, format_seconds
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

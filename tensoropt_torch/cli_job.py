@@ -16,8 +16,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tensoropt_torch import api
 from tensoropt_torch.calibration import ProfileOptions, ValidationOptions
 from tensoropt_torch.report.costs import validation_summary, validation_table
-from tensoropt_torch.report.tables import format_seconds
-from tensoropt_torch.tasks import PlanningOptions, device_of_group
+from tensoropt_torch.runtime.job import device_of_group
+from tensoropt_torch.tasks import PlanningOptions
+from tensoropt_torch.units import format_seconds
 
 # A module, positional and keyword arguments.
 UserModel = tuple[Any, Sequence[Any], dict[str, Any]]

@@ -40,11 +40,12 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 
 # Part of the package, a folder or a module at its top -> parts that it may import besides
 # its own, likewise. Imports inside of functions and for type checking count as well.
-PLANNING = ("errors", "config", "frontend", "plan", "planner")
+PLANNING = ("errors", "units", "config", "frontend", "plan", "planner")
 RUNNING = (*PLANNING, "runtime", "emit", "simulate")
 MEASURING = (*RUNNING, "profiler", "calibration")
 PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "errors": (),
+    "units": (),
     "host_memory": (),
     "scheduling": (),
     "config": ("errors",),
@@ -53,7 +54,7 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "frontend": ("errors", "frontend/passes"),
     "profiler": ("errors", "config", "host_memory", "scheduling"),
     "plan": ("errors", "frontend"),
-    "planner": ("errors", "config", "frontend", "plan"),
+    "planner": ("errors", "units", "config", "frontend", "plan"),
     "emit": (*PLANNING, "runtime"),
     "rules": ("errors", "frontend", "runtime", "emit"),
     "simulate": (*PLANNING, "runtime", "emit"),
@@ -63,7 +64,7 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "api": (*MEASURING, "tasks"),
     "tf_style": (*PLANNING, "runtime", "emit", "api"),
     "__init__": (*MEASURING, "rules", "tasks", "api"),
-    "cli_job": ("calibration", "report", "tasks", "api"),
+    "cli_job": ("units", "runtime", "calibration", "report", "tasks", "api"),
     "cli": (*PLANNING, "rules", "simulate", "report", "tasks", "api", "__init__", "cli_job"),
 }
 BINDINGS = f"{PACKAGE}._C"

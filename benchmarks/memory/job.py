@@ -22,8 +22,8 @@ from tensoropt_torch.emit.parallelize import RankContext
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.planner.options import PlanningTask
 from tensoropt_torch.planner.space import make_planner
+from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.simulate.step import StepSettings
 
 STEPS = 4  # the first one, which makes the optimizer's state, is not measured

@@ -13,7 +13,9 @@ from benchmarks.models.catalogue import Example
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.config.cluster import Cluster
 from tensoropt_torch.frontend import CapturedModel, capture
-from tensoropt_torch.planner.options import DEFAULT_MEMORY_FRACTION, PlanningTask, SearchSettings
+from tensoropt_torch.planner.memory_limits import DEFAULT_MEMORY_FRACTION
+from tensoropt_torch.planner.search_settings import SearchSettings
+from tensoropt_torch.planner.task import PlanningTask
 
 PRESET = "paper-2x8-v100"
 

@@ -18,7 +18,9 @@ from benchmarks.paper.setups import (
 )
 from benchmarks.timed_search import SearchRun, timed_search
 from tensoropt_torch.config.cluster import Cluster
-from tensoropt_torch.planner.options import Candidate, PlanningTask, SearchSettings
+from tensoropt_torch.planner.candidates import Candidate
+from tensoropt_torch.planner.search_settings import SearchSettings
+from tensoropt_torch.planner.task import PlanningTask
 
 DEVICES = 16
 CROSS_MACHINE_FACTORS = (0.5, 1.0, 4.0)

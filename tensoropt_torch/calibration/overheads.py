@@ -19,12 +19,9 @@ from tensoropt_torch.config.cluster import Runtime, Update
 from tensoropt_torch.emit.parallelize import RankContext
 from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.plan import Plan, Settings
-from tensoropt_torch.planner.options import (
-    OPTIMIZER_STATE_FACTORS,
-    PlanningTask,
-    SearchSettings,
-)
+from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.space import make_planner
+from tensoropt_torch.planner.task import OPTIMIZER_STATE_FACTORS, PlanningTask
 from tensoropt_torch.profiler.hardware_profile import HardwareProfile
 from tensoropt_torch.runtime.ops import collective_counts, reset_collective_counts
 

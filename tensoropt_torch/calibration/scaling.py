@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from tensoropt_torch.calibration.validation import ValidatedStrategy, Validation
 from tensoropt_torch.config.cluster import Cluster, Device, Level, LinkSpeed, Runtime
-from tensoropt_torch.planner.options import PlanningTask
+from tensoropt_torch.planner.task import PlanningTask
 
 _Link = TypeVar("_Link", Level, LinkSpeed)
 

@@ -28,8 +28,9 @@ from tensoropt_torch.emit.parallelize import RankContext
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.planner.options import PlanningTask, Predictor
+from tensoropt_torch.planner.memory_limits import Predictor
 from tensoropt_torch.planner.space import make_planner, varied_strategy
+from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.runtime.agreement import from_first_rank, on_all_ranks
 from tensoropt_torch.simulate import StepSettings, simulate_step
 

@@ -61,8 +61,8 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from tensoropt_torch.config.reader import TableReader, close_match
-from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.config.reader import TableReader
+from tensoropt_torch.errors import TensorOptError, close_match
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 DeviceType = Literal["cpu", "cuda"]

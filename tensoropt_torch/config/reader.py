@@ -4,18 +4,11 @@ Every message names the source, the key, the value, what is allowed and what to
 try.
 """
 
-import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tensoropt_torch.errors import TensorOptError
-
-
-def close_match(word: str, allowed: Iterable[str]) -> str:
-    """``did you mean '...'? `` for a word that resembles an allowed one."""
-    matches = difflib.get_close_matches(word, list(allowed), n=1)
-    return f"did you mean '{matches[0]}'? " if matches else ""
+from tensoropt_torch.errors import TensorOptError, close_match
 
 
 class TableReader:

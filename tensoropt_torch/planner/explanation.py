@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tensoropt_torch.planner.options import PlanningTask
 from tensoropt_torch.planner.space import make_planner
+from tensoropt_torch.planner.task import PlanningTask
 
 PARAMETER = "parameter"
 RELAY = "relay"

@@ -12,6 +12,7 @@ from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.plan import Guarantee, Plan, Settings
+from tensoropt_torch.units import format_bytes
 
 
 @dataclass(frozen=True)
@@ -153,12 +154,3 @@ def thinned_indices(length: int, count: int) -> list[int]:
     if length <= count:
         return list(range(length))
     return [round(i * (length - 1) / (count - 1)) for i in range(count)]
-
-
-def format_bytes(count: float) -> str:
-    """E.g. ``1.50 GiB``."""
-    for unit in ("B", "KiB", "MiB"):
-        if abs(count) < 1024:
-            return f"{count:.4g} {unit}"
-        count /= 1024
-    return f"{count:.2f} GiB"

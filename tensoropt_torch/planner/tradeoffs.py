@@ -23,8 +23,10 @@ from typing import Literal, get_args
 from tensoropt_torch.config.cluster import Device
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan import Guarantee, Plan
-from tensoropt_torch.planner.frontier import Frontier, FrontierPoint, format_bytes
-from tensoropt_torch.planner.options import Candidate, PlanningTask
+from tensoropt_torch.planner.candidates import Candidate
+from tensoropt_torch.planner.frontier import Frontier, FrontierPoint
+from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.units import format_bytes
 
 Objective = Literal["device_count", "energy", "money"]
 

@@ -10,9 +10,8 @@ from rich.table import Table
 from tensoropt_torch.calibration.validation import DISTURBED_SPREAD, Validation
 from tensoropt_torch.config import DeviceType, Level, parse_cluster
 from tensoropt_torch.plan import Settings
-from tensoropt_torch.planner.frontier import format_bytes
-from tensoropt_torch.planner.options import Predictor, default_memory_fraction
-from tensoropt_torch.report.tables import format_seconds
+from tensoropt_torch.planner.memory_limits import Predictor, default_memory_fraction
+from tensoropt_torch.units import format_bytes, format_seconds
 
 
 def provenance(settings: Settings) -> list[str]:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from tensoropt_torch.planner.explanation import Explanation, LeftOut, NodeExplanation
-from tensoropt_torch.planner.frontier import format_bytes
-from tensoropt_torch.report.tables import format_seconds
+from tensoropt_torch.units import format_bytes, format_seconds
 
 # Rows of repeated blocks are equal but for names and numbers of nodes.
 Kind = tuple[str, str, int, tuple[LeftOut, ...], float]

@@ -8,22 +8,11 @@ from rich.table import Table
 
 from tensoropt_torch.planner.baselines import Comparison
 from tensoropt_torch.planner.description import PlanDescription
-from tensoropt_torch.planner.frontier import (
-    Frontier,
-    format_bytes,
-    knee_index,
-    thinned_indices,
-)
-from tensoropt_torch.planner.options import ProfileRow
+from tensoropt_torch.planner.frontier import Frontier, knee_index, thinned_indices
+from tensoropt_torch.planner.picks import ProfileRow
 from tensoropt_torch.planner.tradeoffs import Tradeoffs
 from tensoropt_torch.simulate import MemoryProfile
-
-
-def format_seconds(seconds: float) -> str:
-    """E.g. ``12.3 ms``."""
-    if seconds >= 1:
-        return f"{seconds:.3f} s"
-    return f"{seconds * 1e3:.3f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} us"
+from tensoropt_torch.units import format_bytes, format_seconds
 
 
 def frontier_table(

@@ -7,14 +7,11 @@ from dataclasses import dataclass, replace
 
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.planner.frontier import (
-    Frontier,
-    FrontierPoint,
-    format_bytes,
-    thinned_indices,
-)
-from tensoropt_torch.planner.options import Candidate, PlanningTask, plannable_counts
+from tensoropt_torch.planner.candidates import Candidate, plannable_counts
+from tensoropt_torch.planner.frontier import Frontier, FrontierPoint, thinned_indices
+from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.simulate.step import DEFAULT_STEP, StepSettings, simulate_step
+from tensoropt_torch.units import format_bytes
 
 SAMPLES = 8  # points that are looked at before it is said that none fits
 MAX_GUESSES = 4

@@ -15,7 +15,7 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.frontier import Frontier
-from tensoropt_torch.planner.options import ProfileRow
+from tensoropt_torch.planner.picks import ProfileRow
 from tensoropt_torch.runtime.agreement import on_all_ranks
 from tensoropt_torch.tf_style.graph import Graph, current_graph, reset_default_graph
 from tensoropt_torch.tf_style.optimizers import TrainOp

@@ -8,7 +8,7 @@ from benchmarks.memory.models import make
 from benchmarks.training import Trainer
 from tensoropt_torch import load_cluster
 from tensoropt_torch.frontend import capture
-from tensoropt_torch.planner.options import PlanningTask
+from tensoropt_torch.planner.task import PlanningTask
 from tests.distributed.harness import run_ranks
 
 HERE = "tests.benchmarks.test_training"

@@ -14,8 +14,8 @@ from tensoropt_torch.calibration.scaling import Scales, rescaled, scaled, scales
 from tensoropt_torch.calibration.validation import ValidatedStrategy, Validation
 from tensoropt_torch.config.cluster import Runtime, Update
 from tensoropt_torch.frontend import capture
-from tensoropt_torch.planner.options import PlanningTask
 from tensoropt_torch.planner.space import make_planner
+from tensoropt_torch.planner.task import PlanningTask
 
 DEVICES = 4
 RUNTIME = Runtime(3e-4, 1e-4, (Update(2.0, 1e-4, 1e-9),), "made up")

@@ -18,8 +18,9 @@ from tensoropt_torch.config import load_cluster
 from tensoropt_torch.emit.parallelize import RankContext
 from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.planner.options import PlanningTask, SearchSettings
+from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.space import make_planner
+from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.rules.call import RankCall
 from tensoropt_torch.runtime import ops
 from tensoropt_torch.runtime.groups import AxisGroups, partition

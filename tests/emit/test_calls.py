@@ -13,8 +13,8 @@ from tensoropt_torch import _C
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.emit.calls import CallSite, LocalForm, draws, invocation, operator_named
 from tensoropt_torch.frontend import CapturedModel, capture
-from tensoropt_torch.planner.options import PlanningTask
 from tensoropt_torch.planner.space import make_planner
+from tensoropt_torch.planner.task import PlanningTask
 from tests.distributed.models import make
 
 SITE = CallSite(torch.device("cpu"), lambda axes: f"group {axes}", step_seed=3)

@@ -11,7 +11,7 @@ from tensoropt_torch import Plan, TensorOptError
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.description import describe
-from tensoropt_torch.planner.options import PlanningTask
+from tensoropt_torch.planner.task import PlanningTask
 
 
 def data_parallel() -> Plan:

@@ -16,9 +16,10 @@ import tensoropt_torch
 from tensoropt_torch import TensorOptError, cli
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.planner import options
+from tensoropt_torch.planner import candidates, picks
 from tensoropt_torch.planner.frontier import Frontier, knee_index, thinned_indices
-from tensoropt_torch.planner.options import PlanningTask, SearchSettings
+from tensoropt_torch.planner.search_settings import SearchSettings
+from tensoropt_torch.planner.task import PlanningTask
 from tests.planner.model_file import MODEL_FILE
 
 GIB = 2**30
@@ -84,20 +85,20 @@ def test_plans_survive_a_file(frontier: Frontier, tmp_path: Path) -> None:
 
 def test_mini_time_is_the_fastest_that_fits(task: PlanningTask, frontier: Frontier) -> None:
     limit = frontier.knee.memory_bytes
-    assert options.mini_time(task, 8, limit).time_s == frontier.at(limit).time_s
+    assert picks.mini_time(task, 8, limit).time_s == frontier.at(limit).time_s
 
 
 def test_mini_parallelism_uses_the_fewest_devices_that_fit(task: PlanningTask) -> None:
-    needed = options.find_frontier(task, 4).smallest.memory_bytes
-    point = options.mini_parallelism(task, needed)
+    needed = candidates.find_frontier(task, 4).smallest.memory_bytes
+    point = picks.mini_parallelism(task, needed)
     assert point.plan.num_devices == 4
     for count in (1, 2, 3):
-        assert options.find_frontier(task, count).smallest.memory_bytes > needed
+        assert candidates.find_frontier(task, count).smallest.memory_bytes > needed
 
 
 def test_profiling_says_what_each_count_can_do(task: PlanningTask) -> None:
-    limit = options.find_frontier(task, 4).smallest.memory_bytes
-    rows = options.profile(task, [1, 2, 4, 8], limit)
+    limit = candidates.find_frontier(task, 4).smallest.memory_bytes
+    rows = picks.profile(task, [1, 2, 4, 8], limit)
     assert [row.feasible for row in rows] == [False, False, True, True]
     assert all(row.least_memory_bytes > limit for row in rows[:2])
     assert rows[2].memory_bytes is not None and rows[2].memory_bytes <= limit
@@ -117,15 +118,15 @@ def test_one_device_has_one_strategy_where_values_have_several_consumers() -> No
     with torch.device("meta"):
         captured = capture(Residual(), (torch.zeros(8, 64),))
     task = PlanningTask(captured, tensoropt_torch.load_cluster("h100-8"))
-    assert len(options.find_frontier(task, 1)) == 1
+    assert len(candidates.find_frontier(task, 1)) == 1
 
 
 def test_errors_say_what_would_do(task: PlanningTask) -> None:
-    fits = options.find_frontier(task, 8).smallest.memory_bytes
+    fits = candidates.find_frontier(task, 8).smallest.memory_bytes
     with pytest.raises(TensorOptError, match="at least 8 devices"):
-        options.mini_time(task, 2, fits)
+        picks.mini_time(task, 2, fits)
     with pytest.raises(TensorOptError, match="no number of devices"):
-        options.mini_parallelism(task, 1000)
+        picks.mini_parallelism(task, 1000)
     with pytest.raises(TensorOptError, match="optimizer 'lion'"):
         PlanningTask(task.captured, task.cluster, optimizer="lion").settings(2)
 
@@ -161,8 +162,8 @@ def test_the_command_plans_and_reports(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_coarse_configs_are_said_and_never_better(task: PlanningTask) -> None:
-    whole = options.find_frontier(task, 8)
-    coarse = options.find_frontier(replace(task, max_configs=6), 8)
+    whole = candidates.find_frontier(task, 8)
+    coarse = candidates.find_frontier(replace(task, max_configs=6), 8)
     assert whole.guarantee.complete
     assert not coarse.guarantee.complete
     assert "coarse" in str(coarse.guarantee)
@@ -179,11 +180,11 @@ def test_heuristics_are_said(task: PlanningTask) -> None:
         model = TwoHubs()
         captured = capture(model, (torch.zeros(64, 256),))
     hubs = replace(task, captured=captured)
-    exact = options.find_frontier(hubs, 4)
+    exact = candidates.find_frontier(hubs, 4)
     assert exact.guarantee.exact
     assert exact.guarantee.heuristics == ()
     search = SearchSettings(max_conditioning_work=0, heuristics=("least_time", 0.3))
-    found = options.find_frontier(replace(hubs, search=search), 4)
+    found = candidates.find_frontier(replace(hubs, search=search), 4)
     assert not found.guarantee.exact
     assert found.guarantee.heuristics == (0.0, 0.3)
     assert found.guarantee.epsilon == math.inf
@@ -191,7 +192,7 @@ def test_heuristics_are_said(task: PlanningTask) -> None:
     assert found.fastest.plan.guarantee == found.guarantee
     wrong = replace(task, search=SearchSettings(heuristics=("most_time",)))
     with pytest.raises(TensorOptError, match="heuristic 'most_time'"):
-        options.find_frontier(wrong, 2)
+        candidates.find_frontier(wrong, 2)
 
 
 class TwoHubs(nn.Module):

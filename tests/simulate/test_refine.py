@@ -14,8 +14,9 @@ import tensoropt_torch
 from benchmarks.memory.models import make
 from tensoropt_torch import TensorOptError, cli, load_cluster
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.planner.frontier import Frontier, FrontierPoint, format_bytes
+from tensoropt_torch.planner.frontier import Frontier, FrontierPoint
 from tensoropt_torch.simulate import SimulatedPoint, fastest_within, refine, simulate_frontier
+from tensoropt_torch.units import format_bytes
 from tests.distributed.harness import run_ranks
 
 HERE = "tests.simulate.test_refine"

@@ -1,0 +1,58 @@
+"""Frontiers by number of devices: each number is a candidate."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+from functools import cached_property
+
+from tensoropt_torch.config import device_counts
+from tensoropt_torch.planner.frontier import Frontier
+from tensoropt_torch.planner.space import make_planner
+from tensoropt_torch.planner.task import PlanningTask
+
+
+class Candidate:
+    """The strategies on one number of devices. What does not change with it, the
+    captured model and its graph, is the task's; cost tables are made once."""
+
+    def __init__(self, task: PlanningTask, num_devices: int) -> None:
+        self._task = task
+        self._settings = task.settings(num_devices)
+        self._planner = make_planner(task.captured, self._settings)
+
+    @cached_property
+    def least_memory_bytes(self) -> float:
+        """The least memory per device of any strategy, in a fraction of the time
+        of the whole search."""
+        ends = replace(self._task.search, epsilon=_ONLY_THE_ENDS)
+        return float(ends.run(self._planner).min_memory)
+
+    def frontier(self, memory_limit: float = math.inf) -> Frontier:
+        """The cost frontier, up to ``memory_limit`` bytes per device."""
+        start = time.perf_counter()
+        result = self._task.search.run(self._planner, memory_limit)
+        seconds = time.perf_counter() - start
+        complete = self._planner.complete
+        return Frontier(result, self._settings, self._task.captured, complete, seconds)
+
+
+# So large an error is allowed that a search stops when it knows the least memory
+# and the least time, which are exact.
+_ONLY_THE_ENDS = 1e9
+
+
+def find_frontier(task: PlanningTask, num_devices: int) -> Frontier:
+    """The whole cost frontier on ``num_devices`` devices."""
+    return Candidate(task, num_devices).frontier()
+
+
+def plannable_counts(task: PlanningTask) -> list[int]:
+    """Device counts of the cluster that the inputs allow."""
+    counts = device_counts(task.cluster)
+    if task.inputs == "replicated":
+        return counts
+    sizes = [s.placeholder.meta["val"].shape for s in task.captured.inputs if s.kind == "input"]
+    batches = [shape[0] for shape in sizes if len(shape) > 0]
+    return [count for count in counts if all(batch % count == 0 for batch in batches)]

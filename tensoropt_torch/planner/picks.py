@@ -1,0 +1,115 @@
+"""The three options that pick from frontiers: ``mini_time``,
+``mini_parallelism`` and ``profiling`` (section 3 of the paper)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.planner.candidates import Candidate, find_frontier, plannable_counts
+from tensoropt_torch.planner.frontier import FrontierPoint
+from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.units import format_bytes
+
+
+@dataclass(frozen=True)
+class ProfileRow:
+    """What ``num_devices`` devices can do within the memory limit.
+
+    ``time_s`` and ``memory_bytes`` are those of the fastest point that fits,
+    None if none fits; ``least_memory_bytes`` is what would do.
+    """
+
+    num_devices: int
+    time_s: float | None
+    memory_bytes: float | None
+    least_memory_bytes: float
+
+    @property
+    def feasible(self) -> bool:
+        return self.time_s is not None
+
+
+def mini_time(
+    task: PlanningTask, num_devices: int, memory_limit: float | None = None
+) -> FrontierPoint:
+    """The fastest strategy on ``num_devices`` devices within the memory limit
+    (bytes per device; default: 90 % of the device).
+
+    Raises:
+        TensorOptError: nothing fits; says the least memory and the fewest
+            devices that would do.
+    """
+    limit = task.default_memory_limit if memory_limit is None else memory_limit
+    frontier = find_frontier(task, num_devices)
+    if frontier.smallest.memory_bytes <= limit:
+        return frontier.at(limit)
+    fewest = _fewest_devices(task, limit, more_than=num_devices)
+    raise TensorOptError(
+        f"no strategy on {num_devices} devices needs at most {format_bytes(limit)} per device: "
+        f"the least is {format_bytes(frontier.least_memory_bytes)}; raise memory_limit to that, or "
+        + _advice(task, fewest)
+    )
+
+
+def mini_parallelism(task: PlanningTask, memory_limit: float | None = None) -> FrontierPoint:
+    """The fastest strategy on the fewest devices of the cluster that fit.
+
+    Raises:
+        TensorOptError: nothing fits on any count; says the least memory.
+    """
+    limit = task.default_memory_limit if memory_limit is None else memory_limit
+    least: list[tuple[float, int]] = []
+    for count in plannable_counts(task):
+        candidate = Candidate(task, count)
+        if candidate.least_memory_bytes <= limit:
+            return candidate.frontier().at(limit)
+        least.append((candidate.least_memory_bytes, count))
+    memory, count = min(least)
+    raise TensorOptError(
+        f"no number of devices of cluster '{task.cluster.name}' (up to "
+        f"{task.cluster.num_devices}) fits {format_bytes(limit)} per device: the least is "
+        f"{format_bytes(memory)} on {count}; raise memory_limit to that, or use a smaller batch"
+    )
+
+
+def profile(
+    task: PlanningTask,
+    counts: Sequence[int],
+    memory_limit: float | None = None,
+    progress: Callable[[ProfileRow], Any] | None = None,
+) -> list[ProfileRow]:
+    """The least step time for each device count, without running the job."""
+    limit = task.default_memory_limit if memory_limit is None else memory_limit
+    rows = []
+    for count in counts:
+        candidate = Candidate(task, count)
+        fits = candidate.least_memory_bytes <= limit
+        point = candidate.frontier(limit).at(limit) if fits else None
+        row = ProfileRow(
+            count,
+            point.time_s if point else None,
+            point.memory_bytes if point else None,
+            candidate.least_memory_bytes,
+        )
+        rows.append(row)
+        if progress is not None:
+            progress(row)
+    return rows
+
+
+def _fewest_devices(task: PlanningTask, limit: float, more_than: int) -> int | None:
+    for count in plannable_counts(task):
+        if count <= more_than:
+            continue
+        if Candidate(task, count).least_memory_bytes <= limit:
+            return count
+    return None
+
+
+def _advice(task: PlanningTask, fewest: int | None) -> str:
+    if fewest is not None:
+        return f"use at least {fewest} devices"
+    return f"use a smaller batch: no number of devices of '{task.cluster.name}' would do"

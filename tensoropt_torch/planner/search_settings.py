@@ -1,0 +1,69 @@
+"""How to search: error bound, algorithm, threads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tensoropt_torch import _C
+from tensoropt_torch.errors import TensorOptError
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """How to search: see ``csrc/search/frontier_tracking.h``.
+
+    Attributes:
+        epsilon: the relative error allowed on the frontier; 0: exact.
+        algorithm: ``"ldp"``, or ``"elimination"``, the slower baseline of the
+            paper (its sections 4.2 and 4.1).
+        num_threads: 0 means all cores. The result does not depend on it.
+        max_conditioning_work: pairs of points, as estimated, that exact
+            elimination of hubs may cost; beyond, heuristics fix hubs.
+        heuristics: each is tried and the results are united: ``"least_memory"``,
+            ``"least_time"``, or the weight of memory in a weighted sum with time,
+            from 0 to 1. By default both and a weight of a half.
+        order_seed: not 0: eliminates in a random order; for tests.
+        use_bounds: rule out with bounds what cannot improve on known strategies;
+            without, every product is computed, as the paper does.
+    """
+
+    epsilon: float = 1e-2
+    algorithm: str = "ldp"
+    num_threads: int = 0
+    max_conditioning_work: float = 1e11
+    heuristics: tuple[str | float, ...] = ()
+    order_seed: int = 0
+    use_bounds: bool = True
+
+    def run(
+        self,
+        planner: _C.Planner,
+        memory_limit: float = math.inf,
+        allowed: Sequence[Sequence[bool]] = (),
+    ) -> _C.SearchResult:
+        """Search the strategies of ``planner``; if ``allowed`` is given, only with
+        the configs of each space node that it marks."""
+        options = _C.SearchOptions(
+            algorithm=self.algorithm,
+            epsilon=self.epsilon,
+            memory_limit=memory_limit,
+            num_threads=self.num_threads,
+            heuristics=[_memory_weight(heuristic) for heuristic in self.heuristics],
+            max_conditioning_work=self.max_conditioning_work,
+            order_seed=self.order_seed,
+            use_bounds=self.use_bounds,
+        )
+        return planner.search(options, allowed)
+
+
+def _memory_weight(heuristic: str | float) -> float:
+    names = {"least_memory": 1.0, "least_time": 0.0}
+    weight = names.get(heuristic) if isinstance(heuristic, str) else heuristic
+    if weight is None or not 0 <= weight <= 1:
+        raise TensorOptError(
+            f"heuristic {heuristic!r} is not known; give {', '.join(map(repr, names))}, or the "
+            "weight of memory against time, a number from 0 to 1"
+        )
+    return float(weight)

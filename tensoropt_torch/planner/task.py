@@ -1,0 +1,97 @@
+"""What is planned: a captured model, where it shall run, and how it is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tensoropt_torch.config import mesh_axes
+from tensoropt_torch.config.cluster import Cluster
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend.capture import CapturedModel
+from tensoropt_torch.plan import (
+    InputMode,
+    MeasuredCurve,
+    OpRecord,
+    Settings,
+    default_max_configs,
+)
+from tensoropt_torch.planner.memory_limits import DEFAULT_MEMORY_FRACTION
+from tensoropt_torch.planner.search_settings import SearchSettings
+
+OPTIMIZER_STATE_FACTORS: Mapping[str, float] = {
+    "sgd": 0.0,
+    "momentum": 1.0,
+    "adagrad": 1.0,
+    "rmsprop": 1.0,
+    "adam": 2.0,
+    "adamw": 2.0,
+}
+
+
+@dataclass(frozen=True)
+class PlanningTask:
+    """A model, where it shall run, and how it is trained.
+
+    ``measured`` are times of collectives on ``measured_on`` devices, and
+    ``operators`` of operators while so many were busy; they say nothing of other
+    device counts. ``memory_fraction`` is the part of a device's memory that plans
+    may use if no limit is given. ``overlap``: reshards of parameters and of their gradients
+    run while the device computes; None: where that makes steps faster.
+    """
+
+    captured: CapturedModel
+    cluster: Cluster
+    optimizer: str = "adamw"
+    inputs: InputMode = "replicated"
+    space: str = "ordered"
+    max_configs: int | None = None
+    split_spatial: bool = False
+    measured: tuple[MeasuredCurve, ...] = ()
+    measured_on: int = 0
+    operators: tuple[OpRecord, ...] = ()
+    memory_fraction: float = DEFAULT_MEMORY_FRACTION
+    overlap: bool | None = None
+    search: SearchSettings = field(default_factory=SearchSettings)
+
+    def settings(self, num_devices: int) -> Settings:
+        """The strategy space on ``num_devices`` devices of the cluster."""
+        factor = OPTIMIZER_STATE_FACTORS.get(self.optimizer)
+        if factor is None:
+            raise TensorOptError(
+                f"optimizer '{self.optimizer}' is not known; choose the one with the same number "
+                f"of state tensors per parameter: {', '.join(OPTIMIZER_STATE_FACTORS)}"
+            )
+        return Settings(
+            cluster=self.cluster.to_dict(),
+            mesh_axes=tuple(mesh_axes(self.cluster, num_devices)),
+            measured=self.measured if num_devices == self.measured_on else (),
+            space=self.space,
+            optimizer_state_factor=factor,
+            inputs=self.inputs,
+            max_configs=self.max_configs or default_max_configs(num_devices),
+            split_spatial=self.split_spatial,
+            operators=self.operators if num_devices == self.measured_on else (),
+            overlap=self._overlaps,
+        )
+
+    def with_runtime(self, **changes: Any) -> PlanningTask:
+        """The task on devices with other fields of their ``Runtime``."""
+        device = self.cluster.device
+        device = replace(device, runtime=replace(device.runtime, **changes))
+        return replace(self, cluster=replace(self.cluster, device=device))
+
+    @property
+    def _overlaps(self) -> bool:
+        if self.overlap is not None:
+            return self.overlap
+        device = self.cluster.device
+        exposed = device.runtime.exposed
+        # A GPU's network does not need what computes; processes of a CPU share its cores.
+        return device.type == "cuda" if exposed is None else exposed.hides_something
+
+    @property
+    def default_memory_limit(self) -> float:
+        """Bytes per device that plans may use if no limit is given."""
+        return self.memory_fraction * self.cluster.device.memory_bytes

@@ -1,0 +1,32 @@
+"""What the public functions are asked for: a model with an example of its global batch
+(``Example``), how to plan it (``PlanningOptions``), and the task that both make."""
+
+from tensoropt_torch.tasks.example import Example, ExampleKeywords, Model, example_of, model_of
+from tensoropt_torch.tasks.keywords import takes_keywords
+from tensoropt_torch.tasks.options import (
+    PlanningKeywords,
+    PlanningOptions,
+    check_sums,
+    planning_of,
+)
+from tensoropt_torch.tasks.steps import StepKeywords, step_settings_of
+from tensoropt_torch.tasks.task import agreed_task, cluster_of, device_count, task_of
+
+__all__ = [
+    "Example",
+    "ExampleKeywords",
+    "Model",
+    "PlanningKeywords",
+    "PlanningOptions",
+    "StepKeywords",
+    "agreed_task",
+    "check_sums",
+    "cluster_of",
+    "device_count",
+    "example_of",
+    "model_of",
+    "planning_of",
+    "step_settings_of",
+    "takes_keywords",
+    "task_of",
+]

@@ -1,0 +1,100 @@
+"""What is planned: a model with an example of its global batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypedDict
+
+import torch
+from torch import nn
+
+from tensoropt_torch.calibration.validation import Batch
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend import CapturedModel, capture
+from tensoropt_torch.plan import Plan
+
+# A module, one of ATen calls included, or a program that was exported already.
+Model = nn.Module | torch.export.ExportedProgram
+
+
+@dataclass(frozen=True)
+class Example:
+    """A model with an example of its global batch.
+
+    Every function that plans takes one in place of ``model, args, kwargs``::
+
+        example = Example(model, (tokens,), loss_fn=cross_entropy, targets=(labels,))
+        plan = find_strategy(example, cluster="h100-8")  # or find_strategy(model, (x, y))
+
+    Attributes:
+        model: an ``nn.Module``, one of ATen calls included; or an ``ExportedProgram``,
+            which has example inputs of its own.
+        args, kwargs: inputs of the **global** batch. Values do not matter for planning,
+            so tensors on the meta device will do. Containers may be nested.
+        loss_fn: called with the model's output and ``targets`` if the loss is not
+            computed inside the module.
+        targets: what ``loss_fn`` takes besides, of the global batch.
+    """
+
+    model: Model = field(repr=False)
+    args: Sequence[Any] = field(default=(), repr=False)
+    kwargs: Mapping[str, Any] | None = field(default=None, repr=False)
+    loss_fn: Callable[..., torch.Tensor] | None = None
+    targets: Sequence[Any] = field(default=(), repr=False)
+
+    def capture(self) -> CapturedModel:
+        """The model as a graph."""
+        return capture(
+            self.model, self.args, self.kwargs, loss_fn=self.loss_fn, targets=self.targets
+        )
+
+    @property
+    def batch(self) -> Batch:
+        """The arguments of the captured model."""
+        return (*self.args, *self.targets), dict(self.kwargs or {})
+
+
+class ExampleKeywords(TypedDict, total=False):
+    """The keywords of functions that take a model in parts: fields of ``Example``."""
+
+    loss_fn: Callable[..., torch.Tensor] | None
+    targets: Sequence[Any]
+
+
+_KEYWORDS: tuple[Literal["loss_fn", "targets"], ...] = ("loss_fn", "targets")
+
+
+def example_of(
+    model: Model | Example,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+    keywords: ExampleKeywords,
+) -> Example:
+    """The example that a public function was given, as one or in parts.
+
+    Raises:
+        TensorOptError: as one and in parts.
+    """
+    parts: dict[str, Any] = {name: keywords[name] for name in _KEYWORDS if name in keywords}
+    if not isinstance(model, Example):
+        return Example(model, args, kwargs, **parts)
+    parts |= {name: value for name, value in (("args", args), ("kwargs", kwargs)) if value}
+    if parts:
+        raise TensorOptError(
+            f"'{next(iter(parts))}' is given beside an Example, which has its own; make another "
+            "one with dataclasses.replace(example, ...)"
+        )
+    return model
+
+
+def model_of(plan: Plan, example: Example) -> CapturedModel:
+    """The model that the plan was made for, captured again if it is not at hand."""
+    if plan.captured is not None:
+        return plan.captured
+    if not example.args and not example.kwargs and isinstance(example.model, nn.Module):
+        raise TensorOptError(
+            "the plan was loaded without its model; give example inputs of the global batch: "
+            "parallelize(model, plan, args)"
+        )
+    return example.capture()

@@ -1,0 +1,112 @@
+"""How to plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from tensoropt_torch.calibration import MeasureOptions
+from tensoropt_torch.config import Cluster
+from tensoropt_torch.errors import TensorOptError, check_choice
+from tensoropt_torch.plan import InputMode
+from tensoropt_torch.planner.memory_limits import Predictor
+from tensoropt_torch.planner.search_settings import SearchSettings
+from tensoropt_torch.tasks.example import ExampleKeywords
+
+Space = Literal["ordered", "full"]
+
+
+@dataclass(frozen=True)
+class PlanningOptions:
+    """How to plan; the same for all functions that plan.
+
+    They take one as ``planning``, and each of its fields as a keyword, which changes it::
+
+        options = PlanningOptions(cluster="h100-8", optimizer="sgd")
+        frontier = find_frontier(model, args, planning=options, inputs="sharded")
+
+    Attributes:
+        cluster: a preset, the path of a cluster file, or a description; by
+            default that of the GPU at hand, else ``"cpu"``.
+        optimizer: ``sgd``, ``momentum``, ``adam``, ``adamw``, ...: how many
+            state tensors each parameter has.
+        inputs: ``"replicated"``: every rank is called with the same global
+            batch; ``"sharded"``: with its own share of it (dim 0).
+        space: ``"ordered"``, or ``"full"`` which tells axes of one level apart.
+        max_configs: configs of each operator that are considered; what has to be
+            left out on many devices are those that split the devices in many ways.
+            By default 200 up to 16 devices and 100 on more.
+        split_spatial: spatial dims of convolutions and pooling may be split, and
+            neighbours exchange borders. More to search; worth it for images that are
+            large and batches that are small.
+        measure: measure the device and the collectives of the running process
+            group, and operators on it, instead of taking them from the cluster's
+            description.
+        measuring: for how long.
+        overlap: reshards of parameters and of their gradients run while the device
+            computes, and take memory meanwhile. By default where the hardware profile says
+            that it makes steps faster, and on GPUs without a profile.
+        memory: what a memory limit is compared with: ``"sums"``, the sums of the search,
+            or ``"simulated"``, simulated peaks of rank 0, which are nearer to what a step
+            takes; seconds more for every point that is looked at.
+        validate: first run so many random strategies for a few steps (True: 20), and
+            set the default memory limit by how well they were predicted; and, for
+            ``mini_time`` on all processes that run, scale all times.
+        search: error bound, algorithm, threads.
+    """
+
+    cluster: str | Path | Cluster | None = None
+    optimizer: str = "adamw"
+    inputs: InputMode = "replicated"
+    space: Space = "ordered"
+    max_configs: int | None = None
+    split_spatial: bool = False
+    overlap: bool | None = None
+    memory: Predictor = "sums"
+    measure: bool = True
+    measuring: MeasureOptions = field(default_factory=MeasureOptions)
+    validate: bool | int = False
+    search: SearchSettings = field(default_factory=SearchSettings)
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("inputs", InputMode), ("space", Space), ("memory", Predictor)):
+            check_choice(name, getattr(self, name), get_args(allowed))
+
+
+class PlanningKeywords(ExampleKeywords, total=False):
+    """The keywords of functions that plan: ``planning``, and the fields of it."""
+
+    planning: PlanningOptions | None
+    cluster: str | Path | Cluster | None
+    optimizer: str
+    inputs: InputMode
+    space: Space
+    max_configs: int | None
+    split_spatial: bool
+    overlap: bool | None
+    memory: Predictor
+    measure: bool
+    measuring: MeasureOptions
+    validate: bool | int
+    search: SearchSettings
+
+
+def planning_of(keywords: PlanningKeywords) -> PlanningOptions:
+    """The options that a public function was given, as one, in parts, or both.
+
+    Raises:
+        TensorOptError: a value is not allowed.
+    """
+    named = {part.name for part in fields(PlanningOptions)}
+    changes: dict[str, Any] = {name: value for name, value in keywords.items() if name in named}
+    return replace(keywords.get("planning") or PlanningOptions(), **changes)
+
+
+def check_sums(function: str, planning: PlanningOptions) -> None:
+    """Raises TensorOptError if peaks shall be simulated where only sums are compared."""
+    if planning.memory != "sums":
+        raise TensorOptError(
+            f"{function} compares the memory limit with sums, not with memory='{planning.memory}'; "
+            "leave it out, or give it to find_strategy"
+        )

@@ -1,0 +1,17 @@
+"""Figures as people read them."""
+
+
+def format_bytes(count: float) -> str:
+    """E.g. ``1.50 GiB``."""
+    for unit in ("B", "KiB", "MiB"):
+        if abs(count) < 1024:
+            return f"{count:.4g} {unit}"
+        count /= 1024
+    return f"{count:.2f} GiB"
+
+
+def format_seconds(seconds: float) -> str:
+    """E.g. ``12.3 ms``."""
+    if seconds >= 1:
+        return f"{seconds:.3f} s"
+    return f"{seconds * 1e3:.3f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} us"
