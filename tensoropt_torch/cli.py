@@ -5,21 +5,25 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeAlias, get_args
 
 from rich.console import Console
+from rich.logging import RichHandler
 from rich.table import Table
 
 from tensoropt_torch import api, cli_job
 from tensoropt_torch.config import list_presets, load_cluster, parse_cluster
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.logs import LIBRARY
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.description import describe
-from tensoropt_torch.planner.memory_limits import DEFAULT_MEMORY_FRACTION, Predictor
+from tensoropt_torch.planner.memory_limits import Predictor
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.tradeoffs import Objective
 from tensoropt_torch.report.costs import provenance
@@ -27,7 +31,6 @@ from tensoropt_torch.report.explanation import explanation_table, fallback_table
 from tensoropt_torch.report.tables import (
     comparison_table,
     frontier_table,
-    frontier_title,
     memory_table,
     plan_summary,
     plan_table,
@@ -36,24 +39,63 @@ from tensoropt_torch.report.tables import (
 )
 from tensoropt_torch.rules import check_rule
 from tensoropt_torch.simulate import StepSettings
-from tensoropt_torch.tasks import PlanningOptions
+from tensoropt_torch.tasks import Example, PlanningOptions
 from tensoropt_torch.units import format_bytes, format_seconds
+
+Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status (2 for a user's mistake)."""
     options = _parser().parse_args(arguments)
     try:
-        options.run(options, Console())
+        with _logged() if options.verbose else nullcontext():
+            options.run(options, Console())
     except TensorOptError as error:
         print(f"tensoropt: {error}", file=sys.stderr)
         return 2
     return 0
 
 
+@contextmanager
+def _logged() -> Iterator[None]:
+    """Inside, what the library says of its work goes to standard error."""
+    logger = logging.getLogger(LIBRARY)
+    handler = RichHandler(console=Console(stderr=True), show_path=False)
+    before = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+        logger.removeHandler(handler)
+
+
+class _Parser(argparse.ArgumentParser):
+    """The command's own parser and those of its parts, which all know ``--verbose``."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self.add_argument(
+            "--verbose",
+            action="store_true",
+            default=argparse.SUPPRESS,
+            help="say what is captured, measured, searched and picked",
+        )
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="tensoropt", description=__doc__)
+    parser = _Parser(prog="tensoropt", description=__doc__)
+    parser.set_defaults(verbose=False)
     commands = parser.add_subparsers(required=True)
+    _add_planning(commands)
+    _add_looking(commands)
+    return parser
+
+
+def _add_planning(commands: Commands) -> None:
+    """Commands that give strategies."""
     frontier = commands.add_parser("frontier", help="print the cost frontier of a model")
     _add_model(frontier)
     frontier.add_argument("--json", type=Path, help="write the points to this file")
@@ -87,6 +129,10 @@ def _parser() -> argparse.ArgumentParser:
     tradeoffs.add_argument("--counts", type=_counts, required=True, help="e.g. 1,2,4,8")
     tradeoffs.add_argument("--objective", choices=get_args(Objective), default="money")
     tradeoffs.set_defaults(run=_tradeoffs)
+
+
+def _add_looking(commands: Commands) -> None:
+    """Commands that explain, check and measure."""
     explain = commands.add_parser("explain", help="why operators are split as they are, or not")
     _add_model(explain)
     explain.add_argument("--json", type=Path, help="write all records to this file")
@@ -116,13 +162,13 @@ def _parser() -> argparse.ArgumentParser:
     memory.set_defaults(run=_memory)
     clusters = commands.add_parser("clusters", help="list the cluster presets")
     clusters.set_defaults(run=_clusters)
-    return parser
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model",
-        help="file.py:function; the function returns (module, args) or (module, args, kwargs)",
+        help="file.py:function; the function returns (module, args), (module, args, kwargs) or "
+        "a tensoropt_torch.Example",
     )
     parser.add_argument("--cluster", default="cpu", help="preset or cluster file")
     parser.add_argument("--devices", type=int, help="by default all of the cluster")
@@ -153,10 +199,10 @@ def _counts(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def _load_model(spec: str) -> tuple[Any, Sequence[Any], dict[str, Any]]:
-    """The module and example inputs that ``file.py:function`` returns."""
-    model, args, *rest = _call_user("model", spec)
-    return model, args, rest[0] if rest else {}
+def _load_model(spec: str) -> Example:
+    """The module with example inputs that ``file.py:function`` returns."""
+    found = _call_user("model", spec)
+    return found if isinstance(found, Example) else Example(*found)
 
 
 def _call_user(what: str, spec: str) -> Any:
@@ -189,10 +235,10 @@ def _planning(options: argparse.Namespace) -> PlanningOptions:
 
 def _frontier(options: argparse.Namespace, console: Console) -> None:
     frontier = api.find_frontier(
-        *_load_model(options.model), num_devices=options.devices, planning=_planning(options)
+        _load_model(options.model), num_devices=options.devices, planning=_planning(options)
     )
     points = [(p.memory_bytes, p.time_s) for p in frontier]
-    console.print(frontier_table(points, frontier_title(frontier), rows=20))
+    console.print(frontier_table(points, frontier.title, rows=20))
     if options.json:
         record = {
             "num_devices": frontier.num_devices,
@@ -204,7 +250,7 @@ def _frontier(options: argparse.Namespace, console: Console) -> None:
 
 def _plan(options: argparse.Namespace, console: Console) -> None:
     plan = api.find_strategy(
-        *_load_model(options.model),
+        _load_model(options.model),
         option=options.option,
         memory_limit=options.memory_limit,
         num_devices=options.devices,
@@ -227,20 +273,17 @@ def _plan(options: argparse.Namespace, console: Console) -> None:
 
 def _profile(options: argparse.Namespace, console: Console) -> None:
     rows = api.profile(
-        *_load_model(options.model),
+        _load_model(options.model),
         device_counts=options.counts,
         memory_limit=options.memory_limit,
         planning=_planning(options),
     )
-    limit = options.memory_limit
-    if limit is None:
-        limit = DEFAULT_MEMORY_FRACTION * load_cluster(options.cluster).device.memory_bytes
-    console.print(profile_table(rows, limit))
+    console.print(profile_table(rows))
 
 
 def _compare(options: argparse.Namespace, console: Console) -> None:
     comparison = api.compare(
-        *_load_model(options.model),
+        _load_model(options.model),
         memory_limit=options.memory_limit,
         num_devices=options.devices,
         planning=_planning(options),
@@ -250,7 +293,7 @@ def _compare(options: argparse.Namespace, console: Console) -> None:
 
 def _tradeoffs(options: argparse.Namespace, console: Console) -> None:
     found = api.find_tradeoffs(
-        *_load_model(options.model),
+        _load_model(options.model),
         device_counts=options.counts,
         objective=options.objective,
         planning=_planning(options),
@@ -260,7 +303,7 @@ def _tradeoffs(options: argparse.Namespace, console: Console) -> None:
 
 def _explain(options: argparse.Namespace, console: Console) -> None:
     explanation = api.explain(
-        *_load_model(options.model), num_devices=options.devices, planning=_planning(options)
+        _load_model(options.model), num_devices=options.devices, planning=_planning(options)
     )
     console.print(explanation_table(explanation))
     if explanation.fallbacks:
@@ -286,21 +329,19 @@ def _validate(options: argparse.Namespace, console: Console) -> None:
 
 
 def _memory(options: argparse.Namespace, console: Console) -> None:
-    model, args, kwargs = _load_model(options.model)
+    example = _load_model(options.model)
     if options.plan:
         plan = Plan.load(options.plan)
     else:
         plan = api.find_strategy(
-            model,
-            args,
-            kwargs,
+            example,
             memory_limit=options.memory_limit,
             num_devices=options.devices,
             planning=_planning(options),
         )
     device = options.device or parse_cluster(plan.settings.cluster, "the plan").device.type
     step = StepSettings(options.optimizer, device, options.rank)
-    profile = api.simulate_memory(model, plan, args, kwargs, step=step)
+    profile = api.simulate_memory(example, plan, step=step)
     console.print(memory_table(profile))
     console.print(f"the search counted {format_bytes(plan.memory_bytes)}")
     if profile.unknown:

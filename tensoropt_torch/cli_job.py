@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch.distributed as dist
 from rich.console import Console
@@ -17,11 +16,8 @@ from tensoropt_torch import api
 from tensoropt_torch.calibration import ProfileOptions, ValidationOptions
 from tensoropt_torch.report.costs import validation_summary, validation_table
 from tensoropt_torch.runtime.job import device_of_group
-from tensoropt_torch.tasks import PlanningOptions
+from tensoropt_torch.tasks import Example, PlanningOptions
 from tensoropt_torch.units import format_seconds
-
-# A module, positional and keyword arguments.
-UserModel = tuple[Any, Sequence[Any], dict[str, Any]]
 
 
 def add_profile_hardware(parser: argparse.ArgumentParser) -> None:
@@ -71,15 +67,12 @@ def profile_hardware(options: argparse.Namespace, console: Console) -> None:
 
 
 def validate(
-    options: argparse.Namespace, console: Console, user_model: UserModel, planning: PlanningOptions
+    options: argparse.Namespace, console: Console, example: Example, planning: PlanningOptions
 ) -> None:
     """Run random strategies of a model and print how well they were predicted."""
     with _job(console), _progress(console) as update:
-        model, args, kwargs = user_model
         found = api.validate(
-            model,
-            args,
-            kwargs,
+            example,
             options=ValidationOptions(
                 options.strategies, options.seed, options.steps, options.passes
             ),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -12,8 +14,13 @@ from typing import Any, Literal
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
+from tensoropt_torch.html_table import html_table
+from tensoropt_torch.units import format_bytes, format_costs, format_seconds
 
 FORMAT_VERSION = 3
+
+# A strategy adds its costs up in another order than the search.
+_ROUNDING = 1e-9
 
 
 def default_max_configs(num_devices: int) -> int:
@@ -46,15 +53,15 @@ class Settings:
     computes (docs/runtime.md).
     """
 
-    cluster: Mapping[str, Any]
+    cluster: Mapping[str, Any] = field(repr=False)
     mesh_axes: tuple[tuple[int, int], ...]
-    measured: tuple[MeasuredCurve, ...] = ()
+    measured: tuple[MeasuredCurve, ...] = field(default=(), repr=False)
     space: str = "ordered"
     optimizer_state_factor: float = 2.0
     inputs: InputMode = "replicated"
     max_configs: int = 200
     split_spatial: bool = False
-    operators: tuple[OpRecord, ...] = ()
+    operators: tuple[OpRecord, ...] = field(default=(), repr=False)
     overlap: bool = False
 
     @property
@@ -64,6 +71,13 @@ class Settings:
         for size, _ in self.mesh_axes:
             count *= size
         return count
+
+    @property
+    def where(self) -> str:
+        """Devices, cluster and mesh in short."""
+        mesh = " x ".join(str(size) for size, _ in self.mesh_axes)
+        devices = "1 device" if self.num_devices == 1 else f"{self.num_devices} devices"
+        return f"{devices} of '{self.cluster['name']}'" + (f" ({mesh})" if mesh else "")
 
 
 @dataclass(frozen=True)
@@ -161,6 +175,35 @@ class Plan:
             list(self.node_tag),
             list(self.edge_tag),
         )
+
+    def __repr__(self) -> str:
+        costs = format_costs(self.memory_bytes, self.time_s)
+        return f"Plan({self.settings.where}: {costs}; {self.origin})"
+
+    def _repr_html_(self) -> str:
+        return html_table("Plan", (), self._facts())
+
+    @property
+    def origin(self) -> str:
+        """Which point of the frontier it is, and what holds for that."""
+        points = sorted(self.frontier)
+        index = bisect_right(points, (self.memory_bytes * (1 + _ROUNDING), math.inf)) - 1
+        position = f"point {index} of {len(points)}" if index >= 0 else "of no frontier"
+        return f"{position}, {self.guarantee}"
+
+    def _facts(self) -> Iterator[tuple[str, str]]:
+        settings = self.settings
+        yield "devices", settings.where
+        yield "step time", format_seconds(self.time_s)
+        yield "memory per device", format_bytes(self.memory_bytes)
+        if self.peak_bytes is not None:
+            yield "simulated peak", format_bytes(self.peak_bytes)
+        yield "frontier", self.origin
+        yield "inputs", self.inputs
+        yield "overlap", "yes" if settings.overlap else "no"
+        measured = f"{len(settings.measured)} collectives, {len(settings.operators)} operators"
+        yield "measured", measured
+        yield "model", self.fingerprint
 
     @property
     def num_devices(self) -> int:

@@ -10,6 +10,11 @@ def format_bytes(count: float) -> str:
     return f"{count:.2f} GiB"
 
 
+def format_costs(memory_bytes: float, time_s: float) -> str:
+    """E.g. ``1.50 GiB per device, 12.3 ms a step``."""
+    return f"{format_bytes(memory_bytes)} per device, {format_seconds(time_s)} a step"
+
+
 def format_seconds(seconds: float) -> str:
     """E.g. ``12.3 ms``."""
     if seconds >= 1:

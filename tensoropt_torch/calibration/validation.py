@@ -105,6 +105,13 @@ class Validation:
 
     rows: tuple[ValidatedStrategy, ...]
 
+    def __repr__(self) -> str:
+        return (
+            f"Validation({len(self.rows)} strategies; mean errors: step time "
+            f"{self.step_error:.1%}, network time {self.network_error:.1%}, memory "
+            f"{self.memory_error():.1%})"
+        )
+
     @property
     def step_error(self) -> float:
         """The mean relative error of the step time."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import fx, nn
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
@@ -15,6 +16,7 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.runtime import reuse
+from tensoropt_torch.units import format_bytes, format_costs
 
 
 class ParallelModule(nn.Module):
@@ -59,6 +61,26 @@ class ParallelModule(nn.Module):
         self._local_shapes = tuple(local_shapes)
         self._plan = plan
         self._seeds = seeds
+
+    def __repr__(self) -> str:
+        """Without the submodules, which only lend their names to parameters."""
+        lines = "".join(f"  {line}\n" for line in self.extra_repr().splitlines())
+        return f"ParallelModule(\n{lines})"
+
+    def extra_repr(self) -> str:
+        """The devices, the plan's point, and what this rank holds, a line each."""
+        plan = self._plan
+        costs = format_costs(plan.memory_bytes, plan.time_s)
+        peak = "" if plan.peak_bytes is None else f", {format_bytes(plan.peak_bytes)} at the peak"
+        whole = list(self.parameters())
+        local = [p.to_local() if isinstance(p, DTensor) else p for p in whole]
+        lines = (
+            f"devices: {plan.settings.where}, this is rank {_rank()}",
+            f"plan: {costs}{peak}; {plan.origin}",
+            f"inputs: {plan.inputs}",
+            f"parameters: {_amount(whole)}, of which {_amount(local)} here",
+        )
+        return "\n".join(lines)
 
     @property
     def plan(self) -> Plan:
@@ -120,6 +142,17 @@ class ParallelModule(nn.Module):
                     "give " + _expected_share(self._plan) + ", or plan again for this batch"
                 )
         return values
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def _amount(tensors: Sequence[torch.Tensor]) -> str:
+    """E.g. ``1,024 numbers (4 KiB)``."""
+    count = sum(tensor.numel() for tensor in tensors)
+    num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return f"{count:,} numbers ({format_bytes(num_bytes)})"
 
 
 def _expected_share(plan: Plan) -> str:

@@ -55,6 +55,17 @@ class CapturedModel:
     def graph(self) -> _C.Graph:
         return self.lowering.graph
 
+    def __repr__(self) -> str:
+        return (
+            f"CapturedModel({self.num_calls} operators, {len(self.parameters)} parameters; "
+            f"fingerprint {self.fingerprint})"
+        )
+
+    @property
+    def num_calls(self) -> int:
+        """How many operators are called."""
+        return sum(node.op == "call_function" for node in self.graph_module.graph.nodes)
+
     @property
     def inputs(self) -> list[Source]:
         return [s for s in self.sources if s.kind in ("input", "literal")]

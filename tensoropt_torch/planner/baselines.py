@@ -20,6 +20,7 @@ from tensoropt_torch.plan import Guarantee, Plan, Settings
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.units import format_bytes, format_costs, format_seconds
 
 BEST = "best baseline"
 OURS = "TensorOpt"
@@ -42,6 +43,12 @@ class Baseline:
     points: Points
     _plan: Callable[[int], Plan] | None = field(default=None, compare=False, repr=False)
 
+    def __repr__(self) -> str:
+        if not self.points:
+            return f"Baseline('{self.name}': no strategy)"
+        ends = (format_costs(*point) for point in (self.points[0], self.points[-1]))
+        return f"Baseline('{self.name}': {len(self.points)} points from {' to '.join(ends)})"
+
     def plan(self, index: int) -> Plan:
         """The plan of a point that ``find_baselines`` found, ready to be executed."""
         assert self._plan is not None, "these points were not found here"
@@ -61,6 +68,17 @@ class Comparison:
     memory_limit: float
     baselines: tuple[Baseline, ...]
     ours: Baseline
+
+    def __repr__(self) -> str:
+        times = []
+        for row in (*self.baselines, self.ours):
+            point = row.at(self.memory_limit)
+            times.append(f"{row.name} {format_seconds(point[1]) if point else 'does not fit'}")
+        limit = format_bytes(self.memory_limit)
+        return (
+            f"Comparison({self.num_devices} devices, at most {limit} per device: "
+            f"{', '.join(times)})"
+        )
 
 
 def compare(task: PlanningTask, num_devices: int, memory_limit: float | None = None) -> Comparison:

@@ -97,6 +97,12 @@ class Explanation:
     num_devices: int
     nodes: tuple[NodeExplanation, ...]
 
+    def __repr__(self) -> str:
+        return (
+            f"Explanation({self.num_devices} devices: {len(self.operators)} operators; "
+            f"{len(self.fallbacks)} operators and parameters cannot be split over all devices)"
+        )
+
     @property
     def operators(self) -> list[NodeExplanation]:
         """Operators in execution order."""

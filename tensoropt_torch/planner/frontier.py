@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import overload
 
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
+from tensoropt_torch.html_table import html_table
 from tensoropt_torch.plan import Guarantee, Plan, Settings
-from tensoropt_torch.units import format_bytes
+from tensoropt_torch.units import format_bytes, format_costs, format_seconds
+
+FRONTIER_COLUMNS = ("point", "memory per device", "step time", "")
+HTML_ROWS = 12
 
 
 @dataclass(frozen=True)
@@ -22,12 +26,16 @@ class FrontierPoint:
     memory_bytes: float
     time_s: float
     index: int
-    _frontier: Frontier
+    _frontier: Frontier = field(repr=False)
 
     @property
     def plan(self) -> Plan:
         """The strategy of this point, ready to be executed."""
         return self._frontier.plan(self.index)
+
+    def __repr__(self) -> str:
+        costs = format_costs(self.memory_bytes, self.time_s)
+        return f"FrontierPoint({self.index} of {len(self._frontier)}: {costs})"
 
 
 class Frontier(Sequence[FrontierPoint]):
@@ -84,6 +92,28 @@ class Frontier(Sequence[FrontierPoint]):
 
     def __len__(self) -> int:
         return len(self._points)
+
+    def __repr__(self) -> str:
+        if not self._points:
+            return f"Frontier(no points on {self.num_devices} devices)"
+        ends = (format_costs(p.memory_bytes, p.time_s) for p in (self.smallest, self.fastest))
+        return (
+            f"Frontier({len(self)} points on {self.num_devices} devices of "
+            f"'{self._settings.cluster['name']}', from {' to '.join(ends)}; {self.guarantee})"
+        )
+
+    def _repr_html_(self) -> str:
+        points = [(p.memory_bytes, p.time_s) for p in self]
+        rows = frontier_rows(points, HTML_ROWS) if points else ()
+        return html_table(self.title, FRONTIER_COLUMNS, rows)
+
+    @property
+    def title(self) -> str:
+        """Devices, number of points, what the search guarantees, its time."""
+        return (
+            f"Cost frontier on {self.num_devices} devices: {len(self)} points "
+            f"({self.guarantee}), searched in {format_seconds(self.search_seconds)}"
+        )
 
     def __iter__(self) -> Iterator[FrontierPoint]:
         return iter(self._points)
@@ -147,6 +177,27 @@ def knee_index(points: Sequence[tuple[float, float]]) -> int:
         return math.log(memory / least) / width + math.log(time_s / fastest) / height
 
     return min(range(len(points)), key=distance)
+
+
+def frontier_rows(
+    points: Sequence[tuple[float, float]], rows: int, chosen: float = -1.0
+) -> Iterator[tuple[str, str, str, str]]:
+    """``FRONTIER_COLUMNS`` of about ``rows`` of the (memory, time) points. Ends, knee and the
+    point that needs ``chosen`` bytes are among them, and named."""
+    names: dict[int, list[str]] = {}
+    for index, name in (
+        (0, "smallest"),
+        (knee_index(points), "knee"),
+        (len(points) - 1, "fastest"),
+    ):
+        names.setdefault(index, []).append(name)
+    for index, (memory, _) in enumerate(points):
+        if memory == chosen:
+            names.setdefault(index, []).append("chosen")
+    for index in sorted({*thinned_indices(len(points), rows), *names}):
+        memory, time_s = points[index]
+        row_names = ", ".join(names.get(index, ()))
+        yield str(index), format_bytes(memory), format_seconds(time_s), row_names
 
 
 def thinned_indices(length: int, count: int) -> list[int]:

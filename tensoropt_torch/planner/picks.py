@@ -19,13 +19,15 @@ class ProfileRow:
     """What ``num_devices`` devices can do within the memory limit.
 
     ``time_s`` and ``memory_bytes`` are those of the fastest point that fits,
-    None if none fits; ``least_memory_bytes`` is what would do.
+    None if none fits; ``least_memory_bytes`` is what would do. All bytes, those of
+    ``memory_limit`` too, are per device.
     """
 
     num_devices: int
     time_s: float | None
     memory_bytes: float | None
     least_memory_bytes: float
+    memory_limit: float
 
     @property
     def feasible(self) -> bool:
@@ -93,6 +95,7 @@ def profile(
             point.time_s if point else None,
             point.memory_bytes if point else None,
             candidate.least_memory_bytes,
+            limit,
         )
         rows.append(row)
         if progress is not None:

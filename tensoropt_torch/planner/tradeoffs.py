@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from tensoropt_torch.config.cluster import Device
@@ -39,7 +39,7 @@ class TradeoffPoint:
     memory_bytes: float
     time_s: float
     cost: float
-    _point: FrontierPoint
+    _point: FrontierPoint = field(repr=False)
 
     @property
     def plan(self) -> Plan:
@@ -67,6 +67,13 @@ class Tradeoffs:
 
     def __iter__(self) -> Iterator[TradeoffPoint]:
         return iter(self.points)
+
+    def __repr__(self) -> str:
+        counts = ", ".join(map(str, sorted({point.num_devices for point in self.points})))
+        return (
+            f"Tradeoffs({len(self)} points of memory, time and {self.objective} on {counts} "
+            f"devices; {self.guarantee})"
+        )
 
     def cheapest(self, memory_limit: float, time_limit_s: float | None = None) -> TradeoffPoint:
         """The least cost within ``memory_limit`` bytes per device and

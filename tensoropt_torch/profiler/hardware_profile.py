@@ -45,6 +45,14 @@ class HardwareProfile:
     max_bytes: int = 0
     complete: bool = False
 
+    def __repr__(self) -> str:
+        machine = self.machine
+        return (
+            f"HardwareProfile({machine.processes} processes on {machine.device}, mesh "
+            f"{' x '.join(str(size) for size, _ in self.mesh_axes) or '1'}: {len(self.curves)} "
+            f"collectives{'' if self.complete else ', not complete'})"
+        )
+
     @property
     def num_devices(self) -> int:
         return math.prod(size for size, _ in self.mesh_axes)

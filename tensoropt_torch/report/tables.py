@@ -8,7 +8,11 @@ from rich.table import Table
 
 from tensoropt_torch.planner.baselines import Comparison
 from tensoropt_torch.planner.description import PlanDescription
-from tensoropt_torch.planner.frontier import Frontier, knee_index, thinned_indices
+from tensoropt_torch.planner.frontier import (
+    FRONTIER_COLUMNS,
+    frontier_rows,
+    thinned_indices,
+)
 from tensoropt_torch.planner.picks import ProfileRow
 from tensoropt_torch.planner.tradeoffs import Tradeoffs
 from tensoropt_torch.simulate import MemoryProfile
@@ -21,32 +25,11 @@ def frontier_table(
     """(memory_bytes, time_s) points of a frontier, thinned to ``rows``; ends,
     knee and the point that needs ``chosen`` bytes are named."""
     table = Table(title=title)
-    for column in ("point", "memory per device", "step time", ""):
+    for column in FRONTIER_COLUMNS:
         table.add_column(column, justify="right")
-    names: dict[int, list[str]] = {}
-    knee, last = knee_index(points), len(points) - 1
-    picked = [i for i, (memory, _) in enumerate(points) if memory == chosen]
-    for index, name in ((0, "smallest"), (knee, "knee"), (last, "fastest")):
-        names.setdefault(index, []).append(name)
-    for index in picked:
-        names.setdefault(index, []).append("chosen")
-    for index in sorted({*thinned_indices(len(points), rows), *names}):
-        memory, time_s = points[index]
-        table.add_row(
-            str(index),
-            format_bytes(memory),
-            format_seconds(time_s),
-            ", ".join(names.get(index, ())),
-        )
+    for row in frontier_rows(points, rows, chosen):
+        table.add_row(*row)
     return table
-
-
-def frontier_title(frontier: Frontier) -> str:
-    """Devices, number of points, what the search guarantees, its time."""
-    return (
-        f"Cost frontier on {frontier.num_devices} devices: {len(frontier)} points "
-        f"({frontier.guarantee}), searched in {format_seconds(frontier.search_seconds)}"
-    )
 
 
 def plan_table(description: PlanDescription) -> Table:
@@ -70,9 +53,10 @@ def plan_summary(description: PlanDescription) -> str:
     return resharded + (f" ({kept})" if kept else "")
 
 
-def profile_table(rows: Sequence[ProfileRow], memory_limit: float) -> Table:
-    """The option ``profiling`` as a table."""
-    table = Table(title=f"Least step time with at most {format_bytes(memory_limit)} per device")
+def profile_table(rows: Sequence[ProfileRow]) -> Table:
+    """The option ``profiling`` as a table: the rows of one call."""
+    limit = format_bytes(rows[0].memory_limit)
+    table = Table(title=f"Least step time with at most {limit} per device")
     for column in ("devices", "step time", "memory per device", "feasible"):
         table.add_column(column, justify="right")
     for row in rows:

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Literal, get_args
 
+from tensoropt_torch.units import format_bytes
+
 Category = Literal[
     "parameters",
     "gradients",
@@ -80,6 +82,14 @@ class MemoryProfile:
     curve: tuple[int, ...] = field(repr=False)
     rank: int = 0
     unknown: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        largest = sorted(self.categories.items(), key=lambda item: -item[1])
+        parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest if size > 0)
+        return (
+            f"MemoryProfile(rank {self.rank}: {format_bytes(self.peak_bytes)} in {self.phase} "
+            f"during {self.operator}; {parts})"
+        )
 
 
 def exact_bytes(num_bytes: int) -> int:

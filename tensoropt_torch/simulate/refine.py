@@ -25,6 +25,9 @@ class SimulatedPoint:
     point: FrontierPoint
     peak_bytes: int
 
+    def __repr__(self) -> str:
+        return f"SimulatedPoint(peak {format_bytes(self.peak_bytes)}; {self.point!r})"
+
     @property
     def memory_bytes(self) -> float:
         return self.point.memory_bytes

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tensoropt_torch.profiler.hardware import HardwareProfile
 from torch import nn
 
 import tensoropt_torch
@@ -20,7 +21,9 @@ from tensoropt_torch.planner import candidates, picks
 from tensoropt_torch.planner.frontier import Frontier, knee_index, thinned_indices
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.units import format_bytes
 from tests.planner.model_file import MODEL_FILE
+from tests.profiler.test_hardware import KEY
 
 GIB = 2**30
 
@@ -159,6 +162,20 @@ def test_the_command_plans_and_reports(tmp_path: Path, capsys: pytest.CaptureFix
         assert part in out
     assert cli.main(["plan", "missing.py:f"]) == 2
     assert "missing.py" in capsys.readouterr().err
+
+
+def test_profiling_with_a_hardware_profile_needs_no_limit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "model.py"
+    file.write_text(MODEL_FILE)
+    cluster = tensoropt_torch.load_cluster("h100-8")
+    profile = tmp_path / "profile.json"
+    HardwareProfile(KEY, cluster, ((2, 0),), complete=True).save(profile)
+    arguments = ["profile", f"{file}:build", "--cluster", str(profile), "--counts", "1,2"]
+    assert cli.main(arguments) == 0
+    limit = format_bytes(0.9 * cluster.device.memory_bytes)
+    assert f"at most {limit} per device" in capsys.readouterr().out
 
 
 def test_coarse_configs_are_said_and_never_better(task: PlanningTask) -> None:

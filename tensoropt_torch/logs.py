@@ -1,0 +1,43 @@
+"""What the library says of its own work, with ``logging``.
+
+Nothing is printed unless the program asks for it::
+
+    logging.basicConfig(level=logging.INFO)  # or of the logger "tensoropt_torch" alone
+
+INFO: what was captured, measured, searched and picked, and how long that took; DEBUG adds
+its parts. Of several processes rank 0 speaks; warnings of the others name their rank.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import MutableMapping
+from typing import Any
+
+import torch.distributed as dist
+
+LIBRARY = "tensoropt_torch"
+
+logging.getLogger(LIBRARY).addHandler(logging.NullHandler())
+
+
+class RankLogger(logging.LoggerAdapter[logging.Logger]):
+    """A logger that knows which rank of the job this process is."""
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802
+        return (level >= logging.WARNING or _rank() == 0) and super().isEnabledFor(level)
+
+    def process(
+        self, msg: Any, kwargs: MutableMapping[str, Any]
+    ) -> tuple[Any, MutableMapping[str, Any]]:
+        rank = _rank()
+        return (f"rank {rank}: {msg}" if rank else msg), kwargs
+
+
+def get_logger(module: str) -> RankLogger:
+    """The logger of a module, given its ``__name__``."""
+    return RankLogger(logging.getLogger(module), {})
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
