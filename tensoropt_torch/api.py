@@ -32,6 +32,7 @@ from tensoropt_torch.config import Cluster, mesh_axes
 from tensoropt_torch.emit import ParallelModule, WeightSource
 from tensoropt_torch.errors import check_choice
 from tensoropt_torch.frontend import as_module
+from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner import baselines, candidates, explanation, picks, tradeoffs
 from tensoropt_torch.planner.baselines import Comparison
@@ -63,6 +64,9 @@ from tensoropt_torch.tasks import (
     takes_keywords,
     task_of,
 )
+from tensoropt_torch.units import format_bytes
+
+log = get_logger(__name__)
 
 Option = Literal["mini_time", "mini_parallelism"]
 
@@ -388,6 +392,8 @@ def _pick(
     task: PlanningTask, option: Option, count: int, limit: float | None, memory: Predictor
 ) -> Plan:
     by_peaks = memory == "simulated"
+    allowed = task.default_memory_limit if limit is None else limit
+    log.info("%s within %s of memory per device", option, format_bytes(allowed))
     point: FrontierPoint | SimulatedPoint
     if option == "mini_time":
         pick = simulate.mini_time if by_peaks else picks.mini_time
@@ -395,6 +401,7 @@ def _pick(
     else:
         pick_count = simulate.mini_parallelism if by_peaks else picks.mini_parallelism
         point = pick_count(task, limit)
+    log.info("%s picks %r", option, point)
     return replace(point.plan, captured=None)
 
 

@@ -201,8 +201,8 @@ class Plan:
         yield "frontier", self.origin
         yield "inputs", self.inputs
         yield "overlap", "yes" if settings.overlap else "no"
-        measured = f"{len(settings.measured)} collectives, {len(settings.operators)} operators"
-        yield "measured", measured
+        yield "measured collectives", str(len(settings.measured))
+        yield "measured operators", str(len(settings.operators))
         yield "model", self.fingerprint
 
     @property

@@ -16,6 +16,7 @@ from tensoropt_torch.calibration.operators import OperatorProfiler, Pick, picks_
 from tensoropt_torch.calibration.profiling import check_fits, find_profile, measure_cluster
 from tensoropt_torch.config.cluster import Cluster
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import MeasuredCurve, OpRecord
 from tensoropt_torch.planner.frontier import knee_index
 from tensoropt_torch.planner.space import make_planner, varied_strategy
@@ -26,6 +27,9 @@ from tensoropt_torch.profiler.op_store import OpStore, OpTime
 from tensoropt_torch.profiler.store import home, machine_key
 from tensoropt_torch.runtime.agreement import from_first_rank, on_all_ranks
 from tensoropt_torch.runtime.groups import AxisGroups, all_axis_sets
+from tensoropt_torch.units import format_seconds
+
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -77,8 +81,10 @@ def measured_task(
     groups.create(axis_sets)
     profile = given or find_profile(mesh, device)
     if profile is not None:
+        log.info("costs of %r", profile)
         task = with_profile(task, profile)
     else:
+        log.info("measuring the device, and collectives over %d sets of mesh axes", len(axis_sets))
         times = measure_collectives(groups, axis_sets, options.max_bytes, options.budget_s)
         curves: tuple[MeasuredCurve, ...] = tuple(
             (name, axes, tuple((float(size), seconds) for size, seconds in samples))
@@ -128,7 +134,12 @@ def with_operators(
         picks, families = from_first_rank(partial(_likely, planner, task, options))
         missing = [pick for pick in picks if pick.key not in known]
         budget_s = left_s / (options.rounds - number)
+        log.info("measuring %d operators for %s", len(missing), format_seconds(budget_s))
         result = profiler.measure(missing, budget_s)
+        done, failed = len(result.samples), len(result.failed)
+        log.info("measured %d operators, could not run %d", done, failed)
+        for call, reason in result.failed:
+            log.debug("could not run %s: %s", call, reason)
         known |= {sample.key: sample for sample in result.samples}
         from_first_rank(partial(_keep, path, key.digest, result.samples))
         left_s -= budget_s

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from tensoropt_torch.calibration.overheads import fit_runtime
 from tensoropt_torch.config.cluster import COLLECTIVES, Cluster, Efficiency
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.logs import get_logger
 from tensoropt_torch.profiler.collectives import (
     CollectiveTimes,
     measure_collectives,
@@ -21,6 +22,8 @@ from tensoropt_torch.profiler.hardware_profile import HardwareProfile, profile_p
 from tensoropt_torch.profiler.store import MachineKey, machine_key
 from tensoropt_torch.runtime.agreement import from_first_rank, on_all_ranks
 from tensoropt_torch.runtime.groups import AxisGroups, all_axis_sets
+
+log = get_logger(__name__)
 
 MeshAxes = tuple[tuple[int, int], ...]
 
@@ -68,6 +71,7 @@ def profile_hardware(
     start = HardwareProfile(key, cluster, mesh_axes, max_bytes=options.max_bytes)
     found = from_first_rank(lambda: (_resumable(path, start, options),))[0]
     if found is not None and found.complete:
+        log.info("measured before, in '%s': %r", path, found)
         return found, path
     axis_sets = all_axis_sets(sizes)
     groups = AxisGroups(sizes, device.type)
@@ -88,6 +92,7 @@ def profile_hardware(
     report("runtime")
     profile = _with_overheads(journal.profile, device)
     on_all_ranks(lambda: _write(profile, path))
+    log.info("written to '%s': %r", path, profile)
     return profile, path
 
 
@@ -165,6 +170,7 @@ class _Reporter:
         self._total = total
 
     def __call__(self, what: str) -> None:
+        log.info("measuring %d of %d: %s", self.done + 1, self._total, what)
         if self._progress is not None:
             self._progress(self.done, self._total, what)
         self.done += 1

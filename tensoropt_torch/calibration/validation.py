@@ -27,6 +27,7 @@ from tensoropt_torch.calibration.runs import (
 from tensoropt_torch.emit.parallelize import RankContext
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
+from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.memory_limits import Predictor
 from tensoropt_torch.planner.space import make_planner, varied_strategy
@@ -35,6 +36,8 @@ from tensoropt_torch.runtime.agreement import from_first_rank, on_all_ranks
 from tensoropt_torch.simulate import StepSettings, simulate_step
 
 # Positional arguments, targets last, and keyword arguments.
+log = get_logger(__name__)
+
 Batch = tuple[tuple[Any, ...], dict[str, Any]]
 
 # Runs of strategies done and in all.
@@ -216,12 +219,17 @@ def validate(
     """
     options = options or ValidationOptions()
     on_all_ranks(lambda: _check(batch, options))
+    log.info("running %d random strategies, each %d times", options.strategies, options.passes)
     lab = _Lab(model, task, batch, device, options)
     runs = [_Run(lab, options.seed + index) for index in range(options.strategies)]
     measures = [run.time for run in runs]
     found = run_in_passes(measures, options.passes, progress, Reference(device))
     lab.close()
-    return Validation(tuple(run.row(times) for run, times in zip(runs, found, strict=True)))
+    result = Validation(tuple(run.row(times) for run, times in zip(runs, found, strict=True)))
+    for row in result.rows:
+        log.debug("%r", row)
+    log.info("%r", result)
+    return result
 
 
 class _Lab:

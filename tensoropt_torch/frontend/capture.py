@@ -7,8 +7,10 @@ module's parameters, buffers and inputs, together with the C++ graph of it.
 from __future__ import annotations
 
 import hashlib
+import time
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,6 +36,10 @@ from tensoropt_torch.frontend.sources import (
     exported_sources,
     folded_sources,
 )
+from tensoropt_torch.logs import get_logger
+from tensoropt_torch.units import format_seconds
+
+log = get_logger(__name__)
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -137,6 +143,7 @@ def capture(
     Raises:
         TensorOptError: the module cannot be captured; says why and where.
     """
+    start = time.perf_counter()
     if isinstance(model, torch.export.ExportedProgram) and not args and not kwargs:
         args, kwargs = model.example_inputs
     model = as_module(model)
@@ -159,7 +166,7 @@ def capture(
     declarations = _declarations(module.graph, lowering.rules)
     in_spec, out_spec = exported.call_spec.in_spec, exported.call_spec.out_spec
     assert in_spec is not None and out_spec is not None
-    return CapturedModel(
+    captured = CapturedModel(
         module,
         sources,
         in_spec,
@@ -169,6 +176,9 @@ def capture(
         declarations,
         _fingerprint(module.graph, declarations),
     )
+    seconds = format_seconds(time.perf_counter() - start)
+    log.info("captured %s in %s: %r", type(model).__name__, seconds, captured)
+    return captured
 
 
 def as_module(model: nn.Module | torch.export.ExportedProgram) -> nn.Module:
@@ -229,8 +239,9 @@ def _user_line(error: BaseException) -> str:
 
 def _warn_without_rule(graph: fx.Graph, rules: _C.Rules) -> None:
     known = frozenset(rules.targets())
-    names = {target_name(node) for node in graph.nodes}
-    for name in sorted(names - known - {""}):
+    calls = Counter(target_name(node) for node in graph.nodes)
+    for name in sorted(calls.keys() - known - {""}):
+        log.info("left whole, without a rule: %d calls of %s", calls[name], name)
         warnings.warn(f"operator '{name}' has no rule: it runs whole on every device", stacklevel=3)
 
 

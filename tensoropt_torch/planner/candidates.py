@@ -8,9 +8,13 @@ from dataclasses import replace
 from functools import cached_property
 
 from tensoropt_torch.config import device_counts
+from tensoropt_torch.logs import get_logger
 from tensoropt_torch.planner.frontier import Frontier
 from tensoropt_torch.planner.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.units import format_seconds
+
+log = get_logger(__name__)
 
 
 class Candidate:
@@ -31,11 +35,15 @@ class Candidate:
 
     def frontier(self, memory_limit: float = math.inf) -> Frontier:
         """The cost frontier, up to ``memory_limit`` bytes per device."""
+        log.info("searching the strategies of %d devices", self._settings.num_devices)
         start = time.perf_counter()
         result = self._task.search.run(self._planner, memory_limit)
         seconds = time.perf_counter() - start
         complete = self._planner.complete
-        return Frontier(result, self._settings, self._task.captured, complete, seconds)
+        frontier = Frontier(result, self._settings, self._task.captured, complete, seconds)
+        log.info("searched in %s: %r", format_seconds(seconds), frontier)
+        log.debug("what the search did: %s", frontier.stats)
+        return frontier
 
 
 # So large an error is allowed that a search stops when it knows the least memory

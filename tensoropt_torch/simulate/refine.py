@@ -6,12 +6,15 @@ from bisect import bisect_right
 from dataclasses import dataclass, replace
 
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.candidates import Candidate, plannable_counts
 from tensoropt_torch.planner.frontier import Frontier, FrontierPoint, thinned_indices
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.simulate.step import DEFAULT_STEP, StepSettings, simulate_step
 from tensoropt_torch.units import format_bytes
+
+log = get_logger(__name__)
 
 SAMPLES = 8  # points that are looked at before it is said that none fits
 MAX_GUESSES = 4
@@ -186,4 +189,6 @@ def step_of(task: PlanningTask) -> StepSettings:
 def _simulated(point: FrontierPoint, step: StepSettings) -> SimulatedPoint:
     plan = point.plan
     assert plan.captured is not None, "points of a frontier carry their model"
-    return SimulatedPoint(point, simulate_step(plan, plan.captured, step).peak_bytes)
+    found = SimulatedPoint(point, simulate_step(plan, plan.captured, step).peak_bytes)
+    log.info("simulated %r", found)
+    return found
