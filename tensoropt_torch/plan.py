@@ -11,7 +11,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import InstanceOf
+
 from tensoropt_torch import _C
+from tensoropt_torch.config.records import Record, parse_record
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.html_table import html_table
@@ -40,7 +43,7 @@ OpRecord = tuple[str, str, tuple[str, float, float, float, float, bool, bool], f
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(Record):
     """What a strategy space depends on besides the model.
 
     ``cluster`` is the description as a plain dict (``Cluster.to_dict``),
@@ -81,7 +84,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Guarantee:
+class Guarantee(Record):
     """What holds for a frontier, and so for the plans picked from it.
 
     ``exact``: every strategy of the space was considered. Then ``epsilon`` bounds
@@ -106,7 +109,7 @@ class Guarantee:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Record):
     """One strategy of one model on one mesh.
 
     ``memory_bytes`` is the predicted memory per device (states and what is kept
@@ -129,7 +132,7 @@ class Plan:
     frontier: tuple[tuple[float, float], ...] = ()
     guarantee: Guarantee = Guarantee()
     peak_bytes: int | None = None
-    captured: CapturedModel | None = field(default=None, compare=False, repr=False)
+    captured: InstanceOf[CapturedModel] | None = field(default=None, compare=False, repr=False)
 
     @staticmethod
     def of(
@@ -225,22 +228,21 @@ class Plan:
         return json.dumps(record, sort_keys=True)
 
     @staticmethod
-    def from_json(text: str) -> Plan:
-        """Raises TensorOptError if the text is not a plan of this version."""
+    def from_json(text: str, where: str = "the text") -> Plan:
+        """Raises TensorOptError, naming ``where``, if the text is no plan of this version."""
         try:
             record = json.loads(text)
-            version = record.pop("format_version")
-            if version != FORMAT_VERSION:
-                raise TensorOptError(
-                    f"the plan has format version {version}, this version of tensoropt_torch "
-                    f"reads {FORMAT_VERSION}; plan again"
-                )
-            settings = _settings(record.pop("settings"))
-            guarantee = Guarantee(**{k: _frozen(v) for k, v in record.pop("guarantee").items()})
-            fields = {k: _frozen(v) for k, v in record.items()}
-            return Plan(settings=settings, guarantee=guarantee, **fields)
-        except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
-            raise TensorOptError(f"this is not a plan: {error}; write it with Plan.save") from error
+        except json.JSONDecodeError as error:
+            raise _no_plan(where, f"it is no JSON ({error})") from error
+        if not isinstance(record, dict) or "format_version" not in record:
+            raise _no_plan(where, "it has no format_version")
+        version = record.pop("format_version")
+        if version != FORMAT_VERSION:
+            raise TensorOptError(
+                f"{where} has format version {version}, this version of tensoropt_torch reads "
+                f"{FORMAT_VERSION}; plan again"
+            )
+        return parse_record(Plan, record, where)
 
     def save(self, path: str | Path) -> None:
         """Write the plan to a file."""
@@ -249,13 +251,14 @@ class Plan:
     @staticmethod
     def load(path: str | Path) -> Plan:
         """Read a plan that ``save`` wrote."""
-        return Plan.from_json(Path(path).read_text())
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise TensorOptError(
+                f"plan file '{path}' cannot be read: {error}; write one with Plan.save"
+            ) from error
+        return Plan.from_json(text, f"plan file '{path}'")
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(_frozen(v) for v in value) if isinstance(value, list) else value
-
-
-def _settings(record: dict[str, Any]) -> Settings:
-    cluster = record.pop("cluster")
-    return Settings(cluster=cluster, **{k: _frozen(v) for k, v in record.items()})
+def _no_plan(where: str, why: str) -> TensorOptError:
+    return TensorOptError(f"{where} is not a plan: {why}; write one with Plan.save")

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from tensoropt_torch.calibration.overheads import fit_runtime
-from tensoropt_torch.config.cluster import COLLECTIVES, Cluster, Efficiency
+from tensoropt_torch.config.cluster import COLLECTIVES, Cluster, Collective, Efficiency
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.profiler.collectives import (
@@ -191,7 +191,7 @@ class _ProfileJournal:
             for name, axes, samples in self.profile.curves
         }
 
-    def add(self, collective: str, axes: int, curve: list[tuple[int, float]]) -> None:
+    def add(self, collective: Collective, axes: int, curve: list[tuple[int, float]]) -> None:
         samples = tuple((float(size), seconds) for size, seconds in curve)
         self.profile = self.profile.with_curve((collective, axes, samples))
         self._report(f"{collective} over axis set {axes:b}")

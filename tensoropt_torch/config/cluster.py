@@ -59,42 +59,67 @@ from collections.abc import Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from tensoropt_torch.config.reader import TableReader
+from pydantic import Field
+
+from tensoropt_torch.config.records import (
+    Count,
+    Finite,
+    Fraction,
+    Hint,
+    NotNegative,
+    OneOrMore,
+    Positive,
+    Record,
+    Share,
+    Text,
+    given_with,
+    parse_record,
+)
 from tensoropt_torch.errors import TensorOptError, close_match
 
-DTYPES = ("float64", "float32", "bfloat16", "float16")
+DType = Literal["float64", "float32", "bfloat16", "float16"]
 DeviceType = Literal["cpu", "cuda"]
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
+Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"]
+COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
+
+_Seconds = Annotated[NotNegative, Hint("give seconds, such as 2e-5")]
+_Bandwidth = Annotated[Positive, Hint("give bytes per second of one unit's link")]
+_Latency = Annotated[NotNegative, Hint("give seconds, such as 5e-6")]
+_Achieved = Annotated[Share, Hint("give the share of the peak that is achieved, such as 0.7")]
+_Waited = Annotated[
+    Fraction, Hint("give the share of the time that a step waits for: 1 for all of it")
+]
+_Flops = Annotated[Positive, Hint("give operations per second, such as 67e12")]
 
 
 @dataclasses.dataclass(frozen=True)
-class Efficiency:
+class Efficiency(Record):
     """Shares of the peak figures that real kernels achieve, in (0, 1]."""
 
-    matmul: float = 1.0
-    memory: float = 1.0
-    source: str = "not given: peak figures are used as they are"
+    matmul: _Achieved = 1.0
+    memory: _Achieved = 1.0
+    source: Text = "not given: peak figures are used as they are"
 
 
 @dataclasses.dataclass(frozen=True)
-class Update:
+class Update(Record):
     """One trained parameter in a step, with an optimizer that keeps
     ``state_factor`` bytes for each of its bytes: s, and more s for each byte."""
 
-    state_factor: float
-    parameter_s: float
-    s_per_byte: float
+    state_factor: Annotated[NotNegative, Hint("give 2 for Adam, 0 for plain SGD")]
+    parameter_s: _Seconds
+    s_per_byte: Annotated[Positive, Hint("give seconds for each byte, such as 1e-9")]
 
 
 @dataclasses.dataclass(frozen=True)
-class Exposed:
+class Exposed(Record):
     """Shares of the times of reshards that a step waits for if they run while the device
     computes, from 0 to 1: of parameters in forward, and of their gradients."""
 
-    parameters: float
-    gradients: float
+    parameters: _Waited
+    gradients: _Waited
 
     @property
     def hides_something(self) -> bool:
@@ -103,16 +128,16 @@ class Exposed:
 
 
 @dataclasses.dataclass(frozen=True)
-class Runtime:
+class Runtime(Record):
     """What the runtime takes besides kernels and collectives: of one reshard in each
     pass, in s; of one collective, in addition to what it takes between ranks that do
     nothing else; of the updates of parameters, by optimizer. What is ``exposed`` of
     reshards that overlap with computing is None where nobody has measured it."""
 
-    reshard_s: float = 0.0
-    collective_s: float = 0.0
+    reshard_s: _Seconds = 0.0
+    collective_s: Annotated[Finite, Hint("give seconds, such as 2e-5")] = 0.0
     updates: tuple[Update, ...] = ()
-    source: str = "not given: reshards as described, updates by the device's figures"
+    source: Text = "not given: reshards as described, updates by the device's figures"
     exposed: Exposed | None = None
 
     def update(self, state_factor: float) -> Update | None:
@@ -122,55 +147,63 @@ class Runtime:
 
 
 @dataclasses.dataclass(frozen=True)
-class Device:
+class Device(Record):
     """One device: capacity in bytes, peaks in bytes/s and flops/s by dtype, and,
     if known, power in W and price per hour. The simulation of memory has to know its
     ``type``."""
 
-    name: str
-    memory_bytes: int
-    memory_bandwidth_bytes_per_s: float
-    launch_overhead_s: float
-    flops_per_s: Mapping[str, float] = dataclasses.field(hash=False)
-    efficiency: Efficiency
-    source: str
-    runtime: Runtime = Runtime()
-    power_w: float | None = None
-    price_per_hour: float | None = None
-    price_source: str | None = None
+    name: Text
+    memory_bytes: Annotated[Count, Hint("give one device's capacity, such as 80_000_000_000")]
+    memory_bandwidth_bytes_per_s: Annotated[
+        Positive, Hint("give bytes per second, such as 3.35e12")
+    ]
+    launch_overhead_s: Annotated[NotNegative, Hint("give seconds per operator, such as 5e-6")]
+    flops_per_s: Annotated[Mapping[DType, _Flops], Field(min_length=1)] = dataclasses.field(
+        hash=False
+    )
+    source: Text
+    efficiency: Annotated[Efficiency, given_with("matmul", "memory", "source")] = Efficiency()
+    runtime: Annotated[Runtime, given_with("reshard_s", "source")] = Runtime()
+    power_w: Annotated[Positive, Hint("give watts, such as 700")] | None = None
+    price_per_hour: Annotated[Positive, Hint("give the price of an hour, such as 2.5")] | None = (
+        None
+    )
+    price_source: Text | None = None
     type: DeviceType = "cuda"
 
 
 @dataclasses.dataclass(frozen=True)
-class LinkSpeed:
+class LinkSpeed(Record):
     """What a collective reaches over a link of a level."""
 
-    bandwidth_bytes_per_s: float
-    latency_s: float
-    source: str
+    bandwidth_bytes_per_s: _Bandwidth
+    latency_s: _Latency
+    source: Text
 
 
 @dataclasses.dataclass(frozen=True)
-class Level:
+class Level(Record):
     """One level of the interconnect: joins ``count`` units of the next level.
     ``collectives`` are those that reach other figures than the level's own."""
 
-    name: str
-    count: int
-    bandwidth_bytes_per_s: float
-    latency_s: float
-    source: str
-    collectives: Mapping[str, LinkSpeed] = dataclasses.field(default_factory=dict, hash=False)
+    name: Text
+    count: Annotated[Count, Hint("give how many units of the next level it joins")]
+    bandwidth_bytes_per_s: _Bandwidth
+    latency_s: _Latency
+    source: Text
+    collectives: Mapping[Collective, LinkSpeed] = dataclasses.field(
+        default_factory=dict, hash=False
+    )
 
 
 @dataclasses.dataclass(frozen=True)
-class Cluster:
+class Cluster(Record):
     """A description of devices and of the levels that join them, outermost first."""
 
-    name: str
-    description: str
+    name: Text
+    description: Text
     device: Device
-    levels: tuple[Level, ...]
+    levels: OneOrMore[Level]
 
     @property
     def num_devices(self) -> int:
@@ -226,15 +259,7 @@ def parse_cluster(data: Mapping[str, Any], where: str) -> Cluster:
         TensorOptError: a key is missing or unknown, or a value is not allowed.
 
     """
-    root = TableReader(data, where)
-    cluster = Cluster(
-        name=root.text("name"),
-        description=root.text("description"),
-        device=_parse_device(root.table("device")),
-        levels=tuple(_parse_level(level) for level in root.tables("levels")),
-    )
-    root.finish()
-    return cluster
+    return parse_record(Cluster, data, where)
 
 
 def mesh_axes(cluster: Cluster, num_devices: int) -> list[tuple[int, int]]:
@@ -282,128 +307,6 @@ def _load(file: Traversable, where: str) -> Cluster:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise TensorOptError(f"{where} is not valid TOML: {error}") from error
     return parse_cluster(data, where)
-
-
-def _parse_device(table: TableReader) -> Device:
-    device = Device(
-        name=table.text("name"),
-        memory_bytes=table.integer(
-            "memory_bytes", "give one device's capacity, such as 80_000_000_000"
-        ),
-        memory_bandwidth_bytes_per_s=table.positive(
-            "memory_bandwidth_bytes_per_s", "give bytes per second, such as 3.35e12"
-        ),
-        launch_overhead_s=table.not_negative(
-            "launch_overhead_s", "give seconds per operator, such as 5e-6"
-        ),
-        flops_per_s=_parse_flops(table.table("flops_per_s")),
-        efficiency=_parse_efficiency(table.optional_table("efficiency")),
-        source=table.text("source"),
-        runtime=_parse_runtime(table.optional_table("runtime")),
-        power_w=_optional(table, "power_w", "give watts, such as 700"),
-        price_per_hour=_optional(table, "price_per_hour", "give the price of an hour, such as 2.5"),
-        price_source=table.text("price_source") if table.has("price_source") else None,
-        type=table.choice("type", get_args(DeviceType), "cuda"),
-    )
-    table.finish(also_allowed=["power_w", "price_per_hour", "price_source"])
-    return device
-
-
-def _optional(table: TableReader, key: str, hint: str) -> float | None:
-    return table.positive(key, hint) if table.has(key) else None
-
-
-def _parse_flops(table: TableReader) -> dict[str, float]:
-    hint = "give operations per second, such as 67e12"
-    flops = {dtype: table.positive(dtype, hint) for dtype in DTYPES if table.has(dtype)}
-    table.finish(also_allowed=DTYPES)
-    if not flops:
-        raise table.error("is empty", f"at least one of {', '.join(DTYPES)}", hint)
-    return flops
-
-
-def _parse_efficiency(table: TableReader | None) -> Efficiency:
-    if table is None:
-        return Efficiency()
-    hint = "give the share of the peak that is achieved, such as 0.7"
-    efficiency = Efficiency(
-        matmul=table.share("matmul", hint),
-        memory=table.share("memory", hint),
-        source=table.text("source"),
-    )
-    table.finish()
-    return efficiency
-
-
-def _parse_runtime(table: TableReader | None) -> Runtime:
-    if table is None:
-        return Runtime()
-    hint = "give seconds, such as 2e-5"
-    runtime = Runtime(
-        reshard_s=table.not_negative("reshard_s", hint),
-        collective_s=table.finite("collective_s", hint) if table.has("collective_s") else 0.0,
-        updates=tuple(_parse_update(update) for update in table.optional_tables("updates")),
-        exposed=_parse_exposed(table.optional_table("exposed")),
-        source=table.text("source"),
-    )
-    table.finish()
-    return runtime
-
-
-def _parse_exposed(table: TableReader | None) -> Exposed | None:
-    if table is None:
-        return None
-    hint = "give the share of the time that a step waits for: 1 for all of it"
-    exposed = Exposed(
-        parameters=table.fraction("parameters", hint), gradients=table.fraction("gradients", hint)
-    )
-    table.finish()
-    return exposed
-
-
-def _parse_update(table: TableReader) -> Update:
-    update = Update(
-        state_factor=table.not_negative("state_factor", "give 2 for Adam, 0 for plain SGD"),
-        parameter_s=table.not_negative("parameter_s", "give seconds, such as 2e-5"),
-        s_per_byte=table.positive("s_per_byte", "give seconds for each byte, such as 1e-9"),
-    )
-    table.finish()
-    return update
-
-
-def _parse_level(table: TableReader) -> Level:
-    level = Level(
-        name=table.text("name"),
-        count=table.integer("count", "give how many units of the next level it joins"),
-        bandwidth_bytes_per_s=_bandwidth(table),
-        latency_s=_latency(table),
-        source=table.text("source"),
-        collectives=_parse_collectives(table.optional_table("collectives")),
-    )
-    table.finish()
-    return level
-
-
-def _parse_collectives(table: TableReader | None) -> dict[str, LinkSpeed]:
-    if table is None:
-        return {}
-    speeds = {name: _parse_speed(table.table(name)) for name in COLLECTIVES if table.has(name)}
-    table.finish(also_allowed=COLLECTIVES)
-    return speeds
-
-
-def _parse_speed(table: TableReader) -> LinkSpeed:
-    speed = LinkSpeed(_bandwidth(table), _latency(table), table.text("source"))
-    table.finish()
-    return speed
-
-
-def _bandwidth(table: TableReader) -> float:
-    return table.positive("bandwidth_bytes_per_s", "give bytes per second of one unit's link")
-
-
-def _latency(table: TableReader) -> float:
-    return table.not_negative("latency_s", "give seconds, such as 5e-6")
 
 
 def device_counts(cluster: Cluster) -> list[int]:

@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 
-from tensoropt_torch.config.cluster import COLLECTIVES
+from tensoropt_torch.config.cluster import COLLECTIVES, Collective
 from tensoropt_torch.profiler.clock import SharedClock, undisturbed_s
 
 MIN_BYTES = 1024
@@ -25,7 +25,7 @@ MAX_BATCHES = 4  # of a size in one pass
 SMALL_SPREAD = 0.1  # of the median, between the quartiles
 
 # (collective, axis set) -> [(bytes, seconds), ...], bytes ascending.
-CollectiveTimes = dict[tuple[str, int], list[tuple[int, float]]]
+CollectiveTimes = dict[tuple[Collective, int], list[tuple[int, float]]]
 
 
 class Journal(Protocol):
@@ -35,7 +35,7 @@ class Journal(Protocol):
     def known(self) -> CollectiveTimes:
         """Entries that are not measured again; equal on all ranks."""
 
-    def add(self, collective: str, axes: int, curve: list[tuple[int, float]]) -> None:
+    def add(self, collective: Collective, axes: int, curve: list[tuple[int, float]]) -> None:
         """Called on every rank after each entry."""
 
 
@@ -55,7 +55,7 @@ def measure_collectives(
     axis_sets: Iterable[int],
     max_bytes: int,
     budget_s: float,
-    collectives: Sequence[str] = COLLECTIVES,
+    collectives: Sequence[Collective] = COLLECTIVES,
     journal: Journal | None = None,
 ) -> CollectiveTimes:
     """Measures every collective over every axis set, all its groups at once.
@@ -94,7 +94,7 @@ def measure_collectives(
 
 
 def measure_sizes(
-    groups: GroupsByAxes, collective: str, axes: int, sizes: Iterable[int], budget_s: float
+    groups: GroupsByAxes, collective: Collective, axes: int, sizes: Iterable[int], budget_s: float
 ) -> list[tuple[int, float]]:
     """One collective over one axis set at these sizes, as ``measure_collectives`` does
     it. All sizes are measured; when the budget is spent, those left with few repeats."""
@@ -107,7 +107,7 @@ def measure_sizes(
 
 
 def _measure_entry(
-    name: str,
+    name: Collective,
     group: dist.ProcessGroup,
     max_bytes: int,
     clock: SharedClock,
@@ -129,7 +129,7 @@ class _Entry:
     """Measures one collective over one group. All decisions are shared by the ranks."""
 
     def __init__(
-        self, name: str, group: dist.ProcessGroup, clock: SharedClock, deadline_s: float
+        self, name: Collective, group: dist.ProcessGroup, clock: SharedClock, deadline_s: float
     ) -> None:
         self._name = name
         self._group = group
@@ -182,7 +182,7 @@ def spread(samples: Sequence[float]) -> float:
 
 
 def _prepare(
-    name: str, group: dist.ProcessGroup, size: int, device: torch.device
+    name: Collective, group: dist.ProcessGroup, size: int, device: torch.device
 ) -> Callable[[], object]:
     """A call of the collective with ``size`` bytes at the larger end."""
     ranks = dist.get_world_size(group)
@@ -193,7 +193,7 @@ def _prepare(
     # Newer names first: the older ones warn where both exist.
     all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
     reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-    calls: dict[str, Callable[[], object]] = {
+    calls: dict[Collective, Callable[[], object]] = {
         "all_reduce": lambda: dist.all_reduce(whole.fill_(1), group=group),
         "all_gather": lambda: all_gather(whole, part, group=group),
         "reduce_scatter": lambda: reduce_scatter(part, whole, group=group),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 
+from tensoropt_torch.config.cluster import DType
 from tensoropt_torch.profiler.clock import SharedClock, undisturbed_s
 
 MATMUL_SIZES = {"cpu": 512, "cuda": 4096}
@@ -15,14 +16,14 @@ CHAIN_LENGTH = 32
 # Tensors read or written by gelu(x + y) as the roofline counts them: 3 and 2 in
 # forward, twice that in backward.
 ACTIVATION_TRAFFIC = 15
-DTYPES = (torch.float32, torch.bfloat16)
+DTYPES: Mapping[DType, torch.dtype] = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
 class DeviceSpeed:
     """Speeds that were reached, not peaks; the slowest rank's."""
 
-    matmul_flops_per_s: dict[str, float]  # by dtype
+    matmul_flops_per_s: dict[DType, float]  # by dtype
     copy_bytes_per_s: float  # read plus written, by element-wise training operators
     launch_overhead_s: float  # of one operator, forward or backward
 
@@ -44,16 +45,13 @@ def measure_device(device: torch.device | None = None, budget_s: float = 2.0) ->
     clock = SharedClock(device)
     share_s = budget_s / (len(DTYPES) + 2)
     n = MATMUL_SIZES.get(device.type, 1024)
-    seconds = [_matmul_s(n, dtype, clock, share_s) for dtype in DTYPES]
+    seconds = [_matmul_s(n, dtype, clock, share_s) for dtype in DTYPES.values()]
     elements = ACTIVATION_BYTES.get(device.type, 8 << 20) // 4
     seconds.append(_repeated_s(_activation_step(elements, device), clock, share_s))
     seconds.append(_repeated_s(_chain_step(device), clock, share_s))
     *matmul_s, copy_s, launch_s = clock.slowest(seconds)
     return DeviceSpeed(
-        matmul_flops_per_s={
-            str(dtype).removeprefix("torch."): 2 * n**3 / s
-            for dtype, s in zip(DTYPES, matmul_s, strict=True)
-        },
+        matmul_flops_per_s={name: 2 * n**3 / s for name, s in zip(DTYPES, matmul_s, strict=True)},
         copy_bytes_per_s=ACTIVATION_TRAFFIC * 4 * elements / copy_s,
         launch_overhead_s=launch_s / (2 * CHAIN_LENGTH),
     )

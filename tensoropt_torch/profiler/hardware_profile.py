@@ -12,9 +12,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from tensoropt_torch.config.cluster import COLLECTIVES, Cluster, parse_cluster
+from pydantic import Field
+
+from tensoropt_torch.config.cluster import Cluster, Collective
+from tensoropt_torch.config.records import Must, Positive, Record, parse_record
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.profiler.store import MachineKey, home, write_atomically
 
@@ -22,11 +25,14 @@ FORMAT = "tensoropt hardware profile"
 VERSION = 2
 
 # (collective, axis set, ((bytes, seconds), ...)), bytes ascending.
-Curve = tuple[str, int, tuple[tuple[float, float], ...]]
+Samples = Annotated[
+    tuple[tuple[Positive, Positive], ...], Field(min_length=1), Must("one sample or more")
+]
+Curve = tuple[Collective, int, Samples]
 
 
 @dataclass(frozen=True)
-class HardwareProfile:
+class HardwareProfile(Record):
     """What was measured on ``machine``.
 
     Attributes:
@@ -81,16 +87,9 @@ class HardwareProfile:
         damaged, or of another version."""
         content = _content(text, where)
         try:
-            return HardwareProfile(
-                MachineKey.from_record(content["machine"]),
-                parse_cluster(content["cluster"], where),
-                tuple((int(size), int(level)) for size, level in content["mesh_axes"]),
-                tuple(_curve(*curve) for curve in content["curves"]),
-                int(content["max_bytes"]),
-                bool(content["complete"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise _damaged(where, f"its content is wrong ({error})") from error
+            return parse_record(HardwareProfile, content, "content")
+        except TensorOptError as error:
+            raise _damaged(where, "; ".join(str(error).splitlines())) from error
 
     def save(self, path: str | Path) -> None:
         """Write the file, at once or not at all."""
@@ -148,15 +147,6 @@ def _content(text: str, where: str) -> Mapping[str, Any]:
 def _checksum(content: Mapping[str, Any]) -> str:
     text = json.dumps(content, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _curve(name: str, axes: int, samples: list[list[float]]) -> Curve:
-    if name not in COLLECTIVES or not samples:
-        raise ValueError(f"collective '{name}' with {len(samples)} samples")
-    points = tuple((float(size), float(seconds)) for size, seconds in samples)
-    if not all(size > 0 and 0 < seconds < math.inf for size, seconds in points):
-        raise ValueError(f"collective '{name}' has a sample that is not positive")
-    return name, int(axes), points
 
 
 def _damaged(where: str, how: str) -> TensorOptError:

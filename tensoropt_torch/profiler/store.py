@@ -15,13 +15,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tensoropt_torch.config.records import Record
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.host_memory import may_keep_memory
 from tensoropt_torch.scheduling import may_prioritise_network
 
 
 @dataclass(frozen=True)
-class MachineKey:
+class MachineKey(Record):
     """The hardware and software of a job: measurements are good for equal ones only.
 
     ``cores`` are those that a process may use, ``threads`` what it uses for one
@@ -56,11 +57,6 @@ class MachineKey:
             for name in mine
             if mine[name] != its[name]
         ]
-
-    @staticmethod
-    def from_record(record: dict[str, Any]) -> MachineKey:
-        """The inverse of ``dataclasses.asdict``."""
-        return MachineKey(**{**record, "axes": tuple(record["axes"])})
 
 
 def machine_key(device: torch.device, axes: tuple[int, ...]) -> MachineKey:

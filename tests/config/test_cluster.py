@@ -201,10 +201,61 @@ def test_efficiency_is_a_share(data: dict[str, Any], share: float) -> None:
     assert "above 0 and at most 1" in message(data)
 
 
-@pytest.mark.parametrize("levels", [[], {}, ["nvlink"]])
+@pytest.mark.parametrize("levels", [[], {}])
 def test_levels_are_tables(data: dict[str, Any], levels: object) -> None:
     data["levels"] = levels
-    assert "one table or more" in message(data)
+    assert f"levels = {levels!r} is not allowed; it must be one table or more" in message(data)
+
+
+def test_each_level_is_a_table(data: dict[str, Any]) -> None:
+    data["levels"][1] = "nvlink"
+    assert "levels[1] = 'nvlink' is not allowed; it must be a table [[levels]]" in message(data)
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("name", "give a text that is not empty"),
+        ("device", "add a table [device]"),
+        ("levels", "add a table [[levels]]"),
+    ],
+)
+def test_missing_keys_say_what_to_give(data: dict[str, Any], key: str, hint: str) -> None:
+    del data[key]
+    assert message(data) == f"cluster file 'my.toml': key '{key}' is missing; {hint}"
+
+
+def test_hints_say_what_to_try(data: dict[str, Any]) -> None:
+    data["levels"][1]["latency_s"] = -1
+    assert message(data) == (
+        "cluster file 'my.toml': levels[1].latency_s = -1 is not allowed; it must be a finite "
+        "number, 0 or above; give seconds, such as 5e-6"
+    )
+    del data["levels"][1]["latency_s"]
+    assert message(data).endswith("'levels[1].latency_s' is missing; give seconds, such as 5e-6")
+
+
+def test_everything_that_is_wrong_is_named_at_once(data: dict[str, Any]) -> None:
+    data["device"]["type"] = "tpu"
+    data["levels"][0]["latency"] = data["levels"][0].pop("latency_s")
+    lines = message(data).splitlines()
+    assert len(lines) == 3
+    assert all(line.startswith("cluster file 'my.toml': ") for line in lines)
+    text = "\n".join(lines)
+    assert "device.type = 'tpu' is not allowed; it must be one of cpu, cuda" in text
+    assert "key 'levels[0].latency_s' is missing" in text
+    assert "key 'levels[0].latency' is unknown; did you mean 'latency_s'?" in text
+
+
+@pytest.mark.parametrize(
+    ("table", "key"),
+    [("efficiency", "matmul"), ("efficiency", "source"), ("runtime", "reshard_s")],
+)
+def test_tables_that_are_given_are_complete(data: dict[str, Any], table: str, key: str) -> None:
+    assert data["device"][table].pop(key) is not None
+    assert f"key 'device.{table}.{key}' is missing" in message(data)
+    del data["device"][table]
+    assert parse_cluster(data, "test").device.name == "H100 SXM 80 GB"
 
 
 @pytest.mark.parametrize(

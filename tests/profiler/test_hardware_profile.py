@@ -88,7 +88,8 @@ def test_other_files_and_versions_are_refused(profile: HardwareProfile, tmp_path
 
 def test_times_that_are_not_positive_are_refused(profile: HardwareProfile) -> None:
     wrong = profile.with_curve(("all_reduce", 1, ((1024.0, 0.0),)))
-    with pytest.raises(TensorOptError, match="not positive"):
+    place = r"content: curves\[0\]\[2\]\[0\]\[1\] = 0.0"
+    with pytest.raises(TensorOptError, match=f"{place} is not allowed.* above 0; delete it"):
         HardwareProfile.from_json(wrong.to_json(), "here")
 
 

@@ -1,0 +1,101 @@
+"""Files of plans: what is saved is loaded, and what else a file says is refused by name."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import tensoropt_torch
+from tensoropt_torch import Plan, TensorOptError
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    with torch.device("meta"):
+        model, args = nn.Linear(16, 16), (torch.zeros(8, 16),)
+    return tensoropt_torch.find_strategy(model, args, cluster="h100-8", num_devices=4)
+
+
+def test_plans_with_measured_costs_survive(plan: Plan) -> None:
+    work = ("float32", 1.0, 1.0, 1.0, 1.0, True, False)
+    settings = replace(
+        plan.settings,
+        measured=(("all_reduce", 1, ((1024.0, 1e-3), (2048.0, 2e-3))),),
+        operators=(("key", "family", work, 1e-3, 1e-3),),
+    )
+    guarantee = replace(plan.guarantee, exact=False, epsilon=math.inf, heuristics=(0.0, 0.5))
+    changed = replace(plan, settings=settings, guarantee=guarantee, peak_bytes=1 << 40)
+    loaded = Plan.from_json(changed.to_json())
+    assert loaded == changed
+    assert loaded.hash == changed.hash
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "problem"),
+    [
+        (("config", 0), "x", "config[0] = 'x' is not allowed: Input should be a valid integer"),
+        (("config",), 5, "config = 5 is not allowed"),
+        (("time_s",), None, "time_s = None is not allowed"),
+        (("settings", "inputs"), "all", "settings.inputs = 'all' is not allowed; it must be one"),
+        (("settings", "space_"), 1, "'settings.space_' is unknown; did you mean 'space'?"),
+        (("settings", "mesh_axes", 0), [2], "key 'settings.mesh_axes[0][1]' is missing"),
+        (("settings",), [], "settings = [] is not allowed; it must be a table [settings]"),
+        (("guarantee", "epsilon"), "0%", "guarantee.epsilon = '0%' is not allowed"),
+        (("fingerprint",), ["x" * 500], "fingerprint = ['xxx"),
+        (("captured",), {}, "captured = {} is not allowed"),
+    ],
+)
+def test_what_is_wrong_with_a_plan_is_named(
+    plan: Plan, tmp_path: Path, path: tuple[Any, ...], value: Any, problem: str
+) -> None:
+    record = json.loads(plan.to_json())
+    inner = record
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(record))
+    with pytest.raises(TensorOptError) as error:
+        Plan.load(file)
+    text = str(error.value)
+    assert text.startswith(f"plan file '{file}': ")
+    assert problem in text
+    assert len(text) < 400
+
+
+def test_missing_fields_are_named(plan: Plan) -> None:
+    record = json.loads(plan.to_json())
+    del record["node_tag"], record["settings"]["cluster"]
+    with pytest.raises(TensorOptError) as error:
+        Plan.from_json(json.dumps(record))
+    assert "key 'node_tag' is missing" in str(error.value)
+    assert "key 'settings.cluster' is missing" in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["", "5", "[]", "{}", "plan", '{"format_version": 3'])
+def test_what_is_no_plan_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text(text)
+    with pytest.raises(TensorOptError, match=r"plan.json' is not a plan: .*; write one with"):
+        Plan.load(file)
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    with pytest.raises(TensorOptError, match=r"missing.json' cannot be read: .*No such file"):
+        Plan.load(tmp_path / "missing.json")
+    (tmp_path / "binary.json").write_bytes(b"\xff\xfe\xfd")
+    with pytest.raises(TensorOptError, match=r"binary.json' cannot be read"):
+        Plan.load(tmp_path / "binary.json")
+
+
+def test_other_versions_are_refused(plan: Plan) -> None:
+    record = json.loads(plan.to_json()) | {"format_version": 99}
+    with pytest.raises(TensorOptError, match="has format version 99, this version of tensoropt"):
+        Plan.from_json(json.dumps(record))
