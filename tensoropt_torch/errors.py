@@ -25,5 +25,5 @@ def check_choice(what: str, value: object, allowed: Sequence[str]) -> None:
     if value not in allowed:
         raise TensorOptError(
             f"{what}={value!r} is not known; {close_match(str(value), allowed)}"
-            f"choose one of {', '.join(map(repr, allowed))}"
+            f"choose one of {', '.join(allowed)}"
         )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Literal, get_args
 
 from tensoropt_torch.config import DeviceType
-from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.errors import check_choice
 
 # What is compared with a memory limit: the sums that the search uses, or simulated
 # peaks (docs/costs.md).
@@ -28,8 +28,5 @@ def default_memory_fraction(predictor: Predictor, device: DeviceType) -> float:
     Raises:
         TensorOptError: there is no such predictor.
     """
-    if predictor not in get_args(Predictor):
-        raise TensorOptError(
-            f"memory='{predictor}' is not known; choose one of {', '.join(get_args(Predictor))}"
-        )
+    check_choice("memory", predictor, get_args(Predictor))
     return DEFAULT_MEMORY_FRACTION if predictor == "sums" else SIMULATED_FRACTIONS[device]
