@@ -65,7 +65,7 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "report": (*PLANNING, "simulate", "calibration"),
     "tasks": MEASURING,
     "api": (*MEASURING, "tasks"),
-    "tf_style": (*PLANNING, "runtime", "emit", "api"),
+    "tf_style": (*PLANNING, "runtime", "emit", "tasks", "api"),
     "__init__": (*MEASURING, "rules", "tasks", "api"),
     "cli_job": ("units", "runtime", "calibration", "report", "tasks", "api"),
     "cli": (*PLANNING, "rules", "simulate", "report", "tasks", "api", "__init__", "cli_job"),

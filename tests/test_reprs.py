@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 import torch
-from tensoropt_torch.profiler.hardware import HardwareProfile
 from torch import nn
 
 import tensoropt_torch
 from tensoropt_torch import Baseline, Example, Frontier, Plan
 from tensoropt_torch.html_table import html_table
+from tensoropt_torch.profiler.hardware_profile import HardwareProfile
 from tensoropt_torch.units import format_bytes, format_seconds
 from tests.calibration.test_validation import rows
 from tests.distributed.harness import run_ranks
-from tests.profiler.test_hardware import KEY
+from tests.profiler.test_hardware_profile import KEY
 
 HERE = "tests.test_reprs"
 LONGEST = 700

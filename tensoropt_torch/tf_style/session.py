@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, cast, get_args, overload
+from typing import Any, Literal, Unpack, cast, get_args, overload
 
 import torch
 import torch.distributed as dist
@@ -11,12 +11,13 @@ from torch.distributed.tensor import DTensor
 
 from tensoropt_torch import api
 from tensoropt_torch.emit import ParallelModule
-from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.errors import TensorOptError, check_choice
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.frontier import Frontier
 from tensoropt_torch.planner.picks import ProfileRow
 from tensoropt_torch.runtime.agreement import on_all_ranks
+from tensoropt_torch.tasks import PlanningKeywords, PlanningOptions, takes_keywords
 from tensoropt_torch.tf_style.graph import Graph, current_graph, reset_default_graph
 from tensoropt_torch.tf_style.optimizers import TrainOp
 from tensoropt_torch.tf_style.tensor import Placeholder, Tensor
@@ -32,26 +33,47 @@ def init(backend: str | None = None, *, seed: int = 0) -> torch.device:
     return api.init(backend)
 
 
-def find_frontier(*, fetches: Sequence[Tensor] = (), **arguments: Any) -> Frontier:
+@takes_keywords(planning=PlanningOptions)
+def find_frontier(
+    *,
+    fetches: Sequence[Tensor] = (),
+    num_devices: int | None = None,
+    **keywords: Unpack[PlanningKeywords],
+) -> Frontier:
     """The whole cost frontier of the training step; arguments as for
     ``tensoropt_torch.find_frontier``."""
     step = _Step(current_graph(), fetches)
-    return api.find_frontier(step.module, step.example, **step.planning(arguments))
+    keywords.setdefault("optimizer", step.train_op.optimizer.kind)
+    return api.find_frontier(step.module, step.example, num_devices=num_devices, **keywords)
 
 
 @overload
 def find_strategy(
-    option: Literal["mini_time", "mini_parallelism"] = ...,
+    option: api.Option = ...,
     *,
     fetches: Sequence[Tensor] = ...,
-    **arguments: Any,
+    memory_limit: float | None = ...,
+    num_devices: int | None = ...,
+    **keywords: Unpack[PlanningKeywords],
 ) -> Plan: ...
 @overload
 def find_strategy(
-    option: Literal["profiling"], *, fetches: Sequence[Tensor] = ..., **arguments: Any
+    option: Literal["profiling"],
+    *,
+    fetches: Sequence[Tensor] = ...,
+    memory_limit: float | None = ...,
+    device_counts: Sequence[int],
+    **keywords: Unpack[PlanningKeywords],
 ) -> list[ProfileRow]: ...
+@takes_keywords(collective=True, planning=PlanningOptions)
 def find_strategy(
-    option: str = "mini_time", *, fetches: Sequence[Tensor] = (), **arguments: Any
+    option: str = "mini_time",
+    *,
+    fetches: Sequence[Tensor] = (),
+    memory_limit: float | None = None,
+    num_devices: int | None = None,
+    device_counts: Sequence[int] = (),
+    **keywords: Unpack[PlanningKeywords],
 ) -> Plan | list[ProfileRow]:
     """Plan the training step of the graph.
 
@@ -59,22 +81,35 @@ def find_strategy(
         option: ``mini_time`` or ``mini_parallelism``: gives a plan; ``profiling``: the
             least step time for each of ``device_counts``.
         fetches: tensors besides the loss that ``run`` shall give.
-        arguments: as for ``tensoropt_torch.find_strategy`` and ``profile``, e.g.
-            ``memory_limit``, ``cluster``, ``num_devices``.
+        others: as for ``tensoropt_torch.find_strategy`` and ``profile``.
 
     Raises:
         TensorOptError: no loss is minimized, the option is not known, or planning fails.
     """
     step = _Step(current_graph(), fetches)
-    planning = step.planning(arguments)
-    if option == "profiling":
-        return api.profile(step.module, step.example, **planning)
-    if option not in get_args(api.Option):
+    keywords.setdefault("optimizer", step.train_op.optimizer.kind)
+    check_choice("option", option, (*get_args(api.Option), "profiling"))
+    if (option == "profiling") != bool(device_counts) or (device_counts and num_devices):
         raise TensorOptError(
-            f"option '{option}' is not known; choose 'mini_time', 'mini_parallelism' or 'profiling'"
+            f"option '{option}' with device_counts={device_counts} and num_devices={num_devices}; "
+            "give device_counts for 'profiling', num_devices for other options"
         )
-    choice = cast(api.Option, option)
-    return api.find_strategy(step.module, step.example, option=choice, **planning)
+    if option == "profiling":
+        return api.profile(
+            step.module,
+            step.example,
+            device_counts=device_counts,
+            memory_limit=memory_limit,
+            **keywords,
+        )
+    return api.find_strategy(
+        step.module,
+        step.example,
+        option=cast(api.Option, option),
+        memory_limit=memory_limit,
+        num_devices=num_devices,
+        **keywords,
+    )
 
 
 def build_execution_graph(
@@ -120,10 +155,6 @@ class _Step:
     @property
     def placeholders(self) -> list[Placeholder]:
         return self.computation.placeholders
-
-    def planning(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Arguments of the planning functions."""
-        return {"optimizer": self.train_op.optimizer.kind, **arguments}
 
 
 class ExecutionGraph:

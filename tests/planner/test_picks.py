@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tensoropt_torch.profiler.hardware import HardwareProfile
 from torch import nn
 
 import tensoropt_torch
@@ -21,9 +20,10 @@ from tensoropt_torch.planner import candidates, picks
 from tensoropt_torch.planner.frontier import Frontier, knee_index, thinned_indices
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.profiler.hardware_profile import HardwareProfile
 from tensoropt_torch.units import format_bytes
 from tests.planner.model_file import MODEL_FILE
-from tests.profiler.test_hardware import KEY
+from tests.profiler.test_hardware_profile import KEY
 
 GIB = 2**30
 

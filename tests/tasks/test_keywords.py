@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import tensoropt_torch
-from tensoropt_torch import Example, PlanningOptions, StepSettings, TensorOptError
+from tensoropt_torch import Example, PlanningOptions, StepSettings, TensorOptError, tf_style
 from tensoropt_torch.tasks import ExampleKeywords, PlanningKeywords, StepKeywords
 from tests.distributed.harness import run_ranks
 
@@ -68,6 +68,14 @@ def test_signatures_name_every_option(function: Callable[..., Any]) -> None:
     for part in fields(PlanningOptions):
         assert parameters[part.name].default == getattr(PlanningOptions(), part.name)
     assert {"planning", "loss_fn", "targets"} <= set(parameters)
+
+
+@pytest.mark.parametrize("function", [tf_style.find_frontier, tf_style.find_strategy])
+def test_the_style_of_tensorflow_takes_the_same_options(function: Callable[..., Any]) -> None:
+    names = set(inspect.signature(function).parameters)
+    assert {part.name for part in fields(PlanningOptions)} | {"fetches", "num_devices"} <= names
+    with pytest.raises(TensorOptError, match="takes no 'clustr'; did you mean 'cluster'"):
+        function(clustr="cpu")
 
 
 @pytest.mark.parametrize("function", [*PLAN, *RUN])

@@ -316,8 +316,12 @@ def test_mistakes_in_planning_are_named() -> None:
     to.AdamOptimizer().minimize(to.reduce_mean(out))
     with pytest.raises(TensorOptError, match="minimizes a loss already"):
         to.AdamOptimizer().minimize(to.reduce_sum(out))
-    with pytest.raises(TensorOptError, match=r"option 'fastest'.*mini_time"):
+    with pytest.raises(TensorOptError, match=r"option='fastest'.*mini_time"):
         to.find_strategy(option="fastest")  # type: ignore[call-overload]
+    with pytest.raises(TensorOptError, match="give device_counts for 'profiling'"):
+        to.find_strategy(option="profiling")  # type: ignore[call-overload]
+    with pytest.raises(TensorOptError, match="num_devices for other options"):
+        to.find_strategy(device_counts=[1, 2])  # type: ignore[call-overload]
     plan = to.find_strategy(cluster="h100-8", num_devices=1)
     with pytest.raises(TensorOptError, match=r"engine 'tf'.*'torch'"):
         to.build_execution_graph(engine="tf", plan=plan)
