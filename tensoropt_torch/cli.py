@@ -202,7 +202,14 @@ def _counts(text: str) -> list[int]:
 def _load_model(spec: str) -> Example:
     """The module with example inputs that ``file.py:function`` returns."""
     found = _call_user("model", spec)
-    return found if isinstance(found, Example) else Example(*found)
+    if isinstance(found, Example):
+        return found
+    if not isinstance(found, (tuple, list)) or len(found) not in (2, 3):
+        raise TensorOptError(
+            f"model '{spec}' gives {type(found).__name__}; the function must return "
+            "(module, args), (module, args, kwargs) or a tensoropt_torch.Example"
+        )
+    return Example(*found)
 
 
 def _call_user(what: str, spec: str) -> Any:

@@ -164,6 +164,28 @@ def test_the_command_plans_and_reports(tmp_path: Path, capsys: pytest.CaptureFix
     assert "missing.py" in capsys.readouterr().err
 
 
+EXAMPLE_FILE = """
+import torch
+import tensoropt_torch
+def build():
+    with torch.device("meta"):
+        x = torch.zeros(16, 64)
+        loss = torch.nn.functional.mse_loss
+        return tensoropt_torch.Example(torch.nn.Linear(64, 64), (x,), loss_fn=loss, targets=(x,))
+def forget():
+    return build().model
+"""
+
+
+def test_the_command_takes_an_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "model.py"
+    file.write_text(EXAMPLE_FILE)
+    assert cli.main(["memory", f"{file}:build", "--cluster", "h100-8", "--devices", "2"]) == 0
+    assert "optimizer state" in capsys.readouterr().out
+    assert cli.main(["frontier", f"{file}:forget", "--cluster", "h100-8"]) == 2
+    assert "gives Linear; the function must return (module, args)" in capsys.readouterr().err
+
+
 def test_profiling_with_a_hardware_profile_needs_no_limit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
