@@ -119,11 +119,11 @@ def _causes(problems: Iterable[ErrorDetails]) -> list[ErrorDetails]:
     """Without those of tables in which something else is wrong, and is named."""
     found = list(problems)
     places = [problem["loc"] for problem in found]
-    return [
-        problem
-        for problem in found
-        if not any(place[: len(at)] == at != place for at in [problem["loc"]] for place in places)
-    ]
+
+    def contains_another(at: Location) -> bool:
+        return any(place != at and place[: len(at)] == at for place in places)
+
+    return [problem for problem in found if not contains_another(problem["loc"])]
 
 
 def _message(kind: Any, problem: ErrorDetails) -> str:
