@@ -41,7 +41,7 @@ SHORTER = {
 }
 # Blocks by their first line: excerpts of a file of this project.
 EXCERPTS = {
-    "x, weight, bias = real(12, 24, 2), real(24), real(24)": "tests/rules/layer_cases.py",
+    "x, weight, bias = real(12, 24, 2), real(24), real(24)": "tests/rules/convolution_cases.py",
     "// [n, c, ...] normalised over groups of channels; whole groups can be split.": (
         "csrc/rules/normalization.cc"
     ),
