@@ -27,7 +27,7 @@ if(bindings_sources)
   target_link_libraries(_C PRIVATE tensoropt_core tensoropt_warnings)
   set_target_properties(_C PROPERTIES
     INSTALL_RPATH "${package_rpath}"
-    UNITY_BUILD ${TENSOROPT_UNITY} UNITY_BUILD_BATCH_SIZE 4)
+    UNITY_BUILD ${TENSOROPT_UNITY} UNITY_BUILD_BATCH_SIZE 5)
   add_dependencies(python_libs _C)
   install(TARGETS _C LIBRARY DESTINATION tensoropt_torch)
 endif()

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tensoropt_torch import load_cluster
-from tests.documents import BLOCKS, FILES, ROOT, Block, blocks_of
+from tests.documents import BLOCKS, DOCUMENTS, FILES, ROOT, Block, blocks_of
 
 # Commands by how they begin: not run here, and why.
 NOT_RUN = {
@@ -32,7 +32,7 @@ NOT_RUN = {
     "python -m benchmarks.coverage": "takes an hour; tests/benchmarks has its parts",
     "python -m benchmarks.paper --draw": "needs all studies; tests/benchmarks has its parts",
 }
-SLOW = ("torchrun --nproc-per-node 2 --no-python tensoropt profile-hardware",)
+SLOW = "profile-hardware"
 # What commands that measure are given in addition, and how many ranks there are.
 SHORTER = {
     "profile-hardware": "profile-hardware --budget 2 --max-bytes 4096",
@@ -142,7 +142,7 @@ def test_script_runs(folder: Path, block: Block) -> None:
         pytest.param(
             *(block, command),
             id=f"{block}: {command}",
-            marks=[pytest.mark.slow] if command.startswith(SLOW) else [],
+            marks=[pytest.mark.slow] if SLOW in command.split() else [],
         )
         for block, command in COMMANDS
         if not reason_not_to_run(command)
@@ -171,13 +171,15 @@ def test_cluster_file_is_read(tmp_path: Path, block: Block) -> None:
 
 def test_every_block_is_checked() -> None:
     checked = ("python", "sh", "toml")
+    fences = sum(len(re.findall("^ *```", p.read_text(), re.MULTILINE)) for p in DOCUMENTS)
+    assert fences == 2 * len(BLOCKS)
     for block in BLOCKS:
         drawing = not block.language and "<-" in block.body
         assert block.language in checked or block.first in EXCERPTS or drawing, str(block)
 
 
 def test_what_is_listed_here_is_in_the_documents() -> None:
-    for begin in (*NOT_RUN, *SLOW):
+    for begin in NOT_RUN:
         assert any(command.startswith(begin) for _, command in COMMANDS), begin
     for given in SHORTER:
         assert any(given in command for _, command in COMMANDS), given
