@@ -32,7 +32,7 @@ export PATH := $(dir $(PYTHON)):$(PATH)
 PIP := $(PYTHON) -m pip --disable-pip-version-check
 BUILD := build/cmake
 STAMPS := build/stamps$(subst /,_,$(PYTHON))
-CPP_FILES := $(shell find csrc tests/csrc -name '*.h' -o -name '*.cc')
+CPP_FILES := $(shell find csrc tests/csrc benchmarks/csrc -name '*.h' -o -name '*.cc')
 # Folders are listed as well: their times tell that a file was removed.
 CORE_INPUTS := CMakeLists.txt $(shell find cmake csrc)
 PYTHON_PATHS := tensoropt_torch tests examples setup.py \
