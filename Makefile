@@ -1,10 +1,13 @@
-# make demo      build and train examples/gpt.py on two processes
-# make test      C++ and fast Python tests        make test-all   all tests
-# make core-test C++ tests only                   make sanitize   with ASan, TSan
-# make lint      ruff, mypy, clang-format         make format     repair the style
-# make tidy      clang-tidy on the core           make clean      remove outputs
-# make paper     the paper's figures and tables, see docs/paper.md
-# make models    common models against one process, see docs/models.md
+# make demo        build and train examples/gpt.py on two processes
+# make test        C++ tests and fast Python tests: core-test, python-test
+# make test-all    also the slow Python tests
+# make wheel-test  a wheel, installed and run in an environment of its own
+# make sanitize    C++ tests of the core with ASan and UBSan, then with TSan
+# make lint        ruff, mypy, clang-format       make format   repair the style
+# make tidy        clang-tidy on the core         make clean    remove outputs
+# make check       everything: lint, all tests, sanitizers; .ci/run is shorter
+# make paper       the paper's figures and tables, see docs/paper.md
+# make models      common models against one process, see docs/models.md
 #
 # PYTHON=<python> chooses an environment. By default it is the active one if
 # that has torch, otherwise .venv, which is created.
@@ -29,23 +32,39 @@ export PATH := $(dir $(PYTHON)):$(PATH)
 PIP := $(PYTHON) -m pip --disable-pip-version-check
 BUILD := build/cmake
 STAMPS := build/stamps$(subst /,_,$(PYTHON))
-CPP_FILES := $(shell find csrc tests/csrc -name '*.h' -o -name '*.cc')
+CPP_FILES := $(shell find csrc tests/csrc benchmarks/csrc -name '*.h' -o -name '*.cc')
 # Folders are listed as well: their times tell that a file was removed.
 CORE_INPUTS := CMakeLists.txt $(shell find cmake csrc)
 PYTHON_PATHS := tensoropt_torch tests examples setup.py \
                 $(wildcard benchmarks)
 
-.PHONY: demo test test-all core-test sanitize lint format tidy clean paper models
+# For builds of the core without PyTorch, apart from the folder of fmt's headers,
+# and without precompiled headers: they are also the proof that it needs neither.
+CORE_ONLY = -G Ninja -DTENSOROPT_CORE_ONLY=ON \
+  -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON \
+  -DTENSOROPT_FMT_INCLUDE_DIR=$$($(PYTHON) -c 'import os, torch; \
+    print(os.path.dirname(torch.__file__) + "/include")')
+
+.PHONY: demo test test-all core-test python-test wheel-test sanitize check lint \
+  format tidy clean paper models
 
 demo: $(STAMPS)/built
 	OMP_NUM_THREADS=1 $(PYTHON) -m torch.distributed.run --standalone \
 	  --nproc-per-node 2 examples/train_gpt.py
 
-test: core-test $(STAMPS)/built
+test: core-test python-test
+
+python-test: $(STAMPS)/built $(STAMPS)/dev
 	$(PYTHON) -m pytest
 
 test-all: core-test $(STAMPS)/built
 	$(PYTHON) -m pytest -m ''
+
+wheel-test: $(STAMPS)/built $(STAMPS)/dev
+	$(PYTHON) -m pytest -m '' tests/test_wheel.py
+
+check:
+	.ci/run lint test-all sanitize
 
 core-test: $(STAMPS)/built $(STAMPS)/dev
 	cmake -S . -B $(BUILD) -DTENSOROPT_BUILD_TESTS=ON >/dev/null
@@ -53,20 +72,17 @@ core-test: $(STAMPS)/built $(STAMPS)/dev
 	ctest --test-dir $(BUILD) --output-on-failure \
 	  --no-tests=error --parallel $(JOBS)
 
-# The sanitized builds are also the proof that the core needs no PyTorch: they
-# are configured without it, apart from the folder of fmt's headers.
+# SANITIZERS="address" runs one of them only.
 # ThreadSanitizer cannot live with much address space randomisation: setarch.
+SANITIZERS ?= address thread
 sanitize: $(STAMPS)/dev
-	fmt=$$($(PYTHON) -c 'import os, torch; print(os.path.dirname( \
-	  torch.__file__) + "/include")'); \
 	fixed=$$(setarch -R true 2>/dev/null && echo setarch -R || true); \
-	for kind in address thread; do \
-	  cmake -S . -B build/$$kind -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
-	    -DTENSOROPT_CORE_ONLY=ON -DTENSOROPT_BUILD_TESTS=ON \
-	    -DTENSOROPT_SANITIZE=$$kind -DTENSOROPT_FMT_INCLUDE_DIR=$$fmt; \
+	for kind in $(SANITIZERS); do \
+	  cmake -S . -B build/$$kind $(CORE_ONLY) -DTENSOROPT_BUILD_TESTS=ON \
+	    -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTENSOROPT_SANITIZE=$$kind; \
 	  cmake --build build/$$kind --parallel $(JOBS); \
 	  $$fixed ctest --test-dir build/$$kind --output-on-failure \
-	    --parallel $(JOBS); \
+	    --no-tests=error --parallel $(JOBS); \
 	done
 
 lint: $(STAMPS)/dev
@@ -80,8 +96,9 @@ format: $(STAMPS)/dev
 	ruff format $(PYTHON_PATHS)
 	$(if $(CPP_FILES),clang-format -i $(CPP_FILES))
 
-tidy: $(STAMPS)/built $(STAMPS)/dev
-	clang-tidy -p $(BUILD) --quiet \
+tidy: $(STAMPS)/dev
+	cmake -S . -B build/tidy $(CORE_ONLY) >/dev/null
+	clang-tidy -p build/tidy --quiet \
 	  $$(find csrc -name '*.cc' -not -path 'csrc/runtime/*' \
 	     -not -path 'csrc/bindings/*')
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from setuptools import Extension, __version__, setup
+from setuptools.command.build import build
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
@@ -93,8 +94,16 @@ class CMakeBuild(build_ext):
         return []
 
 
+class FreshBuild(build):
+    """Puts nothing into a wheel that an earlier build has left."""
+
+    def run(self) -> None:
+        shutil.rmtree(self.build_lib, ignore_errors=True)
+        super().run()
+
+
 check_setuptools()
 setup(
     ext_modules=[Extension("tensoropt_torch._C", sources=[])],
-    cmdclass={"build_ext": CMakeBuild},
+    cmdclass={"build": FreshBuild, "build_ext": CMakeBuild},
 )

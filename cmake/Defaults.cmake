@@ -35,3 +35,13 @@ target_compile_options(tensoropt_warnings INTERFACE
   $<$<BOOL:${TENSOROPT_WERROR}>:-Werror>
   # Messages name files relative to the project, wherever it was built.
   -fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=)
+
+# Headers which most files of a target include, read once. -fpch-preprocess lets
+# ccache see through them. CMAKE_DISABLE_PRECOMPILE_HEADERS=ON shows whether
+# every file includes what it needs.
+function(tensoropt_precompile target)
+  target_precompile_headers(${target} PRIVATE ${ARGN})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(${target} PRIVATE -fpch-preprocess)
+  endif()
+endfunction()

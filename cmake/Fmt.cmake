@@ -23,4 +23,3 @@ file(CREATE_LINK ${fmt_parent}/fmt ${fmt_only}/fmt SYMBOLIC)
 
 add_library(tensoropt_fmt INTERFACE)
 target_include_directories(tensoropt_fmt SYSTEM INTERFACE ${fmt_only})
-target_compile_definitions(tensoropt_fmt INTERFACE FMT_HEADER_ONLY=1)

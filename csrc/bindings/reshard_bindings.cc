@@ -69,7 +69,7 @@ void bind_mesh(py::module_& module) {
             TO_CHECK(parsed.num_axes() == mesh.num_axes() &&
                          divides(shape, parsed, mesh),
                      "layout {} does not divide shape ({})", layout,
-                     fmt::join(shape, ", "));
+                     str_join(shape, ", "));
             TO_CHECK(dim >= 0 && dim < static_cast<int>(shape.size()),
                      "dim {} of a tensor with {} dims", dim, shape.size());
             const DimRange range = local_range(shape, parsed, mesh, dim, rank);

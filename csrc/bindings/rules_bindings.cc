@@ -34,7 +34,7 @@ py::dict literals_of(const Node& node) {
 
 // `function(arguments, parts, part)` returns literals by name.
 std::vector<NamedArgument> call_local(const py::function& function,
-                                      const LocalCall& call) {
+                                      const FactorParts& call) {
   const auto literals =
       function(literals_of(call.node), call.parts, call.part).cast<py::dict>();
   std::vector<NamedArgument> result;
@@ -77,7 +77,7 @@ void bind_rules(py::module_& module) {
       .def_readwrite("random", &DeclaredRule::random)
       .def_readwrite("functions", &DeclaredRule::functions)
       .def("set_local", [](DeclaredRule& self, const py::function& function) {
-        self.local = [function](const LocalCall& call) {
+        self.local = [function](const FactorParts& call) {
           return call_local(function, call);
         };
       });

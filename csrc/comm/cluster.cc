@@ -28,7 +28,7 @@ void validate(const Device& device) {
            "launch_overhead_s of '{}' is {}, must not be negative", device.name,
            device.launch_overhead_s);
   for (const auto& [dtype, flops] : device.peak_flops_per_s) {
-    check_positive(fmt::format("peak_flops_per_s[{}]", to_string(dtype)),
+    check_positive(str_format("peak_flops_per_s[{}]", to_string(dtype)),
                    device.name, flops);
   }
   check_fraction("matmul_efficiency", device.name, device.matmul_efficiency);
@@ -47,7 +47,7 @@ void validate(const Level& level) {
            level.name, level.count);
   validate({level.bandwidth_bytes_per_s, level.latency_s}, level.name);
   for (const auto& [collective, speed] : level.collectives) {
-    validate(speed, fmt::format("{}.{}", level.name, to_string(collective)));
+    validate(speed, str_format("{}.{}", level.name, to_string(collective)));
   }
 }
 

@@ -20,7 +20,7 @@ Collective parse_collective(std::string_view name) {
     if (kNames[i] == name) return static_cast<Collective>(i);
   }
   TO_CHECK(false, "collective '{}' is not one of {}", name,
-           fmt::join(kNames, ", "));
+           str_join(kNames, ", "));
 }
 
 std::string_view to_string(Collective collective) {

@@ -7,11 +7,9 @@
 // Python), TO_ASSERT a bug of ours (InternalError, a RuntimeError in Python).
 #pragma once
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
 #include <stdexcept>
-#include <string>
+
+#include "common/str_format.h"
 
 namespace tensoropt {
 
@@ -27,18 +25,18 @@ class InternalError : public std::logic_error {
 
 }  // namespace tensoropt
 
-#define TO_CHECK(condition, ...)                                \
-  do {                                                          \
-    if (!(condition)) {                                         \
-      throw ::tensoropt::UserError(::fmt::format(__VA_ARGS__)); \
-    }                                                           \
+#define TO_CHECK(condition, ...)                                          \
+  do {                                                                    \
+    if (!(condition)) {                                                   \
+      throw ::tensoropt::UserError(::tensoropt::str_format(__VA_ARGS__)); \
+    }                                                                     \
   } while (false)
 
-#define TO_ASSERT(condition, ...)                                        \
-  do {                                                                   \
-    if (!(condition)) {                                                  \
-      throw ::tensoropt::InternalError(                                  \
-          ::fmt::format("{}:{}: {}: {}", __FILE__, __LINE__, #condition, \
-                        ::fmt::format(__VA_ARGS__)));                    \
-    }                                                                    \
+#define TO_ASSERT(condition, ...)                               \
+  do {                                                          \
+    if (!(condition)) {                                         \
+      throw ::tensoropt::InternalError(::tensoropt::str_format( \
+          "{}:{}: {}: {}", __FILE__, __LINE__, #condition,      \
+          ::tensoropt::str_format(__VA_ARGS__)));               \
+    }                                                           \
   } while (false)

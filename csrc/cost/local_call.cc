@@ -17,17 +17,17 @@ std::string text_of(const Literal& literal) {
           return "None";
         } else if constexpr (std::is_same_v<T, std::vector<std::int64_t>> ||
                              std::is_same_v<T, std::vector<double>>) {
-          return fmt::format("[{}]", fmt::join(value, ","));
+          return str_format("[{}]", str_join(value, ","));
         } else {
-          return fmt::format("{}", value);
+          return str_format("{}", value);
         }
       },
       literal);
 }
 
 std::string text_of(const LocalOperand& operand) {
-  std::string text = fmt::format("{}[{}]", to_string(operand.meta.dtype),
-                                 fmt::join(operand.meta.shape, ","));
+  std::string text = str_format("{}[{}]", to_string(operand.meta.dtype),
+                                str_join(operand.meta.shape, ","));
   if (operand.requires_grad) text += "g";
   return text;
 }
@@ -77,10 +77,10 @@ std::string arguments_text(const Node& node, const LocalCall& call) {
 std::string extra_text(const LocalForm& form, const Mesh& mesh) {
   std::string text;
   for (const Literal& literal : form.extra) {
-    text += fmt::format(";{}", text_of(literal));
+    text += str_format(";{}", text_of(literal));
   }
   for (const AxisSet axes : form.groups) {
-    text += fmt::format(";{} ranks", mesh.size_of(axes));
+    text += str_format(";{} ranks", mesh.size_of(axes));
   }
   return text;
 }
@@ -112,10 +112,10 @@ LocalCall local_call(const Registry& registry, const Graph& graph,
   call.work = op_work(graph, node, rule, config, mesh);
   const std::string& target =
       call.form.target.empty() ? node.target : call.form.target;
-  call.key = fmt::format("{}({}{})", target, arguments_text(node, call),
-                         extra_text(call.form, mesh));
-  call.family = fmt::format("{} {}{}", target, to_string(call.work.dtype),
-                            call.work.backward ? "" : " forward");
+  call.key = str_format("{}({}{})", target, arguments_text(node, call),
+                        extra_text(call.form, mesh));
+  call.family = str_format("{} {}{}", target, to_string(call.work.dtype),
+                           call.work.backward ? "" : " forward");
   return call;
 }
 

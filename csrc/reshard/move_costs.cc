@@ -34,8 +34,7 @@ MoveCosts::MoveCosts(const Mesh& mesh, const CollectiveModel& collectives,
            "a tensor has at most {} dims, got {}", Placement::kMaxDim + 1,
            num_dims_);
   for (const std::int64_t size : shape) {
-    TO_CHECK(size >= 1, "shape ({}) has a size below 1",
-             fmt::join(shape, ", "));
+    TO_CHECK(size >= 1, "shape ({}) has a size below 1", str_join(shape, ", "));
   }
   tabulate_fits(shape);
   const std::vector<int> shards = tabulate_shards();

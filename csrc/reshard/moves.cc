@@ -93,9 +93,9 @@ std::string to_string(const Step& step) {
       "all_to_all", "slice",          "mask"};
   std::string text{kNames[static_cast<int>(step.kind)]};
   text += '(';
-  if (step.dim >= 0) text += fmt::format("dim {}, ", step.dim);
-  if (step.to_dim >= 0) text += fmt::format("to dim {}, ", step.to_dim);
-  return text + fmt::format("axes {:#b})", step.axes);
+  if (step.dim >= 0) text += str_format("dim {}, ", step.dim);
+  if (step.to_dim >= 0) text += str_format("to dim {}, ", step.to_dim);
+  return text + str_format("axes {:#b})", step.axes);
 }
 
 std::string to_string(const Steps& steps) {

@@ -63,7 +63,7 @@ std::vector<int> bind_dims(RuleBuilder& rule, bool causal, bool drops) {
   for (int dim = 0; dim < rank - 2; ++dim) {
     const bool alike = query[dim] % key[dim] == 0 && key[dim] == value[dim];
     const int factor = rule.factor(
-        dim == rank - 3 ? "h" : fmt::format("b{}", dim), alike ? key[dim] : 1);
+        dim == rank - 3 ? "h" : str_format("b{}", dim), alike ? key[dim] : 1);
     for (int operand = 0; operand < 3; ++operand) {
       rule.bind_operand(operand, dim, factor);
     }

@@ -67,7 +67,7 @@ Rule batch_norm_rule(const Graph& graph, const Node& node) {
         common_rule(graph, node, FactorKind::kCombined, {"weight", "bias"});
     for (int dim = kFirstSpatial; dim < rank; ++dim) {
       bind_dim(rule, dim,
-               rule.spatial_factor(fmt::format("d{}", dim),
+               rule.spatial_factor(str_format("d{}", dim),
                                    rule.operand_shape(0)[dim],
                                    FactorKind::kCombined));
     }
@@ -80,7 +80,7 @@ Rule batch_norm_rule(const Graph& graph, const Node& node) {
                   {"weight", "bias", "running_mean", "running_var"});
   for (int dim = kFirstSpatial; dim < rank; ++dim) {
     bind_dim(rule, dim,
-             rule.factor(fmt::format("d{}", dim), rule.operand_shape(0)[dim]));
+             rule.factor(str_format("d{}", dim), rule.operand_shape(0)[dim]));
   }
   return rule.take();
 }

@@ -50,7 +50,7 @@ void RuleBuilder::broadcast() {
   const auto& shape = output_shape(0);
   for (std::size_t dim = 0; dim < shape.size(); ++dim) {
     bind_output(0, static_cast<int>(dim),
-                factor(fmt::format("d{}", dim), shape[dim]));
+                factor(str_format("d{}", dim), shape[dim]));
   }
   for (int i = 0; i < num_operands(); ++i) broadcast_operand(i);
 }
@@ -64,7 +64,7 @@ std::vector<int> RuleBuilder::keep_dims(const std::vector<bool>& fixed) {
   };
   for (int dim = 0; dim < static_cast<int>(fixed.size()); ++dim) {
     if (fixed[dim]) continue;
-    factors[dim] = factor(fmt::format("d{}", dim), operand_shape(0)[dim]);
+    factors[dim] = factor(str_format("d{}", dim), operand_shape(0)[dim]);
     for (int i = 0; i < num_operands(); ++i) {
       bind(rule_.operands[i], operand_shape(i), dim);
     }

@@ -205,7 +205,7 @@ std::string to_string(const Rule& rule, const OpConfig& config) {
     if (use.is_factor()) {
       text += rule.factors[use.factor_index()].name;
     } else if (use.is_linear()) {
-      text += fmt::format("+{}", use.linear_set());
+      text += str_format("+{}", use.linear_set());
     } else {
       text += '-';
     }

@@ -45,7 +45,7 @@ Rule new_rule(const Graph& graph, const Node& node, bool zeros) {
   const auto& in = rule.operand_shape(0);
   const auto& out = rule.output_shape(0);
   for (int dim = 0; dim < static_cast<int>(out.size()); ++dim) {
-    rule.bind_output(0, dim, rule.factor(fmt::format("d{}", dim), out[dim]));
+    rule.bind_output(0, dim, rule.factor(str_format("d{}", dim), out[dim]));
   }
   rule.flops(rule.output_elements(), 0);
   for (int dim = 0; dim < static_cast<int>(in.size()); ++dim) {
@@ -53,7 +53,7 @@ Rule new_rule(const Graph& graph, const Node& node, bool zeros) {
         dim < static_cast<int>(out.size()) && in[dim] == out[dim];
     rule.bind_operand(0, dim,
                       alike ? rule.output_factor(dim)
-                            : rule.factor(fmt::format("i{}", dim), in[dim],
+                            : rule.factor(str_format("i{}", dim), in[dim],
                                           FactorKind::kCombined));
   }
   if (zeros) rule.linear_in({0});
@@ -69,15 +69,15 @@ LocalForm new_local(const Graph&, const Node&, const LocalContext& context) {
 // E.g. zeros, zeros_like and new_zeros.
 void add_filled(Registry& registry, std::string_view name) {
   const bool zeros = name == "zeros";
-  registry.add(fmt::format("aten.{}.{}", name,
-                           name == "empty" ? "memory_format" : "default"),
+  registry.add(str_format("aten.{}.{}", name,
+                          name == "empty" ? "memory_format" : "default"),
                {whole_rule, {}});
-  registry.add(fmt::format("aten.{}_like.default", name),
+  registry.add(str_format("aten.{}_like.default", name),
                {[zeros](const Graph& graph, const Node& node) {
                   return like_rule(graph, node, zeros);
                 },
                 {}});
-  registry.add(fmt::format("aten.new_{}.default", name),
+  registry.add(str_format("aten.new_{}.default", name),
                {[zeros](const Graph& graph, const Node& node) {
                   return new_rule(graph, node, zeros);
                 },
@@ -91,7 +91,7 @@ void register_creation(Registry& registry) {
        {"arange.default", "arange.start", "arange.start_step",
         "scalar_tensor.default", "eye.default", "eye.m", "linspace.default",
         "logspace.default", "tril_indices.default", "triu_indices.default"}) {
-    registry.add(fmt::format("aten.{}", target), {whole_rule, {}});
+    registry.add(str_format("aten.{}", target), {whole_rule, {}});
   }
   for (const std::string_view name : {"zeros", "ones", "full", "empty"}) {
     add_filled(registry, name);
@@ -101,7 +101,7 @@ void register_creation(Registry& registry) {
   }
   for (const char* target :
        {"rand.default", "randn.default", "randint.default", "randint.low"}) {
-    registry.add(fmt::format("aten.{}", target), {random_rule, {}});
+    registry.add(str_format("aten.{}", target), {random_rule, {}});
   }
 }
 

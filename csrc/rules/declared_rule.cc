@@ -44,7 +44,7 @@ class Binder {
     for (const NamedArgument& argument : node_.arguments) {
       const int count = num_tensors(argument);
       if (count == 0) continue;
-      const Term& term = term_of(argument.name);
+      const DimNames& term = term_of(argument.name);
       for (int i = 0; i < count; ++i, ++operand) {
         operands_[argument.name].push_back(operand);
         bind_dims(argument.name, term, rule_.operand_shape(operand),
@@ -59,7 +59,7 @@ class Binder {
              "'{}': the rule of {} has {} outputs, the operator gives {}",
              node_.name, node_.target, terms.size(), rule_.num_outputs());
     for (int i = 0; i < rule_.num_outputs(); ++i) {
-      bind_dims(fmt::format("output {}", i), terms[i], rule_.output_shape(i),
+      bind_dims(str_format("output {}", i), terms[i], rule_.output_shape(i),
                 [&](int dim, int f) { rule_.bind_output(i, dim, f); });
     }
   }
@@ -70,7 +70,7 @@ class Binder {
     return list ? static_cast<int>(list->size()) : 0;
   }
 
-  const Term& term_of(const std::string& argument) const {
+  const DimNames& term_of(const std::string& argument) const {
     const auto& names = declared_.tensors;
     const auto found = std::find(names.begin(), names.end(), argument);
     TO_ASSERT(found != names.end(), "{} has no tensor '{}'", node_.target,
@@ -79,15 +79,15 @@ class Binder {
   }
 
   template <typename Bind>
-  void bind_dims(const std::string& tensor, const Term& term,
+  void bind_dims(const std::string& tensor, const DimNames& term,
                  const Shape& shape, const Bind& bind) {
     const bool any = contains(term, kAnyDims);
     const std::size_t named = term.size() - (any ? 1 : 0);
     TO_CHECK(any ? shape.size() >= named : shape.size() == named,
              "'{}': the rule of {} has '{}' for {}, which has shape [{}]; give "
              "one word per dim",
-             node_.name, node_.target, fmt::join(term, " "), tensor,
-             fmt::join(shape, ", "));
+             node_.name, node_.target, str_join(term, " "), tensor,
+             str_join(shape, ", "));
     int dim = 0;
     for (const std::string& word : term) {
       if (word != kAnyDims) {
@@ -97,7 +97,7 @@ class Binder {
       }
       for (std::size_t left = shape.size() - named; left > 0; --left, ++dim) {
         if (shape[dim] > 1) {  // one of size 1 is broadcast
-          const std::string name = fmt::format("...{}", left - 1);
+          const std::string name = str_format("...{}", left - 1);
           bind(dim, factor(name, tensor, shape[dim]));
         }
       }
@@ -157,7 +157,7 @@ class Binder {
 LocalForm local_form(const DeclaredRule& declared, const Graph& graph,
                      const Node& node, const LocalContext& context) {
   const Rule rule = Binder(declared, graph, node).bind();
-  LocalCall call{node, {}, {}};
+  FactorParts call{node, {}, {}};
   for (std::size_t i = 0; i < rule.factors.size(); ++i) {
     const int factor = static_cast<int>(i);
     call.parts[rule.factors[i].name] = context.parts(factor);
@@ -185,7 +185,7 @@ void check_tensors(const DeclaredRule& declared, const char* option,
     TO_CHECK(contains(declared.tensors, name),
              "rule of {}: {} names '{}', which is no tensor argument of it; "
              "these are: {}",
-             declared.target, option, name, fmt::join(declared.tensors, ", "));
+             declared.target, option, name, str_join(declared.tensors, ", "));
   }
 }
 
@@ -195,7 +195,7 @@ void check_factor(const DeclaredRule& declared, const char* option,
   TO_CHECK(contains(factors, name),
            "rule of {}: {} names factor '{}', which the rule does not have; "
            "its factors are: {}",
-           declared.target, option, name, fmt::join(factors, ", "));
+           declared.target, option, name, str_join(factors, ", "));
 }
 
 void check_mean(const DeclaredRule& declared) {
@@ -215,7 +215,7 @@ void check(const DeclaredRule& declared) {
            "rule of {}: the rule has {} operands, the operator has {} tensor "
            "arguments ({}); give one term for each, '()' for a scalar",
            declared.target, operands.size(), declared.tensors.size(),
-           fmt::join(declared.tensors, ", "));
+           str_join(declared.tensors, ", "));
   for (const auto& set : declared.linear_in) {
     check_tensors(declared, "linear_in", set);
   }
@@ -230,6 +230,12 @@ void check(const DeclaredRule& declared) {
   for (const auto& [factor, argument] : declared.sizes) {
     check_factor(declared, "sizes", factor);
   }
+}
+
+std::string text_of(const std::vector<std::vector<std::string>>& lists) {
+  std::vector<std::string> texts;
+  for (const auto& words : lists) texts.push_back(str_join(words, " "));
+  return str_join(texts, ", ");
 }
 
 }  // namespace
@@ -247,21 +253,19 @@ OpDefinition definition_of(const DeclaredRule& declared) {
 }
 
 std::string text_of(const DeclaredRule& declared) {
-  const auto terms = [](const std::vector<Term>& list) {
-    std::vector<std::string> words;
-    for (const Term& term : list) {
-      words.push_back(fmt::format("{}", fmt::join(term, " ")));
-    }
-    return words;
-  };
-  return fmt::format(
-      "{} {}->{} tensors {} linear_in {} additive {} saves {} {} mean {} "
-      "sizes {} flops {} random {} functions {}",
-      declared.target, terms(declared.pattern.operands),
-      terms(declared.pattern.outputs), declared.tensors, declared.linear_in,
-      declared.additive, declared.saves, declared.saves_outputs, declared.mean,
-      declared.sizes, declared.flops_per_element, declared.random,
-      declared.functions);
+  std::vector<std::string> sizes;
+  for (const auto& [factor, argument] : declared.sizes) {
+    sizes.push_back(str_format("{} of {}", factor, argument));
+  }
+  return str_format(
+      "{} [{}]->[{}] tensors [{}] linear_in [{}] additive [{}] saves [{}] [{}] "
+      "mean [{}] sizes [{}] flops {} random {} functions {}",
+      declared.target, text_of(declared.pattern.operands),
+      text_of(declared.pattern.outputs), str_join(declared.tensors, ", "),
+      text_of(declared.linear_in), str_join(declared.additive, ", "),
+      str_join(declared.saves, ", "), str_join(declared.saves_outputs, ", "),
+      str_join(declared.mean, ", "), str_join(sizes, ", "),
+      declared.flops_per_element, declared.random, declared.functions);
 }
 
 }  // namespace tensoropt

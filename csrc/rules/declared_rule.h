@@ -19,8 +19,8 @@
 
 namespace tensoropt {
 
-// What a rank's literals are computed from, by names of factors.
-struct LocalCall {
+// A call on one rank, by names of factors: what its literals are computed from.
+struct FactorParts {
   const Node& node;
   std::map<std::string, int> parts;  // into how many parts each is split
   std::map<std::string, int> part;   // which of them this rank has
@@ -51,7 +51,7 @@ struct DeclaredRule {
   bool random = false;
 
   // Literals that differ on a rank, if any.
-  std::function<std::vector<NamedArgument>(const LocalCall&)> local = {};
+  std::function<std::vector<NamedArgument>(const FactorParts&)> local = {};
   // What tells the functions above from others, for `text_of`.
   std::string functions = {};
 };

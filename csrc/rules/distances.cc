@@ -40,7 +40,7 @@ Rule pairs_rule(const Graph& graph, const Node& node, int dim, bool kept) {
     }
     elements *= static_cast<double>(size);
     if (d == dim) continue;
-    const int factor = rule.factor(fmt::format("d{}", d), size);
+    const int factor = rule.factor(str_format("d{}", d), size);
     for (int i = 0; i < 2; ++i) {
       const auto& shape = rule.operand_shape(i);
       const int own = d - rank + static_cast<int>(shape.size());
@@ -67,7 +67,7 @@ Rule all_pairs_rule(const Graph& graph, const Node& node) {
   const auto& out = rule.output_shape(0);
   const int rank = static_cast<int>(out.size());
   for (int dim = 0; dim < rank; ++dim) {
-    const int factor = rule.factor(fmt::format("d{}", dim), out[dim]);
+    const int factor = rule.factor(str_format("d{}", dim), out[dim]);
     rule.bind_output(0, dim, factor);
     for (int i = 0; i < 2; ++i) {
       const auto& shape = rule.operand_shape(i);

@@ -93,7 +93,7 @@ bool is_diagonal(const Equation& equation, int label) {
 }
 
 std::string label_name(int label) {
-  return label < 0 ? fmt::format("e{}", -label)
+  return label < 0 ? str_format("e{}", -label)
                    : std::string(1, static_cast<char>(label));
 }
 
@@ -216,7 +216,7 @@ std::string tensordot_equation(const Graph& graph, const Node& node) {
       if (label == ' ') output += label = next++;
     }
   }
-  return fmt::format("{},{}->{}", terms[0], terms[1], output);
+  return str_format("{},{}->{}", terms[0], terms[1], output);
 }
 
 Rule tensordot_rule(const Graph& graph, const Node& node) {
@@ -239,7 +239,7 @@ Rule inner_rule(const Graph& graph, const Node& node) {
     output.erase(left.size() - 1, 1);
   }
   return labelled_rule(graph, node,
-                       fmt::format("{},{}->{}", left, right, output));
+                       str_format("{},{}->{}", left, right, output));
 }
 
 constexpr int kGroups = 0;  // the factor of grouped products

@@ -246,7 +246,7 @@ Rule glu_rule(const Graph& graph, const Node& node) {
 void register_elementwise(Registry& registry) {
   for (const Family& family : families()) {
     for (const char* target : family.targets) {
-      registry.add(fmt::format("aten.{}", target),
+      registry.add(str_format("aten.{}", target),
                    {[saves = family.saves, linear = family.linear](
                         const Graph& graph, const Node& node) {
                       return family_rule(graph, node, saves, linear);
@@ -258,13 +258,13 @@ void register_elementwise(Registry& registry) {
     return pointwise(graph, node).take();
   };
   for (const char* name : kComparisons) {
-    registry.add(fmt::format("aten.{}.Scalar", name), {plain, {}});
-    registry.add(fmt::format("aten.{}.Tensor", name), {plain, {}});
+    registry.add(str_format("aten.{}.Scalar", name), {plain, {}});
+    registry.add(str_format("aten.{}.Tensor", name), {plain, {}});
   }
   for (const char* name : {"and", "or", "xor"}) {
-    registry.add(fmt::format("aten.logical_{}.default", name), {plain, {}});
-    registry.add(fmt::format("aten.bitwise_{}.Tensor", name), {plain, {}});
-    registry.add(fmt::format("aten.__{}__.Tensor", name), {plain, {}});
+    registry.add(str_format("aten.logical_{}.default", name), {plain, {}});
+    registry.add(str_format("aten.bitwise_{}.Tensor", name), {plain, {}});
+    registry.add(str_format("aten.__{}__.Tensor", name), {plain, {}});
   }
   for (const char* target : kCasts) registry.add(target, {cast_rule, {}});
   for (const char* target : {"aten.add.Tensor", "aten.sub.Tensor",

@@ -21,7 +21,7 @@ Rule embedding_rule(const Graph& graph, const Node& node) {
   const int rows = rule.factor("v", counts ? 1 : weight[0]);
   for (std::size_t dim = 0; dim < index.size(); ++dim) {
     const int factor =
-        rule.factor(fmt::format("b{}", dim), counts ? 1 : index[dim]);
+        rule.factor(str_format("b{}", dim), counts ? 1 : index[dim]);
     rule.bind_operand(1, static_cast<int>(dim), factor);
     rule.bind_output(0, static_cast<int>(dim), factor);
   }

@@ -30,7 +30,7 @@ void bind_common_dims(RuleBuilder& rule, int dim,
           return rule.operand_shape(i)[d] == out[d];
         });
     if (!common) continue;
-    const int factor = rule.factor(fmt::format("d{}", d), out[d]);
+    const int factor = rule.factor(str_format("d{}", d), out[d]);
     for (const int i : operands) rule.bind_operand(i, d, factor);
     rule.bind_output(0, d, factor);
   }
@@ -327,7 +327,7 @@ Rule index_rule(const Graph& graph, const Node& node) {
   for (int out = 0; out < static_cast<int>(dims.size()); ++out) {
     const auto& [self_dim, position] = dims[out];
     const int factor =
-        rule.factor(fmt::format("d{}", out), rule.output_shape(0)[out]);
+        rule.factor(str_format("d{}", out), rule.output_shape(0)[out]);
     rule.bind_output(0, out, factor);
     if (self_dim >= 0) {
       rule.bind_operand(0, self_dim, factor);
@@ -353,7 +353,7 @@ void bind_masked(RuleBuilder& rule, const Node& node, int values) {
   const auto& shape = rule.operand_shape(0);
   const auto& mask = rule.operand_shape(indices[0]);
   for (int dim = 0; dim < static_cast<int>(shape.size()); ++dim) {
-    const int factor = rule.factor(fmt::format("d{}", dim), shape[dim]);
+    const int factor = rule.factor(str_format("d{}", dim), shape[dim]);
     rule.bind_operand(0, dim, factor);
     rule.bind_output(0, dim, factor);
     if (dim < static_cast<int>(mask.size())) {
@@ -382,7 +382,7 @@ Rule index_put_rule(const Graph& graph, const Node& node) {
     if (position >= 0 && !adds) continue;
     const std::int64_t size = self_dim >= 0 ? rule.operand_shape(0)[self_dim]
                                             : positions.shape[position];
-    const int factor = rule.factor(fmt::format("d{}", read), size);
+    const int factor = rule.factor(str_format("d{}", read), size);
     if (self_dim >= 0) {
       rule.bind_operand(0, self_dim, factor);
       rule.bind_output(0, self_dim, factor);
@@ -400,7 +400,7 @@ Rule one_hot_rule(const Graph& graph, const Node& node) {
   RuleBuilder rule(graph, node);
   const auto& shape = rule.operand_shape(0);
   for (int dim = 0; dim < static_cast<int>(shape.size()); ++dim) {
-    const int factor = rule.factor(fmt::format("d{}", dim), shape[dim]);
+    const int factor = rule.factor(str_format("d{}", dim), shape[dim]);
     rule.bind_operand(0, dim, factor);
     rule.bind_output(0, dim, factor);
   }
@@ -416,7 +416,7 @@ Rule search_rule(const Graph& graph, const Node& node, int elements,
   const auto& shape = rule.operand_shape(elements);
   const bool by_row = rule.operand_shape(boundaries).size() > 1;
   for (int dim = 0; dim < static_cast<int>(shape.size()); ++dim) {
-    const int factor = rule.factor(fmt::format("d{}", dim), shape[dim]);
+    const int factor = rule.factor(str_format("d{}", dim), shape[dim]);
     rule.bind_operand(elements, dim, factor);
     rule.bind_output(0, dim, factor);
     if (by_row && dim + 1 < static_cast<int>(shape.size())) {
@@ -449,12 +449,12 @@ void register_indexing(Registry& registry) {
   for (const char* target :
        {"scatter.src", "scatter.value", "scatter.reduce",
         "scatter.value_reduce", "scatter_add.default", "scatter_reduce.two"}) {
-    registry.add(fmt::format("aten.{}", target), {scatter_rule, {}});
+    registry.add(str_format("aten.{}", target), {scatter_rule, {}});
   }
   for (const char* target :
        {"index_add.default", "index_copy.default", "index_fill.int_Scalar"}) {
     const bool adds = std::string_view(target) == "index_add.default";
-    registry.add(fmt::format("aten.{}", target),
+    registry.add(str_format("aten.{}", target),
                  {[adds](const Graph& graph, const Node& node) {
                     return index_rows_rule(graph, node, adds);
                   },

@@ -38,7 +38,7 @@ std::vector<int> bind_positions(RuleBuilder& rule, const ClassLoss& loss,
   for (int dim = 0; dim < static_cast<int>(logits.size()); ++dim) {
     if (dim == class_dim) continue;
     const int factor =
-        rule.factor(fmt::format("t{}", factors.size()), logits[dim]);
+        rule.factor(str_format("t{}", factors.size()), logits[dim]);
     const int position = static_cast<int>(factors.size());
     rule.bind_operand(0, dim, factor);
     rule.bind_operand(1, loss.index_target ? position : dim, factor);

@@ -15,7 +15,7 @@ Rule linear_rule(const Graph& graph, const Node& node) {
   const int last = static_cast<int>(input.size()) - 1;
   const bool matrix = weight.size() > 1;
   for (int dim = 0; dim < last; ++dim) {
-    const int batch = rule.factor(fmt::format("b{}", dim), input[dim]);
+    const int batch = rule.factor(str_format("b{}", dim), input[dim]);
     rule.bind_operand(0, dim, batch);
     rule.bind_output(0, dim, batch);
   }
@@ -42,7 +42,7 @@ Rule linear_rule(const Graph& graph, const Node& node) {
 void bind_batch(RuleBuilder& rule, int a, int b, int num_batch) {
   const auto& out = rule.output_shape(0);
   for (int dim = 0; dim < num_batch; ++dim) {
-    const int factor = rule.factor(fmt::format("b{}", dim), out[dim]);
+    const int factor = rule.factor(str_format("b{}", dim), out[dim]);
     rule.bind_output(0, dim, factor);
     for (const int operand : {a, b}) {
       const auto& shape = rule.operand_shape(operand);
@@ -150,7 +150,7 @@ Rule bilinear_rule(const Graph& graph, const Node& node) {
   const int last = static_cast<int>(rule.output_shape(0).size()) - 1;
   for (int dim = 0; dim < last; ++dim) {
     const int batch =
-        rule.factor(fmt::format("b{}", dim), rule.output_shape(0)[dim]);
+        rule.factor(str_format("b{}", dim), rule.output_shape(0)[dim]);
     rule.bind_operand(0, dim, batch);
     rule.bind_operand(1, dim, batch);
     rule.bind_output(0, dim, batch);

@@ -17,7 +17,7 @@ std::vector<int> bind_leading(RuleBuilder& rule, std::size_t count) {
   for (std::size_t dim = 0; dim < count; ++dim) {
     const int at = static_cast<int>(dim);
     factors.push_back(
-        rule.factor(fmt::format("b{}", dim), rule.operand_shape(0)[dim]));
+        rule.factor(str_format("b{}", dim), rule.operand_shape(0)[dim]));
     rule.bind_operand(0, at, factors.back());
     rule.bind_output(0, at, factors.back());
   }
@@ -148,7 +148,7 @@ Rule softmax_rule(const Graph& graph, const Node& node) {
   const int split = normalize_dim(node.int_argument("dim", -1), shape.size());
   for (int dim = 0; dim < static_cast<int>(shape.size()); ++dim) {
     if (dim == split) continue;
-    const int factor = rule.factor(fmt::format("b{}", dim), shape[dim]);
+    const int factor = rule.factor(str_format("b{}", dim), shape[dim]);
     rule.bind_operand(0, dim, factor);
     rule.bind_output(0, dim, factor);
   }

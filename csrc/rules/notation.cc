@@ -30,8 +30,8 @@ std::vector<std::string_view> cut(std::string_view text, char separator) {
   }
 }
 
-Term parse_term(std::string_view text, std::string_view pattern) {
-  Term term;
+DimNames parse_term(std::string_view text, std::string_view pattern) {
+  DimNames term;
   for (const std::string_view word : cut(text, ' ')) {
     if (word.empty() || word == "()") continue;
     TO_CHECK(word == kWholeDim || word == kAnyDims || is_name(word),
@@ -50,8 +50,9 @@ Term parse_term(std::string_view text, std::string_view pattern) {
   return term;
 }
 
-std::vector<Term> parse_terms(std::string_view text, std::string_view pattern) {
-  std::vector<Term> terms;
+std::vector<DimNames> parse_terms(std::string_view text,
+                                  std::string_view pattern) {
+  std::vector<DimNames> terms;
   for (const std::string_view term : cut(text, ',')) {
     terms.push_back(parse_term(term, pattern));
   }
@@ -68,10 +69,9 @@ std::string to_string(const Rule& rule,
                           ? kWholeDim
                           : std::string_view(rule.factors[factor].name));
     }
-    terms.push_back(words.empty() ? "()"
-                                  : fmt::format("{}", fmt::join(words, " ")));
+    terms.push_back(words.empty() ? "()" : str_join(words, " "));
   }
-  return fmt::format("{}", fmt::join(terms, ", "));
+  return str_join(terms, ", ");
 }
 
 }  // namespace
@@ -79,7 +79,7 @@ std::string to_string(const Rule& rule,
 std::vector<std::string> Pattern::factors() const {
   std::vector<std::string> names;
   for (const auto* terms : {&operands, &outputs}) {
-    for (const Term& term : *terms) {
+    for (const DimNames& term : *terms) {
       for (const std::string& word : term) {
         const bool known =
             std::find(names.begin(), names.end(), word) != names.end();
@@ -107,13 +107,13 @@ Pattern parse_pattern(std::string_view text) {
 std::string to_string(const Rule& rule) {
   const std::string operands = to_string(rule, rule.operands);
   std::string text =
-      fmt::format("{}{}-> {}", operands, operands.empty() ? "" : " ",
-                  to_string(rule, rule.outputs));
+      str_format("{}{}-> {}", operands, operands.empty() ? "" : " ",
+                 to_string(rule, rule.outputs));
   for (const Factor& factor : rule.factors) {
     if (factor.joint.empty()) continue;
-    text += fmt::format("; {}:", factor.name);
+    text += str_format("; {}:", factor.name);
     for (const int member : factor.joint) {
-      text += fmt::format(" {}", rule.factors[member].name);
+      text += str_format(" {}", rule.factors[member].name);
     }
   }
   return text;

@@ -17,14 +17,14 @@
 
 namespace tensoropt {
 
-using Term = std::vector<std::string>;
+using DimNames = std::vector<std::string>;
 
 constexpr std::string_view kWholeDim = "_";
 constexpr std::string_view kAnyDims = "...";
 
 struct Pattern {
-  std::vector<Term> operands;
-  std::vector<Term> outputs;
+  std::vector<DimNames> operands;
+  std::vector<DimNames> outputs;
 
   // Names in order of first appearance.
   std::vector<std::string> factors() const;

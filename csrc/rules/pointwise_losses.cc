@@ -75,7 +75,7 @@ Rule loss_rule(const Graph& graph, const Node& node,
           : 0;
   std::vector<int> factors;
   for (int dim = 0; dim < dims; ++dim) {
-    factors.push_back(rule.factor(fmt::format("d{}", dim), shape[dim]));
+    factors.push_back(rule.factor(str_format("d{}", dim), shape[dim]));
     for (int i = 0; i < loss.compared; ++i) {
       rule.bind_operand(i, dim, factors.back());
     }
@@ -108,7 +108,7 @@ LocalForm loss_local(const Graph&, const Node& node,
 
 void register_pointwise_losses(Registry& registry) {
   for (const PointwiseLoss& loss : kLosses) {
-    registry.add(fmt::format("aten.{}", loss.target),
+    registry.add(str_format("aten.{}", loss.target),
                  {[loss](const Graph& graph, const Node& node) {
                     return loss_rule(graph, node, loss);
                   },

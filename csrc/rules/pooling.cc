@@ -70,7 +70,7 @@ Rule pooling_rule(const Graph& graph, const Node& node, int spatial,
   const auto& shape = rule.operand_shape(0);
   std::vector<int> factors;
   for (int dim = 0; dim < static_cast<int>(shape.size()) - spatial; ++dim) {
-    factors.push_back(rule.factor(fmt::format("d{}", dim), shape[dim]));
+    factors.push_back(rule.factor(str_format("d{}", dim), shape[dim]));
     rule.bind_operand(0, dim, factors.back());
     for (int out = 0; out < rule.num_outputs(); ++out) {
       rule.bind_output(out, dim, factors.back());
@@ -81,7 +81,7 @@ Rule pooling_rule(const Graph& graph, const Node& node, int spatial,
     for (int dim = static_cast<int>(factors.size());
          dim < static_cast<int>(shape.size()); ++dim) {
       rule.bind_operand(
-          0, dim, rule.spatial_factor(fmt::format("d{}", dim), shape[dim]));
+          0, dim, rule.spatial_factor(str_format("d{}", dim), shape[dim]));
     }
   } else if (has_windows(graph, node, spatial, pooling)) {
     const int first = bind_windows(rule, pooling_windows(node, spatial));
@@ -121,7 +121,7 @@ LocalForm pooling_local(const Graph& graph, const Node& node,
 void register_pooling(Registry& registry) {
   for (int spatial = 1; spatial <= 3; ++spatial) {
     const auto add = [&](std::string_view name, Pooling pooling) {
-      registry.add(fmt::format("aten.{}.default", name),
+      registry.add(str_format("aten.{}.default", name),
                    {[=](const Graph& graph, const Node& node) {
                       return pooling_rule(graph, node, spatial, pooling);
                     },
@@ -131,12 +131,11 @@ void register_pooling(Registry& registry) {
                                            pooling);
                     }});
     };
-    add(fmt::format("avg_pool{}d", spatial), Pooling::kAverage);
-    add(fmt::format("adaptive_avg_pool{}d", spatial),
-        Pooling::kAdaptiveAverage);
-    add(fmt::format("max_pool{}d", spatial), Pooling::kMax);
-    add(fmt::format("max_pool{}d_with_indices", spatial), Pooling::kMax);
-    add(fmt::format("adaptive_max_pool{}d", spatial), Pooling::kMax);
+    add(str_format("avg_pool{}d", spatial), Pooling::kAverage);
+    add(str_format("adaptive_avg_pool{}d", spatial), Pooling::kAdaptiveAverage);
+    add(str_format("max_pool{}d", spatial), Pooling::kMax);
+    add(str_format("max_pool{}d_with_indices", spatial), Pooling::kMax);
+    add(str_format("adaptive_max_pool{}d", spatial), Pooling::kMax);
   }
 }
 

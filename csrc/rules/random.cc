@@ -116,13 +116,13 @@ void register_random(Registry& registry) {
   }
   for (const char* target :
        {"alpha_dropout.default", "rrelu.default", "bernoulli.default"}) {
-    registry.add(fmt::format("aten.{}", target), {elementwise_rule, {}});
+    registry.add(str_format("aten.{}", target), {elementwise_rule, {}});
   }
   for (const char* target :
        {"rand_like.default", "randn_like.default", "randint_like.default",
         "randint_like.low_dtype", "bernoulli.p", "exponential.default",
         "uniform.default"}) {
-    registry.add(fmt::format("aten.{}", target), {like_rule, {}});
+    registry.add(str_format("aten.{}", target), {like_rule, {}});
   }
   registry.add("aten.multinomial.default", {multinomial_rule, {}});
 }

@@ -33,7 +33,7 @@ std::vector<int> free_factors(RuleBuilder& rule, const Shape& shape,
   std::vector<int> factors;
   for (int dim = 0; dim < static_cast<int>(shape.size()); ++dim) {
     if (dim == fixed) continue;
-    factors.push_back(rule.factor(fmt::format("d{}", dim), shape[dim]));
+    factors.push_back(rule.factor(str_format("d{}", dim), shape[dim]));
   }
   return factors;
 }
@@ -191,7 +191,7 @@ Rule repeat_rule(const Graph& graph, const Node& node) {
     const bool once = size == out[dim];
     const std::int64_t copies = size == 0 ? 1 : out[dim] / size;
     const int factor =
-        rule.factor(fmt::format("d{}", dim), once ? size : copies);
+        rule.factor(str_format("d{}", dim), once ? size : copies);
     rule.bind_output(0, dim, factor);
     if (once && dim >= new_dims) rule.bind_operand(0, dim - new_dims, factor);
   }
@@ -227,7 +227,7 @@ Rule repeat_interleave_rule(const Graph& graph, const Node& node) {
   rule.flops(rule.output_elements(), rule.output_elements());
   const std::size_t dims = node.find("dim") ? in.size() : in.size() > 0 ? 1 : 0;
   for (int dim = 0; dim < static_cast<int>(dims); ++dim) {
-    const int factor = rule.factor(fmt::format("d{}", dim), in[dim]);
+    const int factor = rule.factor(str_format("d{}", dim), in[dim]);
     rule.bind_operand(0, dim, factor);
     rule.bind_output(0, dim, factor);
   }
@@ -251,7 +251,7 @@ Rule windows_rule(const Graph& graph, const Node& node) {
   const int fixed = normalize_dim(node.int_argument("dimension", 0), in.size());
   for (int dim = 0; dim < static_cast<int>(in.size()); ++dim) {
     if (dim == fixed) continue;
-    const int factor = rule.factor(fmt::format("d{}", dim), in[dim]);
+    const int factor = rule.factor(str_format("d{}", dim), in[dim]);
     rule.bind_operand(0, dim, factor);
     rule.bind_output(0, dim, factor);
   }
@@ -267,7 +267,7 @@ void bind_around_diagonal(RuleBuilder& rule, const Node& node, bool cut) {
   int small_dim = 0;
   for (int dim = 0; dim < static_cast<int>(large.size()); ++dim) {
     if (dim == first || dim == second) continue;
-    const int factor = rule.factor(fmt::format("d{}", dim), large[dim]);
+    const int factor = rule.factor(str_format("d{}", dim), large[dim]);
     rule.bind_operand(0, cut ? dim : small_dim, factor);
     rule.bind_output(0, cut ? small_dim : dim, factor);
     ++small_dim;
@@ -320,7 +320,7 @@ Rule pad_rule(const Graph& graph, const Node& node) {
     if (pair + 1 < pads.size() && (pads[pair] != 0 || pads[pair + 1] != 0)) {
       continue;
     }
-    const int factor = rule.factor(fmt::format("d{}", dim), shape[dim]);
+    const int factor = rule.factor(str_format("d{}", dim), shape[dim]);
     rule.bind_operand(0, dim, factor);
     rule.bind_output(0, dim, factor);
   }
@@ -348,7 +348,7 @@ void register_cuts(Registry& registry) {
         "unsafe_split.Tensor", "unsafe_split_with_sizes.default",
         "chunk.default", "unsafe_chunk.default", "tensor_split.sections",
         "tensor_split.indices"}) {
-    registry.add(fmt::format("aten.{}", target), {split_rule, {}});
+    registry.add(str_format("aten.{}", target), {split_rule, {}});
   }
   for (const char* target : {"aten.select.int", "aten.unbind.int"}) {
     registry.add(target, {select_rule, {}});

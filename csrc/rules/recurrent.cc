@@ -153,8 +153,8 @@ LocalForm recurrent_local(const Node& node, const LocalContext& context,
   const AxisSet axes = context.factor_axes[kUnits];
   if (axes == 0) return form;
   form.target =
-      fmt::format("{}.{}", cell.sharded,
-                  node.bool_argument("has_biases", true) ? "bias" : "default");
+      str_format("{}.{}", cell.sharded,
+                 node.bool_argument("has_biases", true) ? "bias" : "default");
   form.extra = {node.bool_argument("batch_first", false)};
   form.groups = {axes};
   return form;

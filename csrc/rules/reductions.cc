@@ -28,7 +28,7 @@ RuleBuilder reduction(const Graph& graph, const Node& node,
   int out = 0;
   for (int dim = 0; dim < static_cast<int>(shape.size()); ++dim) {
     if (!reduced[dim] || split_reduced) {
-      const int factor = rule.factor(fmt::format("d{}", dim), shape[dim]);
+      const int factor = rule.factor(str_format("d{}", dim), shape[dim]);
       rule.bind_operand(0, dim, factor);
       for (int o = 0; o < rule.num_outputs() && !reduced[dim]; ++o) {
         rule.bind_output(o, out, factor);
@@ -106,7 +106,7 @@ Rule histogram_rule(const Graph& graph, const Node& node) {
   const bool limits =
       node.double_argument("min", 0) < node.double_argument("max", 0);
   for (int dim = 0; limits && dim < static_cast<int>(shape.size()); ++dim) {
-    rule.bind_operand(0, dim, rule.factor(fmt::format("d{}", dim), shape[dim]));
+    rule.bind_operand(0, dim, rule.factor(str_format("d{}", dim), shape[dim]));
   }
   const double elements =
       static_cast<double>(graph.operand(node, 0).meta.num_elements());
@@ -169,12 +169,12 @@ void register_reductions(Registry& registry) {
   }
   for (const char* target : {"nansum.default", "count_nonzero.default",
                              "count_nonzero.dim_IntList"}) {
-    registry.add(fmt::format("aten.{}", target), {count_rule, {}});
+    registry.add(str_format("aten.{}", target), {count_rule, {}});
   }
   for (const Selection& selection : selections()) {
     for (const char* target : selection.targets) {
       registry.add(
-          fmt::format("aten.{}", target),
+          str_format("aten.{}", target),
           {[saved = selection.saved](const Graph& graph, const Node& node) {
              return selection_rule(graph, node, saved);
            },
@@ -182,7 +182,7 @@ void register_reductions(Registry& registry) {
     }
   }
   for (const Scan& scan : kScans) {
-    registry.add(fmt::format("aten.{}", scan.target),
+    registry.add(str_format("aten.{}", scan.target),
                  {[scan](const Graph& graph, const Node& node) {
                     return scan_rule(graph, node, scan.saved, scan.linear);
                   },

@@ -37,7 +37,7 @@ Rule grid_sample_rule(const Graph& graph, const Node& node) {
   rule.bind_operand(1, 0, bind_images(rule)[0]);
   const auto& out = rule.output_shape(0);
   for (int dim = 2; dim < static_cast<int>(out.size()); ++dim) {
-    const int place = rule.factor(fmt::format("d{}", dim), out[dim]);
+    const int place = rule.factor(str_format("d{}", dim), out[dim]);
     rule.bind_operand(1, dim - 1, place);
     rule.bind_output(0, dim, place);
   }
@@ -75,7 +75,7 @@ Rule pixels_rule(const Graph& graph, const Node& node) {
   const auto& out = rule.output_shape(0);
   for (int dim = 0; dim < static_cast<int>(in.size()); ++dim) {
     const int factor =
-        rule.factor(fmt::format("d{}", dim), std::min(in[dim], out[dim]));
+        rule.factor(str_format("d{}", dim), std::min(in[dim], out[dim]));
     rule.bind_operand(0, dim, factor);
     rule.bind_output(0, dim, factor);
   }
@@ -130,8 +130,7 @@ void register_sampling(Registry& registry) {
         "upsample_trilinear3d", "upsample_bicubic2d", "_upsample_bilinear2d_aa",
         "_upsample_bicubic2d_aa"}) {
     for (const char* overload : {"vec", "default"}) {
-      registry.add(fmt::format("aten.{}.{}", name, overload),
-                   {resize_rule, {}});
+      registry.add(str_format("aten.{}.{}", name, overload), {resize_rule, {}});
     }
   }
   for (const char* target :

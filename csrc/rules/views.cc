@@ -58,7 +58,7 @@ Rule reshape_rule(const Graph& graph, const Node& node) {
     const int i = first_not_one(in, group.in_begin, group.in_end);
     const int o = first_not_one(out, group.out_begin, group.out_end);
     const int factor =
-        rule.factor(fmt::format("d{}", o), std::gcd(in[i], out[o]));
+        rule.factor(str_format("d{}", o), std::gcd(in[i], out[o]));
     rule.bind_operand(0, i, factor);
     rule.bind_output(0, o, factor);
     if (rule.num_operands() > 1) rule.bind_operand(1, o, factor);
@@ -73,7 +73,7 @@ Rule permutation(const Graph& graph, const Node& node,
   RuleBuilder rule(graph, node);
   for (int o = 0; o < static_cast<int>(order.size()); ++o) {
     const int factor =
-        rule.factor(fmt::format("d{}", o), rule.output_shape(0)[o]);
+        rule.factor(str_format("d{}", o), rule.output_shape(0)[o]);
     rule.bind_output(0, o, factor);
     rule.bind_operand(0, order[o], factor);
   }

@@ -44,10 +44,9 @@ int bind_windows(RuleBuilder& rule, const std::vector<Window>& windows) {
   std::vector<int> factors;
   for (std::size_t i = 0; i < windows.size(); ++i) {
     const int dim = kFirstSpatialDim + static_cast<int>(i);
-    factors.push_back(
-        rule.spatial_factor(fmt::format("y{}", i),
-                            most_parts(windows[i], rule.operand_shape(0)[dim],
-                                       rule.output_shape(0)[dim])));
+    factors.push_back(rule.spatial_factor(
+        str_format("y{}", i), most_parts(windows[i], rule.operand_shape(0)[dim],
+                                         rule.output_shape(0)[dim])));
     rule.bind_operand(0, dim, factors.back());
     rule.bind_output(0, dim, factors.back());
   }

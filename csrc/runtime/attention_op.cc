@@ -6,6 +6,7 @@
 // to first_row + i. Keys that no row sees are left out, so later blocks cost
 // more. Autograd sees the ATen calls inside.
 
+#include <ATen/ATen.h>
 #include <torch/library.h>
 
 #include <algorithm>

@@ -10,6 +10,7 @@
 // is -1 if the table is whole. The other three outputs are empty. Autograd sees
 // the ATen calls inside.
 
+#include <ATen/ATen.h>
 #include <torch/library.h>
 
 #include <optional>

@@ -8,6 +8,7 @@
 // there. Reading where groups end waits for the device once. Autograd sees the
 // ATen calls inside, which save views of `x` and `weight`.
 
+#include <ATen/ATen.h>
 #include <torch/library.h>
 
 #include <algorithm>

@@ -24,6 +24,7 @@
 // With a units group, a rank has a block of columns of `up` and of rows of
 // `down`; the result is Partial over it.
 
+#include <ATen/ATen.h>
 #include <torch/library.h>
 
 #include <numeric>

@@ -72,7 +72,7 @@ std::string Layout::to_string() const {
     const Placement placement = (*this)[axis];
     if (axis > 0) text += ',';
     if (placement.is_shard()) {
-      text += fmt::format("S{}", placement.dim());
+      text += str_format("S{}", placement.dim());
     } else {
       text += placement.is_partial() ? 'P' : 'R';
     }
@@ -105,7 +105,7 @@ bool divides(std::span<const std::int64_t> shape, const Layout& layout,
 Shape local_shape(std::span<const std::int64_t> shape, const Layout& layout,
                   const Mesh& mesh) {
   TO_ASSERT(divides(shape, layout, mesh), "layout {} does not divide shape {}",
-            layout.to_string(), fmt::join(shape, "x"));
+            layout.to_string(), str_join(shape, "x"));
   Shape local(shape.begin(), shape.end());
   for (int axis = 0; axis < layout.num_axes(); ++axis) {
     const int dim = layout[axis].dim();

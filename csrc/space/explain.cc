@@ -66,7 +66,7 @@ Counts count_parameter(const StrategySpace& space, const Shape& shape) {
             .size();
       },
       [&](int dim) {
-        return Factor{fmt::format("dim {}", dim), shape[dim]};
+        return Factor{str_format("dim {}", dim), shape[dim]};
       });
 }
 

@@ -87,7 +87,7 @@ void remove_idle_linear_sets(const Graph& graph, std::vector<Rule>& rules,
           count == 0 || (count < 2 && !later && !shrinks(graph, *node, set));
       if (idle) {
         left_out.push_back(
-            {node->id, ExclusionReason::kIdleSum, fmt::format("+{}", index)});
+            {node->id, ExclusionReason::kIdleSum, str_format("+{}", index)});
       }
       ++index;
       return idle;

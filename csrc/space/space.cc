@@ -156,13 +156,13 @@ void StrategySpace::add_nodes() {
       const bool whole = constant_[id] || node.kind == NodeKind::kInput;
       if (value.uses.size() < 2 || whole) continue;
       const std::string name =
-          fmt::format("{}:{}", node.name, value.output_index);
-      const std::string signature = fmt::format(
-          "relay {} {} {} {} {} {}", fmt::join(value.meta.shape, "x"),
-          fmt::join(idle_dims_->splittable_shape(value), "x"),
-          to_string(value.meta.dtype), value.requires_grad,
-          static_cast<bool>(needed_[id]),
-          shares_pending_gradients(graph_, rules_, value));
+          str_format("{}:{}", node.name, value.output_index);
+      const std::string signature =
+          str_format("relay {} {} {} {} {} {}", str_join(value.meta.shape, "x"),
+                     str_join(idle_dims_->splittable_shape(value), "x"),
+                     to_string(value.meta.dtype), value.requires_grad,
+                     static_cast<bool>(needed_[id]),
+                     shares_pending_gradients(graph_, rules_, value));
       relay_of_[id] = static_cast<int>(nodes_.size());
       nodes_.push_back(
           {SpaceNodeKind::kRelay, -1, id, name,

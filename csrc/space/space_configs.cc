@@ -39,9 +39,9 @@ const ConfigList* StrategySpace::configs_of_node(const Node& node) {
     signature = "output";
   } else {
     const Value& value = graph_.output(node, 0);
-    signature = fmt::format("source {} {} {} {}", static_cast<int>(node.kind),
-                            fmt::join(value.meta.shape, "x"),
-                            to_string(value.meta.dtype), value.requires_grad);
+    signature = str_format("source {} {} {} {}", static_cast<int>(node.kind),
+                           str_join(value.meta.shape, "x"),
+                           to_string(value.meta.dtype), value.requires_grad);
   }
   return intern(signature, [&] {
     return node.kind == NodeKind::kOp       ? op_configs(node)
@@ -53,18 +53,18 @@ const ConfigList* StrategySpace::configs_of_node(const Node& node) {
 // Everything that configs and costs of an operator depend on.
 std::string StrategySpace::op_signature(const Node& node) const {
   const Rule& rule = rules_[node.id];
-  std::string text = fmt::format("op {} {} {} {}", rule.forward_flops,
-                                 rule.backward_flops, rule.launches, rule.view);
+  std::string text = str_format("op {} {} {} {}", rule.forward_flops,
+                                rule.backward_flops, rule.launches, rule.view);
   for (const Factor& factor : rule.factors) {
-    text += fmt::format(";{}:{}:{}:{}:{}", factor.name, factor.size,
-                        static_cast<int>(factor.kind), factor.imbalance,
-                        fmt::join(factor.joint, "."));
+    text += str_format(";{}:{}:{}:{}:{}", factor.name, factor.size,
+                       static_cast<int>(factor.kind), factor.imbalance,
+                       str_join(factor.joint, "."));
   }
   const auto add = [&](const TensorRule& tensor, const Value& value) {
-    text += fmt::format("|{},{},{},{},{},{},{}", fmt::join(tensor.dims, "."),
-                        tensor.saved, tensor.additive, tensor.reads,
-                        fmt::join(value.meta.shape, "x"),
-                        to_string(value.meta.dtype), value.requires_grad);
+    text += str_format("|{},{},{},{},{},{},{}", str_join(tensor.dims, "."),
+                       tensor.saved, tensor.additive, tensor.reads,
+                       str_join(value.meta.shape, "x"),
+                       to_string(value.meta.dtype), value.requires_grad);
   };
   for (std::size_t i = 0; i < rule.operands.size(); ++i) {
     add(rule.operands[i], graph_.operand(node, static_cast<int>(i)));
@@ -74,16 +74,16 @@ std::string StrategySpace::op_signature(const Node& node) const {
     add(rule.outputs[i], graph_.output(node, static_cast<int>(i)));
   }
   for (const auto& set : rule.linear_sets) {
-    text += fmt::format("+{}", fmt::join(set, "."));
+    text += str_format("+{}", str_join(set, "."));
   }
   for (const ExtraSaved& extra : rule.extra_saved) {
-    text += fmt::format("e{}:{}", extra.bytes, fmt::join(extra.factors, "."));
+    text += str_format("e{}:{}", extra.bytes, str_join(extra.factors, "."));
   }
   for (const InnerCollective& inner : rule.collectives) {
-    text += fmt::format("c{}:{}:{}:{}:{}:{}", static_cast<int>(inner.kind),
-                        fmt::join(inner.over, "."), inner.bytes,
-                        fmt::join(inner.divided_by, "."),
-                        static_cast<int>(inner.pass), inner.times);
+    text += str_format("c{}:{}:{}:{}:{}:{}", static_cast<int>(inner.kind),
+                       str_join(inner.over, "."), inner.bytes,
+                       str_join(inner.divided_by, "."),
+                       static_cast<int>(inner.pass), inner.times);
   }
   if (machine_.operators != nullptr) {
     // Measured times tell operators with equal rules apart.
@@ -162,7 +162,7 @@ ConfigList StrategySpace::source_configs(const Node& node) {
              "input '{}' of shape [{}]: dim 0 (the global batch) of size {} is "
              "not divisible by {} devices; use a global batch that is a "
              "multiple of {}, or inputs='replicated'",
-             node.name, fmt::join(value.meta.shape, ", "), value.meta.shape[0],
+             node.name, str_join(value.meta.shape, ", "), value.meta.shape[0],
              mesh.num_devices(), mesh.num_devices());
   }
   for (const Layout& layout : layouts) {
@@ -248,8 +248,8 @@ ConfigList StrategySpace::relay_configs(const Value& value) {
        })) {
     for (int kept = 0; kept <= (needed_[value.id] ? 1 : 0); ++kept) {
       list.configs.push_back(
-          {fmt::format("{}/{}{}", port.value.to_string(),
-                       port.gradient.to_string(), kept ? " kept" : ""),
+          {str_format("{}/{}{}", port.value.to_string(),
+                      port.gradient.to_string(), kept ? " kept" : ""),
            {},
            kept == 1,
            {port},

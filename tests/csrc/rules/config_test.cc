@@ -19,7 +19,7 @@ using Choices = std::vector<int>;
 Rule rule_of_sizes(const std::vector<std::int64_t>& sizes, int num_sets) {
   Rule rule;
   for (const std::int64_t size : sizes) {
-    rule.factors.push_back({fmt::format("f{}", rule.factors.size()), size});
+    rule.factors.push_back({str_format("f{}", rule.factors.size()), size});
   }
   rule.linear_sets.resize(num_sets, {0});
   return rule;

@@ -1,0 +1,209 @@
+"""The code blocks of README.md and docs/*.md do what is written around them.
+
+Of each document blocks of Python that begin with ``# name.py`` are files in one folder;
+the others run there as scripts, and so does every line of a block of shell commands.
+What is not run is listed below with its reason, or found word for word in a source file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tensoropt_torch import load_cluster
+from tests.documents import BLOCKS, DOCUMENTS, FILES, ROOT, Block, blocks_of
+
+# Commands by how they begin: not run here, and why.
+NOT_RUN = {
+    "make demo": "CI runs it",
+    "make test": "the tests are what runs now",
+    "make core-test": "CI runs it",
+    "make lint": "CI runs it",
+    "make paper": "takes an hour",
+    "pip install --no-build-isolation .": "make wheel-test installs into an environment of its own",
+    "pip install --no-build-isolation -e .": "built before the tests",
+    "python -m pytest tests/rules": "the tests are what runs now",
+    "python -m benchmarks.coverage": "takes an hour; tests/benchmarks has its parts",
+    "python -m benchmarks.paper --draw": "needs all studies; tests/benchmarks has its parts",
+}
+SLOW = "profile-hardware"
+# What commands that measure are given in addition, and how many ranks there are.
+SHORTER = {
+    "profile-hardware": "profile-hardware --budget 2 --max-bytes 4096",
+    "validate": "validate --strategies 2 --steps 2 --passes 1",
+    "--nproc-per-node 4": "--nproc-per-node 2",
+}
+# Blocks by their first line: excerpts of a file of this project.
+EXCERPTS = {
+    "x, weight, bias = real(12, 24, 2), real(24), real(24)": "tests/rules/convolution_cases.py",
+    "// [n, c, ...] normalised over groups of channels; whole groups can be split.": (
+        "csrc/rules/normalization.cc"
+    ),
+    'constexpr int kGroupFactor = 1;  // "g" above': "csrc/rules/normalization.cc",
+    'registry.add("aten.group_norm.default", {group_norm_rule, group_norm_local});': (
+        "csrc/rules/normalization.cc"
+    ),
+}
+# Blocks by their first line: what the text around them has defined.
+GIVEN = {
+    'tensoropt_torch.register_rule("mylib::scaled_add", '
+    '"b n, b n, n -> b n", example=(x, y, scale))': """
+import torch
+import tensoropt_torch
+
+
+@torch.library.custom_op("mylib::scaled_add", mutates_args=())
+def scaled_add(x: torch.Tensor, y: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    return (x + y) * scale
+
+
+@scaled_add.register_fake
+def _(x, y, scale):
+    return torch.empty_like(x)
+
+
+x, y, scale = torch.rand(12, 24), torch.rand(12, 24), torch.rand(24)
+""",
+    "import tensoropt_torch.tf_style as to": """
+import torch
+
+batch = 8
+batches = [(torch.rand(batch, 784), torch.randint(10, (batch,)))]
+""",
+}
+
+
+SCRIPTS = [
+    block
+    for block in BLOCKS
+    if block.language == "python" and not block.file and block.first not in EXCERPTS
+]
+COMMANDS = [
+    (block, line.partition(" #")[0].strip())
+    for block in BLOCKS
+    if block.language == "sh"
+    for line in block.body.splitlines()
+]
+
+
+def reason_not_to_run(command: str) -> str | None:
+    return next((why for begin, why in NOT_RUN.items() if command.startswith(begin)), None)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With the files of the documents, and the commands of this environment."""
+    made = tmp_path_factory.mktemp("documents")
+    for name, block in FILES.items():
+        (made / name).write_text(block.body)
+    for name, module in {
+        "tensoropt": "tensoropt_torch.cli",
+        "torchrun": "torch.distributed.run --standalone",
+    }.items():
+        script = made / "bin" / name
+        script.parent.mkdir(exist_ok=True)
+        script.write_text(f'#!/bin/sh\nexec {sys.executable} -m {module} "$@"\n')
+        script.chmod(0o755)
+    return made
+
+
+def run(folder: Path, *command: str) -> str:
+    """What the command prints."""
+    environment = {
+        **os.environ,
+        "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "TENSOROPT_HOME": str(folder / "home"),
+        "OMP_NUM_THREADS": "1",
+    }
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=400
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+@pytest.mark.parametrize("block", SCRIPTS, ids=str)
+def test_script_runs(folder: Path, block: Block) -> None:
+    script = folder / f"line{block.line}.py"
+    script.write_text(GIVEN.get(block.first, "") + block.body)
+    run(folder, sys.executable, script.name)
+
+
+@pytest.mark.parametrize(
+    ("block", "command"),
+    [
+        pytest.param(
+            *(block, command),
+            id=f"{block}: {command}",
+            marks=[pytest.mark.slow] if SLOW in command.split() else [],
+        )
+        for block, command in COMMANDS
+        if not reason_not_to_run(command)
+    ],
+)
+def test_command_runs(folder: Path, block: Block, command: str) -> None:
+    for given, shorter in SHORTER.items():
+        command = re.sub(rf"(?<=\s){re.escape(given)}(?=\s|$)", shorter, command)
+    run(folder, "bash", "-c", command)
+
+
+@pytest.mark.parametrize("block", [b for b in BLOCKS if b.first in EXCERPTS], ids=str)
+def test_excerpt_is_in_its_file(block: Block) -> None:
+    lines = [line.strip() for line in (ROOT / EXCERPTS[block.first]).read_text().splitlines()]
+    excerpt = [line.strip() for line in block.body.splitlines()]
+    starts = range(len(lines) - len(excerpt) + 1)
+    assert any(lines[i : i + len(excerpt)] == excerpt for i in starts)
+
+
+@pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "toml"], ids=str)
+def test_cluster_file_is_read(tmp_path: Path, block: Block) -> None:
+    path = tmp_path / "cluster.toml"
+    path.write_text(block.body)
+    assert load_cluster(path).device.memory_bytes > 0
+
+
+def test_every_block_is_checked() -> None:
+    checked = ("python", "sh", "toml")
+    fences = sum(len(re.findall("^ *```", p.read_text(), re.MULTILINE)) for p in DOCUMENTS)
+    assert fences == 2 * len(BLOCKS)
+    for block in BLOCKS:
+        drawing = not block.language and "<-" in block.body
+        assert block.language in checked or block.first in EXCERPTS or drawing, str(block)
+
+
+def test_what_is_listed_here_is_in_the_documents() -> None:
+    for begin in NOT_RUN:
+        assert any(command.startswith(begin) for _, command in COMMANDS), begin
+    for given in SHORTER:
+        assert any(given in command for _, command in COMMANDS), given
+    firsts = [block.first for block in BLOCKS]
+    for first in (*EXCERPTS, *GIVEN):
+        assert firsts.count(first) == 1, first
+
+
+def test_commands_that_are_not_run_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for block, command in COMMANDS:
+        words = command.split()
+        if words[0] == "make":
+            assert re.search(rf"^{words[1]}:", makefile, re.MULTILINE), f"{block}: {command}"
+        if words[:2] == ["python", "-m"] and words[2] != "pytest":
+            assert (ROOT / words[2].replace(".", "/")).is_dir(), f"{block}: {command}"
+
+
+def test_a_block_that_fails_is_found(folder: Path, tmp_path: Path) -> None:
+    text = "Text.\n\n```python\nimport nothing_of_this_name\n```\n"
+    (block,) = blocks_of(text, "a.md")
+    assert (block.line, block.language, block.file) == (3, "python", None)
+    with pytest.raises(AssertionError, match="ModuleNotFoundError"):
+        run(folder, sys.executable, "-c", block.body)
+    with pytest.raises(AssertionError, match="invalid choice"):
+        run(folder, "bash", "-c", "tensoropt nothing_of_this_name")
+    assert shutil.which("torchrun", path=str(folder / "bin"))

@@ -1,0 +1,118 @@
+"""The wheel installs and runs in an environment that has what it depends on, and no more."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.documents import FILES, ROOT
+
+pytestmark = pytest.mark.slow
+
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    options = ("--no-build-isolation", "--no-deps", "--no-index", "--wheel-dir", str(folder))
+    run(ROOT, *PIP, "wheel", *options, ".")
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of an environment with the wheel and, from this environment, all that it requires."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, symlinks=True)
+    found = folder / "bin" / "python"
+    site = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder)}))
+    with zipfile.ZipFile(wheel) as content:
+        (name,) = (name for name in content.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata = content.read(name).decode()
+    required = re.findall(r"^Requires-Dist: ([^;\n]*)$", metadata, re.MULTILINE)
+    for distribution in closure(required):
+        link(distribution, site)
+    run(folder, *PIP, f"--python={found}", "install", "--no-index", str(wheel))
+    return found
+
+
+def closure(requirements: list[str]) -> list[str]:
+    """What is required, and what that requires, in this environment; without extras."""
+    names: list[str] = []
+    waiting = list(requirements)
+    while waiting:
+        name = re.split(r"[^\w.-]", waiting.pop().strip())[0].lower().replace("_", "-")
+        if name in names:
+            continue
+        try:
+            needs = importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue  # for another system or version of Python, or pip will say so
+        names.append(name)
+        waiting += [need for need in needs if "extra ==" not in need]
+    return names
+
+
+def link(name: str, site: Path) -> None:
+    """Makes an installed distribution visible in another environment."""
+    distribution = importlib.metadata.distribution(name)
+    tops = {file.parts[0] for file in distribution.files or [] if file.parts[0] != ".."}
+    for top in tops - {"__pycache__"}:
+        if not (site / top).exists():
+            (site / top).symlink_to(Path(str(distribution.locate_file(top))).resolve())
+
+
+def run(folder: Path, *command: str) -> str:
+    """What a command prints that sees nothing of this environment or checkout."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=kept | {"OMP_NUM_THREADS": "1", "TENSOROPT_HOME": str(folder / "home")},
+        capture_output=True,
+        text=True,
+        timeout=900,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+def test_wheel_holds_the_package(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as content:
+        inside = {name for name in content.namelist() if ".dist-info/" not in name}
+    package = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "tensoropt_torch").rglob("*.*")
+        if path.suffix in (".py", ".pyi", ".toml", ".typed", ".so")
+    }
+    assert inside == package | {"tensoropt_torch/py.typed"}
+    assert any(name.startswith("tensoropt_torch/_C.") and name.endswith(".so") for name in inside)
+
+
+def test_environment_has_nothing_else(python: Path) -> None:
+    for name in ("pytest", "transformers", "setuptools_scm"):
+        code = f"import importlib.util; print(importlib.util.find_spec({name!r}))"
+        assert run(python.parent, str(python), "-c", code).strip() == "None"
+    code = "import tensoropt_torch; print(tensoropt_torch.__file__)"
+    assert run(python.parent, str(python), "-c", code).startswith(str(python.parents[1]))
+
+
+def test_plans_and_trains(python: Path, tmp_path: Path) -> None:
+    for name in ("mlp.py", "train.py"):
+        (tmp_path / name).write_text(FILES[name].body)
+    plan = str(python.parent / "tensoropt")
+    text = run(tmp_path, plan, "plan", "mlp.py:example", "--cluster", "h100-8")
+    assert "ms" in text
+    job = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "train.py")
+    assert re.search(r"loss \d", run(tmp_path, str(python), *job))
