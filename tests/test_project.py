@@ -15,7 +15,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 OWN = {"tensoropt_torch", "tests", "benchmarks", "examples", "gpt", "text"}
-DISTRIBUTIONS = {"sklearn": "scikit-learn"}  # those whose module has another name
+# Those whose module has another name, or comes with another one.
+DISTRIBUTIONS = {"sklearn": "scikit-learn", "pydantic_core": "pydantic"}
 
 
 def imported(folder: Path) -> Iterator[str]:
@@ -40,6 +41,12 @@ def names_of(requirements: list[str]) -> set[str]:
 def test_the_package_imports_what_it_depends_on() -> None:
     needed = set(imported(ROOT / "tensoropt_torch"))
     assert needed | {"numpy"} == names_of(PROJECT["dependencies"])  # PyTorch imports NumPy
+
+
+def test_dependencies_are_explained() -> None:
+    text = (ROOT / "docs" / "dependencies.md").read_text()
+    for requirement in PROJECT["dependencies"]:
+        assert f"`{requirement}`" in text
 
 
 def test_tests_import_what_their_extra_lists() -> None:
