@@ -25,7 +25,7 @@ TensorMeta meta_of(const PyMeta& meta, const std::string& owner) {
   try {
     return {meta.first, parse_dtype(meta.second)};
   } catch (const UserError& error) {
-    throw UserError(fmt::format("{}: {}", owner, error.what()));
+    throw UserError(str_format("{}: {}", owner, error.what()));
   }
 }
 
@@ -40,7 +40,7 @@ std::vector<ValueId> add_op(
   std::vector<TensorMeta> metas;
   for (const PyMeta& output : outputs) {
     metas.push_back(meta_of(
-        output, fmt::format("what operator '{}' ({}) returns", name, target)));
+        output, str_format("what operator '{}' ({}) returns", name, target)));
   }
   const NodeId node =
       graph.add_op(std::move(name), std::move(target), std::move(named),
@@ -69,7 +69,7 @@ void bind_graph(py::module_& module) {
           "add_source",
           [](Graph& graph, NodeKind kind, std::string name, const PyMeta& meta,
              bool trainable) {
-            TensorMeta tensor = meta_of(meta, fmt::format("tensor '{}'", name));
+            TensorMeta tensor = meta_of(meta, str_format("tensor '{}'", name));
             return graph.add_source(kind, std::move(name), std::move(tensor),
                                     trainable);
           },
