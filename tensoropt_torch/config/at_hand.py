@@ -12,6 +12,7 @@ from typing import NamedTuple
 from tensoropt_torch.config.cluster import (
     Cluster,
     Device,
+    DType,
     Efficiency,
     Level,
     list_presets,
@@ -145,7 +146,7 @@ def _derived_device(gpu: Gpu) -> Device:
     cycles_per_s = gpu.multiprocessors * (gpu.clock_hz or ASSUMED_CLOCK_HZ)
     halved = "GeForce" in gpu.name and gpu.capability >= HALVED_SINCE
     half = figures.half * cycles_per_s / (2 if halved else 1)
-    flops = {
+    flops: dict[DType, float] = {
         "float64": figures.float64 * cycles_per_s,
         "float32": figures.float32 * cycles_per_s,
         "float16": half,
