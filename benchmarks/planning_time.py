@@ -34,9 +34,10 @@ from benchmarks.models.catalogue import Example, tokens  # noqa: E402
 from benchmarks.paper.setups import paper_cluster  # noqa: E402
 from tensoropt_torch.frontend import capture  # noqa: E402
 from tensoropt_torch.planner.candidates import find_frontier  # noqa: E402
+from tensoropt_torch.planner.optimizers import OPTIMIZER_STATES  # noqa: E402
 from tensoropt_torch.planner.search_settings import SearchSettings  # noqa: E402
 from tensoropt_torch.planner.space import make_planner  # noqa: E402
-from tensoropt_torch.planner.task import OPTIMIZER_STATE_FACTORS, PlanningTask  # noqa: E402
+from tensoropt_torch.planner.task import PlanningTask  # noqa: E402
 
 DEVICES_OF_A_MACHINE = 8
 RESULT = ROOT / "benchmarks" / "results" / "planning_time.json"
@@ -104,7 +105,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", default=["gpt2", "llama"], choices=list(MODELS))
     parser.add_argument("--devices", type=int, nargs="+", default=[16])
-    parser.add_argument("--optimizer", default="adamw", choices=list(OPTIMIZER_STATE_FACTORS))
+    parser.add_argument("--optimizer", default="adamw", choices=list(OPTIMIZER_STATES))
     parser.add_argument("--epsilon", type=float, default=SearchSettings().epsilon)
     options = parser.parse_args()
     console = Console()

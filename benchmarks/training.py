@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tensoropt_torch.calibration.runs import OPTIMIZERS, Training
+from tensoropt_torch.calibration.runs import Training, optimizer_maker
 from tensoropt_torch.emit.parallelize import RankContext
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.space import make_planner, varied_strategy
@@ -45,7 +45,7 @@ class Trainer:
     def start(self, plan: Plan) -> Training:
         """The model under a plan, with the optimizer of the task."""
         plan = plan.with_model(self._task.captured)
-        make_optimizer = OPTIMIZERS[self._task.optimizer]
+        make_optimizer = optimizer_maker(self._task.optimizer)
         return Training.of(self._model, plan, self._context, make_optimizer, *self._args)
 
     def close(self) -> None:

@@ -28,6 +28,7 @@ from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.baselines import Baseline, Comparison
 from tensoropt_torch.planner.explanation import Explanation, LeftOut, NodeExplanation
 from tensoropt_torch.planner.frontier import Frontier, FrontierPoint
+from tensoropt_torch.planner.optimizers import OptimizerModel
 from tensoropt_torch.planner.picks import ProfileRow
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.tradeoffs import TradeoffPoint, Tradeoffs
@@ -62,6 +63,7 @@ __all__ = [
     "MeasureOptions",
     "MemoryProfile",
     "NodeExplanation",
+    "OptimizerModel",
     "ParallelModule",
     "Plan",
     "PlanningOptions",

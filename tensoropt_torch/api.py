@@ -36,6 +36,7 @@ from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner import baselines, candidates, explanation, picks, tradeoffs
 from tensoropt_torch.planner.baselines import Comparison
+from tensoropt_torch.planner.checks import check_counts, check_memory_limit
 from tensoropt_torch.planner.explanation import Explanation
 from tensoropt_torch.planner.frontier import Frontier, FrontierPoint
 from tensoropt_torch.planner.memory_limits import Predictor
@@ -176,6 +177,8 @@ def profile(
     ``find_strategy``. Not collective."""
     planning = planning_of(keywords)
     check_sums("profile", planning)
+    check_memory_limit(memory_limit)
+    check_counts(device_counts)
     task = task_of(example_of(model, args, kwargs, keywords), planning)
     return picks.profile(task, device_counts, memory_limit)
 
@@ -195,6 +198,7 @@ def compare(
     (docs/search.md, Baselines). Arguments as for ``find_strategy``. Not collective."""
     planning = planning_of(keywords)
     check_sums("compare", planning)
+    check_memory_limit(memory_limit)
     task = task_of(example_of(model, args, kwargs, keywords), planning)
     return baselines.compare(task, device_count(task, num_devices), memory_limit)
 
@@ -232,6 +236,7 @@ def find_tradeoffs(
     Raises:
         TensorOptError: the cluster does not say what a device costs or draws.
     """
+    check_counts(device_counts)
     task = task_of(example_of(model, args, kwargs, keywords), planning_of(keywords))
     return tradeoffs.find_tradeoffs(task, device_counts, objective)
 
@@ -391,6 +396,7 @@ def auto_parallel(
 def _pick(
     task: PlanningTask, option: Option, count: int, limit: float | None, memory: Predictor
 ) -> Plan:
+    check_memory_limit(limit)
     by_peaks = memory == "simulated"
     allowed = task.default_memory_limit if limit is None else limit
     log.info("%s within %s of memory per device", option, format_bytes(allowed))

@@ -228,6 +228,13 @@ def _call_user(what: str, spec: str) -> Any:
     return getattr(module, name)()
 
 
+def _write(path: Path, record: Any) -> None:
+    try:
+        path.write_text(json.dumps(record, indent=1))
+    except OSError as error:
+        raise TensorOptError(f"'{path}' cannot be written: {error}") from error
+
+
 def _planning(options: argparse.Namespace) -> PlanningOptions:
     return PlanningOptions(
         cluster=options.cluster,
@@ -252,7 +259,7 @@ def _frontier(options: argparse.Namespace, console: Console) -> None:
             "guarantee": asdict(frontier.guarantee),
             "points": frontier.to_records(),
         }
-        options.json.write_text(json.dumps(record, indent=1))
+        _write(options.json, record)
 
 
 def _plan(options: argparse.Namespace, console: Console) -> None:
@@ -318,7 +325,7 @@ def _explain(options: argparse.Namespace, console: Console) -> None:
     else:
         console.print("All operators and parameters can be split over all devices")
     if options.json:
-        options.json.write_text(json.dumps(explanation.to_records(), indent=1))
+        _write(options.json, explanation.to_records())
 
 
 def _check_rule(options: argparse.Namespace, console: Console) -> None:

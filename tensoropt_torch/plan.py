@@ -20,7 +20,7 @@ from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.html_table import html_table
 from tensoropt_torch.units import format_bytes, format_costs, format_seconds
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 # A strategy adds its costs up in another order than the search.
 _ROUNDING = 1e-9
@@ -33,6 +33,9 @@ def default_max_configs(num_devices: int) -> int:
 
 
 InputMode = Literal["replicated", "sharded"]
+
+# What states of an optimizer may be kept in, if not in the parameter's dtype.
+StateDType = Literal["float64", "float32", "bfloat16", "float16"]
 
 # (collective, axis set, ((bytes, seconds), ...)), measured on the process group.
 MeasuredCurve = tuple[str, int, tuple[tuple[float, float], ...]]
@@ -48,8 +51,9 @@ class Settings(Record):
 
     ``cluster`` is the description as a plain dict (``Cluster.to_dict``),
     ``mesh_axes`` (size, level) per mesh axis, outermost first.
-    ``optimizer_state_factor`` is bytes of optimizer state per byte of
-    parameter. ``max_configs`` bounds the configs of each operator, and
+    ``optimizer`` is the optimizer by name, with the dtype of its states, and
+    ``optimizer_state_bytes`` what it keeps for each element of a parameter, by the
+    parameter's dtype. ``max_configs`` bounds the configs of each operator, and
     ``split_spatial`` lets windows be split (docs/search.md).
     ``operators`` are measured calls; others are predicted from them (docs/costs.md).
     With ``overlap`` reshards of parameters and of their gradients run while the device
@@ -58,9 +62,10 @@ class Settings(Record):
 
     cluster: Mapping[str, Any] = field(repr=False)
     mesh_axes: tuple[tuple[int, int], ...]
+    optimizer: str
+    optimizer_state_bytes: Mapping[str, float] = field(repr=False)
     measured: tuple[MeasuredCurve, ...] = field(default=(), repr=False)
     space: str = "ordered"
-    optimizer_state_factor: float = 2.0
     inputs: InputMode = "replicated"
     max_configs: int = 200
     split_spatial: bool = False
@@ -245,8 +250,15 @@ class Plan(Record):
         return parse_record(Plan, record, where)
 
     def save(self, path: str | Path) -> None:
-        """Write the plan to a file."""
-        Path(path).write_text(self.to_json())
+        """Write the plan to a file.
+
+        Raises:
+            TensorOptError: the file cannot be written.
+        """
+        try:
+            Path(path).write_text(self.to_json())
+        except OSError as error:
+            raise TensorOptError(f"plan file '{path}' cannot be written: {error}") from error
 
     @staticmethod
     def load(path: str | Path) -> Plan:

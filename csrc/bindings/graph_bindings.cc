@@ -4,7 +4,9 @@
 
 #include "bindings/bindings.h"
 #include "bindings/literals.h"
+#include "common/check.h"
 #include "ir/graph.h"
+#include "sharding/layout.h"
 
 namespace py = pybind11;
 
@@ -14,8 +16,17 @@ namespace {
 
 using PyMeta = std::pair<std::vector<std::int64_t>, std::string>;
 
-TensorMeta meta_of(const PyMeta& meta) {
-  return {meta.first, parse_dtype(meta.second)};
+// `owner` is what messages name.
+TensorMeta meta_of(const PyMeta& meta, const std::string& owner) {
+  constexpr std::size_t kMaxDims = Placement::kMaxDim + 1;
+  TO_CHECK(meta.first.size() <= kMaxDims,
+           "{} has {} dims; tensors have at most {}: join some of them", owner,
+           meta.first.size(), kMaxDims);
+  try {
+    return {meta.first, parse_dtype(meta.second)};
+  } catch (const UserError& error) {
+    throw UserError(str_format("{}: {}", owner, error.what()));
+  }
 }
 
 std::vector<ValueId> add_op(
@@ -27,7 +38,10 @@ std::vector<ValueId> add_op(
     named.push_back({argument, argument_of(object)});
   }
   std::vector<TensorMeta> metas;
-  for (const PyMeta& output : outputs) metas.push_back(meta_of(output));
+  for (const PyMeta& output : outputs) {
+    metas.push_back(meta_of(
+        output, str_format("what operator '{}' ({}) returns", name, target)));
+  }
   const NodeId node =
       graph.add_op(std::move(name), std::move(target), std::move(named),
                    std::move(metas), differentiable);
@@ -55,7 +69,8 @@ void bind_graph(py::module_& module) {
           "add_source",
           [](Graph& graph, NodeKind kind, std::string name, const PyMeta& meta,
              bool trainable) {
-            return graph.add_source(kind, std::move(name), meta_of(meta),
+            TensorMeta tensor = meta_of(meta, str_format("tensor '{}'", name));
+            return graph.add_source(kind, std::move(name), std::move(tensor),
                                     trainable);
           },
           py::arg("kind"), py::arg("name"), py::arg("meta"),

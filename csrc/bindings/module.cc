@@ -5,12 +5,36 @@
 #include "bindings/bindings.h"
 #include "common/check.h"
 
+namespace {
+
+// The exception type must outlive all modules that may raise it.
+pybind11::object& tensoropt_error() {
+  PYBIND11_CONSTINIT static pybind11::gil_safe_call_once_and_store<
+      pybind11::object>
+      storage;
+  return storage
+      .call_once_and_store_result([] {
+        return pybind11::module_::import("tensoropt_torch.errors")
+            .attr("TensorOptError");
+      })
+      .get_stored();
+}
+
+void raise_user_errors_as_tensoropt_error() {
+  pybind11::register_exception_translator([](std::exception_ptr raised) {
+    try {
+      if (raised) std::rethrow_exception(raised);
+    } catch (const tensoropt::UserError& error) {
+      pybind11::set_error(tensoropt_error(), error.what());
+    }
+  });
+}
+
+}  // namespace
+
 PYBIND11_MODULE(_C, module) {
   module.doc() = "C++ core of TensorOpt: graphs, costs, search, emission.";
-  pybind11::register_exception<tensoropt::UserError>(
-      module, "UserError",
-      pybind11::module_::import("tensoropt_torch.errors")
-          .attr("TensorOptError"));
+  raise_user_errors_as_tensoropt_error();
   pybind11::register_exception<tensoropt::InternalError>(
       module, "InternalError", PyExc_RuntimeError);
   tensoropt::bind_reshard(module);

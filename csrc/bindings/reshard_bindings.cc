@@ -50,6 +50,15 @@ void bind_mesh(py::module_& module) {
       .def(py::init(&make_mesh), py::arg("axes"))
       .def_property_readonly("num_axes", &Mesh::num_axes)
       .def_property_readonly("num_devices", &Mesh::num_devices)
+      .def(
+          "canonical",
+          [](const Mesh& mesh, AxisSet axes) {
+            check_axes(mesh, axes);
+            return mesh.canonical(axes);
+          },
+          py::arg("axes"),
+          "The set of the first axes alike to those of the set: equal for "
+          "sets over which collectives cost the same.")
       .def_property_readonly("axes", &axes_of)
       .def(
           "group_of",

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include <limits>
+#include <map>
 
 #include "bindings/bindings.h"
 #include "bindings/planner.h"
@@ -18,6 +19,15 @@ ConfigSpace parse_space(const std::string& name) {
   TO_CHECK(name == "ordered" || name == "full",
            "space must be 'ordered' or 'full', got '{}'", name);
   return name == "full" ? ConfigSpace::kFull : ConfigSpace::kOrdered;
+}
+
+// Bytes of optimizer state per element by dtype of the parameter.
+TrainingSetup parse_training(const std::map<std::string, double>& state_bytes) {
+  TrainingSetup::StateBytes bytes;
+  for (const auto& [dtype, count] : state_bytes) {
+    bytes[parse_dtype(dtype)] = count;
+  }
+  return TrainingSetup(std::move(bytes));
 }
 
 Algorithm parse_algorithm(const std::string& name) {
@@ -59,16 +69,17 @@ void bind_overheads(py::module_& module) {
 void bind_space_options(py::module_& module) {
   py::class_<SpaceOptions>(module, "SpaceOptions",
                            "Which strategies there are; space/space.h.")
-      .def(py::init([](const std::string& space, double optimizer_state_factor,
+      .def(py::init([](const std::string& space,
+                       const std::map<std::string, double>& state_bytes,
                        bool sharded_inputs, std::size_t max_configs,
                        bool split_spatial) {
              return SpaceOptions{.config_space = parse_space(space),
-                                 .training = {optimizer_state_factor},
+                                 .training = parse_training(state_bytes),
                                  .sharded_inputs = sharded_inputs,
                                  .max_configs = max_configs,
                                  .split_spatial = split_spatial};
            }),
-           py::kw_only(), py::arg("space"), py::arg("optimizer_state_factor"),
+           py::kw_only(), py::arg("space"), py::arg("optimizer_state_bytes"),
            py::arg("sharded_inputs"), py::arg("max_configs"),
            py::arg("split_spatial"));
 }

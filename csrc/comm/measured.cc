@@ -10,19 +10,6 @@ namespace tensoropt {
 
 namespace {
 
-// The set of the first axes alike to those of `set`: equal for sets that cost
-// the same.
-AxisSet canonical(const Mesh& mesh, AxisSet set) {
-  AxisSet result = 0;
-  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
-    if (!(set >> axis & 1)) continue;
-    int first = 0;
-    while (!mesh.alike(first, axis) || (result >> first & 1)) ++first;
-    result |= AxisSet{1} << first;
-  }
-  return result;
-}
-
 // Times that never fall, with the least sum of differences from the given ones:
 // neighbours that fall share their median. So one time that is far too long
 // changes itself only. (Isotonic regression by pooling adjacent violators.)
@@ -129,10 +116,10 @@ MeasuredCollectives::MeasuredCollectives(const Mesh& mesh,
   for (std::vector<int>& curves : curve_of_) {
     std::vector<int> shared(num_sets, -1);  // by canonical set
     for (AxisSet set = num_sets; set-- > 1;) {
-      if (curves[set] >= 0) shared[canonical(mesh, set)] = curves[set];
+      if (curves[set] >= 0) shared[mesh.canonical(set)] = curves[set];
     }
     for (AxisSet set = 1; set < num_sets; ++set) {
-      if (curves[set] < 0) curves[set] = shared[canonical(mesh, set)];
+      if (curves[set] < 0) curves[set] = shared[mesh.canonical(set)];
     }
   }
 }

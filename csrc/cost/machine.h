@@ -10,9 +10,10 @@ class OpProfile;
 // What the runtime takes besides kernels and collectives: of one reshard in
 // each pass, however small; of one collective, in addition to what it takes
 // between ranks that do nothing else; of one trained parameter in a step, with
-// its update, and more for each of its bytes. Without the last, updates are
-// computed from the device's figures. Of reshards of parameters and of their
-// gradients a step waits for a share only, if they run beside computing.
+// its update, and more for each byte that the update moves. Without the last,
+// updates are computed from the device's figures. Of reshards of parameters and
+// of their gradients a step waits for a share only, if they run beside
+// computing.
 struct RuntimeOverheads {
   double reshard_s = 0;
   double collective_s = 0;

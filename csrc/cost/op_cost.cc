@@ -1,6 +1,9 @@
 #include "cost/op_cost.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "common/check.h"
 
 namespace tensoropt {
 
@@ -79,11 +82,12 @@ double inner_collectives_s(const Rule& rule, const OpConfig& config, Pass pass,
   return time_s;
 }
 
-// Rates are those of the first floating-point output, else of float32.
+// Rates are those of the first floating-point output, of its parts if it is
+// complex, else of float32.
 DType compute_dtype(const Graph& graph, const Node& node) {
   for (const ValueId id : node.outputs) {
     const DType dtype = graph.value(id).meta.dtype;
-    if (is_floating_point(dtype)) return dtype;
+    if (is_floating_point(dtype)) return real_dtype(dtype);
   }
   return DType::kFloat32;
 }
@@ -157,17 +161,53 @@ OpCost op_cost(const Graph& graph, const Node& node, const Rule& rule,
                  roofline(work, machine.device));
 }
 
+TrainingSetup::TrainingSetup(StateBytes state_bytes)
+    : state_bytes_(std::move(state_bytes)) {
+  for (const auto& [dtype, bytes] : state_bytes_) {
+    TO_CHECK(bytes >= 0, "optimizer state of {} bytes per element of {}", bytes,
+             to_string(dtype));
+  }
+}
+
+TrainingSetup TrainingSetup::of_states(double tensors) {
+  StateBytes bytes;
+  for (const DType dtype :
+       {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kFloat16,
+        DType::kComplex64, DType::kComplex128}) {
+    bytes[dtype] = tensors * item_size(dtype);
+  }
+  return TrainingSetup(std::move(bytes));
+}
+
+double TrainingSetup::state_bytes(DType parameter) const {
+  const auto found = state_bytes_.find(parameter);
+  TO_CHECK(found != state_bytes_.end(),
+           "the optimizer's description does not say how many bytes of state a "
+           "{} parameter has",
+           to_string(parameter));
+  return found->second;
+}
+
+double update_traffic_bytes(const TensorMeta& meta, const Layout& storage,
+                            const Mesh& mesh, const TrainingSetup& setup) {
+  const double elements =
+      static_cast<double>(meta.num_elements()) / num_shards(storage, mesh);
+  return elements *
+         (3 * item_size(meta.dtype) + 2 * setup.state_bytes(meta.dtype));
+}
+
 OpCost parameter_cost(const TensorMeta& meta, bool trainable,
                       const Layout& storage, const Mesh& mesh,
                       const Device& device, const TrainingSetup& setup) {
   const double bytes = local_bytes(meta, storage, mesh);
   if (!trainable) return {0, bytes};
   OpCost cost;
-  cost.memory_bytes = bytes * (2 + setup.optimizer_state_factor);
-  // Reads parameter, gradient and state; writes parameter and state.
-  const double traffic = bytes * (3 + 2 * setup.optimizer_state_factor);
+  const double elements =
+      static_cast<double>(meta.num_elements()) / num_shards(storage, mesh);
+  cost.memory_bytes = 2 * bytes + elements * setup.state_bytes(meta.dtype);
   cost.time_s = kOptimizerLaunches * device.launch_overhead_s +
-                traffic / device.copy_bytes_per_s();
+                update_traffic_bytes(meta, storage, mesh, setup) /
+                    device.copy_bytes_per_s();
   return cost;
 }
 

@@ -9,6 +9,8 @@
 // of the roofline where there are some (op_profile.h).
 #pragma once
 
+#include <map>
+
 #include "cost/machine.h"
 #include "rules/config.h"
 
@@ -54,11 +56,30 @@ OpCost op_cost(const Graph& graph, const Node& node, const Rule& rule,
 OpCost op_cost(const Graph& graph, const Node& node, const Rule& rule,
                const OpConfig& config, const Machine& machine);
 
-// How a parameter is trained.
-struct TrainingSetup {
-  // Bytes of optimizer state per byte of parameter: 2 for Adam.
-  double optimizer_state_factor = 2;
+// How parameters are trained.
+class TrainingSetup {
+ public:
+  // Bytes of optimizer state for each element of a parameter, by the
+  // parameter's dtype.
+  using StateBytes = std::map<DType, double>;
+
+  // Throws UserError for bytes below 0.
+  explicit TrainingSetup(StateBytes state_bytes);
+
+  // That many state tensors in the parameter's own dtype: 2 for Adam.
+  static TrainingSetup of_states(double tensors);
+
+  // Throws UserError for a dtype that is not listed.
+  double state_bytes(DType parameter) const;
+
+ private:
+  StateBytes state_bytes_;
 };
+
+// What an update moves through memory: it reads parameter, gradient and state,
+// and writes parameter and state.
+double update_traffic_bytes(const TensorMeta& meta, const Layout& storage,
+                            const Mesh& mesh, const TrainingSetup& setup);
 
 // Parameter, gradient and optimizer state in a storage layout, and the time of
 // the optimizer's update.

@@ -14,7 +14,7 @@ struct Info {
   bool floating_point;
 };
 
-constexpr std::array<Info, 10> kInfos{{
+constexpr std::array<Info, 12> kInfos{{
     {"float64", 8, true},
     {"float32", 4, true},
     {"bfloat16", 2, true},
@@ -25,6 +25,8 @@ constexpr std::array<Info, 10> kInfos{{
     {"int8", 1, false},
     {"uint8", 1, false},
     {"bool", 1, false},
+    {"complex64", 8, true},
+    {"complex128", 16, true},
 }};
 
 const Info& info(DType dtype) { return kInfos[static_cast<int>(dtype)]; }
@@ -35,6 +37,11 @@ int item_size(DType dtype) { return info(dtype).size; }
 
 bool is_floating_point(DType dtype) { return info(dtype).floating_point; }
 
+DType real_dtype(DType dtype) {
+  if (dtype == DType::kComplex64) return DType::kFloat32;
+  return dtype == DType::kComplex128 ? DType::kFloat64 : dtype;
+}
+
 DType parse_dtype(std::string_view name) {
   for (std::size_t i = 0; i < kInfos.size(); ++i) {
     if (kInfos[i].name == name) return static_cast<DType>(i);
@@ -42,7 +49,7 @@ DType parse_dtype(std::string_view name) {
   TO_CHECK(false,
            "dtype '{}' is not supported; convert the tensor to one of "
            "float64, float32, bfloat16, float16, int64, int32, int16, "
-           "int8, uint8, bool",
+           "int8, uint8, bool, complex64, complex128",
            name);
 }
 

@@ -16,12 +16,18 @@ enum class DType {
   kInt8,
   kUInt8,
   kBool,
+  kComplex64,
+  kComplex128,
 };
 
 // Bytes per element.
 int item_size(DType dtype);
 
+// Complex numbers are: they have gradients and pending sums.
 bool is_floating_point(DType dtype);
+
+// That of the real and imaginary part; other dtypes as they are.
+DType real_dtype(DType dtype);
 
 // "float32" <-> DType::kFloat32. Throws UserError for an unknown name.
 DType parse_dtype(std::string_view name);

@@ -33,9 +33,6 @@ MoveCosts::MoveCosts(const Mesh& mesh, const CollectiveModel& collectives,
   TO_CHECK(num_dims_ <= Placement::kMaxDim + 1,
            "a tensor has at most {} dims, got {}", Placement::kMaxDim + 1,
            num_dims_);
-  for (const std::int64_t size : shape) {
-    TO_CHECK(size >= 1, "shape ({}) has a size below 1", str_join(shape, ", "));
-  }
   tabulate_fits(shape);
   const std::vector<int> shards = tabulate_shards();
   const double bytes = static_cast<double>(num_elements(shape)) * item_size;
@@ -45,8 +42,10 @@ MoveCosts::MoveCosts(const Mesh& mesh, const CollectiveModel& collectives,
   for (const Collective collective : kCollectives) {
     for (AxisSet axes = 0; axes >> num_axes_ == 0; ++axes) {
       for (const int count : shards) {
+        // Of a tensor without elements nothing is sent.
         collective_ps_.push_back(to_picoseconds(
-            collectives.time_s(collective, axes, bytes / count)));
+            bytes > 0 ? collectives.time_s(collective, axes, bytes / count)
+                      : 0));
       }
     }
   }
@@ -56,7 +55,7 @@ void MoveCosts::tabulate_fits(const Shape& shape) {
   fits_.reserve(shape.size() << num_axes_);
   for (const std::int64_t size : shape) {
     for (AxisSet axes = 0; axes >> num_axes_ == 0; ++axes) {
-      fits_.push_back(size % mesh_.size_of(axes) == 0);
+      fits_.push_back(splits_evenly(size, mesh_.size_of(axes)));
     }
   }
 }

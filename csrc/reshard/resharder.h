@@ -57,7 +57,7 @@ class TensorResharder {
 
   // `item_size` in bytes. Only `dims` are split, by the ends of paths as on the
   // way. Keeps references to nothing. Throws UserError for a
-  // shape with a size below 1 or more than 14 dims.
+  // shape with more than 14 dims.
   TensorResharder(const Mesh& mesh, const CollectiveModel& collectives,
                   const Device& device, const Shape& shape, int item_size,
                   int max_layouts = kMaxLayouts, DimSet dims = kAllDims);

@@ -24,8 +24,10 @@ void bind_mask(RuleBuilder& rule, int mask) {
 void set_costs(RuleBuilder& rule, const Graph& graph, const Node& node,
                const std::vector<int>& factors) {
   const auto& query = rule.operand_shape(0);
-  const double rows =
-      rule.output_elements() / static_cast<double>(query.back());
+  double rows = 1;
+  for (std::size_t dim = 0; dim + 1 < rule.output_shape(0).size(); ++dim) {
+    rows *= static_cast<double>(rule.output_shape(0)[dim]);
+  }
   const double keys = static_cast<double>(
       rule.operand_shape(1)[rule.operand_shape(1).size() - 2]);
   const double causal = node.bool_argument("is_causal", false) ? 0.5 : 1.0;
@@ -61,7 +63,8 @@ std::vector<int> bind_dims(RuleBuilder& rule, bool causal, bool drops) {
   const int rank = static_cast<int>(query.size());
   std::vector<int> factors;
   for (int dim = 0; dim < rank - 2; ++dim) {
-    const bool alike = query[dim] % key[dim] == 0 && key[dim] == value[dim];
+    const bool alike =
+        key[dim] > 0 && query[dim] % key[dim] == 0 && key[dim] == value[dim];
     const int factor = rule.factor(
         dim == rank - 3 ? "h" : str_format("b{}", dim), alike ? key[dim] : 1);
     for (int operand = 0; operand < 3; ++operand) {

@@ -105,8 +105,8 @@ void RuleBuilder::saves_extra(double bytes, std::vector<int> factors) {
 }
 
 void RuleBuilder::lends_borders(int dim, std::int64_t entries) {
-  if (entries == 0) return;
   const TensorMeta& meta = graph_.operand(node_, 0).meta;
+  if (entries == 0 || meta.num_elements() == 0) return;
   InnerCollective exchange;
   exchange.kind = Collective::kAllToAll;
   exchange.bytes = meta.num_bytes() * static_cast<double>(entries) /

@@ -60,7 +60,7 @@ class AssignmentWalk {
 // there is one.
 bool is_even(std::int64_t size, int choice, std::int64_t parts,
              UnevenSplits* left_out) {
-  if (size % parts == 0) return true;
+  if (splits_evenly(size, parts)) return true;
   if (left_out) left_out->emplace(choice, parts);
   return false;
 }
@@ -111,7 +111,7 @@ bool fits_joint(const Rule& rule, int factor,
     }
   }
   const std::vector<int>& members = rule.factors[factor].joint;
-  return rule.factors[factor].size % cuts == 0 &&
+  return splits_evenly(rule.factors[factor].size, cuts) &&
          std::all_of(members.begin(), members.end(), [&](int member) {
            return fits_joint(rule, member, parts);
          });

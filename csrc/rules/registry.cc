@@ -76,6 +76,22 @@ void check_dims(const Rule& rule, const TensorRule& tensor,
   }
 }
 
+// A factor can be split only if every dim that it is bound to has entries. The
+// two sides of a reshape may differ in that.
+void keep_empty_dims_whole(Rule& rule, const TensorRule& tensor,
+                           const std::vector<std::int64_t>& shape) {
+  for (std::size_t dim = 0; dim < shape.size(); ++dim) {
+    if (shape[dim] > 0 || tensor.dims[dim] == kNoFactor) continue;
+    const int empty = tensor.dims[dim];
+    rule.factors[empty].size = 1;
+    for (Factor& factor : rule.factors) {
+      if (std::count(factor.joint.begin(), factor.joint.end(), empty) > 0) {
+        factor.size = 1;
+      }
+    }
+  }
+}
+
 // Replicated operators may save anything; assume what needs a gradient.
 Rule replicated_rule(const Graph& graph, const Node& node) {
   RuleBuilder rule(graph, node);
@@ -92,15 +108,17 @@ Rule replicated_rule(const Graph& graph, const Node& node) {
 
 Rule rule_of(const Registry& registry, const Graph& graph, const Node& node) {
   const OpDefinition* definition = registry.find(node.target);
-  const Rule rule =
+  Rule rule =
       definition ? definition->rule(graph, node) : replicated_rule(graph, node);
+  const auto complete = [&](const TensorRule& tensor, const Value& value) {
+    check_dims(rule, tensor, value.meta.shape, node);
+    keep_empty_dims_whole(rule, tensor, value.meta.shape);
+  };
   for (std::size_t i = 0; i < node.operands.size(); ++i) {
-    check_dims(rule, rule.operands[i],
-               graph.operand(node, static_cast<int>(i)).meta.shape, node);
+    complete(rule.operands[i], graph.operand(node, static_cast<int>(i)));
   }
   for (std::size_t i = 0; i < node.outputs.size(); ++i) {
-    check_dims(rule, rule.outputs[i],
-               graph.output(node, static_cast<int>(i)).meta.shape, node);
+    complete(rule.outputs[i], graph.output(node, static_cast<int>(i)));
   }
   return rule;
 }

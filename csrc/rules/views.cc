@@ -1,5 +1,6 @@
 // Views of the whole tensor: reshapes, permutations, expansion.
 
+#include <algorithm>
 #include <numeric>
 
 #include "rules/builder.h"
@@ -55,6 +56,10 @@ Rule reshape_rule(const Graph& graph, const Node& node) {
   const auto& in = rule.operand_shape(0);
   const auto& out = rule.output_shape(0);
   for (const DimGroup& group : dim_groups(in, out)) {
+    // Without entries there are no blocks that both sides have.
+    if (std::count(in.begin() + group.in_begin, in.begin() + group.in_end, 0)) {
+      continue;
+    }
     const int i = first_not_one(in, group.in_begin, group.in_end);
     const int o = first_not_one(out, group.out_begin, group.out_end);
     const int factor =

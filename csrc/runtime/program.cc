@@ -100,9 +100,21 @@ std::vector<std::int64_t> Program::output_shape(at::IntArrayRef shape) const {
 }
 
 Execution::Execution(Program program, at::Tensor x)
-    : program_(std::move(program)), device_(x.device()), x_(std::move(x)) {
+    : program_(std::move(program)),
+      device_(x.device()),
+      is_complex_(x.is_complex()),
+      x_(std::move(x)) {
   if (program_.empty()) return;
-  program_.output_shape(x_.sizes());  // refuse sizes that do not divide
+  // Refuses sizes that do not divide.
+  const std::vector<std::int64_t> shape = program_.output_shape(x_.sizes());
+  if (x_.numel() == 0) {  // on all ranks alike: there is nothing to send
+    x_ = at::empty(shape, x_.options());
+    owned_ = true;
+    next_ = program_.steps().size();
+    return;
+  }
+  // Collectives do not take complex numbers; dims keep their places.
+  if (is_complex_) x_ = at::view_as_real(x_);
   const NetworkTimer timer(device_);
   count(Counter::kProgram);
   begin_next();
@@ -184,7 +196,9 @@ void Execution::run_local(const ProgramStep& step) {
 at::Tensor Execution::take() {
   const auto bytes = static_cast<std::size_t>(x_.numel()) * x_.itemsize();
   const bool whole = x_.is_contiguous() && x_.storage().nbytes() == bytes;
-  return whole && owned_ ? std::move(x_) : compact(x_);
+  at::Tensor result = whole && owned_ ? std::move(x_) : compact(x_);
+  const bool as_real = is_complex_ && !result.is_complex();
+  return as_real ? at::view_as_complex(result) : result;
 }
 
 at::Tensor run(Program program, const at::Tensor& x) {

@@ -81,6 +81,7 @@ class Execution {
 
   Program program_;
   c10::Device device_;
+  bool is_complex_ = false;         // then `x_` is a view as real numbers
   std::size_t next_ = 0;            // step
   at::Tensor x_;                    // the only reference to an intermediate
   bool owned_ = false;              // `x_` is no view of the input

@@ -97,7 +97,7 @@ bool divides(std::span<const std::int64_t> shape, const Layout& layout,
     if (dim < 0) continue;
     if (dim >= static_cast<int>(shape.size())) return false;
     pieces[dim] *= mesh.size(axis);
-    if (shape[dim] % pieces[dim] != 0) return false;
+    if (!splits_evenly(shape[dim], pieces[dim])) return false;
   }
   return true;
 }

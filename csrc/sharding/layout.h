@@ -6,7 +6,8 @@
 //   local_shape({8, 6}, layout, mesh);      // {8, 3} when axis 0 has size 2
 //
 // Several axes may shard one dim; the outer axis is the more significant
-// block. Sizes must divide evenly: `divides` says whether they do.
+// block. Sizes must divide evenly: `divides` says whether they do. A dim of
+// size 0 is never split; other dims of a tensor without elements may be.
 #pragma once
 
 #include <array>
@@ -92,6 +93,11 @@ class Layout {
 
 // Into how many pieces the layout cuts a tensor (Partial does not cut).
 int num_shards(const Layout& layout, const Mesh& mesh);
+
+// Whether a dim of this size can be cut into that many equal parts.
+constexpr bool splits_evenly(std::int64_t size, std::int64_t parts) {
+  return parts == 1 || (size > 0 && size % parts == 0);
+}
 
 // True if every dim exists and is divided evenly by the axes that shard it.
 bool divides(std::span<const std::int64_t> shape, const Layout& layout,

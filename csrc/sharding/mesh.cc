@@ -64,4 +64,15 @@ std::vector<int> Mesh::group_of(AxisSet set, int rank) const {
   return ranks;
 }
 
+AxisSet Mesh::canonical(AxisSet set) const {
+  AxisSet result = 0;
+  for (int axis = 0; axis < num_axes(); ++axis) {
+    if (!(set >> axis & 1)) continue;
+    int first = 0;
+    while (!alike(first, axis) || (result >> first & 1)) ++first;
+    result |= AxisSet{1} << first;
+  }
+  return result;
+}
+
 }  // namespace tensoropt

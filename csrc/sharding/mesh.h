@@ -58,6 +58,10 @@ class Mesh {
   // True if swapping the two axes changes no cost (same size, same level).
   bool alike(int axis, int other) const { return axes_[axis] == axes_[other]; }
 
+  // The set of the first axes alike to those of `set`: equal for sets over
+  // which collectives cost the same.
+  AxisSet canonical(AxisSet set) const;
+
  private:
   std::vector<MeshAxis> axes_;
   std::vector<int> strides_;

@@ -42,7 +42,7 @@ constexpr std::size_t kDefaultMaxConfigs = 200;
 
 struct SpaceOptions {
   ConfigSpace config_space = ConfigSpace::kOrdered;
-  TrainingSetup training;
+  TrainingSetup training = TrainingSetup::of_states(2);
   // Every rank's loader gives its own share of the batch (dim 0 of the inputs)
   // or the same global batch.
   bool sharded_inputs = false;

@@ -170,9 +170,10 @@ ConfigList StrategySpace::source_configs(const Node& node) {
                                         mesh, machine_.device,
                                         options_.training));
     if (value.requires_grad && machine_.overheads.update_s_per_byte > 0) {
-      list.costs.back().time_s = machine_.overheads.parameter_s +
-                                 machine_.overheads.update_s_per_byte *
-                                     local_bytes(value.meta, layout, mesh);
+      list.costs.back().time_s =
+          machine_.overheads.parameter_s +
+          machine_.overheads.update_s_per_byte *
+              update_traffic_bytes(value.meta, layout, mesh, options_.training);
     }
     list.configs.push_back(
         {layout.to_string(), {}, false, {}, {{layout, layout}}});

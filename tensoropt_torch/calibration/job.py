@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from tensoropt_torch import _C
+from tensoropt_torch.calibration.axis_sets import affordable, sets_of_collectives
 from tensoropt_torch.calibration.operators import OperatorProfiler, Pick, picks_of
 from tensoropt_torch.calibration.profiling import check_fits, find_profile, measure_cluster
 from tensoropt_torch.config.cluster import Cluster
@@ -26,7 +27,7 @@ from tensoropt_torch.profiler.hardware_profile import HardwareProfile
 from tensoropt_torch.profiler.op_store import OpStore, OpTime
 from tensoropt_torch.profiler.store import home, machine_key
 from tensoropt_torch.runtime.agreement import from_first_rank, on_all_ranks
-from tensoropt_torch.runtime.groups import AxisGroups, all_axis_sets
+from tensoropt_torch.runtime.groups import AxisGroups
 from tensoropt_torch.units import format_seconds
 
 log = get_logger(__name__)
@@ -77,15 +78,17 @@ def measured_task(
         key = machine_key(device, tuple(sizes))
         on_all_ranks(lambda: check_fits(given, key, given.cluster.name))
     groups = AxisGroups(sizes, device.type)
-    axis_sets = all_axis_sets(sizes)
-    groups.create(axis_sets)
     profile = given or find_profile(mesh, device)
     if profile is not None:
         log.info("costs of %r", profile)
         task = with_profile(task, profile)
     else:
-        log.info("measuring the device, and collectives over %d sets of mesh axes", len(axis_sets))
-        times = measure_collectives(groups, axis_sets, options.max_bytes, options.budget_s)
+        axis_sets = sets_of_collectives(mesh)
+        axis_sets.warn("collectives")
+        groups.create(axis_sets.chosen)
+        number = len(axis_sets.chosen)
+        log.info("measuring the device, and collectives over %d sets of mesh axes", number)
+        times = measure_collectives(groups, axis_sets.chosen, options.max_bytes, options.budget_s)
         curves: tuple[MeasuredCurve, ...] = tuple(
             (name, axes, tuple((float(size), seconds) for size, seconds in samples))
             for (name, axes), samples in sorted(times.items())
@@ -133,6 +136,7 @@ def with_operators(
         profiler = OperatorProfiler(task.captured, planner, device, groups.name)
         picks, families = from_first_rank(partial(_likely, planner, task, options))
         missing = [pick for pick in picks if pick.key not in known]
+        missing = _with_groups(profiler, missing, groups)
         budget_s = left_s / (options.rounds - number)
         log.info("measuring %d operators for %s", len(missing), format_seconds(budget_s))
         result = profiler.measure(missing, budget_s)
@@ -145,6 +149,18 @@ def with_operators(
         left_s -= budget_s
         task = replace(task, operators=records(known.values(), families), measured_on=count)
     return task
+
+
+def _with_groups(
+    profiler: OperatorProfiler, picks: Sequence[Pick], groups: AxisGroups
+) -> list[Pick]:
+    """The picks whose process groups can be made, which they are then. Collective."""
+    needed = {pick: profiler.axis_sets(pick) for pick in picks}
+    wanted = {axes for sets in needed.values() for axes in sets}
+    found = affordable(groups.sizes, wanted, groups.created)
+    found.warn("operators that run collectives")
+    groups.create(found.chosen)
+    return [pick for pick in picks if needed[pick] <= set(found.chosen)]
 
 
 def records(samples: Iterable[OpTime], families: Sequence[str]) -> tuple[OpRecord, ...]:

@@ -94,6 +94,10 @@ class OperatorProfiler:
                     break
         return result
 
+    def axis_sets(self, pick: Pick) -> set[int]:
+        """Those whose process groups the call of a pick needs."""
+        return LocalForm.of(self._planner.local_call(pick.node, pick.config)).axis_sets
+
     def _measure_pick(
         self, pick: Pick, network_s: Callable[[], float], result: OperatorMeasurement
     ) -> None:
@@ -213,7 +217,7 @@ def _index_bounds(call: dict[str, Any], device: torch.device) -> list[int]:
     """Bounds of integers to try. A wrong index ends a GPU's context, so that there
     only the smallest size is safe."""
     floating = [shape for shape, dtype, _ in call["operands_meta"] if "float" in dtype]
-    sizes = sorted({size for shape in floating for size in shape}, reverse=True)
+    sizes = sorted({size for shape in floating for size in shape} - {0}, reverse=True)
     if device.type != "cpu":
         sizes = sizes[-1:]
     return [*sizes, 1]
@@ -228,7 +232,7 @@ def _operand(
     dtype = getattr(torch, name)
     order = [int(dim) for dim in memory_order.split(",")] if memory_order else range(len(shape))
     stored = [shape[dim] for dim in order]
-    if dtype.is_floating_point:
+    if dtype.is_floating_point or dtype.is_complex:
         tensor = (torch.rand(stored, device=device) + 0.5).to(dtype)
     elif dtype == torch.bool:
         tensor = torch.ones(stored, dtype=dtype, device=device)

@@ -19,9 +19,10 @@ from tensoropt_torch.config.cluster import Runtime, Update
 from tensoropt_torch.emit.parallelize import RankContext
 from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.plan import Plan, Settings
+from tensoropt_torch.planner.optimizers import OPTIMIZER_STATES
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.space import make_planner
-from tensoropt_torch.planner.task import OPTIMIZER_STATE_FACTORS, PlanningTask
+from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.hardware_profile import HardwareProfile
 from tensoropt_torch.runtime.ops import collective_counts, reset_collective_counts
 
@@ -78,9 +79,7 @@ def runtime_of(runs: Runs) -> Runtime:
         fixed_s = max(0.0, (many.step_s - few.step_s) / (MANY - FEW))
         update_s = max(0.0, (many.update_s - few.update_s) / (MANY - FEW))
         per_byte = (large.update_s / FEW - update_s) / runs.large_bytes
-        updates.append(
-            Update(OPTIMIZER_STATE_FACTORS[name], fixed_s, max(LEAST_S_PER_BYTE, per_byte))
-        )
+        updates.append(Update(OPTIMIZER_STATES[name], fixed_s, max(LEAST_S_PER_BYTE, per_byte)))
     few = next(iter(runs.few.values()))
     passes_s = few.step_s - few.update_s
     reshards = [(seconds - passes_s, programs) for seconds, programs in runs.reshards]

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from tensoropt_torch.calibration.axis_sets import sets_of_collectives
 from tensoropt_torch.calibration.overheads import fit_runtime
 from tensoropt_torch.config.cluster import COLLECTIVES, Cluster, Collective, Efficiency
 from tensoropt_torch.errors import TensorOptError
@@ -21,7 +22,7 @@ from tensoropt_torch.profiler.device import measure_device
 from tensoropt_torch.profiler.hardware_profile import HardwareProfile, profile_path
 from tensoropt_torch.profiler.store import MachineKey, machine_key
 from tensoropt_torch.runtime.agreement import from_first_rank, on_all_ranks
-from tensoropt_torch.runtime.groups import AxisGroups, all_axis_sets
+from tensoropt_torch.runtime.groups import AxisGroups
 
 log = get_logger(__name__)
 
@@ -73,7 +74,9 @@ def profile_hardware(
     if found is not None and found.complete:
         log.info("measured before, in '%s': %r", path, found)
         return found, path
-    axis_sets = all_axis_sets(sizes)
+    found_sets = sets_of_collectives(mesh_axes)
+    found_sets.warn("collectives")
+    axis_sets = found_sets.chosen
     groups = AxisGroups(sizes, device.type)
     groups.create(axis_sets)  # this also makes the host as it is when a model trains
     report = _Reporter(progress, len(axis_sets) * len(COLLECTIVES) + 2)

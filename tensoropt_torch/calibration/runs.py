@@ -17,9 +17,10 @@ from tensoropt_torch import emit
 from tensoropt_torch.calibration.memory import measure_peak_bytes
 from tensoropt_torch.emit.parallelize import RankContext
 from tensoropt_torch.plan import Plan
+from tensoropt_torch.planner.optimizers import OPTIMIZER_STATES, OptimizerModel
 from tensoropt_torch.profiler.clock import SharedClock, undisturbed_s
 from tensoropt_torch.runtime.ops import network_timing
-from tensoropt_torch.simulate.step import OPTIMIZERS as OPTIMIZERS_OF_PARAMETERS
+from tensoropt_torch.simulate.optimizers import make_optimizer
 
 WARM_UPS = 2
 
@@ -31,14 +32,13 @@ CALM = 1.08
 MakeOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
 
 
-def _with_little_steps(make: Callable[..., torch.optim.Optimizer]) -> MakeOptimizer:
-    return lambda module: make(module.parameters(), lr=1e-4)
+def optimizer_maker(optimizer: str | OptimizerModel) -> MakeOptimizer:
+    """Makes the optimizer of a module, with little steps."""
+    return lambda module: make_optimizer(optimizer, module.parameters(), lr=1e-4)
 
 
 # The optimizers that planning knows, as a user would make them.
-OPTIMIZERS: dict[str, MakeOptimizer] = {
-    name: _with_little_steps(make) for name, make in OPTIMIZERS_OF_PARAMETERS.items()
-}
+OPTIMIZERS: dict[str, MakeOptimizer] = {name: optimizer_maker(name) for name in OPTIMIZER_STATES}
 
 
 @dataclass(frozen=True)

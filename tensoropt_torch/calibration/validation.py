@@ -16,12 +16,12 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.calibration.runs import (
-    OPTIMIZERS,
     MakeOptimizer,
     Reference,
     RepeatedTimes,
     StepTimes,
     Training,
+    optimizer_maker,
     run_in_passes,
 )
 from tensoropt_torch.emit.parallelize import RankContext
@@ -252,7 +252,7 @@ class _Lab:
         self._slower_planner = make_planner(task.captured, slower)
         self._context = RankContext.make([size for size, _ in self._settings.mesh_axes], device)
         self.batch = pytree.tree_map(lambda value: _share(value, task.inputs, device), batch)
-        self._make_optimizer = options.optimizer or OPTIMIZERS[task.optimizer]
+        self._make_optimizer = options.optimizer or optimizer_maker(task.optimizer)
         self._step = StepSettings.on(device, task.optimizer)
         self.steps = options.steps
 

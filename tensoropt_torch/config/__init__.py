@@ -1,5 +1,6 @@
 """Descriptions that the user writes: clusters of devices."""
 
+from tensoropt_torch.config.at_hand import Gpu, cluster_of_cpus, cluster_of_gpu
 from tensoropt_torch.config.cluster import (
     Cluster,
     Device,
@@ -11,15 +12,20 @@ from tensoropt_torch.config.cluster import (
     mesh_axes,
     parse_cluster,
 )
+from tensoropt_torch.config.machine_memory import machine_memory
 
 __all__ = [
     "Cluster",
     "Device",
     "DeviceType",
+    "Gpu",
     "Level",
+    "cluster_of_cpus",
+    "cluster_of_gpu",
     "device_counts",
     "list_presets",
     "load_cluster",
+    "machine_memory",
     "mesh_axes",
     "parse_cluster",
 ]

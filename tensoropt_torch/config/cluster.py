@@ -236,6 +236,11 @@ def load_cluster(name_or_path: str | Path) -> Cluster:
 
     """
     presets = _preset_files()
+    if not isinstance(name_or_path, (str, Path)):
+        raise TensorOptError(
+            f"cluster = {name_or_path!r} is not allowed: it must be a preset "
+            f"({', '.join(sorted(presets))}), the path of a TOML file, or a Cluster"
+        )
     if isinstance(name_or_path, str) and name_or_path in presets:
         return _load(presets[name_or_path], f"preset '{name_or_path}'")
     path = Path(name_or_path)

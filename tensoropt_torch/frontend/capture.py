@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend.assumed_checks import AssumedChecks
 from tensoropt_torch.frontend.containers import (
     check_loss,
     register_dataclasses,
@@ -94,7 +95,7 @@ class _WithLoss(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         before = dict(self.model.named_buffers())
-        with DetachWithoutGrad():
+        with DetachWithoutGrad(), AssumedChecks():
             output = self.model(*args[: self.num_inputs], **kwargs)
         for name, buffer in self.model.named_buffers():
             if buffer is not before[name]:
@@ -147,6 +148,7 @@ def capture(
     if isinstance(model, torch.export.ExportedProgram) and not args and not kwargs:
         args, kwargs = model.example_inputs
     model = as_module(model)
+    _check_call(model, {"args": args, "targets": targets}, kwargs, loss_fn)
     wrapper = _WithLoss(model, loss_fn, len(args))
     arguments = _distinct(((*args, *targets), dict(kwargs or {})), model)
     if is_on_meta(model):
@@ -179,6 +181,26 @@ def capture(
     seconds = format_seconds(time.perf_counter() - start)
     log.info("captured %s in %s: %r", type(model).__name__, seconds, captured)
     return captured
+
+
+def _check_call(model: Any, positional: Mapping[str, Any], kwargs: Any, loss_fn: Any) -> None:
+    if not isinstance(model, nn.Module):
+        kind = "a class, not a module" if isinstance(model, type) else type(model).__name__
+        raise TensorOptError(
+            f"the model is {model!r} ({kind}); give an nn.Module, or a program of torch.export"
+        )
+    for name, values in positional.items():
+        if not isinstance(values, (tuple, list)):
+            raise TensorOptError(
+                f"{name} is a {type(values).__name__}; give a tuple of the arguments, such as (x,)"
+            )
+    if not isinstance(kwargs or {}, Mapping):
+        raise TensorOptError(f"kwargs is a {type(kwargs).__name__}; give a dict of the arguments")
+    if loss_fn is not None and not callable(loss_fn):
+        raise TensorOptError(
+            f"loss_fn = {loss_fn!r} cannot be called; give a function of the model's output and "
+            "the targets"
+        )
 
 
 def as_module(model: nn.Module | torch.export.ExportedProgram) -> nn.Module:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.planner.checks import check_number, check_whole
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class SearchSettings:
     ) -> _C.SearchResult:
         """Search the strategies of ``planner``; if ``allowed`` is given, only with
         the configs of each space node that it marks."""
+        self._check()
         options = _C.SearchOptions(
             algorithm=self.algorithm,
             epsilon=self.epsilon,
@@ -57,11 +59,22 @@ class SearchSettings:
         )
         return planner.search(options, allowed)
 
+    def _check(self) -> None:
+        check_number("search.epsilon", self.epsilon, hint="; 0 is exact, 0.01 one per cent")
+        check_whole("search.num_threads", self.num_threads, hint="; 0 means all cores")
+        check_number("search.max_conditioning_work", self.max_conditioning_work)
+        check_whole("search.order_seed", self.order_seed)
+        if isinstance(self.heuristics, str) or not isinstance(self.heuristics, Sequence):
+            raise TensorOptError(
+                f"search.heuristics = {self.heuristics!r} is not allowed: it must be a tuple, such "
+                "as ('least_memory', 0.5)"
+            )
+
 
 def _memory_weight(heuristic: str | float) -> float:
     names = {"least_memory": 1.0, "least_time": 0.0}
     weight = names.get(heuristic) if isinstance(heuristic, str) else heuristic
-    if weight is None or not 0 <= weight <= 1:
+    if not isinstance(weight, (int, float)) or not 0 <= weight <= 1:
         raise TensorOptError(
             f"heuristic {heuristic!r} is not known; give {', '.join(map(repr, names))}, or the "
             "weight of memory against time, a number from 0 to 1"

@@ -47,7 +47,7 @@ def varied_strategy(planner: _C.Planner, seed: int) -> _C.Strategy:
 def _space_options(settings: Settings) -> _C.SpaceOptions:
     return _C.SpaceOptions(
         space=settings.space,
-        optimizer_state_factor=settings.optimizer_state_factor,
+        optimizer_state_bytes=dict(settings.optimizer_state_bytes),
         sharded_inputs=settings.inputs == "sharded",
         max_configs=settings.max_configs,
         split_spatial=settings.split_spatial,
@@ -58,9 +58,12 @@ def _overheads(cluster: Cluster, settings: Settings) -> _C.RuntimeOverheads:
     """What is not known costs nothing; without overlap all is exposed."""
     runtime = cluster.device.runtime
     figures = {"reshard_s": runtime.reshard_s, "collective_s": runtime.collective_s}
-    update = runtime.update(settings.optimizer_state_factor)
+    # Updates were measured on parameters in float32.
+    update = runtime.update(settings.optimizer_state_bytes["float32"] / 4)
     if update is not None:
-        figures |= {"parameter_s": update.parameter_s, "update_s_per_byte": update.s_per_byte}
+        moved = 3 + 2 * update.state_factor  # bytes for each byte of the parameter
+        figures["parameter_s"] = update.parameter_s
+        figures["update_s_per_byte"] = update.s_per_byte / moved
     if settings.overlap and runtime.exposed is not None:
         exposed = runtime.exposed
         figures["exposed_parameters"] = exposed.parameters

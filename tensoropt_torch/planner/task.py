@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tensoropt_torch.config import mesh_axes
 from tensoropt_torch.config.cluster import Cluster
-from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.plan import (
     InputMode,
@@ -18,16 +16,8 @@ from tensoropt_torch.plan import (
     default_max_configs,
 )
 from tensoropt_torch.planner.memory_limits import DEFAULT_MEMORY_FRACTION
+from tensoropt_torch.planner.optimizers import OptimizerModel
 from tensoropt_torch.planner.search_settings import SearchSettings
-
-OPTIMIZER_STATE_FACTORS: Mapping[str, float] = {
-    "sgd": 0.0,
-    "momentum": 1.0,
-    "adagrad": 1.0,
-    "rmsprop": 1.0,
-    "adam": 2.0,
-    "adamw": 2.0,
-}
 
 
 @dataclass(frozen=True)
@@ -43,7 +33,7 @@ class PlanningTask:
 
     captured: CapturedModel
     cluster: Cluster
-    optimizer: str = "adamw"
+    optimizer: str | OptimizerModel = "adamw"
     inputs: InputMode = "replicated"
     space: str = "ordered"
     max_configs: int | None = None
@@ -57,18 +47,14 @@ class PlanningTask:
 
     def settings(self, num_devices: int) -> Settings:
         """The strategy space on ``num_devices`` devices of the cluster."""
-        factor = OPTIMIZER_STATE_FACTORS.get(self.optimizer)
-        if factor is None:
-            raise TensorOptError(
-                f"optimizer '{self.optimizer}' is not known; choose the one with the same number "
-                f"of state tensors per parameter: {', '.join(OPTIMIZER_STATE_FACTORS)}"
-            )
+        optimizer = OptimizerModel.of(self.optimizer)
         return Settings(
             cluster=self.cluster.to_dict(),
             mesh_axes=tuple(mesh_axes(self.cluster, num_devices)),
             measured=self.measured if num_devices == self.measured_on else (),
             space=self.space,
-            optimizer_state_factor=factor,
+            optimizer=str(optimizer),
+            optimizer_state_bytes=optimizer.state_bytes(),
             inputs=self.inputs,
             max_configs=self.max_configs or default_max_configs(num_devices),
             split_spatial=self.split_spatial,

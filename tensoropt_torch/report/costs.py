@@ -19,6 +19,11 @@ def provenance(settings: Settings) -> list[str]:
     cluster = parse_cluster(settings.cluster, "settings")
     device = cluster.device
     lines = [f"device '{device.name}': {device.source}", f"efficiency: {device.efficiency.source}"]
+    state = settings.optimizer_state_bytes
+    lines.append(
+        f"optimizer: {settings.optimizer}; bytes of state for each element: "
+        f"{state['float32']:g} of float32 parameters, {state['bfloat16']:g} of bfloat16"
+    )
     covered = sorted({axes for _, axes, _ in settings.measured})
     if covered:
         sets = 2 ** len(settings.mesh_axes) - 1

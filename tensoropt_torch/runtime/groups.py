@@ -75,6 +75,11 @@ class AxisGroups:
             )
         _check_backend(device_type)
 
+    @property
+    def created(self) -> list[int]:
+        """The axis sets whose groups there are."""
+        return sorted(self._groups)
+
     def create(self, axis_sets: Iterable[int]) -> None:
         """Creates the groups of these axis sets that do not exist yet. On CPUs their
         threads do not wait for those that compute, where that is permitted, and the

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,23 +16,13 @@ from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.plan import Plan
+from tensoropt_torch.planner.optimizers import OptimizerModel
 from tensoropt_torch.runtime import library as _load_operators  # noqa: F401
 from tensoropt_torch.simulate.kernels import Workspaces
 from tensoropt_torch.simulate.ledger import Ledger, MemoryProfile, cuda_bytes, exact_bytes
+from tensoropt_torch.simulate.optimizers import MakeOptimizer, make_optimizer
 from tensoropt_torch.simulate.rank import SimulatedRank, named_nodes, silent_groups
 from tensoropt_torch.simulate.tracker import StorageTracker
-
-MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
-
-# What is alive does not depend on the figures.
-OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
-    "sgd": torch.optim.SGD,
-    "momentum": lambda p, **options: torch.optim.SGD(p, momentum=0.9, **options),
-    "adagrad": torch.optim.Adagrad,
-    "rmsprop": torch.optim.RMSprop,
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-}
 
 
 @dataclass(frozen=True)
@@ -42,8 +31,8 @@ class StepSettings:
 
     Attributes:
         optimizer: a name (``sgd``, ``momentum``, ``adagrad``, ``rmsprop``, ``adam``,
-            ``adamw``; PyTorch's default variant on the device), or a function that
-            makes the optimizer of a list of parameters.
+            ``adamw``; PyTorch's default variant on the device), an ``OptimizerModel``,
+            or a function that makes the optimizer of a list of parameters.
         device: the type of device that the plan is for, ``cpu`` or ``cuda``. Where
             there is no GPU at hand, operators of the CPU stand in for its own.
         rank: whose memory is asked for.
@@ -51,13 +40,13 @@ class StepSettings:
             oneDNN, on CPUs) on a small batch and see what they allocate.
     """
 
-    optimizer: str | MakeOptimizer = "adamw"
+    optimizer: str | OptimizerModel | MakeOptimizer = "adamw"
     device: DeviceType = "cpu"
     rank: int = 0
     measure_workspaces: bool = True
 
     @staticmethod
-    def on(device: torch.device, optimizer: str | MakeOptimizer) -> StepSettings:
+    def on(device: torch.device, optimizer: str | OptimizerModel | MakeOptimizer) -> StepSettings:
         """A step on this device."""
         return StepSettings(optimizer, "cuda" if device.type == "cuda" else "cpu")
 
@@ -65,13 +54,7 @@ class StepSettings:
         """The optimizer of these parameters."""
         if callable(self.optimizer):
             return self.optimizer(parameters)
-        make = OPTIMIZERS.get(self.optimizer)
-        if make is None:
-            raise TensorOptError(
-                f"optimizer '{self.optimizer}' is not known; choose one of "
-                f"{', '.join(OPTIMIZERS)}, or give a function that makes it"
-            )
-        return make(parameters, foreach=self.device == "cuda")
+        return make_optimizer(self.optimizer, parameters, foreach=self.device == "cuda")
 
 
 DEFAULT_STEP = StepSettings()

@@ -11,6 +11,7 @@ from tensoropt_torch.config import Cluster
 from tensoropt_torch.errors import TensorOptError, check_choice
 from tensoropt_torch.plan import InputMode
 from tensoropt_torch.planner.memory_limits import Predictor
+from tensoropt_torch.planner.optimizers import OptimizerModel
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.tasks.example import ExampleKeywords
 
@@ -28,9 +29,11 @@ class PlanningOptions:
 
     Attributes:
         cluster: a preset, the path of a cluster file, or a description; by
-            default that of the GPU at hand, else ``"cpu"``.
+            default that of the GPU at hand, else ``"cpu"``, for the processes of a job
+            with the memory of their machine.
         optimizer: ``sgd``, ``momentum``, ``adam``, ``adamw``, ...: how many
-            state tensors each parameter has.
+            state tensors each parameter has; or an ``OptimizerModel``, whose states have
+            another dtype than the parameters.
         inputs: ``"replicated"``: every rank is called with the same global
             batch; ``"sharded"``: with its own share of it (dim 0).
         space: ``"ordered"``, or ``"full"`` which tells axes of one level apart.
@@ -57,7 +60,7 @@ class PlanningOptions:
     """
 
     cluster: str | Path | Cluster | None = None
-    optimizer: str = "adamw"
+    optimizer: str | OptimizerModel = "adamw"
     inputs: InputMode = "replicated"
     space: Space = "ordered"
     max_configs: int | None = None
@@ -79,7 +82,7 @@ class PlanningKeywords(ExampleKeywords, total=False):
 
     planning: PlanningOptions | None
     cluster: str | Path | Cluster | None
-    optimizer: str
+    optimizer: str | OptimizerModel
     inputs: InputMode
     space: Space
     max_configs: int | None

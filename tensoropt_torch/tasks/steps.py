@@ -6,7 +6,9 @@ from dataclasses import fields, replace
 from typing import Any
 
 from tensoropt_torch.config import DeviceType
-from tensoropt_torch.simulate.step import MakeOptimizer, StepSettings
+from tensoropt_torch.planner.optimizers import OptimizerModel
+from tensoropt_torch.simulate.optimizers import MakeOptimizer
+from tensoropt_torch.simulate.step import StepSettings
 from tensoropt_torch.tasks.example import ExampleKeywords
 
 
@@ -14,7 +16,7 @@ class StepKeywords(ExampleKeywords, total=False):
     """The keywords of functions that simulate: ``step``, and the fields of it."""
 
     step: StepSettings | None
-    optimizer: str | MakeOptimizer
+    optimizer: str | OptimizerModel | MakeOptimizer
     device: DeviceType
     rank: int
     measure_workspaces: bool

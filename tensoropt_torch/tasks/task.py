@@ -3,16 +3,28 @@ they go on."""
 
 from __future__ import annotations
 
+import math
+import os
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 from tensoropt_torch import calibration
-from tensoropt_torch.config import Cluster, list_presets, load_cluster
+from tensoropt_torch.calibration import MeasureOptions
+from tensoropt_torch.config import (
+    Cluster,
+    Gpu,
+    cluster_of_cpus,
+    cluster_of_gpu,
+    load_cluster,
+    machine_memory,
+)
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
+from tensoropt_torch.planner.checks import check_whole
 from tensoropt_torch.planner.memory_limits import default_memory_fraction
+from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.hardware_profile import HardwareProfile, is_profile
 from tensoropt_torch.runtime.agreement import agree_on_model, is_distributed, on_all_ranks
@@ -56,10 +68,11 @@ def cluster_of(cluster: str | Path | Cluster | None) -> Cluster:
     """The description of a cluster; by default that of the device at hand."""
     if isinstance(cluster, Cluster):
         return cluster
-    return load_cluster(cluster if cluster is not None else _default_cluster())
+    return _cluster_at_hand() if cluster is None else load_cluster(cluster)
 
 
 def _task(captured: CapturedModel, planning: PlanningOptions) -> PlanningTask:
+    _check(planning)
     profile = _given_profile(planning)
     cluster = profile.cluster if profile else cluster_of(planning.cluster)
     return PlanningTask(
@@ -78,22 +91,53 @@ def _task(captured: CapturedModel, planning: PlanningOptions) -> PlanningTask:
     )
 
 
+def _check(planning: PlanningOptions) -> None:
+    """Raises TensorOptError for values of a wrong kind."""
+    if planning.max_configs is not None:
+        check_whole("max_configs", planning.max_configs, least=1)
+    for name, kind in (("search", SearchSettings), ("measuring", MeasureOptions)):
+        value = getattr(planning, name)
+        if not isinstance(value, kind):
+            raise TensorOptError(
+                f"{name} = {value!r} is not allowed: it must be a {kind.__name__}(...)"
+            )
+
+
 def _given_profile(planning: PlanningOptions) -> HardwareProfile | None:
     """The hardware profile that the user gave as the cluster."""
     path = planning.cluster
-    if path is None or isinstance(path, Cluster) or not is_profile(Path(path)):
+    if not isinstance(path, (str, Path)) or not is_profile(Path(path)):
         return None
     return HardwareProfile.load(path)
 
 
-def _default_cluster() -> str:
-    if not torch.cuda.is_available():
-        return "cpu"
-    name = torch.cuda.get_device_name()
-    for preset in ("h200-8", "h100-8"):
-        if preset.split("-")[0].upper() in name:
-            return preset
-    raise TensorOptError(
-        f"there is no cluster preset for '{name}'; give cluster= one of "
-        f"{', '.join(list_presets())}, or the path of a cluster file"
+def _cluster_at_hand() -> Cluster:
+    """That of the GPUs of this process's machine, else of its CPUs. A plan for CPUs that
+    no job runs on knows no machine: it takes the preset as it is."""
+    world = dist.get_world_size() if dist.is_initialized() else 1
+    if torch.cuda.is_available():
+        per_machine = torch.cuda.device_count()
+        return cluster_of_gpu(_gpu_at_hand(), per_machine, math.ceil(world / per_machine))
+    if not dist.is_initialized():
+        return load_cluster("cpu")
+    processes = int(os.environ.get("LOCAL_WORLD_SIZE", world))
+    memory_bytes, source = machine_memory()
+    return cluster_of_cpus(memory_bytes, processes, source)
+
+
+def _gpu_at_hand() -> Gpu:
+    found = torch.cuda.get_device_properties(torch.cuda.current_device())
+
+    def hertz(name: str) -> float | None:
+        kilohertz = getattr(found, name, None)
+        return 1e3 * kilohertz if kilohertz else None
+
+    return Gpu(
+        found.name,
+        found.total_memory,
+        found.multi_processor_count,
+        (found.major, found.minor),
+        hertz("clock_rate"),
+        hertz("memory_clock_rate"),
+        getattr(found, "memory_bus_width", None),
     )

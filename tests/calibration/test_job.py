@@ -347,7 +347,7 @@ def test_strategies_are_really_run() -> None:
 def limit_after_validation(memory: Literal["sums", "simulated"]) -> float:
     Training.times = lambda *_: StepTimes(1.0, 0.0, 0.0)
     Training.peak_bytes = lambda training, _: 1e6 * plan_of(training).memory_bytes
-    find(measure=False, validate=1, memory=memory)
+    find(measure=False, validate=1, memory=memory, cluster="cpu")
     return 0.0
 
 

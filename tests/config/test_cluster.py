@@ -17,7 +17,19 @@ from tensoropt_torch.config.cluster import Exposed, parse_cluster
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.planner.space import core_cluster
 
-PRESETS = ["cpu", "h100-2x8", "h100-8", "h200-2x8", "h200-8", "paper-2x8-v100"]
+PRESETS = [
+    "a100-40gb-8",
+    "a100-80gb-8",
+    "b200-8",
+    "cpu",
+    "h100-2x8",
+    "h100-8",
+    "h200-2x8",
+    "h200-8",
+    "l40s-8",
+    "paper-2x8-v100",
+    "rtx4090-4",
+]
 
 
 @pytest.fixture
@@ -136,7 +148,7 @@ def test_prices_of_presets_say_where_they_are_from(name: str) -> None:
 
 
 def test_unknown_name_suggests_a_preset() -> None:
-    with pytest.raises(TensorOptError, match=r"did you mean 'h100-8'\?.*presets: cpu"):
+    with pytest.raises(TensorOptError, match=r"did you mean 'h100-8'\?.*presets: a100-40gb-8"):
         load_cluster("h100-88")
 
 

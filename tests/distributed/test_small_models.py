@@ -33,8 +33,42 @@ class Attention(nn.Module):
         return x + self.out(mixed.transpose(1, 2).flatten(2))
 
 
+class Fourier(nn.Module):
+    """Scales the frequencies of a sequence, by complex parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(16, 16)
+        self.scale = nn.Parameter(torch.randn(5, 16, dtype=torch.complex64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(b, 8, 16) to the same shape."""
+        frequencies = torch.fft.rfft(self.inner(x), dim=1)
+        return torch.fft.irfft(frequencies * self.scale, n=8, dim=1)
+
+
+class PartlyTurned(nn.Module):
+    """Turns the first dims of each row and leaves the rest, of which there are none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(b, s, 16) to the same shape."""
+        heads = self.linear(x).view(*x.shape[:2], 4, 4).transpose(1, 2)
+        turned, rest = heads[..., :4], heads[..., 4:]
+        turned = torch.cat((-turned[..., 2:], turned[..., :2]), -1) + turned
+        rest = 2 * rest.reshape(x.shape[0], 4 * x.shape[1], 0).view(*heads.shape[:3], 0)
+        return torch.cat((turned, rest), -1).transpose(1, 2).flatten(2)
+
+
 def block(name: str) -> nn.Module:
     torch.manual_seed(0)
+    if name == "fourier":
+        return Fourier()
+    if name == "partly turned":
+        return PartlyTurned()
     if name == "attention":
         return Attention()
     if name == "mlp":
@@ -58,7 +92,9 @@ def check(name: str) -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("name", ["linear", "linear with bias", "mlp", "attention"])
+@pytest.mark.parametrize(
+    "name", ["linear", "linear with bias", "mlp", "attention", "fourier", "partly turned"]
+)
 def test_the_fastest_and_the_smallest_equal_one_process(name: str) -> None:
     for wrong in run_ranks(2, f"{HERE}:check", name, 120):
         assert not wrong

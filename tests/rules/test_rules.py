@@ -11,6 +11,7 @@ from tensoropt_torch.rules.layouts import combine, placements, split
 from tests.rules.case import Case, Checks, positive, real
 from tests.rules.convolution_cases import convolution_cases, write_cases
 from tests.rules.creation_cases import constant_cases, creation_cases
+from tests.rules.empty_cases import empty_cases
 from tests.rules.indexing_cases import indexing_cases
 from tests.rules.layer_cases import layer_cases
 from tests.rules.loss_cases import loss_cases
@@ -23,7 +24,7 @@ from tests.rules.shape_cases import shape_cases
 CASES = [
     *(*pointwise_cases(), *creation_cases(), *shape_cases(), *indexing_cases()),
     *(*layer_cases(), *product_cases(), *loss_cases()),
-    *(*convolution_cases(), *sampling_cases()),
+    *(*convolution_cases(), *sampling_cases(), *empty_cases()),
 ]
 BY_NAME = {str(case): case for case in CASES}
 # Of all elements together: no part has the result, no sum of parts either.

@@ -164,7 +164,7 @@ def test_keywords_change_the_options_that_are_given() -> None:
     planning = PlanningOptions(cluster="h100-8", optimizer="sgd")
     found = tensoropt_torch.find_frontier(model, args, planning=planning, inputs="sharded")
     assert found.settings.cluster["name"] == "h100-8"
-    assert found.settings.optimizer_state_factor == 0
+    assert found.settings.optimizer_state_bytes["float32"] == 0
     assert found.settings.inputs == "sharded"
 
 

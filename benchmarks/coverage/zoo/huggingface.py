@@ -198,6 +198,7 @@ MODELS: dict[str, Callable[[], Example]] = {
     "mistral": language_model(hf.MistralForCausalLM, hf.MistralConfig, **GROUPED, sliding_window=4),
     "qwen3": language_model(hf.Qwen3ForCausalLM, hf.Qwen3Config, **GROUPED),
     "gemma3": gemma3,
+    "phi3": language_model(hf.Phi3ForCausalLM, hf.Phi3Config, **DECODER, num_key_value_heads=2),
     "gpt_neox": language_model(
         hf.GPTNeoXForCausalLM, hf.GPTNeoXConfig, **DECODER, hidden_dropout=0.0
     ),

@@ -4,6 +4,8 @@
 
 #include <random>
 
+#include "common/check.h"
+
 namespace tensoropt {
 namespace {
 
@@ -203,20 +205,35 @@ TEST(ParameterCost, IsParameterGradientAndStateAtTheStoredSize) {
   const Mesh mesh({{2, 0}, {2, 0}});
   const TensorMeta meta{{8, 6}, DType::kFloat32};
   const Layout stored = Layout::parse("S0,R");
-  const OpCost cost =
-      parameter_cost(meta, /*trainable=*/true, stored, mesh, device(), {2});
+  const OpCost cost = parameter_cost(meta, /*trainable=*/true, stored, mesh,
+                                     device(), TrainingSetup::of_states(2));
   EXPECT_EQ(cost.memory_bytes, 96 * (1 + 1 + 2));
   // Reads parameter, gradient and state; writes parameter and state.
   EXPECT_DOUBLE_EQ(cost.time_s, 2 * kLaunch_s + 96 * 7 / kBytesPerS);
-  const OpCost sgd =
-      parameter_cost(meta, /*trainable=*/true, stored, mesh, device(), {0});
+  const OpCost sgd = parameter_cost(meta, /*trainable=*/true, stored, mesh,
+                                    device(), TrainingSetup::of_states(0));
   EXPECT_EQ(sgd.memory_bytes, 96 * 2);
+}
+
+TEST(ParameterCost, StateHasADTypeOfItsOwn) {
+  const Mesh mesh({{2, 0}, {2, 0}});
+  const TensorMeta meta{{8, 6}, DType::kBFloat16};
+  const Layout stored = Layout::parse("S0,R");
+  const TrainingSetup float32_states(
+      TrainingSetup::StateBytes{{DType::kBFloat16, 2 * 4}});
+  const OpCost cost = parameter_cost(meta, /*trainable=*/true, stored, mesh,
+                                     device(), float32_states);
+  EXPECT_EQ(cost.memory_bytes, 24 * (2 + 2 + 8));
+  EXPECT_DOUBLE_EQ(cost.time_s,
+                   2 * kLaunch_s + 24 * (3 * 2 + 2 * 8) / kBytesPerS);
+  EXPECT_THROW(float32_states.state_bytes(DType::kFloat16), UserError);
 }
 
 TEST(ParameterCost, OfAFrozenTensorIsItsBytes) {
   const Mesh mesh({{2, 0}});
   const OpCost cost = parameter_cost({{8}, DType::kInt64}, /*trainable=*/false,
-                                     Layout::parse("R"), mesh, device(), {2});
+                                     Layout::parse("R"), mesh, device(),
+                                     TrainingSetup::of_states(2));
   EXPECT_EQ(cost.memory_bytes, 64);
   EXPECT_EQ(cost.time_s, 0);
 }

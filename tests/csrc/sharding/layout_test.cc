@@ -94,6 +94,14 @@ TEST(Divides, NeedsExistingDimsAndEvenPieces) {
   EXPECT_TRUE(divides(Shape{}, Layout::parse("P,R,P"), mesh));
 }
 
+TEST(Divides, LeavesDimsOfSizeZeroWhole) {
+  const Mesh mesh = mesh_2x3x2();
+  EXPECT_TRUE(divides(Shape{4, 0}, Layout::parse("S0,R,S0"), mesh));
+  EXPECT_FALSE(divides(Shape{4, 0}, Layout::parse("S0,R,S1"), mesh));
+  EXPECT_EQ(local_shape(Shape{4, 0}, Layout::parse("S0,P,R"), mesh),
+            (Shape{2, 0}));
+}
+
 // The elements of one dim that a rank holds, by cutting the dim axis by axis.
 std::vector<std::int64_t> slice(std::int64_t size, const Layout& layout,
                                 const Mesh& mesh, int dim, int rank) {
