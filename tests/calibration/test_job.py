@@ -113,7 +113,7 @@ def test_an_interrupted_measurement_goes_on_and_is_used(tmp_path: Path) -> None:
 def plan_with_file(payload: tuple[str, str]) -> str:
     home, text = payload
     os.environ["TENSOROPT_HOME"] = home
-    key = profiling.machine_key(torch.device("cpu"), (2,))
+    key = profiling.key_of_job(torch.device("cpu"), [2])
     if dist.get_rank() == 0:
         path = profiling.profile_path(key)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -140,7 +140,7 @@ def test_a_profile_of_other_machines_is_refused_on_all_ranks(tmp_path: Path) -> 
 def foreign_profile(home: str) -> tuple[str, str]:
     os.environ["TENSOROPT_HOME"] = home
     model, args = mlp()
-    key = replace(profiling.machine_key(torch.device("cpu"), (2,)), device="another CPU")
+    key = replace(profiling.key_of_job(torch.device("cpu"), [2]), device="another CPU")
     cluster = tensoropt_torch.load_cluster("cpu")
     curves = (("all_reduce", 1, ((1024.0, 1e-3),)),)
     path = Path(home) / "foreign.json"
