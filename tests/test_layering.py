@@ -60,7 +60,7 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "emit": (*PLANNING, "runtime"),
     "rules": ("errors", "frontend", "runtime", "emit"),
     "simulate": (*PLANNING, "runtime", "emit"),
-    "calibration": (*RUNNING, "profiler"),
+    "calibration": (*RUNNING, "runtime/host", "profiler"),
     "report": (*PLANNING, "simulate", "calibration"),
     "tasks": MEASURING,
     "api": (*MEASURING, "tasks"),

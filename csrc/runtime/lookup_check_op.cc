@@ -90,7 +90,7 @@ Bounded bounded_lookup(const at::Tensor& index, std::int64_t low,
   numbers.mutable_data_ptr<std::int64_t>()[0] = range.largest;
   numbers.mutable_data_ptr<std::int64_t>()[1] = ~range.smallest;
   const bool fits = range.is_within(low, high);
-  return {fits ? index : at::zeros_like(index), numbers};
+  return {fits ? index.alias() : at::zeros_like(index), numbers};
 }
 
 void assert_lookup(const at::Tensor& index, std::int64_t low, std::int64_t high,
@@ -109,7 +109,7 @@ void check_lookup_on_gpu(const at::Tensor& index, std::int64_t low,
 Bounded bounded_lookup_on_gpu(const at::Tensor& index, std::int64_t low,
                               std::int64_t high, Ignored ignored) {
   assert_lookup(index, low, high, ignored);
-  return {index, empty_range(index)};
+  return {index.alias(), empty_range(index)};
 }
 
 void check_lookup_meta(const at::Tensor& /*index*/, std::int64_t /*low*/,
@@ -118,7 +118,7 @@ void check_lookup_meta(const at::Tensor& /*index*/, std::int64_t /*low*/,
 
 Bounded bounded_lookup_meta(const at::Tensor& index, std::int64_t /*low*/,
                             std::int64_t /*high*/, Ignored /*ignored*/) {
-  return {index, empty_range(index)};
+  return {index.alias(), empty_range(index)};
 }
 
 // The exchange of one step.
@@ -129,15 +129,18 @@ class LookupAgreement : public torch::CustomClassHolder {
                                 c10d::ReduceOp::MAX);
   }
 
-  // [look-ups, 2], of all ranks. Once.
+  // [look-ups, 2], of all ranks.
   at::Tensor end() {
-    at::Tensor ranges = started_->wait();
+    TORCH_CHECK(started_ || ranges_.defined(),
+                "end_lookup_agreement comes after begin_lookup_agreement");
+    if (started_) ranges_ = started_->wait();
     started_.reset();
-    return ranges;
+    return ranges_;
   }
 
  private:
   std::optional<Started> started_;
+  at::Tensor ranges_;
 };
 
 using Agreement = c10::intrusive_ptr<LookupAgreement>;

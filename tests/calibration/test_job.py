@@ -31,6 +31,7 @@ from tensoropt_torch.profiler.hardware_profile import HardwareProfile
 from tensoropt_torch.profiler.store import MachineKey
 from tensoropt_torch.runtime import ops
 from tensoropt_torch.runtime.groups import AxisGroups
+from tensoropt_torch.runtime.parameter_queue import begin_value, parameter_queue
 from tensoropt_torch.simulate import simulate_step
 from tests.distributed.harness import RankError, run_ranks
 from tests.distributed.models import make
@@ -267,6 +268,35 @@ def test_network_time_counts_waiting_once() -> None:
     assert 0.45 < waited < 0.95
     assert late < 0.45
     assert after == 0.0  # nothing is counted outside
+
+
+class OnAbsentDevice(torch.Tensor):
+    """A tensor of a device that cannot be waited for, since there is none."""
+
+    @staticmethod
+    def __new__(cls) -> OnAbsentDevice:
+        found: OnAbsentDevice = torch.Tensor._make_wrapper_subclass(cls, (4,), device="xpu")
+        return found
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        """The kernel is that of its device."""
+        key = torch._C.DispatchKey
+        python = torch._C.DispatchKeySet(key.Python) | torch._C.DispatchKeySet(
+            key.PythonTLSSnapshot
+        )
+        with torch._C._ExcludeDispatchKeyGuard(python):
+            return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.skipif(torch.xpu.is_available(), reason="the device is there")
+def test_a_failure_does_not_end_the_timing_of_what_follows() -> None:
+    halve = ([4, 0, 0, -1, 2, 0], [])
+    with ops.network_timing() as network_s:
+        with pytest.raises(RuntimeError, match="not linked"):
+            begin_value(OnAbsentDevice(), *halve, parameter_queue(), 0)
+        ops.reshard(torch.ones(4), *halve)
+        assert network_s() > 0
 
 
 # --- Validation ----------------------------------------------------------------

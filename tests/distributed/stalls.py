@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import torch
 import torch.distributed as dist
+from tensoropt_torch.planner.options import PlanningTask
 from torch import nn
 
 import tensoropt_torch
@@ -22,7 +23,6 @@ from tensoropt_torch.emit.parallelize import RankContext
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.baselines import find_baselines
-from tensoropt_torch.planner.options import PlanningTask
 from tensoropt_torch.planner.space import make_planner, varied_strategy
 from tensoropt_torch.runtime import ops, reuse
 
