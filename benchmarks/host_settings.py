@@ -1,11 +1,12 @@
-"""Step times with and without what the runtime asks of a CPU host.
+"""Step times with and without what the runtime can ask of a CPU host.
 
     python benchmarks/host_settings.py --ranks 2 4
 
-The settings are real-time priority of Gloo's threads, and memory that the process keeps
-after it is freed. Jobs with both, and without one of them, train random strategies of some
-models, in turn and several times: ratios are those of jobs that follow each other. Needs
-the permission for real-time priorities. Writes benchmarks/results/host_settings.json.
+The settings are a larger share of the cores for Gloo's threads, which has to be asked for,
+and memory that the process keeps after it is freed, which is the default. Jobs with the
+default settings, and with one of them changed, train random strategies of some models, in
+turn and several times: ratios are those of jobs that follow each other. Needs the permission
+for negative nice values. Writes benchmarks/results/host_settings.json.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +27,22 @@ from benchmarks.estimation_error import MODELS
 from benchmarks.machine import machine
 from benchmarks.ranks import WORKER, format_ratio, print_results, ratio_figures, results_of_ranks
 from benchmarks.training import Trainer
-from tensoropt_torch import host_memory, scheduling
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.store import write_atomically
+from tensoropt_torch.runtime.host import memory, scheduling
 
 RESULTS = Path(__file__).parent / "results" / "host_settings.json"
 STRATEGIES = 5
 PASSES = 4
 STEPS = 8
 
-# By name, what turns it off.
-SETTINGS = {"realtime": scheduling.OFF, "kept_memory": host_memory.OFF}
+# By name: what changes it, and whether that turns it on.
+SETTINGS = {
+    "favoured_network": ({scheduling.ASKED: "1"}, True),
+    "kept_memory": ({memory.OFF: "0"}, False),
+}
+DEFAULT = {scheduling.ASKED: "0"}
 
 
 def measure(name: str) -> list[float]:
@@ -52,9 +58,10 @@ def measure(name: str) -> list[float]:
 
 
 def compared(ranks: int, passes: int) -> dict[str, Any]:
-    """By model and setting the ratios of the times with it to those without it, and the
-    times themselves in s, by pass and strategy."""
-    variants = {"all": {}, **{name: {off: "0"} for name, off in SETTINGS.items()}}
+    """By model and setting the ratios of the times with it to those without it; the times
+    with the default settings, and with this one changed, in s, by pass and strategy."""
+    variants = {"default": DEFAULT}
+    variants |= {name: {**DEFAULT, **change} for name, (change, _) in SETTINGS.items()}
     jobs: list[dict[str, dict[str, list[float]]]] = [
         {
             variant: results_of_ranks(__file__, ranks, environment=environment)
@@ -64,15 +71,13 @@ def compared(ranks: int, passes: int) -> dict[str, Any]:
     ]
     found: dict[str, Any] = {}
     for model in MODELS:
-        found[model] = {"with_all_s": [job["all"][model] for job in jobs]}
-        for setting in SETTINGS:
-            without = [job[setting][model] for job in jobs]
-            ratios = [
-                with_it / without_it
-                for job, times in zip(jobs, without, strict=True)
-                for with_it, without_it in zip(job["all"][model], times, strict=True)
-            ]
-            found[model][setting] = {**ratio_figures(ratios), "without_s": without}
+        default = [job["default"][model] for job in jobs]
+        found[model] = {"default_s": default}
+        for setting, (_, turned_on) in SETTINGS.items():
+            changed = [job[setting][model] for job in jobs]
+            pairs = zip(chain(*changed), chain(*default), strict=True)
+            ratios = [new / old if turned_on else old / new for new, old in pairs]
+            found[model][setting] = {**ratio_figures(ratios), "changed_s": changed}
     return found
 
 
@@ -86,9 +91,9 @@ def main() -> None:
     if arguments.worker:
         print_results(measure, list(MODELS))
         return
-    if not scheduling.may_prioritise_network():
-        raise SystemExit("real-time priorities are not permitted here: be root, or 'ulimit -r 1'")
-    if not host_memory.may_keep_memory():
+    if not scheduling.is_permitted():
+        raise SystemExit(f"nice values of {scheduling.NICE} are not permitted here: be root")
+    if not memory.may_keep_memory():
         raise SystemExit("memory is kept with glibc only, and without settings of its malloc")
     results: dict[str, Any] = {"machine": machine(), "ranks": {}}
     for ranks in arguments.ranks:

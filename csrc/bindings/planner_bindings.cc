@@ -109,6 +109,12 @@ py::dict call_dict(const EmittedCall& call) {
   py::dict row = form_dict(call.form);
   row["random"] = call.random;
   row["shard_index"] = call.shard_index;
+  py::list lookups;
+  for (const EmittedLookup& lookup : call.lookups) {
+    lookups.append(py::make_tuple(lookup.operand, lookup.low, lookup.high,
+                                  lookup.ignored, lookup.axes));
+  }
+  row["lookups"] = lookups;
   return row;
 }
 

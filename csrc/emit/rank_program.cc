@@ -23,6 +23,31 @@ RankProgram::RankProgram(const StrategySpace& space, const Registry& registry,
   }
 }
 
+namespace {
+
+AxisSet sharding_axes(const Layout& layout) {
+  AxisSet axes = 0;
+  for (int axis = 0; axis < layout.num_axes(); ++axis) {
+    if (layout[axis].is_shard()) axes |= AxisSet{1} << axis;
+  }
+  return axes;
+}
+
+std::vector<EmittedLookup> emitted_lookups(const Rule& rule,
+                                           const SpaceConfig& config,
+                                           const LocalForm& form) {
+  std::vector<EmittedLookup> result;
+  for (const Lookup& lookup : rule.lookups) {
+    const AxisSet axes = sharding_axes(config.inputs[lookup.operand].value);
+    if (axes == 0 && form.target.empty()) continue;
+    result.push_back({lookup.operand, lookup.wraps ? -lookup.size : 0,
+                      lookup.size, lookup.ignored, axes});
+  }
+  return result;
+}
+
+}  // namespace
+
 const SpaceConfig& RankProgram::config_of(int space_node) const {
   return space_.nodes()[space_node]
       .configs->configs[strategy_.config[space_node]];
@@ -56,6 +81,7 @@ EmittedCall RankProgram::call(NodeId node_id) const {
       local_context(graph, node, rule, config.uses, mesh, rank_);
   EmittedCall call;
   call.form = local_form_of(registry_, graph, node, context);
+  call.lookups = emitted_lookups(rule, config, call.form);
   call.random = rule.random;
   if (!config.outputs.empty()) {
     AxisSet split = 0;

@@ -7,6 +7,7 @@
 //   program.call(node);          // local arguments, scale, groups
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "problem/strategy.h"
@@ -25,8 +26,22 @@ struct EmittedReshard {
   }
 };
 
+// An operand to be checked before the call: its numbers are `low` to
+// `high` - 1, or `ignored`. Ranks that differ along `axes` have numbers of
+// their own.
+struct EmittedLookup {
+  int operand = 0;
+  std::int64_t low = 0;
+  std::int64_t high = 0;
+  std::optional<std::int64_t> ignored;
+  AxisSet axes = 0;
+};
+
 struct EmittedCall {
   LocalForm form;
+  // Those that would not be an error, or not on all ranks: where another
+  // target runs, or ranks have numbers of their own.
+  std::vector<EmittedLookup> lookups;
   bool random = false;
   // Which shard of the output this rank makes: ranks with equal numbers must
   // draw equal random numbers.

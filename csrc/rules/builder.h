@@ -52,6 +52,7 @@ class RuleBuilder {
   void linear_in(std::vector<int> operands);
   void saves_extra(double bytes, std::vector<int> factors);
   void runs_collective(InnerCollective collective);
+  void looks_up(Lookup lookup) { rule_.lookups.push_back(lookup); }
   // Parts of operand 0 lend so many entries of a dim to their neighbours, whose
   // gradients come back.
   void lends_borders(int dim, std::int64_t entries);

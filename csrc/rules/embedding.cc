@@ -30,6 +30,7 @@ Rule embedding_rule(const Graph& graph, const Node& node) {
   rule.bind_operand(0, 1, d);
   rule.bind_output(0, static_cast<int>(index.size()), d);
   rule.save_operand(1);
+  rule.looks_up({.operand = 1, .size = weight[0]});
   // More than touching each element once: a look-up is worth splitting.
   rule.flops(2 * rule.output_elements(), rule.output_elements());
   return rule.take();
@@ -77,6 +78,7 @@ Rule embedding_bag_rule(const Graph& graph, const Node& node) {
   rule.bind_output(0, 0, bags);
   rule.bind_output(0, 1, d);
   for (int i = 1; i < rule.num_operands(); ++i) rule.save_operand(i);
+  rule.looks_up({.operand = 1, .size = weight[0]});
   if (node.operand_index("per_sample_weights") >= 0) rule.save_operand(0);
   const double indices =
       static_cast<double>(graph.operand(node, 1).meta.num_elements());

@@ -88,6 +88,7 @@ Rule gather_rule(const Graph& graph, const Node& node) {
   }
   const int dim = named_dim(rule, node);
   looked_up_factor(rule, graph, node, dim);
+  rule.looks_up({.operand = 1, .size = rule.operand_shape(0)[dim]});
   bind_common_dims(rule, dim, {0, 1});
   const int positions = rule.factor("i", rule.operand_shape(1)[dim]);
   rule.bind_operand(1, dim, positions);
@@ -117,6 +118,7 @@ Rule take_along_dim_rule(const Graph& graph, const Node& node) {
   const int dim = named_dim(rule, node);
   rule.broadcast();
   rule.bind_operand(0, dim, kNoFactor);
+  rule.looks_up({.operand = 1, .size = rule.operand_shape(0)[dim]});
   return rule.take();
 }
 
@@ -130,6 +132,7 @@ Rule index_select_rule(const Graph& graph, const Node& node) {
   if (shape.empty() || rule.operand_shape(1).empty()) return rule.take();
   const int dim = named_dim(rule, node);
   looked_up_factor(rule, graph, node, dim == 0 ? 0 : kNoFactor);
+  rule.looks_up({.operand = 1, .size = shape[dim]});
   bind_common_dims(rule, dim, {0});
   const int positions = rule.factor("i", rule.operand_shape(1)[0]);
   rule.bind_operand(1, 0, positions);
@@ -195,6 +198,7 @@ Rule scatter_rule(const Graph& graph, const Node& node) {
   const int dim = named_dim(rule, node);
   std::vector<int> operands{0, 1};
   if (source >= 0) operands.push_back(source);
+  rule.looks_up({.operand = 1, .size = rule.operand_shape(0)[dim]});
   bind_common_dims(rule, dim, operands);
   const bool fits = source >= 0 && rule.operand_shape(source)[dim] ==
                                        rule.operand_shape(1)[dim];
@@ -216,6 +220,9 @@ Rule index_rows_rule(const Graph& graph, const Node& node, bool adds) {
     return rule.take();
   }
   const int dim = named_dim(rule, node);
+  // Filling counts from the end as well.
+  rule.looks_up(
+      {.operand = 1, .size = rule.operand_shape(0)[dim], .wraps = source < 0});
   bind_common_dims(
       rule, dim,
       source >= 0 ? std::vector<int>{0, source} : std::vector<int>{0});
@@ -299,6 +306,15 @@ bool has_mask(const Graph& graph, const Node& node) {
   return false;
 }
 
+void look_up_positions(RuleBuilder& rule, const Positions& positions) {
+  const auto& shape = rule.operand_shape(0);
+  for (std::size_t dim = 0; dim < positions.index_of.size(); ++dim) {
+    const int operand = positions.index_of[dim];
+    if (operand < 0) continue;
+    rule.looks_up({.operand = operand, .size = shape[dim], .wraps = true});
+  }
+}
+
 void save_indices(RuleBuilder& rule, const Node& node) {
   for (const int operand : node.operand_indices("indices")) {
     if (operand >= 0) rule.save_operand(operand);
@@ -320,6 +336,7 @@ Rule index_rule(const Graph& graph, const Node& node) {
   save_indices(rule, node);
   if (has_mask(graph, node)) return rule.take();
   const Positions positions(graph, node);
+  look_up_positions(rule, positions);
   const bool rows = reads_rows(positions);
   looked_up_factor(rule, graph, node, rows ? 0 : kNoFactor);
   if (rows) look_up_flops(rule);
@@ -376,6 +393,7 @@ Rule index_put_rule(const Graph& graph, const Node& node) {
   }
   if (adds) rule.additive(0);
   const Positions positions(graph, node);
+  look_up_positions(rule, positions);
   const std::vector<ReadDim> dims = read_dims(positions);
   for (int read = 0; read < static_cast<int>(dims.size()); ++read) {
     const auto& [self_dim, position] = dims[read];
@@ -398,6 +416,7 @@ Rule index_put_rule(const Graph& graph, const Node& node) {
 // Ones at the classes, in a new last dim.
 Rule one_hot_rule(const Graph& graph, const Node& node) {
   RuleBuilder rule(graph, node);
+  rule.looks_up({.operand = 0, .size = rule.output_shape(0).back()});
   const auto& shape = rule.operand_shape(0);
   for (int dim = 0; dim < static_cast<int>(shape.size()); ++dim) {
     const int factor = rule.factor(str_format("d{}", dim), shape[dim]);

@@ -91,6 +91,11 @@ Rule class_loss_rule(const Graph& graph, const Node& node,
   const int classes = rule.factor("c", split_classes ? logits[class_dim] : 1,
                                   FactorKind::kCombined);
   if (split_classes) rule.bind_operand(0, class_dim, classes);
+  if (loss.index_target) {
+    rule.looks_up({.operand = 1,
+                   .size = logits[class_dim],
+                   .ignored = loss.ignore_index});
+  }
   std::vector<int> factors = bind_positions(rule, loss, class_dim);
   declare_count(rule, loss, factors);
   if (split_classes) {

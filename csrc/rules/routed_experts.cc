@@ -132,6 +132,7 @@ Rule routed_experts_rule(const Graph& graph, const Node& node) {
   bind_dims(rule, node, sizes.item_bytes);
   set_work(rule, node, sizes);
   declare_exchanges(rule, sizes);
+  rule.looks_up({.operand = 1, .size = rule.operand_shape(3)[0]});
   if (graph.output(node, 0).requires_grad) set_saved(rule, sizes);
   return rule.take();
 }

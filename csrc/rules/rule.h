@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -77,6 +78,16 @@ struct InnerCollective {
   double times = 1;
 };
 
+// An operand whose numbers are positions in something that has `size` of them.
+// Others than 0 to size - 1 are an error; `wraps`: from -size on, and `ignored`
+// is none.
+struct Lookup {
+  int operand = 0;
+  std::int64_t size = 0;
+  bool wraps = false;
+  std::optional<std::int64_t> ignored = {};
+};
+
 struct Rule {
   std::vector<Factor> factors;
   std::vector<TensorRule> operands;
@@ -88,6 +99,7 @@ struct Rule {
   double backward_flops = 0;  // likewise, for the gradients that are needed
   std::vector<ExtraSaved> extra_saved;
   std::vector<InnerCollective> collectives;
+  std::vector<Lookup> lookups;
   double launches = 1;  // kernels of forward, and of backward
   bool view = false;    // no kernel runs; outputs are views of operand 0
   bool alias = false;   // a view of all of operand 0: the same bytes

@@ -167,8 +167,8 @@ at::Tensor all_to_all(const at::Tensor& entries,
 NetworkTimer::NetworkTimer(c10::Device device)
     : active_(timing_on() && !inside_timer()), device_(device) {
   if (!active_) return;
+  wait_for(device_);  // before all else: it may throw
   inside_timer() = true;
-  wait_for(device_);
   start_ = std::chrono::steady_clock::now();
 }
 

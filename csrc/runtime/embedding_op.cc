@@ -55,7 +55,8 @@ at::Tensor embedding_shard(const at::Tensor& weight, const at::Tensor& index,
   const LocalIndex local = local_index(index, offset, weight.size(0), wraps_at);
   std::vector<std::int64_t> shape = index.sizes().vec();
   shape.insert(shape.end(), weight.sizes().begin() + 1, weight.sizes().end());
-  at::Tensor result = weight.index_select(0, local.rows.flatten()).view(shape);
+  at::Tensor result =
+      weight.index_select(0, local.rows.reshape({-1})).view(shape);
   return result.masked_fill_(with_row_dims(local.outside, weight.dim() - 1), 0);
 }
 
@@ -89,7 +90,7 @@ struct EmbeddingShard : torch::autograd::Function<EmbeddingShard> {
         gradients[0]
             .masked_fill(outside, 0)
             .reshape({index.numel(), row_elements}),
-        local.rows.flatten(), shape[0], /*padding_idx=*/-1,
+        local.rows.reshape({-1}), shape[0], /*padding_idx=*/-1,
         /*scale_grad_by_freq=*/false);
     return {gradient.view(shape), {}, {}, {}, {}};
   }

@@ -222,13 +222,13 @@ TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
   library.class_<ParameterQueue>("ParameterQueue")
       .def(torch::init<std::int64_t>());
   library.def(
-      "reshard(Tensor x, int[] forward, str[] forward_groups, int[] backward, "
-      "str[] backward_groups) -> Tensor");
+      "reshard(Tensor(a) x, int[] forward, str[] forward_groups, "
+      "int[] backward, str[] backward_groups) -> Tensor(a)");
   library.def(
-      "reshard_parameter(Tensor x, int[] forward, str[] forward_groups, int[] "
-      "backward, str[] backward_groups, "
+      "reshard_parameter(Tensor(a) x, int[] forward, str[] forward_groups, "
+      "int[] backward, str[] backward_groups, "
       "__torch__.torch.classes.tensoropt.ParameterQueue queue, int slot) -> "
-      "Tensor");
+      "Tensor(a)");
   library.def(
       "begin_value(Tensor x, int[] forward, str[] forward_groups, "
       "__torch__.torch.classes.tensoropt.ParameterQueue queue, int slot) -> "
@@ -238,9 +238,9 @@ TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
       "__torch__.torch.classes.tensoropt.ParameterQueue queue, int slot) -> "
       "()");
   library.def(
-      "await_gradient(Tensor x, "
+      "await_gradient(Tensor(a) x, "
       "__torch__.torch.classes.tensoropt.ParameterQueue queue, int slot) -> "
-      "Tensor");
+      "Tensor(a)");
 }
 TORCH_LIBRARY_IMPL(tensoropt, CompositeExplicitAutograd, library) {
   library.impl("reshard", reshard);

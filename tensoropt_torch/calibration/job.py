@@ -14,7 +14,12 @@ import torch
 from tensoropt_torch import _C
 from tensoropt_torch.calibration.axis_sets import affordable, sets_of_collectives
 from tensoropt_torch.calibration.operators import OperatorProfiler, Pick, picks_of
-from tensoropt_torch.calibration.profiling import check_fits, find_profile, measure_cluster
+from tensoropt_torch.calibration.profiling import (
+    check_fits,
+    find_profile,
+    key_of_job,
+    measure_cluster,
+)
 from tensoropt_torch.config.cluster import Cluster
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.logs import get_logger
@@ -25,7 +30,7 @@ from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.collectives import measure_collectives
 from tensoropt_torch.profiler.hardware_profile import HardwareProfile
 from tensoropt_torch.profiler.op_store import OpStore, OpTime
-from tensoropt_torch.profiler.store import home, machine_key
+from tensoropt_torch.profiler.store import home
 from tensoropt_torch.runtime.agreement import from_first_rank, on_all_ranks
 from tensoropt_torch.runtime.groups import AxisGroups
 from tensoropt_torch.units import format_seconds
@@ -75,7 +80,7 @@ def measured_task(
     mesh = task.settings(count).mesh_axes
     sizes = [size for size, _ in mesh]
     if given is not None:
-        key = machine_key(device, tuple(sizes))
+        key = key_of_job(device, sizes)
         on_all_ranks(lambda: check_fits(given, key, given.cluster.name))
     groups = AxisGroups(sizes, device.type)
     profile = given or find_profile(mesh, device)
@@ -127,7 +132,7 @@ def with_operators(
 ) -> PlanningTask:
     """The task with measured operators: those that the user's operator profile has,
     and those that the likely strategies use. Collective."""
-    key = machine_key(device, tuple(size for size, _ in task.settings(count).mesh_axes))
+    key = key_of_job(device, [size for size, _ in task.settings(count).mesh_axes])
     path = from_first_rank(lambda: home() / "operators" / f"{key.digest}.sqlite")
     known = from_first_rank(lambda: _load(path, key.digest))
     left_s = options.operator_budget_s

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
@@ -23,6 +23,7 @@ from tensoropt_torch.profiler.hardware_profile import HardwareProfile, profile_p
 from tensoropt_torch.profiler.store import MachineKey, machine_key
 from tensoropt_torch.runtime.agreement import from_first_rank, on_all_ranks
 from tensoropt_torch.runtime.groups import AxisGroups
+from tensoropt_torch.runtime.host import host_settings
 
 log = get_logger(__name__)
 
@@ -67,7 +68,7 @@ def profile_hardware(
     """
     options = options or ProfileOptions()
     sizes = [size for size, _ in mesh_axes]
-    key = machine_key(device, tuple(sizes))
+    key = key_of_job(device, sizes)
     path = options.output or from_first_rank(lambda: profile_path(key))
     start = HardwareProfile(key, cluster, mesh_axes, max_bytes=options.max_bytes)
     found = from_first_rank(lambda: (_resumable(path, start, options),))[0]
@@ -99,13 +100,24 @@ def profile_hardware(
     return profile, path
 
 
+def key_of_job(device: torch.device, axes: Sequence[int]) -> MachineKey:
+    """What the running job's measurements are good for; collective.
+
+    Raises:
+        TensorOptError: on every rank, if the environment asks the host of one for what is
+            not permitted there.
+    """
+    host = on_all_ranks(lambda: host_settings(device.type))
+    return machine_key(device, tuple(axes), **asdict(host))
+
+
 def find_profile(mesh_axes: MeshAxes, device: torch.device) -> HardwareProfile | None:
     """The complete profile of the running job in the user's cache. Collective.
 
     Raises:
         TensorOptError: on every rank, if the file is damaged.
     """
-    key = machine_key(device, tuple(size for size, _ in mesh_axes))
+    key = key_of_job(device, [size for size, _ in mesh_axes])
 
     def load() -> tuple[HardwareProfile | None]:
         path = profile_path(key)

@@ -42,6 +42,8 @@ class LocalForm:
         scale: what the result is multiplied with.
         random: whether the operator is known to draw random numbers.
         shard_index: ranks with equal ones draw equal numbers.
+        lookups: operands whose numbers are checked first: (operand, low, high, ignored, axis
+            set), see ``emit/lookups.py``.
     """
 
     target: str
@@ -53,6 +55,7 @@ class LocalForm:
     scale: float
     random: bool
     shard_index: int = 0
+    lookups: Sequence[tuple[int, int, int, int | None, int]] = ()
 
     @staticmethod
     def of(record: Mapping[str, Any]) -> LocalForm:

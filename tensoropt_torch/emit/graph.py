@@ -13,6 +13,7 @@ from torch._ops import OpOverload
 
 from tensoropt_torch import _C
 from tensoropt_torch.emit.calls import CallSite, LocalForm, draws, invocation, local_arguments
+from tensoropt_torch.emit.lookups import Lookup, LookupChecks
 from tensoropt_torch.emit.overlap import Overlap, Programs
 from tensoropt_torch.emit.whole_draws import WholeDraws
 from tensoropt_torch.frontend.capture import CapturedModel
@@ -67,6 +68,7 @@ class GraphEmitter:
         self._graph = fx.Graph()
         self._overlap = Overlap(self._graph)
         self._overlaps = overlap
+        self._lookups = LookupChecks(self._graph)
         self._values: dict[int, fx.Node] = {}
         self._tuples: dict[fx.Node, fx.Node] = {}
         self._known = frozenset(captured.lowering.rules.targets())
@@ -160,6 +162,10 @@ class GraphEmitter:
                 torch.ops.tensoropt.halo_exchange.default,
                 (operands[0], dim, low, high, fill, self._site.group_name(axes)),
             )
+        for lookup in (Lookup(*found) for found in form.lookups):
+            what = f"op '{node.name}' ({node.target})"
+            checked = self._lookups.check(operands[lookup.operand], lookup, what)
+            operands[lookup.operand] = checked
         new = self._local_call(node, form, operands)
         if isinstance(node.meta["val"], (tuple, list)):
             self._tuples[node] = new
@@ -212,4 +218,6 @@ class GraphEmitter:
                 seen[old] = self._reshard(self._values[value], edge)
             return seen[old]
 
-        self._graph.output(fx.map_arg(node.args[0], emitted))
+        outputs = fx.map_arg(node.args[0], emitted)
+        self._lookups.finish(self._site.group_name)
+        self._graph.output(outputs)

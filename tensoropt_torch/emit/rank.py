@@ -12,6 +12,8 @@ groups, by a simulation without either.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import or_
 
 import torch
 from torch import fx
@@ -50,10 +52,13 @@ class RankPart:
         for edge in range(len(self._planner.edges())):
             _, forward, _, backward, _ = self._program.reshard(edge)
             sets.update(forward, backward)
+        lookup_axes = 0  # whose ranks agree whether what they look up is in range
         for node, graph_node in self.captured.lowering.nodes.items():
             if node.op == "call_function":
-                sets |= LocalForm.of(self._program.call(graph_node)).axis_sets
-        return sorted(sets - {0})
+                form = LocalForm.of(self._program.call(graph_node))
+                sets |= form.axis_sets
+                lookup_axes = reduce(or_, (axes for *_, axes in form.lookups), lookup_axes)
+        return sorted((sets | {lookup_axes}) - {0})
 
     def emitter(
         self,

@@ -22,7 +22,7 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.profiler.store import MachineKey, home, write_atomically
 
 FORMAT = "tensoropt hardware profile"
-VERSION = 2
+VERSION = 3
 
 # (collective, axis set, ((bytes, seconds), ...)), bytes ascending.
 Samples = Annotated[

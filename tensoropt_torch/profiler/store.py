@@ -17,8 +17,6 @@ import torch.distributed as dist
 
 from tensoropt_torch.config.records import Record
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.host_memory import may_keep_memory
-from tensoropt_torch.scheduling import may_prioritise_network
 
 
 @dataclass(frozen=True)
@@ -26,9 +24,9 @@ class MachineKey(Record):
     """The hardware and software of a job: measurements are good for equal ones only.
 
     ``cores`` are those that a process may use, ``threads`` what it uses for one
-    operator; ``axes`` the sizes of the mesh, outermost first; ``realtime`` says that the
-    threads of the network do not wait for those that compute, ``keeps_memory`` that a
-    process keeps the host's memory that it frees.
+    operator; ``axes`` the sizes of the mesh, outermost first; ``favours_network`` says that
+    the threads of the network have a larger share of the cores than those that compute,
+    ``keeps_memory`` that a process keeps the host's memory that it frees.
     """
 
     device: str
@@ -40,7 +38,7 @@ class MachineKey(Record):
     backend: str
     torch: str
     axes: tuple[int, ...]
-    realtime: bool = False
+    favours_network: bool = False
     keeps_memory: bool = False
 
     @property
@@ -59,7 +57,9 @@ class MachineKey(Record):
         ]
 
 
-def machine_key(device: torch.device, axes: tuple[int, ...]) -> MachineKey:
+def machine_key(
+    device: torch.device, axes: tuple[int, ...], *, favours_network: bool, keeps_memory: bool
+) -> MachineKey:
     """The key of the running job, which rank 0 speaks for. Collective."""
     distributed = dist.is_available() and dist.is_initialized()
     hosts: list[Any] = [socket.gethostname()]
@@ -76,8 +76,8 @@ def machine_key(device: torch.device, axes: tuple[int, ...]) -> MachineKey:
         backend=dist.get_backend() if distributed else "none",
         torch=torch.__version__,
         axes=axes,
-        realtime=device.type == "cpu" and may_prioritise_network(),
-        keeps_memory=device.type == "cpu" and may_keep_memory(),
+        favours_network=favours_network,
+        keeps_memory=keeps_memory,
     )
     holder = [key]
     if len(hosts) > 1:

@@ -15,8 +15,10 @@ import torch
 import torch.distributed as dist
 
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.host_memory import keep_memory
-from tensoropt_torch.scheduling import prioritise_network, started_with_priority
+from tensoropt_torch.runtime.agreement import on_all_ranks
+from tensoropt_torch.runtime.host import host_settings
+from tensoropt_torch.runtime.host.memory import keep_memory
+from tensoropt_torch.runtime.host.scheduling import favour_network, started_favoured
 
 
 def partition(sizes: Sequence[int], axes: int) -> list[list[int]]:
@@ -81,20 +83,25 @@ class AxisGroups:
         return sorted(self._groups)
 
     def create(self, axis_sets: Iterable[int]) -> None:
-        """Creates the groups of these axis sets that do not exist yet. On CPUs their
-        threads do not wait for those that compute, where that is permitted, and the
-        process keeps the memory that it frees."""
+        """Creates the groups of these axis sets that do not exist yet, and asks the host
+        for what ``host_settings`` says.
+
+        Raises:
+            TensorOptError: on every rank, if an axis set has axes that the mesh lacks, or
+                the environment asks for what is not permitted on some rank.
+        """
         wanted = sorted(set(axis_sets) - set(self._groups) - {0})
         for axes in wanted:
             if axes >> len(self.sizes):
                 raise TensorOptError(
                     f"axis set {axes:#b} has axes that a mesh with {len(self.sizes)} axes lacks"
                 )
-        on_cpus = self.device_type == "cpu"
-        if on_cpus:
+        host = on_all_ranks(lambda: host_settings(self.device_type))
+        if host.keeps_memory:
             keep_memory()
-            prioritise_network()  # of the default group
-        with started_with_priority() if on_cpus else nullcontext():
+        if host.favours_network:
+            favour_network()  # of the default group
+        with started_favoured() if host.favours_network else nullcontext():
             for axes in wanted:
                 self._groups[axes] = self._create(axes)
 

@@ -81,6 +81,13 @@ def reshard(
     return result
 
 
+def lookup_agreement() -> torch.ScriptObject:
+    """What the ranks of a group tell each other about the positions that they look up, in one
+    forward (``csrc/runtime/lookup_check_op.cc``)."""
+    agreement: torch.ScriptObject = torch.classes.tensoropt.LookupAgreement()
+    return agreement
+
+
 def halo_exchange(
     x: torch.Tensor, dim: int, low: int, high: int, fill: float, group: str
 ) -> torch.Tensor:

@@ -31,6 +31,7 @@ from tensoropt_torch.profiler.hardware_profile import HardwareProfile
 from tensoropt_torch.profiler.store import MachineKey
 from tensoropt_torch.runtime import ops
 from tensoropt_torch.runtime.groups import AxisGroups
+from tensoropt_torch.runtime.parameter_queue import begin_value, parameter_queue
 from tensoropt_torch.simulate import simulate_step
 from tests.distributed.harness import RankError, run_ranks
 from tests.distributed.models import make
@@ -113,7 +114,7 @@ def test_an_interrupted_measurement_goes_on_and_is_used(tmp_path: Path) -> None:
 def plan_with_file(payload: tuple[str, str]) -> str:
     home, text = payload
     os.environ["TENSOROPT_HOME"] = home
-    key = profiling.machine_key(torch.device("cpu"), (2,))
+    key = profiling.key_of_job(torch.device("cpu"), [2])
     if dist.get_rank() == 0:
         path = profiling.profile_path(key)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -140,7 +141,7 @@ def test_a_profile_of_other_machines_is_refused_on_all_ranks(tmp_path: Path) -> 
 def foreign_profile(home: str) -> tuple[str, str]:
     os.environ["TENSOROPT_HOME"] = home
     model, args = mlp()
-    key = replace(profiling.machine_key(torch.device("cpu"), (2,)), device="another CPU")
+    key = replace(profiling.key_of_job(torch.device("cpu"), [2]), device="another CPU")
     cluster = tensoropt_torch.load_cluster("cpu")
     curves = (("all_reduce", 1, ((1024.0, 1e-3),)),)
     path = Path(home) / "foreign.json"
@@ -267,6 +268,35 @@ def test_network_time_counts_waiting_once() -> None:
     assert 0.45 < waited < 0.95
     assert late < 0.45
     assert after == 0.0  # nothing is counted outside
+
+
+class OnAbsentDevice(torch.Tensor):
+    """A tensor of a device that cannot be waited for, since there is none."""
+
+    @staticmethod
+    def __new__(cls) -> OnAbsentDevice:
+        found: OnAbsentDevice = torch.Tensor._make_wrapper_subclass(cls, (4,), device="xpu")
+        return found
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        """The kernel is that of its device."""
+        key = torch._C.DispatchKey
+        python = torch._C.DispatchKeySet(key.Python) | torch._C.DispatchKeySet(
+            key.PythonTLSSnapshot
+        )
+        with torch._C._ExcludeDispatchKeyGuard(python):
+            return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.skipif(torch.xpu.is_available(), reason="the device is there")
+def test_a_failure_does_not_end_the_timing_of_what_follows() -> None:
+    halve = ([4, 0, 0, -1, 2, 0], [])
+    with ops.network_timing() as network_s:
+        with pytest.raises(RuntimeError, match="not linked"):
+            begin_value(OnAbsentDevice(), *halve, parameter_queue(), 0)
+        ops.reshard(torch.ones(4), *halve)
+        assert network_s() > 0
 
 
 # --- Validation ----------------------------------------------------------------

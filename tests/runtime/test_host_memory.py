@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
+import subprocess
+import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
 
-from tensoropt_torch.host_memory import CHOICES, OFF, TUNABLES, may_keep_memory
-from tensoropt_torch.profiler.store import machine_key
+from tensoropt_torch.calibration.profiling import key_of_job
 from tensoropt_torch.runtime.groups import AxisGroups
+from tensoropt_torch.runtime.host.memory import CHOICES, OFF, TUNABLES, may_keep_memory
 from tests.distributed.harness import run_ranks
 
 HERE = "tests.runtime.test_host_memory"
@@ -60,6 +64,62 @@ def test_it_can_be_turned_off() -> None:
         assert held < 0.5
 
 
+def peak_of_random_blocks(setting: str) -> int:
+    """The most that the process holds, in bytes beyond what it held before, while it
+    allocates and frees tensors of random sizes."""
+    os.environ[OFF] = setting
+    groups = AxisGroups((2,))
+    groups.create([0b1])
+    random = Random(7)
+    kept: list[torch.Tensor] = []
+    before = peak = resident_bytes()
+    for _ in range(400):
+        size = min(int(2 ** random.uniform(10, 26)), BYTES)
+        kept.append(torch.ones(size, dtype=torch.uint8))
+        peak = max(peak, resident_bytes())
+        while sum(tensor.numel() for tensor in kept) > TENSORS * BYTES:
+            del kept[random.randrange(len(kept))]
+    groups.close()
+    return peak - before
+
+
+@glibc_only
+def test_keeping_memory_leaves_the_peak_as_it_is() -> None:
+    returned = run_ranks(2, f"{HERE}:peak_of_random_blocks", "0")
+    kept = run_ranks(2, f"{HERE}:peak_of_random_blocks", "1")
+    assert max(kept) < 1.25 * max(returned), f"{kept} instead of {returned}"  # fragments
+
+
+OTHER_ALLOCATOR = """
+#include <stddef.h>
+void* __libc_malloc(size_t);
+void* malloc(size_t size) { return __libc_malloc(size); }
+"""
+
+
+@glibc_only
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+def test_other_allocators_are_left_alone(tmp_path: Path) -> None:
+    library = tmp_path / "allocator.so"
+    source = tmp_path / "allocator.c"
+    source.write_text(OTHER_ALLOCATOR)
+    subprocess.run(["cc", "-shared", "-fPIC", source, "-o", library], check=True)
+    question = (
+        "from tensoropt_torch.runtime.host.memory import may_keep_memory as may; print(may())"
+    )
+    answers = [
+        subprocess.run(
+            [sys.executable, "-c", question],
+            env={**os.environ, **preload},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.strip()
+        for preload in ({}, {"LD_PRELOAD": str(library)})
+    ]
+    assert answers == ["True", "False"]
+
+
 @glibc_only
 @pytest.mark.parametrize(
     "variable", [*((name, "1000000") for name in CHOICES), (TUNABLES, "glibc.malloc.hugetlb=1")]
@@ -79,8 +139,8 @@ def test_tunables_of_something_else_do_not_matter(monkeypatch: pytest.MonkeyPatc
 
 @glibc_only
 def test_measurements_of_both_kinds_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = machine_key(torch.device("cpu"), (1,))
+    kept = key_of_job(torch.device("cpu"), [1])
     monkeypatch.setenv(OFF, "0")
-    given_back = machine_key(torch.device("cpu"), (1,))
+    given_back = key_of_job(torch.device("cpu"), [1])
     assert given_back.digest != kept.digest
     assert kept.differences(given_back) == ["keeps_memory: True instead of False"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from typing import Any
 
 OFF = "TENSOROPT_KEEP_MEMORY"  # of the environment; 0 turns it off
 
@@ -46,5 +47,13 @@ def keep_memory() -> None:
 
 
 def _glibc() -> ctypes.CDLL | None:
-    library = ctypes.CDLL(None)
-    return library if hasattr(library, "gnu_get_libc_version") else None
+    """The C library, if it is glibc and ``malloc`` is its own."""
+    process = ctypes.CDLL(None)
+    if not hasattr(process, "gnu_get_libc_version"):
+        return None
+    library = ctypes.CDLL("libc.so.6")
+    return library if _address(process.malloc) == _address(library.malloc) else None
+
+
+def _address(function: Any) -> int | None:
+    return ctypes.cast(function, ctypes.c_void_p).value

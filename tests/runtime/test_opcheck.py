@@ -1,0 +1,278 @@
+"""``torch.library.opcheck`` over every operator of the library, on two ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+# Registers transformers::grouped_mm_fallback.
+import transformers.integrations.moe  # noqa: F401
+
+from tensoropt_torch.runtime import ops
+from tensoropt_torch.runtime.groups import AxisGroups
+from tensoropt_torch.runtime.parameter_queue import parameter_queue as new_queue
+from tests.distributed.harness import run_ranks
+
+HERE = "tests.runtime.test_opcheck"
+RANKS = 2
+
+SCHEMA = ("test_schema",)
+# The check of schemas cannot take objects.
+WITH_OBJECT = ("test_autograd_registration",)
+# Functionalization refuses operators that may return views, that call collectives in kernels
+# which it traces, or whose shapes are numbers, as in plans.
+WITHOUT_AOT = (*SCHEMA, "test_autograd_registration", "test_faketensor")
+ALL = (*WITHOUT_AOT, "test_aot_dispatch_dynamic")
+
+
+@dataclass(frozen=True)
+class Case:
+    """Arguments of a call, and the checks that apply to it."""
+
+    args: Sequence[Any]
+    checks: Sequence[str] = ALL
+
+
+def all_operators() -> list[str]:
+    """All of the namespace, ``reshard`` or ``lstm_shard.bias``."""
+    prefix = "tensoropt::"
+    found = torch._C._dispatch_get_all_op_names()
+    return sorted(name.removeprefix(prefix) for name in found if name.startswith(prefix))
+
+
+def normal(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, requires_grad=True)
+
+
+def ids(high: int, *shape: int) -> torch.Tensor:
+    return torch.randint(high, shape)
+
+
+def gathering(group: str) -> tuple[list[int], list[str]]:
+    """A program that gathers dim 0."""
+    return [0, 0, 0, 0, RANKS, dist.get_rank()], [group]
+
+
+def slicing() -> tuple[list[int], list[str]]:
+    return [4, 0, 0, -1, RANKS, dist.get_rank()], []
+
+
+NOTHING: tuple[list[int], list[str]] = ([], [])
+
+
+def reshards(group: str) -> dict[str, list[Case]]:
+    programs = [
+        (*gathering(group), *slicing()),
+        (*slicing(), *gathering(group)),
+        (*NOTHING, *gathering(group)),
+        (*NOTHING, *NOTHING),
+    ]
+    return {
+        "reshard": [
+            Case((normal(4, 3).requires_grad_(grad), *program), WITHOUT_AOT)
+            for program in programs
+            for grad in (True, False)
+        ],
+        "reshard_parameter": [
+            Case((normal(4, 3), *program, new_queue(), 0), WITH_OBJECT) for program in programs
+        ],
+        "begin_value": [Case((torch.randn(4, 3), *gathering(group), new_queue(), 0), WITH_OBJECT)],
+        "await_gradient": [
+            Case((normal(4, 3), new_queue(), 0), WITH_OBJECT),
+            Case((torch.randn(4, 3), new_queue(), 0), WITH_OBJECT),
+        ],
+        "halo_exchange": [
+            Case((normal(4, 3), 0, low, high, 0.0, group), WITHOUT_AOT)
+            for low, high in ((1, 2), (0, 1), (1, -1), (0, 0))
+        ],
+    }
+
+
+def look_ups(group: str) -> dict[str, list[Case]]:
+    agreement = ops.lookup_agreement()
+    ranges = [torch.tensor([3, ~0])]
+    bags = (normal(4, 3), ids(8, 10), torch.tensor([0, 3, 3, 7]))
+    return {
+        "check_lookup": [Case((ids(8, 5), 0, 8, None, "op"), WITHOUT_AOT)],
+        "bounded_lookup": [
+            Case((ids(8, 5), 0, 8, None), WITHOUT_AOT),
+            # Then it is no view, which fake tensors cannot know.
+            Case((ids(8, 5) + 8, 0, 8, -100), (*SCHEMA, "test_autograd_registration")),
+        ],
+        "begin_lookup_agreement": [Case((ranges, agreement, group), WITH_OBJECT)],
+        "end_lookup_agreement": [Case((ranges, agreement, [0], [8], ["op"]), WITH_OBJECT)],
+        "embedding_shard": [
+            Case((normal(4, 3), ids(8, 5), 4, -1, 0)),
+            Case((normal(4, 3), ids(8, 5) - 8, 0, -1, 8)),
+        ],
+        "gather_shard": [Case((normal(4, 3), ids(8, 2, 3), 0, 4))],
+        "embedding_bag_shard": [
+            Case((*bags, None, 0, False, -1, 4, 1, 2), WITHOUT_AOT),
+            Case((*bags, normal(10), 0, False, -1, 4, 1, 2), WITHOUT_AOT),
+        ],
+        "_bag_bounds": [Case((torch.tensor([0, 3, 5]), 0, 2, 8), SCHEMA)],
+    }
+
+
+def losses(group: str) -> dict[str, list[Case]]:
+    logits, target = normal(6, 4), ids(4, 6)
+    vocabulary = (logits, ids(8, 6), ops.MEAN, -100, 0.1, 8, 4 * dist.get_rank(), group, "")
+    return {
+        "cross_entropy_sharded": [
+            Case((logits, target, None, ops.MEAN, -100, 0.1, group)),
+            Case((logits, target, torch.rand(4), ops.MEAN, -100, 0.0, group)),
+        ],
+        "nll_loss_sharded": [Case((normal(6, 4), target, None, -100, group))],
+        "cross_entropy_vocab": [Case(vocabulary)],
+        "_cross_entropy_vocab": [Case([_detached(a) for a in vocabulary])],
+        "valid_count": [Case((target, 1, group))],
+        "valid_weight": [Case((target, torch.rand(4), 1, group))],
+    }
+
+
+def layers(group: str) -> dict[str, list[Case]]:
+    norm = (normal(4, 3, 2), normal(3), normal(3), torch.zeros(3), torch.ones(3), 0.1, 1e-5)
+    attention = (normal(2, 2, 4, 3), normal(2, 2, 8, 3), normal(2, 2, 8, 3), 4, None, False)
+    return {
+        "batch_norm_sharded": [Case((*norm, group, ""), WITHOUT_AOT)],
+        "_batch_norm_sharded": [Case((*(_detached(a) for a in norm), group, ""))],
+        "causal_attention_rows": [Case(attention)],
+        "grouped_mm_shard": [
+            Case((normal(6, 3), normal(2, 3, 2), torch.tensor([2, 3, 5, 6]), 2), WITHOUT_AOT)
+        ],
+        "_group_sizes": [Case((torch.tensor([2, 3, 5, 6]), 1, 2, 6), SCHEMA)],
+    }
+
+
+def recurrent(group: str) -> dict[str, list[Case]]:
+    x, h, c = normal(5, 2, 3), normal(1, 2, 2), normal(1, 2, 2)
+    found: dict[str, list[Case]] = {}
+    for name, states, gates in (("lstm_shard", (h, c), 4), ("gru_shard", (h,), 3)):
+        weights = (normal(2 * gates, 3), normal(2 * gates, 2 * RANKS))
+        biases = (normal(2 * gates), normal(2 * gates))
+        found[name] = [Case((x, *states, *weights, False, group))]
+        found[f"{name}.bias"] = [Case((x, *states, *weights, *biases, False, group))]
+    weights = (normal(8, 3), normal(8, 4))
+    call = [_detached(a) for a in (x, h, c, *weights, None, None, False, group)]
+    output, h_n, c_n, saved = torch.ops.tensoropt._recurrent_shard(*call)
+    found["_recurrent_shard"] = [Case((x, h, c, *weights, None, None, False, group))]
+    found["_recurrent_shard_backward"] = [Case(([output, h_n, c_n], [output, saved], *call))]
+    return found
+
+
+def experts(group: str) -> dict[str, list[Case]]:
+    calls = ("transformers::grouped_mm_fallback", "silu", True)
+    x, chosen, weights = normal(6, 5), ids(4, 6, 2), torch.rand(6, 2, requires_grad=True)
+    matrices = (normal(4, 5, 6), normal(4, 3, 5))
+    own = (normal(2, 5, 6), normal(2, 3, 5))
+    split = (normal(4, 5, 6), normal(4, 3, 5))
+    shared = (4, [2 * dist.get_rank()], "", "")
+    ends = torch.tensor([2, 3, 5, 6])
+    sizes = [4, 2] if dist.get_rank() else [2, 4]
+    received = [2, 4] if dist.get_rank() == 0 else [4, 2]
+    return {
+        "routed_experts": [Case((x, chosen, weights, *matrices, *calls), WITHOUT_AOT)],
+        "routed_experts_shard": [
+            Case((x, chosen, weights, *own, *calls, *shared), WITHOUT_AOT),
+            Case((x, chosen, weights, *own, *calls, 4, [0, 2], group, ""), WITHOUT_AOT),
+            Case((x, chosen, weights, *split, *calls, 4, [0], "", group), WITHOUT_AOT),
+        ],
+        "_route": [Case((chosen, 4), WITHOUT_AOT)],
+        "_routed_counts": [Case((ends, [0, 2], 2, 6, group), SCHEMA)],
+        "_order_by_expert": [Case((torch.randn(6, 5), [2, 1, 1, 2], 2))],
+        "exchange_rows": [Case((normal(6, 5), sizes, received, group))],
+        "exchange_gates": [Case((normal(2, 6, 3), group, to_units)) for to_units in (True, False)],
+    }
+
+
+def counters(_: str) -> dict[str, list[Case]]:
+    """Of the process: they take and give numbers."""
+    found = {
+        name: [Case((), SCHEMA)]
+        for name in (
+            "collective_counts",
+            "reset_collective_counts",
+            "network_time",
+            "peak_allocated",
+            "reset_peak_allocated",
+        )
+    }
+    switches = ("time_network", "count_allocations")
+    return found | {name: [Case((False,), SCHEMA)] for name in switches}
+
+
+FAMILIES: tuple[Callable[[str], dict[str, list[Case]]], ...] = (
+    reshards,
+    look_ups,
+    losses,
+    layers,
+    recurrent,
+    experts,
+    counters,
+)
+# Its calls belong to a pass of backward: tests/distributed/test_overlap.py.
+IN_BACKWARD = {"begin_gradient"}
+
+
+def _detached(argument: Any) -> Any:
+    return argument.detach() if isinstance(argument, torch.Tensor) else argument
+
+
+def overload(name: str) -> torch._ops.OpOverload:
+    packet, _, which = name.partition(".")
+    found: torch._ops.OpOverload = getattr(getattr(torch.ops.tensoropt, packet), which or "default")
+    return found
+
+
+def undeclared_aliases(op: torch._ops.OpOverload, args: Sequence[Any]) -> list[str]:
+    """Outputs that share memory with an operand although the schema does not say so. As a
+    caller sees it, and as kernels below autograd return it: ``opcheck`` looks at what these
+    are called with only."""
+    operands = {a.untyped_storage().data_ptr() for a in args if isinstance(a, torch.Tensor)}
+    found = []
+    for below in (False, True):
+        with torch._C._AutoDispatchBelowAutograd() if below else nullcontext():
+            outputs = op(*args)
+        outputs = outputs if isinstance(outputs, (tuple, list)) else [outputs]
+        for i, (output, declared) in enumerate(zip(outputs, op._schema.returns, strict=False)):
+            shared = isinstance(output, torch.Tensor) and output.numel() > 0
+            shared = shared and output.untyped_storage().data_ptr() in operands
+            if shared and declared.alias_info is None:
+                found.append(f"output {i} is a view of an operand, below autograd: {below}")
+    return found
+
+
+def check_all(_: None) -> tuple[list[str], list[str]]:
+    """The operators that were checked, and what was wrong."""
+    groups = AxisGroups((RANKS,))
+    groups.create([1])
+    checked, wrong = [], []
+    for family in FAMILIES:
+        torch.manual_seed(0)
+        for name, cases in family(groups.name(1)).items():
+            checked.append(name)
+            for number, case in enumerate(cases):
+                results = torch.library.opcheck(
+                    overload(name), tuple(case.args), test_utils=case.checks, raise_exception=False
+                )
+                wrong += [
+                    f"{name}, case {number}: {text}"
+                    for text in undeclared_aliases(overload(name), case.args)
+                ]
+                wrong += [
+                    f"{name}, case {number}, {check}: {result}"
+                    for check, result in results.items()
+                    if result != "SUCCESS"
+                ]
+    return checked, wrong
+
+
+def test_every_operator_is_what_it_says() -> None:
+    for checked, wrong in run_ranks(RANKS, f"{HERE}:check_all", timeout_s=500):
+        assert sorted({*checked, *IN_BACKWARD}) == all_operators()
+        assert not wrong, "\n".join(wrong)
