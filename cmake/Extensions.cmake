@@ -3,7 +3,8 @@
 #   _C             bindings of the core (pybind11); free of torch
 #
 # The headers of torch and pybind11 take longer to compile than a file of ours,
-# and a precompiled header of torch longer to load: several files are one unit.
+# and a precompiled header of torch longer to load: several files are one unit. Each
+# file of operators has a namespace of its own, so any of them may share a unit.
 
 add_custom_target(python_libs)
 set(package_rpath "$ORIGIN;$ORIGIN/../torch/lib")

@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <optional>
 
-namespace tensoropt {
+namespace tensoropt::attention_op {
 
 namespace {
 
@@ -47,4 +47,4 @@ TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
       causal_attention_rows);
 }
 
-}  // namespace tensoropt
+}  // namespace tensoropt::attention_op

@@ -20,19 +20,16 @@
 #include <tuple>
 
 #include "runtime/collectives.h"
+#include "runtime/compute_type.h"
 
-namespace tensoropt {
+namespace tensoropt::batch_norm_op {
 
 namespace {
 
 using torch::autograd::AutogradContext;
 using Optional = std::optional<at::Tensor>;
 // The output; mean and 1 / deviation [c].
-using Forward = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
-
-at::ScalarType compute_type(const at::Tensor& input) {
-  return input.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
+using Normalised = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
 // All dims but the channels.
 std::vector<std::int64_t> reduced_dims(const at::Tensor& input) {
@@ -86,11 +83,11 @@ void update_running(const Optional& mean, const Optional& variance,
   variance->mul_(1 - momentum).add_(all[1] * (count / (count - 1)), momentum);
 }
 
-Forward forward_kernel(const at::Tensor& input, const Optional& weight,
-                       const Optional& bias, const Optional& running_mean,
-                       const Optional& running_var, double momentum, double eps,
-                       const std::string& batch_group,
-                       const std::string& channel_group) {
+Normalised forward_kernel(const at::Tensor& input, const Optional& weight,
+                          const Optional& bias, const Optional& running_mean,
+                          const Optional& running_var, double momentum,
+                          double eps, const std::string& batch_group,
+                          const std::string& channel_group) {
   const at::Tensor x = input.to(compute_type(input));
   const at::Tensor statistics = global_statistics(x, batch_group);
   const at::Tensor mean = statistics[0];
@@ -108,21 +105,22 @@ Forward forward_kernel(const at::Tensor& input, const Optional& weight,
   return {result.to(input.scalar_type()), mean.clone(), inverse};
 }
 
-Forward forward_meta(const at::Tensor& input, const Optional& /*weight*/,
-                     const Optional& /*bias*/, const Optional& /*running_mean*/,
-                     const Optional& /*running_var*/, double /*momentum*/,
-                     double /*eps*/, const std::string& /*batch_group*/,
-                     const std::string& /*channel_group*/) {
+Normalised forward_meta(const at::Tensor& input, const Optional& /*weight*/,
+                        const Optional& /*bias*/,
+                        const Optional& /*running_mean*/,
+                        const Optional& /*running_var*/, double /*momentum*/,
+                        double /*eps*/, const std::string& /*batch_group*/,
+                        const std::string& /*channel_group*/) {
   const auto options = input.options().dtype(compute_type(input));
   return {at::empty_like(input), at::empty({input.size(1)}, options),
           at::empty({input.size(1)}, options)};
 }
 
-Forward call_forward(const at::Tensor& input, const Optional& weight,
-                     const Optional& bias, const Optional& running_mean,
-                     const Optional& running_var, double momentum, double eps,
-                     const std::string& batch_group,
-                     const std::string& channel_group) {
+Normalised call_forward(const at::Tensor& input, const Optional& weight,
+                        const Optional& bias, const Optional& running_mean,
+                        const Optional& running_var, double momentum,
+                        double eps, const std::string& batch_group,
+                        const std::string& channel_group) {
   static const auto op =
       c10::Dispatcher::singleton()
           .findSchemaOrThrow("tensoropt::_batch_norm_sharded", "")
@@ -245,4 +243,4 @@ TORCH_LIBRARY_IMPL(tensoropt, Autograd, library) {
   library.impl("batch_norm_sharded", batch_norm_sharded_autograd);
 }
 
-}  // namespace tensoropt
+}  // namespace tensoropt::batch_norm_op

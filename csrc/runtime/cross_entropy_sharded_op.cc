@@ -19,7 +19,7 @@
 
 #include "runtime/valid_count.h"
 
-namespace tensoropt {
+namespace tensoropt::cross_entropy_sharded_op {
 
 namespace {
 
@@ -77,4 +77,4 @@ TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
       nll_loss_sharded);
 }
 
-}  // namespace tensoropt
+}  // namespace tensoropt::cross_entropy_sharded_op

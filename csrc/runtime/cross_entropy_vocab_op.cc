@@ -21,19 +21,16 @@
 #include <vector>
 
 #include "runtime/collectives.h"
+#include "runtime/compute_type.h"
 #include "runtime/valid_count.h"
 
-namespace tensoropt {
+namespace tensoropt::cross_entropy_vocab_op {
 
 namespace {
 
 using torch::autograd::AutogradContext;
 // The loss, log(sum(exp(logits))) per position, and the divisor.
-using Forward = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
-
-at::ScalarType compute_type(const at::Tensor& logits) {
-  return logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
+using VocabLoss = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
 // Where targets lie in this rank's classes.
 struct LocalTarget {
@@ -63,11 +60,11 @@ void check_operands(const at::Tensor& logits, const at::Tensor& target,
 }
 
 // Of logits [n, classes] and targets [n].
-Forward forward_kernel(const at::Tensor& logits, const at::Tensor& target,
-                       std::int64_t reduction, std::int64_t ignore_index,
-                       double smoothing, std::int64_t num_classes,
-                       std::int64_t offset, const std::string& vocab_group,
-                       const std::string& count_group) {
+VocabLoss forward_kernel(const at::Tensor& logits, const at::Tensor& target,
+                         std::int64_t reduction, std::int64_t ignore_index,
+                         double smoothing, std::int64_t num_classes,
+                         std::int64_t offset, const std::string& vocab_group,
+                         const std::string& count_group) {
   const Group group = find_group(vocab_group);
   const at::Tensor x = logits.to(compute_type(logits));
   at::Tensor max = x.amax(1, /*keepdim=*/true);
@@ -93,12 +90,12 @@ Forward forward_kernel(const at::Tensor& logits, const at::Tensor& target,
   return {loss, log_sum, divisor};
 }
 
-Forward forward_meta(const at::Tensor& logits, const at::Tensor& /*target*/,
-                     std::int64_t /*reduction*/, std::int64_t /*ignore_index*/,
-                     double /*smoothing*/, std::int64_t /*num_classes*/,
-                     std::int64_t /*offset*/,
-                     const std::string& /*vocab_group*/,
-                     const std::string& /*count_group*/) {
+VocabLoss forward_meta(const at::Tensor& logits, const at::Tensor& /*target*/,
+                       std::int64_t /*reduction*/,
+                       std::int64_t /*ignore_index*/, double /*smoothing*/,
+                       std::int64_t /*num_classes*/, std::int64_t /*offset*/,
+                       const std::string& /*vocab_group*/,
+                       const std::string& /*count_group*/) {
   const auto options = logits.options();
   return {at::empty({}, options),
           at::empty({logits.size(0)}, options.dtype(compute_type(logits))),
@@ -113,9 +110,9 @@ struct Options {
   std::int64_t offset;
 };
 
-Forward call_forward(const at::Tensor& logits, const at::Tensor& target,
-                     const Options& options, const std::string& vocab_group,
-                     const std::string& count_group) {
+VocabLoss call_forward(const at::Tensor& logits, const at::Tensor& target,
+                       const Options& options, const std::string& vocab_group,
+                       const std::string& count_group) {
   static const auto op =
       c10::Dispatcher::singleton()
           .findSchemaOrThrow("tensoropt::_cross_entropy_vocab", "")
@@ -219,4 +216,4 @@ TORCH_LIBRARY_IMPL(tensoropt, Meta, library) {
   library.impl("_cross_entropy_vocab", forward_meta);
 }
 
-}  // namespace tensoropt
+}  // namespace tensoropt::cross_entropy_vocab_op

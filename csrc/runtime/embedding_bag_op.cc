@@ -16,7 +16,7 @@
 #include <optional>
 #include <tuple>
 
-namespace tensoropt {
+namespace tensoropt::embedding_bag_op {
 
 namespace {
 
@@ -134,4 +134,4 @@ TORCH_LIBRARY_IMPL(tensoropt, Meta, library) {
   library.impl("_bag_bounds", bounds_meta);
 }
 
-}  // namespace tensoropt
+}  // namespace tensoropt::embedding_bag_op

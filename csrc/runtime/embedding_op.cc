@@ -19,7 +19,7 @@
 
 #include <vector>
 
-namespace tensoropt {
+namespace tensoropt::embedding_op {
 
 namespace {
 
@@ -127,4 +127,4 @@ TORCH_LIBRARY_IMPL(tensoropt, Autograd, library) {
   library.impl("embedding_shard", embedding_shard_autograd);
 }
 
-}  // namespace tensoropt
+}  // namespace tensoropt::embedding_op

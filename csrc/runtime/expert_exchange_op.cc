@@ -29,7 +29,7 @@
 
 #include "runtime/gate_exchange.h"
 
-namespace tensoropt {
+namespace tensoropt::expert_exchange_op {
 
 namespace {
 
@@ -286,4 +286,4 @@ TORCH_LIBRARY_IMPL(tensoropt, Autograd, library) {
   library.impl("exchange_gates", exchange_gates_autograd);
 }
 
-}  // namespace tensoropt
+}  // namespace tensoropt::expert_exchange_op

@@ -14,7 +14,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace tensoropt {
+namespace tensoropt::grouped_mm_op {
 
 namespace {
 
@@ -111,4 +111,4 @@ TORCH_LIBRARY_IMPL(tensoropt, Meta, library) {
   library.impl("_group_sizes", sizes_meta);
 }
 
-}  // namespace tensoropt
+}  // namespace tensoropt::grouped_mm_op

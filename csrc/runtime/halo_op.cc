@@ -13,7 +13,7 @@
 
 #include "runtime/collectives.h"
 
-namespace tensoropt {
+namespace tensoropt::halo_op {
 
 namespace {
 
@@ -176,4 +176,4 @@ TORCH_LIBRARY_IMPL(tensoropt, Autograd, library) {
   library.impl("halo_exchange", halo_exchange_autograd);
 }
 
-}  // namespace tensoropt
+}  // namespace tensoropt::halo_op

@@ -33,7 +33,7 @@
 
 #include "runtime/collectives.h"
 
-namespace tensoropt {
+namespace tensoropt::lookup_check_op {
 
 namespace {
 
@@ -206,4 +206,4 @@ TORCH_LIBRARY_IMPL(tensoropt, Meta, library) {
   library.impl("end_lookup_agreement", end_nothing);
 }
 
-}  // namespace tensoropt
+}  // namespace tensoropt::lookup_check_op

@@ -24,7 +24,7 @@
 #include "runtime/gate_exchange.h"
 #include "runtime/recurrent_cell.h"
 
-namespace tensoropt {
+namespace tensoropt::recurrent_shard_op {
 
 namespace {
 
@@ -116,12 +116,13 @@ at::Tensor product(const at::Tensor& weight, const at::Tensor& columns,
                         : at::mm(weight, columns);
 }
 
-// --- Forward -----------------------------------------------------------------
+// --- LayerResult
+// -----------------------------------------------------------------
 
 // The output, h_n, c_n, and what the cell saves, [saved, u, t, b].
-using Forward = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+using LayerResult = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
-Forward run_forward(const Layer& layer, const Group& group) {
+LayerResult run_forward(const Layer& layer, const Group& group) {
   const RecurrentCell& cell = layer.cell();
   const GateExchange exchange(group, cell.gates());
   const std::int64_t steps = layer.steps();
@@ -150,21 +151,21 @@ Forward run_forward(const Layer& layer, const Group& group) {
           saved};
 }
 
-Forward forward_kernel(const at::Tensor& input, const at::Tensor& h,
-                       const Optional& c, const at::Tensor& w_ih,
-                       const at::Tensor& w_hh, const Optional& b_ih,
-                       const Optional& b_hh, bool batch_first,
-                       const std::string& group) {
+LayerResult forward_kernel(const at::Tensor& input, const at::Tensor& h,
+                           const Optional& c, const at::Tensor& w_ih,
+                           const at::Tensor& w_hh, const Optional& b_ih,
+                           const Optional& b_hh, bool batch_first,
+                           const std::string& group) {
   const Layer layer =
       make_layer(input, h, c, w_ih, w_hh, b_ih, b_hh, batch_first);
   return run_forward(layer, find_group(group));
 }
 
-Forward forward_meta(const at::Tensor& input, const at::Tensor& h,
-                     const Optional& c, const at::Tensor& w_ih,
-                     const at::Tensor& w_hh, const Optional& b_ih,
-                     const Optional& b_hh, bool batch_first,
-                     const std::string& /*group*/) {
+LayerResult forward_meta(const at::Tensor& input, const at::Tensor& h,
+                         const Optional& c, const at::Tensor& w_ih,
+                         const at::Tensor& w_hh, const Optional& b_ih,
+                         const Optional& b_hh, bool batch_first,
+                         const std::string& /*group*/) {
   const Layer layer =
       make_layer(input, h, c, w_ih, w_hh, b_ih, b_hh, batch_first);
   const auto options = input.options();
@@ -349,11 +350,11 @@ struct RecurrentShard : torch::autograd::Function<RecurrentShard> {
   }
 };
 
-Forward recurrent_autograd(const at::Tensor& input, const at::Tensor& h,
-                           const Optional& c, const at::Tensor& w_ih,
-                           const at::Tensor& w_hh, const Optional& b_ih,
-                           const Optional& b_hh, bool batch_first,
-                           const std::string& group) {
+LayerResult recurrent_autograd(const at::Tensor& input, const at::Tensor& h,
+                               const Optional& c, const at::Tensor& w_ih,
+                               const at::Tensor& w_hh, const Optional& b_ih,
+                               const Optional& b_hh, bool batch_first,
+                               const std::string& group) {
   const auto results = RecurrentShard::apply(input, h, c, w_ih, w_hh, b_ih,
                                              b_hh, batch_first, group);
   return {results[0], results[1], results[2], results[3]};
@@ -361,11 +362,11 @@ Forward recurrent_autograd(const at::Tensor& input, const at::Tensor& h,
 
 // --- The operators that plans call -------------------------------------------
 
-Forward call_forward(const at::Tensor& input, const at::Tensor& h,
-                     const Optional& c, const at::Tensor& w_ih,
-                     const at::Tensor& w_hh, const Optional& b_ih,
-                     const Optional& b_hh, bool batch_first,
-                     const std::string& group) {
+LayerResult call_forward(const at::Tensor& input, const at::Tensor& h,
+                         const Optional& c, const at::Tensor& w_ih,
+                         const at::Tensor& w_hh, const Optional& b_ih,
+                         const Optional& b_hh, bool batch_first,
+                         const std::string& group) {
   static const auto op =
       operator_named<decltype(forward_kernel)>("tensoropt::_recurrent_shard");
   return op.call(input, h, c, w_ih, w_hh, b_ih, b_hh, batch_first, group);
@@ -447,4 +448,4 @@ TORCH_LIBRARY_IMPL(tensoropt, Autograd, library) {
   library.impl("_recurrent_shard", recurrent_autograd);
 }
 
-}  // namespace tensoropt
+}  // namespace tensoropt::recurrent_shard_op

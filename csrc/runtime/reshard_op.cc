@@ -24,7 +24,7 @@
 #include "runtime/parameter_queue.h"
 #include "runtime/program.h"
 
-namespace tensoropt {
+namespace tensoropt::reshard_op {
 
 namespace {
 
@@ -259,4 +259,4 @@ TORCH_LIBRARY_IMPL(tensoropt, Autograd, library) {
   library.impl("await_gradient", await_gradient_autograd);
 }
 
-}  // namespace tensoropt
+}  // namespace tensoropt::reshard_op

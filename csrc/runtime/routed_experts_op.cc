@@ -32,7 +32,7 @@
 #include <tuple>
 #include <vector>
 
-namespace tensoropt {
+namespace tensoropt::routed_experts_op {
 
 namespace {
 
@@ -278,4 +278,4 @@ TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
       routed_experts_shard);
 }
 
-}  // namespace tensoropt
+}  // namespace tensoropt::routed_experts_op
