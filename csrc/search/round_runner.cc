@@ -65,17 +65,19 @@ ZoneLimits RoundRunner::probe_limits() const {
   return probe_limits(aim_at(open_zones()));
 }
 
-// The zones that strategies may be in, as far as the probe can say.
+// Whether strategies may be in the zone, as far as the probe can say.
+bool RoundRunner::is_open(Point zone) const {
+  for (std::size_t w = 0; w < probe_.weights().size(); ++w) {
+    const double least = probe_.optima()[w] * (1 - plan_.rounding());
+    if (probe_.weights()[w].of(zone) < least) return false;
+  }
+  return true;
+}
+
 std::vector<Point> RoundRunner::open_zones() const {
   std::vector<Point> zones =
-      zones_between(costs_, options_.known_epsilon, options_.memory_limit);
-  std::erase_if(zones, [&](Point zone) {
-    for (std::size_t w = 0; w < probe_.weights().size(); ++w) {
-      const double least = probe_.optima()[w] * (1 - plan_.rounding());
-      if (probe_.weights()[w].of(zone) < least) return true;
-    }
-    return false;
-  });
+      zones_between(costs_, options_.known_epsilon, options_.limits);
+  std::erase_if(zones, [&](Point zone) { return !is_open(zone); });
   return join_zones(std::move(zones), kMaxGroups * kMaxZones);
 }
 
@@ -109,7 +111,8 @@ bool RoundRunner::round(std::int64_t most_cells) {
     search_all(bounds, std::move(aim), zones);
     return true;
   }
-  evaluate(bounds, std::max(kRoughness * options_.thin_epsilon, aim.slack));
+  const double rough = std::max(kRoughness * options_.thin_epsilon, aim.slack);
+  evaluate(bounds, {.epsilon = rough, .memory_limit = options_.limits.most});
   return false;
 }
 
@@ -144,15 +147,36 @@ void RoundRunner::search_all(Bounds& bounds, Aim aim,
   for (std::size_t first = 0; first < zones.size(); first += kMaxZones) {
     const std::size_t last = std::min(first + kMaxZones, zones.size());
     aim.zones.assign(zones.begin() + first, zones.begin() + last);
-    bounds.aim(limits(aim));
-    evaluate(bounds, options_.thin_epsilon);
-    error_ = std::max(error_, evaluator_.error());
+    search_for_good(bounds, aim,
+                    {.epsilon = options_.thin_epsilon,
+                     .memory_limit = options_.limits.most});
+  }
+  search_within_limits(bounds, std::move(aim));
+}
+
+void RoundRunner::search_within_limits(Bounds& bounds, Aim aim) {
+  for (const double limit : options_.limits.picks) {
+    const auto zone = zone_within(costs_, options_.known_epsilon, limit);
+    if (!zone || !is_open(*zone)) continue;
+    aim.zones = {*zone};
+    search_for_good(bounds, aim,
+                    {.epsilon = options_.thin_epsilon,
+                     .memory_limit = limit,
+                     .keep_memory = true});
   }
 }
 
-void RoundRunner::evaluate(const Bounds& bounds, double epsilon) {
+void RoundRunner::search_for_good(Bounds& bounds, const Aim& aim,
+                                  const EvaluationOptions& options) {
+  bounds.aim(limits(aim));
+  evaluate(bounds, options);
+  error_ = std::max(error_, evaluator_.error());
+}
+
+void RoundRunner::evaluate(const Bounds& bounds,
+                           const EvaluationOptions& options) {
   const Stopwatch watch;
-  evaluator_.run(&bounds, epsilon, options_.memory_limit);
+  evaluator_.run(&bounds, options);
   std::vector<KnownStrategy> found = evaluator_.strategies(schedule_);
   note_costs(found);
   std::move(found.begin(), found.end(), std::back_inserter(known_));
