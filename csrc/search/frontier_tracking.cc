@@ -39,7 +39,7 @@ void validate(const Problem& problem, const SearchOptions& options) {
 }
 
 MemoryLimits memory_limits(const SearchOptions& options) {
-  MemoryLimits limits{.most = options.memory_limit, .picks = {}};
+  MemoryLimits limits{.most = options.memory_limit};
   for (const double limit : options.pick_limits) {
     if (limit < limits.most) limits.picks.push_back(limit);
   }
@@ -85,7 +85,7 @@ class Search {
   Search(const Problem& problem, const SearchOptions& options)
       : problem_(problem),
         options_(options),
-        schedule_options_{options.algorithm, options.order_seed},
+        schedule_options_{options.algorithm},
         workers_(options.num_threads),
         stage_options_(stage_options(options, workers_)) {}
 

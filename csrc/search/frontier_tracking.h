@@ -57,7 +57,6 @@ struct SearchOptions {
   // With so many cells of tables, known strategies are recombined and configs
   // ruled out before the whole is searched. Never changes what is promised.
   std::int64_t many_cells = 300000;
-  std::uint64_t order_seed = 0;  // not 0: random elimination order, for tests
 };
 
 struct SearchStats {

@@ -25,7 +25,7 @@ namespace tensoropt {
 struct RoundOptions {
   double known_epsilon = 0;  // known strategies stand for others within this
   double thin_epsilon = 0;   // error that thinning may make in the last round
-  MemoryLimits limits;
+  MemoryLimits limits = {};
   Workers& workers;
 };
 

@@ -28,7 +28,7 @@ struct StageOptions {
   // products of frontiers are thinned by the second.
   double known_epsilon = 0;
   double thin_epsilon = 0;
-  MemoryLimits limits;
+  MemoryLimits limits = {};
   bool use_bounds = true;
   Workers& workers;
 };

@@ -27,7 +27,7 @@ struct MemoryLimits {
   double most = std::numeric_limits<double>::infinity();
   // Within each of these the fastest strategy is asked for. A finite `most` is
   // one of them.
-  std::vector<double> picks;
+  std::vector<double> picks = {};
 };
 
 // The zones between strategies of these costs, sorted by memory. The first

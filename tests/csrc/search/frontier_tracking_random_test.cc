@@ -84,15 +84,6 @@ TEST(RandomSearch, FrontierDoesNotDependOnBounds) {
   });
 }
 
-TEST(RandomSearch, FrontierDoesNotDependOnTheOrderOfEliminations) {
-  for_random_problems(6000, 30, {}, [](const Problem& problem, Dice& dice) {
-    SearchOptions options = single_thread();
-    options.order_seed = dice.roll(1, 1000000);
-    SCOPED_TRACE("order_seed " + std::to_string(options.order_seed));
-    expect_equals_brute_force(problem, options);
-  });
-}
-
 TEST(RandomSearch, StagesEqualBruteForce) {
   for_random_problems(11000, 60, {}, [](const Problem& problem, Dice&) {
     expect_equals_brute_force(problem, staged());

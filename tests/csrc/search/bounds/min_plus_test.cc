@@ -15,34 +15,12 @@
 #include "search/bounds/bounds.h"
 #include "search/bounds/min_plus_kernel.h"
 #include "search/bounds/weighted_probe.h"
+#include "search/planned.h"
 
 namespace tensoropt::testing {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// A problem with everything that is needed to run passes over it.
-struct Planned {
-  explicit Planned(Problem p)
-      : problem(std::move(p)),
-        domains(problem, {}),
-        pool(domains),
-        schedule(make_schedule(problem, {}, pool)),
-        tables(pool.size()) {
-    for (int id = 0; id < pool.size(); ++id) {
-      if (pool[id].kind != Expression::Kind::kProduct) {
-        tables[id] = load_table(pool[id], domains);
-      }
-    }
-  }
-  int root() const { return schedule.terms[schedule.root].expression; }
-
-  const Problem problem;
-  const Domains domains;
-  ExpressionPool pool;
-  const Schedule schedule;
-  std::vector<Table> tables;
-};
 
 double least(const std::vector<Cost>& costs, Weights weights) {
   double best = kInfinity;
