@@ -28,22 +28,17 @@ constexpr double kLeastSlack = 1e-7;
 // Rounds before the last one only look for strategies: they thin so many times
 // more.
 constexpr double kRoughness = 10;
-// Weightings of the bounds, and questions in addition to the probe.
+// Weightings of the bounds.
 constexpr std::size_t kMaxWeights = 32;
-constexpr std::size_t kMoreQuestions = 8;
 // More zones than can be looked at at a time are looked at in so many groups.
 constexpr std::size_t kMaxGroups = 8;
-
-template <typename T>
-bool contains(const std::vector<T>& values, const T& value) {
-  return std::find(values.begin(), values.end(), value) != values.end();
-}
 
 }  // namespace
 
 RoundRunner::RoundRunner(const MinPlusPlan& plan, const Schedule& schedule,
                          const RoundOptions& options,
-                         const std::vector<Point>& given, WeightedProbe& probe,
+                         const std::vector<Point>& given,
+                         const WeightedProbe& probe,
                          ProductEvaluator& evaluator)
     : plan_(plan),
       schedule_(schedule),
@@ -99,7 +94,6 @@ bool RoundRunner::round(std::int64_t most_cells) {
     }
   };
   const std::int64_t most_after_probe = kProbeCells * most_cells;
-  if (probe_.estimate_alive(probe_limits(aim)) > most_after_probe) ask_at(aim);
   lower_slack([&] { return probe_.estimate_alive(probe_limits(aim)); },
               most_after_probe);
   Bounds bounds(plan_, probe_, probe_limits(aim), limits(aim),
@@ -124,20 +118,6 @@ ZoneLimits RoundRunner::limits(const Aim& aim) const {
 ZoneLimits RoundRunner::probe_limits(const Aim& aim) const {
   return ZoneLimits(probe_.weights(), probe_.optima(), aim.zones, aim.slack,
                     plan_.rounding());
-}
-
-// Has the probe go on with the weightings that rule out most.
-void RoundRunner::ask_at(const Aim& aim) {
-  std::vector<Weights> questions;
-  const std::vector<std::size_t> tightest = limits(aim).tightest();
-  for (const std::size_t w : tightest) {
-    const Weights weights = aim.weights[w];
-    if (questions.size() < kMoreQuestions &&
-        !contains(probe_.weights(), weights) && !contains(questions, weights)) {
-      questions.push_back(weights);
-    }
-  }
-  probe_.ask(questions);
 }
 
 // Zones that had to be joined are searched in groups that need not be.

@@ -35,7 +35,7 @@ class RoundRunner {
   // known, sorted or not. The other arguments must outlive the search.
   RoundRunner(const MinPlusPlan& plan, const Schedule& schedule,
               const RoundOptions& options, const std::vector<Point>& given,
-              WeightedProbe& probe, ProductEvaluator& evaluator);
+              const WeightedProbe& probe, ProductEvaluator& evaluator);
 
   void run();
   // The limits of all that may improve on known strategies, over the weightings
@@ -65,7 +65,6 @@ class RoundRunner {
   bool round(std::int64_t most_cells);
   ZoneLimits limits(const Aim& aim) const;
   ZoneLimits probe_limits(const Aim& aim) const;
-  void ask_at(const Aim& aim);
   void search_all(Bounds& bounds, Aim aim, const std::vector<Point>& zones);
   void search_within_limits(Bounds& bounds, Aim aim);
   void search_for_good(Bounds& bounds, const Aim& aim,
@@ -77,7 +76,7 @@ class RoundRunner {
   const MinPlusPlan& plan_;
   const Schedule& schedule_;
   const RoundOptions options_;
-  WeightedProbe& probe_;
+  const WeightedProbe& probe_;
   ProductEvaluator& evaluator_;
   std::vector<KnownStrategy> known_;
   std::vector<Point> costs_;  // of all known, none dominated, sorted by memory
