@@ -67,7 +67,6 @@ class SearchSettings:
         check_number("search.epsilon", self.epsilon, hint="; 0 is exact, 0.01 one per cent")
         check_whole("search.num_threads", self.num_threads, hint="; 0 means all cores")
         check_number("search.max_conditioning_work", self.max_conditioning_work)
-        check_whole("search.order_seed", self.order_seed)
         if isinstance(self.heuristics, str) or not isinstance(self.heuristics, Sequence):
             raise TensorOptError(
                 f"search.heuristics = {self.heuristics!r} is not allowed: it must be a tuple, such "
