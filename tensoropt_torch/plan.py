@@ -94,8 +94,10 @@ class Guarantee(Record):
 
     ``exact``: every strategy of the space was considered. Then ``epsilon`` bounds
     the error: for every strategy of memory m and time t there is a point with at
-    most (1 + epsilon) m and (1 + epsilon) t. Otherwise ``heuristics`` fixed some
-    operators, by the weight of memory against time, and ``epsilon`` is infinite.
+    most (1 + epsilon) m and (1 + epsilon) t; and if m is within the memory limit that
+    plans were picked by, one within it with at most (1 + epsilon) t. Otherwise
+    ``heuristics`` fixed some operators, by the weight of memory against time, and
+    ``epsilon`` is infinite.
     ``complete``: the space itself holds every config, none was left out because
     of ``max_configs``.
     """

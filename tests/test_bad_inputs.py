@@ -89,7 +89,6 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: searched(heuristics=("cheapest",)), "cheapest"),
     (lambda: searched(heuristics=(None,)), "None"),
     (lambda: searched(heuristics=0.5), "heuristics"),
-    (lambda: searched(order_seed=-1), "order_seed"),
     (lambda: find(model=many_dims()[0], args=(many_dims()[1],)), "15 dims"),
     (lambda: find(model=Small(), loss_fn=None), "float8_e4m3fn"),
     (lambda: profiled(4), "device_counts"),

@@ -98,7 +98,7 @@ Strategy BaselineResult::unroll(int point) const {
 // Unites the frontiers; parts without a point left are freed.
 void BaselineResult::add(Part part) {
   exact_ = exact_ && part.result.exact();
-  FrontierBuilder builder(/*delta=*/0);
+  FrontierBuilder builder;
   for (std::size_t i = 0; i < points_.size(); ++i) {
     builder.add(points_[i], static_cast<std::uint32_t>(origins_[i].part),
                 static_cast<std::uint32_t>(origins_[i].point));

@@ -66,8 +66,8 @@ class Baselines {
   Baselines(const StrategySpace& space, const Problem& problem);
 
   const RoleMasks& roles() const { return roles_; }
-  // epsilon of the options holds for the frontier of the baseline; the memory
-  // limit is ignored.
+  // epsilon of the options holds for the frontier of the baseline, at their
+  // pick limits too; the memory limit is ignored.
   BaselineResult find(Baseline baseline, const SearchOptions& options);
   // The frontier of strategies that play these roles.
   BaselineResult play(const AxisRoles& roles, const SearchOptions& options);

@@ -202,15 +202,17 @@ void bind_baselines(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
       .def(
           "baseline",
           [](Planner& self, const std::string& name, double epsilon,
-             int num_threads) {
+             int num_threads, const std::vector<double>& pick_limits) {
             SearchOptions options;
             options.epsilon = epsilon;
             options.num_threads = num_threads;
+            options.pick_limits = pick_limits;
             const py::gil_scoped_release release;
             return self.baselines(num_threads)
                 .find(parse_baseline(name), options);
           },
-          py::arg("name"), py::arg("epsilon"), py::arg("num_threads") = 0)
+          py::arg("name"), py::arg("epsilon"), py::arg("num_threads") = 0,
+          py::arg("pick_limits") = std::vector<double>{})
       .def(
           "play",
           [](Planner& self,

@@ -107,8 +107,8 @@ void bind_search_options(py::module_& module) {
       .def(py::init([](const std::string& algorithm, double epsilon,
                        double memory_limit, int num_threads,
                        const std::vector<double>& heuristics,
-                       double max_conditioning_work, std::uint64_t order_seed,
-                       bool use_bounds) {
+                       double max_conditioning_work, bool use_bounds,
+                       const std::vector<double>& pick_limits) {
              SearchOptions options;
              options.algorithm = parse_algorithm(algorithm);
              options.epsilon = epsilon;
@@ -116,14 +116,14 @@ void bind_search_options(py::module_& module) {
              options.num_threads = num_threads;
              options.heuristics = heuristics_of(heuristics);
              options.max_conditioning_work = max_conditioning_work;
-             options.order_seed = order_seed;
              options.use_bounds = use_bounds;
+             options.pick_limits = pick_limits;
              return options;
            }),
            py::kw_only(), py::arg("algorithm"), py::arg("epsilon"),
            py::arg("memory_limit"), py::arg("num_threads"),
            py::arg("heuristics"), py::arg("max_conditioning_work"),
-           py::arg("order_seed"), py::arg("use_bounds"));
+           py::arg("use_bounds"), py::arg("pick_limits"));
 }
 
 }  // namespace

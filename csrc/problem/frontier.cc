@@ -67,22 +67,23 @@ FrontierView Frontier::view(std::size_t first, std::size_t last) const {
           static_cast<std::uint32_t>(first)};
 }
 
-std::vector<bool> thin(FrontierView frontier, double delta) {
+std::vector<bool> thin(FrontierView frontier, Tolerance tolerance) {
   const std::size_t size = frontier.size();
-  std::vector<bool> keep(size, delta <= 0);
-  if (delta <= 0 || size == 0) return keep;
+  std::vector<bool> keep(size, false);
+  if (size == 0) return keep;
   keep.front() = keep.back() = true;
-  const double factor = 1 + delta;
+  const double memory_factor = 1 + tolerance.memory;
+  const double time_factor = 1 + tolerance.time;
   std::size_t kept = 0;
   for (std::size_t next = 1; next < size;) {
-    if (frontier.time[kept] <= factor * frontier.time[next]) {
+    if (frontier.time[kept] <= time_factor * frontier.time[next]) {
       ++next;  // covered by the kept point before it
       continue;
     }
     // The furthest point that still covers `next` from behind.
     kept = next;
     while (kept + 1 < size &&
-           frontier.memory[kept + 1] <= factor * frontier.memory[next]) {
+           frontier.memory[kept + 1] <= memory_factor * frontier.memory[next]) {
       ++kept;
     }
     keep[kept] = true;
@@ -205,12 +206,12 @@ void FrontierBuilder::merge_new(const Stairs& stairs, Sources&& sources) {
 }
 
 bool FrontierBuilder::move_to(Frontier& out) {
-  if (delta_ <= 0) {
+  if (tolerance_.memory <= 0 && tolerance_.time <= 0) {
     out.append(kept_);
     kept_.resize(0);
     return false;
   }
-  const std::vector<bool> keep = thin(kept_.view(), delta_);
+  const std::vector<bool> keep = thin(kept_.view(), tolerance_);
   for (std::size_t i = 0; i < kept_.size(); ++i) {
     if (!keep[i]) continue;
     out.push_back({kept_.memory[i], kept_.time[i]}, kept_.left[i],

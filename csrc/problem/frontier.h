@@ -1,7 +1,7 @@
 // Cost frontiers: sets of (memory, time) points none of which is beaten in
 // both, sorted by memory ascending, so that time strictly descends.
 //
-//   FrontierBuilder builder(/*delta=*/0);
+//   FrontierBuilder builder;
 //   builder.add_product(left.view(), right.view());
 //   Frontier frontier;
 //   builder.move_to(frontier);
@@ -59,21 +59,29 @@ struct Frontier {
   FrontierView view(std::size_t first, std::size_t last) const;
 };
 
+// How far a point may be from one that it stands for, relatively.
+struct Tolerance {
+  double memory = 0;
+  double time = 0;
+};
+
 // Marks the points of a frontier to keep so that every point f has a kept one
-// k with k.memory <= (1 + delta) f.memory and k.time <= (1 + delta) f.time.
-// The first and the last point are always kept; delta = 0 keeps all. The set
-// is the least one that a single pass can find. O(size).
-std::vector<bool> thin(FrontierView frontier, double delta);
+// k with k.memory <= (1 + tolerance.memory) f.memory and k.time <=
+// (1 + tolerance.time) f.time. With no tolerance of memory, what fits a limit
+// is never replaced by what does not. The first and the last point are always
+// kept; no tolerance keeps all. The set is the least one that a single pass can
+// find. O(size).
+std::vector<bool> thin(FrontierView frontier, Tolerance tolerance);
 
 // Collects candidate points and keeps those that no other one dominates.
 class FrontierBuilder {
  public:
-  // Points above `memory_limit` are refused. `delta` is the relative error
-  // that move_to() may make by thinning.
+  // Points above `memory_limit` are refused. move_to() thins within
+  // `tolerance`.
   explicit FrontierBuilder(
-      double delta,
+      Tolerance tolerance = {},
       double memory_limit = std::numeric_limits<double>::infinity())
-      : delta_(delta), memory_limit_(memory_limit) {}
+      : tolerance_(tolerance), memory_limit_(memory_limit) {}
 
   std::size_t size() const { return kept_.size(); }
 
@@ -113,7 +121,7 @@ class FrontierBuilder {
   template <typename Sources>
   void merge_new(const Stairs& stairs, Sources&& sources);
 
-  double delta_;
+  Tolerance tolerance_;
   double memory_limit_;
   Frontier kept_;
   Frontier merged_;                 // scratch

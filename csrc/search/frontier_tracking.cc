@@ -30,16 +30,28 @@ void validate(const Problem& problem, const SearchOptions& options) {
            options.epsilon);
   TO_CHECK(options.memory_limit >= 0,
            "memory_limit must not be negative, got {}", options.memory_limit);
+  for (const double limit : options.pick_limits) {
+    TO_CHECK(limit >= 0, "pick_limits must not be negative, got {}", limit);
+  }
   TO_CHECK(options.max_conditioning_work >= 0,
            "max_conditioning_work must not be negative, got {}",
            options.max_conditioning_work);
+}
+
+MemoryLimits memory_limits(const SearchOptions& options) {
+  MemoryLimits limits{.most = options.memory_limit};
+  for (const double limit : options.pick_limits) {
+    if (limit < limits.most) limits.picks.push_back(limit);
+  }
+  if (std::isfinite(limits.most)) limits.picks.push_back(limits.most);
+  return limits;
 }
 
 StageOptions stage_options(const SearchOptions& options, Workers& workers) {
   const double known = std::expm1(kKnownShare * std::log1p(options.epsilon));
   return {.known_epsilon = known,
           .thin_epsilon = (1 + options.epsilon) / (1 + known) - 1,
-          .memory_limit = options.memory_limit,
+          .limits = memory_limits(options),
           .use_bounds = options.use_bounds,
           .workers = workers};
 }
@@ -73,7 +85,7 @@ class Search {
   Search(const Problem& problem, const SearchOptions& options)
       : problem_(problem),
         options_(options),
-        schedule_options_{options.algorithm, options.order_seed},
+        schedule_options_{options.algorithm},
         workers_(options.num_threads),
         stage_options_(stage_options(options, workers_)) {}
 
@@ -169,7 +181,7 @@ class Search {
 
   // The points of all solutions that no other one dominates.
   void unite() {
-    FrontierBuilder builder(/*delta=*/0, options_.memory_limit);
+    FrontierBuilder builder({}, options_.memory_limit);
     for (std::size_t s = 0; s < result_.solutions_.size(); ++s) {
       const std::vector<KnownStrategy>& known = result_.solutions_[s]->known();
       for (std::size_t i = 0; i < known.size(); ++i) {

@@ -39,6 +39,11 @@ struct SearchOptions {
   double epsilon = 0.0;
   // Only strategies of at most so many bytes are asked for.
   double memory_limit = std::numeric_limits<double>::infinity();
+  // Limits in bytes at which the frontier will be picked from: the fastest
+  // point within each takes at most (1 + epsilon) times the time of every
+  // strategy within it, however close to the limit that is. `memory_limit` is
+  // one of them.
+  std::vector<double> pick_limits;
   int num_threads = 0;  // 0: all processors (cpu_count.h)
   // Used only where exact conditioning would cost more than the work below;
   // their results are united. Empty: least memory, least time and both alike.
@@ -52,7 +57,6 @@ struct SearchOptions {
   // With so many cells of tables, known strategies are recombined and configs
   // ruled out before the whole is searched. Never changes what is promised.
   std::int64_t many_cells = 300000;
-  std::uint64_t order_seed = 0;  // not 0: random elimination order, for tests
 };
 
 struct SearchStats {

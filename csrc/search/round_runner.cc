@@ -28,22 +28,17 @@ constexpr double kLeastSlack = 1e-7;
 // Rounds before the last one only look for strategies: they thin so many times
 // more.
 constexpr double kRoughness = 10;
-// Weightings of the bounds, and questions in addition to the probe.
+// Weightings of the bounds.
 constexpr std::size_t kMaxWeights = 32;
-constexpr std::size_t kMoreQuestions = 8;
 // More zones than can be looked at at a time are looked at in so many groups.
 constexpr std::size_t kMaxGroups = 8;
-
-template <typename T>
-bool contains(const std::vector<T>& values, const T& value) {
-  return std::find(values.begin(), values.end(), value) != values.end();
-}
 
 }  // namespace
 
 RoundRunner::RoundRunner(const MinPlusPlan& plan, const Schedule& schedule,
                          const RoundOptions& options,
-                         const std::vector<Point>& given, WeightedProbe& probe,
+                         const std::vector<Point>& given,
+                         const WeightedProbe& probe,
                          ProductEvaluator& evaluator)
     : plan_(plan),
       schedule_(schedule),
@@ -65,17 +60,19 @@ ZoneLimits RoundRunner::probe_limits() const {
   return probe_limits(aim_at(open_zones()));
 }
 
-// The zones that strategies may be in, as far as the probe can say.
+// Whether strategies may be in the zone, as far as the probe can say.
+bool RoundRunner::is_open(Point zone) const {
+  for (std::size_t w = 0; w < probe_.weights().size(); ++w) {
+    const double least = probe_.optima()[w] * (1 - plan_.rounding());
+    if (probe_.weights()[w].of(zone) < least) return false;
+  }
+  return true;
+}
+
 std::vector<Point> RoundRunner::open_zones() const {
   std::vector<Point> zones =
-      zones_between(costs_, options_.known_epsilon, options_.memory_limit);
-  std::erase_if(zones, [&](Point zone) {
-    for (std::size_t w = 0; w < probe_.weights().size(); ++w) {
-      const double least = probe_.optima()[w] * (1 - plan_.rounding());
-      if (probe_.weights()[w].of(zone) < least) return true;
-    }
-    return false;
-  });
+      zones_between(costs_, options_.known_epsilon, options_.limits);
+  std::erase_if(zones, [&](Point zone) { return !is_open(zone); });
   return join_zones(std::move(zones), kMaxGroups * kMaxZones);
 }
 
@@ -97,7 +94,6 @@ bool RoundRunner::round(std::int64_t most_cells) {
     }
   };
   const std::int64_t most_after_probe = kProbeCells * most_cells;
-  if (probe_.estimate_alive(probe_limits(aim)) > most_after_probe) ask_at(aim);
   lower_slack([&] { return probe_.estimate_alive(probe_limits(aim)); },
               most_after_probe);
   Bounds bounds(plan_, probe_, probe_limits(aim), limits(aim),
@@ -109,7 +105,8 @@ bool RoundRunner::round(std::int64_t most_cells) {
     search_all(bounds, std::move(aim), zones);
     return true;
   }
-  evaluate(bounds, std::max(kRoughness * options_.thin_epsilon, aim.slack));
+  const double rough = std::max(kRoughness * options_.thin_epsilon, aim.slack);
+  evaluate(bounds, {.epsilon = rough, .memory_limit = options_.limits.most});
   return false;
 }
 
@@ -123,20 +120,6 @@ ZoneLimits RoundRunner::probe_limits(const Aim& aim) const {
                     plan_.rounding());
 }
 
-// Has the probe go on with the weightings that rule out most.
-void RoundRunner::ask_at(const Aim& aim) {
-  std::vector<Weights> questions;
-  const std::vector<std::size_t> tightest = limits(aim).tightest();
-  for (const std::size_t w : tightest) {
-    const Weights weights = aim.weights[w];
-    if (questions.size() < kMoreQuestions &&
-        !contains(probe_.weights(), weights) && !contains(questions, weights)) {
-      questions.push_back(weights);
-    }
-  }
-  probe_.ask(questions);
-}
-
 // Zones that had to be joined are searched in groups that need not be.
 void RoundRunner::search_all(Bounds& bounds, Aim aim,
                              const std::vector<Point>& zones) {
@@ -144,15 +127,36 @@ void RoundRunner::search_all(Bounds& bounds, Aim aim,
   for (std::size_t first = 0; first < zones.size(); first += kMaxZones) {
     const std::size_t last = std::min(first + kMaxZones, zones.size());
     aim.zones.assign(zones.begin() + first, zones.begin() + last);
-    bounds.aim(limits(aim));
-    evaluate(bounds, options_.thin_epsilon);
-    error_ = std::max(error_, evaluator_.error());
+    search_for_good(bounds, aim,
+                    {.epsilon = options_.thin_epsilon,
+                     .memory_limit = options_.limits.most});
+  }
+  search_within_limits(bounds, std::move(aim));
+}
+
+void RoundRunner::search_within_limits(Bounds& bounds, Aim aim) {
+  for (const double limit : options_.limits.picks) {
+    const auto zone = zone_within(costs_, options_.known_epsilon, limit);
+    if (!zone || !is_open(*zone)) continue;
+    aim.zones = {*zone};
+    search_for_good(bounds, aim,
+                    {.epsilon = options_.thin_epsilon,
+                     .memory_limit = limit,
+                     .keep_memory = true});
   }
 }
 
-void RoundRunner::evaluate(const Bounds& bounds, double epsilon) {
+void RoundRunner::search_for_good(Bounds& bounds, const Aim& aim,
+                                  const EvaluationOptions& options) {
+  bounds.aim(limits(aim));
+  evaluate(bounds, options);
+  error_ = std::max(error_, evaluator_.error());
+}
+
+void RoundRunner::evaluate(const Bounds& bounds,
+                           const EvaluationOptions& options) {
   const Stopwatch watch;
-  evaluator_.run(&bounds, epsilon, options_.memory_limit);
+  evaluator_.run(&bounds, options);
   std::vector<KnownStrategy> found = evaluator_.strategies(schedule_);
   note_costs(found);
   std::move(found.begin(), found.end(), std::back_inserter(known_));

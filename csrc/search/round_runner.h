@@ -6,12 +6,17 @@
 // frontier are looked for first: few cells need to be looked at, and many
 // strategies are found, which narrows the gaps. The last round looks at all
 // that is left, and is complete.
+//
+// Thinning may replace a strategy by one of slightly more memory, which a limit
+// refuses. So at the limits where the frontier is picked from, the last round
+// looks once more for what is faster and fits, thinning by time alone.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "common/workers.h"
+#include "search/bounds/search_zones.h"
 #include "search/bounds/weighted_probe.h"
 #include "search/products/product_evaluator.h"
 
@@ -20,7 +25,7 @@ namespace tensoropt {
 struct RoundOptions {
   double known_epsilon = 0;  // known strategies stand for others within this
   double thin_epsilon = 0;   // error that thinning may make in the last round
-  double memory_limit = 0;
+  MemoryLimits limits = {};
   Workers& workers;
 };
 
@@ -30,7 +35,7 @@ class RoundRunner {
   // known, sorted or not. The other arguments must outlive the search.
   RoundRunner(const MinPlusPlan& plan, const Schedule& schedule,
               const RoundOptions& options, const std::vector<Point>& given,
-              WeightedProbe& probe, ProductEvaluator& evaluator);
+              const WeightedProbe& probe, ProductEvaluator& evaluator);
 
   void run();
   // The limits of all that may improve on known strategies, over the weightings
@@ -54,21 +59,24 @@ class RoundRunner {
     double slack;
   };
 
+  bool is_open(Point zone) const;
   std::vector<Point> open_zones() const;
   Aim aim_at(const std::vector<Point>& zones) const;
   bool round(std::int64_t most_cells);
   ZoneLimits limits(const Aim& aim) const;
   ZoneLimits probe_limits(const Aim& aim) const;
-  void ask_at(const Aim& aim);
   void search_all(Bounds& bounds, Aim aim, const std::vector<Point>& zones);
-  void evaluate(const Bounds& bounds, double epsilon);
+  void search_within_limits(Bounds& bounds, Aim aim);
+  void search_for_good(Bounds& bounds, const Aim& aim,
+                       const EvaluationOptions& options);
+  void evaluate(const Bounds& bounds, const EvaluationOptions& options);
   void note_costs(const std::vector<KnownStrategy>& strategies);
   std::vector<double> known_optima(const std::vector<Weights>& weights) const;
 
   const MinPlusPlan& plan_;
   const Schedule& schedule_;
   const RoundOptions options_;
-  WeightedProbe& probe_;
+  const WeightedProbe& probe_;
   ProductEvaluator& evaluator_;
   std::vector<KnownStrategy> known_;
   std::vector<Point> costs_;  // of all known, none dominated, sorted by memory

@@ -33,9 +33,9 @@ void Stage::probe(const std::vector<Point>& given, std::size_t max_questions,
   const Stopwatch watch;
   probe_.emplace(plan_, solution_.schedule(), options_.workers, depth);
   if (!options_.use_bounds) {
-    probe_->ask_between(0, options_.memory_limit, 2);
+    probe_->ask_between(0, options_.limits.most, 2);
   } else if (given.empty()) {
-    probe_->ask_between(options_.known_epsilon, options_.memory_limit,
+    probe_->ask_between(options_.known_epsilon, options_.limits.most,
                         max_questions);
   } else {
     probe_->ask(hull_weights(given, max_questions));
@@ -108,7 +108,7 @@ RoundRunner Stage::round_runner(const std::vector<Point>& given) {
   return RoundRunner(plan_, solution_.schedule(),
                      {.known_epsilon = options_.known_epsilon,
                       .thin_epsilon = options_.thin_epsilon,
-                      .memory_limit = options_.memory_limit,
+                      .limits = options_.limits,
                       .workers = options_.workers},
                      given, *probe_, evaluator_);
 }
@@ -130,7 +130,9 @@ void Stage::search_unbounded() {
   const Stopwatch watch;
   const double epsilon =
       (1 + options_.known_epsilon) * (1 + options_.thin_epsilon) - 1;
-  evaluator_.run(nullptr, epsilon, options_.memory_limit);
+  evaluator_.run(nullptr, {.epsilon = epsilon,
+                           .memory_limit = options_.limits.most,
+                           .keep_memory = !options_.limits.picks.empty()});
   solution_.add_known(evaluator_.strategies(solution_.schedule()));
   error_ = evaluator_.error();
   stats_.rounds = 1;

@@ -1,6 +1,6 @@
 // Finds the strategies of a Solution: from symbolic expressions to a frontier.
 //
-//   Stage stage(solution, {.thin_epsilon = 0.01, .memory_limit = 8e10});
+//   Stage stage(solution, {.thin_epsilon = 0.01});
 //   stage.probe();          // the best strategies under some weightings
 //   stage.search(given);   // all that improves on them and on `given`
 //
@@ -9,13 +9,13 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <vector>
 
 #include "common/workers.h"
 #include "problem/propagation.h"
 #include "search/bounds/min_plus.h"
+#include "search/bounds/search_zones.h"
 #include "search/bounds/weighted_probe.h"
 #include "search/products/product_evaluator.h"
 #include "search/round_runner.h"
@@ -28,7 +28,7 @@ struct StageOptions {
   // products of frontiers are thinned by the second.
   double known_epsilon = 0;
   double thin_epsilon = 0;
-  double memory_limit = std::numeric_limits<double>::infinity();
+  MemoryLimits limits = {};
   bool use_bounds = true;
   Workers& workers;
 };
@@ -61,7 +61,8 @@ class Stage {
       const std::vector<Point>& given);
 
   // Finds what improves on the strategies of the probe and on `given`: all
-  // together, they are within error() of every strategy. The probe was whole.
+  // together, they are within error() of every strategy, and within the limits
+  // of every strategy in time alone. The probe was whole.
   void search(const std::vector<Point>& given);
 
   // Relative; at most both errors of the options together.

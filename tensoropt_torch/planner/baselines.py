@@ -84,20 +84,25 @@ class Comparison:
 def compare(task: PlanningTask, num_devices: int, memory_limit: float | None = None) -> Comparison:
     """The baselines and the frontier under a limit in bytes per device (by
     default 90 % of the device)."""
-    frontier = find_frontier(task, num_devices)
+    limit = task.default_memory_limit if memory_limit is None else memory_limit
+    frontier = find_frontier(task, num_devices, [limit])
     points = tuple((point.memory_bytes, point.time_s) for point in frontier)
     return Comparison(
         num_devices,
-        task.default_memory_limit if memory_limit is None else memory_limit,
-        tuple(find_baselines(task, num_devices)),
+        limit,
+        tuple(find_baselines(task, num_devices, pick_limits=[limit])),
         Baseline(OURS, points, frontier.plan),
     )
 
 
 def find_baselines(
-    task: PlanningTask, num_devices: int, names: Sequence[str] = BASELINES
+    task: PlanningTask,
+    num_devices: int,
+    names: Sequence[str] = BASELINES,
+    pick_limits: Sequence[float] = (),
 ) -> list[Baseline]:
-    """The baselines of these names, in this order.
+    """The baselines of these names, in this order, to be picked from by
+    ``pick_limits`` (bytes per device).
 
     ``"best baseline"`` is the best of all others for every memory limit.
     """
@@ -110,7 +115,7 @@ def find_baselines(
     planner = make_planner(task.captured, settings)
     needed = BASELINES if BEST in names else names
     found = {
-        name: _search(task, settings, planner, name)
+        name: _search(task, settings, planner, name, pick_limits)
         for name in dict.fromkeys(needed)
         if name != BEST
     }
@@ -119,10 +124,17 @@ def find_baselines(
     return [found[name] for name in names]
 
 
-def _search(task: PlanningTask, settings: Settings, planner: _C.Planner, name: str) -> Baseline:
-    result = planner.baseline(name, task.search.epsilon, task.search.num_threads)
+def _search(
+    task: PlanningTask,
+    settings: Settings,
+    planner: _C.Planner,
+    name: str,
+    pick_limits: Sequence[float],
+) -> Baseline:
+    search = task.search
+    result = planner.baseline(name, search.epsilon, search.num_threads, list(pick_limits))
     points = tuple((memory, time_s) for memory, time_s in result.points)
-    epsilon = task.search.epsilon if result.exact else math.inf
+    epsilon = search.epsilon if result.exact else math.inf
     guarantee = Guarantee(bool(result.exact), epsilon, complete=planner.complete)
 
     def plan(index: int) -> Plan:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -33,11 +34,14 @@ class Candidate:
         ends = replace(self._task.search, epsilon=_ONLY_THE_ENDS)
         return float(ends.run(self._planner).min_memory)
 
-    def frontier(self, memory_limit: float = math.inf) -> Frontier:
-        """The cost frontier, up to ``memory_limit`` bytes per device."""
+    def frontier(
+        self, memory_limit: float = math.inf, pick_limits: Sequence[float] = ()
+    ) -> Frontier:
+        """The cost frontier, up to ``memory_limit`` bytes per device. Points will be
+        picked by this limit and by ``pick_limits``: the guarantee holds there too."""
         log.info("searching the strategies of %d devices", self._settings.num_devices)
         start = time.perf_counter()
-        result = self._task.search.run(self._planner, memory_limit)
+        result = self._task.search.run(self._planner, memory_limit, pick_limits=pick_limits)
         seconds = time.perf_counter() - start
         complete = self._planner.complete
         frontier = Frontier(result, self._settings, self._task.captured, complete, seconds)
@@ -51,9 +55,12 @@ class Candidate:
 _ONLY_THE_ENDS = 1e9
 
 
-def find_frontier(task: PlanningTask, num_devices: int) -> Frontier:
-    """The whole cost frontier on ``num_devices`` devices."""
-    return Candidate(task, num_devices).frontier()
+def find_frontier(
+    task: PlanningTask, num_devices: int, pick_limits: Sequence[float] = ()
+) -> Frontier:
+    """The whole cost frontier on ``num_devices`` devices, to be picked from by
+    ``pick_limits`` (bytes per device)."""
+    return Candidate(task, num_devices).frontier(pick_limits=pick_limits)
 
 
 def plannable_counts(task: PlanningTask) -> list[int]:

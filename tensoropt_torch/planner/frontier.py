@@ -137,6 +137,10 @@ class Frontier(Sequence[FrontierPoint]):
     def at(self, memory_bytes: float) -> FrontierPoint:
         """The fastest point that needs at most ``memory_bytes`` per device.
 
+        By a limit that the search was told (``mini_time``, ``profile``) it is within
+        ``guarantee`` of the fastest strategy that fits; by any other, of the fastest
+        that needs at most ``memory_bytes / (1 + guarantee.epsilon)``.
+
         Raises:
             TensorOptError: no point is that small; says the least memory.
         """

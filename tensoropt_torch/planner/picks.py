@@ -45,7 +45,7 @@ def mini_time(
             devices that would do.
     """
     limit = task.default_memory_limit if memory_limit is None else memory_limit
-    frontier = find_frontier(task, num_devices)
+    frontier = find_frontier(task, num_devices, [limit])
     if frontier.smallest.memory_bytes <= limit:
         return frontier.at(limit)
     fewest = _fewest_devices(task, limit, more_than=num_devices)
@@ -67,7 +67,7 @@ def mini_parallelism(task: PlanningTask, memory_limit: float | None = None) -> F
     for count in plannable_counts(task):
         candidate = Candidate(task, count)
         if candidate.least_memory_bytes <= limit:
-            return candidate.frontier().at(limit)
+            return candidate.frontier(pick_limits=[limit]).at(limit)
         least.append((candidate.least_memory_bytes, count))
     memory, count = min(least)
     raise TensorOptError(

@@ -25,7 +25,6 @@ class SearchSettings:
         heuristics: each is tried and the results are united: ``"least_memory"``,
             ``"least_time"``, or the weight of memory in a weighted sum with time,
             from 0 to 1. By default both and a weight of a half.
-        order_seed: not 0: eliminates in a random order; for tests.
         use_bounds: rule out with bounds what cannot improve on known strategies;
             without, every product is computed, as the paper does.
     """
@@ -35,7 +34,6 @@ class SearchSettings:
     num_threads: int = 0
     max_conditioning_work: float = 1e11
     heuristics: tuple[str | float, ...] = ()
-    order_seed: int = 0
     use_bounds: bool = True
 
     def run(
@@ -43,9 +41,15 @@ class SearchSettings:
         planner: _C.Planner,
         memory_limit: float = math.inf,
         allowed: Sequence[Sequence[bool]] = (),
+        pick_limits: Sequence[float] = (),
     ) -> _C.SearchResult:
         """Search the strategies of ``planner``; if ``allowed`` is given, only with
-        the configs of each space node that it marks."""
+        the configs of each space node that it marks.
+
+        Nothing above ``memory_limit`` bytes is asked for. Within it and within each
+        of ``pick_limits`` (bytes) the fastest point is within ``epsilon`` of the
+        fastest strategy.
+        """
         self._check()
         options = _C.SearchOptions(
             algorithm=self.algorithm,
@@ -54,8 +58,8 @@ class SearchSettings:
             num_threads=self.num_threads,
             heuristics=[_memory_weight(heuristic) for heuristic in self.heuristics],
             max_conditioning_work=self.max_conditioning_work,
-            order_seed=self.order_seed,
             use_bounds=self.use_bounds,
+            pick_limits=list(pick_limits),
         )
         return planner.search(options, allowed)
 
@@ -63,7 +67,6 @@ class SearchSettings:
         check_number("search.epsilon", self.epsilon, hint="; 0 is exact, 0.01 one per cent")
         check_whole("search.num_threads", self.num_threads, hint="; 0 means all cores")
         check_number("search.max_conditioning_work", self.max_conditioning_work)
-        check_whole("search.order_seed", self.order_seed)
         if isinstance(self.heuristics, str) or not isinstance(self.heuristics, Sequence):
             raise TensorOptError(
                 f"search.heuristics = {self.heuristics!r} is not allowed: it must be a tuple, such "

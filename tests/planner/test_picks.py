@@ -17,6 +17,7 @@ from tensoropt_torch import TensorOptError, cli
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner import candidates, picks
+from tensoropt_torch.planner.baselines import compare
 from tensoropt_torch.planner.frontier import Frontier, knee_index, thinned_indices
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
@@ -89,6 +90,21 @@ def test_plans_survive_a_file(frontier: Frontier, tmp_path: Path) -> None:
 def test_mini_time_is_the_fastest_that_fits(task: PlanningTask, frontier: Frontier) -> None:
     limit = frontier.knee.memory_bytes
     assert picks.mini_time(task, 8, limit).time_s == frontier.at(limit).time_s
+
+
+def test_what_a_limit_picks_is_within_the_bound_of_the_fastest_that_fits(
+    task: PlanningTask,
+) -> None:
+    """Thinning may not replace the strategy that just fits by one that does not."""
+    exact = candidates.find_frontier(replace(task, search=SearchSettings(epsilon=0)), 8)
+    for epsilon in (0.01, 0.1, 0.5):
+        rough = replace(task, search=SearchSettings(epsilon=epsilon))
+        for point in exact.thinned(12):
+            limit = point.memory_bytes
+            allowed = (1 + epsilon) * (1 + 1e-12) * exact.at(limit).time_s
+            assert picks.mini_time(rough, 8, limit).time_s <= allowed
+            assert (picks.profile(rough, [8], limit)[0].time_s or math.inf) <= allowed
+            assert compare(rough, 8, limit).ours.at(limit)[1] <= allowed
 
 
 def test_mini_parallelism_uses_the_fewest_devices_that_fit(task: PlanningTask) -> None:

@@ -2,29 +2,48 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <utility>
 
 namespace tensoropt {
 
+namespace {
+
+// Where the zone of what is within the limit ends.
+double just_above(double limit) {
+  return std::nextafter(limit, std::numeric_limits<double>::infinity());
+}
+
+}  // namespace
+
 std::vector<Point> zones_between(const std::vector<Point>& known,
-                                 double epsilon, double memory_limit) {
+                                 double epsilon, const MemoryLimits& limits) {
   std::vector<Point> zones;
   const double factor = 1 + epsilon;
   for (std::size_t i = 0; i + 1 < known.size(); ++i) {
     const Point here = known[i];
     const Point next = known[i + 1];
-    if (here.memory > memory_limit) break;
+    if (here.memory > limits.most) break;
     Point zone{next.memory / factor, here.time / factor};
-    if (next.memory > memory_limit) {
-      // Just above the limit, which itself is allowed.
-      const double limit =
-          std::nextafter(memory_limit, std::numeric_limits<double>::infinity());
-      zone.memory = std::min(limit, next.memory);
+    for (const double limit : limits.picks) {
+      if (here.memory <= limit && limit < next.memory) {
+        zone.memory = std::max(zone.memory, just_above(limit));
+      }
     }
+    zone.memory = std::min(zone.memory, just_above(limits.most));
     zones.push_back(zone);
   }
   return zones;
+}
+
+std::optional<Point> zone_within(const std::vector<Point>& known,
+                                 double epsilon, double limit) {
+  const auto above = std::upper_bound(
+      known.begin(), known.end(), limit,
+      [](double memory, Point point) { return memory < point.memory; });
+  if (above == known.begin() || above == known.end()) return std::nullopt;
+  return Point{just_above(limit), std::prev(above)->time / (1 + epsilon)};
 }
 
 std::vector<Point> join_zones(std::vector<Point> zones, std::size_t most) {
@@ -42,7 +61,7 @@ std::vector<Point> join_zones(std::vector<Point> zones, std::size_t most) {
   std::vector<Point> joined;
   for (std::size_t i = 0; i < zones.size(); ++i) {
     if (joins[i]) {
-      joined.back().memory = zones[i].memory;
+      joined.back().memory = std::max(joined.back().memory, zones[i].memory);
     } else {
       joined.push_back(zones[i]);
     }

@@ -13,19 +13,37 @@
 //    +---------- memory
 #pragma once
 
+#include <limits>
+#include <optional>
 #include <vector>
 
 #include "problem/frontier.h"
 
 namespace tensoropt {
 
+// In bytes. What needs just as much is within a limit.
+struct MemoryLimits {
+  // Above it nothing is asked for.
+  double most = std::numeric_limits<double>::infinity();
+  // Within each of these the fastest strategy is asked for. A finite `most` is
+  // one of them.
+  std::vector<double> picks = {};
+};
+
 // The zones between strategies of these costs, sorted by memory. The first
 // must have the least memory and the last the least time of all strategies;
-// above `memory_limit` nothing is asked for, and no strategy there counts.
+// strategies above the greatest limit do not count.
 // Between two that are closer than epsilon there is a zone too: its corner lies
 // below both, where strategies are that are better than either.
 std::vector<Point> zones_between(const std::vector<Point>& known,
-                                 double epsilon, double memory_limit);
+                                 double epsilon, const MemoryLimits& limits);
+
+// The zone of strategies within the limit that are faster than the fastest
+// known one, by more than epsilon. No slower one with more memory stands for
+// them. None if nothing fits, or nothing is faster. It lies inside the zones
+// between the same or fewer strategies, if the limit is one of the picks.
+std::optional<Point> zone_within(const std::vector<Point>& known,
+                                 double epsilon, double limit);
 
 // Joins the closest neighbours to larger zones until there are at most
 // `most`.

@@ -38,7 +38,6 @@ ZoneLimits::ZoneLimits(const std::vector<Weights>& weights,
     for (std::size_t w = 1; w < weights.size(); ++w) {
       if (ratio(w) < ratio(tightest)) tightest = w;
     }
-    tightest_.push_back(tightest);
     double& limit = limits[tightest][zone];
     limit = std::min(limit, (1 + slack) * optima[tightest]);
   }

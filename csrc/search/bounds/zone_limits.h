@@ -28,10 +28,6 @@ class ZoneLimits {
   Weights weights(std::size_t w) const { return weights_[w]; }
   std::uint64_t all() const;  // a bit for every zone
 
-  // For every zone the weighting under which its corner is closest to the
-  // optimum.
-  const std::vector<std::size_t>& tightest() const { return tightest_; }
-
   // The zones with a limit above `cost` under weighting w. O(log zones).
   std::uint64_t above(std::size_t w, double cost) const;
 
@@ -40,7 +36,6 @@ class ZoneLimits {
 
   std::vector<Weights> weights_;
   std::size_t num_zones_ = 0;
-  std::vector<std::size_t> tightest_;  // by zone
   // For every weighting the limits of its zones, ascending; and the zones
   // from each of them on, then none.
   std::vector<double> limits_;

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "common/check.h"
-#include "common/hash.h"
 #include "search/plan/cut_nodes.h"
 
 namespace tensoropt {
@@ -50,7 +49,6 @@ class ScheduleMaker {
     schedule_.hubs = hubs;
     for (const int hub : hubs) is_hub_[hub] = true;
     const Adjacency near = adjacency(problem, pool.domains(), hubs);
-    if (options.order_seed != 0) return;
     if (options.algorithm == Algorithm::kLdp) {
       std::vector<const void*> kinds;
       for (const auto& table : problem.nodes) kinds.push_back(table.get());
@@ -80,7 +78,6 @@ class ScheduleMaker {
 
   bool eligible(int node) const {
     if (is_hub_[node]) return false;
-    if (options_.order_seed != 0) return true;
     if (options_.algorithm == Algorithm::kLdp) {
       return !kept_[node] || degree(node) <= 1;
     }
@@ -89,11 +86,7 @@ class ScheduleMaker {
 
   // Conditioning last: it makes tables over three nodes and more.
   std::pair<bool, double> priority(int node) const {
-    if (options_.order_seed == 0) {
-      return {graph_.neighbours(node).size() > 2, graph_.work(node)};
-    }
-    return {false,
-            static_cast<double>(hash_combine(options_.order_seed, node) >> 11)};
+    return {graph_.neighbours(node).size() > 2, graph_.work(node)};
   }
 
   // The least work first, then the first position.
@@ -184,7 +177,7 @@ Schedule make_schedule(const Problem& problem, const ScheduleOptions& options,
                        ExpressionPool& pool) {
   const std::vector<int> given = options.hubs.value_or(std::vector<int>{});
   Schedule best = ScheduleMaker(problem, options, given, pool).run();
-  if (options.order_seed != 0 || options.hubs) return best;
+  if (options.hubs) return best;
   bool improved = true;
   while (improved && best.hubs.size() < kMaxHubs) {
     improved = false;

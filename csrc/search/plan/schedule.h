@@ -14,7 +14,6 @@
 // O(n^2) for n nodes of small degree, times the plans tried.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -31,8 +30,6 @@ enum class Algorithm {
 
 struct ScheduleOptions {
   Algorithm algorithm = Algorithm::kLdp;
-  // Not 0: a random order, to test that the result does not depend on it.
-  std::uint64_t order_seed = 0;
   // Nodes to eliminate last; without them those are taken that save most work.
   std::optional<std::vector<int>> hubs = {};
 };

@@ -140,7 +140,7 @@ std::uint32_t Table::index_of_point(std::uint32_t point) const {
 Table load_table(const Expression& expression, const Domains& domains) {
   Table table;
   table.dims = expression.dims;
-  FrontierBuilder builder(/*delta=*/0);
+  FrontierBuilder builder;
   if (expression.kind == Expression::Kind::kUnit) {
     const Choice nothing;
     for (int i = 0; i < table.dims.front(); ++i) {

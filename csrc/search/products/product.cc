@@ -33,7 +33,7 @@ class RowProduct {
       : left_(left),
         right_(right),
         bounds_(bounds),
-        builder_(options.delta, options.memory_limit) {}
+        builder_(options.tolerance, options.memory_limit) {}
 
   RowResult run(std::span<const Matrix::Entry> left_row, const Matrix& right,
                 int batch, std::uint32_t first_cell) {

@@ -23,7 +23,7 @@
 namespace tensoropt {
 
 struct ProductOptions {
-  double delta = 0;         // relative error that thinning may make
+  Tolerance tolerance;      // within which results are thinned
   double memory_limit = 0;  // points above are dropped
   Workers& workers;
 };

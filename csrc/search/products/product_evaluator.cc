@@ -27,12 +27,14 @@ ProductEvaluator::ProductEvaluator(const ExpressionPool& pool, int root,
       tables_(pool.size()),
       errors_(pool.size(), 0) {}
 
-void ProductEvaluator::run(const Bounds* bounds, double epsilon,
-                           double memory_limit) {
-  const std::vector<double> delta = split_error(pool_, root_, epsilon);
+void ProductEvaluator::run(const Bounds* bounds,
+                           const EvaluationOptions& options) {
+  const std::vector<double> delta = split_error(pool_, root_, options.epsilon);
   for (const int id : order_) {
     if (pool_[id].kind == Expression::Kind::kProduct) {
-      multiply_operands(id, bounds, {delta[id], memory_limit, workers_});
+      const double in_memory = options.keep_memory ? 0 : delta[id];
+      multiply_operands(
+          id, bounds, {{in_memory, delta[id]}, options.memory_limit, workers_});
       continue;
     }
     const TableBounds& table = bounds_of(bounds, id);
@@ -56,7 +58,7 @@ void ProductEvaluator::multiply_operands(int id, const Bounds* bounds,
   ++num_products_;
   stats_.add(stats);
   const double before = std::max(errors_[left], errors_[right]);
-  const double made = stats.thinned ? options.delta : 0;
+  const double made = stats.thinned ? options.tolerance.time : 0;
   errors_[id] = before + made + before * made;
 }
 

@@ -1,11 +1,12 @@
 // Computes the tables of all products, within given bounds.
 //
 //   ProductEvaluator evaluator(pool, root, base_tables, workers);
-//   evaluator.run(&bounds, epsilon, memory_limit);
+//   evaluator.run(&bounds, {.epsilon = 0.01});
 //   evaluator.strategies(schedule);          // the frontier of the root
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "common/workers.h"
@@ -17,6 +18,15 @@
 
 namespace tensoropt {
 
+struct EvaluationOptions {
+  double epsilon = 0;  // the error of thinning, at most
+  // Points above are left out.
+  double memory_limit = std::numeric_limits<double>::infinity();
+  // All of the error is in time: for every strategy there is a point with no
+  // more memory. Otherwise it is in both.
+  bool keep_memory = false;
+};
+
 class ProductEvaluator {
  public:
   // `base` holds the tables of the problem, by expression. The arguments must
@@ -24,9 +34,8 @@ class ProductEvaluator {
   ProductEvaluator(const ExpressionPool& pool, int root,
                    const std::vector<Table>& base, Workers& workers);
 
-  // What the bounds rule out is left out; null: nothing. Points above the
-  // memory limit are left out too. The error of thinning is at most epsilon.
-  void run(const Bounds* bounds, double epsilon, double memory_limit);
+  // What the bounds rule out is left out; null: nothing.
+  void run(const Bounds* bounds, const EvaluationOptions& options);
 
   // What this run found: the frontier of the root, and how it was made.
   std::vector<KnownStrategy> strategies(const Schedule& schedule) const;

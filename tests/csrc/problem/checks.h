@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "problem/brute_force.h"
+#include "problem/frontier.h"
 #include "problem/problem.h"
 #include "problem/strategy.h"
 
@@ -45,18 +46,27 @@ inline Cost recompute(const Problem& problem, const Strategy& strategy) {
   return total;
 }
 
-// Every cost of `all` is matched up to the factor 1 + epsilon.
+// Every cost of `all` is matched within the tolerance.
 inline void expect_covers(const std::vector<Cost>& points,
-                          const std::vector<Cost>& all, double epsilon) {
-  const double factor = (1 + epsilon) * (1 + 1e-12);
+                          const std::vector<Cost>& all, Tolerance tolerance) {
+  const double rounding = 1 + 1e-12;
+  const double memory_factor =
+      tolerance.memory > 0 ? (1 + tolerance.memory) * rounding : 1;
+  const double time_factor = (1 + tolerance.time) * rounding;
   for (const Cost& cost : all) {
     bool covered = false;
     for (const Cost& point : points) {
-      covered = covered || (point.memory <= factor * cost.memory &&
-                            point.time <= factor * cost.time);
+      covered = covered || (point.memory <= memory_factor * cost.memory &&
+                            point.time <= time_factor * cost.time);
     }
-    EXPECT_TRUE(covered) << cost << " is not matched within " << epsilon;
+    EXPECT_TRUE(covered) << cost << " is not matched within " << tolerance.time;
   }
+}
+
+// The same in both costs.
+inline void expect_covers(const std::vector<Cost>& points,
+                          const std::vector<Cost>& all, double epsilon) {
+  expect_covers(points, all, Tolerance{epsilon, epsilon});
 }
 
 }  // namespace tensoropt::testing

@@ -20,8 +20,8 @@ std::vector<Cost> to_costs(const FrontierView& view) {
   return costs;
 }
 
-Frontier make(const std::vector<Cost>& points, double delta = 0) {
-  FrontierBuilder builder(delta);
+Frontier make(const std::vector<Cost>& points, Tolerance tolerance = {}) {
+  FrontierBuilder builder(tolerance);
   for (std::size_t i = 0; i < points.size(); ++i) {
     builder.add({points[i].memory, points[i].time},
                 static_cast<std::uint32_t>(i), 0);
@@ -61,7 +61,7 @@ TEST(FrontierBuilder, ProductEqualsParetoOfAllSums) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Dice dice(seed);
     const int largest = dice.chance(50) ? 30 : 100000;
-    FrontierBuilder builder(0);
+    FrontierBuilder builder;
     std::vector<Cost> sums;
     std::vector<Frontier> operands;
     for (int product = dice.roll(1, 4); product > 0; --product) {
@@ -86,7 +86,7 @@ TEST(FrontierBuilder, RoundingLeavesNoEqualNeighbours) {
   std::vector<Cost> steps;
   for (int i = 0; i < 40; ++i) steps.push_back({1.0 * i, 40.0 - i});
   for (const Cost& shift : {Cost{large, 0}, Cost{0, large}}) {
-    FrontierBuilder builder(0);
+    FrontierBuilder builder;
     builder.add_product(make(steps).view(), make({shift}).view());
     builder.add_product(make(steps).view(), make({shift}).view());
     Frontier sum;
@@ -102,7 +102,7 @@ TEST(FrontierBuilder, BackPointersAddUp) {
   Dice dice(3);
   const Frontier a = make(random_points(dice, 200, 1000));
   const Frontier b = make(random_points(dice, 200, 1000));
-  FrontierBuilder builder(0);
+  FrontierBuilder builder;
   builder.add_product(a.view(), b.view());
   Frontier sum;
   builder.move_to(sum);
@@ -113,7 +113,7 @@ TEST(FrontierBuilder, BackPointersAddUp) {
 }
 
 TEST(FrontierBuilder, RefusesAboveTheMemoryLimit) {
-  FrontierBuilder builder(0, 5);
+  FrontierBuilder builder({}, 5);
   builder.add({5, 1}, 0, 0);
   builder.add({6, 0}, 1, 0);
   EXPECT_EQ(builder.size(), 1u);
@@ -129,24 +129,29 @@ TEST(Thin, CoversWithinDeltaAndKeepsBothEnds) {
     const auto points = random_points(dice, dice.roll(1, 3000), 5000);
     const double delta = dice.roll(1, 200) / 1000.0;
     const Frontier exact = make(points);
-    const Frontier thinned = make(points, delta);
-    EXPECT_LE(thinned.size(), exact.size());
-    EXPECT_EQ(thinned.memory.front(), exact.memory.front());
-    EXPECT_EQ(thinned.time.front(), exact.time.front());
-    EXPECT_EQ(thinned.memory.back(), exact.memory.back());
-    EXPECT_EQ(thinned.time.back(), exact.time.back());
-    expect_covers(to_costs(thinned.view()), to_costs(exact.view()), delta);
+    for (const Tolerance tolerance : {Tolerance{delta, delta}, {0, delta}}) {
+      const Frontier thinned = make(points, tolerance);
+      EXPECT_LE(thinned.size(), exact.size());
+      EXPECT_EQ(thinned.memory.front(), exact.memory.front());
+      EXPECT_EQ(thinned.time.front(), exact.time.front());
+      EXPECT_EQ(thinned.memory.back(), exact.memory.back());
+      EXPECT_EQ(thinned.time.back(), exact.time.back());
+      expect_covers(to_costs(thinned.view()), to_costs(exact.view()),
+                    tolerance);
+    }
   }
 }
 
 TEST(Thin, HandSized) {
   const Frontier f =
-      make({{100, 100}, {101, 99}, {102, 98}, {110, 90}, {200, 10}});
-  // 100 s stand for 99 s within 2 %, but not for 98 s.
-  EXPECT_EQ(thin(f.view(), 0.02),
-            (std::vector<bool>{true, false, true, true, true}));
-  EXPECT_EQ(thin(f.view(), 0), std::vector<bool>(5, true));
-  EXPECT_TRUE(thin({}, 0.1).empty());
+      make({{100, 100}, {101, 99}, {102, 98}, {103, 97}, {200, 10}});
+  // 100 s stand for 99 s within 2 %, but not for 98 s; 103 B stand for 102 B.
+  EXPECT_EQ(thin(f.view(), {0.02, 0.02}),
+            (std::vector<bool>{true, false, false, true, true}));
+  EXPECT_EQ(thin(f.view(), {0, 0.02}),
+            (std::vector<bool>{true, false, true, false, true}));
+  EXPECT_EQ(thin(f.view(), {}), std::vector<bool>(5, true));
+  EXPECT_TRUE(thin({}, {0.1, 0.1}).empty());
 }
 
 }  // namespace

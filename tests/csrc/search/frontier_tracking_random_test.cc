@@ -14,35 +14,6 @@
 namespace tensoropt::testing {
 namespace {
 
-SearchOptions single_thread() {
-  SearchOptions options;
-  options.num_threads = 1;
-  return options;
-}
-
-// Every problem in stages, however small.
-SearchOptions staged() {
-  SearchOptions options = single_thread();
-  options.many_cells = 1;
-  return options;
-}
-
-// Draws `count` problems for every shape and calls check(problem, dice).
-template <typename Check>
-void for_random_problems(std::uint64_t first_seed, int count,
-                         const RandomTables& how, Check&& check) {
-  for (std::uint64_t seed = first_seed; seed < first_seed + count; ++seed) {
-    Dice dice(seed);
-    for (const Shape& shape : all_shapes(dice)) {
-      SCOPED_TRACE(shape.name + ", seed " + std::to_string(seed));
-      const Problem problem =
-          random_problem(dice, how, shape.num_nodes, shape.pairs);
-      check(problem, dice);
-      if (::testing::Test::HasFailure()) return;
-    }
-  }
-}
-
 void expect_equals_brute_force(const Problem& problem,
                                const SearchOptions& options) {
   const std::vector<Cost> expected = brute_force(problem);
@@ -109,15 +80,6 @@ TEST(RandomSearch, FrontierDoesNotDependOnBounds) {
   SearchOptions options = single_thread();
   options.use_bounds = false;
   for_random_problems(5000, 30, {}, [&](const Problem& problem, Dice&) {
-    expect_equals_brute_force(problem, options);
-  });
-}
-
-TEST(RandomSearch, FrontierDoesNotDependOnTheOrderOfEliminations) {
-  for_random_problems(6000, 30, {}, [](const Problem& problem, Dice& dice) {
-    SearchOptions options = single_thread();
-    options.order_seed = dice.roll(1, 1000000);
-    SCOPED_TRACE("order_seed " + std::to_string(options.order_seed));
     expect_equals_brute_force(problem, options);
   });
 }

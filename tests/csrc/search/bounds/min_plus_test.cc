@@ -15,34 +15,12 @@
 #include "search/bounds/bounds.h"
 #include "search/bounds/min_plus_kernel.h"
 #include "search/bounds/weighted_probe.h"
+#include "search/planned.h"
 
 namespace tensoropt::testing {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// A problem with everything that is needed to run passes over it.
-struct Planned {
-  explicit Planned(Problem p)
-      : problem(std::move(p)),
-        domains(problem, {}),
-        pool(domains),
-        schedule(make_schedule(problem, {}, pool)),
-        tables(pool.size()) {
-    for (int id = 0; id < pool.size(); ++id) {
-      if (pool[id].kind != Expression::Kind::kProduct) {
-        tables[id] = load_table(pool[id], domains);
-      }
-    }
-  }
-  int root() const { return schedule.terms[schedule.root].expression; }
-
-  const Problem problem;
-  const Domains domains;
-  ExpressionPool pool;
-  const Schedule schedule;
-  std::vector<Table> tables;
-};
 
 double least(const std::vector<Cost>& costs, Weights weights) {
   double best = kInfinity;
@@ -189,8 +167,8 @@ TEST(Bounds, KeepEveryConfigOfEveryStrategyInAZone) {
     probe.ask_between(0, kInfinity, passes);
     std::vector<Point> known;
     for (const auto& s : probe.strategies()) known.push_back(s.cost);
-    const auto zones = join_zones(
-        zones_between(known, dice.roll(0, 1) * 0.05, kInfinity), kMaxZones);
+    const auto zones =
+        join_zones(zones_between(known, dice.roll(0, 1) * 0.05, {}), kMaxZones);
     if (zones.empty()) return;
     const ZoneLimits limits(probe.weights(), probe.optima(), zones, kInfinity,
                             plan.rounding());
@@ -222,16 +200,33 @@ TEST(Bounds, KeepEveryConfigOfEveryStrategyInAZone) {
 
 TEST(Zones, LieBetweenNeighbours) {
   const std::vector<Point> known{{10, 100}, {20, 50}, {40, 20}};
-  EXPECT_EQ(zones_between(known, 0, kInfinity),
+  EXPECT_EQ(zones_between(known, 0, {}),
             (std::vector<Point>{{20, 100}, {40, 50}}));
-  EXPECT_EQ(zones_between(known, 1, kInfinity),
+  EXPECT_EQ(zones_between(known, 1, {}),
             (std::vector<Point>{{10, 50}, {20, 25}}));
-  const auto limited = zones_between(known, 0, 30);
+  const auto limited = zones_between(known, 0, {30, {30}});
   ASSERT_EQ(limited.size(), 2u);
   EXPECT_GT(limited[1].memory, 30);
   EXPECT_LT(limited[1].memory, 30.001);
   EXPECT_EQ(limited[1].time, 50);
-  EXPECT_TRUE(zones_between(known, 0, 5).empty());
+  EXPECT_TRUE(zones_between(known, 0, {5, {5}}).empty());
+}
+
+// What fits a limit lies below a zone, whatever larger strategy is close to it.
+TEST(Zones, ReachTheLimitsThatArePicked) {
+  const std::vector<Point> known{{10, 100}, {20, 50}, {40, 20}};
+  const auto zones = zones_between(known, 0.5, {.picks = {19, 20, 30, 40}});
+  ASSERT_EQ(zones.size(), 2u);
+  EXPECT_GT(zones[0].memory, 19);  // without the limit: 20 / 1.5
+  EXPECT_LT(zones[0].memory, 20);
+  EXPECT_GT(zones[1].memory, 30);  // 40 / 1.5
+  EXPECT_EQ(zones[1].time, 50 / 1.5);
+  const auto within = zone_within(known, 0.5, 19);
+  ASSERT_TRUE(within.has_value());
+  EXPECT_EQ(*within, (Point{zones[0].memory, 100 / 1.5}));
+  EXPECT_EQ(zone_within(known, 0.5, 30), zones[1]);
+  EXPECT_FALSE(zone_within(known, 0.5, 9).has_value());   // nothing fits
+  EXPECT_FALSE(zone_within(known, 0.5, 40).has_value());  // the fastest does
 }
 
 // Whatever no known strategy stands for lies below a zone.
@@ -246,7 +241,7 @@ TEST(Zones, LeaveNothingOut) {
       known.push_back(
           {last.memory + dice.roll(1, 20), last.time - dice.roll(1, 20)});
     }
-    const auto zones = zones_between(known, factor - 1, kInfinity);
+    const auto zones = zones_between(known, factor - 1, {});
     for (int i = 0; i < 100; ++i) {
       const Point some{
           static_cast<double>(dice.roll(10, 120)),
@@ -264,10 +259,16 @@ TEST(Zones, LeaveNothingOut) {
   }
 }
 
+// A zone that reaches a limit may have more memory than the next one.
+TEST(Zones, JoinedOnesHoldTheirParts) {
+  const std::vector<Point> zones{{30, 9}, {20, 8}, {90, 1}};
+  EXPECT_EQ(join_zones(zones, 2), (std::vector<Point>{{30, 9}, {90, 1}}));
+}
+
 TEST(Zones, AreJoinedWhenThereAreTooMany) {
   std::vector<Point> known;
   for (int i = 0; i <= 300; ++i) known.push_back({100.0 + i, 500.0 - i});
-  const auto zones = join_zones(zones_between(known, 0, kInfinity), kMaxZones);
+  const auto zones = join_zones(zones_between(known, 0, {}), kMaxZones);
   EXPECT_LE(zones.size(), kMaxZones);
   for (int i = 0; i < 300; ++i) {
     bool below = false;
