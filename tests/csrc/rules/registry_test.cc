@@ -45,7 +45,8 @@ TEST(Registry, OperatorWithoutARuleRunsWhole) {
 TEST(Registry, EmptyTensorsFitTheirRules) {
   const BinaryGraph binary("aten.add.Tensor", {4, 0}, {4, 0}, {4, 0});
   const Rule rule = rule_of(builtin_registry(), binary.graph, binary.op());
-  EXPECT_EQ(rule.factors[1].size, 0);
+  EXPECT_EQ(rule.factors[0].size, 4);
+  EXPECT_EQ(rule.factors[1].size, 1);  // never split
 }
 
 TEST(Registry, TargetsAreSortedAndFound) {
