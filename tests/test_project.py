@@ -75,7 +75,7 @@ def test_no_test_file_is_empty() -> None:
 
 def test_what_a_failing_test_printed_is_shown(tmp_path: Path) -> None:
     path = tmp_path / "test_random.py"
-    path.write_text("def test_it():\n    print('first seed 4711')\n    assert False\n")
+    path.write_text("def test_it():\n    print('first seed', 4700 + 11)\n    assert False\n")
     command = [sys.executable, "-m", "pytest", "-c", str(ROOT / "pyproject.toml"), str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
