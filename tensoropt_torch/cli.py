@@ -24,6 +24,7 @@ from tensoropt_torch.logs import LIBRARY
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.description import describe
 from tensoropt_torch.planner.memory_limits import Predictor
+from tensoropt_torch.planner.optimizers import OptimizerModel
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.tradeoffs import Objective
 from tensoropt_torch.report.costs import provenance
@@ -173,6 +174,12 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cluster", default="cpu", help="preset or cluster file")
     parser.add_argument("--devices", type=int, help="by default all of the cluster")
     parser.add_argument("--optimizer", default="adamw")
+    parser.add_argument(
+        "--state-dtype", help="of the optimizer's states, e.g. float32; default: the parameter's"
+    )
+    parser.add_argument(
+        "--master-weights", action="store_true", help="copies of parameters in --state-dtype"
+    )
     parser.add_argument("--inputs", choices=["replicated", "sharded"], default="replicated")
     parser.add_argument("--space", choices=["ordered", "full"], default="ordered")
     parser.add_argument(
@@ -235,10 +242,16 @@ def _write(path: Path, record: Any) -> None:
         raise TensorOptError(f"'{path}' cannot be written: {error}") from error
 
 
+def _optimizer(options: argparse.Namespace) -> OptimizerModel:
+    return OptimizerModel.of(
+        OptimizerModel(options.optimizer, options.state_dtype, options.master_weights)
+    )
+
+
 def _planning(options: argparse.Namespace) -> PlanningOptions:
     return PlanningOptions(
         cluster=options.cluster,
-        optimizer=options.optimizer,
+        optimizer=_optimizer(options),
         inputs=options.inputs,
         space=options.space,
         split_spatial=options.split_spatial,
@@ -354,7 +367,7 @@ def _memory(options: argparse.Namespace, console: Console) -> None:
             planning=_planning(options),
         )
     device = options.device or parse_cluster(plan.settings.cluster, "the plan").device.type
-    step = StepSettings(options.optimizer, device, options.rank)
+    step = StepSettings(_optimizer(options), device, options.rank)
     profile = api.simulate_memory(example, plan, step=step)
     console.print(memory_table(profile))
     console.print(f"the search counted {format_bytes(plan.memory_bytes)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,13 +10,15 @@ import torch
 from torch import nn
 
 import tensoropt_torch
-from tensoropt_torch import OptimizerModel, Plan, StepSettings
+from tensoropt_torch import OptimizerModel, Plan, StepSettings, cli
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.planner.optimizers import OPTIMIZER_STATES
 from tensoropt_torch.simulate.optimizers import OPTIMIZERS, make_optimizer
 
 WIDTH = 64
+ELEMENTS = WIDTH * WIDTH + WIDTH
+MASTER_FLAG = "--master-weights"
 FLOAT32_STATES = OptimizerModel("adamw", "float32")
 MASTER_WEIGHTS = OptimizerModel("adamw", "float32", master_weights=True)
 # Bytes for each element of a bfloat16 parameter: itself, its gradient, and its state.
@@ -43,9 +46,23 @@ def plan_of(optimizer: Optimizer, dtype: torch.dtype = torch.bfloat16) -> Plan:
 
 @pytest.mark.parametrize("optimizer", BYTES, ids=str)
 def test_the_search_counts_bytes_of_states_in_their_dtype(optimizer: Optimizer) -> None:
-    elements = WIDTH * WIDTH + WIDTH
-    without = plan_of("sgd").memory_bytes - BYTES["sgd"] * elements
-    assert plan_of(optimizer).memory_bytes == without + BYTES[optimizer] * elements
+    without = plan_of("sgd").memory_bytes - BYTES["sgd"] * ELEMENTS
+    assert plan_of(optimizer).memory_bytes == without + BYTES[optimizer] * ELEMENTS
+
+
+def test_the_command_takes_their_dtype(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = f"{Path(__file__).with_name('half_model_file.py')}:build"
+    where = [model, "--cluster", "cpu", "--devices", "1", "--output"]
+    plans = {}
+    for flags in ((), ("--state-dtype", "float32"), ("--state-dtype", "float32", MASTER_FLAG)):
+        path = tmp_path / "plan.json"
+        assert cli.main(["plan", *where, str(path), *flags]) == 0
+        plans[flags] = Plan.load(path).memory_bytes
+    plain, float32, master = plans.values()
+    assert float32 - plain == 4 * ELEMENTS
+    assert master - float32 == 4 * ELEMENTS
+    assert cli.main(["plan", *where, str(path), MASTER_FLAG]) != 0
+    assert "state_dtype" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("optimizer", BYTES, ids=str)
@@ -54,10 +71,9 @@ def test_the_simulation_agrees_with_the_search(optimizer: Optimizer) -> None:
     captured = capture(model, args, loss_fn=torch.mean)
     step = StepSettings(optimizer)
     found = tensoropt_torch.simulate_memory(model, plan.with_model(captured), step=step)
-    elements = WIDTH * WIDTH + WIDTH
     state = found.categories["optimizer state"]
     scalars = 4 * 2  # the number of steps of each parameter
-    assert 0 <= state - (BYTES[optimizer] - 4) * elements <= scalars
+    assert 0 <= state - (BYTES[optimizer] - 4) * ELEMENTS <= scalars
 
 
 def test_float32_parameters_have_no_master_weights() -> None:
