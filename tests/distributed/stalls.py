@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import torch
 import torch.distributed as dist
-from tensoropt_torch.planner.options import PlanningTask
+from tensoropt_torch.planner.task import PlanningTask
 from torch import nn
 
 import tensoropt_torch
