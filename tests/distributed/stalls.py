@@ -13,7 +13,6 @@ from dataclasses import replace
 
 import torch
 import torch.distributed as dist
-from tensoropt_torch.planner.task import PlanningTask
 from torch import nn
 
 import tensoropt_torch
@@ -24,6 +23,7 @@ from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.space import make_planner, varied_strategy
+from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.runtime import ops, reuse
 
 CPU = torch.device("cpu")

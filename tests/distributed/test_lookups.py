@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.distributed as dist
-from tensoropt_torch.planner.task import PlanningTask
 from torch import nn
 from torch.nn import functional as F
 
@@ -18,6 +17,7 @@ from tensoropt_torch.emit.parallelize import RankContext
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.space import make_planner, varied_strategy
+from tensoropt_torch.planner.task import PlanningTask
 from tests.distributed.harness import run_ranks
 from tests.distributed.lookup_models import RoutedExperts
 from tests.distributed.models import CASES
