@@ -93,7 +93,7 @@ at::Tensor Started::wait() {
 
 Started start_all_gather(const at::Tensor& part, const Group& group) {
   const NetworkTimer timer(part);
-  count(Counter::kAllGather);
+  count(StepKind::kAllGather);
   std::vector<std::int64_t> shape = part.sizes().vec();
   shape.insert(shape.begin(), group->getSize());
   at::Tensor result = at::empty(shape, part.options());
@@ -105,7 +105,7 @@ Started start_all_gather(const at::Tensor& part, const Group& group) {
 
 Started start_reduce_scatter(const at::Tensor& parts, const Group& group) {
   const NetworkTimer timer(parts);
-  count(Counter::kReduceScatter);
+  count(StepKind::kReduceScatter);
   at::Tensor result = at::empty(parts.sizes().slice(1), parts.options());
   at::Tensor out = flat(result);
   at::Tensor in = flat(parts);
@@ -116,7 +116,7 @@ Started start_reduce_scatter(const at::Tensor& parts, const Group& group) {
 Started start_all_reduce(const at::Tensor& tensor, const Group& group,
                          c10d::ReduceOp::RedOpType op) {
   const NetworkTimer timer(tensor);
-  count(Counter::kAllReduce);
+  count(StepKind::kAllReduce);
   std::vector<at::Tensor> tensors{tensor};
   c10d::AllreduceOptions options;
   options.reduceOp = op;
@@ -125,7 +125,7 @@ Started start_all_reduce(const at::Tensor& tensor, const Group& group,
 
 Started start_all_to_all(const at::Tensor& parts, const Group& group) {
   const NetworkTimer timer(parts);
-  count(Counter::kAllToAll);
+  count(StepKind::kAllToAll);
   at::Tensor result = at::empty_like(parts, at::MemoryFormat::Contiguous);
   at::Tensor out = flat(result);
   at::Tensor in = flat(parts);
@@ -155,7 +155,7 @@ at::Tensor all_to_all(const at::Tensor& entries,
                       std::vector<std::int64_t> sends,
                       std::vector<std::int64_t> receives, const Group& group) {
   const NetworkTimer timer(entries);
-  count(Counter::kAllToAll);
+  count(StepKind::kAllToAll);
   std::vector<std::int64_t> shape = entries.sizes().vec();
   shape[0] = std::accumulate(receives.begin(), receives.end(), std::int64_t{0});
   at::Tensor result = at::empty(shape, entries.options());
@@ -185,7 +185,9 @@ NetworkTimer::~NetworkTimer() {
                       .count();
 }
 
-void count(Counter counter) { ++counters()[static_cast<int>(counter)]; }
+void count(StepKind kind) { ++counters()[static_cast<int>(kind)]; }
+
+void count_program() { ++counters()[kNumStepKinds]; }
 
 std::array<std::int64_t, kNumCounters> counts() {
   std::array<std::int64_t, kNumCounters> result;

@@ -19,6 +19,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/step_code.h"
+
 namespace tensoropt {
 
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
@@ -73,18 +75,9 @@ at::Tensor all_to_all(const at::Tensor& entries,
                       std::vector<std::int64_t> sends,
                       std::vector<std::int64_t> receives, const Group& group);
 
-// What was executed in this process since the start or the last reset; the
-// first six are numbered as step kinds are.
-enum class Counter : int {
-  kAllGather,
-  kReduceScatter,
-  kAllReduce,
-  kAllToAll,
-  kSlice,
-  kMask,
-  kProgram,
-};
-inline constexpr int kNumCounters = 7;
+// What was executed in this process since the start or the last reset: steps,
+// by their kind, then programs.
+inline constexpr int kNumCounters = kNumStepKinds + 1;
 
 // Adds the time between its making and its end to that spent on the network,
 // while timing is on. One inside another counts once. Where the device works
@@ -104,7 +97,8 @@ class NetworkTimer {
   std::chrono::steady_clock::time_point start_;
 };
 
-void count(Counter counter);
+void count(StepKind kind);
+void count_program();
 std::array<std::int64_t, kNumCounters> counts();
 void reset_counts();
 

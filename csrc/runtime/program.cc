@@ -116,7 +116,7 @@ Execution::Execution(Program program, at::Tensor x)
   // Collectives do not take complex numbers; dims keep their places.
   if (is_complex_) x_ = at::view_as_real(x_);
   const NetworkTimer timer(device_);
-  count(Counter::kProgram);
+  count_program();
   begin_next();
 }
 
@@ -181,12 +181,12 @@ void Execution::end() {
 
 void Execution::run_local(const ProgramStep& step) {
   if (step.kind == StepKind::kSlice) {
-    count(Counter::kSlice);
+    count(StepKind::kSlice);
     const std::int64_t size = x_.size(step.dim) / step.group_size;
     x_ = x_.narrow(step.dim, size * step.index, size);
     return;
   }
-  count(Counter::kMask);
+  count(StepKind::kMask);
   if (step.index == 0) return;
   x_ = at::zeros_like(x_);
   owned_ = true;
