@@ -41,7 +41,7 @@ from tensoropt_torch.calibration.job import records  # noqa: E402
 from tensoropt_torch.calibration.operators import OperatorProfiler, picks_of  # noqa: E402
 from tensoropt_torch.calibration.profiling import measure_cluster  # noqa: E402
 from tensoropt_torch.calibration.runs import Training  # noqa: E402
-from tensoropt_torch.emit.parallelize import RankContext  # noqa: E402
+from tensoropt_torch.emit.context import RankContext  # noqa: E402
 from tensoropt_torch.frontend import capture  # noqa: E402
 from tensoropt_torch.plan import Plan  # noqa: E402
 from tensoropt_torch.planner.candidates import find_frontier  # noqa: E402

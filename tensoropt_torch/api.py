@@ -30,6 +30,7 @@ from tensoropt_torch import calibration, emit, simulate
 from tensoropt_torch.calibration import ProfileOptions, Validation, ValidationOptions
 from tensoropt_torch.config import Cluster, mesh_axes
 from tensoropt_torch.emit import ParallelModule, WeightSource
+from tensoropt_torch.emit.variants import DEFAULT_MAX_VARIANTS, Shapes, VariantOptions
 from tensoropt_torch.errors import check_choice
 from tensoropt_torch.frontend import as_module
 from tensoropt_torch.logs import get_logger
@@ -250,6 +251,8 @@ def parallelize(
     *,
     device: torch.device | None = None,
     weights: WeightSource | None = None,
+    shapes: Shapes = "any",
+    max_variants: int = DEFAULT_MAX_VARIANTS,
     one_process_random: bool = False,
     **keywords: Unpack[ExampleKeywords],
 ) -> ParallelModule:
@@ -259,6 +262,10 @@ def parallelize(
     loaded from a file or made by another process. The values of a model on the meta device
     come from ``weights``, by default from its modules' ``reset_parameters``; no process then
     holds more than its parts of the parameters and one module.
+
+    Calls of other shapes, in other modes or under other casts than the example's run
+    variants, made at the first of them, at most ``max_variants`` in all. With
+    ``shapes="fixed"`` other shapes are an error.
 
     With ``one_process_random`` dropout and other random operators draw the very
     numbers that the model draws on one process after the same ``torch.manual_seed``;
@@ -273,12 +280,14 @@ def parallelize(
     check_group("parallelize")
     example = on_all_ranks(lambda: example_of(model, args, kwargs, keywords))
     captured = on_all_ranks(lambda: model_of(plan, example))
+    options = on_all_ranks(lambda: VariantOptions(shapes, max_variants))
     return emit.parallelize(
         example.model,
         captured,
         plan,
         device or device_of_group(),
         weights=weights,
+        options=options,
         one_process_random=one_process_random,
     )
 
@@ -377,6 +386,8 @@ def auto_parallel(
     memory_limit: float | None = None,
     num_devices: int | None = None,
     weights: WeightSource | None = None,
+    shapes: Shapes = "any",
+    max_variants: int = DEFAULT_MAX_VARIANTS,
     one_process_random: bool = False,
     **keywords: Unpack[PlanningKeywords],
 ) -> ParallelModule:
@@ -390,7 +401,14 @@ def auto_parallel(
         num_devices=num_devices,
         **keywords,
     )
-    return parallelize(model, plan, weights=weights, one_process_random=one_process_random)
+    return parallelize(
+        model.model if isinstance(model, Example) else model,
+        plan,
+        weights=weights,
+        shapes=shapes,
+        max_variants=max_variants,
+        one_process_random=one_process_random,
+    )
 
 
 def _pick(

@@ -20,7 +20,7 @@ from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.html_table import html_table
 from tensoropt_torch.units import format_bytes, format_costs, format_seconds
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 
 # A strategy adds its costs up in another order than the search.
 _ROUNDING = 1e-9
@@ -55,6 +55,7 @@ class Settings(Record):
     ``optimizer_state_bytes`` what it keeps for each element of a parameter, by the
     parameter's dtype. ``max_configs`` bounds the configs of each operator, and
     ``split_spatial`` lets windows be split (docs/search.md).
+    ``whole_inputs`` are inputs that every rank gets whole although ``inputs`` are sharded.
     ``operators`` are measured calls; others are predicted from them (docs/costs.md).
     With ``overlap`` reshards of parameters and of their gradients run while the device
     computes (docs/runtime.md).
@@ -67,6 +68,7 @@ class Settings(Record):
     measured: tuple[MeasuredCurve, ...] = field(default=(), repr=False)
     space: str = "ordered"
     inputs: InputMode = "replicated"
+    whole_inputs: tuple[str, ...] = ()
     max_configs: int = 200
     split_spatial: bool = False
     operators: tuple[OpRecord, ...] = field(default=(), repr=False)
@@ -116,6 +118,43 @@ class Guarantee(Record):
 
 
 @dataclass(frozen=True)
+class VariantStrategy(Record):
+    """The strategy of another graph of a plan's model (another mode, other shapes), with
+    parameters stored as the plan says. Fields as in ``Plan``."""
+
+    fingerprint: str
+    memory_bytes: float
+    time_s: float
+    config: tuple[int, ...]
+    node_tag: tuple[int, ...]
+    edge_tag: tuple[int, ...]
+
+    @staticmethod
+    def of(captured: CapturedModel, strategy: _C.Strategy) -> VariantStrategy:
+        """A strategy that was found for the graph."""
+        return VariantStrategy(
+            captured.fingerprint,
+            strategy.memory,
+            strategy.time,
+            tuple(strategy.config),
+            tuple(strategy.node_tag),
+            tuple(strategy.edge_tag),
+        )
+
+    @staticmethod
+    def of_plan(plan: Plan) -> VariantStrategy:
+        """The strategy of a plan that ``Plan.of_variant`` made."""
+        return VariantStrategy(
+            plan.fingerprint,
+            plan.memory_bytes,
+            plan.time_s,
+            plan.config,
+            plan.node_tag,
+            plan.edge_tag,
+        )
+
+
+@dataclass(frozen=True)
 class Plan(Record):
     """One strategy of one model on one mesh.
 
@@ -124,9 +163,9 @@ class Plan(Record):
     time of a training step. ``config``, ``node_tag`` and ``edge_tag`` are the
     strategy (``_C.Strategy``). ``frontier`` are all points of the frontier it
     was picked from, as (memory_bytes, time_s), and ``guarantee`` says what holds
-    for them. ``captured`` is the model it was
-    made for, where that is at hand; it is not saved. ``peak_bytes`` is the simulated
-    peak, where the plan was picked by it.
+    for them. ``variants`` are strategies of other graphs of the model. ``captured`` is the
+    model it was made for, where that is at hand; it is not saved. ``peak_bytes`` is the
+    simulated peak, where the plan was picked by it.
     """
 
     settings: Settings
@@ -139,6 +178,7 @@ class Plan(Record):
     frontier: tuple[tuple[float, float], ...] = ()
     guarantee: Guarantee = Guarantee()
     peak_bytes: int | None = None
+    variants: tuple[VariantStrategy, ...] = ()
     captured: InstanceOf[CapturedModel] | None = field(default=None, compare=False, repr=False)
 
     @staticmethod
@@ -166,6 +206,22 @@ class Plan(Record):
     def with_model(self, captured: CapturedModel) -> Plan:
         """The same plan with the model at hand."""
         return replace(self, captured=captured)
+
+    def of_variant(self, captured: CapturedModel, strategy: VariantStrategy) -> Plan:
+        """The plan of another graph of the model."""
+        return replace(
+            self,
+            fingerprint=strategy.fingerprint,
+            memory_bytes=strategy.memory_bytes,
+            time_s=strategy.time_s,
+            config=strategy.config,
+            node_tag=strategy.node_tag,
+            edge_tag=strategy.edge_tag,
+            frontier=(),
+            peak_bytes=None,
+            variants=(),
+            captured=captured,
+        )
 
     def check_model(self, captured: CapturedModel) -> None:
         """Raises TensorOptError if the plan was made for something else."""

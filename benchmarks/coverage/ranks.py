@@ -13,7 +13,7 @@ from benchmarks.coverage.bits import loss_of
 from benchmarks.coverage.zoo import Example, make
 from tensoropt_torch import emit
 from tensoropt_torch.config import load_cluster
-from tensoropt_torch.emit.parallelize import RankContext
+from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.candidates import find_frontier

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from benchmarks.memory.models import make
 from tensoropt_torch import emit
 from tensoropt_torch.config import load_cluster
-from tensoropt_torch.emit.parallelize import RankContext
+from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.plan import Plan

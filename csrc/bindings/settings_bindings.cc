@@ -4,6 +4,7 @@
 
 #include <limits>
 #include <map>
+#include <set>
 
 #include "bindings/bindings.h"
 #include "bindings/planner.h"
@@ -28,6 +29,16 @@ TrainingSetup parse_training(const std::map<std::string, double>& state_bytes) {
     bytes[parse_dtype(dtype)] = count;
   }
   return TrainingSetup(std::move(bytes));
+}
+
+// Layouts by the name of the parameter that they are of.
+std::map<std::string, Layout> parse_storage(
+    const std::map<std::string, std::string>& texts) {
+  std::map<std::string, Layout> storage;
+  for (const auto& [name, text] : texts) {
+    storage.emplace(name, Layout::parse(text));
+  }
+  return storage;
 }
 
 Algorithm parse_algorithm(const std::string& name) {
@@ -71,17 +82,24 @@ void bind_space_options(py::module_& module) {
                            "Which strategies there are; space/space.h.")
       .def(py::init([](const std::string& space,
                        const std::map<std::string, double>& state_bytes,
-                       bool sharded_inputs, std::size_t max_configs,
-                       bool split_spatial) {
+                       bool sharded_inputs,
+                       const std::set<std::string>& whole_inputs,
+                       const std::map<std::string, std::string>& storage,
+                       std::size_t max_configs, bool split_spatial) {
              return SpaceOptions{.config_space = parse_space(space),
                                  .training = parse_training(state_bytes),
                                  .sharded_inputs = sharded_inputs,
+                                 .whole_inputs = whole_inputs,
+                                 .storage = parse_storage(storage),
                                  .max_configs = max_configs,
                                  .split_spatial = split_spatial};
            }),
            py::kw_only(), py::arg("space"), py::arg("optimizer_state_bytes"),
-           py::arg("sharded_inputs"), py::arg("max_configs"),
-           py::arg("split_spatial"));
+           py::arg("sharded_inputs"),
+           py::arg("whole_inputs") = std::set<std::string>{},
+           py::arg("storage") = std::map<std::string, std::string>{},
+           py::arg("max_configs") = kDefaultMaxConfigs,
+           py::arg("split_spatial") = false);
 }
 
 void bind_planner_setup(py::module_& module) {

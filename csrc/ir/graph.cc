@@ -138,10 +138,15 @@ ValueId Graph::add_source(NodeKind kind, std::string name, TensorMeta meta,
                           bool trainable) {
   TO_ASSERT(kind != NodeKind::kOp && kind != NodeKind::kOutput,
             "'{}' is not a source", name);
-  const bool requires_grad = kind == NodeKind::kParameter && trainable &&
-                             is_floating_point(meta.dtype);
+  const bool requires_grad =
+      kind != NodeKind::kConstant && trainable && is_floating_point(meta.dtype);
   const NodeId id = add_node(kind, std::move(name), "").id;
   return add_value(id, 0, std::move(meta), requires_grad);
+}
+
+ValueId Graph::add_source(NodeKind kind, std::string name, TensorMeta meta) {
+  return add_source(kind, std::move(name), std::move(meta),
+                    kind == NodeKind::kParameter);
 }
 
 NodeId Graph::add_op(std::string name, std::string target,

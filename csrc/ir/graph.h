@@ -94,10 +94,12 @@ struct Value {
 
 class Graph {
  public:
-  // Adds an input, parameter or constant. Only a floating-point parameter with
-  // `trainable` requires a gradient.
+  // Adds an input, parameter or constant. A parameter or an input requires a
+  // gradient if it is floating point and `trainable`; by default parameters
+  // are.
   ValueId add_source(NodeKind kind, std::string name, TensorMeta meta,
-                     bool trainable = true);
+                     bool trainable);
+  ValueId add_source(NodeKind kind, std::string name, TensorMeta meta);
 
   // Adds an operator; returns its node. An output requires a gradient if it is
   // floating point, `differentiable`, and any operand requires one.

@@ -17,12 +17,11 @@ bool is_light(const Graph& graph, const Node& node, const Rule& rule) {
 }  // namespace
 
 IdleDims::IdleDims(const Graph& graph, const std::vector<Rule>& rules,
-                   bool sharded_inputs)
+                   const std::function<bool(const Node&)>& is_shared_out)
     : graph_(graph), classes_(graph, rules) {
   std::vector<int> seeds;
   for (const Node& node : graph.nodes()) {
-    if (node.kind == NodeKind::kInput && sharded_inputs &&
-        graph.output(node, 0).meta.rank() > 0) {
+    if (is_shared_out(node)) {
       seeds.push_back(classes_.of(node.outputs[0], 0));
     }
     if (node.kind != NodeKind::kOp) continue;

@@ -7,6 +7,7 @@
 // out. Idle dims are left out of the space.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "rules/config.h"
@@ -19,7 +20,7 @@ class IdleDims {
  public:
   // O(all dims of all values) up to the inverse Ackermann function.
   IdleDims(const Graph& graph, const std::vector<Rule>& rules,
-           bool sharded_inputs);
+           const std::function<bool(const Node&)>& is_shared_out);
 
   const DimClasses& classes() const { return classes_; }
   bool is_idle(ValueId value, int dim) const;

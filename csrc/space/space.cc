@@ -52,6 +52,13 @@ DimSet sharded_dims(const Layout& layout) {
 
 }  // namespace
 
+bool is_shared_out(const Graph& graph, const Node& node,
+                   const SpaceOptions& options) {
+  return node.kind == NodeKind::kInput && options.sharded_inputs &&
+         !options.whole_inputs.contains(node.name) &&
+         graph.output(node, 0).meta.rank() > 0;
+}
+
 StrategySpace::StrategySpace(const Graph& graph, const Registry& registry,
                              const Machine& machine,
                              const SpaceOptions& options)
@@ -80,7 +87,9 @@ void StrategySpace::find_rules(const Registry& registry) {
       unknown_targets_.push_back(node.target);
     }
   }
-  idle_dims_.emplace(graph_, rules_, options_.sharded_inputs);
+  idle_dims_.emplace(graph_, rules_, [&](const Node& node) {
+    return is_shared_out(graph_, node, options_);
+  });
   idle_dims_->remove_from(rules_, exclusions_);
   remove_idle_linear_sets(graph_, rules_, exclusions_);
 }

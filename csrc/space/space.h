@@ -24,6 +24,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <unordered_map>
@@ -46,6 +47,10 @@ struct SpaceOptions {
   // Every rank's loader gives its own share of the batch (dim 0 of the inputs)
   // or the same global batch.
   bool sharded_inputs = false;
+  // Inputs that every rank gets whole even so, by name.
+  std::set<std::string> whole_inputs = {};
+  // Parameters that are stored in this layout and no other, by name.
+  std::map<std::string, Layout> storage = {};
   // For each operator, parameter and relay at most so many layouts, those with
   // the fewest runs (see config.h). Keeps growth with the devices in hand.
   std::size_t max_configs = kDefaultMaxConfigs;
@@ -53,6 +58,10 @@ struct SpaceOptions {
   // borders. Multiplies the configs of convolutional networks.
   bool split_spatial = false;
 };
+
+// Whether each rank gets its own share of the input.
+bool is_shared_out(const Graph& graph, const Node& node,
+                   const SpaceOptions& options);
 
 struct SpaceConfig {
   std::string label;  // e.g. "b0,n", for reports and plans
@@ -158,6 +167,7 @@ class StrategySpace {
   auto within_budget(ConfigList& configs, const List& list);
   ConfigList op_configs(const Node& node);
   ConfigList source_configs(const Node& node);
+  std::vector<Layout> source_layouts(const Node& node, ConfigList& list);
   ConfigList output_configs(const Node& node) const;
   std::vector<Port> relay_ports(const Value& value,
                                 const ConfigLimits& limits) const;

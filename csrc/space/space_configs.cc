@@ -22,6 +22,17 @@ int num_runs(const Port& port) {
   return runs;
 }
 
+void check_pinned(const Node& node, const Shape& shape, const Layout& layout,
+                  const Mesh& mesh) {
+  TO_CHECK(layout.num_axes() == mesh.num_axes() && !layout.has_partial() &&
+               divides(shape, layout, mesh),
+           "parameter '{}' of shape [{}] cannot be stored as '{}' on {} "
+           "devices; give R or S followed by a dim, for each of {} mesh axes, "
+           "so that sizes divide",
+           node.name, str_join(shape, ", "), layout.to_string(),
+           mesh.num_devices(), mesh.num_axes());
+}
+
 }  // namespace
 
 const ConfigList* StrategySpace::intern(
@@ -39,9 +50,12 @@ const ConfigList* StrategySpace::configs_of_node(const Node& node) {
     signature = "output";
   } else {
     const Value& value = graph_.output(node, 0);
-    signature = str_format("source {} {} {} {}", static_cast<int>(node.kind),
-                           str_join(value.meta.shape, "x"),
-                           to_string(value.meta.dtype), value.requires_grad);
+    const auto pinned = options_.storage.find(node.name);
+    signature = str_format(
+        "source {} {} {} {} {} {}", static_cast<int>(node.kind),
+        str_join(value.meta.shape, "x"), to_string(value.meta.dtype),
+        value.requires_grad, is_shared_out(graph_, node, options_),
+        pinned == options_.storage.end() ? "" : pinned->second.to_string());
   }
   return intern(signature, [&] {
     return node.kind == NodeKind::kOp       ? op_configs(node)
@@ -141,35 +155,48 @@ ConfigList StrategySpace::op_configs(const Node& node) {
   return list;
 }
 
+std::vector<Layout> StrategySpace::source_layouts(const Node& node,
+                                                  ConfigList& list) {
+  const Shape& shape = graph_.output(node, 0).meta.shape;
+  const Mesh& mesh = machine_.mesh;
+  Layout layout = Layout::replicated(mesh.num_axes());
+  if (node.kind == NodeKind::kParameter) {
+    if (const auto pinned = options_.storage.find(node.name);
+        pinned != options_.storage.end()) {
+      check_pinned(node, shape, pinned->second, mesh);
+      return {pinned->second};
+    }
+    // All orders of alike axes: canonical configs of operators ask for the
+    // parameter in others too, where an outer axis splits the batch.
+    return within_budget(list, [&](const ConfigLimits& limits) {
+      return enumerate_layouts(shape, mesh,
+                               {ConfigSpace::kFull, limits.max_runs});
+    });
+  }
+  if (is_shared_out(graph_, node, options_)) {
+    for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+      layout.set(axis, Placement::shard(0));
+    }
+    TO_CHECK(divides(shape, layout, mesh),
+             "input '{}' of shape [{}]: dim 0 (the global batch) of size {} is "
+             "not divisible by {} devices; use a global batch that is a "
+             "multiple of {}, or inputs='replicated', for this input or all",
+             node.name, str_join(shape, ", "), shape[0], mesh.num_devices(),
+             mesh.num_devices());
+  }
+  return {layout};
+}
+
 ConfigList StrategySpace::source_configs(const Node& node) {
   const Value& value = graph_.output(node, 0);
   const Mesh& mesh = machine_.mesh;
+  const bool is_parameter = node.kind == NodeKind::kParameter;
+  const bool trained = is_parameter && value.requires_grad;
   ConfigList list;
-  std::vector<Layout> layouts{Layout::replicated(mesh.num_axes())};
-  if (node.kind == NodeKind::kParameter) {
-    // All orders of alike axes: canonical configs of operators ask for the
-    // parameter in others too, where an outer axis splits the batch.
-    layouts = within_budget(list, [&](const ConfigLimits& limits) {
-      return enumerate_layouts(value.meta.shape, mesh,
-                               {ConfigSpace::kFull, limits.max_runs});
-    });
-  } else if (node.kind == NodeKind::kInput && options_.sharded_inputs &&
-             !value.meta.shape.empty()) {
-    for (int axis = 0; axis < mesh.num_axes(); ++axis) {
-      layouts[0].set(axis, Placement::shard(0));
-    }
-    TO_CHECK(divides(value.meta.shape, layouts[0], mesh),
-             "input '{}' of shape [{}]: dim 0 (the global batch) of size {} is "
-             "not divisible by {} devices; use a global batch that is a "
-             "multiple of {}, or inputs='replicated'",
-             node.name, str_join(value.meta.shape, ", "), value.meta.shape[0],
-             mesh.num_devices(), mesh.num_devices());
-  }
-  for (const Layout& layout : layouts) {
-    list.costs.push_back(parameter_cost(value.meta, value.requires_grad, layout,
-                                        mesh, machine_.device,
-                                        options_.training));
-    if (value.requires_grad && machine_.overheads.update_s_per_byte > 0) {
+  for (const Layout& layout : source_layouts(node, list)) {
+    list.costs.push_back(parameter_cost(value.meta, trained, layout, mesh,
+                                        machine_.device, options_.training));
+    if (trained && machine_.overheads.update_s_per_byte > 0) {
       list.costs.back().time_s =
           machine_.overheads.parameter_s +
           machine_.overheads.update_s_per_byte *

@@ -15,7 +15,7 @@ from torch import nn
 
 from tensoropt_torch import emit
 from tensoropt_torch.calibration.memory import measure_peak_bytes
-from tensoropt_torch.emit.parallelize import RankContext
+from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.optimizers import OPTIMIZER_STATES, OptimizerModel
 from tensoropt_torch.profiler.clock import SharedClock, undisturbed_s

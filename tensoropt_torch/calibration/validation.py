@@ -24,7 +24,7 @@ from tensoropt_torch.calibration.runs import (
     optimizer_maker,
     run_in_passes,
 )
-from tensoropt_torch.emit.parallelize import RankContext
+from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.logs import get_logger

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
 from torch import fx, nn
 from torch.distributed.tensor import DTensor
-from torch.utils import _pytree as pytree
 
-from tensoropt_torch.emit.weights import Weights
+from tensoropt_torch.emit.call_kind import flatten
+from tensoropt_torch.emit.variant import Variant
+from tensoropt_torch.emit.variants import Variants
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.frontend.capture import CapturedModel
+from tensoropt_torch.frontend.call_context import autocast_off, current_autocast
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.runtime import reuse
 from tensoropt_torch.units import format_bytes, format_costs
 
 
@@ -23,44 +24,54 @@ class ParallelModule(nn.Module):
     """One rank's part of a model that runs under a plan.
 
     Called like the original module (followed by the targets if the plan was
-    made with a ``loss_fn``), and returns what it does; of an output with a ``loss``
-    only that. Parameters keep their names and are ``DTensor``s
-    on the base mesh, so ``torch.optim``, ``clip_grad_norm_``, ``state_dict``
-    and ``torch.distributed.checkpoint`` work on them.
+    made with a ``loss_fn``; without them it returns what the model does). Parameters keep
+    their names and are ``DTensor``s on the base mesh, so ``torch.optim``,
+    ``clip_grad_norm_``, ``state_dict`` and ``torch.distributed.checkpoint`` work on them.
+
+    ``train``, ``eval``, ``torch.no_grad``, ``torch.inference_mode`` and ``torch.autocast``
+    around a call mean what they mean for the model, and so do other shapes: calls of each
+    kind run a variant, which is made at the first of them (docs/runtime.md, Variants). Calls
+    are collective: all ranks make them alike.
 
     Inputs are the rank's share of the global batch (dim 0) if the plan was made
-    with ``inputs='sharded'``, else the same global batch on every rank. A
-    scalar output is the global value on every rank.
+    with ``inputs='sharded'``, else the same global batch on every rank. A scalar output is
+    the global value on every rank; others are whole, or the rank's share of dim 0 where
+    inputs are. Of an output with a ``loss`` a training step gives only that, unless the
+    example was made with ``outputs='all'``; evaluation gives all of it.
+
+    Attributes and methods of the model are there (``config``); methods that call submodules
+    raise an error.
     """
 
     def __init__(
         self,
         plan: Plan,
-        rank_graph: fx.GraphModule,
-        weights: Weights,
-        buffers: Mapping[str, bool],
-        local_shapes: Sequence[tuple[int, ...]],
-        seeds: torch.Generator | None,
+        base: Variant,
+        root: nn.Module,
+        seeds: torch.Generator | None = None,
+        variants: Variants | None = None,
     ) -> None:
+        """``root`` has the parameters and buffers; ``seeds`` gives those of steps, and
+        ``variants`` what other calls run than those of ``base``."""
         super().__init__()
-        captured, constants = plan.captured, weights.constants
-        assert captured is not None
-        for source in captured.parameters:
-            for name in source.names:
-                owner, leaf = _owner(self, name)
-                owner.register_parameter(leaf, weights.parameters[source.names[0]])
-        for name, persistent in buffers.items():
-            if name in constants:
-                owner, leaf = _owner(self, name)
-                owner.register_buffer(leaf, constants[name], persistent=persistent)
         # Not registered: the module has the names of the model only.
-        tables = {name: tensor for name, tensor in constants.items() if name not in buffers}
-        object.__setattr__(self, "_tables", tables)
-        object.__setattr__(self, "_rank_graph", rank_graph)
-        object.__setattr__(self, "_captured", captured)
-        self._local_shapes = tuple(local_shapes)
+        object.__setattr__(self, "_root", root)
+        self._parameters = root._parameters
+        self._buffers = root._buffers
+        self._modules = root._modules
+        self._non_persistent_buffers_set = root._non_persistent_buffers_set
+        self.training = root.training
         self._plan = plan
+        self._base = base
         self._seeds = seeds
+        self._variants = variants
+
+    def __getattr__(self, name: str) -> Any:
+        """Of the model, where the module itself has no such attribute."""
+        root = self.__dict__.get("_root")
+        if root is None:
+            raise AttributeError(name)
+        return getattr(root, name)
 
     def __repr__(self) -> str:
         """Without the submodules, which only lend their names to parameters."""
@@ -84,64 +95,73 @@ class ParallelModule(nn.Module):
 
     @property
     def plan(self) -> Plan:
-        """The plan this module runs."""
-        return self._plan
+        """The plan this module runs, with the strategies of the variants made so far: saved
+        and loaded again, those need no search."""
+        if self._variants is None:
+            return self._plan
+        return replace(self._plan, variants=self._variants.strategies)
+
+    @property
+    def original(self) -> nn.Module:
+        """What stands for the model: an instance of its class with the parameters of this
+        rank, to ask for attributes and classes; it computes nothing."""
+        root: nn.Module = self.__dict__["_root"]
+        return root
 
     @property
     def tables(self) -> Mapping[str, torch.Tensor]:
         """What was computed once, at capture; no names of the model."""
-        tables: Mapping[str, torch.Tensor] = self.__dict__["_tables"]
-        return tables
+        return self._base.tables
 
     @property
     def rank_graph(self) -> fx.GraphModule:
         """The graph of this rank: local ATen calls and reshards."""
-        graph: fx.GraphModule = self.__dict__["_rank_graph"]
-        return graph
+        return self._base.graph
+
+    def train(self, mode: bool = True) -> Self:
+        """As the model's own ``train``."""
+        self.original.train(mode)
+        self.training = self.original.training
+        return self
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        captured: CapturedModel = self.__dict__["_captured"]
-        inputs = iter(self._checked_inputs(captured, args, kwargs))
-        values = []
-        for source in captured.sources:
-            if source.kind in ("input", "literal"):
-                values.append(next(inputs))
-            else:
-                values.append(self._local_value(source.names[0]))
+        """What the model returns, see the class. Collective."""
+        self.original.training = self.training
+        if self._variants is None:
+            variant, values = self._base, self._inputs_of_base(args, kwargs)
+        else:
+            variant, values = self._variants.find(args, kwargs)
         seed = 0
-        if self._seeds is not None:
+        if variant.uses_seeds and self._seeds is not None:
             seed = int(torch.randint(2**62, (), generator=self._seeds))
-        with reuse.ReuseRegistry():
-            outputs = self.rank_graph(*values, seed)
-        return pytree.tree_unflatten(list(outputs), captured.out_spec)
+        with autocast_off(current_autocast()):  # the casts are in the graph
+            return variant.run(values, seed)
 
-    def _local_value(self, name: str) -> torch.Tensor:
-        table = self.tables.get(name)
-        tensor = _lookup(self, name) if table is None else table
-        return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-    def _checked_inputs(
-        self, captured: CapturedModel, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> list[Any]:
-        values, spec = pytree.tree_flatten((args, kwargs))
-        if spec != captured.in_spec:
+    def _inputs_of_base(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
+        values, spec = flatten(args, kwargs)
+        expected = self._base.captured.in_spec
+        if spec != expected:
             raise TensorOptError(
-                f"the model was captured with inputs {captured.in_spec}, called with {spec}; "
+                f"the model was captured with inputs {expected}, called with {spec}; "
                 "call it as in the example inputs"
             )
-        shapes = iter(self._local_shapes)
-        for source, value in zip(captured.inputs, values, strict=True):
-            if source.kind == "literal":
-                continue
-            expected = next(shapes)
-            if tuple(value.shape) != expected:
-                raise TensorOptError(
-                    f"input '{source.names[0]}' has shape {tuple(value.shape)}, the plan expects "
-                    f"{expected} on this rank ({self._plan.inputs} inputs on "
-                    f"{self._plan.num_devices} devices); "
-                    "give " + _expected_share(self._plan) + ", or plan again for this batch"
-                )
         return values
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
+        """Raises TensorOptError unless ``fn`` keeps the device and the dtypes: ``to``,
+        ``half`` and their like are for the model before it is parallel."""
+        for tensor in (*self.parameters(), *self.buffers()):
+            local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+            with torch.no_grad():
+                probe = local.new_zeros(1)
+                made = fn(probe)
+            if (made.dtype, made.device) != (probe.dtype, probe.device):
+                raise TensorOptError(
+                    f"a parallel module stays on {probe.device} in {probe.dtype}; it cannot "
+                    f"become {made.dtype} on {made.device}: convert the model before "
+                    "parallelize, or use torch.autocast"
+                )
+        return self
 
 
 def _rank() -> int:
@@ -153,32 +173,3 @@ def _amount(tensors: Sequence[torch.Tensor]) -> str:
     count = sum(tensor.numel() for tensor in tensors)
     num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     return f"{count:,} numbers ({format_bytes(num_bytes)})"
-
-
-def _expected_share(plan: Plan) -> str:
-    if plan.inputs == "sharded":
-        return "each rank its own share of the global batch"
-    return "every rank the same global batch"
-
-
-def _owner(root: nn.Module, name: str) -> tuple[nn.Module, str]:
-    """The submodule that owns a dotted name, made on the way, and the last part."""
-    *path, leaf = name.split(".")
-    owner = root
-    for part in path:
-        child = owner._modules.get(part)
-        if child is None:
-            child = nn.Module()
-            owner.add_module(part, child)
-        owner = child
-    return owner, leaf
-
-
-def _lookup(root: nn.Module, name: str) -> torch.Tensor:
-    owner, leaf = _owner(root, name)
-    tensor = owner._parameters.get(leaf)
-    if tensor is not None:
-        return tensor
-    buffer = owner._buffers[leaf]
-    assert buffer is not None
-    return buffer

@@ -2,51 +2,24 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from tensoropt_torch.emit.call_kind import CallReader
+from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.emit.module import ParallelModule
-from tensoropt_torch.emit.rank import RankPart, mesh_axes_of
+from tensoropt_torch.emit.rank import RankPart
+from tensoropt_torch.emit.stand_ins import stand_ins
+from tensoropt_torch.emit.variants import VariantMaker, VariantOptions, Variants, emit_variant
 from tensoropt_torch.emit.weights import WeightLoader, WeightSource
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.frontend import CapturedModel, as_module
+from tensoropt_torch.frontend import CapturedModel, ModelStructure, as_module
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.runtime.agreement import agree_on_model, agree_or_raise, on_all_ranks
-from tensoropt_torch.runtime.groups import AxisGroups
 
 log = get_logger(__name__)
-
-
-@dataclass(frozen=True)
-class RankContext:
-    """The base mesh and its process groups on this rank.
-
-    Several modules may share one, so that groups are made once.
-    """
-
-    sizes: tuple[int, ...]
-    device: torch.device
-    mesh: DeviceMesh
-    groups: AxisGroups
-
-    @property
-    def num_devices(self) -> int:
-        """The product of the mesh axes."""
-        return math.prod(self.sizes)
-
-    @staticmethod
-    def make(sizes: Sequence[int], device: torch.device) -> RankContext:
-        """Collective. A single device is a mesh with one axis of size 1."""
-        shape, names = mesh_axes_of(sizes)
-        mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
-        return RankContext(tuple(sizes), device, mesh, AxisGroups(sizes, device.type))
 
 
 def parallelize(
@@ -57,14 +30,16 @@ def parallelize(
     context: RankContext | None = None,
     weights: WeightSource | None = None,
     *,
+    options: VariantOptions | None = None,
     one_process_random: bool = False,
 ) -> ParallelModule:
     """The module that runs ``plan`` on this rank.
 
     Collective: every rank of the default process group calls it with the same
     model and plan. Parameters and buffers are those of rank 0, or what ``weights``
-    gives where the model is on the meta device. With ``one_process_random`` random
-    operators draw what one process draws.
+    gives where the model is on the meta device. Given ``options``, the module makes
+    variants as they allow; else it runs the plan's graph alone.
+    With ``one_process_random`` random operators draw what one process draws.
 
     Raises:
         TensorOptError: on every rank, if the plan does not fit the number of
@@ -77,9 +52,6 @@ def parallelize(
     on_all_ranks(lambda: plan.check_model(captured))
     part = RankPart(plan, captured, dist.get_rank())
     context = context or RankContext.make(part.sizes, device)
-    context.groups.create(part.axis_sets)
-    emitter = part.emitter(device, context.groups.name, one_process_random=one_process_random)
-    rank_graph = emitter.emit()
     loader = WeightLoader(
         model,
         {source.names[0]: part.placements(source) for source in captured.parameters},
@@ -88,10 +60,24 @@ def parallelize(
         device,
     )
     values = loader.load(weights or WeightSource(), captured.constants)
-    seeds = _seed_generator() if emitter.uses_seeds else None
-    saved = model.state_dict().keys()
-    buffers = {name: name in saved for name, _ in model.named_buffers(remove_duplicate=False)}
-    module = part.module(rank_graph, values, buffers, seeds)
+    buffers = {name for name, _ in model.named_buffers(remove_duplicate=False)}
+    tables = {name: t for name, t in values.constants.items() if name not in buffers}
+    structure = ModelStructure(model, captured.form)
+    root = stand_ins(
+        structure.module,
+        {name: values.parameters[s.names[0]] for s in captured.parameters for name in s.names},
+        {name: values.constants[name] for name in buffers & values.constants.keys()},
+    )
+    base = emit_variant(part, context, root, tables, one_process_random=one_process_random)
+    variants = None
+    if options is not None:
+        maker = VariantMaker(
+            plan, structure, context, part.storage, root, one_process_random=one_process_random
+        )
+        wanted = captured.context.outputs
+        reader = CallReader(list(root.modules()), list(root.parameters()), device, wanted)
+        variants = Variants(maker, base, reader, options)
+    module = ParallelModule(plan, base, root, _seed_generator(), variants)
     _check_complete(model, module)
     log.info("%r", module)
     return module

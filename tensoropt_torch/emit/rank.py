@@ -6,7 +6,7 @@ groups, by a simulation without either.
     part = RankPart(plan, captured, rank)
     groups.create(part.axis_sets)
     emitter = part.emitter(device, groups.name)
-    module = part.module(emitter.emit(), weights, buffers)
+    graph = emitter.emit()
 """
 
 from __future__ import annotations
@@ -16,14 +16,11 @@ from functools import reduce
 from operator import or_
 
 import torch
-from torch import fx
 from torch.distributed.tensor import Placement, Replicate, Shard
 
 from tensoropt_torch import _C
 from tensoropt_torch.emit.calls import CallSite, LocalForm
 from tensoropt_torch.emit.graph import GraphEmitter
-from tensoropt_torch.emit.module import ParallelModule
-from tensoropt_torch.emit.weights import Weights
 from tensoropt_torch.emit.whole_draws import WholeDraws
 from tensoropt_torch.frontend import CapturedModel, Source
 from tensoropt_torch.plan import Plan
@@ -34,15 +31,22 @@ class RankPart:
     """One rank's part of a model under a plan: its graph, and what it has of parameters
     and inputs.
 
-    Requires that the plan was made for the model.
+    Requires that the plan was made for the model, and if ``storage`` is given, with
+    parameters pinned to it.
     """
 
-    def __init__(self, plan: Plan, captured: CapturedModel, rank: int) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        captured: CapturedModel,
+        rank: int,
+        storage: Mapping[str, str] | None = None,
+    ) -> None:
         self.plan = plan.with_model(captured)
         self.captured = captured
         self.rank = rank
         self.sizes = tuple(size for size, _ in plan.settings.mesh_axes)
-        self._planner = make_planner(captured, plan.settings)
+        self._planner = make_planner(captured, plan.settings, storage)
         self._program = _C.RankProgram(self._planner, plan.strategy(), rank)
 
     @property
@@ -79,10 +83,18 @@ class RankPart:
             overlap=self.plan.settings.overlap,
         )
 
+    @property
+    def storage(self) -> dict[str, str]:
+        """The layouts of the parameters, by their first names."""
+        return {source.names[0]: self._layout(source) for source in self.captured.parameters}
+
+    def _layout(self, source: Source) -> str:
+        layout: str = self._program.layout_of(self.captured.lowering.values[source.placeholder][0])
+        return layout
+
     def placements(self, source: Source) -> list[Placement]:
         """How a parameter, buffer or input lies on the mesh; one of no axes has one."""
-        value = self.captured.lowering.values[source.placeholder][0]
-        layout = self._program.layout_of(value)
+        layout = self._layout(source)
         placements = layout.split(",") if layout else ["R"]
         return [Shard(int(p[1:])) if p[0] == "S" else Replicate() for p in placements]
 
@@ -93,18 +105,6 @@ class RankPart:
             if isinstance(placement, Shard):
                 shape[placement.dim] //= size
         return tuple(shape)
-
-    def module(
-        self,
-        rank_graph: fx.GraphModule,
-        weights: Weights,
-        buffers: Mapping[str, bool],
-        seeds: torch.Generator | None = None,
-    ) -> ParallelModule:
-        """The rank's module. ``buffers`` says whether they are persistent, ``seeds`` gives
-        those of the steps."""
-        shapes = [self.local_shape(s) for s in self.captured.inputs if s.kind == "input"]
-        return ParallelModule(self.plan, rank_graph, weights, buffers, shapes, seeds)
 
 
 def mesh_axes_of(sizes: Sequence[int]) -> tuple[tuple[int, ...], tuple[str, ...]]:

@@ -96,7 +96,7 @@ class WeightLoader:
     # Real tensors
 
     def _copy(self, name: str) -> nn.Parameter:
-        whole = self._of_first_rank(name, self._own[name])
+        whole = of_first_rank(name, self._own[name], self._device)
         return self._parameter(name, self._part(name, whole))
 
     def _whole(
@@ -106,19 +106,8 @@ class WeightLoader:
         tensors = {id(originals[name]): made[name] for name in originals if name in made}
         for name, original in originals.items():
             if id(original) not in tensors:
-                tensors[id(original)] = self._of_first_rank(name, original)
+                tensors[id(original)] = of_first_rank(name, original, self._device)
         return {name: tensors[id(original)] for name, original in originals.items()}
-
-    def _of_first_rank(self, name: str, original: torch.Tensor) -> torch.Tensor:
-        if original.is_meta:
-            raise TensorOptError(
-                f"'{name}' is on the meta device and no module owns it, so nothing gives it a "
-                "value; register it as a buffer, or give a checkpoint that has it"
-            )
-        tensor = original.detach().to(self._device, copy=True).contiguous()
-        if dist.get_world_size() > 1:
-            dist.broadcast(tensor, 0)
-        return tensor
 
     # Parts
 
@@ -208,6 +197,23 @@ class WeightLoader:
                     else:
                         parameters[name] = self._parameter(name, self._part(name, tensor))
         return Weights(parameters, constants)
+
+
+def of_first_rank(name: str, original: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A copy of the tensor of rank 0 on this rank's device. Collective.
+
+    Raises:
+        TensorOptError: it is on the meta device.
+    """
+    if original.is_meta:
+        raise TensorOptError(
+            f"'{name}' is on the meta device and no module owns it, so nothing gives it a "
+            "value; register it as a buffer, or give a checkpoint that has it"
+        )
+    tensor = original.detach().to(device, copy=True).contiguous()
+    if dist.get_world_size() > 1:
+        dist.broadcast(tensor, 0)
+    return tensor
 
 
 def parameter_of(

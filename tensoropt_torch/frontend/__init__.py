@@ -1,6 +1,16 @@
 """From an ordinary ``nn.Module`` to the graph that the planner works on."""
 
+from tensoropt_torch.frontend.call_context import CallContext, CallForm
 from tensoropt_torch.frontend.capture import CapturedModel, as_module, capture
 from tensoropt_torch.frontend.sources import Source
+from tensoropt_torch.frontend.structure import ModelStructure
 
-__all__ = ["CapturedModel", "Source", "as_module", "capture"]
+__all__ = [
+    "CallContext",
+    "CallForm",
+    "CapturedModel",
+    "ModelStructure",
+    "Source",
+    "as_module",
+    "capture",
+]

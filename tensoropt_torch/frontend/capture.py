@@ -6,12 +6,14 @@ module's parameters, buffers and inputs, together with the C++ graph of it.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,12 +24,22 @@ from torch.utils import _pytree as pytree
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.assumed_checks import AssumedChecks
+from tensoropt_torch.frontend.call_context import (
+    TRAINING,
+    CallContext,
+    CallForm,
+    autocast_off,
+    called_in,
+    current_autocast,
+)
 from tensoropt_torch.frontend.containers import (
     check_loss,
     register_dataclasses,
     training_output,
+    whole_output,
 )
 from tensoropt_torch.frontend.gradient_mode import DetachWithoutGrad
+from tensoropt_torch.frontend.input_names import input_names
 from tensoropt_torch.frontend.lowering import Lowering, lower
 from tensoropt_torch.frontend.on_meta import all_on_meta, is_on_meta, to_meta
 from tensoropt_torch.frontend.passes import normalise, target_name
@@ -55,6 +67,8 @@ class CapturedModel:
     out_spec: pytree.TreeSpec
     constants: Mapping[str, torch.Tensor]
     lowering: Lowering
+    form: CallForm
+    context: CallContext = TRAINING
     declarations: tuple[str, ...] = ()  # rules that the user registered, as text
     fingerprint: str = field(default="")
 
@@ -86,26 +100,38 @@ class _WithLoss(nn.Module):
     """The user's module, with the loss computed inside."""
 
     def __init__(
-        self, model: nn.Module, loss_fn: Callable[..., torch.Tensor] | None, num_inputs: int
+        self,
+        model: nn.Module,
+        loss_fn: Callable[..., torch.Tensor] | None,
+        num_inputs: int,
+        context: CallContext,
     ) -> None:
         super().__init__()
         self.model = model
         self.loss_fn = loss_fn
         self.num_inputs = num_inputs
+        self.context = context
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        with called_in(self.context):
+            return self._call(*args, **kwargs)
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
         before = dict(self.model.named_buffers())
-        with DetachWithoutGrad(), AssumedChecks():
+        with DetachWithoutGrad() if self.context.gradients else nullcontext(), AssumedChecks():
             output = self.model(*args[: self.num_inputs], **kwargs)
         for name, buffer in self.model.named_buffers():
             if buffer is not before[name]:
                 self._write(name, before[name], buffer)
         name = type(self.model).__name__
+        whole = self.context.outputs == "all"
         if self.loss_fn is None:
+            if whole or not self.context.gradients:
+                return whole_output(output)
             return training_output(output, name)
         loss = self.loss_fn(output, *args[self.num_inputs :])
         check_loss(loss, f"what loss_fn returns for {name}")
-        return loss
+        return (loss, whole_output(output)) if whole else loss
 
     def _write(self, name: str, buffer: torch.Tensor, value: torch.Tensor) -> None:
         """A new tensor under a buffer's name becomes new contents of the buffer."""
@@ -118,6 +144,20 @@ class _WithLoss(nn.Module):
         buffer.copy_(value.detach())
 
 
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Export makes hundreds of thousands of objects that all stay, and the collector looks
+    through them over and over, for a tenth of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@_without_collections()
 def capture(
     model: nn.Module | torch.export.ExportedProgram,
     args: Sequence[Any] = (),
@@ -125,6 +165,7 @@ def capture(
     *,
     loss_fn: Callable[..., torch.Tensor] | None = None,
     targets: Sequence[Any] = (),
+    context: CallContext = TRAINING,
 ) -> CapturedModel:
     """Capture ``model(*args, **kwargs)``, followed by ``loss_fn(output, *targets)``.
 
@@ -137,9 +178,11 @@ def capture(
             dtypes matter, so meta tensors will do. Containers may be nested.
         loss_fn: called with the model's output and ``targets`` if the loss is
             not computed inside the module.
+        context: what else the call depends on.
 
-    Without ``loss_fn`` the outputs are the module's. Of a dict, a dataclass or a
-    ``ModelOutput`` with a ``loss`` only that is kept.
+    Keywords are in the order of their names, in the graph and in ``in_spec``. Without
+    ``loss_fn`` the outputs are the module's. Of a dict, a dataclass or a ``ModelOutput`` with
+    a ``loss`` a training step keeps only that, unless ``context`` asks for all.
 
     Raises:
         TensorOptError: the module cannot be captured; says why and where.
@@ -149,15 +192,17 @@ def capture(
         args, kwargs = model.example_inputs
     model = as_module(model)
     _check_call(model, {"args": args, "targets": targets}, kwargs, loss_fn)
-    wrapper = _WithLoss(model, loss_fn, len(args))
-    arguments = _distinct(((*args, *targets), dict(kwargs or {})), model)
-    if is_on_meta(model):
-        with all_on_meta(model):
-            exported = _export(wrapper, *to_meta(arguments))
-    else:
-        exported = _export(wrapper, *arguments)
+    wrapper = _WithLoss(model, loss_fn, len(args), context)
+    arguments = _distinct(((*args, *targets), dict(sorted((kwargs or {}).items()))), model)
+    with torch.set_grad_enabled(context.gradients), autocast_off(current_autocast()):
+        if is_on_meta(model):
+            with all_on_meta(model):
+                exported = _export(wrapper, *to_meta(arguments))
+        else:
+            exported = _export(wrapper, *arguments)
     module = exported.graph_module
-    sources = exported_sources(exported)
+    names = input_names(model, args, loss_fn, *arguments)
+    sources = exported_sources(exported, names, trained=context.gradients)
     module.graph.owning_module = module
     normalise(module.graph)
     module.recompile()
@@ -175,6 +220,8 @@ def capture(
         out_spec,
         constants_of(exported, folded),
         lowering,
+        CallForm(len(args), loss_fn, len(targets)),
+        context,
         declarations,
         _fingerprint(module.graph, declarations),
     )
@@ -264,7 +311,7 @@ def _warn_without_rule(graph: fx.Graph, rules: _C.Rules) -> None:
     calls = Counter(target_name(node) for node in graph.nodes)
     for name in sorted(calls.keys() - known - {""}):
         log.info("left whole, without a rule: %d calls of %s", calls[name], name)
-        warnings.warn(f"operator '{name}' has no rule: it runs whole on every device", stacklevel=3)
+        warnings.warn(f"operator '{name}' has no rule: it runs whole on every device", stacklevel=4)
 
 
 def _declarations(graph: fx.Graph, rules: _C.Rules) -> tuple[str, ...]:

@@ -11,6 +11,8 @@ from torch.utils import _pytree as pytree
 
 from tensoropt_torch.errors import TensorOptError
 
+CACHE = "past_key_values"  # as Hugging Face's models call it
+
 
 def register_dataclasses(tree: Any) -> None:
     """Let export look into the dataclasses of a tree."""
@@ -38,6 +40,15 @@ def training_output(output: Any, module: str) -> Any:
     check_loss(output.loss, f"the output of {module}")
     others = [f.name for f in dataclasses.fields(output) if f.init and f.name != "loss"]
     return dataclasses.replace(output, **dict.fromkeys(others))  # type: ignore[type-var]
+
+
+def whole_output(output: Any) -> Any:
+    """What a call keeps of an output of which everything is wanted: all but the keys and
+    values that language models keep for generation, since those are for one more token."""
+    if isinstance(output, Mapping) and output.get(CACHE) is not None:
+        return type(output)(**{k: v for k, v in output.items() if k != CACHE})
+    register_dataclasses(output)
+    return output
 
 
 def check_loss(loss: Any, place: str) -> None:

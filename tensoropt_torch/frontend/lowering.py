@@ -108,7 +108,7 @@ def _lower_source(lowering: Lowering, node: fx.Node, kind: str, name: str) -> No
         "constant": _C.NodeKind.CONSTANT,
         "input": _C.NodeKind.INPUT,
     }[kind]
-    trainable = kind == "parameter" and bool(value.requires_grad)
+    trainable = kind != "constant" and bool(value.requires_grad)
     lowering.nodes[node] = lowering.graph.num_nodes()
     lowering.values[node] = [
         lowering.graph.add_source(source_kind, name, _meta_of(value), trainable)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,8 +32,11 @@ class Source:
     names: tuple[str, ...]
 
 
-def exported_sources(exported: torch.export.ExportedProgram) -> tuple[Source, ...]:
-    """The sources of an exported program; placeholders of tied tensors become one."""
+def exported_sources(
+    exported: torch.export.ExportedProgram, input_names: Sequence[str], trained: bool
+) -> tuple[Source, ...]:
+    """The sources of an exported program; placeholders of tied tensors become one. Unless
+    it is ``trained``, none requires a gradient."""
     state = {**exported.state_dict, **exported.constants}
     aliases: dict[int, list[str]] = {}
     for name, tensor in state.items():
@@ -40,11 +44,12 @@ def exported_sources(exported: torch.export.ExportedProgram) -> tuple[Source, ..
     placeholders = exported.graph_module.graph.find_nodes(op="placeholder")
     specs = exported.graph_signature.input_specs
     by_tensor: dict[int, fx.Node] = {}
+    names = iter(input_names)
     sources = []
     for node, spec in zip(placeholders, specs, strict=True):
         if spec.kind == InputKind.USER_INPUT:
             literal = isinstance(spec.arg, ConstantArgument)
-            sources.append(Source(node, "literal" if literal else "input", (node.name,)))
+            sources.append(Source(node, "literal" if literal else "input", (next(names),)))
             continue
         tensor = state[spec.target]
         first = by_tensor.setdefault(id(tensor), node)
@@ -56,6 +61,11 @@ def exported_sources(exported: torch.export.ExportedProgram) -> tuple[Source, ..
         node.meta[BUFFER] = not parameter
         kind: SourceKind = "parameter" if parameter else "constant"
         sources.append(Source(node, kind, tuple(aliases[id(tensor)])))
+    if not trained:
+        for source in sources:
+            value = source.placeholder.meta.get("val")
+            if isinstance(value, torch.Tensor):
+                source.placeholder.meta["val"] = value.detach()
     return tuple(sources)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from tensoropt_torch import _C
 from tensoropt_torch.config import parse_cluster
@@ -13,8 +14,11 @@ from tensoropt_torch.plan import Settings
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2  # whose multiples lie evenly modulo 1
 
 
-def make_planner(captured: CapturedModel, settings: Settings) -> _C.Planner:
-    """The strategies of ``captured`` on the mesh of ``settings``."""
+def make_planner(
+    captured: CapturedModel, settings: Settings, storage: Mapping[str, str] | None = None
+) -> _C.Planner:
+    """The strategies of ``captured`` on the mesh of ``settings``; if ``storage`` is given,
+    with the parameters that it names stored in its layouts, such as ``"S0,R"``."""
     cluster = parse_cluster(settings.cluster, "settings")
     measured = {
         (_C.Collective.__members__[name.upper()], axes): list(curve)
@@ -23,7 +27,7 @@ def make_planner(captured: CapturedModel, settings: Settings) -> _C.Planner:
     setup = _C.PlannerSetup(
         cluster=core_cluster(cluster, settings.mesh_axes),
         mesh=_C.Mesh(list(settings.mesh_axes)),
-        space=_space_options(settings),
+        space=_space_options(settings, storage or {}),
         collectives=measured,
         operators=[
             _C.OpSample(key, family, _C.OpWork(*work), forward_s, backward_s)
@@ -44,11 +48,13 @@ def varied_strategy(planner: _C.Planner, seed: int) -> _C.Strategy:
     return planner.random_strategy(seed, seed * GOLDEN_RATIO % 1)
 
 
-def _space_options(settings: Settings) -> _C.SpaceOptions:
+def _space_options(settings: Settings, storage: Mapping[str, str]) -> _C.SpaceOptions:
     return _C.SpaceOptions(
         space=settings.space,
         optimizer_state_bytes=dict(settings.optimizer_state_bytes),
         sharded_inputs=settings.inputs == "sharded",
+        whole_inputs=set(settings.whole_inputs),
+        storage=dict(storage),
         max_configs=settings.max_configs,
         split_spatial=settings.split_spatial,
     )

@@ -14,7 +14,9 @@ from torch.distributed.distributed_c10d import GroupName
 
 from tensoropt_torch.emit.module import ParallelModule
 from tensoropt_torch.emit.rank import RankPart, mesh_axes_of
-from tensoropt_torch.emit.weights import Weights, parameter_of
+from tensoropt_torch.emit.stand_ins import containers
+from tensoropt_torch.emit.variant import Variant
+from tensoropt_torch.emit.weights import parameter_of
 from tensoropt_torch.frontend import Source
 from tensoropt_torch.runtime.groups import partition
 
@@ -72,8 +74,14 @@ class SimulatedRank:
             name: torch.empty(constant.shape, dtype=constant.dtype, device=self.device)
             for name, constant in captured.constants.items()
         }
-        weights = Weights(parameters, constants)
-        return self.part.module(self.graph, weights, dict.fromkeys(constants, True))
+        named = {
+            name: parameters[source.names[0]]
+            for source in captured.parameters
+            for name in source.names
+        }
+        root = containers(named, constants)
+        base = Variant(self.part.plan, captured, self.graph, root, {}, uses_seeds=False)
+        return ParallelModule(self.part.plan, base, root)
 
     def inputs(self) -> tuple[tuple[object, ...], dict[str, object]]:
         """Arguments of the module."""

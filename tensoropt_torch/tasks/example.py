@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, get_args
 
 import torch
 from torch import nn
 
 from tensoropt_torch.calibration.validation import Batch
-from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.frontend import CapturedModel, capture
+from tensoropt_torch.errors import TensorOptError, check_choice
+from tensoropt_torch.frontend import CallContext, CapturedModel, capture
+from tensoropt_torch.frontend.call_context import Outputs, current_autocast
 from tensoropt_torch.plan import Plan
 
 # A module, one of ATen calls included, or a program that was exported already.
@@ -35,6 +36,11 @@ class Example:
         loss_fn: called with the model's output and ``targets`` if the loss is not
             computed inside the module.
         targets: what ``loss_fn`` takes besides, of the global batch.
+        outputs: what a training step gives of an output with a ``loss``: ``"loss"``, that
+            alone, so that no device has to hold, say, all logits; or ``"all"``, and with a
+            ``loss_fn`` the pair of loss and output.
+
+    A ``torch.autocast`` around the planning is one around the step that is planned.
     """
 
     model: Model = field(repr=False)
@@ -42,11 +48,20 @@ class Example:
     kwargs: Mapping[str, Any] | None = field(default=None, repr=False)
     loss_fn: Callable[..., torch.Tensor] | None = None
     targets: Sequence[Any] = field(default=(), repr=False)
+    outputs: Outputs = "loss"
+
+    def __post_init__(self) -> None:
+        check_choice("outputs", self.outputs, get_args(Outputs))
 
     def capture(self) -> CapturedModel:
         """The model as a graph."""
         return capture(
-            self.model, self.args, self.kwargs, loss_fn=self.loss_fn, targets=self.targets
+            self.model,
+            self.args,
+            self.kwargs,
+            loss_fn=self.loss_fn,
+            targets=self.targets,
+            context=CallContext(autocast=current_autocast(), outputs=self.outputs),
         )
 
     @property
@@ -60,9 +75,10 @@ class ExampleKeywords(TypedDict, total=False):
 
     loss_fn: Callable[..., torch.Tensor] | None
     targets: Sequence[Any]
+    outputs: Outputs
 
 
-_KEYWORDS: tuple[Literal["loss_fn", "targets"], ...] = ("loss_fn", "targets")
+_KEYWORDS: tuple[Literal["loss_fn", "targets", "outputs"], ...] = ("loss_fn", "targets", "outputs")
 
 
 def example_of(

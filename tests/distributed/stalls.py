@@ -17,8 +17,8 @@ from torch import nn
 
 import tensoropt_torch
 from tensoropt_torch import emit
+from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.emit.module import ParallelModule
-from tensoropt_torch.emit.parallelize import RankContext
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.baselines import find_baselines

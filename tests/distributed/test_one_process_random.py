@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import tensoropt_torch
 from tensoropt_torch import emit
 from tensoropt_torch.config import load_cluster
-from tensoropt_torch.emit.parallelize import RankContext
+from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.space import make_planner

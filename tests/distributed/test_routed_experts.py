@@ -15,7 +15,7 @@ from benchmarks.memory import models as memory_models
 from benchmarks.memory.job import random_plan
 from tensoropt_torch import _C, emit
 from tensoropt_torch.config import load_cluster
-from tensoropt_torch.emit.parallelize import RankContext
+from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.search_settings import SearchSettings

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import tensoropt_torch
 from tensoropt_torch import TensorOptError, emit, register_rule
 from tensoropt_torch.config import load_cluster
-from tensoropt_torch.emit.parallelize import RankContext
+from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.candidates import find_frontier

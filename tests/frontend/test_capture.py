@@ -274,7 +274,7 @@ def test_inputs_that_are_not_tensors_are_fixed() -> None:
     layer, kwargs = Layer(scaled), {"scale": 3.0, "mode": "sum"}
     captured = capture(layer, (batch(),), kwargs)
     literals = [names for kind, names in sources(captured) if kind == "literal"]
-    assert literals == [("scale",), ("mode",)]
+    assert literals == [("mode",), ("scale",)]
     assert targets(captured)[-1] == "aten.sum.default"
     actual = train_captured(layer, captured, (batch(),), kwargs)
     assert_bit_equal(actual, train_module(layer, (batch(),), kwargs))

@@ -1,0 +1,114 @@
+"""The submodules of a parallel module: they hold its parameters and buffers under the names
+of the model, say what they were, and compute nothing."""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import torch
+from torch import nn
+
+from tensoropt_torch.errors import TensorOptError
+
+_OWN = ("_parameters", "_buffers", "_modules")
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
+
+
+class StandIn:
+    """What a stand-in is besides an instance of the class that it stands for."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Raises TensorOptError."""
+        raise TensorOptError(
+            f"a submodule ({_name(self)}) of a parallel module was called: it runs as a part of "
+            "the whole only; call the parallel module, and let the model return what is wanted "
+            "besides"
+        )
+
+    def _refuse_hook(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise TensorOptError(
+            f"a hook on a submodule ({_name(self)}) of a parallel module would never run: register "
+            "it on the parallel module itself, or let the model return what it looks at"
+        )
+
+    register_forward_hook = _refuse_hook
+    register_forward_pre_hook = _refuse_hook
+    register_full_backward_hook = _refuse_hook
+    register_full_backward_pre_hook = _refuse_hook
+    register_backward_hook = _refuse_hook
+
+
+def stand_ins(
+    model: nn.Module, parameters: Mapping[str, nn.Parameter], buffers: Mapping[str, torch.Tensor]
+) -> nn.Module:
+    """A tree of stand-ins for the modules of ``model``, with these parameters and buffers,
+    each under all of its names; attributes are the model's own."""
+    made = {module: _stand_in(module) for module in model.modules()}
+    for path, module in model.named_modules():
+        prefix = f"{path}." if path else ""
+        stand_in = made[module]
+        for name, child in module._modules.items():
+            stand_in._modules[name] = None if child is None else made[child]
+        for name in module._parameters:
+            stand_in._parameters[name] = parameters.get(prefix + name)
+        for name in module._buffers:
+            stand_in._buffers[name] = buffers.get(prefix + name)
+    return made[model]
+
+
+def containers(
+    parameters: Mapping[str, nn.Parameter], buffers: Mapping[str, torch.Tensor]
+) -> nn.Module:
+    """A tree of plain modules with these names, where there is no model to stand for."""
+    root = nn.Module()
+    for name, parameter in parameters.items():
+        owner, leaf = _owner(root, name)
+        owner.register_parameter(leaf, parameter)
+    for name, buffer in buffers.items():
+        owner, leaf = _owner(root, name)
+        owner.register_buffer(leaf, buffer)
+    return root
+
+
+def _stand_in(module: nn.Module) -> nn.Module:
+    kind: Any = type(module)
+    made: nn.Module = object.__new__(_class_of(kind))
+    attributes = dict(vars(module))
+    attributes |= {name: {} for name in _OWN}
+    attributes |= {name: OrderedDict() for name in _HOOKS if name in attributes}
+    vars(made).update(attributes)
+    return made
+
+
+@functools.cache
+def _class_of(kind: Any) -> Any:
+    """A class of the same name, so that ``isinstance`` and messages go on as before."""
+    return type(kind.__name__, (StandIn, kind), {"__module__": kind.__module__})
+
+
+def _name(stand_in: StandIn) -> str:
+    return type(stand_in).__name__
+
+
+def _owner(root: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """The submodule that owns a dotted name, made on the way, and the last part."""
+    *path, leaf = name.split(".")
+    owner = root
+    for part in path:
+        child = owner._modules.get(part)
+        if child is None:
+            child = nn.Module()
+            owner.add_module(part, child)
+        owner = child
+    return owner, leaf

@@ -1,0 +1,78 @@
+"""One graph of a parallel module, with its strategy: what calls of one kind run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.distributed.tensor import DTensor
+from torch.utils import _pytree as pytree
+
+from tensoropt_torch.frontend import CapturedModel, Source
+from tensoropt_torch.plan import Plan
+from tensoropt_torch.runtime import reuse
+
+
+class Variant:
+    """A graph of one rank.
+
+    Args:
+        plan: its strategy.
+        captured: the graph that it is of.
+        graph: takes sources in the order of ``captured``, then the seed of the step.
+        root: has the parameters and the buffers, by name.
+        tables: what the graph has besides: computed once, at capture; by name.
+        uses_seeds: whether the graph draws random numbers.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        captured: CapturedModel,
+        graph: fx.GraphModule,
+        root: nn.Module,
+        tables: Mapping[str, torch.Tensor],
+        uses_seeds: bool,
+    ) -> None:
+        self.plan = plan
+        self.captured = captured
+        self.graph = graph
+        self.tables = tables
+        self.uses_seeds = uses_seeds
+        self._places = [self._place(source, root) for source in captured.sources]
+
+    @property
+    def input_names(self) -> list[str]:
+        """What the inputs are called, literals included."""
+        return [source.names[0] for source in self.captured.inputs]
+
+    def run(self, inputs: Sequence[Any], seed: int) -> Any:
+        """The outputs for these inputs, literals included, in the containers of the model."""
+        rest = iter(inputs)
+        values = [
+            next(rest) if place is None else _local(place[0][place[1]]) for place in self._places
+        ]
+        with reuse.ReuseRegistry():
+            outputs = self.graph(*values, seed)
+        return pytree.tree_unflatten(list(outputs), self.captured.out_spec)
+
+    def _place(
+        self, source: Source, root: nn.Module
+    ) -> tuple[Mapping[str, torch.Tensor | None], str] | None:
+        """Where a parameter or a constant is found; None for an input."""
+        if source.kind in ("input", "literal"):
+            return None
+        name = source.names[0]
+        if name in self.tables:
+            return self.tables, name
+        path, _, leaf = name.rpartition(".")
+        owner = root.get_submodule(path)
+        own = owner._parameters if source.kind == "parameter" else owner._buffers
+        return own, leaf
+
+
+def _local(tensor: torch.Tensor | None) -> torch.Tensor:
+    assert tensor is not None
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

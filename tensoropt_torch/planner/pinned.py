@@ -1,0 +1,27 @@
+"""Strategies for another graph of a model whose parameters are stored already."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from tensoropt_torch.frontend.capture import CapturedModel
+from tensoropt_torch.plan import Plan, VariantStrategy
+from tensoropt_torch.planner.frontier import Frontier
+from tensoropt_torch.planner.memory_limits import DEFAULT_MEMORY_FRACTION
+from tensoropt_torch.planner.search_settings import SearchSettings
+from tensoropt_torch.planner.space import make_planner
+
+
+def find_pinned(plan: Plan, captured: CapturedModel, storage: Mapping[str, str]) -> VariantStrategy:
+    """The strategy of ``captured``, with parameters stored as in ``storage``: the fastest
+    that needs no more memory than the plan, else than a device usually may use, else the
+    one that needs the least."""
+    device_bytes = float(plan.settings.cluster["device"]["memory_bytes"])
+    limits = (plan.memory_bytes, DEFAULT_MEMORY_FRACTION * device_bytes, math.inf)
+    planner = make_planner(captured, plan.settings, storage)
+    result = SearchSettings().run(planner, pick_limits=limits[:2])
+    frontier = Frontier(result, plan.settings, captured, planner.complete, 0.0)
+    limit = next(limit for limit in limits if limit >= frontier.smallest.memory_bytes)
+    point = frontier.smallest if math.isinf(limit) else frontier.at(limit)
+    return VariantStrategy.of(captured, result.unroll(point.index))
