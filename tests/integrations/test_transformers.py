@@ -6,23 +6,77 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from transformers import GPT2LMHeadModel
 
 from tests.distributed.harness import run_ranks
+from tests.integrations.models import largest_difference
 from tests.integrations.trainers import STEPS, Job, Log, plain_run
 
 HERE = "tests.integrations.trainers"
-SGD = {"optim": "sgd", "learning_rate": 0.1, "max_grad_norm": 0.0}  # any scale of gradients shows
+HALF = STEPS // 2
+SAVED = {"save_strategy": "steps", "save_steps": HALF}
+# What is compared: of training steps, and of evaluations.
+STEP = ("loss", "grad_norm", "learning_rate")
+EVALUATION = ("eval_loss", "eval_accuracy")
 CLOSE = 1e-3  # rounding differences grow along a run of Adam; the loss falls by a third
 
 
-def assert_equal(got: Log, expected: Log, names: tuple[str, ...], tolerance: float = CLOSE) -> None:
-    rows = [[row[name] for row in log if name in row] for log in (got, expected) for name in names]
-    for ours, plain in zip(rows[: len(names)], rows[len(names) :], strict=True):
-        assert ours == pytest.approx(plain, rel=tolerance)
-        assert ours
+def column(log: Log, name: str, after: int = 0) -> list[float]:
+    return [float(row[name]) for row in log if name in row and row["step"] > after]
 
 
-def save_twice(folder: Path) -> dict[str, Any]:
-    return {"save_strategy": "steps", "save_steps": STEPS // 2, "output_dir": str(folder)}
+def assert_equal(got: Log, expected: Log, names: tuple[str, ...], after: int = 0) -> None:
+    for name in names:
+        wanted = column(expected, name, after)
+        assert wanted and column(got, name, after) == pytest.approx(wanted, rel=CLOSE), name
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("gpt2")
+
+
+@pytest.fixture(scope="module")
+def plain(folder: Path) -> Log:
+    """GPT-2 in one process."""
+    return plain_run(Job("gpt2", str(folder / "plain"), arguments=SAVED))
+
+
+@pytest.fixture(scope="module")
+def four(folder: Path) -> Log:
+    """The same on four processes, with parameters that are split."""
+    job = Job("gpt2", str(folder / "four"), ranks=4, smallest=True, arguments=SAVED)
+    first, *others = run_ranks(4, f"{HERE}:our_run", job, 200)
+    for log in others:
+        assert_equal(log, first, (*STEP, *EVALUATION))
+    return first
+
+
+def test_curve_and_metrics_are_those_of_one_process(plain: Log, four: Log) -> None:
+    assert len(column(four, "loss")) == STEPS
+    assert_equal(four, plain, (*STEP, *EVALUATION))
+
+
+def test_a_saved_model_is_that_of_one_process(plain: Log, four: Log, folder: Path) -> None:
+    for step in (HALF, STEPS):
+        ours, theirs = (
+            GPT2LMHeadModel.from_pretrained(folder / kind / f"checkpoint-{step}")
+            for kind in ("four", "plain")
+        )
+        assert largest_difference(ours, theirs) < 1e-3
+
+
+def test_a_run_goes_on_under_another_plan_on_fewer_processes(
+    plain: Log, four: Log, folder: Path
+) -> None:
+    checkpoint = str(folder / "four" / f"checkpoint-{HALF}")
+    job = Job("gpt2", str(folder / "two"), ranks=2, resume_from=checkpoint)
+    for log in run_ranks(2, f"{HERE}:our_run", job, 200):
+        assert len(column(log, "loss", HALF)) == STEPS - HALF
+        assert_equal(log, plain, (*STEP, *EVALUATION), after=HALF)
+
+
+def test_classification_is_that_of_one_process(tmp_path: Path) -> None:
+    expected = plain_run(Job("bert", str(tmp_path / "plain")))
+    for log in run_ranks(2, f"{HERE}:our_run", Job("bert", str(tmp_path / "ours"), 2), 200):
+        assert_equal(log, expected, (*STEP, *EVALUATION))
