@@ -96,7 +96,7 @@ def other_batches(example: Example) -> Iterator[tuple[str, Example]]:
     """Another batch size, a part that does not divide, and another length."""
     yield "half the batch", cut(example, 4)
     yield "a partial batch", cut(example, 3)
-    if example.loss_fn is None and example.args == () or _is_text(example):
+    if (example.loss_fn is None and example.args == ()) or _is_text(example):
         yield "another length", cut(example, 4, 6)
 
 
