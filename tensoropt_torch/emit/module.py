@@ -11,6 +11,7 @@ from torch import fx, nn
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
+from tensoropt_torch.emit.state_dicts import load_parts
 from tensoropt_torch.emit.weights import Weights
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
@@ -61,6 +62,7 @@ class ParallelModule(nn.Module):
         self._local_shapes = tuple(local_shapes)
         self._plan = plan
         self._seeds = seeds
+        self.register_load_state_dict_pre_hook(load_parts)  # type: ignore[no-untyped-call]
 
     def __repr__(self) -> str:
         """Without the submodules, which only lend their names to parameters."""
