@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -178,6 +178,16 @@ def test_values_are_those_of_from_pretrained(tmp_path: Path) -> None:
     run_ranks(2, f"{HERE}:load_others", tmp_path, 120)
 
 
+def check_errors(module: ParallelModule, model: nn.Module, folder: Path) -> None:
+    """On each rank."""
+    with pytest.raises(TensorOptError, match="give it as model="):
+        tensoropt_torch.save_pretrained(module, folder)
+    with pytest.raises(TensorOptError, match="Linear has no save_pretrained"):
+        tensoropt_torch.save_pretrained(module, folder, nn.Linear(2, 2))
+    with pytest.raises(TensorOptError, match="is a file"):
+        tensoropt_torch.save_pretrained(module, __file__, model)
+
+
 def save(folder: Path) -> None:
     """What is trained and saved is what ``from_pretrained`` then gives."""
     import transformers
@@ -188,6 +198,7 @@ def save(folder: Path) -> None:
         optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
         module(input_ids=torch.arange(16).view(2, 8)).logits.square().mean().backward()
         optimizer.step()
+        check_errors(module, model, folder)
         tensoropt_torch.save_pretrained(module, folder / name, model, max_shard_size=SHARD)
         again = getattr(transformers, name).from_pretrained(folder / name)
         assert different(module, again) == []
@@ -213,34 +224,3 @@ def test_saved_models_are_those_that_the_model_itself_saves(tmp_path: Path) -> N
         )
         assert ours.keys() == theirs.keys()
         assert [n for n in ours if ours[n] != theirs[n]] == []
-
-
-ERRORS: dict[str, tuple[Callable[[ParallelModule, Path], None], str]] = {
-    "no original": (
-        lambda m, folder: tensoropt_torch.save_pretrained(m, folder),
-        "give it as model=",
-    ),
-    "not of Hugging Face": (
-        lambda m, folder: tensoropt_torch.save_pretrained(m, folder, nn.Linear(2, 2)),
-        "Linear has no save_pretrained",
-    ),
-}
-
-
-def save_wrongly(folder: Path) -> dict[str, str]:
-    model = nn.Linear(4, 4)
-    plan = tensoropt_torch.find_frontier(model, (torch.ones(4, 4),)).smallest.plan
-    module = tensoropt_torch.parallelize(model, plan)
-    errors = dict.fromkeys(ERRORS, "no error")
-    for name, (action, _) in ERRORS.items():
-        try:
-            action(module, folder)
-        except TensorOptError as error:
-            errors[name] = str(error)
-    return errors
-
-
-def test_what_cannot_be_saved_is_one_clear_error_on_all_ranks(tmp_path: Path) -> None:
-    for errors in run_ranks(2, f"{HERE}:save_wrongly", tmp_path, 60):
-        for name, (_, words) in ERRORS.items():
-            assert words in errors[name]
