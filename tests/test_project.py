@@ -40,12 +40,24 @@ def names_of(requirements: list[str]) -> set[str]:
 
 def test_the_package_imports_what_it_depends_on() -> None:
     needed = set(imported(ROOT / "tensoropt_torch"))
-    assert needed | {"numpy"} == names_of(PROJECT["dependencies"])  # PyTorch imports NumPy
+    optional = names_of(PROJECT["optional-dependencies"]["huggingface"])
+    assert optional <= needed
+    # PyTorch imports NumPy.
+    assert needed - optional | {"numpy"} == names_of(PROJECT["dependencies"])
+
+
+def test_optional_packages_are_imported_when_they_are_needed() -> None:
+    command = [sys.executable, "-c", "import sys, tensoropt_torch; print(*sys.modules)"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    optional = names_of(PROJECT["optional-dependencies"]["huggingface"])
+    assert not optional & set(done.stdout.split())
+    assert "torch.distributed.checkpoint" not in done.stdout.split()
 
 
 def test_dependencies_are_explained() -> None:
     text = (ROOT / "docs" / "dependencies.md").read_text()
-    for requirement in PROJECT["dependencies"]:
+    optional = PROJECT["optional-dependencies"]["huggingface"]
+    for requirement in PROJECT["dependencies"] + optional:
         assert f"`{requirement}`" in text
 
 

@@ -12,6 +12,7 @@ from torch import fx, nn
 from torch.distributed.tensor import DTensor
 
 from tensoropt_torch.emit.call_kind import flatten
+from tensoropt_torch.emit.state_dicts import load_parts
 from tensoropt_torch.emit.variant import Variant
 from tensoropt_torch.emit.variants import Found, Variants
 from tensoropt_torch.errors import TensorOptError
@@ -65,6 +66,7 @@ class ParallelModule(nn.Module):
         self._base = base
         self._seeds = seeds
         self._variants = variants
+        self.register_load_state_dict_pre_hook(load_parts)  # type: ignore[no-untyped-call]
 
     def __getattr__(self, name: str) -> Any:
         """Of the model, where the module itself has no such attribute."""
