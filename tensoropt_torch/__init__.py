@@ -21,6 +21,7 @@ from tensoropt_torch.calibration import (
     Validation,
     ValidationOptions,
 )
+from tensoropt_torch.checkpoint import RandomState, full_state_dict, save_pretrained
 from tensoropt_torch.config import Cluster, list_presets, load_cluster
 from tensoropt_torch.emit import ParallelModule, WeightSource
 from tensoropt_torch.errors import TensorOptError
@@ -69,6 +70,7 @@ __all__ = [
     "PlanningOptions",
     "ProfileOptions",
     "ProfileRow",
+    "RandomState",
     "RuleReport",
     "SearchSettings",
     "SimulatedPoint",
@@ -87,6 +89,7 @@ __all__ = [
     "find_frontier",
     "find_strategy",
     "find_tradeoffs",
+    "full_state_dict",
     "init",
     "list_presets",
     "load_cluster",
@@ -94,6 +97,7 @@ __all__ = [
     "profile",
     "profile_hardware",
     "register_rule",
+    "save_pretrained",
     "simulate_frontier",
     "simulate_memory",
     "unregister_rule",

@@ -83,6 +83,21 @@ class Settings(Record):
         return count
 
     @property
+    def gathered(self) -> Settings:
+        """The same with the whole batch on every rank."""
+        return replace(self, inputs="replicated", whole_inputs=())
+
+    @property
+    def inputs_in_words(self) -> str:
+        """Which inputs each rank gets its own share of."""
+        but = f", but {', '.join(self.whole_inputs)}" if self.whole_inputs else ""
+        return f"{self.inputs}{but}"
+
+    def is_shared_out(self, name: str) -> bool:
+        """Whether each rank gets its own share of an input."""
+        return self.inputs == "sharded" and name not in self.whole_inputs
+
+    @property
     def where(self) -> str:
         """Devices, cluster and mesh in short."""
         mesh = " x ".join(str(size) for size, _ in self.mesh_axes)
@@ -120,7 +135,8 @@ class Guarantee(Record):
 @dataclass(frozen=True)
 class VariantStrategy(Record):
     """The strategy of another graph of a plan's model (another mode, other shapes), with
-    parameters stored as the plan says. Fields as in ``Plan``."""
+    parameters stored as the plan says. Fields as in ``Plan``; ``gathered``: every rank gets
+    the whole batch, though the plan is for a share on each."""
 
     fingerprint: str
     memory_bytes: float
@@ -128,9 +144,12 @@ class VariantStrategy(Record):
     config: tuple[int, ...]
     node_tag: tuple[int, ...]
     edge_tag: tuple[int, ...]
+    gathered: bool = False
 
     @staticmethod
-    def of(captured: CapturedModel, strategy: _C.Strategy) -> VariantStrategy:
+    def of(
+        captured: CapturedModel, strategy: _C.Strategy, gathered: bool = False
+    ) -> VariantStrategy:
         """A strategy that was found for the graph."""
         return VariantStrategy(
             captured.fingerprint,
@@ -139,18 +158,7 @@ class VariantStrategy(Record):
             tuple(strategy.config),
             tuple(strategy.node_tag),
             tuple(strategy.edge_tag),
-        )
-
-    @staticmethod
-    def of_plan(plan: Plan) -> VariantStrategy:
-        """The strategy of a plan that ``Plan.of_variant`` made."""
-        return VariantStrategy(
-            plan.fingerprint,
-            plan.memory_bytes,
-            plan.time_s,
-            plan.config,
-            plan.node_tag,
-            plan.edge_tag,
+            gathered,
         )
 
 
@@ -211,6 +219,7 @@ class Plan(Record):
         """The plan of another graph of the model."""
         return replace(
             self,
+            settings=self.settings.gathered if strategy.gathered else self.settings,
             fingerprint=strategy.fingerprint,
             memory_bytes=strategy.memory_bytes,
             time_s=strategy.time_s,
@@ -265,7 +274,7 @@ class Plan(Record):
         if self.peak_bytes is not None:
             yield "simulated peak", format_bytes(self.peak_bytes)
         yield "frontier", self.origin
-        yield "inputs", self.inputs
+        yield "inputs", settings.inputs_in_words
         yield "overlap", "yes" if settings.overlap else "no"
         yield "measured collectives", str(len(settings.measured))
         yield "measured operators", str(len(settings.operators))

@@ -58,6 +58,7 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "plan": ("errors", *TELLING, "config", "frontend"),
     "planner": ("errors", *TELLING, "config", "frontend", "plan"),
     "emit": (*PLANNING, "runtime"),
+    "checkpoint": ("errors", "runtime", "emit"),
     "rules": ("errors", "frontend", "runtime", "emit"),
     "simulate": (*PLANNING, "runtime", "emit"),
     "calibration": (*RUNNING, "runtime/host", "profiler"),
@@ -65,8 +66,8 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "tasks": MEASURING,
     "api": (*MEASURING, "tasks"),
     "tf_style": (*PLANNING, "runtime", "emit", "tasks", "api"),
-    "__init__": (*MEASURING, "rules", "tasks", "api"),
-    "integrations": ("errors", "plan", "runtime", "emit", "tasks", "api"),
+    "__init__": (*MEASURING, "checkpoint", "rules", "tasks", "api"),
+    "integrations": ("errors", "plan", "runtime", "emit", "checkpoint", "tasks", "api"),
     "cli_job": ("units", "runtime", "calibration", "report", "tasks", "api"),
     "cli": (*PLANNING, "rules", "simulate", "report", "tasks", "api", "__init__", "cli_job"),
 }

@@ -15,6 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
+OF_USERS = ("huggingface", "lightning", "transformers")  # the others are of developers
 INTEGRATIONS = ROOT / "tensoropt_torch" / "integrations"
 OWN = {"tensoropt_torch", "tests", "benchmarks", "examples", "gpt", "text"}
 # Those whose module has another name, or comes with another one.
@@ -42,9 +43,22 @@ def names_of(requirements: list[str]) -> set[str]:
     return {re.split(r"[><=\[; ]", requirement)[0] for requirement in requirements}
 
 
+OPTIONAL = {name for extra in OF_USERS for name in names_of(EXTRAS[extra])}
+
+
 def test_the_package_imports_what_it_depends_on() -> None:
     needed = set(imported(ROOT / "tensoropt_torch", besides=INTEGRATIONS))
-    assert needed | {"numpy"} == names_of(PROJECT["dependencies"])  # PyTorch imports NumPy
+    optional = names_of(EXTRAS["huggingface"])
+    assert optional <= needed
+    # PyTorch imports NumPy.
+    assert needed - optional | {"numpy"} == names_of(PROJECT["dependencies"])
+
+
+def test_optional_packages_are_imported_when_they_are_needed() -> None:
+    command = [sys.executable, "-c", "import sys, tensoropt_torch; print(*sys.modules)"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert not OPTIONAL & set(done.stdout.split())
+    assert "torch.distributed.checkpoint" not in done.stdout.split()
 
 
 def test_integrations_import_what_their_extras_list() -> None:
@@ -55,15 +69,14 @@ def test_integrations_import_what_their_extras_list() -> None:
 
 def test_dependencies_are_explained() -> None:
     text = (ROOT / "docs" / "dependencies.md").read_text()
-    for requirement in PROJECT["dependencies"] + EXTRAS["transformers"] + EXTRAS["lightning"]:
+    for requirement in PROJECT["dependencies"] + [r for e in OF_USERS for r in EXTRAS[e]]:
         assert f"`{requirement}`" in text
 
 
 def test_tests_import_what_their_extra_lists() -> None:
     needed = {name for folder in ("tests", "benchmarks") for name in imported(ROOT / folder)}
     listed = names_of(EXTRAS["test"]) - {"tensoropt-torch"}
-    integrations = names_of(EXTRAS["transformers"] + EXTRAS["lightning"])
-    assert needed - names_of(PROJECT["dependencies"]) - integrations == listed
+    assert needed - names_of(PROJECT["dependencies"]) - OPTIONAL == listed
 
 
 def test_tools_have_one_version() -> None:

@@ -28,7 +28,7 @@ from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.logs import get_logger
-from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan import Plan, Settings
 from tensoropt_torch.planner.memory_limits import Predictor
 from tensoropt_torch.planner.space import make_planner, varied_strategy
 from tensoropt_torch.planner.task import PlanningTask
@@ -251,7 +251,7 @@ class _Lab:
         slower = task.with_runtime(collective_s=collective_s).settings(dist.get_world_size())
         self._slower_planner = make_planner(task.captured, slower)
         self._context = RankContext.make([size for size, _ in self._settings.mesh_axes], device)
-        self.batch = pytree.tree_map(lambda value: _share(value, task.inputs, device), batch)
+        self.batch = _share(batch, task.captured, self._settings, device)
         self._make_optimizer = options.optimizer or optimizer_maker(task.optimizer)
         self._step = StepSettings.on(device, task.optimizer)
         self.steps = options.steps
@@ -330,12 +330,24 @@ def _check(batch: Batch, options: ValidationOptions) -> None:
             )
 
 
-def _share(value: Any, inputs: str, device: torch.device) -> Any:
-    if not isinstance(value, torch.Tensor):
-        return value
-    if inputs == "sharded" and value.dim() > 0:
-        value = value.chunk(dist.get_world_size())[dist.get_rank()].clone()
-    return value.to(device)
+def _share(
+    batch: Batch, captured: CapturedModel, settings: Settings, device: torch.device
+) -> Batch:
+    """What the rank gets of a batch."""
+    args, kwargs = batch
+    values, spec = pytree.tree_flatten((tuple(args), dict(sorted(kwargs.items()))))
+
+    def part(value: Any, name: str) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        if settings.is_shared_out(name) and value.dim() > 0:
+            value = value.chunk(dist.get_world_size())[dist.get_rank()].clone()
+        return value.to(device)
+
+    names = [source.names[0] for source in captured.inputs]
+    parts = [part(value, name) for value, name in zip(values, names, strict=True)]
+    shared: Batch = pytree.tree_unflatten(parts, spec)
+    return shared
 
 
 def _ranks(values: Sequence[float]) -> list[float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -39,6 +39,7 @@ class CallKind:
         spec: the containers of ``(args, kwargs)``, keywords in the order of their names.
         inputs: what is in them; of what is no tensor ``repr`` and type.
         context: what else the call depends on.
+        gathered: whether ``inputs`` are those of all ranks, though the plan is for shares.
     """
 
     modes: tuple[bool, ...]
@@ -46,6 +47,7 @@ class CallKind:
     spec: pytree.TreeSpec
     inputs: tuple[TensorKind | tuple[str, str], ...]
     context: CallContext
+    gathered: bool = False
 
     @cached_property
     def digest(self) -> int:
@@ -61,6 +63,17 @@ class CallKind:
     def shapes(self) -> tuple[TensorKind, ...]:
         """Of the tensors."""
         return tuple(item for item in self.inputs if isinstance(item, TensorKind))
+
+    @property
+    def without_rows(self) -> CallKind:
+        """What calls with other sizes of dim 0 have in common."""
+        inputs = tuple(
+            replace(item, shape=(-1, *item.shape[1:]))
+            if isinstance(item, TensorKind) and item.shape
+            else item
+            for item in self.inputs
+        )
+        return replace(self, inputs=inputs)
 
     def describe(self, names: Sequence[str] = ()) -> str:
         """In words, with the names of the inputs, by default their numbers."""

@@ -12,8 +12,9 @@ from torch import fx, nn
 from torch.distributed.tensor import DTensor
 
 from tensoropt_torch.emit.call_kind import flatten
+from tensoropt_torch.emit.state_dicts import load_parts
 from tensoropt_torch.emit.variant import Variant
-from tensoropt_torch.emit.variants import Variants
+from tensoropt_torch.emit.variants import Found, Variants
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.call_context import autocast_off, current_autocast
 from tensoropt_torch.plan import Plan
@@ -65,6 +66,7 @@ class ParallelModule(nn.Module):
         self._base = base
         self._seeds = seeds
         self._variants = variants
+        self.register_load_state_dict_pre_hook(load_parts)  # type: ignore[no-untyped-call]
 
     def __getattr__(self, name: str) -> Any:
         """Of the model, where the module itself has no such attribute."""
@@ -88,7 +90,7 @@ class ParallelModule(nn.Module):
         lines = (
             f"devices: {plan.settings.where}, this is rank {_rank()}",
             f"plan: {costs}{peak}; {plan.origin}",
-            f"inputs: {plan.inputs}",
+            f"inputs: {plan.settings.inputs_in_words}",
             f"parameters: {_amount(whole)}, of which {_amount(local)} here",
         )
         return "\n".join(lines)
@@ -128,14 +130,14 @@ class ParallelModule(nn.Module):
         """What the model returns, see the class. Collective."""
         self.original.training = self.training
         if self._variants is None:
-            variant, values = self._base, self._inputs_of_base(args, kwargs)
+            found = Found(self._base, self._inputs_of_base(args, kwargs), None)
         else:
-            variant, values = self._variants.find(args, kwargs)
+            found = self._variants.find(args, kwargs)
         seed = 0
-        if variant.uses_seeds and self._seeds is not None:
+        if found.variant.uses_seeds and self._seeds is not None:
             seed = int(torch.randint(2**62, (), generator=self._seeds))
         with autocast_off(current_autocast()):  # the casts are in the graph
-            return variant.run(values, seed)
+            return found.run(seed)
 
     def _inputs_of_base(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
         values, spec = flatten(args, kwargs)

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.frontend import CapturedModel, Source
-from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan import Plan, VariantStrategy
 from tensoropt_torch.runtime import reuse
 
 
@@ -41,6 +41,7 @@ class Variant:
         self.graph = graph
         self.tables = tables
         self.uses_seeds = uses_seeds
+        self.strategy: VariantStrategy | None = None  # if it is not the plan's
         self._places = [self._place(source, root) for source in captured.sources]
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -16,6 +17,7 @@ from tensoropt_torch.emit.call_kind import Call, CallKind, CallReader, TensorKin
 from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.emit.input_checks import check_inputs
 from tensoropt_torch.emit.rank import RankPart
+from tensoropt_torch.emit.uneven import Shares, rows_of
 from tensoropt_torch.emit.variant import Variant
 from tensoropt_torch.emit.weights import of_first_rank
 from tensoropt_torch.errors import TensorOptError, check_choice
@@ -57,6 +59,21 @@ class VariantOptions:
         check_whole("max_variants", self.max_variants, least=1)
 
 
+@dataclass(frozen=True)
+class Found:
+    """What a call runs: a variant with these inputs; ``shares`` of a batch that was gathered
+    for it."""
+
+    variant: Variant
+    inputs: Sequence[Any]
+    shares: Shares | None
+
+    def run(self, seed: int) -> Any:
+        """The outputs for this rank."""
+        outputs = self.variant.run(self.inputs, seed)
+        return outputs if self.shares is None else self.shares.cut(outputs)
+
+
 class Variants:
     """The variants there are, by the kind of their calls.
 
@@ -70,27 +87,25 @@ class Variants:
         self, maker: VariantMaker, base: Variant, reader: CallReader, options: VariantOptions
     ) -> None:
         self._maker = maker
+        self._base = base
         self._reader = reader
         self._options = options
         self._agreement = CallAgreement()
         self._base_kind = maker.kind_of_example(base)
         self._made = {self._base_kind: base}
         self._checked: set[CallKind] = set()
+        self._warned = False
 
     @property
     def strategies(self) -> tuple[VariantStrategy, ...]:
         """Of all variants but the plan's."""
         return tuple(
-            VariantStrategy.of_plan(variant.plan)
-            for kind, variant in self._made.items()
-            if kind != self._base_kind
+            variant.strategy for variant in self._made.values() if variant.strategy is not None
         )
 
-    def find(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any], mark: str = ""
-    ) -> tuple[Variant, Sequence[Any]]:
-        """The variant that a call runs, and its inputs. Collective: all ranks make calls of
-        the same kind, with the same ``mark``.
+    def find(self, args: Sequence[Any], kwargs: Mapping[str, Any], mark: str = "") -> Found:
+        """What a call runs. Collective: all ranks make calls of the same kind, with the same
+        ``mark``, or have shares of a batch that differ in size.
 
         Raises:
             TensorOptError: on every rank; the calls differ, or a variant is needed that
@@ -101,19 +116,54 @@ class Variants:
             call = self._reader.read(args, kwargs)
         except TensorOptError as caught:
             error = caught
-        self._agreement.check(
-            0 if call is None else call.kind.digest_with(mark),
-            lambda: "" if call is None else self._describe(call.kind) + mark,
-            error,
-        )
-        assert call is not None
+        shares = None
+        if not self._agreement.is_reached(-1 if call is None else call.kind.digest_with(mark)):
+            self._check_kinds(call, mark, error)
+            assert call is not None
+            call, shares = self._gathered(call, args, kwargs)
+        if call is None:
+            assert error is not None
+            raise error
         variant = self._made.get(call.kind)
         if variant is None:
             variant = self._make(call)
         if call.kind not in self._checked:
-            check_inputs(variant.input_names, call.values, self._maker.is_shared_out)
+            is_shared_out = variant.plan.settings.is_shared_out
+            check_inputs(variant.input_names, call.values, is_shared_out)
             self._checked.add(call.kind)
-        return variant, call.values
+        return Found(variant, call.values, shares)
+
+    def _check_kinds(self, call: Call | None, mark: str, error: Exception | None) -> None:
+        """Raises TensorOptError, on every rank, unless calls differ in rows alone."""
+        text = str(error) if call is None else self._describe(call.kind) + mark
+        without_rows = None if call is None else call.kind.without_rows.digest_with(mark)
+        reports = self._agreement.exchange((without_rows, text))
+        for rank, (found, report) in enumerate(reports):
+            if found is None:
+                raise TensorOptError(f"rank {rank}: {report}") from error
+        (first, text), sharded = reports[0], self._base.plan.settings.inputs == "sharded"
+        for rank, (found, report) in enumerate(reports):
+            if found != first or (report != text and not sharded):
+                raise TensorOptError(
+                    f"the ranks call the module differently: rank 0 with {text}; rank {rank} with "
+                    f"{report}; call it alike on all ranks: in the same mode, with inputs of the "
+                    "same shapes and dtypes, and equal numbers, strings and flags"
+                )
+
+    def _gathered(
+        self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Call, Shares]:
+        """The call with all rows of a batch of which the ranks have unequal shares."""
+        shared = self._maker.shared(args, kwargs)
+        shares = Shares(tuple(self._agreement.exchange(rows_of(call, shared))))
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"the ranks have {', '.join(map(str, shares.rows))} rows of a batch: all of it is "
+                "computed on each; drop_last=True, or a sampler that pads, is faster",
+                stacklevel=4,
+            )
+        return on_all_ranks(lambda: shares.gather(call, shared)), shares
 
     def _make(self, call: Call) -> Variant:
         self._check(call.kind)
@@ -176,12 +226,12 @@ class VariantMaker:
         self._storage = storage
         self._root = root
         self._one_process_random = one_process_random
-        self._known = {strategy.fingerprint: strategy for strategy in plan.variants}
+        self._known = {(known.fingerprint, known.gathered): known for known in plan.variants}
 
-    def is_shared_out(self, name: str) -> bool:
-        """Whether each rank gets its own share of an input."""
-        settings = self._plan.settings
-        return settings.inputs == "sharded" and name not in settings.whole_inputs
+    def shared(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[bool]:
+        """Which inputs of a call each rank has its own share of."""
+        names = self._structure.input_names(args, kwargs)
+        return [self._plan.settings.is_shared_out(name) for name in names]
 
     def kind_of_example(self, base: Variant) -> CallKind:
         """Of calls like the example that the plan was made for."""
@@ -206,7 +256,7 @@ class VariantMaker:
         """
         captured = on_all_ranks(lambda: self._capture(call))
         agree_on_model(captured)
-        strategy = from_first_rank(lambda: self._strategy(captured))
+        strategy = from_first_rank(lambda: self._strategy(captured, call.kind.gathered))
         plan = self._plan.of_variant(captured, strategy)
         part = RankPart(plan, captured, dist.get_rank(), self._storage)
         buffers = {name for name, _ in self._root.named_buffers(remove_duplicate=False)}
@@ -215,13 +265,15 @@ class VariantMaker:
             for name, constant in captured.constants.items()
             if name not in buffers
         }
-        return emit_variant(
+        variant = emit_variant(
             part, self._context, self._root, tables, one_process_random=self._one_process_random
         )
+        variant.strategy = strategy
+        return variant
 
-    def _strategy(self, captured: CapturedModel) -> VariantStrategy:
-        known = self._known.get(captured.fingerprint)
-        return known or find_pinned(self._plan, captured, self._storage)
+    def _strategy(self, captured: CapturedModel, gathered: bool) -> VariantStrategy:
+        known = self._known.get((captured.fingerprint, gathered))
+        return known or find_pinned(self._plan, captured, self._storage, gathered=gathered)
 
     def _capture(self, call: Call) -> CapturedModel:
         kind = call.kind
@@ -232,18 +284,19 @@ class VariantMaker:
         """The arguments of the whole job, tensors on the meta device."""
         args, kwargs = pytree.tree_unflatten(list(call.values), call.kind.spec)
         names = self._structure.input_names(args, kwargs)
+        settings = self._plan.settings.gathered if call.kind.gathered else self._plan.settings
         values = [
-            self._global_input(name, value, kind)
+            self._global_input(value, kind, settings.is_shared_out(name))
             for name, value, kind in zip(names, call.values, call.kind.inputs, strict=True)
         ]
         whole: Arguments = pytree.tree_unflatten(values, call.kind.spec)
         return whole
 
-    def _global_input(self, name: str, value: Any, kind: Any) -> Any:
+    def _global_input(self, value: Any, kind: Any, is_shared_out: bool) -> Any:
         if not isinstance(kind, TensorKind):
             return value
         shape = kind.shape
-        if shape and self.is_shared_out(name):
+        if shape and is_shared_out:
             shape = (shape[0] * self._context.num_devices, *shape[1:])
         return torch.empty(shape, dtype=kind.dtype, device="meta", requires_grad=kind.requires_grad)
 

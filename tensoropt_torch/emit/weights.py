@@ -9,24 +9,34 @@ and the largest module.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Placement, Shard
+from torch.distributed.tensor import DTensor, Placement
 
+from tensoropt_torch.emit.checkpoints import (
+    Checkpoint,
+    Saved,
+    check_given,
+    check_shape,
+    given_name,
+    is_distributed,
+    open_checkpoint,
+)
+from tensoropt_torch.emit.hugging_face import Initialiser, initialiser_of, under_names_of
+from tensoropt_torch.emit.parts import Part, part_of
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.logs import get_logger
 from tensoropt_torch.runtime.agreement import on_all_ranks
 
-Initialiser = Callable[[nn.Module], None]
-Checkpoint = Mapping[str, torch.Tensor] | str | Path
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -35,10 +45,14 @@ class WeightSource:
 
     Attributes:
         checkpoint: tensors by name (those that are mapped from a file are read in
-            part only), a file of ``torch.save``, or a folder of
-            ``torch.distributed.checkpoint``.
+            part only), a file of ``torch.save`` or of safetensors, a folder that
+            ``save_pretrained`` has written, or one of ``torch.distributed.checkpoint``.
+            What a model of Hugging Face reads from it is named and converted as
+            ``from_pretrained`` does. Has to have all parameters and saved buffers, unless
+            ``initialise`` is given for those that it lacks.
         initialise: sets the parameters and buffers that a module itself owns; by
-            default its ``reset_parameters``.
+            default the ``_init_weights`` of models of Hugging Face, and the
+            ``reset_parameters`` of other modules.
     """
 
     checkpoint: Checkpoint | None = None
@@ -51,6 +65,9 @@ class Weights:
 
     parameters: dict[str, nn.Parameter]
     constants: dict[str, torch.Tensor]
+
+    def __or__(self, other: Weights) -> Weights:
+        return Weights(self.parameters | other.parameters, self.constants | other.constants)
 
 
 class WeightLoader:
@@ -82,22 +99,35 @@ class WeightLoader:
         """The values of all parameters, and of ``constants``: the buffers of the
         model, and tensors that are in its graph only."""
         originals = {name: self._buffers.get(name, c) for name, c in constants.items()}
+        found = Weights({}, {})
         if source.checkpoint is not None:
-            return self._from_checkpoint(source.checkpoint, originals)
-        made = Weights({}, {})
-        if any(t.is_meta for t in (*self._own.values(), *self._buffers.values())):
-            made = self._from_modules(source.initialise or _reset_parameters)
+            found = self._from_checkpoint(source, originals)
+        known = self._same_tensors(found.parameters.keys() | found.constants)
+        wanted = self._on_meta(originals) - known
+        if wanted:
+            initialise = source.initialise or initialiser_of(self._model, _reset_parameters)
+            found |= self._from_modules(initialise, wanted)
         parameters = {
-            name: made.parameters[name] if name in made.parameters else self._copy(name)
+            name: found.parameters[name] if name in found.parameters else self._copy(name)
             for name in self._placements
         }
-        return Weights(parameters, self._whole(originals, made.constants))
+        return Weights(parameters, self._whole(originals, found.constants))
+
+    def _on_meta(self, originals: Mapping[str, torch.Tensor]) -> set[str]:
+        """What needs a value: parameters by their first names, and other tensors."""
+        own = {**{name: self._own[name] for name in self._placements}, **originals}
+        return {name for name, tensor in own.items() if tensor.is_meta}
+
+    def _same_tensors(self, names: Collection[str]) -> set[str]:
+        """These names and the other names of the same buffers."""
+        ids = {id(self._buffers[name]) for name in names if name in self._buffers}
+        return {*names, *(name for name, buffer in self._buffers.items() if id(buffer) in ids)}
 
     # Real tensors
 
     def _copy(self, name: str) -> nn.Parameter:
         whole = of_first_rank(name, self._own[name], self._device)
-        return self._parameter(name, self._part(name, whole))
+        return self._parameter(name, whole[self._part(name)])
 
     def _whole(
         self, originals: Mapping[str, torch.Tensor], made: Mapping[str, torch.Tensor]
@@ -109,94 +139,122 @@ class WeightLoader:
                 tensors[id(original)] = of_first_rank(name, original, self._device)
         return {name: tensors[id(original)] for name, original in originals.items()}
 
-    # Parts
-
-    def _part(self, name: str, whole: torch.Tensor) -> torch.Tensor:
-        """The part of this rank, a view."""
-        coordinate = self._mesh.get_coordinate()
-        assert coordinate is not None
-        part = whole
-        for axis, placement in enumerate(self._placements[name]):
-            if isinstance(placement, Shard):
-                part = part.chunk(self._mesh.size(axis), placement.dim)[coordinate[axis]]
-        return part
-
-    def _parameter(self, name: str, part: torch.Tensor) -> nn.Parameter:
-        original = self._own[name]
-        local = part.to(self._device, original.dtype, copy=True).contiguous()
-        return parameter_of(local, self._mesh, self._placements[name], original)
 
     # Checkpoints
 
     def _from_checkpoint(
-        self, checkpoint: Checkpoint, originals: Mapping[str, torch.Tensor]
+        self, source: WeightSource, originals: Mapping[str, torch.Tensor]
     ) -> Weights:
-        if isinstance(checkpoint, str | Path) and Path(checkpoint).is_dir():
-            return self._from_folder(Path(checkpoint), originals)
-        tensors = on_all_ranks(lambda: _tensors_of(checkpoint))
+        """What the checkpoint has of parameters and buffers."""
+        checkpoint = source.checkpoint
+        assert checkpoint is not None
+        if is_distributed(checkpoint):
+            assert isinstance(checkpoint, str | Path)
+            return self._from_folder(Path(checkpoint), source, originals)
+        return on_all_ranks(
+            lambda: self._read(
+                under_names_of(self._model, open_checkpoint(checkpoint)), source, originals
+            )
+        )
 
-        def read() -> Weights:
-            parameters = {}
-            for name in self._placements:
-                tensor = _named(tensors, self._names[name], self._own[name].shape)
-                parameters[name] = self._parameter(name, self._part(name, tensor))
-            saved = {
-                name: _named(tensors, [name], original.shape).to(self._device, copy=True)
-                for name, original in originals.items()
-                if name in tensors
-            }
-            return Weights(parameters, saved)
+    def _read(
+        self, saved: Saved, source: WeightSource, originals: Mapping[str, torch.Tensor]
+    ) -> Weights:
+        found = Weights({}, {})
+        for name, given in self._given(saved, source, originals).items():
+            tensor, shape = saved[given], self._shape(name, originals)
+            check_shape(given, tensor.shape, shape)
+            if name in self._placements:
+                found.parameters[name] = self._parameter(name, tensor[self._part(name)])
+            else:
+                whole = tensor[tuple(slice(0, size) for size in shape)]
+                found.constants[name] = self._local(whole, originals[name])
+        return found
 
-        weights = on_all_ranks(read)
-        return Weights(weights.parameters, self._whole(originals, weights.constants))
-
-    def _from_folder(self, folder: Path, originals: Mapping[str, torch.Tensor]) -> Weights:
+    def _from_folder(
+        self, folder: Path, source: WeightSource, originals: Mapping[str, torch.Tensor]
+    ) -> Weights:
         # Importing these takes long, and few jobs need them.
         from torch.distributed.checkpoint.filesystem import FileSystemReader
         from torch.distributed.checkpoint.state_dict_loader import load
 
         empty = Weights({}, {})
-        state: dict[str, Any] = {}
+        state: dict[str, torch.Tensor] = {}
 
         def prepare() -> None:
             saved = FileSystemReader(folder).read_metadata().state_dict_metadata
-            for name in self._placements:
-                given = _given(self._names[name], saved)
-                part = self._part(name, torch.empty(self._own[name].shape, device="meta"))
-                empty.parameters[name] = self._parameter(
-                    name, torch.empty(part.shape, device=self._device)
-                )
-                state[given] = empty.parameters[name].detach()
-            for name in set(originals) & set(saved):
-                empty.constants[name] = torch.empty_like(originals[name], device=self._device)
-                state[name] = empty.constants[name]
+            for name, given in self._given(saved, source, originals).items():
+                if name in self._placements:
+                    part = torch.empty(self._shape(name, originals), device="meta")
+                    local = torch.empty(part[self._part(name)].shape, device=self._device)
+                    empty.parameters[name] = self._parameter(name, local)
+                    state[given] = empty.parameters[name].detach()
+                else:
+                    empty.constants[name] = torch.empty_like(originals[name], device=self._device)
+                    state[given] = empty.constants[name]
 
         on_all_ranks(prepare)
         load(state, checkpoint_id=folder)
-        return Weights(empty.parameters, self._whole(originals, empty.constants))
+        return empty
+
+    def _given(
+        self, saved: Collection[str], source: WeightSource, originals: Mapping[str, torch.Tensor]
+    ) -> dict[str, str]:
+        """Parameters and buffers that the checkpoint has -> their names there."""
+        given = {name: name for name in originals if name in saved}
+        for name in self._placements:
+            known = given_name(self._names[name], saved)
+            if known is not None:
+                given[name] = known
+        kept = self._model.state_dict().keys()
+        needed = self._placements.keys() | (self._on_meta(originals) & kept)
+        absent = sorted(needed - self._same_tensors(given.keys()))
+        if absent and source.initialise is None:
+            check_given(absent[0], saved)
+        if absent:
+            log.warning("initialised, since the checkpoint lacks them: %s", ", ".join(absent))
+        return given
 
     # Initialisation
 
-    def _from_modules(self, initialise: Initialiser) -> Weights:
-        """Each module that owns a tensor on the meta device is made real, alone, and
-        initialised with the same random numbers on all ranks."""
+    def _from_modules(self, initialise: Initialiser, wanted: Collection[str]) -> Weights:
+        """Each module that owns a wanted tensor is made real, alone, and initialised with
+        the same random numbers on all ranks."""
         first = {n: name for name, names in self._names.items() for n in names}
         parameters: dict[str, nn.Parameter] = {}
         constants: dict[str, torch.Tensor] = {}
         with _same_random_numbers(self._device):
             for path, module in self._model.named_modules():
                 prefix = f"{path}." if path else ""
-                if not _on_meta(module):
+                names = {leaf: first.get(prefix + leaf, prefix + leaf) for leaf in _own(module)}
+                leaves = {leaf: name for leaf, name in names.items() if name in wanted}
+                if not leaves:
                     continue
                 with _made_real(module, self._device):
-                    made = on_all_ranks(partial(_initialised, module, path, initialise))
-                for leaf, tensor in made.items():
-                    name = first.get(prefix + leaf)
-                    if name is None:
-                        constants[prefix + leaf] = tensor
+                    made = on_all_ranks(partial(_initialised, module, path, leaves, initialise))
+                for leaf, name in leaves.items():
+                    if name in self._placements:
+                        part = made[leaf][self._part(name)]
+                        parameters[name] = self._parameter(name, part)
                     else:
-                        parameters[name] = self._parameter(name, self._part(name, tensor))
+                        constants[name] = made[leaf]
         return Weights(parameters, constants)
+
+    # Tensors of this rank
+
+    def _shape(self, name: str, originals: Mapping[str, torch.Tensor]) -> torch.Size:
+        return (self._own if name in self._placements else originals)[name].shape
+
+    def _part(self, name: str) -> Part:
+        return part_of(self._own[name].shape, self._mesh, self._placements[name])
+
+    def _parameter(self, name: str, part: torch.Tensor) -> nn.Parameter:
+        original = self._own[name]
+        local = self._local(part, original)
+        return parameter_of(local, self._mesh, self._placements[name], original)
+
+    def _local(self, tensor: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self._device, original.dtype, copy=True).contiguous()
 
 
 def of_first_rank(name: str, original: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -231,46 +289,6 @@ def parameter_of(
     return nn.Parameter(shard, requires_grad=whole.requires_grad)
 
 
-def _tensors_of(checkpoint: Checkpoint) -> Mapping[str, torch.Tensor]:
-    if isinstance(checkpoint, Mapping):
-        return checkpoint
-    if not Path(checkpoint).is_file():
-        raise TensorOptError(
-            f"checkpoint '{checkpoint}' is neither a file nor a folder; give a file of torch.save, "
-            "a folder of torch.distributed.checkpoint, or a mapping from names to tensors"
-        )
-    loaded = torch.load(checkpoint, map_location="cpu", mmap=True, weights_only=True)
-    if not isinstance(loaded, Mapping):
-        raise TensorOptError(
-            f"checkpoint '{checkpoint}' holds a {type(loaded).__name__}, not a state_dict; save "
-            "model.state_dict()"
-        )
-    return loaded
-
-
-def _named(
-    tensors: Mapping[str, torch.Tensor], names: Sequence[str], shape: torch.Size
-) -> torch.Tensor:
-    name = _given(names, tensors)
-    if tensors[name].shape != shape:
-        raise TensorOptError(
-            f"'{name}' has shape {tuple(tensors[name].shape)} in the checkpoint, "
-            f"{tuple(shape)} in the model; give the checkpoint of this model"
-        )
-    return tensors[name]
-
-
-def _given(names: Sequence[str], saved: Mapping[str, Any]) -> str:
-    """Which of the names of a tensor the checkpoint knows."""
-    name = next((n for n in names if n in saved), None)
-    if name is None:
-        raise TensorOptError(
-            f"the checkpoint has no '{names[0]}'; it has {', '.join(sorted(saved)[:5])}"
-            f"{', ...' if len(saved) > 5 else ''}; give the state_dict of the model itself"
-        )
-    return name
-
-
 def _reset_parameters(module: nn.Module) -> None:
     reset = getattr(module, "reset_parameters", None)
     if reset is None:
@@ -281,22 +299,23 @@ def _reset_parameters(module: nn.Module) -> None:
     reset()
 
 
-def _on_meta(module: nn.Module) -> list[str]:
-    """The tensors that the module itself owns and that are on the meta device."""
+def _own(module: nn.Module) -> dict[str, torch.Tensor]:
+    """The parameters and buffers that the module itself owns."""
     own = {**module._parameters, **module._buffers}
-    return [name for name, tensor in own.items() if tensor is not None and tensor.is_meta]
+    return {name: tensor for name, tensor in own.items() if tensor is not None}
 
 
 @contextmanager
 def _made_real(module: nn.Module, device: torch.device) -> Iterator[None]:
-    """The tensors that the module itself owns are real as long as this lasts."""
+    """The tensors that the module itself owns are real copies as long as this lasts."""
     parameters, buffers = module._parameters, module._buffers
     before = dict(parameters), dict(buffers)
-    for name in _on_meta(module):
-        if (parameter := parameters.get(name)) is not None:
-            parameters[name] = nn.Parameter(_unset(parameter, device), parameter.requires_grad)
-        elif (buffer := buffers[name]) is not None:
-            buffers[name] = _unset(buffer, device)
+    for name, tensor in _own(module).items():
+        real = _unset(tensor, device) if tensor.is_meta else tensor.detach().clone()
+        if name in parameters:
+            parameters[name] = nn.Parameter(real, tensor.requires_grad)
+        else:
+            buffers[name] = real
     try:
         yield
     finally:
@@ -320,11 +339,13 @@ def _is_unset(tensor: torch.Tensor) -> bool:
     return bool((tensor == torch.iinfo(tensor.dtype).min).any())
 
 
-def _initialised(module: nn.Module, path: str, initialise: Initialiser) -> dict[str, torch.Tensor]:
+def _initialised(
+    module: nn.Module, path: str, leaves: Collection[str], initialise: Initialiser
+) -> dict[str, torch.Tensor]:
+    """These tensors of the module, set."""
     with torch.no_grad():
         initialise(module)
-    own = {**module._parameters, **module._buffers}
-    made = {name: tensor.detach() for name, tensor in own.items() if tensor is not None}
+    made = {leaf: _own(module)[leaf].detach() for leaf in leaves}
     for name, tensor in made.items():
         if _is_unset(tensor):
             raise TensorOptError(

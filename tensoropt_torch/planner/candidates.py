@@ -68,6 +68,7 @@ def plannable_counts(task: PlanningTask) -> list[int]:
     counts = device_counts(task.cluster)
     if task.inputs == "replicated":
         return counts
-    sizes = [s.placeholder.meta["val"].shape for s in task.captured.inputs if s.kind == "input"]
+    shared = (s for s in task.captured.inputs if s.names[0] not in task.whole_inputs)
+    sizes = [s.placeholder.meta["val"].shape for s in shared if s.kind == "input"]
     batches = [shape[0] for shape in sizes if len(shape) > 0]
     return [count for count in counts if all(batch % count == 0 for batch in batches)]

@@ -13,15 +13,18 @@ from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.space import make_planner
 
 
-def find_pinned(plan: Plan, captured: CapturedModel, storage: Mapping[str, str]) -> VariantStrategy:
+def find_pinned(
+    plan: Plan, captured: CapturedModel, storage: Mapping[str, str], *, gathered: bool = False
+) -> VariantStrategy:
     """The strategy of ``captured``, with parameters stored as in ``storage``: the fastest
     that needs no more memory than the plan, else than a device usually may use, else the
-    one that needs the least."""
+    one that needs the least. With ``gathered`` every rank gets the whole batch."""
+    settings = plan.settings.gathered if gathered else plan.settings
     device_bytes = float(plan.settings.cluster["device"]["memory_bytes"])
     limits = (plan.memory_bytes, DEFAULT_MEMORY_FRACTION * device_bytes, math.inf)
-    planner = make_planner(captured, plan.settings, storage)
+    planner = make_planner(captured, settings, storage)
     result = SearchSettings().run(planner, pick_limits=limits[:2])
-    frontier = Frontier(result, plan.settings, captured, planner.complete, 0.0)
+    frontier = Frontier(result, settings, captured, planner.complete, 0.0)
     limit = next(limit for limit in limits if limit >= frontier.smallest.memory_bytes)
     point = frontier.smallest if math.isinf(limit) else frontier.at(limit)
-    return VariantStrategy.of(captured, result.unroll(point.index))
+    return VariantStrategy.of(captured, result.unroll(point.index), gathered)

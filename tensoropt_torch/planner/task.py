@@ -35,6 +35,7 @@ class PlanningTask:
     cluster: Cluster
     optimizer: str | OptimizerModel = "adamw"
     inputs: InputMode = "replicated"
+    whole_inputs: tuple[str, ...] = ()
     space: str = "ordered"
     max_configs: int | None = None
     split_spatial: bool = False
@@ -56,6 +57,7 @@ class PlanningTask:
             optimizer=str(optimizer),
             optimizer_state_bytes=optimizer.state_bytes(),
             inputs=self.inputs,
+            whole_inputs=self.whole_inputs,
             max_configs=self.max_configs or default_max_configs(num_devices),
             split_spatial=self.split_spatial,
             operators=self.operators if num_devices == self.measured_on else (),

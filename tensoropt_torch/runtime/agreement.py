@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -78,44 +78,28 @@ class CallAgreement:
     """Whether all ranks make the same call of a module.
 
     Has a process group of its own, on CPUs, so that a rank which goes another way meets the
-    others here and not in the middle of a step. Making one is collective.
+    others here and not in the middle of a step. Making one is collective, and so are its
+    methods.
     """
 
     def __init__(self) -> None:
         self._group = dist.new_group(backend="gloo") if is_distributed() else None
 
-    def check(self, digest: int, describe: Callable[[], str], error: Exception | None) -> None:
-        """Raises on every rank unless all give the same digest (from 0 to 2**62) and none an
-        error. Collective.
-
-        Raises:
-            TensorOptError: says what two ranks did that differ, as ``describe`` tells.
-        """
+    def is_reached(self, number: int) -> bool:
+        """Whether all ranks give the same number, below 2**62."""
         if self._group is None:
-            if error is not None:
-                raise error
-            return
-        number = -1 if error is not None else digest
+            return True
         ends = torch.tensor([number, -number])
         dist.all_reduce(ends, dist.ReduceOp.MAX, group=self._group)
-        if ends[0] == -ends[1]:
-            if error is not None:
-                raise error
-            return
-        self._raise(number, str(error) if error is not None else describe(), error)
+        return bool(ends[0] == -ends[1])
 
-    def _raise(self, digest: int, text: str, error: Exception | None) -> NoReturn:
-        reports: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(reports, (digest, text), group=self._group)
-        for rank, (found, report) in enumerate(reports):
-            if found < 0:
-                raise TensorOptError(f"rank {rank}: {report}") from error
-        other = next(rank for rank, (found, _) in enumerate(reports) if found != reports[0][0])
-        raise TensorOptError(
-            f"the ranks call the module differently: rank 0 with {reports[0][1]}; rank {other} "
-            f"with {reports[other][1]}; call it alike on all ranks: in the same mode, with inputs "
-            "of the same shapes and dtypes, and equal numbers, strings and flags"
-        )
+    def exchange(self, item: T) -> list[T]:
+        """The item of every rank, by rank."""
+        if self._group is None:
+            return [item]
+        items: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(items, item, group=self._group)
+        return items
 
 
 def agree_on_model(model: Model) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from tensoropt_torch.calibration import MeasureOptions
 from tensoropt_torch.config import Cluster
-from tensoropt_torch.errors import TensorOptError, check_choice
+from tensoropt_torch.errors import TensorOptError, check_choice, close_match
 from tensoropt_torch.plan import InputMode
 from tensoropt_torch.planner.memory_limits import Predictor
 from tensoropt_torch.planner.optimizers import OptimizerModel
@@ -16,6 +17,7 @@ from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.tasks.example import ExampleKeywords
 
 Space = Literal["ordered", "full"]
+Inputs = InputMode | Mapping[str, InputMode]
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,8 @@ class PlanningOptions:
             state tensors each parameter has; or an ``OptimizerModel``, whose states have
             another dtype than the parameters.
         inputs: ``"replicated"``: every rank is called with the same global
-            batch; ``"sharded"``: with its own share of it (dim 0).
+            batch; ``"sharded"``: with its own share of it (dim 0). Or one of them by the
+            name of the input, as in ``{"mask": "replicated"}``; those not named are sharded.
         space: ``"ordered"``, or ``"full"`` which tells axes of one level apart.
         max_configs: configs of each operator that are considered; what has to be
             left out on many devices are those that split the devices in many ways.
@@ -61,7 +64,7 @@ class PlanningOptions:
 
     cluster: str | Path | Cluster | None = None
     optimizer: str | OptimizerModel = "adamw"
-    inputs: InputMode = "replicated"
+    inputs: Inputs = "replicated"
     space: Space = "ordered"
     max_configs: int | None = None
     split_spatial: bool = False
@@ -73,8 +76,11 @@ class PlanningOptions:
     search: SearchSettings = field(default_factory=SearchSettings)
 
     def __post_init__(self) -> None:
-        for name, allowed in (("inputs", InputMode), ("space", Space), ("memory", Predictor)):
+        for name, allowed in (("space", Space), ("memory", Predictor)):
             check_choice(name, getattr(self, name), get_args(allowed))
+        by_name = self.inputs if isinstance(self.inputs, Mapping) else {"": self.inputs}
+        for name, mode in by_name.items():
+            check_choice(f"inputs['{name}']" if name else "inputs", mode, get_args(InputMode))
 
 
 class PlanningKeywords(ExampleKeywords, total=False):
@@ -83,7 +89,7 @@ class PlanningKeywords(ExampleKeywords, total=False):
     planning: PlanningOptions | None
     cluster: str | Path | Cluster | None
     optimizer: str | OptimizerModel
-    inputs: InputMode
+    inputs: Inputs
     space: Space
     max_configs: int | None
     split_spatial: bool
@@ -104,6 +110,27 @@ def planning_of(keywords: PlanningKeywords) -> PlanningOptions:
     named = {part.name for part in fields(PlanningOptions)}
     changes: dict[str, Any] = {name: value for name, value in keywords.items() if name in named}
     return replace(keywords.get("planning") or PlanningOptions(), **changes)
+
+
+def input_modes(inputs: Inputs, names: Sequence[str]) -> tuple[InputMode, tuple[str, ...]]:
+    """The mode of the inputs, and which of ``names`` every rank gets whole even so.
+
+    Raises:
+        TensorOptError: something is named that is no input.
+    """
+    if not isinstance(inputs, Mapping):
+        return inputs, ()
+    modes: dict[str, InputMode] = dict.fromkeys(names, "sharded")
+    for given, mode in inputs.items():
+        found = [name for name in names if name == given or name.startswith(f"{given}[")]
+        if not found:
+            raise TensorOptError(
+                f"inputs names '{given}', which is no input; {close_match(given, names)}"
+                f"inputs are: {', '.join(names)}"
+            )
+        modes |= dict.fromkeys(found, mode)
+    whole = tuple(name for name, mode in modes.items() if mode == "replicated")
+    return ("replicated", ()) if len(whole) == len(names) else ("sharded", whole)
 
 
 def check_sums(function: str, planning: PlanningOptions) -> None:

@@ -30,7 +30,7 @@ from tensoropt_torch.profiler.hardware_profile import HardwareProfile, is_profil
 from tensoropt_torch.runtime.agreement import agree_on_model, is_distributed, on_all_ranks
 from tensoropt_torch.runtime.job import device_of_group
 from tensoropt_torch.tasks.example import Example
-from tensoropt_torch.tasks.options import PlanningOptions
+from tensoropt_torch.tasks.options import PlanningOptions, input_modes
 
 
 def task_of(example: Example, planning: PlanningOptions) -> PlanningTask:
@@ -75,11 +75,14 @@ def _task(captured: CapturedModel, planning: PlanningOptions) -> PlanningTask:
     _check(planning)
     profile = _given_profile(planning)
     cluster = profile.cluster if profile else cluster_of(planning.cluster)
+    tensors = [source.names[0] for source in captured.inputs if source.kind == "input"]
+    inputs, whole_inputs = input_modes(planning.inputs, tensors)
     return PlanningTask(
         captured,
         cluster,
         planning.optimizer,
-        planning.inputs,
+        inputs,
+        whole_inputs,
         planning.space,
         planning.max_configs,
         planning.split_spatial,

@@ -273,7 +273,7 @@ class ExecutionGraph:
     def _feed(self, placeholder: Placeholder, value: Any) -> torch.Tensor:
         tensor = torch.as_tensor(value)
         expected = list(placeholder.shape)
-        if self.plan.inputs == "sharded" and expected:
+        if self.plan.settings.is_shared_out(placeholder.name) and expected:
             expected[0] //= dist.get_world_size()
         if list(tensor.shape) != expected:
             raise TensorOptError(

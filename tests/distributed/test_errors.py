@@ -56,8 +56,8 @@ def batch_that_does_not_divide() -> None:
 
 def wrong_share_of_the_batch() -> None:
     what = case()
-    plan = plan_for(what, 2, inputs="sharded", shapes="fixed")
-    module = tensoropt_torch.parallelize(what.model, plan)
+    plan = plan_for(what, 2, inputs="sharded")
+    module = tensoropt_torch.parallelize(what.model, plan, shapes="fixed")
     module(*what.args, *what.targets)  # the whole batch instead of a share
 
 

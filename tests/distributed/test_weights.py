@@ -93,7 +93,7 @@ def from_source(kind: str) -> None:
         folder = [name]
         dist.broadcast_object_list(folder, 0)
         source = source_of(kind, expected, Path(folder[0]))
-        module = parallel(source, with_real_buffers(kind))
+        module = parallel(source)
         dist.barrier()
     assert any(
         p.to_local().numel() < p.numel() for p in module.parameters() if isinstance(p, DTensor)
@@ -106,14 +106,6 @@ def from_source(kind: str) -> None:
     torch.testing.assert_close(loss, expected(TOKENS))
 
 
-def with_real_buffers(kind: str) -> nn.Module:
-    """Checkpoints lack buffers that are not persistent."""
-    model = on_meta(Tied)
-    if kind != "modules":
-        model.get_submodule("scale")._buffers["by"] = torch.full((16,), 0.5)
-    return model
-
-
 def source_of(kind: str, model: nn.Module, folder: Path) -> WeightSource | None:
     if kind == "modules":
         return None
@@ -123,6 +115,8 @@ def source_of(kind: str, model: nn.Module, folder: Path) -> WeightSource | None:
     if kind == "folder":
         dcp.save(state, checkpoint_id=folder / "saved")
         return WeightSource(checkpoint=folder / "saved")
+    if kind == "incomplete":  # the rest has the values of reset_parameters
+        return WeightSource(checkpoint=without("norm.bias"), initialise=reset)
     path = folder / "saved.pt"
     if dist.get_rank() == 0:
         torch.save(state, path)
@@ -130,7 +124,7 @@ def source_of(kind: str, model: nn.Module, folder: Path) -> WeightSource | None:
     return WeightSource(checkpoint=path)
 
 
-@pytest.mark.parametrize("kind", ["modules", "mapping", "file", "folder"])
+@pytest.mark.parametrize("kind", ["modules", "mapping", "file", "folder", "incomplete"])
 def test_values_equal_those_of_one_process(kind: str) -> None:
     run_ranks(2, f"{HERE}:from_source", kind, 90)
 
@@ -144,8 +138,16 @@ class Bare(nn.Module):
         return self.weight[tokens].sum()
 
 
+def reset(module: nn.Module) -> None:
+    module.reset_parameters()  # type: ignore[operator]
+
+
 def nothing(module: nn.Module) -> None:
     """An initialiser that forgets everything."""
+
+
+def without(name: str) -> dict[str, torch.Tensor]:
+    return {n: t for n, t in in_one_process().state_dict().items() if n != name}
 
 
 WRONG: dict[str, tuple[Callable[[], Any], list[str]]] = {
@@ -169,8 +171,12 @@ WRONG: dict[str, tuple[Callable[[], Any], list[str]]] = {
         ["/nowhere.pt", "torch.save"],
     ),
     "buffer": (
-        lambda: parallel(WeightSource(checkpoint=in_one_process().state_dict())),
-        ["scale.by", "meta device"],
+        lambda: parallel(WeightSource(checkpoint=without("norm.running_var"))),
+        ["no 'norm.running_var'", "initialise="],
+    ),
+    "buffer that nothing sets": (
+        lambda: parallel(WeightSource(checkpoint=without("norm.running_var"), initialise=nothing)),
+        ["norm.running_var", "meta device", "does not set it"],
     ),
 }
 

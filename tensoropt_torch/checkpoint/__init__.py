@@ -1,0 +1,10 @@
+"""What a job keeps of a parallel module: weights for other programs, and random states.
+
+Parameters and optimizers go through ``torch.distributed.checkpoint`` as they are
+(docs/checkpoints.md).
+"""
+
+from tensoropt_torch.checkpoint.random_state import RandomState
+from tensoropt_torch.checkpoint.whole import full_state_dict, save_pretrained
+
+__all__ = ["RandomState", "full_state_dict", "save_pretrained"]
