@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from lightning.fabric.plugins.collectives.torch_collective import default_pg_timeout  # type: ignore[attr-defined]
+from lightning.fabric.plugins.collectives.torch_collective import default_pg_timeout
 from lightning.fabric.utilities.optimizer import _optimizers_to_device
 from lightning.pytorch import LightningModule
 from lightning.pytorch import Trainer as LightningTrainer
@@ -45,7 +45,7 @@ _STEPS = {
 }
 
 
-class TensorOptStrategy(ModelParallelStrategy):
+class TensorOptStrategy(ModelParallelStrategy):  # type: ignore[misc]
     """Runs a module of a ``LightningModule`` under a plan.
 
     Before the first step the module is planned, with the first batch of the
@@ -161,7 +161,7 @@ class TensorOptStrategy(ModelParallelStrategy):
         self, checkpoint_path: str | Path, weights_only: bool | None = None
     ) -> dict[str, Any]:
         assert self._parallel is not None
-        checkpoint = super().load_checkpoint(checkpoint_path, weights_only)
+        checkpoint: dict[str, Any] = super().load_checkpoint(checkpoint_path, weights_only)
         states = checkpoint.pop(RANDOM, None)
         if states is not None:
             RandomState(self._parallel).load_state_dict(states)

@@ -46,10 +46,8 @@ def name_of_part(module: LightningModule, name: str | None) -> str:
 
 def parallel_in(module: LightningModule, name: str) -> ParallelModule | None:
     """The parallel module that is in this place already."""
-    if name != ITSELF:
-        part = module.get_submodule(name)
-    else:
-        part = getattr(module.__dict__.get("forward"), "__self__", None)
+    forward = module.__dict__.get("forward")
+    part = getattr(forward, "__self__", None) if name == ITSELF else module.get_submodule(name)
     return part if isinstance(part, ParallelModule) else None
 
 
@@ -67,7 +65,7 @@ def put_in_place(module: LightningModule, name: str, parallel: ParallelModule) -
         owner, _, leaf = path.rpartition(".")
         setattr(module.get_submodule(owner), leaf, tensor)
     parallel.register_forward_pre_hook(lambda *_: _copy_modes(module, parallel))
-    module.forward = parallel.__call__  # type: ignore[method-assign]
+    module.forward = parallel.__call__
 
 
 @contextmanager

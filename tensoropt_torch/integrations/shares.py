@@ -112,7 +112,7 @@ def _average(module: nn.Module, args: Any, output: Any) -> None:
     ranks = dist.get_world_size()
     for tensor in pytree.tree_leaves(output):
         if isinstance(tensor, torch.Tensor) and tensor.requires_grad and tensor.dim() > 0:
-            tensor.register_hook(lambda gradient: gradient / ranks)
+            tensor.register_hook(lambda grad: grad / ranks)  # type: ignore[no-untyped-call]
 
 
 @contextmanager

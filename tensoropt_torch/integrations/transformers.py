@@ -37,7 +37,7 @@ from tensoropt_torch.runtime.agreement import on_all_ranks
 from tensoropt_torch.tasks import Example, PlanningOptions
 
 
-class Trainer(transformers.Trainer):
+class Trainer(transformers.Trainer):  # type: ignore[misc]
     """A ``transformers.Trainer`` whose model runs under a plan.
 
     Takes what ``transformers.Trainer`` takes. Before the first step the model is planned, with
@@ -56,6 +56,8 @@ class Trainer(transformers.Trainer):
     Raises:
         TensorOptError: on every rank; something in ``args`` does not go with a plan.
     """
+
+    model: Any
 
     def __init__(
         self,
@@ -91,7 +93,7 @@ class Trainer(transformers.Trainer):
         if batches is None:
             trains = self.train_dataset is not None
             batches = self.get_train_dataloader() if trains else self.get_eval_dataloader()
-        model = cast(nn.Module, self.model)
+        model: nn.Module = self.model
         inputs = self._prepare_inputs(on_all_ranks(lambda: first_of(batches)))
         items = self._get_num_items_in_batch([inputs], self.args.device)
         model.train()
@@ -135,7 +137,7 @@ class Trainer(transformers.Trainer):
         check_inputs(parallel.plan)
         self._set_signature_columns_if_needed()  # from the forward of the model itself
         if self.optimizer is not None:
-            use_parameters_of(parallel, cast(nn.Module, self.model), self.optimizer)
+            use_parameters_of(parallel, self.model, self.optimizer)
         average_gradients_of_shares(parallel)
         self._parallel = parallel
         self.model = self.model_wrapped = self.callback_handler.model = parallel

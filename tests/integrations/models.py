@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -82,7 +83,11 @@ def bert() -> BertForSequenceClassification:
     return BertForSequenceClassification(config)
 
 
-MODELS = {"gpt2": (gpt2, Texts), "bert": (bert, Topics)}
+MODELS = {
+    "gpt2": (gpt2, Texts),
+    "gpt2_with_dropout": (partial(gpt2, dropout=0.2), Texts),
+    "bert": (bert, Topics),
+}
 
 
 def accuracy(prediction: Any) -> dict[str, float]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from transformers import GPT2LMHeadModel
 
 from tests.distributed.harness import run_ranks
 from tests.integrations.models import largest_difference
-from tests.integrations.trainers import STEPS, Job, Log, plain_run
+from tests.integrations.trainers import STEPS, Job, Log, plain_evaluation, plain_run
 
 HERE = "tests.integrations.trainers"
 HALF = STEPS // 2
@@ -80,3 +80,51 @@ def test_classification_is_that_of_one_process(tmp_path: Path) -> None:
     expected = plain_run(Job("bert", str(tmp_path / "plain")))
     for log in run_ranks(2, f"{HERE}:our_run", Job("bert", str(tmp_path / "ours"), 2), 200):
         assert_equal(log, expected, (*STEP, *EVALUATION))
+
+
+# Without a norm that hides it, the scale of gradients shows.
+SGD = {"optim": "sgd", "learning_rate": 0.1, "max_grad_norm": 0.0, "max_steps": 6, "eval_steps": 3}
+
+
+def own_jobs(folder: Path, ranks: int) -> list[Job]:
+    """What users bring along: losses that are computed outside of the model, optimizers."""
+    smoothing = {**SGD, "label_smoothing_factor": 0.1}
+    return [
+        Job("gpt2", str(folder), ranks, arguments=smoothing),
+        Job("gpt2", str(folder), ranks, kind="OwnLossFunction", arguments=SGD),
+        Job("bert", str(folder), ranks, kind="OwnLoss", arguments=SGD),
+        Job("bert", str(folder), ranks, kind="OwnOptimizer", arguments=SGD),
+    ]
+
+
+def test_own_losses_and_optimizers_are_those_of_one_process(tmp_path: Path) -> None:
+    expected = [plain_run(job) for job in own_jobs(tmp_path / "plain", 1)]
+    for logs in run_ranks(2, f"{HERE}:our_runs", own_jobs(tmp_path / "ours", 2), 200):
+        for got, plain in zip(logs, expected, strict=True):
+            assert_equal(got, plain, (*STEP, *EVALUATION))
+
+
+def test_dropout_goes_on_as_if_the_run_had_not_been_interrupted(tmp_path: Path) -> None:
+    short = {"max_steps": 8, "save_strategy": "steps", "save_steps": 4, "eval_strategy": "no"}
+    whole = Job("gpt2_with_dropout", str(tmp_path / "whole"), 2, arguments=short)
+    resumed = replace(whole, folder=str(tmp_path / "b"), resume_from=f"{whole.folder}/checkpoint-4")
+    for first, second in run_ranks(2, f"{HERE}:our_runs", [whole, resumed], 200):
+        assert column(first, "loss", 4) == column(second, "loss", 4)
+        assert len(column(second, "loss", 4)) == 4
+
+
+def test_mixed_precision_is_that_of_one_process(tmp_path: Path) -> None:
+    bf16 = {**SGD, "bf16": True}
+    expected = plain_run(Job("bert", str(tmp_path / "plain"), arguments=bf16))
+    whole = plain_run(Job("bert", str(tmp_path / "float32"), arguments=SGD))
+    assert column(expected, "loss") != column(whole, "loss")
+    for log in run_ranks(2, f"{HERE}:our_run", Job("bert", str(tmp_path), 2, arguments=bf16), 200):
+        for name in (*STEP, "eval_loss"):
+            # Sums of halves are rounded to 8 bits.
+            assert column(log, name) == pytest.approx(column(expected, name), rel=2e-2), name
+
+
+def test_evaluation_needs_no_training(tmp_path: Path) -> None:
+    expected = plain_evaluation(Job("gpt2", str(tmp_path / "plain")))
+    for got in run_ranks(2, f"{HERE}:our_evaluation", Job("gpt2", str(tmp_path / "ours"), 2), 200):
+        assert got == pytest.approx(expected, rel=1e-4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,14 +29,13 @@ class Job:
     ranks: int = 1
     resume_from: str | None = None
     smallest: bool = False  # the plan of least memory
-    kind: str = "Trainer"
+    kind: str = ""  # what the user brings along
     arguments: dict[str, Any] = field(default_factory=dict)
-    parts: dict[str, Any] = field(default_factory=dict)
 
 
 def plain_run(job: Job) -> Log:
     """In one process, as it is without plans."""
-    trainer = _kinds(transformers.Trainer)[job.kind](**parts(job))
+    trainer = _class(transformers.Trainer, job.kind)(**parts(job))
     return train(trainer, job)
 
 
@@ -43,10 +43,39 @@ def our_run(job: Job) -> Log:
     """On this rank."""
     from tensoropt_torch.integrations.transformers import Trainer
 
-    trainer = _kinds(Trainer)[job.kind](**parts(job), planning=PlanningOptions(measure=False))
+    trainer = _class(Trainer, job.kind)(**parts(job), planning=PlanningOptions(measure=False))
     if job.smallest:
         trainer.parallelize(smallest_plan(trainer.example()))
     return train(trainer, job)
+
+
+def our_runs(jobs: list[Job]) -> list[Log]:
+    return [our_run(job) for job in jobs]
+
+
+def plain_evaluation(job: Job) -> dict[str, float]:
+    return evaluate(transformers.Trainer, job)
+
+
+def our_evaluation(job: Job) -> dict[str, float]:
+    from tensoropt_torch.integrations.transformers import Trainer
+
+    return evaluate(partial(Trainer, planning=PlanningOptions(measure=False)), job)
+
+
+def evaluate(make: Any, job: Job) -> dict[str, float]:
+    """Of a trainer that has nothing to train on; the last batch is not full."""
+    given = {**parts(job), "train_dataset": None}
+    data = MODELS[job.model][1](2 * BATCH + 5, seed=2)
+    trainer = make(**{**given, "eval_dataset": data})
+    evaluated = trainer.evaluate()
+    predicted = trainer.predict(data)
+    return {
+        "loss": evaluated["eval_loss"],
+        "accuracy": evaluated["eval_accuracy"],
+        "predictions": float(predicted.predictions.std()),
+        "count": len(predicted.predictions),
+    }
 
 
 def train(trainer: transformers.Trainer, job: Job) -> Log:
@@ -62,14 +91,18 @@ def smallest_plan(example: tensoropt_torch.Example) -> Plan:
 
 def parts(job: Job) -> dict[str, Any]:
     make_model, make_data = MODELS[job.model]
-    return {
+    given = {
         "model": make_model(),
         "args": arguments(job),
         "train_dataset": make_data(BATCH * 20),
         "eval_dataset": make_data(BATCH * 3, seed=2),
         "compute_metrics": accuracy,
-        **job.parts,
     }
+    if job.kind == "OwnOptimizer":
+        given["optimizers"] = (torch.optim.SGD(given["model"].parameters(), lr=0.1), None)
+    if job.kind == "OwnLossFunction":
+        given["compute_loss_func"] = summed_loss
+    return given
 
 
 def arguments(job: Job) -> transformers.TrainingArguments:
@@ -104,7 +137,7 @@ def summed_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = No
     )
 
 
-def _kinds(base: Any) -> dict[str, Any]:
+def _class(base: Any, kind: str) -> Any:
     class OwnLoss(base):  # type: ignore[misc]
         """With a loss that it computes itself, besides that of the model."""
 
@@ -117,4 +150,4 @@ def _kinds(base: Any) -> dict[str, Any]:
             loss = outputs.loss + 3 * smoothed
             return (loss, outputs) if return_outputs else loss
 
-    return {"Trainer": base, "OwnLoss": OwnLoss}
+    return OwnLoss if kind == "OwnLoss" else base
