@@ -83,8 +83,8 @@ def cut(example: Example, rows: int, length: int | None = None) -> Example:
 
     def part(tensor: torch.Tensor) -> torch.Tensor:
         tensor = tensor[:rows]
-        is_text = tensor.dim() == 2 and not tensor.is_floating_point()
-        return tensor[:, :length] if is_text and length is not None else tensor
+        is_text = tensor.dim() == 2 and length is not None
+        return tensor[:, :length].contiguous() if is_text else tensor
 
     args, kwargs, targets = pytree.tree_map_only(
         torch.Tensor, part, (example.args, dict(example.kwargs), example.targets)
@@ -103,7 +103,7 @@ def other_batches(example: Example) -> Iterator[tuple[str, Example]]:
 def _is_text(example: Example) -> bool:
     leaves = pytree.tree_leaves((example.args, dict(example.kwargs)))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    return all(t.dim() == 2 and not t.is_floating_point() for t in tensors)
+    return example.loss_fn is None and all(t.dim() == 2 for t in tensors)
 
 
 Share = Callable[[Any], Any]
