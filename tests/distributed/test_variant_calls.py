@@ -206,7 +206,7 @@ def check_appearance(_: None) -> None:
     assert ours.norm.training and not ours.frozen_norm.training
     assert [n for n, _ in ours.named_parameters()] == [n for n, _ in Net().named_parameters()]
     assert ours.state_dict().keys() == Net().state_dict().keys()
-    with pytest.raises(AttributeError, match="Net.*no_such"):
+    with pytest.raises(AttributeError, match=r"Net.*no_such"):
         _ = ours.no_such
 
 
