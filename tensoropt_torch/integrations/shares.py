@@ -40,7 +40,8 @@ class Call:
         Raises:
             TensorOptError: on every rank; the shapes differ between ranks.
         """
-        shapes = [tuple(t.shape) for t in pytree.tree_leaves(self) if isinstance(t, torch.Tensor)]
+        leaves = pytree.tree_leaves((self.args, self.kwargs))
+        shapes = [tuple(leaf.shape) for leaf in leaves if isinstance(leaf, torch.Tensor)]
         agree_or_raise(
             "shape of the first batch",
             str(shapes),

@@ -86,20 +86,32 @@ def test_classification_is_that_of_one_process(tmp_path: Path) -> None:
 SGD = {"optim": "sgd", "learning_rate": 0.1, "max_grad_norm": 0.0, "max_steps": 6, "eval_steps": 3}
 
 
-def own_jobs(folder: Path, ranks: int) -> list[Job]:
-    """What users bring along: losses that are computed outside of the model, optimizers."""
+# The model that is loaded at the end is not the last one.
+WORST = {
+    "load_best_model_at_end": True,
+    "metric_for_best_model": "loss",
+    "greater_is_better": True,
+    "save_strategy": "steps",
+    "save_steps": 3,
+}
+
+
+def other_jobs(folder: Path, ranks: int) -> list[Job]:
+    """Losses that are computed outside of the model, optimizers of the user, the model that
+    was best."""
     smoothing = {**SGD, "label_smoothing_factor": 0.1}
     return [
         Job("gpt2", str(folder), ranks, arguments=smoothing),
         Job("gpt2", str(folder), ranks, kind="OwnLossFunction", arguments=SGD),
         Job("bert", str(folder), ranks, kind="OwnLoss", arguments=SGD),
         Job("bert", str(folder), ranks, kind="OwnOptimizer", arguments=SGD),
+        Job("bert", str(folder), ranks, arguments={**SGD, **WORST}),
     ]
 
 
-def test_own_losses_and_optimizers_are_those_of_one_process(tmp_path: Path) -> None:
-    expected = [plain_run(job) for job in own_jobs(tmp_path / "plain", 1)]
-    for logs in run_ranks(2, f"{HERE}:our_runs", own_jobs(tmp_path / "ours", 2), 200):
+def test_what_users_bring_along_works_as_in_one_process(tmp_path: Path) -> None:
+    expected = [plain_run(job) for job in other_jobs(tmp_path / "plain", 1)]
+    for logs in run_ranks(2, f"{HERE}:our_runs", other_jobs(tmp_path / "ours", 2), 200):
         for got, plain in zip(logs, expected, strict=True):
             assert_equal(got, plain, (*STEP, *EVALUATION))
 

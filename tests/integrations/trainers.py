@@ -64,15 +64,12 @@ def our_evaluation(job: Job) -> dict[str, float]:
 
 
 def evaluate(make: Any, job: Job) -> dict[str, float]:
-    """Of a trainer that has nothing to train on; the last batch is not full."""
-    given = {**parts(job), "train_dataset": None}
-    data = MODELS[job.model][1](2 * BATCH + 5, seed=2)
-    trainer = make(**{**given, "eval_dataset": data})
-    evaluated = trainer.evaluate()
-    predicted = trainer.predict(data)
+    """Of a trainer that has nothing to train on, also of data whose last batch is not full."""
+    trainer = make(**{**parts(job), "train_dataset": None})
+    predicted = trainer.predict(MODELS[job.model][1](2 * BATCH + 5, seed=3))
     return {
-        "loss": evaluated["eval_loss"],
-        "accuracy": evaluated["eval_accuracy"],
+        "loss": trainer.evaluate()["eval_loss"],
+        "accuracy": predicted.metrics["test_accuracy"],
         "predictions": float(predicted.predictions.std()),
         "count": len(predicted.predictions),
     }
@@ -80,6 +77,8 @@ def evaluate(make: Any, job: Job) -> dict[str, float]:
 
 def train(trainer: transformers.Trainer, job: Job) -> Log:
     trainer.train(resume_from_checkpoint=job.resume_from)
+    if trainer.args.load_best_model_at_end:
+        trainer.evaluate()
     log: Log = trainer.state.log_history
     return log
 
