@@ -12,6 +12,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from tensoropt_torch import _C
+from tensoropt_torch.emit.accumulation import GRADIENT_EDGE, GradientEdge
 from tensoropt_torch.emit.calls import CallSite, LocalForm, draws, invocation, local_arguments
 from tensoropt_torch.emit.lookups import Lookup, LookupChecks
 from tensoropt_torch.emit.overlap import Overlap, Programs
@@ -64,6 +65,12 @@ class GraphEmitter:
         self._whole_draws = whole_draws
         self._program = program
         self._edges = EdgeIndex.of(planner)
+        self._parameters = {
+            edge: source
+            for source in captured.parameters
+            if (edge := self._edges.first.get(captured.lowering.values[source.placeholder][0]))
+            is not None
+        }
         self._site = site
         self._graph = fx.Graph()
         self._overlap = Overlap(self._graph)
@@ -111,12 +118,11 @@ class GraphEmitter:
 
     def _begin_overlap(self, placeholders: dict[fx.Node, fx.Node]) -> None:
         """Of parameters that communicate. Each has one edge, to its consumer or relay."""
-        first_edges = {}
-        for source in self._captured.parameters:
-            value = self._captured.lowering.values[source.placeholder][0]
-            edge = self._edges.first.get(value)
-            if edge is not None and self._programs(edge).communicates:
-                first_edges[edge] = source.placeholder
+        first_edges = {
+            edge: source.placeholder
+            for edge, source in self._parameters.items()
+            if self._programs(edge).communicates
+        }
         begun = self._overlap.begin({e: placeholders[p] for e, p in first_edges.items()})
         placeholders |= {first_edges[edge]: node for edge, node in begun.items()}
 
@@ -140,6 +146,9 @@ class GraphEmitter:
             result = self._graph.call_function(
                 torch.ops.tensoropt.reshard.default, (node, *programs.arguments)
             )
+        if edge in self._parameters and programs.backward_groups:
+            name, layout = self._parameters[edge].names[0], self._program.gradient_layout(edge)
+            result.meta[GRADIENT_EDGE] = GradientEdge(name, layout)
         if programs.kept == "before" and programs.forward:
             self._graph.call_function(
                 reuse.keep_before, (result, node, programs.forward, programs.forward_groups)

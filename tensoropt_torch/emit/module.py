@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import fx, nn
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
+from tensoropt_torch.emit.accumulation import GradientAccumulation
 from tensoropt_torch.emit.weights import Weights
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
@@ -31,6 +33,10 @@ class ParallelModule(nn.Module):
     Inputs are the rank's share of the global batch (dim 0) if the plan was made
     with ``inputs='sharded'``, else the same global batch on every rank. A
     scalar output is the global value on every rank.
+
+    Attributes:
+        requires_gradient_sync: whether the backward of a forward reduces gradients, with what
+            ``no_sync`` has kept; the same on all ranks.
     """
 
     def __init__(
@@ -61,6 +67,8 @@ class ParallelModule(nn.Module):
         self._local_shapes = tuple(local_shapes)
         self._plan = plan
         self._seeds = seeds
+        self._accumulation = GradientAccumulation()
+        self.requires_gradient_sync = True
 
     def __repr__(self) -> str:
         """Without the submodules, which only lend their names to parameters."""
@@ -99,6 +107,21 @@ class ParallelModule(nn.Module):
         graph: fx.GraphModule = self.__dict__["_rank_graph"]
         return graph
 
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """The backward of each forward inside does not reduce gradients between ranks, where
+        they are only added up; the next one of a forward outside does, with its own.
+
+        To be used on all ranks alike. Meanwhile ``.grad`` of a parameter may be a ``DTensor``
+        in the layout in which its gradient is made, larger than the parameter's.
+        """
+        before = self.requires_gradient_sync
+        self.requires_gradient_sync = False
+        try:
+            yield
+        finally:
+            self.requires_gradient_sync = before
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         captured: CapturedModel = self.__dict__["_captured"]
         inputs = iter(self._checked_inputs(captured, args, kwargs))
@@ -112,7 +135,9 @@ class ParallelModule(nn.Module):
         if self._seeds is not None:
             seed = int(torch.randint(2**62, (), generator=self._seeds))
         with reuse.ReuseRegistry():
-            outputs = self.rank_graph(*values, seed)
+            outputs = self._accumulation.run(
+                self, self.rank_graph, (*values, seed), self.requires_gradient_sync
+            )
         return pytree.tree_unflatten(list(outputs), captured.out_spec)
 
     def _local_value(self, name: str) -> torch.Tensor:
