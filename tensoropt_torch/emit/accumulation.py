@@ -20,7 +20,6 @@ or find something run a copy of the graph that hooks on where these programs beg
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeGuard
 from weakref import WeakKeyDictionary
 
@@ -31,16 +30,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 
 Gradients = tuple[torch.Tensor | None, ...]
 
-GRADIENT_EDGE = "gradient_edge"  # where nodes of a rank's graph have theirs
-
-
-@dataclass(frozen=True)
-class GradientEdge:
-    """Of the reshard of a parameter whose gradient is sent: the parameter's name, and the
-    layout in which the gradient comes to it."""
-
-    parameter: str
-    layout: str
+GRADIENT_EDGE = "gradient_edge"  # in the meta of nodes of a rank's graph
 
 
 class GradientAccumulation:
@@ -149,13 +139,14 @@ def _reduce(parameter: nn.Parameter) -> None:
 def _keep(
     parameter: nn.Parameter, gradient: torch.Tensor, placements: tuple[Placement, ...]
 ) -> bool:
-    """Adds to what is kept; whether the gradient needs no program any more. What was reduced
-    before, and not set to None, is no place for it."""
+    """Adds to what is kept, in the parameter's dtype; whether the gradient needs no program
+    any more. What was reduced before, and not set to None, is no place for it."""
     kept = parameter.grad
     if kept is None:
         assert isinstance(parameter, DTensor)
+        mine = gradient.to(parameter.dtype, memory_format=torch.contiguous_format, copy=True)
         parameter.grad = DTensor.from_local(
-            gradient.clone(memory_format=torch.contiguous_format),
+            mine,
             parameter.device_mesh,
             placements,
             run_check=False,
@@ -171,27 +162,19 @@ def _keep(
 
 def _with_kept(
     parameter: nn.Parameter, gradient: torch.Tensor, placements: tuple[Placement, ...]
-) -> torch.Tensor:
-    """The gradient with what was kept of earlier passes, which ``.grad`` loses."""
+) -> torch.Tensor | None:
+    """The gradient with what was kept of earlier passes, which ``.grad`` loses. None if that
+    is of another dtype than the program is run in: then ``.grad`` has got all, reduced."""
     kept = parameter.grad
     if not _lies(kept, placements):
         return gradient
-    parameter.grad = None
     total: torch.Tensor = kept.to_local().add_(gradient)
+    if total.dtype != gradient.dtype:
+        _reduce(parameter)
+        return None
+    parameter.grad = None
     return total
 
 
 def _lies(kept: torch.Tensor | None, placements: tuple[Placement, ...]) -> TypeGuard[DTensor]:
     return isinstance(kept, DTensor) and kept.placements == placements
-
-
-def _goes_to_grad(parameter: nn.Parameter, gradient: torch.Tensor) -> bool:
-    """Whether nobody else asks for the gradient of this pass: ``torch.autograd.grad``, a
-    hook of the parameter, or one who differentiates again."""
-    if gradient.requires_grad or parameter._backward_hooks:
-        return False
-    node = torch.autograd.graph.get_gradient_edge(parameter).node
-    try:
-        return bool(torch._C._will_engine_execute_node(node))
-    except RuntimeError:  # "not supported" in torch.autograd.grad
-        return False

@@ -5,15 +5,16 @@ comes from C++ (``RankProgram``); nothing here knows an operator by name.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import fx
 from torch._ops import OpOverload
 
 from tensoropt_torch import _C
-from tensoropt_torch.emit.accumulation import GRADIENT_EDGE, GradientEdge
+from tensoropt_torch.emit.accumulation import GRADIENT_EDGE
 from tensoropt_torch.emit.calls import CallSite, LocalForm, draws, invocation, local_arguments
+from tensoropt_torch.emit.edges import EdgeIndex, gradient_edges
 from tensoropt_torch.emit.lookups import Lookup, LookupChecks
 from tensoropt_torch.emit.overlap import Overlap, Programs
 from tensoropt_torch.emit.whole_draws import WholeDraws
@@ -23,28 +24,6 @@ from tensoropt_torch.runtime import reuse
 from tensoropt_torch.runtime.random import agree_on_random_state
 
 STEP_SEED = "step_seed"
-
-
-@dataclass(frozen=True)
-class EdgeIndex:
-    """Where in the strategy space the reshards of a graph are found."""
-
-    relay: dict[int, int]  # value -> edge into its relay
-    operand: dict[tuple[int, int], int]  # (graph node, operand) -> edge
-    first: dict[int, int]  # value -> edge from its producer, one of them
-
-    @staticmethod
-    def of(planner: _C.Planner) -> EdgeIndex:
-        relay: dict[int, int] = {}
-        operand: dict[tuple[int, int], int] = {}
-        first: dict[int, int] = {}
-        for edge, (value, node, port) in enumerate(planner.edges()):
-            first.setdefault(value, edge)
-            if node < 0:
-                relay[value] = edge
-            else:
-                operand[node, port] = edge
-        return EdgeIndex(relay, operand, first)
 
 
 class GraphEmitter:
@@ -65,12 +44,7 @@ class GraphEmitter:
         self._whole_draws = whole_draws
         self._program = program
         self._edges = EdgeIndex.of(planner)
-        self._parameters = {
-            edge: source
-            for source in captured.parameters
-            if (edge := self._edges.first.get(captured.lowering.values[source.placeholder][0]))
-            is not None
-        }
+        self._gradient_edges = gradient_edges(captured, self._edges, program)
         self._site = site
         self._graph = fx.Graph()
         self._overlap = Overlap(self._graph)
@@ -118,11 +92,12 @@ class GraphEmitter:
 
     def _begin_overlap(self, placeholders: dict[fx.Node, fx.Node]) -> None:
         """Of parameters that communicate. Each has one edge, to its consumer or relay."""
-        first_edges = {
-            edge: source.placeholder
-            for edge, source in self._parameters.items()
-            if self._programs(edge).communicates
-        }
+        first_edges = {}
+        for source in self._captured.parameters:
+            value = self._captured.lowering.values[source.placeholder][0]
+            edge = self._edges.first.get(value)
+            if edge is not None and self._programs(edge).communicates:
+                first_edges[edge] = source.placeholder
         begun = self._overlap.begin({e: placeholders[p] for e, p in first_edges.items()})
         placeholders |= {first_edges[edge]: node for edge, node in begun.items()}
 
@@ -146,9 +121,8 @@ class GraphEmitter:
             result = self._graph.call_function(
                 torch.ops.tensoropt.reshard.default, (node, *programs.arguments)
             )
-        if edge in self._parameters and programs.backward_groups:
-            name, layout = self._parameters[edge].names[0], self._program.gradient_layout(edge)
-            result.meta[GRADIENT_EDGE] = GradientEdge(name, layout)
+        if edge in self._gradient_edges:
+            result.meta[GRADIENT_EDGE] = self._gradient_edges[edge]
         if programs.kept == "before" and programs.forward:
             self._graph.call_function(
                 reuse.keep_before, (result, node, programs.forward, programs.forward_groups)
