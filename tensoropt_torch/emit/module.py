@@ -67,6 +67,7 @@ class ParallelModule(nn.Module):
         self._local_shapes = tuple(local_shapes)
         self._plan = plan
         self._seeds = seeds
+        self._frozen = [(n, p) for n, p in self.named_parameters() if not p.requires_grad]
         self._accumulation = GradientAccumulation()
         self.requires_gradient_sync = True
 
@@ -125,6 +126,7 @@ class ParallelModule(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         captured: CapturedModel = self.__dict__["_captured"]
         inputs = iter(self._checked_inputs(captured, args, kwargs))
+        self._check_frozen()
         values = []
         for source in captured.sources:
             if source.kind in ("input", "literal"):
@@ -144,6 +146,18 @@ class ParallelModule(nn.Module):
         table = self.tables.get(name)
         tensor = _lookup(self, name) if table is None else table
         return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+    def _check_frozen(self) -> None:
+        """Those of the capture: the plan has no way for their gradients."""
+        if torch.is_grad_enabled():
+            for name, parameter in self._frozen:
+                if parameter.requires_grad:
+                    raise TensorOptError(
+                        f"parameter '{name}' was frozen when the model was captured, so the plan "
+                        "sends no gradient to it, but its requires_grad is True now; freeze it "
+                        "again by requires_grad_(False), or plan for a model in which it is not "
+                        "frozen"
+                    )
 
     def _checked_inputs(
         self, captured: CapturedModel, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -19,6 +19,7 @@ from tensoropt_torch.frontend import CapturedModel, as_module
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.runtime.agreement import agree_on_model, agree_or_raise, on_all_ranks
+from tensoropt_torch.runtime.grad_scaler import agree_on_infinite_gradients
 from tensoropt_torch.runtime.groups import AxisGroups
 
 log = get_logger(__name__)
@@ -93,6 +94,7 @@ def parallelize(
     buffers = {name: name in saved for name, _ in model.named_buffers(remove_duplicate=False)}
     module = part.module(rank_graph, values, buffers, seeds)
     _check_complete(model, module)
+    agree_on_infinite_gradients()
     log.info("%r", module)
     return module
 

@@ -34,12 +34,14 @@ CPU = torch.device("cpu")
 
 
 class Tied(nn.Module):
-    """One table used twice, and a parameter that is used by two."""
+    """One table used twice, a parameter that is used by two, and two whose gradients may be
+    one tensor."""
 
     def __init__(self) -> None:
         super().__init__()
         self.embed = nn.Embedding(12, 8)
         self.scale = nn.Parameter(torch.ones(8))
+        self.shifts = nn.ParameterList(torch.zeros(4, 8) for _ in range(2))
         self.norm = nn.LayerNorm(8)
         self.up = nn.Linear(8, 16)
         self.down = nn.Linear(16, 8)
@@ -47,9 +49,23 @@ class Tied(nn.Module):
         self.head.weight = self.embed.weight
 
     def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        x = self.embed(tokens) * self.scale
+        x = self.embed(tokens) * self.scale + (self.shifts[0] + self.shifts[1])
         x = x + self.scale * self.down(torch.tanh(self.up(self.norm(x))))
         return nn.functional.cross_entropy(self.head(x).flatten(0, 1), targets.flatten())
+
+
+class Lora(nn.Module):
+    """A frozen layer with a trained one of low rank beside it."""
+
+    def __init__(self, layer: nn.Linear, rank: int = 2) -> None:
+        super().__init__()
+        self.layer = layer.requires_grad_(False)
+        self.down = nn.Linear(layer.in_features, rank, bias=False)
+        self.up = nn.Linear(rank, layer.out_features, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.layer(x) + self.up(self.down(x))
+        return result
 
 
 class Cast(nn.Module):
@@ -72,13 +88,25 @@ def tied() -> Case:
     return Case(Tied().double(), (tokens[0], tokens[1]))
 
 
+def lora() -> Case:
+    case = tied()
+    model = case.model.requires_grad_(False)
+    model.up, model.down = Lora(model.up).double(), Lora(model.down).double()
+    return case
+
+
 def cast() -> Case:
     generator = torch.Generator().manual_seed(1)
     x, y = (torch.randn(8, size, generator=generator).double() for size in (8, 4))
     return Case(Cast().double(), (x, y))
 
 
-CASES = {"tied": tied, "cast": cast, "resnet": lambda: make("resnet", torch.float64)}
+CASES = {
+    "tied": tied,
+    "lora": lora,
+    "cast": cast,
+    "resnet": lambda: make("resnet", torch.float64),
+}
 TOLERANCE = {"cast": 1e-4}  # of what is computed in float32; else of float64
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 
 import torch
@@ -21,12 +21,14 @@ class Run:
     Attributes:
         loss_of: the loss of a batch.
         no_sync: keeps gradients of forwards inside as they are.
+        figures: what a loop computes besides.
     """
 
     module: nn.Module
     loss_of: Callable[[Batch], torch.Tensor]
     batch: Batch
     no_sync: Callable[[], AbstractContextManager[None]] = nullcontext
+    figures: list[torch.Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._numbers = count()
