@@ -139,7 +139,6 @@ class WeightLoader:
                 tensors[id(original)] = of_first_rank(name, original, self._device)
         return {name: tensors[id(original)] for name, original in originals.items()}
 
-
     # Checkpoints
 
     def _from_checkpoint(
