@@ -18,7 +18,7 @@ from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.emit.input_checks import check_inputs
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.emit.uneven import Shares, rows_of
-from tensoropt_torch.emit.variant import Variant
+from tensoropt_torch.emit.variant import RunGraph, Variant
 from tensoropt_torch.emit.weights import of_first_rank
 from tensoropt_torch.errors import TensorOptError, check_choice
 from tensoropt_torch.frontend import CapturedModel, ModelStructure
@@ -68,9 +68,9 @@ class Found:
     inputs: Sequence[Any]
     shares: Shares | None
 
-    def run(self, seed: int) -> Any:
+    def run(self, seed: int, run_graph: RunGraph) -> Any:
         """The outputs for this rank."""
-        outputs = self.variant.run(self.inputs, seed)
+        outputs = self.variant.run(self.inputs, seed, run_graph)
         return outputs if self.shares is None else self.shares.cut(outputs)
 
 
