@@ -67,6 +67,7 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "api": (*MEASURING, "tasks"),
     "tf_style": (*PLANNING, "runtime", "emit", "tasks", "api"),
     "__init__": (*MEASURING, "checkpoint", "rules", "tasks", "api"),
+    "integrations": ("errors", "plan", "runtime", "emit", "checkpoint", "tasks", "api"),
     "cli_job": ("units", "runtime", "calibration", "report", "tasks", "api"),
     "cli": (*PLANNING, "rules", "simulate", "report", "tasks", "api", "__init__", "cli_job"),
 }

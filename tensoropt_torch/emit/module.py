@@ -84,6 +84,10 @@ class ParallelModule(nn.Module):
             raise AttributeError(name)
         return getattr(root, name)
 
+    def _get_name(self) -> str:
+        """That of the model's class, by which some libraries tell what a model computes."""
+        return type(self.original).__name__
+
     def __repr__(self) -> str:
         """Without the submodules, which only lend their names to parameters."""
         lines = "".join(f"  {line}\n" for line in self.extra_repr().splitlines())
