@@ -16,12 +16,9 @@ from tensoropt_torch.emit.rank import RankPart, mesh_axes_of
 from tensoropt_torch.emit.weights import WeightLoader, WeightSource
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, as_module
-from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.runtime.agreement import agree_on_model, agree_or_raise, on_all_ranks
 from tensoropt_torch.runtime.groups import AxisGroups
-
-log = get_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -93,7 +90,6 @@ def parallelize(
     buffers = {name: name in saved for name, _ in model.named_buffers(remove_duplicate=False)}
     module = part.module(rank_graph, values, buffers, seeds)
     _check_complete(model, module)
-    log.info("%r", module)
     return module
 
 

@@ -23,6 +23,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Placement, Shard
 
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.progress import Step, progress, silent
 from tensoropt_torch.runtime.agreement import on_all_ranks
 
 Initialiser = Callable[[nn.Module], None]
@@ -77,13 +78,18 @@ class WeightLoader:
         self._device = device
         self._own = dict(model.named_parameters(remove_duplicate=False))
         self._buffers = dict(model.named_buffers(remove_duplicate=False))
+        self._step: Step = silent
 
     def load(self, source: WeightSource, constants: Mapping[str, torch.Tensor]) -> Weights:
         """The values of all parameters, and of ``constants``: the buffers of the
         model, and tensors that are in its graph only."""
         originals = {name: self._buffers.get(name, c) for name, c in constants.items()}
-        if source.checkpoint is not None:
-            return self._from_checkpoint(source.checkpoint, originals)
+        with progress("setting parameters", len(self._placements)) as self._step:
+            if source.checkpoint is not None:
+                return self._from_checkpoint(source.checkpoint, originals)
+            return self._from_model(source, originals)
+
+    def _from_model(self, source: WeightSource, originals: Mapping[str, torch.Tensor]) -> Weights:
         made = Weights({}, {})
         if any(t.is_meta for t in (*self._own.values(), *self._buffers.values())):
             made = self._from_modules(source.initialise or _reset_parameters)
@@ -135,6 +141,7 @@ class WeightLoader:
     def _parameter(self, name: str, part: torch.Tensor) -> nn.Parameter:
         original = self._own[name]
         local = part.to(self._device, original.dtype, copy=True).contiguous()
+        self._step()
         return parameter_of(local, self._mesh, self._placements[name], original)
 
     # Checkpoints
