@@ -9,7 +9,7 @@ from typing import Any, Literal, TypedDict
 import torch
 from torch import nn
 
-from tensoropt_torch.calibration.validation import Batch
+from tensoropt_torch.calibration.random_strategies import Batch
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.plan import Plan
