@@ -15,12 +15,9 @@ from tensoropt_torch.emit.variants import VariantMaker, VariantOptions, Variants
 from tensoropt_torch.emit.weights import WeightLoader, WeightSource
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, ModelStructure, as_module
-from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.runtime.agreement import agree_on_model, agree_or_raise, on_all_ranks
 from tensoropt_torch.runtime.grad_scaler import agree_on_infinite_gradients
-
-log = get_logger(__name__)
 
 
 def parallelize(
@@ -81,7 +78,6 @@ def parallelize(
     module = ParallelModule(plan, base, root, _seed_generator(), variants)
     _check_complete(model, module)
     agree_on_infinite_gradients()
-    log.info("%r", module)
     return module
 
 
