@@ -1,6 +1,6 @@
 """What a checkpoint of ``Trainer`` holds besides the weights: the states of the optimizer and
-of random generators, as ``torch.distributed.checkpoint`` writes them. They may be loaded under
-another plan and on another number of processes."""
+of random generators, and adapters, as ``torch.distributed.checkpoint`` writes them. They may be
+loaded under another plan and on another number of processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
     get_optimizer_state_dict,
     set_optimizer_state_dict,
 )
@@ -23,14 +22,13 @@ from tensoropt_torch.errors import TensorOptError
 
 FOLDER = "states"  # in that of the checkpoint
 
-_FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
-
 
 def save_states(
     checkpoint: str | os.PathLike[str], parallel: ParallelModule, optimizer: Optimizer
 ) -> None:
     """Collective."""
     states = {**_optimizer_states(parallel, optimizer), "random": RandomState(parallel)}
+    states |= _adapters(parallel)
     save(states, checkpoint_id=Path(checkpoint) / FOLDER)
 
 
@@ -40,7 +38,12 @@ def load_optimizer(
     """Collective."""
     states = _optimizer_states(parallel, optimizer)
     load(states, checkpoint_id=Path(checkpoint) / FOLDER)
-    set_optimizer_state_dict(parallel, optimizer, states["optimizer"], options=_FLAT)
+    set_optimizer_state_dict(parallel, optimizer, states["optimizer"])
+
+
+def load_adapters(checkpoint: str | os.PathLike[str], parallel: ParallelModule) -> None:
+    """What is trained of a model whose other parameters are frozen. Collective."""
+    load(_adapters(parallel), checkpoint_id=Path(checkpoint) / FOLDER)
 
 
 def load_random(checkpoint: str | os.PathLike[str], parallel: ParallelModule) -> None:
@@ -61,5 +64,16 @@ def check_has_states(checkpoint: str | os.PathLike[str]) -> None:
     )
 
 
+def has_adapters(checkpoint: str | os.PathLike[str]) -> bool:
+    """Whether the checkpoint has adapters of PEFT in place of a whole model."""
+    return (Path(checkpoint) / "adapter_config.json").is_file()
+
+
+def _adapters(parallel: ParallelModule) -> dict[str, Any]:
+    parameters = dict(parallel.named_parameters())
+    trained = {name: p.detach() for name, p in parameters.items() if p.requires_grad}
+    return {"adapters": trained} if len(trained) < len(parameters) else {}
+
+
 def _optimizer_states(parallel: ParallelModule, optimizer: Optimizer) -> dict[str, Any]:
-    return {"optimizer": get_optimizer_state_dict(parallel, optimizer, options=_FLAT)}
+    return {"optimizer": get_optimizer_state_dict(parallel, optimizer)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 
+import torch.distributed as dist
 from transformers import TrainingArguments
 
 from tensoropt_torch.errors import TensorOptError
@@ -57,6 +58,15 @@ def _problems(args: TrainingArguments) -> Iterator[str]:
         yield (
             f"one process has {args.n_gpu} GPUs; start one for each: "
             f"torchrun --nproc-per-node {args.n_gpu}"
+        )
+
+
+def check_processes(args: TrainingArguments) -> None:
+    """Raises TensorOptError unless ``transformers`` sees all processes of the job."""
+    if args.world_size != dist.get_world_size():
+        raise TensorOptError(
+            f"the job has {dist.get_world_size()} processes, of which transformers sees "
+            f"{args.world_size}; on CPUs give TrainingArguments(use_cpu=True)"
         )
 
 

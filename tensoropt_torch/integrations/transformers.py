@@ -30,6 +30,7 @@ from tensoropt_torch.integrations.shares import (
 from tensoropt_torch.integrations.training_arguments import (
     OPTIMIZERS,
     check_optimizer,
+    check_processes,
     check_training_arguments,
 )
 from tensoropt_torch.plan import Plan
@@ -90,6 +91,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             batches: of this rank; by default the training data, or else those of evaluation.
         """
         api.init()  # a group of this process alone, where there is none
+        check_processes(self.args)
         if batches is None:
             trains = self.train_dataset is not None
             batches = self.get_train_dataloader() if trains else self.get_eval_dataloader()
@@ -195,6 +197,24 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         states.save_states(output_dir, self._parallel, self._own_optimizer)
         if self.args.should_save:
             torch.save(self.lr_scheduler.state_dict(), os.path.join(output_dir, SCHEDULER_NAME))
+
+    def _load_from_checkpoint(
+        self, resume_from_checkpoint: str, model: nn.Module | None = None
+    ) -> None:
+        if not self._load_adapters(resume_from_checkpoint):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _load_best_model(self) -> None:
+        if not self._load_adapters(self.state.best_model_checkpoint):
+            super()._load_best_model()
+
+    def _load_adapters(self, checkpoint: str) -> bool:
+        if not on_all_ranks(lambda: states.has_adapters(checkpoint)):
+            return False
+        assert self._parallel is not None
+        on_all_ranks(lambda: states.check_has_states(checkpoint))
+        states.load_adapters(checkpoint, self._parallel)
+        return True
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is None:

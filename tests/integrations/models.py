@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import peft
 import torch
 from torch import nn
 from torch.utils.data import Dataset
@@ -67,6 +68,15 @@ def gpt2(dropout: float = 0.0, **changes: Any) -> GPT2LMHeadModel:
     return GPT2LMHeadModel(GPT2Config(**{**sizes, **rates, **ends, **changes}))
 
 
+def lora() -> nn.Module:
+    """GPT-2 with adapters: its own parameters are frozen."""
+    config = peft.LoraConfig(r=4, target_modules=["c_attn"], fan_in_fan_out=True)
+    model = gpt2()
+    torch.manual_seed(1)
+    adapted: nn.Module = peft.get_peft_model(model, config)
+    return adapted
+
+
 def bert() -> BertForSequenceClassification:
     torch.manual_seed(0)
     config = BertConfig(
@@ -86,6 +96,7 @@ def bert() -> BertForSequenceClassification:
 MODELS = {
     "gpt2": (gpt2, Texts),
     "gpt2_with_dropout": (partial(gpt2, dropout=0.2), Texts),
+    "lora": (lora, Texts),
     "bert": (bert, Topics),
 }
 

@@ -13,7 +13,7 @@ from tests.distributed.harness import run_ranks
 from tests.integrations.lightning_runs import STEPS, Job, Language, Log, Parts, plain_run
 
 HERE = "tests.integrations.lightning_runs"
-OPTIONS = {"gradient_clip_val": 0.5}
+OPTIONS = {"accumulate_grad_batches": 2, "gradient_clip_val": 0.5}
 NAMES = ("loss", "val_loss", "val_accuracy")
 CLOSE = 1e-3  # rounding differences grow along a run of Adam; the loss falls by a third
 

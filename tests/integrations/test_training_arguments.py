@@ -14,6 +14,7 @@ from tensoropt_torch.integrations.training_arguments import (
     check_training_arguments,
 )
 from tensoropt_torch.integrations.transformers import Trainer
+from tests.distributed.harness import run_ranks
 from tests.integrations.models import Texts, gpt2
 
 
@@ -54,6 +55,18 @@ def test_optimizers_that_need_whole_parameters_are_refused(tmp_path: Path) -> No
     with pytest.raises(TensorOptError, match=r"optim='adafactor' .* choose one of adamw_torch"):
         check_optimizer(arguments(tmp_path, optim="adafactor"))
     check_optimizer(arguments(tmp_path, optim="sgd"))
+
+
+def test_processes_that_transformers_does_not_see_are_told() -> None:
+    with pytest.raises(
+        AssertionError, match=r"has 2 processes, of which .* sees 1; .*use_cpu=True"
+    ):
+        run_ranks(2, "tests.integrations.test_training_arguments:train_on_one_of_two", None, 60)
+
+
+def train_on_one_of_two(_: None) -> None:
+    args = TrainingArguments(output_dir="unused", report_to=[], save_strategy="no")
+    Trainer(model=gpt2(), args=args, train_dataset=Texts(4)).train()
 
 
 def test_recomputing_is_left_to_the_plan(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from transformers import GPT2LMHeadModel
 
 from tests.distributed.harness import run_ranks
@@ -123,6 +125,23 @@ def test_dropout_goes_on_as_if_the_run_had_not_been_interrupted(tmp_path: Path) 
     for first, second in run_ranks(2, f"{HERE}:our_runs", [whole, resumed], 200):
         assert column(first, "loss", 4) == column(second, "loss", 4)
         assert len(column(second, "loss", 4)) == 4
+
+
+def test_adapters_are_trained_saved_and_resumed(tmp_path: Path) -> None:
+    saved = {**SGD, "learning_rate": 2.0, "save_strategy": "steps", "save_steps": 3}
+    expected = plain_run(Job("lora", str(tmp_path / "plain"), arguments=saved))
+    whole = Job("lora", str(tmp_path / "ours"), 2, smallest=True, arguments=saved)
+    resumed = Job("lora", str(tmp_path / "b"), 2, f"{whole.folder}/checkpoint-3", arguments=saved)
+    for first, second in run_ranks(2, f"{HERE}:our_runs", [whole, resumed], 200):
+        assert_equal(first, expected, (*STEP, *EVALUATION))
+        assert_equal(second, expected, (*STEP, *EVALUATION), after=3)
+    ours, plain = (
+        load_file(tmp_path / kind / "checkpoint-6" / "adapter_model.safetensors")
+        for kind in ("ours", "plain")
+    )
+    assert ours.keys() == plain.keys()
+    for name, tensor in plain.items():
+        assert torch.allclose(ours[name], tensor, atol=1e-5)
 
 
 def test_mixed_precision_is_that_of_one_process(tmp_path: Path) -> None:
