@@ -59,6 +59,7 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "planner": ("errors", *TELLING, "config", "frontend", "plan"),
     "emit": (*PLANNING, "runtime"),
     "checkpoint": ("errors", "runtime", "emit"),
+    "samplers": ("errors", "plan", "emit"),
     "rules": ("errors", "frontend", "runtime", "emit"),
     "simulate": (*PLANNING, "runtime", "emit"),
     "calibration": (*RUNNING, "runtime/host", "profiler"),
@@ -66,7 +67,7 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "tasks": MEASURING,
     "api": (*MEASURING, "tasks"),
     "tf_style": (*PLANNING, "runtime", "emit", "tasks", "api"),
-    "__init__": (*MEASURING, "checkpoint", "rules", "tasks", "api"),
+    "__init__": (*MEASURING, "checkpoint", "samplers", "rules", "tasks", "api"),
     "cli_job": ("units", "runtime", "calibration", "report", "tasks", "api"),
     "cli": (*PLANNING, "rules", "simulate", "report", "tasks", "api", "__init__", "cli_job"),
 }

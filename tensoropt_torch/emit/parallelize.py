@@ -77,7 +77,7 @@ def parallelize(
         wanted = captured.context.outputs
         reader = CallReader(list(root.modules()), list(root.parameters()), device, wanted)
         variants = Variants(maker, base, reader, options)
-    module = ParallelModule(plan, base, root, _seed_generator(), variants)
+    module = ParallelModule(plan, base, root, _seed_generator(plan), variants)
     _check_complete(model, module)
     log.info("%r", module)
     return module
@@ -100,11 +100,15 @@ def _check_complete(model: nn.Module, parallel: ParallelModule) -> None:
     assert own <= names, f"parameters without a layout: {sorted(own - names)}"
 
 
-def _seed_generator() -> torch.Generator:
-    """One stream of step seeds for all ranks, started from rank 0's default."""
-    seed = torch.randint(2**62, ())
+def _seed_generator(plan: Plan) -> torch.Generator:
+    """One stream of step seeds for all ranks, started from rank 0's default, which stays as it
+    was: what the program draws next is what it draws without ``parallelize``. Other plans
+    have other streams."""
+    default = torch.Generator()
+    default.set_state(torch.get_rng_state())
+    seed = torch.randint(2**62, (), generator=default)
     if dist.get_world_size() > 1:
         holder = [int(seed)]
         dist.broadcast_object_list(holder, 0)
         seed = torch.tensor(holder[0])
-    return torch.Generator().manual_seed(int(seed))
+    return torch.Generator().manual_seed(int(seed) ^ int(plan.hash[:15], 16))
