@@ -15,8 +15,13 @@ namespace tensoropt::testing {
 class SmallSpace {
  public:
   explicit SmallSpace(std::int64_t batch = 8,
-                      ConfigSpace config_space = ConfigSpace::kOrdered) {
-    x = graph.add_source(NodeKind::kInput, "x", tensor({batch, 16}));
+                      ConfigSpace config_space = ConfigSpace::kOrdered)
+      : SmallSpace(SpaceOptions{.config_space = config_space}, batch) {}
+
+  explicit SmallSpace(const SpaceOptions& options, std::int64_t batch = 8,
+                      bool input_gradient = false) {
+    x = graph.add_source(NodeKind::kInput, "x", tensor({batch, 16}),
+                         input_gradient);
     w1 = graph.add_source(NodeKind::kParameter, "w1", tensor({32, 16}));
     scale = graph.add_source(NodeKind::kParameter, "scale", tensor({32}));
     w2 = graph.add_source(NodeKind::kParameter, "w2", tensor({16, 32}));
@@ -31,8 +36,6 @@ class SmallSpace {
     fc2 = linear("fc2", graph.node(norm).outputs[0], w2, {batch, 16});
     sum = op("sum", "aten.sum.default", {{"self", out(fc2)}}, {});
     graph.set_outputs({graph.node(sum).outputs[0]});
-    SpaceOptions options;
-    options.config_space = config_space;
     space = std::make_unique<StrategySpace>(
         graph, builtin_registry(), Machine{mesh, device, collectives}, options);
   }
