@@ -14,14 +14,19 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+OF_USERS = ("huggingface", "lightning", "transformers")  # the others are of developers
+INTEGRATIONS = ROOT / "tensoropt_torch" / "integrations"
 OWN = {"tensoropt_torch", "tests", "benchmarks", "examples", "gpt", "text"}
 # Those whose module has another name, or comes with another one.
 DISTRIBUTIONS = {"sklearn": "scikit-learn", "pydantic_core": "pydantic"}
 
 
-def imported(folder: Path) -> Iterator[str]:
+def imported(folder: Path, besides: Path | None = None) -> Iterator[str]:
     """The modules of others that the code of a folder imports, as one installs them."""
     for path in folder.rglob("*.py"):
+        if besides is not None and path.is_relative_to(besides):
+            continue
         for node in ast.walk(ast.parse(path.read_text())):
             names = []
             if isinstance(node, ast.Import):
@@ -38,9 +43,12 @@ def names_of(requirements: list[str]) -> set[str]:
     return {re.split(r"[><=\[; ]", requirement)[0] for requirement in requirements}
 
 
+OPTIONAL = {name for extra in OF_USERS for name in names_of(EXTRAS[extra])}
+
+
 def test_the_package_imports_what_it_depends_on() -> None:
-    needed = set(imported(ROOT / "tensoropt_torch"))
-    optional = names_of(PROJECT["optional-dependencies"]["huggingface"])
+    needed = set(imported(ROOT / "tensoropt_torch", besides=INTEGRATIONS))
+    optional = names_of(EXTRAS["huggingface"])
     assert optional <= needed
     # PyTorch imports NumPy.
     assert needed - optional | {"numpy"} == names_of(PROJECT["dependencies"])
@@ -49,29 +57,34 @@ def test_the_package_imports_what_it_depends_on() -> None:
 def test_optional_packages_are_imported_when_they_are_needed() -> None:
     command = [sys.executable, "-c", "import sys, tensoropt_torch; print(*sys.modules)"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    optional = names_of(PROJECT["optional-dependencies"]["huggingface"])
-    assert not optional & set(done.stdout.split())
+    assert not OPTIONAL & set(done.stdout.split())
     assert "torch.distributed.checkpoint" not in done.stdout.split()
+
+
+def test_integrations_import_what_their_extras_list() -> None:
+    needed = set(imported(INTEGRATIONS)) - names_of(PROJECT["dependencies"])
+    listed = names_of(EXTRAS["transformers"] + EXTRAS["lightning"])
+    assert needed | {"accelerate"} == listed  # Trainer imports Accelerate
 
 
 def test_dependencies_are_explained() -> None:
     text = (ROOT / "docs" / "dependencies.md").read_text()
-    optional = PROJECT["optional-dependencies"]["huggingface"]
-    for requirement in PROJECT["dependencies"] + optional:
+    for requirement in PROJECT["dependencies"] + [r for e in OF_USERS for r in EXTRAS[e]]:
         assert f"`{requirement}`" in text
 
 
 def test_tests_import_what_their_extra_lists() -> None:
     needed = {name for folder in ("tests", "benchmarks") for name in imported(ROOT / folder)}
-    listed = names_of(PROJECT["optional-dependencies"]["test"])
-    assert needed - names_of(PROJECT["dependencies"]) == listed
+    listed = names_of(EXTRAS["test"]) - {"tensoropt-torch"}
+    assert needed - names_of(PROJECT["dependencies"]) - OPTIONAL == listed
 
 
 def test_tools_have_one_version() -> None:
     lines = (ROOT / "requirements-dev.txt").read_text().splitlines()
     pinned = names_of([line for line in lines if line[:1] != "#"])
-    extras = PROJECT["optional-dependencies"]
-    assert names_of(extras["test"] + extras["dev"]) - {"tensoropt-torch"} <= pinned
+    assert {name for extra in EXTRAS.values() for name in names_of(extra)} - {
+        "tensoropt-torch"
+    } <= pinned
 
 
 @pytest.mark.parametrize("top", ["tensoropt_torch", "tests", "benchmarks"])

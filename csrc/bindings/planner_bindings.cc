@@ -339,6 +339,10 @@ void bind_planner(py::module_& module) {
            [](const RankProgram& self, int edge) {
              return reshard_tuple(self.reshard(edge));
            })
+      .def("gradient_layout",
+           [](const RankProgram& self, int edge) {
+             return self.gradient_layout(edge).to_string();
+           })
       .def("call", [](const RankProgram& self,
                       NodeId node) { return call_dict(self.call(node)); })
       .def("layout_of", [](const RankProgram& self, ValueId value) {

@@ -71,6 +71,11 @@ EmittedReshard RankProgram::reshard(int edge_index) const {
   return reshard;
 }
 
+const Layout& RankProgram::gradient_layout(int edge_index) const {
+  const SpaceEdge& edge = space_.edges()[edge_index];
+  return config_of(edge.target).inputs[edge.target_port].gradient;
+}
+
 EmittedCall RankProgram::call(NodeId node_id) const {
   const Graph& graph = space_.graph();
   const Node& node = graph.node(node_id);

@@ -57,6 +57,10 @@ class RankProgram {
   // The reshard that an edge of the space stands for.
   EmittedReshard reshard(int edge) const;
 
+  // Of the gradient that the consumer of an edge makes, which the backward
+  // program of its reshard starts from.
+  const Layout& gradient_layout(int edge) const;
+
   // The call of an operator node of the graph.
   EmittedCall call(NodeId node) const;
 

@@ -3,6 +3,7 @@
 // Runs the forward program on the value and, in backward, the backward program
 // on the gradient, whose layouts are its own: the backward program is not the
 // mirror image. An empty program changes nothing; the result then is a view.
+// Where there is no gradient, on all ranks alike, its program is not run.
 //
 // tensoropt::ParameterQueue(most_gradients)
 // tensoropt::await_gradient(x, queue, slot) -> x
@@ -109,6 +110,7 @@ struct Reshard : torch::autograd::Function<Reshard> {
                             at::IntArrayRef backward,
                             const Strings& backward_groups, const Queue& queue,
                             std::int64_t slot) {
+    context->set_materialize_grads(false);
     context->saved_data["steps"] = backward;
     context->saved_data["groups"] = backward_groups;
     if (queue) {
@@ -123,6 +125,7 @@ struct Reshard : torch::autograd::Function<Reshard> {
   static variable_list backward(AutogradContext* context,
                                 variable_list gradients) {
     at::Tensor gradient = std::move(gradients[0]);
+    if (!gradient.defined()) return variable_list(7);
     TORCH_CHECK(!(at::GradMode::is_enabled() && gradient.requires_grad()),
                 "tensoropt::reshard cannot be differentiated twice");
     auto& saved = context->saved_data;

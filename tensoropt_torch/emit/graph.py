@@ -5,14 +5,16 @@ comes from C++ (``RankProgram``); nothing here knows an operator by name.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import fx
 from torch._ops import OpOverload
 
 from tensoropt_torch import _C
+from tensoropt_torch.emit.accumulation import GRADIENT_EDGE
 from tensoropt_torch.emit.calls import CallSite, LocalForm, draws, invocation, local_arguments
+from tensoropt_torch.emit.edges import EdgeIndex, gradient_edges
 from tensoropt_torch.emit.lookups import Lookup, LookupChecks
 from tensoropt_torch.emit.overlap import Overlap, Programs
 from tensoropt_torch.emit.whole_draws import WholeDraws
@@ -22,28 +24,6 @@ from tensoropt_torch.runtime import reuse
 from tensoropt_torch.runtime.random import agree_on_random_state
 
 STEP_SEED = "step_seed"
-
-
-@dataclass(frozen=True)
-class EdgeIndex:
-    """Where in the strategy space the reshards of a graph are found."""
-
-    relay: dict[int, int]  # value -> edge into its relay
-    operand: dict[tuple[int, int], int]  # (graph node, operand) -> edge
-    first: dict[int, int]  # value -> edge from its producer, one of them
-
-    @staticmethod
-    def of(planner: _C.Planner) -> EdgeIndex:
-        relay: dict[int, int] = {}
-        operand: dict[tuple[int, int], int] = {}
-        first: dict[int, int] = {}
-        for edge, (value, node, port) in enumerate(planner.edges()):
-            first.setdefault(value, edge)
-            if node < 0:
-                relay[value] = edge
-            else:
-                operand[node, port] = edge
-        return EdgeIndex(relay, operand, first)
 
 
 class GraphEmitter:
@@ -64,6 +44,7 @@ class GraphEmitter:
         self._whole_draws = whole_draws
         self._program = program
         self._edges = EdgeIndex.of(planner)
+        self._gradient_edges = gradient_edges(captured, self._edges, program)
         self._site = site
         self._graph = fx.Graph()
         self._overlap = Overlap(self._graph)
@@ -140,6 +121,8 @@ class GraphEmitter:
             result = self._graph.call_function(
                 torch.ops.tensoropt.reshard.default, (node, *programs.arguments)
             )
+        if edge in self._gradient_edges:
+            result.meta[GRADIENT_EDGE] = self._gradient_edges[edge]
         if programs.kept == "before" and programs.forward:
             self._graph.call_function(
                 reuse.keep_before, (result, node, programs.forward, programs.forward_groups)

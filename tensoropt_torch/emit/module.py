@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NoReturn, Self
 
@@ -11,6 +12,7 @@ import torch.distributed as dist
 from torch import fx, nn
 from torch.distributed.tensor import DTensor
 
+from tensoropt_torch.emit.accumulation import GradientAccumulation
 from tensoropt_torch.emit.call_kind import flatten
 from tensoropt_torch.emit.state_dicts import load_parts
 from tensoropt_torch.emit.variant import Variant
@@ -42,6 +44,10 @@ class ParallelModule(nn.Module):
 
     Attributes and methods of the model are there (``config``); methods that call submodules
     raise an error.
+
+    Attributes:
+        requires_gradient_sync: whether the backward of a forward reduces gradients, with what
+            ``no_sync`` has kept; the same on all ranks.
     """
 
     def __init__(
@@ -67,6 +73,9 @@ class ParallelModule(nn.Module):
         self._seeds = seeds
         self._variants = variants
         self.register_load_state_dict_pre_hook(load_parts)  # type: ignore[no-untyped-call]
+        self._frozen = [(n, p) for n, p in self.named_parameters() if not p.requires_grad]
+        self._accumulation = GradientAccumulation()
+        self.requires_gradient_sync = True
 
     def __getattr__(self, name: str) -> Any:
         """Of the model, where the module itself has no such attribute."""
@@ -82,6 +91,10 @@ class ParallelModule(nn.Module):
             "pickled; call parallelize once more for another one, and save its state_dict: with "
             "tensoropt_torch.save, full_state_dict or torch.distributed.checkpoint"
         )
+
+    def _get_name(self) -> str:
+        """That of the model's class, by which some libraries tell what a model computes."""
+        return type(self.original).__name__
 
     def __repr__(self) -> str:
         """Without the submodules, which only lend their names to parameters."""
@@ -134,20 +147,40 @@ class ParallelModule(nn.Module):
         self.training = self.original.training
         return self
 
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """The backward of each forward inside does not reduce gradients between ranks, where
+        they are only added up; the next one of a forward outside does, with its own.
+
+        To be used on all ranks alike. Meanwhile ``.grad`` of a parameter may be a ``DTensor``
+        in the layout in which its gradient is made, larger than the parameter's.
+        """
+        before = self.requires_gradient_sync
+        self.requires_gradient_sync = False
+        try:
+            yield
+        finally:
+            self.requires_gradient_sync = before
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the model returns, see the class. Collective."""
         self.original.training = self.training
         if self._variants is None:
             found = Found(self._base, self._inputs_of_base(args, kwargs), None)
         else:
-            found = self._variants.find(args, kwargs)
+            mark = "" if self.requires_gradient_sync else ", without gradient synchronisation"
+            found = self._variants.find(args, kwargs, mark)
         seed = 0
         if found.variant.uses_seeds and self._seeds is not None:
             seed = int(torch.randint(2**62, (), generator=self._seeds))
         with autocast_off(current_autocast()):  # the casts are in the graph
-            return found.run(seed)
+            return found.run(seed, self._run_graph)
+
+    def _run_graph(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        return self._accumulation.run(self, graph, inputs, self.requires_gradient_sync)
 
     def _inputs_of_base(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
+        self._check_frozen()
         values, spec = flatten(args, kwargs)
         expected = self._base.captured.in_spec
         if spec != expected:
@@ -156,6 +189,17 @@ class ParallelModule(nn.Module):
                 "call it as in the example inputs"
             )
         return values
+
+    def _check_frozen(self) -> None:
+        """Those of the capture: the plan has no way for their gradients."""
+        if torch.is_grad_enabled():
+            for name, parameter in self._frozen:
+                if parameter.requires_grad:
+                    raise TensorOptError(
+                        f"parameter '{name}' was frozen when the model was captured, so the plan "
+                        "sends no gradient to it, but its requires_grad is True now; freeze it "
+                        "again by requires_grad_(False), or let the module make variants"
+                    )
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
         """Raises TensorOptError unless ``fn`` keeps the device and the dtypes: ``to``,

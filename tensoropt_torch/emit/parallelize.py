@@ -16,11 +16,9 @@ from tensoropt_torch.emit.variants import VariantMaker, VariantOptions, Variants
 from tensoropt_torch.emit.weights import WeightLoader, WeightSource
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, ModelStructure, as_module
-from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.runtime.agreement import agree_on_model, agree_or_raise, on_all_ranks
-
-log = get_logger(__name__)
+from tensoropt_torch.runtime.grad_scaler import agree_on_infinite_gradients
 
 
 def parallelize(
@@ -81,7 +79,7 @@ def parallelize(
     module = ParallelModule(plan, base, root, _seed_generator(plan), variants)
     _check_complete(model, module)
     refuse_optimizers_of(model, module)
-    log.info("%r", module)
+    agree_on_infinite_gradients()
     return module
 
 

@@ -93,8 +93,15 @@ def _stand_in(module: nn.Module) -> nn.Module:
 
 @functools.cache
 def _class_of(kind: Any) -> Any:
-    """A class of the same name, so that ``isinstance`` and messages go on as before."""
-    return type(kind.__name__, (StandIn, kind), {"__module__": kind.__module__})
+    """A class of the same name, whose ``forward`` has the same signature, so that
+    ``isinstance``, messages and those who ask for its arguments go on as before."""
+
+    @functools.wraps(kind.forward)
+    def forward(self: StandIn, *args: Any, **kwargs: Any) -> NoReturn:
+        StandIn.forward(self, *args, **kwargs)
+
+    content = {"__module__": kind.__module__, "forward": forward}
+    return type(kind.__name__, (StandIn, kind), content)
 
 
 def _name(stand_in: StandIn) -> str:

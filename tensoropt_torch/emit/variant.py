@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
+from tensoropt_torch.emit.local_parts import local_part
 from tensoropt_torch.frontend import CapturedModel, Source
 from tensoropt_torch.plan import Plan, VariantStrategy
 from tensoropt_torch.runtime import reuse
+
+Place = tuple[Mapping[str, torch.Tensor | None], str]
+RunGraph = Callable[[fx.GraphModule, Sequence[Any]], Any]
 
 
 class Variant:
@@ -49,19 +52,16 @@ class Variant:
         """What the inputs are called, literals included."""
         return [source.names[0] for source in self.captured.inputs]
 
-    def run(self, inputs: Sequence[Any], seed: int) -> Any:
-        """The outputs for these inputs, literals included, in the containers of the model."""
+    def run(self, inputs: Sequence[Any], seed: int, run_graph: RunGraph) -> Any:
+        """The outputs for these inputs, literals included, in the containers of the model;
+        ``run_graph`` calls the graph."""
         rest = iter(inputs)
-        values = [
-            next(rest) if place is None else _local(place[0][place[1]]) for place in self._places
-        ]
+        values = [next(rest) if place is None else local_part(_of(place)) for place in self._places]
         with reuse.ReuseRegistry():
-            outputs = self.graph(*values, seed)
+            outputs = run_graph(self.graph, (*values, seed))
         return pytree.tree_unflatten(list(outputs), self.captured.out_spec)
 
-    def _place(
-        self, source: Source, root: nn.Module
-    ) -> tuple[Mapping[str, torch.Tensor | None], str] | None:
+    def _place(self, source: Source, root: nn.Module) -> Place | None:
         """Where a parameter or a constant is found; None for an input."""
         if source.kind in ("input", "literal"):
             return None
@@ -74,6 +74,8 @@ class Variant:
         return own, leaf
 
 
-def _local(tensor: torch.Tensor | None) -> torch.Tensor:
+def _of(place: Place) -> torch.Tensor:
+    own, name = place
+    tensor = own[name]
     assert tensor is not None
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return tensor

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.emit.input_checks import check_inputs
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.emit.uneven import Shares, rows_of
-from tensoropt_torch.emit.variant import Variant
+from tensoropt_torch.emit.variant import RunGraph, Variant
 from tensoropt_torch.emit.weights import of_first_rank
 from tensoropt_torch.errors import TensorOptError, check_choice
 from tensoropt_torch.frontend import CapturedModel, ModelStructure
@@ -27,13 +26,14 @@ from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import Plan, VariantStrategy
 from tensoropt_torch.planner.checks import check_whole
 from tensoropt_torch.planner.pinned import find_pinned
+from tensoropt_torch.progress import progress
 from tensoropt_torch.runtime.agreement import (
     CallAgreement,
     agree_on_model,
     from_first_rank,
     on_all_ranks,
 )
-from tensoropt_torch.units import format_costs, format_seconds
+from tensoropt_torch.units import format_costs
 
 log = get_logger(__name__)
 
@@ -68,9 +68,9 @@ class Found:
     inputs: Sequence[Any]
     shares: Shares | None
 
-    def run(self, seed: int) -> Any:
+    def run(self, seed: int, run_graph: RunGraph) -> Any:
         """The outputs for this rank."""
-        outputs = self.variant.run(self.inputs, seed)
+        outputs = self.variant.run(self.inputs, seed, run_graph)
         return outputs if self.shares is None else self.shares.cut(outputs)
 
 
@@ -167,14 +167,12 @@ class Variants:
 
     def _make(self, call: Call) -> Variant:
         self._check(call.kind)
-        start = time.perf_counter()
-        what = self._describe(call.kind)
-        log.info("making a variant for %s", what)
-        variant = self._maker.make(call)
+        what = f"variant {len(self._made) + 1}, for {self._describe(call.kind)}"
+        with progress(f"making {what}", ticking=True):
+            variant = self._maker.make(call)
         self._made[call.kind] = variant
         costs = format_costs(variant.plan.memory_bytes, variant.plan.time_s)
-        seconds = format_seconds(time.perf_counter() - start)
-        log.info("made variant %d in %s: %s", len(self._made), seconds, costs)
+        log.info("%s: %s", what, costs)
         return variant
 
     def _check(self, kind: CallKind) -> None:

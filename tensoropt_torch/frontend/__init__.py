@@ -2,6 +2,7 @@
 
 from tensoropt_torch.frontend.call_context import CallContext, CallForm
 from tensoropt_torch.frontend.capture import CapturedModel, as_module, capture
+from tensoropt_torch.frontend.passes.nodes import is_cast
 from tensoropt_torch.frontend.sources import Source
 from tensoropt_torch.frontend.structure import ModelStructure
 
@@ -13,4 +14,5 @@ __all__ = [
     "Source",
     "as_module",
     "capture",
+    "is_cast",
 ]

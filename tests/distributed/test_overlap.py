@@ -28,6 +28,18 @@ SHAPE = (8, 12)
 VALUES = ("R,R", "S0,R", "R,S1", "S0,S1", "S0,S0", "S1,S0")
 
 
+class Nothing(torch.autograd.Function):
+    """The identity, which gives no gradient."""
+
+    @staticmethod
+    def forward(_: object, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(_: object, gradient: torch.Tensor) -> None:
+        return None
+
+
 class Parameter:
     """A leaf in a storage layout, used in another one; its gradient in a third."""
 
@@ -45,9 +57,12 @@ class Parameter:
         generator = torch.Generator().manual_seed(1000 * reshards.rank + seed)
         shape = local_part(whole, used, SIZES, reshards.rank).shape
         self.factor = torch.randn(shape, generator=generator).double()
+        self.has_gradient = True
 
     def term(self, value: torch.Tensor) -> torch.Tensor:
         """What it adds to a loss; the gradient differs with the rank."""
+        if not self.has_gradient:
+            value = Nothing.apply(value)
         return (value * self.factor).sin().sum()
 
 
@@ -185,6 +200,20 @@ def unreached(parameters: list[Parameter], awaited: bool) -> None:
         handle.remove()
 
 
+def without_gradient(parameters: list[Parameter], awaited: bool) -> None:
+    """A pass that reaches a value but has no gradient for it sends none."""
+    for p in parameters[::2]:
+        p.has_gradient = False
+    loss = loss_of(parameters, awaited)
+    for p in parameters[::2]:
+        p.has_gradient = True
+    ops.reset_collective_counts()
+    loss.backward()
+    sent = sum(bool(p.programs[2]) for p in parameters[1::2])
+    assert ops.collective_counts().programs == sent
+    assert all(p.leaf.grad is None for p in parameters[::2])
+
+
 WAYS = (
     once,
     accumulated,
@@ -196,6 +225,7 @@ WAYS = (
     after_a_failure,
     inside_another,
     unreached,
+    without_gradient,
 )
 
 

@@ -293,3 +293,32 @@ def check_limits(_: None) -> None:
 
 def test_the_number_of_variants_has_a_limit() -> None:
     run_ranks(2, f"{HERE}:check_limits", None, 60)
+
+
+class Sum(nn.Module):
+    """Parameters whose gradients are one tensor, seen as it is and in another shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Parameter(torch.zeros(4)), nn.Parameter(torch.zeros(4))
+        self.three = nn.Parameter(torch.zeros(2, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(4,) -> a number."""
+        return ((self.one + self.two + self.three.view(4)) * x).sum()
+
+
+def check_sums(_: None) -> None:
+    x = torch.arange(4.0)
+    ours = tensoropt_torch.auto_parallel(Sum(), (x,), measure=False)
+    for _pass in range(3):
+        ours(x).backward()
+    nn.utils.clip_grad_norm_(ours.parameters(), 1.0)
+    gradient = x / (x.norm() * 3**0.5)  # in one process ``three`` and ``two`` share memory
+    for parameter in ours.parameters():
+        close(parameter.grad.full_tensor(), gradient.view(parameter.shape))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_no_two_parameters_have_one_gradient() -> None:
+    run_ranks(2, f"{HERE}:check_sums", None, 60)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import fx
 
 from tensoropt_torch.frontend.passes.nodes import (
+    CASTS,
     forces_copy,
     running_statistics,
     target_name,
@@ -17,17 +18,6 @@ _ASSERTIONS = frozenset(
         "aten._assert_scalar.default",
         "aten._assert_async.msg",
         "aten.sym_constrain_range_for_size.default",
-    }
-)
-
-_CASTS = frozenset(
-    {
-        "aten.to.dtype",
-        "aten.to.dtype_layout",
-        "aten.to.device",
-        "aten.to.other",
-        "aten._to_copy.default",
-        "aten.type_as.default",
     }
 )
 
@@ -60,7 +50,7 @@ def _is_identity(node: fx.Node) -> bool:
         return bool(node.args[1] == 0 or node.args[2] is False)
     if name == "aten.expand.default":
         return value_of(node).shape == value_of(node.args[0]).shape
-    if name in _CASTS:
+    if name in CASTS:
         same = value_of(node).dtype == value_of(node.args[0]).dtype
         return same and not forces_copy(node)
     return False

@@ -17,10 +17,26 @@ BUFFER = "buffer"  # of placeholders that are buffers of the module
 FOLDED = "folded"  # of placeholders that a pass added: the tensor they stand for
 WITHOUT_GRAD = "without_grad"  # of calls that were made under ``torch.no_grad``
 
+CASTS = frozenset(
+    {
+        "aten.to.dtype",
+        "aten.to.dtype_layout",
+        "aten.to.device",
+        "aten.to.other",
+        "aten._to_copy.default",
+        "aten.type_as.default",
+    }
+)
+
 
 def target_name(node: fx.Node) -> str:
     """The operator a node calls, e.g. ``aten.linear.default``; else ``''``."""
     return str(node.target) if isinstance(node.target, OpOverload) else ""
+
+
+def is_cast(node: fx.Node) -> bool:
+    """Whether a call only changes the dtype of its first operand, if anything."""
+    return target_name(node) in CASTS
 
 
 def value_of(node: Any) -> torch.Tensor:

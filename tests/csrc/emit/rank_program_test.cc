@@ -98,6 +98,15 @@ TEST_F(RankProgramTest, ReshardsJoinTheLayoutsOfBothEnds) {
   EXPECT_EQ(program(0).layout_of(rows), Layout::parse("P"));
 }
 
+TEST_F(RankProgramTest, GradientsComeAsTheConsumerMakesThem) {
+  int edge = 0;  // of the table
+  while (space().edges()[edge].target != space().node_of(look_up_)) ++edge;
+  choose(look_up_, "b0");  // each rank has some of the positions
+  EXPECT_EQ(program(0).gradient_layout(edge), Layout::parse("P"));
+  choose(look_up_, "v");
+  EXPECT_EQ(program(0).gradient_layout(edge), Layout::parse("S0"));
+}
+
 TEST_F(RankProgramTest, StrategyOfAnotherModelIsRefused) {
   strategy_.config.pop_back();
   EXPECT_THROW(program(0), UserError);

@@ -1,0 +1,180 @@
+"""Passes of backward whose gradients the ranks do not reduce yet.
+
+::
+
+    for micro_batch in micro_batches[:-1]:
+        with parallel.no_sync():
+            parallel(*micro_batch).backward()
+    parallel(*micro_batches[-1]).backward()  # reduces the sums of all passes
+
+What such a pass leaves in ``.grad`` is the gradient as the parameter's consumer makes it:
+a ``DTensor`` in the layout that it has there, mostly with pending sums, instead of that of the
+parameter. So ``.grad`` is a right gradient at any time, whatever is done with it: set to None
+or to zero, scaled, read, or given to an optimizer. Communication is all that is put off.
+
+A pass that reduces adds what is kept before it runs the backward program of the
+parameter. Neither the graph of a rank nor its operators know of this: passes that keep
+or find something run a copy of the graph that hooks on where these programs begin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeGuard
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import fx, nn
+from torch.autograd.graph import Node
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+
+Gradients = tuple[torch.Tensor | None, ...]
+
+GRADIENT_EDGE = "gradient_edge"  # in the meta of nodes of a rank's graph
+
+
+class GradientAccumulation:
+    """What a ``ParallelModule`` keeps for it: copies of the graphs that it has run."""
+
+    def __init__(self) -> None:
+        self._hooked: WeakKeyDictionary[fx.GraphModule, fx.GraphModule] = WeakKeyDictionary()
+        self._keeps = False  # gradients may be kept
+
+    def run(
+        self, module: nn.Module, rank_graph: fx.GraphModule, inputs: Sequence[Any], reduces: bool
+    ) -> Any:
+        """The outputs of a graph of the module's parameters. With ``reduces`` the backward
+        that belongs to it leaves gradients in the layouts of their parameters."""
+        if not torch.is_grad_enabled() or (reduces and not self._finds_kept(module)):
+            return rank_graph(*inputs)
+        self._keeps = True
+        if rank_graph not in self._hooked:
+            self._hooked[rank_graph] = with_hooks(rank_graph)
+        return self._hooked[rank_graph](*inputs, module, reduces)
+
+    def _finds_kept(self, module: nn.Module) -> bool:
+        self._keeps = self._keeps and any(is_kept(p) for p in module.parameters())
+        return self._keeps
+
+
+def is_kept(parameter: nn.Parameter) -> bool:
+    """Whether the gradient is in another layout than its parameter."""
+    return (
+        isinstance(parameter, DTensor)
+        and isinstance(parameter.grad, DTensor)
+        and parameter.grad.placements != parameter.placements
+    )
+
+
+def placements_of(layout: str) -> tuple[Placement, ...]:
+    """Those of a tensor layout, ``S0,P,R``, on the base mesh."""
+    return tuple(map(_placement, layout.split(",")))
+
+
+def _placement(part: str) -> Placement:
+    if part[0] == "S":
+        return Shard(int(part[1:]))
+    return Partial() if part == "P" else Replicate()
+
+
+def with_hooks(rank_graph: fx.GraphModule) -> fx.GraphModule:
+    """A copy that takes, after all inputs, the module and whether gradients are reduced."""
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    extra: tuple[fx.Node, ...] = ()
+    for node in rank_graph.graph.nodes:
+        if node.op != "placeholder" and not extra:
+            extra = graph.placeholder("module"), graph.placeholder("reduces")
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+        edge = node.meta.get(GRADIENT_EDGE)
+        if edge is not None:
+            graph.call_function(_hook, (copies[node], edge.parameter, edge.layout, *extra))
+    graph.lint()
+    return fx.GraphModule(rank_graph, graph, "AccumulatingGraph")
+
+
+def _hook(value: torch.Tensor, name: str, layout: str, module: nn.Module, reduces: bool) -> None:
+    """Of what a reshard made of a parameter."""
+    if value.grad_fn is None:
+        return
+    parameter = module.get_parameter(name)
+    placements = placements_of(layout)
+    accumulate = torch.autograd.graph.get_gradient_edge(parameter).node
+
+    def before_program(gradients: Gradients) -> Gradients | None:
+        (gradient,) = gradients
+        if gradient is None or not _is_free(gradient, parameter, accumulate):
+            return None
+        with torch.no_grad():
+            if reduces:
+                return (_with_kept(parameter, gradient, placements),)
+            return (None,) if _keep(parameter, gradient, placements) else None
+
+    def before_accumulation(gradients: Gradients) -> None:
+        if gradients[0] is not None and is_kept(parameter):
+            _reduce(parameter)
+
+    value.grad_fn.register_prehook(before_program)
+    accumulate.register_prehook(before_accumulation)
+
+
+def _is_free(gradient: torch.Tensor, parameter: nn.Parameter, accumulate: Node) -> bool:
+    """Whether it only is for ``.grad``: no hook of the parameter, ``torch.autograd.grad`` or
+    second derivative waits for it."""
+    if gradient.requires_grad or parameter._backward_hooks:
+        return False
+    try:
+        return bool(torch._C._will_engine_execute_node(accumulate))
+    except RuntimeError:  # raised for leaves in torch.autograd.grad
+        return False
+
+
+def _reduce(parameter: nn.Parameter) -> None:
+    """What is kept, by itself."""
+    with torch.no_grad():
+        assert isinstance(parameter, DTensor) and isinstance(parameter.grad, DTensor)
+        parameter.grad = parameter.grad.redistribute(placements=parameter.placements)
+
+
+def _keep(
+    parameter: nn.Parameter, gradient: torch.Tensor, placements: tuple[Placement, ...]
+) -> bool:
+    """Adds to what is kept, in the parameter's dtype; whether the gradient needs no program
+    any more. What was reduced before, and not set to None, is no place for it."""
+    kept = parameter.grad
+    if kept is None:
+        assert isinstance(parameter, DTensor)
+        mine = gradient.to(parameter.dtype, memory_format=torch.contiguous_format, copy=True)
+        parameter.grad = DTensor.from_local(
+            mine,
+            parameter.device_mesh,
+            placements,
+            run_check=False,
+            shape=parameter.shape,
+            stride=parameter.stride(),
+        )
+        return True
+    if not _lies(kept, placements):
+        return False
+    kept.to_local().add_(gradient)
+    return True
+
+
+def _with_kept(
+    parameter: nn.Parameter, gradient: torch.Tensor, placements: tuple[Placement, ...]
+) -> torch.Tensor | None:
+    """The gradient with what was kept of earlier passes, which ``.grad`` loses. None if that
+    is of another dtype than the program is run in: then ``.grad`` has got all, reduced."""
+    kept = parameter.grad
+    if not _lies(kept, placements):
+        return gradient
+    total: torch.Tensor = kept.to_local().add_(gradient)
+    if total.dtype != gradient.dtype:
+        _reduce(parameter)
+        return None
+    parameter.grad = None
+    return total
+
+
+def _lies(kept: torch.Tensor | None, placements: tuple[Placement, ...]) -> TypeGuard[DTensor]:
+    return isinstance(kept, DTensor) and kept.placements == placements

@@ -1,0 +1,64 @@
+"""Edges of the strategy space, as the graph of a rank looks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import fx
+
+from tensoropt_torch import _C
+from tensoropt_torch.frontend import CapturedModel, is_cast
+
+
+@dataclass(frozen=True)
+class EdgeIndex:
+    """Where in the strategy space the reshards of a graph are found."""
+
+    relay: dict[int, int]  # value -> edge into its relay
+    operand: dict[tuple[int, int], int]  # (graph node, operand) -> edge
+    first: dict[int, int]  # value -> edge from its producer, one of them
+
+    @staticmethod
+    def of(planner: _C.Planner) -> EdgeIndex:
+        relay: dict[int, int] = {}
+        operand: dict[tuple[int, int], int] = {}
+        first: dict[int, int] = {}
+        for edge, (value, node, port) in enumerate(planner.edges()):
+            first.setdefault(value, edge)
+            if node < 0:
+                relay[value] = edge
+            else:
+                operand[node, port] = edge
+        return EdgeIndex(relay, operand, first)
+
+
+@dataclass(frozen=True)
+class GradientEdge:
+    """Where the gradient of a parameter is sent: the name of the parameter, and the tensor
+    layout in which the gradient comes there."""
+
+    parameter: str
+    layout: str
+
+
+def gradient_edges(
+    captured: CapturedModel, edges: EdgeIndex, program: _C.RankProgram
+) -> dict[int, GradientEdge]:
+    """At most one of each parameter, whose gradient has one edge to it; if the parameter is
+    used through a cast, preferably the edge before the gradient is cast."""
+    found = {}
+    for source in captured.parameters:
+        for node in _ways(source.placeholder):
+            edge = edges.first.get(captured.lowering.values[node][0])
+            if edge is not None and program.reshard(edge)[3]:
+                found[edge] = GradientEdge(source.names[0], program.gradient_layout(edge))
+                break
+    return found
+
+
+def _ways(parameter: fx.Node) -> Iterator[fx.Node]:
+    users = list(parameter.users)
+    if len(users) == 1 and is_cast(users[0]):
+        yield users[0]
+    yield parameter

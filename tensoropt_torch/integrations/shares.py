@@ -1,0 +1,127 @@
+"""What loops that were written for data parallelism expect of a model.
+
+Such a loop gives each rank its share of the global batch (dim 0), and takes for the loss the
+mean of what the ranks compute. A parallel module that was planned with ``inputs="sharded"``
+fits: of what it returns, scalars are those of the global batch on every rank, and other
+tensors the rank's share.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.runtime.agreement import agree_or_raise
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arguments of one call of a module."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def of_all_ranks(self) -> Call:
+        """The same for the global batch: zeros, as many in dim 0 as all ranks have; tensors
+        without dims are the same on all ranks. Collective.
+
+        Raises:
+            TensorOptError: on every rank; the shapes differ between ranks.
+        """
+        leaves = pytree.tree_leaves((self.args, self.kwargs))
+        shapes = [tuple(leaf.shape) for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        agree_or_raise(
+            "shape of the first batch",
+            str(shapes),
+            "give all ranks batches of the same shapes: pad to a fixed length",
+        )
+        ranks = dist.get_world_size()
+
+        def whole(tensor: torch.Tensor) -> torch.Tensor:
+            first, *rest = tensor.shape or (0,)
+            return tensor.new_zeros((first * ranks, *rest) if tensor.dim() else ())
+
+        args, kwargs = pytree.tree_map_only(torch.Tensor, whole, (self.args, self.kwargs))
+        return Call(args, kwargs)
+
+
+class _CalledError(Exception):
+    def __init__(self, call: Call) -> None:
+        super().__init__()
+        self.call = call
+
+
+def first_call(module: nn.Module, run: Callable[[], object]) -> Call:
+    """How ``run()`` calls ``module`` first. It is stopped there: nothing is computed.
+
+    Raises:
+        TensorOptError: it does not call the module.
+    """
+
+    def forward(*args: Any, **kwargs: Any) -> None:
+        raise _CalledError(Call(args, kwargs))
+
+    before = module.__dict__.get("forward")
+    module.forward = forward
+    try:
+        run()
+    except _CalledError as called:
+        return called.call
+    finally:
+        del module.forward
+        if before is not None:
+            module.forward = before
+    raise TensorOptError(
+        f"the step does not call {type(module).__name__}; name the module that it calls"
+    )
+
+
+def first_of(batches: Iterable[T]) -> T:
+    """The first batch. Random numbers that drawing it takes are drawn again later.
+
+    Raises:
+        TensorOptError: there is none.
+    """
+    with _kept_random_states():
+        for batch in batches:
+            return batch
+    raise TensorOptError("there is no batch to plan for; give a data set that has some")
+
+
+def average_gradients_of_shares(parallel: nn.Module) -> None:
+    """From now on what a rank computes of its share counts as one of the ranks' losses, whose
+    mean is trained on, as under data parallelism: gradients that come back for a share are
+    divided by the number of ranks. A loss that the module itself returns is that of the
+    global batch, alike on all ranks, and stays as it is."""
+    if _average not in parallel._forward_hooks.values():
+        parallel.register_forward_hook(_average)
+
+
+def _average(module: nn.Module, args: Any, output: Any) -> None:
+    ranks = dist.get_world_size()
+    for tensor in pytree.tree_leaves(output):
+        if isinstance(tensor, torch.Tensor) and tensor.requires_grad and tensor.dim() > 0:
+            tensor.register_hook(lambda grad: grad / ranks)  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def _kept_random_states() -> Iterator[None]:
+    """Afterwards the generators of Python, NumPy and PyTorch are as before."""
+    states = random.getstate(), np.random.get_state()
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices):
+        yield
+    random.setstate(states[0])
+    np.random.set_state(states[1])

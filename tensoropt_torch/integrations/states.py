@@ -1,0 +1,79 @@
+"""What a checkpoint of ``Trainer`` holds besides the weights: the states of the optimizer and
+of random generators, and adapters, as ``torch.distributed.checkpoint`` writes them. They may be
+loaded under another plan and on another number of processes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.checkpoint.state_dict import (
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.optim import Optimizer
+
+from tensoropt_torch.checkpoint import RandomState
+from tensoropt_torch.emit import ParallelModule
+from tensoropt_torch.errors import TensorOptError
+
+FOLDER = "states"  # in that of the checkpoint
+
+
+def save_states(
+    checkpoint: str | os.PathLike[str], parallel: ParallelModule, optimizer: Optimizer
+) -> None:
+    """Collective."""
+    states = {**_optimizer_states(parallel, optimizer), "random": RandomState(parallel)}
+    states |= _adapters(parallel)
+    save(states, checkpoint_id=Path(checkpoint) / FOLDER)
+
+
+def load_optimizer(
+    checkpoint: str | os.PathLike[str], parallel: ParallelModule, optimizer: Optimizer
+) -> None:
+    """Collective."""
+    states = _optimizer_states(parallel, optimizer)
+    load(states, checkpoint_id=Path(checkpoint) / FOLDER)
+    set_optimizer_state_dict(parallel, optimizer, states["optimizer"])
+
+
+def load_adapters(checkpoint: str | os.PathLike[str], parallel: ParallelModule) -> None:
+    """What is trained of a model whose other parameters are frozen. Collective."""
+    load(_adapters(parallel), checkpoint_id=Path(checkpoint) / FOLDER)
+
+
+def load_random(checkpoint: str | os.PathLike[str], parallel: ParallelModule) -> None:
+    """Collective."""
+    load({"random": RandomState(parallel)}, checkpoint_id=Path(checkpoint) / FOLDER)
+
+
+def check_has_states(checkpoint: str | os.PathLike[str]) -> None:
+    """Raises TensorOptError unless ``save_states`` has written to the checkpoint."""
+    if (Path(checkpoint) / FOLDER).is_dir():
+        return
+    other = (Path(checkpoint) / "optimizer.pt").is_file()
+    found = "those of another Trainer" if other else "none (save_only_model=True?)"
+    raise TensorOptError(
+        f"checkpoint '{checkpoint}' has no states of the optimizer in '{FOLDER}', but {found}; "
+        "resume from a checkpoint of this Trainer, or begin anew from its weights: "
+        "from_pretrained(checkpoint)"
+    )
+
+
+def has_adapters(checkpoint: str | os.PathLike[str]) -> bool:
+    """Whether the checkpoint has adapters of PEFT in place of a whole model."""
+    return (Path(checkpoint) / "adapter_config.json").is_file()
+
+
+def _adapters(parallel: ParallelModule) -> dict[str, Any]:
+    parameters = dict(parallel.named_parameters())
+    trained = {name: p.detach() for name, p in parameters.items() if p.requires_grad}
+    return {"adapters": trained} if len(trained) < len(parameters) else {}
+
+
+def _optimizer_states(parallel: ParallelModule, optimizer: Optimizer) -> dict[str, Any]:
+    return {"optimizer": get_optimizer_state_dict(parallel, optimizer)}

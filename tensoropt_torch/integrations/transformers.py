@@ -1,0 +1,237 @@
+"""``transformers.Trainer`` for a model that runs under a plan (docs/huggingface.md)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import transformers
+from torch import nn
+from torch.utils.data import DataLoader
+from transformers.trainer import SCHEDULER_NAME, TRAINING_ARGS_NAME
+from transformers.trainer_utils import EvalLoopOutput, TrainOutput
+
+from tensoropt_torch import api
+from tensoropt_torch.checkpoint import save_pretrained
+from tensoropt_torch.emit import ParallelModule, WeightSource
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.integrations import states
+from tensoropt_torch.integrations.optimizers import use_parameters_of
+from tensoropt_torch.integrations.plan_source import PlanSource, check_inputs
+from tensoropt_torch.integrations.shares import (
+    average_gradients_of_shares,
+    first_call,
+    first_of,
+)
+from tensoropt_torch.integrations.training_arguments import (
+    OPTIMIZERS,
+    check_optimizer,
+    check_processes,
+    check_training_arguments,
+)
+from tensoropt_torch.plan import Plan
+from tensoropt_torch.runtime.agreement import on_all_ranks
+from tensoropt_torch.tasks import Example, PlanningOptions
+
+
+class Trainer(transformers.Trainer):  # type: ignore[misc]
+    """A ``transformers.Trainer`` whose model runs under a plan.
+
+    Takes what ``transformers.Trainer`` takes. Before the first step the model is planned, with
+    the first batch of the training data times the number of processes for the global batch,
+    and replaced by a ``ParallelModule``. Each process gets its share of the data, as under
+    data parallelism; losses, gradients and metrics are those of one process with the
+    global batch. Works on the processes of ``torchrun``, or on this one alone.
+
+    Args:
+        model: a model; or a ``ParallelModule`` that was planned with ``inputs="sharded"``.
+        plan: a plan, or the file of one, in place of planning.
+        planning: how to plan; ``inputs`` are sharded in any case.
+        memory_limit: bytes per device, as for ``find_strategy``.
+        weights: what gives values to a model on the meta device.
+
+    Raises:
+        TensorOptError: on every rank; something in ``args`` does not go with a plan.
+    """
+
+    model: Any
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        args: transformers.TrainingArguments | None = None,
+        *others: Any,
+        plan: Plan | str | Path | None = None,
+        planning: PlanningOptions | None = None,
+        memory_limit: float | None = None,
+        weights: WeightSource | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if model is None:
+            raise TensorOptError("Trainer needs a model=; model_init= would make many")
+        self._parallel: ParallelModule | None = None
+        self._source = PlanSource(plan, planning, memory_limit, weights)
+        parallel = model if isinstance(model, ParallelModule) else None
+        super().__init__(model if parallel is None else parallel.original, args, *others, **kwargs)
+        check_training_arguments(self.args)
+        if parallel is not None:
+            self._use(parallel)
+
+    # From model to parallel module
+
+    def example(self, batches: Iterable[Any] | None = None) -> Example:
+        """What is planned: the model with the arguments of a training step, for the batch of
+        all ranks. Collective.
+
+        Args:
+            batches: of this rank; by default the training data, or else those of evaluation.
+        """
+        api.init()  # a group of this process alone, where there is none
+        check_processes(self.args)
+        if batches is None:
+            trains = self.train_dataset is not None
+            batches = self.get_train_dataloader() if trains else self.get_eval_dataloader()
+        model: nn.Module = self.model
+        inputs = self._prepare_inputs(on_all_ranks(lambda: first_of(batches)))
+        items = self._get_num_items_in_batch([inputs], self.args.device)
+        model.train()
+
+        def step() -> None:
+            self.compute_loss(model, inputs, num_items_in_batch=items)
+
+        call = on_all_ranks(lambda: first_call(model, step)).of_all_ranks()
+        own_loss = type(self).compute_loss is not Trainer.compute_loss
+        return Example(model, call.args, call.kwargs, outputs="all" if own_loss else "loss")
+
+    def parallelize(
+        self, plan: Plan | None = None, batches: Iterable[Any] | None = None
+    ) -> ParallelModule:
+        """Replaces the model by one that runs under this plan, or under one that is found.
+        ``train`` and ``evaluate`` do that where nobody has before. Collective."""
+        source = self._source if plan is None else replace(self._source, plan=plan)
+        example = self.example(batches)
+        with self.accelerator.autocast():  # as around every step
+            parallel = source.parallelize(example, OPTIMIZERS.get(self.args.optim, "adamw"))
+        self._use(parallel)
+        return parallel
+
+    def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
+        """As of ``transformers.Trainer``. Collective."""
+        if self.optimizer is None and self.optimizer_cls_and_kwargs is None:
+            check_optimizer(self.args)
+        if self._parallel is None:
+            self.parallelize()
+        return super().train(*args, **kwargs)
+
+    def evaluation_loop(
+        self, dataloader: DataLoader[Any], *args: Any, **kwargs: Any
+    ) -> EvalLoopOutput:
+        """As of ``transformers.Trainer``. Collective."""
+        if self._parallel is None:
+            self.parallelize(batches=None if self.train_dataset is not None else dataloader)
+        return super().evaluation_loop(dataloader, *args, **kwargs)
+
+    def _use(self, parallel: ParallelModule) -> None:
+        check_inputs(parallel.plan)
+        self._set_signature_columns_if_needed()  # from the forward of the model itself
+        if self.optimizer is not None:
+            use_parameters_of(parallel, self.model, self.optimizer)
+        average_gradients_of_shares(parallel)
+        self._parallel = parallel
+        self.model = self.model_wrapped = self.callback_handler.model = parallel
+        # Then Trainer does not wrap the model, and all ranks take part in saving.
+        self.is_distributed_loading_by_transformers = True
+
+    def _move_model_to_device(self, model: nn.Module, device: torch.device) -> None:
+        """Its parts will be there, and no process has to hold the whole model."""
+
+    # Steps
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> Any:
+        """As of ``transformers.Trainer``."""
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        if self._loss_is_of_model and self._loss_is_scaled_up(num_items_in_batch):
+            loss = loss / self.accelerator.num_processes
+        return (loss, outputs) if return_outputs else loss
+
+    @property
+    def _loss_is_of_model(self) -> bool:
+        """Then it is that of the global batch, else each rank computes one of its share."""
+        return self.compute_loss_func is None and self.label_smoother is None
+
+    def _loss_is_scaled_up(self, num_items_in_batch: object) -> bool:
+        """Whether ``transformers`` multiplies the loss by the number of processes, so that the
+        mean over them is the sum."""
+        counts = self.model_accepts_loss_kwargs and num_items_in_batch is not None
+        return bool(counts and self.args.average_tokens_across_devices)
+
+    # Checkpoints
+
+    def _save(
+        self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None
+    ) -> None:
+        if self._parallel is None:
+            super()._save(output_dir, state_dict)
+            return
+        folder = output_dir or str(self.args.output_dir)
+        save_pretrained(self._parallel, folder)
+        if not self.args.should_save:
+            return
+        tokenizer = self.processing_class or getattr(self.data_collator, "tokenizer", None)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(folder)
+        torch.save(self.args, os.path.join(folder, TRAINING_ARGS_NAME))
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        assert self._parallel is not None and self.lr_scheduler is not None
+        states.save_states(output_dir, self._parallel, self._own_optimizer)
+        if self.args.should_save:
+            torch.save(self.lr_scheduler.state_dict(), os.path.join(output_dir, SCHEDULER_NAME))
+
+    def _load_from_checkpoint(
+        self, resume_from_checkpoint: str, model: nn.Module | None = None
+    ) -> None:
+        if not self._load_adapters(resume_from_checkpoint):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _load_best_model(self) -> None:
+        if not self._load_adapters(self.state.best_model_checkpoint):
+            super()._load_best_model()
+
+    def _load_adapters(self, checkpoint: str) -> bool:
+        if not on_all_ranks(lambda: states.has_adapters(checkpoint)):
+            return False
+        assert self._parallel is not None
+        on_all_ranks(lambda: states.check_has_states(checkpoint))
+        states.load_adapters(checkpoint, self._parallel)
+        return True
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is None:
+            return
+        assert self._parallel is not None and self.lr_scheduler is not None
+        on_all_ranks(lambda: states.check_has_states(checkpoint))
+        states.load_optimizer(checkpoint, self._parallel, self._own_optimizer)
+        scheduler = torch.load(os.path.join(checkpoint, SCHEDULER_NAME), weights_only=True)
+        self.lr_scheduler.load_state_dict(scheduler)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        super()._load_rng_state(checkpoint)
+        if checkpoint is not None:
+            assert self._parallel is not None
+            states.load_random(checkpoint, self._parallel)
+
+    @property
+    def _own_optimizer(self) -> torch.optim.Optimizer:
+        """Without Accelerate's wrapper."""
+        return cast(torch.optim.Optimizer, getattr(self.optimizer, "optimizer", self.optimizer))

@@ -1,0 +1,116 @@
+"""``TensorOptStrategy`` on several ranks does what Lightning does in one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tensoropt_torch import TensorOptError
+from tensoropt_torch.integrations.lightning_modules import name_of_part
+from tests.distributed.harness import run_ranks
+from tests.integrations.lightning_runs import STEPS, Job, Language, Log, Parts, plain_run
+
+HERE = "tests.integrations.lightning_runs"
+OPTIONS = {"accumulate_grad_batches": 2, "gradient_clip_val": 0.5}
+NAMES = ("loss", "val_loss", "val_accuracy")
+CLOSE = 1e-3  # rounding differences grow along a run of Adam; the loss falls by a third
+
+
+def assert_equal(
+    got: Log,
+    expected: Log,
+    names: tuple[str, ...] = NAMES,
+    first_epoch: int = 0,
+    tolerance: float = CLOSE,
+) -> None:
+    """Of these epochs nothing may be missing."""
+    for name in names:
+        ours, plain = (
+            [row[name] for row in log if name in row and row["epoch"] >= first_epoch]
+            for log in (got, expected)
+        )
+        assert plain and ours == pytest.approx(plain, rel=tolerance), name
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("language")
+
+
+@pytest.fixture(scope="module")
+def plain(folder: Path) -> Log:
+    return plain_run(Job("language", str(folder / "plain"), options=OPTIONS))
+
+
+@pytest.fixture(scope="module")
+def four(folder: Path) -> Log:
+    job = Job("language", str(folder / "four"), 4, smallest=True, options=OPTIONS)
+    first, *others = run_ranks(4, f"{HERE}:our_run", job, 200)
+    for log in others:
+        assert_equal(log, first)
+    return first
+
+
+def test_curve_and_metrics_are_those_of_one_process(plain: Log, four: Log) -> None:
+    assert_equal(four, plain)
+    losses = [row["loss"] for row in four if "loss" in row]
+    assert len(losses) == 3 * STEPS and losses[-1] < 0.9 * losses[0]
+
+
+def test_a_run_goes_on_under_another_plan_on_fewer_processes(
+    plain: Log, four: Log, folder: Path
+) -> None:
+    checkpoint = str(folder / "four" / "epoch=0.ckpt")
+    job = Job("language", str(folder / "two"), 2, resume_from=checkpoint, options=OPTIONS)
+    for log in run_ranks(2, f"{HERE}:our_run", job, 200):
+        assert len([row for row in log if "loss" in row]) == 2 * STEPS
+        assert_equal(log, plain, first_epoch=1)
+
+
+def test_a_run_without_a_plan_goes_on_with_one(plain: Log, folder: Path) -> None:
+    checkpoint = str(folder / "plain" / "epoch=1.ckpt")
+    job = Job("language", str(folder / "on"), 2, resume_from=checkpoint, options=OPTIONS)
+    for log in run_ranks(2, f"{HERE}:our_run", job, 200):
+        assert_equal(log, plain, first_epoch=2)
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_a_module_with_a_forward_of_its_own_computes_its_loss(
+    tmp_path: Path, precision: str
+) -> None:
+    options = {"precision": precision}
+    expected = plain_run(Job("parts", str(tmp_path / "plain"), epochs=1, options=options))
+    job = Job("parts", str(tmp_path / "ours"), 2, epochs=1, options=options)
+    # Under casts halves are rounded to 8 bits.
+    for log, state in run_ranks(2, f"{HERE}:our_run_and_state", job, 200):
+        tolerance = CLOSE if precision == "32-true" else 2e-2
+        assert_equal(log, expected, ("loss", "val_loss"), tolerance=tolerance)
+        assert state["names"] == list(Parts().state_dict())
+        # Of the whole batch, as in one process.
+        assert state["norm.num_batches_tracked"] == STEPS
+
+
+@pytest.mark.parametrize(
+    ("module", "given", "name"),
+    [
+        (Language, None, "model"),
+        (Language, "model", "model"),
+        (Parts, None, ""),
+        (Parts, "", ""),
+    ],
+)
+def test_the_part_that_has_all_parameters_is_found(module: Any, given: Any, name: str) -> None:
+    assert name_of_part(module(), given) == name
+
+
+def test_parts_that_do_not_have_all_that_is_trained_are_refused() -> None:
+    with pytest.raises(TensorOptError, match=r"module='head' .* embedding.weight, norm.weight, "):
+        name_of_part(Parts(), "head")
+    with pytest.raises(TensorOptError, match="module='net' is not in Parts, which has embedding,"):
+        name_of_part(Parts(), "net")
+    frozen = Parts()
+    frozen.embedding.requires_grad_(False)
+    frozen.norm.requires_grad_(False)
+    assert name_of_part(frozen, "head") == "head"
