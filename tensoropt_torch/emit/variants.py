@@ -196,7 +196,7 @@ class Variants:
             )
 
     def _describe(self, kind: CallKind) -> str:
-        return kind.describe(self._made[self._base_kind].input_names)
+        return kind.describe(self._maker.input_names(kind))
 
 
 class VariantMaker:
@@ -225,6 +225,12 @@ class VariantMaker:
         self._root = root
         self._one_process_random = one_process_random
         self._known = {(known.fingerprint, known.gathered): known for known in plan.variants}
+
+    def input_names(self, kind: CallKind) -> list[str]:
+        """What the inputs of such calls are called."""
+        places = list(range(len(kind.inputs)))  # in place of values
+        args, kwargs = pytree.tree_unflatten(places, kind.spec)
+        return self._structure.input_names(args, kwargs)
 
     def shared(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[bool]:
         """Which inputs of a call each rank has its own share of."""
