@@ -55,6 +55,7 @@ from tensoropt_torch.calibration import (
 from tensoropt_torch.calibration.job import with_operators, with_profile
 from tensoropt_torch.calibration.runs import (
     Reference,
+    RepeatedTimes,
     StepTimes,
     run_in_passes,
 )
@@ -250,7 +251,9 @@ class Case:
         passes, since the machine's speed changes from minute to minute."""
         effort = self.effort
         count = effort.fitted + effort.strategies
-        options = ValidationOptions(count, FIRST_SEED, effort.steps, effort.passes)
+        options = ValidationOptions(
+            count, FIRST_SEED, effort.steps, effort.passes, budget_s=None, fresh=True
+        )
         rows = validate(self.model, self.task, (self.args, {}), CPU, options).rows
         return Validation(rows[: effort.fitted]), Validation(rows[effort.fitted :])
 
@@ -308,7 +311,7 @@ def measured_operators(
     """The task with the operators that likely strategies use."""
     groups = AxisGroups([size for size, _ in profile.mesh_axes])
     groups.create(all_axis_sets(groups.sizes))
-    options = MeasureOptions(operator_budget_s=effort.operators_s, random_strategies=8)
+    options = MeasureOptions(budget_s=effort.operators_s, random_strategies=8)
     task = with_operators(task, profile.num_devices, CPU, groups, options)
     groups.close()
     return task
@@ -332,7 +335,8 @@ def choice(case: Case, random_s: list[float]) -> dict[str, Any]:
         return trainer.start(plan).times(case.effort.steps)
 
     runs = [partial(run, plan) for plan in frontier]
-    found = run_in_passes(runs, case.effort.passes, reference=Reference(CPU))
+    times = run_in_passes(runs, case.effort.passes, reference=Reference(CPU))
+    found = [RepeatedTimes.of(those) for those in times]
     trainer.close()
     rows = [
         {"step_s": plan.time_s, "measured_step_s": times.fastest.step_s, "spread": times.spread}

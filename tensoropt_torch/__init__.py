@@ -21,7 +21,13 @@ from tensoropt_torch.calibration import (
     Validation,
     ValidationOptions,
 )
-from tensoropt_torch.checkpoint import RandomState, full_state_dict, save_pretrained
+from tensoropt_torch.checkpoint import (
+    RandomState,
+    full_state_dict,
+    load_optimizer,
+    save,
+    save_pretrained,
+)
 from tensoropt_torch.config import Cluster, list_presets, load_cluster
 from tensoropt_torch.emit import ParallelModule, WeightSource
 from tensoropt_torch.errors import TensorOptError
@@ -41,6 +47,7 @@ from tensoropt_torch.rules import (
     register_rule,
     unregister_rule,
 )
+from tensoropt_torch.samplers import sampler_arguments
 from tensoropt_torch.simulate import (
     MemoryProfile,
     SimulatedPoint,
@@ -93,10 +100,13 @@ __all__ = [
     "init",
     "list_presets",
     "load_cluster",
+    "load_optimizer",
     "parallelize",
     "profile",
     "profile_hardware",
     "register_rule",
+    "sampler_arguments",
+    "save",
     "save_pretrained",
     "simulate_frontier",
     "simulate_memory",

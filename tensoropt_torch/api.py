@@ -17,6 +17,7 @@ Training under torchrun::
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -65,12 +66,16 @@ from tensoropt_torch.tasks import (
     step_settings_of,
     takes_keywords,
     task_of,
+    validation_of,
 )
 from tensoropt_torch.units import format_bytes
 
 log = get_logger(__name__)
 
 Option = Literal["mini_time", "mini_parallelism"]
+
+# Fewer strategies, where more were to be run, do not tell what steps take.
+LEAST_STRATEGIES = 2
 
 
 def init(backend: str | None = None, timeout_s: float = 600.0) -> torch.device:
@@ -281,7 +286,7 @@ def parallelize(
     example = on_all_ranks(lambda: example_of(model, args, kwargs, keywords))
     captured = on_all_ranks(lambda: model_of(plan, example))
     options = on_all_ranks(lambda: VariantOptions(shapes, max_variants))
-    return emit.parallelize(
+    module = emit.parallelize(
         example.model,
         captured,
         plan,
@@ -290,6 +295,8 @@ def parallelize(
         options=options,
         one_process_random=one_process_random,
     )
+    log.info("%r", module)
+    return module
 
 
 @takes_keywords(step=StepSettings)
@@ -332,7 +339,8 @@ def profile_hardware(
     Args:
         cluster: what describes memory and levels; by default as for planning.
         options: how much to measure, and where to write it.
-        progress: called with steps done, steps in all, and what comes next.
+        progress: called with steps done, steps in all, and what it is at; in place of the
+            bar on a terminal.
 
     Raises:
         TensorOptError: on every rank; the file is damaged or cannot be written.
@@ -358,7 +366,8 @@ def validate(
 
     Args:
         options: how many strategies, steps and passes, the seed, the optimizer.
-        progress: called with runs of strategies done and in all.
+        progress: called with runs of strategies done and in all; in place of the bar on a
+            terminal.
         others: as for ``find_strategy``; ``args`` are real tensors.
 
     Raises:
@@ -371,8 +380,9 @@ def validate(
 
     example, planning = on_all_ranks(asked)
     task = agreed_task(example, planning, dist.get_world_size())
+    tell = None if progress is None else lambda done, total, _: progress(done, total)
     return calibration.validate(
-        as_module(example.model), task, example.batch, device_of_group(), options, progress
+        as_module(example.model), task, example.batch, device_of_group(), options, tell
     )
 
 
@@ -434,12 +444,21 @@ def _validated(
 ) -> PlanningTask:
     """The task with the memory limit that random strategies suggest and, if it is for
     the running job, with their times. Collective."""
-    options = ValidationOptions()
-    if planning.validate is not True:
-        options = replace(options, strategies=planning.validate)
-    model = as_module(example.model)
+    model, options = as_module(example.model), validation_of(planning)
     found = calibration.validate(model, task, example.batch, device_of_group(), options)
     fraction = found.memory_fraction(planning.memory, task.memory_fraction)
-    if runs_here:
+    if runs_here and len(found.rows) >= min(options.strategies, LEAST_STRATEGIES):
         task = calibration.scaled(task, calibration.scales_of(found))
+    elif runs_here:
+        _warn_unscaled(found, options)
     return replace(task, memory_fraction=fraction)
+
+
+def _warn_unscaled(found: Validation, options: ValidationOptions) -> None:
+    if dist.get_rank() == 0:
+        warnings.warn(
+            f"{found.amount} could be run within {options.budget_s:g} s: predicted times are not "
+            "scaled by them; give validate=ValidationOptions(budget_s=...) more, or None for no "
+            "limit",
+            stacklevel=2,
+        )

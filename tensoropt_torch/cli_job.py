@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch.distributed as dist
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tensoropt_torch import api
 from tensoropt_torch.calibration import ProfileOptions, ValidationOptions
@@ -38,12 +37,16 @@ def add_validate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=defaults.steps)
     parser.add_argument("--passes", type=int, default=defaults.passes, help="runs of each strategy")
     parser.add_argument("--seed", type=int, default=defaults.seed)
+    parser.add_argument(
+        "--budget", type=float, default=defaults.budget_s, help="seconds; inf: no limit"
+    )
+    parser.add_argument("--fresh", action="store_true", help="run again what was run before")
     parser.add_argument("--json", type=Path, help="write all numbers to this file")
 
 
 def profile_hardware(options: argparse.Namespace, console: Console) -> None:
     """Measure the running job and say where that is kept."""
-    with _job(console), _progress(console) as update:
+    with _job(console):
         profile, path = api.profile_hardware(
             options.cluster,
             options=ProfileOptions(
@@ -52,7 +55,6 @@ def profile_hardware(options: argparse.Namespace, console: Console) -> None:
                 fresh=options.fresh,
                 output=options.output,
             ),
-            progress=update,
         )
         device = profile.cluster.device
         console.print(
@@ -70,13 +72,17 @@ def validate(
     options: argparse.Namespace, console: Console, example: Example, planning: PlanningOptions
 ) -> None:
     """Run random strategies of a model and print how well they were predicted."""
-    with _job(console), _progress(console) as update:
+    with _job(console):
         found = api.validate(
             example,
             options=ValidationOptions(
-                options.strategies, options.seed, options.steps, options.passes
+                options.strategies,
+                options.seed,
+                options.steps,
+                options.passes,
+                budget_s=options.budget,
+                fresh=options.fresh,
             ),
-            progress=lambda done, total: update(done, total, "runs of strategies"),
             planning=planning,
         )
         console.print(validation_table(found))
@@ -95,13 +101,3 @@ def _job(console: Console) -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group()
-
-
-@contextmanager
-def _progress(console: Console) -> Iterator[Callable[[int, int, str], None]]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
-        task = progress.add_task("start", total=None)
-        yield lambda done, total, what: progress.update(
-            task, completed=done, total=total, description=what
-        )

@@ -25,12 +25,12 @@ class RankLogger(logging.LoggerAdapter[logging.Logger]):
     """A logger that knows which rank of the job this process is."""
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802
-        return (level >= logging.WARNING or _rank() == 0) and super().isEnabledFor(level)
+        return (level >= logging.WARNING or rank_of_job() == 0) and super().isEnabledFor(level)
 
     def process(
         self, msg: Any, kwargs: MutableMapping[str, Any]
     ) -> tuple[Any, MutableMapping[str, Any]]:
-        rank = _rank()
+        rank = rank_of_job()
         return (f"rank {rank}: {msg}" if rank else msg), kwargs
 
 
@@ -39,5 +39,6 @@ def get_logger(module: str) -> RankLogger:
     return RankLogger(logging.getLogger(module), {})
 
 
-def _rank() -> int:
+def rank_of_job() -> int:
+    """That of this process; 0 where no process group runs."""
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0

@@ -20,3 +20,10 @@ def format_seconds(seconds: float) -> str:
     if seconds >= 1:
         return f"{seconds:.3f} s"
     return f"{seconds * 1e3:.3f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} us"
+
+
+def format_duration(seconds: float) -> str:
+    """What a person waits, e.g. ``1.3 s``, ``42 s`` or ``6 min``."""
+    if seconds >= 120:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"

@@ -40,7 +40,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 
 # Part of the package, a folder or a module at its top -> parts that it may import besides
 # its own, likewise. Imports inside of functions and for type checking count as well.
-TELLING = ("units", "html_table", "logs")
+TELLING = ("units", "html_table", "logs", "progress")
 PLANNING = ("errors", *TELLING, "config", "frontend", "plan", "planner")
 RUNNING = (*PLANNING, "runtime", "emit", "simulate")
 MEASURING = (*RUNNING, "profiler", "calibration")
@@ -49,6 +49,7 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "units": (),
     "html_table": (),
     "logs": (),
+    "progress": ("units", "logs"),
     "config": ("errors",),
     "runtime/host": ("errors",),
     "runtime": ("errors", "runtime/host"),
@@ -59,6 +60,7 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "planner": ("errors", *TELLING, "config", "frontend", "plan"),
     "emit": (*PLANNING, "runtime"),
     "checkpoint": ("errors", "runtime", "emit"),
+    "samplers": ("errors", "plan", "emit"),
     "rules": ("errors", "frontend", "runtime", "emit"),
     "simulate": (*PLANNING, "runtime", "emit"),
     "calibration": (*RUNNING, "runtime/host", "profiler"),
@@ -66,7 +68,7 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "tasks": MEASURING,
     "api": (*MEASURING, "tasks"),
     "tf_style": (*PLANNING, "runtime", "emit", "tasks", "api"),
-    "__init__": (*MEASURING, "checkpoint", "rules", "tasks", "api"),
+    "__init__": (*MEASURING, "checkpoint", "samplers", "rules", "tasks", "api"),
     "integrations": ("errors", "plan", "runtime", "emit", "checkpoint", "tasks", "api"),
     "cli_job": ("units", "runtime", "calibration", "report", "tasks", "api"),
     "cli": (*PLANNING, "rules", "simulate", "report", "tasks", "api", "__init__", "cli_job"),

@@ -43,7 +43,7 @@ def test_planning_is_told(caplog: pytest.LogCaptureFixture) -> None:
     assert "left whole, without a rule: 1 calls of aten.renorm.default" in text
     for module, words in (
         ("frontend.capture", "captured Renormalises in "),
-        ("planner.candidates", "searching the strategies of 2 devices"),
+        ("progress", "searching the strategies of 2 devices"),
         ("planner.candidates", f"Frontier({len(plan.frontier)} points on 2 devices"),
         ("api", "mini_time within 953.7 MiB of memory per device"),
         ("api", f"mini_time picks FrontierPoint({len(plan.frontier) - 1} of "),
@@ -71,7 +71,9 @@ def test_a_program_hears_what_it_asks_for(asked: list[str]) -> None:
     command = [sys.executable, "-c", PLANS, *asked]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == ""
-    assert ("INFO:tensoropt_torch.planner.candidates:searched in" in done.stderr) == bool(asked)
+    assert (
+        "INFO:tensoropt_torch.progress:searching the strategies of 2 devices" in done.stderr
+    ) == bool(asked)
     assert bool(done.stderr) == bool(asked)
 
 

@@ -2,8 +2,9 @@
 
 from tensoropt_torch.calibration.job import MeasureOptions, measured_task
 from tensoropt_torch.calibration.profiling import ProfileOptions, profile_hardware
+from tensoropt_torch.calibration.random_strategies import ValidationOptions, validate
 from tensoropt_torch.calibration.scaling import rescaled, scaled, scales_of
-from tensoropt_torch.calibration.validation import Validation, ValidationOptions, validate
+from tensoropt_torch.calibration.validation import Validation
 
 __all__ = [
     "MeasureOptions",

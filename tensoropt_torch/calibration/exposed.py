@@ -16,6 +16,7 @@ from tensoropt_torch.calibration.runs import (
     OPTIMIZERS,
     WARM_UPS,
     Reference,
+    RepeatedTimes,
     StepTimes,
     Training,
     run_in_passes,
@@ -116,7 +117,8 @@ def fit_exposed(task_of: Callable[..., PlanningTask], context: RankContext) -> E
         for plan in plans.values()
         for overlap, network in ways
     ]
-    found = run_in_passes(runs, PASSES, None, Reference(context.device))
+    times = run_in_passes(runs, PASSES, reference=Reference(context.device))
+    found = [RepeatedTimes.of(those) for those in times]
     both = {}
     for index, (name, plan) in enumerate(plans.items()):
         network, blocking, overlapping = found[3 * index : 3 * index + 3]

@@ -12,30 +12,31 @@ from pathlib import Path
 import torch
 
 from tensoropt_torch import _C
-from tensoropt_torch.calibration.axis_sets import affordable, sets_of_collectives
+from tensoropt_torch.calibration.axis_sets import affordable
+from tensoropt_torch.calibration.hardware import check_fits
+from tensoropt_torch.calibration.machine import key_of_job
 from tensoropt_torch.calibration.operators import OperatorProfiler, Pick, picks_of
-from tensoropt_torch.calibration.profiling import (
-    check_fits,
-    find_profile,
-    key_of_job,
-    measure_cluster,
-)
+from tensoropt_torch.calibration.profiling import find_profile
+from tensoropt_torch.calibration.quick_profile import quick_profile
 from tensoropt_torch.config.cluster import Cluster
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.logs import get_logger
-from tensoropt_torch.plan import MeasuredCurve, OpRecord
+from tensoropt_torch.plan import OpRecord
 from tensoropt_torch.planner.frontier import knee_index
 from tensoropt_torch.planner.space import make_planner, varied_strategy
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.profiler.collectives import measure_collectives
 from tensoropt_torch.profiler.hardware_profile import HardwareProfile
 from tensoropt_torch.profiler.op_store import OpStore, OpTime
 from tensoropt_torch.profiler.store import home
+from tensoropt_torch.progress import progress
 from tensoropt_torch.runtime.agreement import from_first_rank, on_all_ranks
 from tensoropt_torch.runtime.groups import AxisGroups
-from tensoropt_torch.units import format_seconds
 
 log = get_logger(__name__)
+
+
+# Of the budget, for operators; the rest is for the device and collectives.
+OPERATOR_SHARE = 0.55
 
 
 @dataclass(frozen=True)
@@ -43,19 +44,18 @@ class MeasureOptions:
     """How long to measure before planning.
 
     Attributes:
-        max_bytes, budget_s: of collectives, if there is no hardware profile.
-        device_budget_s: of the device's figures, likewise.
-        operator_budget_s: of operators that are not in the user's operator profile;
-            0: operators are not measured.
+        max_bytes: the largest size of a collective, if there is no hardware profile.
+        budget_s: seconds for all of it: for operators that are not in the user's operator
+            profile, and, if there is no hardware profile, for the device and collectives.
+        operators: whether operators are measured.
         random_strategies: whose operators are measured, besides those of the ends and
             the turning point of the frontier.
         rounds: how often the frontier is searched to find such operators.
     """
 
     max_bytes: int = 32 << 20
-    budget_s: float = 6.0
-    device_budget_s: float = 2.0
-    operator_budget_s: float = 10.0
+    budget_s: float = 18.0
+    operators: bool = True
     random_strategies: int = 4
     rounds: int = 2
 
@@ -82,27 +82,17 @@ def measured_task(
     if given is not None:
         key = key_of_job(device, sizes)
         on_all_ranks(lambda: check_fits(given, key, given.cluster.name))
-    groups = AxisGroups(sizes, device.type)
     profile = given or find_profile(mesh, device)
-    if profile is not None:
-        log.info("costs of %r", profile)
-        task = with_profile(task, profile)
-    else:
-        axis_sets = sets_of_collectives(mesh)
-        axis_sets.warn("collectives")
-        groups.create(axis_sets.chosen)
-        number = len(axis_sets.chosen)
-        log.info("measuring the device, and collectives over %d sets of mesh axes", number)
-        times = measure_collectives(groups, axis_sets.chosen, options.max_bytes, options.budget_s)
-        curves: tuple[MeasuredCurve, ...] = tuple(
-            (name, axes, tuple((float(size), seconds) for size, seconds in samples))
-            for (name, axes), samples in sorted(times.items())
-        )
-        cluster = measure_cluster(task.cluster, device, options.device_budget_s)
-        task = replace(task, cluster=cluster, measured=curves, measured_on=count)
-    if options.operator_budget_s > 0:
-        task = with_operators(task, count, device, groups, options)
-    groups.close()
+    operators_s = OPERATOR_SHARE * options.budget_s
+    if profile is None:
+        left_s = options.budget_s - operators_s
+        profile = quick_profile(task.cluster, mesh, device, options.max_bytes, left_s)
+    log.info("costs of %r", profile)
+    task = with_profile(task, profile)
+    if options.operators:
+        groups = AxisGroups(sizes, device.type)
+        task = with_operators(task, count, device, groups, replace(options, budget_s=operators_s))
+        groups.close()
     return task
 
 
@@ -130,12 +120,12 @@ def with_operators(
     groups: AxisGroups,
     options: MeasureOptions,
 ) -> PlanningTask:
-    """The task with measured operators: those that the user's operator profile has,
-    and those that the likely strategies use. Collective."""
+    """The task with measured operators: those that the user's operator profile has, and
+    those that the likely strategies use, within the whole ``budget_s``. Collective."""
     key = key_of_job(device, [size for size, _ in task.settings(count).mesh_axes])
     path = from_first_rank(lambda: home() / "operators" / f"{key.digest}.sqlite")
     known = from_first_rank(lambda: _load(path, key.digest))
-    left_s = options.operator_budget_s
+    left_s = options.budget_s
     for number in range(options.rounds):
         planner = make_planner(task.captured, task.settings(count))
         profiler = OperatorProfiler(task.captured, planner, device, groups.name)
@@ -143,17 +133,22 @@ def with_operators(
         missing = [pick for pick in picks if pick.key not in known]
         missing = _with_groups(profiler, missing, groups)
         budget_s = left_s / (options.rounds - number)
-        log.info("measuring %d operators for %s", len(missing), format_seconds(budget_s))
-        result = profiler.measure(missing, budget_s)
-        done, failed = len(result.samples), len(result.failed)
-        log.info("measured %d operators, could not run %d", done, failed)
-        for call, reason in result.failed:
-            log.debug("could not run %s: %s", call, reason)
-        known |= {sample.key: sample for sample in result.samples}
-        from_first_rank(partial(_keep, path, key.digest, result.samples))
+        if missing:
+            samples = _measured(profiler, missing, budget_s)
+            known |= {sample.key: sample for sample in samples}
+            from_first_rank(partial(_keep, path, key.digest, samples))
         left_s -= budget_s
         task = replace(task, operators=records(known.values(), families), measured_on=count)
     return task
+
+
+def _measured(profiler: OperatorProfiler, picks: Sequence[Pick], budget_s: float) -> list[OpTime]:
+    """What the budget allows. Collective."""
+    with progress("measuring operators", len(picks), at_most_s=budget_s) as step:
+        result = profiler.measure(picks, budget_s, step)
+    for call, reason in result.failed:
+        log.debug("could not run %s: %s", call, reason)
+    return result.samples
 
 
 def _with_groups(

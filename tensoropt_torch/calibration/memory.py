@@ -13,10 +13,13 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
+from tensoropt_torch.calibration.budget import GoesOn, OutOfTimeError, always
 from tensoropt_torch.emit.module import ParallelModule
+from tensoropt_torch.profiler.clock import SharedClock
 from tensoropt_torch.runtime.library import OPS
 
 STEPS = 5
+ENOUGH = 3  # steps with the least peak
 CUDA_BLOCK_BYTES = 512
 
 
@@ -25,6 +28,7 @@ def measure_peak_bytes(
     optimizer: torch.optim.Optimizer,
     step: Callable[[], Any],
     inputs: Any = (),
+    goes_on: GoesOn = always,
 ) -> int:
     """The most bytes of tensors at one moment of ``step()`` on this process. Collective
     if a process group runs.
@@ -32,30 +36,57 @@ def measure_peak_bytes(
     That is what the module, the states of its optimizer and the ``inputs`` take, and
     what the device's allocator has handed out besides in a step: activations, gradients,
     temporaries inside kernels and collectives. Other memory of the process is not in it.
-    Steps are run until one was not the first, then ``STEPS`` times, and the least peak
-    counts: the threads of Gloo may hold the operands of a collective for a moment after
-    it is over.
+    Steps are run until one was not the first, then ``STEPS`` times, or until ``ENOUGH`` of
+    them had the least peak on each rank, which counts: the threads of Gloo may hold the
+    operands of a collective for a moment after it is over.
 
     Args:
         module, optimizer: what ``step`` trains; gradients are set to None before.
         step: a training step, which leaves gradients None.
         inputs: tensors that are there before ``step`` and that it uses, in any containers.
+        goes_on: is asked before every step but the first, given how many have counted.
+
+    Raises:
+        OutOfTimeError: it did not go on until one has.
     """
     device = next(module.parameters()).device
+    clock = SharedClock(device)
     optimizer.zero_grad()
     gc.collect()
     held = _held_bytes(module, optimizer, inputs, device)
-    peaks = []
-    with _counting(device) as (reset, peak):
+    peaks: list[int] = []
+    with _quick_collections(), _counting(device) as (reset, peak):
         step()
-        for _ in range(STEPS):
+        while len(peaks) < STEPS and not _are_enough(peaks, clock) and goes_on(len(peaks)):
             gc.collect()
             if dist.is_initialized():
                 dist.barrier()
             reset()
             step()
             peaks.append(peak())
+    if not peaks:
+        raise OutOfTimeError
     return held + min(peaks)
+
+
+def _are_enough(peaks: list[int], clock: SharedClock) -> bool:
+    """Whether the least peak was there often enough on every rank. Collective, if there
+    are so many."""
+    if len(peaks) < ENOUGH:
+        return False
+    missing = ENOUGH - peaks.count(min(peaks))
+    return clock.slowest([float(missing)])[0] <= 0
+
+
+@contextmanager
+def _quick_collections() -> Iterator[None]:
+    """Inside, the garbage collector looks at what is new only: with all that a program has
+    imported it takes longer than some steps."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from tensoropt_torch.frontend.lowering import memory_orders
 from tensoropt_torch.profiler.clock import SharedClock, undisturbed_s
 from tensoropt_torch.profiler.collectives import SMALL_SPREAD, spread
 from tensoropt_torch.profiler.op_store import OpTime
+from tensoropt_torch.progress import Step, silent
 from tensoropt_torch.runtime.agreement import gather
 from tensoropt_torch.runtime.ops import network_timing
 
@@ -82,14 +83,17 @@ class OperatorProfiler:
         ]
         self._engine_s = 0.0
 
-    def measure(self, picks: Sequence[Pick], budget_s: float) -> OperatorMeasurement:
-        """As many of the picks as the budget allows, from the first on."""
+    def measure(
+        self, picks: Sequence[Pick], budget_s: float, step: Step = silent
+    ) -> OperatorMeasurement:
+        """As many of the picks as the budget allows, from the first on; ``step`` is told."""
         result = OperatorMeasurement()
         end = self._clock.elapsed_s() + budget_s
         with network_timing() as network_s:
             self._engine_s = self._engine_time()
             for pick in picks:
                 self._measure_pick(pick, network_s, result)
+                step(f"{len(result.failed)} could not run" if result.failed else None)
                 if self._clock.elapsed_s() >= end:
                     break
         return result

@@ -13,8 +13,8 @@ from torch import nn
 
 from tensoropt_torch import _C
 from tensoropt_torch.calibration.exposed import WIDTH, Layers, fit_exposed
+from tensoropt_torch.calibration.random_strategies import ValidationOptions, validate
 from tensoropt_torch.calibration.runs import OPTIMIZERS, WARM_UPS, StepTimes, Training
-from tensoropt_torch.calibration.validation import ValidationOptions, validate
 from tensoropt_torch.config.cluster import Runtime, Update
 from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.frontend import CapturedModel, capture
@@ -24,6 +24,7 @@ from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.hardware_profile import HardwareProfile
+from tensoropt_torch.progress import Step
 from tensoropt_torch.runtime.ops import collective_counts, reset_collective_counts
 
 FEW, MANY = 2, 26
@@ -34,6 +35,7 @@ ROWS_OF_LAYERS = 64  # per rank
 STEPS = 15
 RESHARDED = 4  # random strategies
 FITTED = ("sgd", "momentum", "adamw")  # one for each size of state
+RUNTIME_PARTS = 4  # updates, reshards, collectives in steps, overlap
 LEAST_S_PER_BYTE = 1e-14  # a positive number says that it was fitted
 SOURCE = "fitted to short runs of the running job"
 
@@ -92,10 +94,12 @@ def _each_s(sums: Iterable[tuple[float, float]]) -> float:
     return max(0.0, statistics.median(each)) if each else 0.0
 
 
-def fit_runtime(profile: HardwareProfile, device: torch.device) -> Runtime:
-    """Runs the chains on the job of the profile. Collective, and equal on all ranks."""
+def fit_runtime(profile: HardwareProfile, device: torch.device, step: Step) -> Runtime:
+    """Runs the chains on the job of the profile. Collective, and equal on all ranks; tells
+    ``step`` of each of ``RUNTIME_PARTS``."""
     context = RankContext.make([size for size, _ in profile.mesh_axes], device)
     lab = _Lab(profile, device, context)
+    step("updates of parameters", more=0)
     plain = {
         name: {optimizer: lab.run(*sizes, optimizer) for optimizer in FITTED}
         for name, sizes in {
@@ -105,9 +109,13 @@ def fit_runtime(profile: HardwareProfile, device: torch.device) -> Runtime:
         }.items()
     }
     many_ranks = profile.num_devices > 1
+    step("reshards")
     reshards = lab.resharded() if many_ranks else ()
+    step("collectives in steps")
     networks = lab.networks() if many_ranks else ()
+    step("overlap")
     exposed = fit_exposed(lab.task, context) if many_ranks else None
+    step()
     context.groups.close()
     runs = Runs(plain["few"], plain["many"], plain["large"], 4 * LARGE, reshards, networks)
     return replace(runtime_of(runs), exposed=exposed)
@@ -152,7 +160,9 @@ class _Lab:
         """Random strategies of linear layers."""
         model = Layers().to(self._device)
         x = torch.ones(ROWS_OF_LAYERS * self._profile.num_devices, WIDTH, device=self._device)
-        options = ValidationOptions(RESHARDED, steps=STEPS)
+        options = ValidationOptions(
+            RESHARDED, steps=STEPS, budget_s=None, optimizer=OPTIMIZERS[FITTED[0]], simulate=False
+        )
         found = validate(model, self.task(capture(model, (x,))), ((x,), {}), self._device, options)
         return tuple(
             (row.measured_network_s - row.network_s, row.collectives) for row in found.rows

@@ -14,11 +14,13 @@ import torch.distributed as dist
 from torch import nn
 
 from tensoropt_torch import emit
+from tensoropt_torch.calibration.budget import GoesOn, OutOfTimeError, always
 from tensoropt_torch.calibration.memory import measure_peak_bytes
 from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.optimizers import OPTIMIZER_STATES, OptimizerModel
 from tensoropt_torch.profiler.clock import SharedClock, undisturbed_s
+from tensoropt_torch.progress import Step, silent
 from tensoropt_torch.runtime.ops import network_timing
 from tensoropt_torch.simulate.optimizers import make_optimizer
 
@@ -98,15 +100,17 @@ class Reference:
 def run_in_passes(
     runs: Sequence[Callable[[], StepTimes]],
     passes: int,
-    progress: Callable[[int, int], None] | None = None,
+    step: Step = silent,
     reference: Callable[[], float] = lambda: 1.0,
-) -> list[RepeatedTimes]:
+    goes_on: GoesOn = always,
+) -> list[list[StepTimes]]:
     """Makes all the runs in turn, then all again, so that something that disturbs the
-    machine for a while meets one run of a plan and not the other.
+    machine for a while meets one run of a plan and not the other. Returns the times of each.
 
     The ``reference`` says before and after each run how long the same work takes. Those
     runs are repeated that were never made on a machine about as fast as it has been at its
     best; in as many further passes as ``passes`` at most. By default it is always as fast.
+    Where it does not go on, some runs have been made less often than others, or never.
     """
     found: list[list[StepTimes]] = [[] for _ in runs]
     slowest_s = [math.inf] * len(runs)  # of the reference, around the calmest run
@@ -120,15 +124,19 @@ def run_in_passes(
         ]
         total = passes * len(runs) if number < passes else done + len(waiting)
         for index in waiting:
+            if not goes_on(0):
+                return found
             before_s = reference()
-            found[index].append(runs[index]())
+            try:
+                found[index].append(runs[index]())
+            except OutOfTimeError:
+                return found
             after_s = reference()
             best_s = min(best_s, before_s, after_s)
             slowest_s[index] = min(slowest_s[index], max(before_s, after_s))
             done += 1
-            if progress is not None:
-                progress(done, total)
-    return [RepeatedTimes.of(times) for times in found]
+            step(total=total)
+    return found
 
 
 @dataclass(frozen=True)
@@ -159,29 +167,48 @@ class Training:
         module = emit.parallelize(model, plan.captured, plan, context.device, context)
         return Training(module, make_optimizer(module), partial(module, *args, **kwargs))
 
-    def times(self, steps: int, *, network: bool = True) -> StepTimes:
-        """Trains for some steps. Without ``network`` its time is 0."""
+    def times(
+        self,
+        steps: int,
+        *,
+        warm_ups: int = WARM_UPS,
+        network: bool = True,
+        goes_on: GoesOn = always,
+    ) -> StepTimes:
+        """Trains for some steps, or as long as it goes on. Without ``network`` its time is 0.
+
+        Raises:
+            OutOfTimeError: it did not go on long enough for one step to be measured.
+        """
         clock = SharedClock(self._device)
-        rows = []
+        rows: list[tuple[float, float, float]] = []
         with network_timing() if network else nullcontext(lambda: 0.0) as network_s:
-            for index in range(WARM_UPS + steps):
+            for index in range(warm_ups + steps):
+                if not goes_on(len(rows)):
+                    break
                 if dist.is_initialized():
                     dist.barrier()
                 times = self._timed_step(clock, network_s)
-                if index >= WARM_UPS:
+                if index >= warm_ups:
                     rows.append(times)
+        if not rows:
+            raise OutOfTimeError
         step_s, update_s, waited_s = zip(*rows, strict=True)
         slowest = clock.slowest([*step_s, *update_s])
         shortest = clock.slowest([-seconds for seconds in waited_s])
         return StepTimes(
-            undisturbed_s(slowest[:steps]),
-            undisturbed_s(slowest[steps:]),
+            undisturbed_s(slowest[: len(rows)]),
+            undisturbed_s(slowest[len(rows) :]),
             undisturbed_s([-seconds for seconds in shortest]),
         )
 
-    def peak_bytes(self, inputs: Any = ()) -> float:
+    def peak_bytes(self, inputs: Any = (), goes_on: GoesOn = always) -> float:
         """The most memory that a step takes on any rank, with the ``inputs`` that
-        ``forward`` uses, counted allocation by allocation."""
+        ``forward`` uses, counted allocation by allocation.
+
+        Raises:
+            OutOfTimeError: it did not go on long enough.
+        """
         loss: torch.Tensor | None = None
 
         def step() -> None:
@@ -191,7 +218,7 @@ class Training:
             self.optimizer.step()
             self.optimizer.zero_grad()
 
-        peak = measure_peak_bytes(self.module, self.optimizer, step, inputs)
+        peak = measure_peak_bytes(self.module, self.optimizer, step, inputs, goes_on)
         return SharedClock(self._device).slowest([float(peak)])[0]
 
     def _timed_step(

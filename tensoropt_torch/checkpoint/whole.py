@@ -22,12 +22,12 @@ def full_state_dict(parallel: nn.Module) -> dict[str, Any]:
     Names of one parameter are names of one tensor. Tensors are gathered one by one, so that
     a device holds its parts and one whole tensor.
     """
-    keep = _is_first()
+    keep = is_first()
     gathered: dict[int, Any] = {}
     state: dict[str, Any] = {}
     for name, value in parallel.state_dict(keep_vars=True).items():
         if id(value) not in gathered:
-            gathered[id(value)] = _whole(value, keep)
+            gathered[id(value)] = whole_tensor(value, keep)
         state[name] = gathered[id(value)]
     return state if keep else {}
 
@@ -54,7 +54,7 @@ def save_pretrained(
     state = full_state_dict(parallel)
 
     def write_first() -> None:
-        if _is_first():
+        if is_first():
             write(folder, state_dict=state, **options)
 
     on_all_ranks(write_first)
@@ -75,8 +75,9 @@ def _writer_of(
     return write
 
 
-def _whole(value: Any, keep: bool) -> Any:
-    """Collective for a DTensor; None where it is not kept."""
+def whole_tensor(value: Any, keep: bool) -> Any:
+    """On the CPU; what is no tensor is as it is. Collective for a DTensor; None where it is not
+    kept."""
     if not isinstance(value, torch.Tensor):
         return value
     whole = value.detach()
@@ -85,5 +86,6 @@ def _whole(value: Any, keep: bool) -> Any:
     return whole.to("cpu", copy=True) if keep else None
 
 
-def _is_first() -> bool:
+def is_first() -> bool:
+    """Whether this rank is the one that writes."""
     return not is_distributed() or dist.get_rank() == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import torch
 import torch.distributed as dist
@@ -83,6 +83,14 @@ class ParallelModule(nn.Module):
         if root is None:
             raise AttributeError(name)
         return getattr(root, name)
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Raises TensorOptError: neither ``pickle`` nor ``copy.deepcopy``."""
+        raise TensorOptError(
+            "a parallel module is this rank's part of a job and can be neither copied nor "
+            "pickled; call parallelize once more for another one, and save its state_dict: with "
+            "tensoropt_torch.save, full_state_dict or torch.distributed.checkpoint"
+        )
 
     def _get_name(self) -> str:
         """That of the model's class, by which some libraries tell what a model computes."""

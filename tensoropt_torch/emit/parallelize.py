@@ -9,18 +9,16 @@ from torch import nn
 from tensoropt_torch.emit.call_kind import CallReader
 from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.emit.module import ParallelModule
+from tensoropt_torch.emit.optimizer_check import refuse_optimizers_of
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.emit.stand_ins import stand_ins
 from tensoropt_torch.emit.variants import VariantMaker, VariantOptions, Variants, emit_variant
 from tensoropt_torch.emit.weights import WeightLoader, WeightSource
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, ModelStructure, as_module
-from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.runtime.agreement import agree_on_model, agree_or_raise, on_all_ranks
 from tensoropt_torch.runtime.grad_scaler import agree_on_infinite_gradients
-
-log = get_logger(__name__)
 
 
 def parallelize(
@@ -78,10 +76,10 @@ def parallelize(
         wanted = captured.context.outputs
         reader = CallReader(list(root.modules()), list(root.parameters()), device, wanted)
         variants = Variants(maker, base, reader, options)
-    module = ParallelModule(plan, base, root, _seed_generator(), variants)
+    module = ParallelModule(plan, base, root, _seed_generator(plan), variants)
     _check_complete(model, module)
+    refuse_optimizers_of(model, module)
     agree_on_infinite_gradients()
-    log.info("%r", module)
     return module
 
 
@@ -102,11 +100,15 @@ def _check_complete(model: nn.Module, parallel: ParallelModule) -> None:
     assert own <= names, f"parameters without a layout: {sorted(own - names)}"
 
 
-def _seed_generator() -> torch.Generator:
-    """One stream of step seeds for all ranks, started from rank 0's default."""
-    seed = torch.randint(2**62, ())
+def _seed_generator(plan: Plan) -> torch.Generator:
+    """One stream of step seeds for all ranks, started from rank 0's default, which stays as it
+    was: what the program draws next is what it draws without ``parallelize``. Other models
+    have other streams."""
+    default = torch.Generator()
+    default.set_state(torch.get_rng_state())
+    seed = torch.randint(2**62, (), generator=default)
     if dist.get_world_size() > 1:
         holder = [int(seed)]
         dist.broadcast_object_list(holder, 0)
         seed = torch.tensor(holder[0])
-    return torch.Generator().manual_seed(int(seed))
+    return torch.Generator().manual_seed(int(seed) ^ int(plan.fingerprint[:15], 16))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,13 +26,14 @@ from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import Plan, VariantStrategy
 from tensoropt_torch.planner.checks import check_whole
 from tensoropt_torch.planner.pinned import find_pinned
+from tensoropt_torch.progress import progress
 from tensoropt_torch.runtime.agreement import (
     CallAgreement,
     agree_on_model,
     from_first_rank,
     on_all_ranks,
 )
-from tensoropt_torch.units import format_costs, format_seconds
+from tensoropt_torch.units import format_costs
 
 log = get_logger(__name__)
 
@@ -167,14 +167,12 @@ class Variants:
 
     def _make(self, call: Call) -> Variant:
         self._check(call.kind)
-        start = time.perf_counter()
-        what = self._describe(call.kind)
-        log.info("making a variant for %s", what)
-        variant = self._maker.make(call)
+        what = f"variant {len(self._made) + 1}, for {self._describe(call.kind)}"
+        with progress(f"making {what}", ticking=True):
+            variant = self._maker.make(call)
         self._made[call.kind] = variant
         costs = format_costs(variant.plan.memory_bytes, variant.plan.time_s)
-        seconds = format_seconds(time.perf_counter() - start)
-        log.info("made variant %d in %s: %s", len(self._made), seconds, costs)
+        log.info("%s: %s", what, costs)
         return variant
 
     def _check(self, kind: CallKind) -> None:
@@ -198,7 +196,7 @@ class Variants:
             )
 
     def _describe(self, kind: CallKind) -> str:
-        return kind.describe(self._made[self._base_kind].input_names)
+        return kind.describe(self._maker.input_names(kind))
 
 
 class VariantMaker:
@@ -227,6 +225,12 @@ class VariantMaker:
         self._root = root
         self._one_process_random = one_process_random
         self._known = {(known.fingerprint, known.gathered): known for known in plan.variants}
+
+    def input_names(self, kind: CallKind) -> list[str]:
+        """What the inputs of such calls are called."""
+        places = list(range(len(kind.inputs)))  # in place of values
+        args, kwargs = pytree.tree_unflatten(places, kind.spec)
+        return self._structure.input_names(args, kwargs)
 
     def shared(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[bool]:
         """Which inputs of a call each rank has its own share of."""

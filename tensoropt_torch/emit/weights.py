@@ -34,6 +34,7 @@ from tensoropt_torch.emit.hugging_face import Initialiser, initialiser_of, under
 from tensoropt_torch.emit.parts import Part, part_of
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.logs import get_logger
+from tensoropt_torch.progress import Step, progress, silent
 from tensoropt_torch.runtime.agreement import on_all_ranks
 
 log = get_logger(__name__)
@@ -94,11 +95,16 @@ class WeightLoader:
         self._device = device
         self._own = dict(model.named_parameters(remove_duplicate=False))
         self._buffers = dict(model.named_buffers(remove_duplicate=False))
+        self._step: Step = silent
 
     def load(self, source: WeightSource, constants: Mapping[str, torch.Tensor]) -> Weights:
         """The values of all parameters, and of ``constants``: the buffers of the
         model, and tensors that are in its graph only."""
         originals = {name: self._buffers.get(name, c) for name, c in constants.items()}
+        with progress("setting parameters", len(self._placements)) as self._step:
+            return self._made(source, originals)
+
+    def _made(self, source: WeightSource, originals: Mapping[str, torch.Tensor]) -> Weights:
         found = Weights({}, {})
         if source.checkpoint is not None:
             found = self._from_checkpoint(source, originals)
@@ -250,6 +256,7 @@ class WeightLoader:
     def _parameter(self, name: str, part: torch.Tensor) -> nn.Parameter:
         original = self._own[name]
         local = self._local(part, original)
+        self._step()
         return parameter_of(local, self._mesh, self._placements[name], original)
 
     def _local(self, tensor: torch.Tensor, original: torch.Tensor) -> torch.Tensor:

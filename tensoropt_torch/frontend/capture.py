@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import inspect
 import time
 import traceback
 import warnings
@@ -286,6 +287,7 @@ def _export(
     except TensorOptError:
         raise
     except Exception as error:
+        _check_signature(wrapper.model, args[: wrapper.num_inputs], kwargs, error)
         reason = str(error).strip().splitlines()
         raise TensorOptError(
             f"torch.export cannot capture {type(wrapper.model).__name__}: "
@@ -293,6 +295,22 @@ def _export(
             f"{_user_line(error)}. The forward pass must not depend on the values of "
             "tensors (no .item(), no Python if on a tensor) and must accept the example "
             "inputs; try torch.where, or torch.cond, or mark the function as a custom op"
+        ) from error
+
+
+def _check_signature(
+    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exception
+) -> None:
+    """Raises TensorOptError if it is the number or the names of the inputs that are wrong."""
+    if not isinstance(error, TypeError):
+        return
+    signature = inspect.signature(model.forward)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as mismatch:
+        raise TensorOptError(
+            f"{type(model).__name__}.forward{signature} cannot be called with these inputs: "
+            f"{mismatch}; give what it takes, and the targets of a loss_fn after that"
         ) from error
 
 

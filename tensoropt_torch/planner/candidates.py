@@ -13,7 +13,7 @@ from tensoropt_torch.logs import get_logger
 from tensoropt_torch.planner.frontier import Frontier
 from tensoropt_torch.planner.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.units import format_seconds
+from tensoropt_torch.progress import progress
 
 log = get_logger(__name__)
 
@@ -39,13 +39,14 @@ class Candidate:
     ) -> Frontier:
         """The cost frontier, up to ``memory_limit`` bytes per device. Points will be
         picked by this limit and by ``pick_limits``: the guarantee holds there too."""
-        log.info("searching the strategies of %d devices", self._settings.num_devices)
         start = time.perf_counter()
-        result = self._task.search.run(self._planner, memory_limit, pick_limits=pick_limits)
+        what = f"searching the strategies of {self._settings.num_devices} devices"
+        with progress(what, ticking=True):
+            result = self._task.search.run(self._planner, memory_limit, pick_limits=pick_limits)
         seconds = time.perf_counter() - start
         complete = self._planner.complete
         frontier = Frontier(result, self._settings, self._task.captured, complete, seconds)
-        log.info("searched in %s: %r", format_seconds(seconds), frontier)
+        log.info("%r", frontier)
         log.debug("what the search did: %s", frontier.stats)
         return frontier
 

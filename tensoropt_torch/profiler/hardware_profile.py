@@ -6,8 +6,6 @@ that a file that was damaged or made elsewhere is refused instead of believed.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -19,10 +17,10 @@ from pydantic import Field
 from tensoropt_torch.config.cluster import Cluster, Collective
 from tensoropt_torch.config.records import Must, Positive, Record, parse_record
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.profiler.sealed import SealedFormat
 from tensoropt_torch.profiler.store import MachineKey, home, write_atomically
 
-FORMAT = "tensoropt hardware profile"
-VERSION = 3
+FILE = SealedFormat("hardware profile", 3, "measure again with 'tensoropt profile-hardware'")
 
 # (collective, axis set, ((bytes, seconds), ...)), bytes ascending.
 Samples = Annotated[
@@ -78,18 +76,20 @@ class HardwareProfile(Record):
             "max_bytes": self.max_bytes,
             "complete": self.complete,
         }
-        record = {"format": FORMAT, "version": VERSION, "checksum": _checksum(content)}
-        return json.dumps({**record, "content": content}, indent=1)
+        return FILE.seal(content)
 
     @staticmethod
     def from_json(text: str, where: str) -> HardwareProfile:
         """Raises TensorOptError, naming ``where``, if the text is no profile, is
         damaged, or of another version."""
-        content = _content(text, where)
+        return HardwareProfile._of(FILE.unseal(text, where), where)
+
+    @staticmethod
+    def _of(content: Mapping[str, Any], where: str) -> HardwareProfile:
         try:
             return parse_record(HardwareProfile, content, "content")
         except TensorOptError as error:
-            raise _damaged(where, "; ".join(str(error).splitlines())) from error
+            raise FILE.damaged(where, "; ".join(str(error).splitlines())) from error
 
     def save(self, path: str | Path) -> None:
         """Write the file, at once or not at all."""
@@ -98,16 +98,7 @@ class HardwareProfile(Record):
     @staticmethod
     def load(path: str | Path) -> HardwareProfile:
         """Read a file that ``save`` wrote."""
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except UnicodeDecodeError as error:
-            raise _damaged(f"'{path}'", "it is no text") from error
-        except OSError as error:
-            raise TensorOptError(
-                f"hardware profile '{path}' cannot be read: {error}; measure one with "
-                "'tensoropt profile-hardware'"
-            ) from error
-        return HardwareProfile.from_json(text, f"'{path}'")
+        return HardwareProfile._of(FILE.read(path), f"'{path}'")
 
 
 def profile_path(machine: MachineKey) -> Path:
@@ -119,38 +110,6 @@ def is_profile(path: Path) -> bool:
     """Whether a file claims to be a hardware profile; others are cluster files."""
     try:
         with path.open("rb") as file:
-            return FORMAT.encode() in file.read(200)
+            return FILE.mark.encode() in file.read(200)
     except OSError:
         return False
-
-
-def _content(text: str, where: str) -> Mapping[str, Any]:
-    try:
-        record = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise _damaged(where, "it is no JSON") from error
-    if not isinstance(record, dict) or record.get("format") != FORMAT:
-        raise TensorOptError(
-            f"{where} is no hardware profile; write one with 'tensoropt profile-hardware'"
-        )
-    if record.get("version") != VERSION:
-        raise TensorOptError(
-            f"hardware profile {where} has version {record.get('version')}, this version of "
-            f"tensoropt_torch reads {VERSION}; measure again with 'tensoropt profile-hardware'"
-        )
-    content = record.get("content")
-    if not isinstance(content, dict) or record.get("checksum") != _checksum(content):
-        raise _damaged(where, "its checksum is wrong")
-    return content
-
-
-def _checksum(content: Mapping[str, Any]) -> str:
-    text = json.dumps(content, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _damaged(where: str, how: str) -> TensorOptError:
-    return TensorOptError(
-        f"hardware profile {where} is damaged: {how}; delete it and measure again with "
-        "'tensoropt profile-hardware'"
-    )

@@ -66,7 +66,7 @@ def validation_table(validation: Validation) -> Table:
             f"{format_seconds(row.step_s)} / {format_seconds(row.measured_step_s)}",
             "-" if row.spread is None else _share(row.spread),
             f"{format_seconds(row.network_s)} / {format_seconds(row.measured_network_s)}",
-            f"{format_bytes(row.memory_bytes)} / {format_bytes(row.simulated_bytes)} / "
+            f"{format_bytes(row.memory_bytes)} / {_bytes(row.simulated_bytes)} / "
             f"{format_bytes(row.measured_memory_bytes)}",
         )
     times = [_share(validation.step_error), "", _share(validation.network_error)]
@@ -83,9 +83,10 @@ def validation_summary(validation: Validation, device: DeviceType) -> str:
         f"{validation.memory_fraction(name, default_memory_fraction(name, device)):.0%}"
         for name in get_args(Predictor)
     )
+    ended = "" if validation.asked is None else f"{validation.amount} within the budget; "
     return (
-        f"rank correlation of step times (Spearman): {_correlation(validation)}; of the device's "
-        f"memory sums may fill {sums}, simulated peaks {peaks}{_noise(validation)}"
+        f"{ended}rank correlation of step times (Spearman): {_correlation(validation)}; of the "
+        f"device's memory sums may fill {sums}, simulated peaks {peaks}{_noise(validation)}"
     )
 
 
@@ -108,6 +109,10 @@ def _noise(validation: Validation) -> str:
 def _correlation(validation: Validation) -> str:
     correlation = validation.rank_correlation
     return "not defined" if math.isnan(correlation) else f"{correlation:.3f}"
+
+
+def _bytes(count: float | None) -> str:
+    return "-" if count is None else format_bytes(count)
 
 
 def _share(number: float) -> str:

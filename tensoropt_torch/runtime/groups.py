@@ -54,7 +54,8 @@ class AxisGroups:
     """The c10d groups of one job by axis set, each created once.
 
     ``create`` is collective: every rank calls it with the same axis sets, in any
-    order. A set whose group is the whole job uses the default process group.
+    order. A set whose group is the whole job uses the default process group; the others
+    have its timeout.
     """
 
     def __init__(self, sizes: Sequence[int], device_type: str = "cpu") -> None:
@@ -129,8 +130,10 @@ class AxisGroups:
         if len(groups) == 1:
             return world
         rank = dist.get_rank()
+        # By default other groups than the first wait for longer.
+        timeout = world._get_backend(torch.device(self.device_type)).options._timeout
         # Every rank takes part in the creation of every group, in this order.
-        handles = [dist.new_group(ranks) for ranks in groups]
+        handles = [dist.new_group(ranks, timeout) for ranks in groups]
         index = next(i for i, ranks in enumerate(groups) if rank in ranks)
         handle = handles[index]
         assert isinstance(handle, dist.ProcessGroup)

@@ -11,6 +11,7 @@ from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.candidates import Candidate, plannable_counts
 from tensoropt_torch.planner.frontier import Frontier, FrontierPoint, thinned_indices
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.progress import progress
 from tensoropt_torch.simulate.step import DEFAULT_STEP, StepSettings, simulate_step
 from tensoropt_torch.units import format_bytes
 
@@ -62,7 +63,12 @@ def simulate_frontier(
 ) -> list[SimulatedPoint]:
     """At most ``max_points`` points of a frontier, evenly spaced, simulated, without
     those that another one beats in both peak and time; by ascending peak."""
-    simulated = [_simulated(point, step) for point in frontier.thinned(max_points)]
+    points = frontier.thinned(max_points)
+    simulated: list[SimulatedPoint] = []
+    with progress("simulating peaks of the frontier", len(points)) as done:
+        for frontier_point in points:
+            simulated.append(_simulated(frontier_point, step))
+            done()
     simulated.sort(key=lambda point: (point.peak_bytes, point.time_s))
     kept: list[SimulatedPoint] = []
     for point in simulated:
@@ -86,8 +92,10 @@ def fastest_within(
             ``SAMPLES`` that are evenly spaced; says the least peak.
     """
     search = _Bisection(frontier, peak_bytes, step)
-    while (index := search.next_index()) is not None:
-        search.probe(index)
+    with progress("simulating peaks of the frontier") as simulated:
+        while (index := search.next_index()) is not None:
+            search.probe(index)
+            simulated()
     if search.fitting is None:
         raise PeakTooLargeError(frontier.num_devices, peak_bytes, search.least_bytes)
     return search.fitting

@@ -8,6 +8,7 @@ from tensoropt_torch.tasks.options import (
     PlanningOptions,
     check_sums,
     planning_of,
+    validation_of,
 )
 from tensoropt_torch.tasks.steps import StepKeywords, step_settings_of
 from tensoropt_torch.tasks.task import agreed_task, cluster_of, device_count, task_of
@@ -29,4 +30,5 @@ __all__ = [
     "step_settings_of",
     "takes_keywords",
     "task_of",
+    "validation_of",
 ]

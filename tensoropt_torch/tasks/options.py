@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from tensoropt_torch.calibration import MeasureOptions
+from tensoropt_torch.calibration import MeasureOptions, ValidationOptions
 from tensoropt_torch.config import Cluster
 from tensoropt_torch.errors import TensorOptError, check_choice, close_match
 from tensoropt_torch.plan import InputMode
@@ -56,9 +56,10 @@ class PlanningOptions:
         memory: what a memory limit is compared with: ``"sums"``, the sums of the search,
             or ``"simulated"``, simulated peaks of rank 0, which are nearer to what a step
             takes; seconds more for every point that is looked at.
-        validate: first run so many random strategies for a few steps (True: 20), and
-            set the default memory limit by how well they were predicted; and, for
-            ``mini_time`` on all processes that run, scale all times.
+        validate: first run so many random strategies for a few steps (True: 20), or what
+            ``ValidationOptions`` say, for a minute at most if these do not say otherwise.
+            Sets the default memory limit by how well they were predicted, and, for
+            ``mini_time`` on all processes that run, scales all times.
         search: error bound, algorithm, threads.
     """
 
@@ -72,7 +73,7 @@ class PlanningOptions:
     memory: Predictor = "sums"
     measure: bool = True
     measuring: MeasureOptions = field(default_factory=MeasureOptions)
-    validate: bool | int = False
+    validate: bool | int | ValidationOptions = False
     search: SearchSettings = field(default_factory=SearchSettings)
 
     def __post_init__(self) -> None:
@@ -97,8 +98,16 @@ class PlanningKeywords(ExampleKeywords, total=False):
     memory: Predictor
     measure: bool
     measuring: MeasureOptions
-    validate: bool | int
+    validate: bool | int | ValidationOptions
     search: SearchSettings
+
+
+def validation_of(planning: PlanningOptions) -> ValidationOptions:
+    """What ``validate`` asks for. Peaks are simulated only where plans are picked by them."""
+    asked = planning.validate
+    if not isinstance(asked, ValidationOptions):
+        asked = ValidationOptions() if asked is True else ValidationOptions(strategies=asked)
+    return replace(asked, simulate=planning.memory == "simulated")
 
 
 def planning_of(keywords: PlanningKeywords) -> PlanningOptions:

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from tensoropt_torch import calibration
-from tensoropt_torch.calibration import MeasureOptions
+from tensoropt_torch.calibration import MeasureOptions, ValidationOptions
 from tensoropt_torch.config import (
     Cluster,
     Gpu,
@@ -104,6 +104,11 @@ def _check(planning: PlanningOptions) -> None:
             raise TensorOptError(
                 f"{name} = {value!r} is not allowed: it must be a {kind.__name__}(...)"
             )
+    if not isinstance(planning.validate, int | ValidationOptions):
+        raise TensorOptError(
+            f"validate = {planning.validate!r} is not allowed: it must be True, False, a number of "
+            "strategies, or ValidationOptions(...)"
+        )
 
 
 def _given_profile(planning: PlanningOptions) -> HardwareProfile | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import tempfile
 import time
 import warnings
 from dataclasses import replace
@@ -16,10 +17,16 @@ import torch.distributed as dist
 from torch import nn
 
 import tensoropt_torch
-from tensoropt_torch import MeasureOptions, Plan, ProfileOptions, TensorOptError
-from tensoropt_torch.calibration import profiling, validation
+from tensoropt_torch import (
+    MeasureOptions,
+    Plan,
+    ProfileOptions,
+    TensorOptError,
+    ValidationOptions,
+)
+from tensoropt_torch.calibration import profiling, random_strategies, validation
+from tensoropt_torch.calibration.machine import key_of_job
 from tensoropt_torch.calibration.runs import StepTimes, Training
-from tensoropt_torch.calibration.validation import ValidationOptions
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.config.cluster import COLLECTIVES
 from tensoropt_torch.emit import ParallelModule
@@ -39,13 +46,11 @@ from tests.distributed.models import make
 HERE = "tests.calibration.test_job"
 QUICK = MeasureOptions(
     max_bytes=2048,
-    budget_s=0.2,
-    device_budget_s=0.1,
-    operator_budget_s=2.0,
+    budget_s=3.0,
     random_strategies=2,
     rounds=1,
 )
-SHORT = ProfileOptions(max_bytes=2048, budget_s=1.0, device_budget_s=0.1)
+SHORT = ProfileOptions(max_bytes=2048, budget_s=1.0)
 
 
 class InterruptedByTestError(Exception):
@@ -72,7 +77,7 @@ def find(**arguments: Any) -> Plan:
 
 def interrupted_then_whole(home: str) -> tuple[HardwareProfile, HardwareProfile, Settings, int]:
     os.environ["TENSOROPT_HOME"] = home
-    profiling.fit_runtime = lambda profile, device: profile.cluster.device.runtime
+    profiling.fit_runtime = lambda profile, *_: profile.cluster.device.runtime
 
     def stop(done: int, total: int, what: str) -> None:
         if done == 3:
@@ -114,7 +119,7 @@ def test_an_interrupted_measurement_goes_on_and_is_used(tmp_path: Path) -> None:
 def plan_with_file(payload: tuple[str, str]) -> str:
     home, text = payload
     os.environ["TENSOROPT_HOME"] = home
-    key = profiling.key_of_job(torch.device("cpu"), [2])
+    key = key_of_job(torch.device("cpu"), [2])
     if dist.get_rank() == 0:
         path = profiling.profile_path(key)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -141,7 +146,7 @@ def test_a_profile_of_other_machines_is_refused_on_all_ranks(tmp_path: Path) -> 
 def foreign_profile(home: str) -> tuple[str, str]:
     os.environ["TENSOROPT_HOME"] = home
     model, args = mlp()
-    key = replace(profiling.key_of_job(torch.device("cpu"), [2]), device="another CPU")
+    key = replace(key_of_job(torch.device("cpu"), [2]), device="another CPU")
     cluster = tensoropt_torch.load_cluster("cpu")
     curves = (("all_reduce", 1, ((1024.0, 1e-3),)),)
     path = Path(home) / "foreign.json"
@@ -230,7 +235,7 @@ def recurrent(home: str) -> list[str]:
         case.model,
         case.args,
         **case.keywords,
-        measuring=replace(QUICK, operator_budget_s=20.0, random_strategies=8),
+        measuring=replace(QUICK, budget_s=35.0, random_strategies=8),
     )
     return [record[0] for record in plan.settings.operators]
 
@@ -307,10 +312,16 @@ def plan_of(training: Training) -> Plan:
     return training.module.plan
 
 
+def know_nothing() -> None:
+    """What other tests have made up is not found."""
+    os.environ["TENSOROPT_HOME"] = tempfile.mkdtemp()
+
+
 def validate_with_made_up_times(_: None) -> tuple[validation.Validation, list[int]]:
+    know_nothing()
     runs = itertools.count()
 
-    def half(training: Training, _: int) -> StepTimes:
+    def half(training: Training, _: int, **__: Any) -> StepTimes:
         """Of every second strategy the first of two runs is disturbed, of the others
         the second one."""
         plan = plan_of(training)
@@ -321,8 +332,8 @@ def validate_with_made_up_times(_: None) -> tuple[validation.Validation, list[in
         return StepTimes(slower * plan.time_s / 2, 0.0, slower * network_s * 2)
 
     Training.times = half
-    validation.Reference = lambda _: lambda: 1.0  # a calm machine
-    Training.peak_bytes = lambda training, _: 1.25 * plan_of(training).memory_bytes
+    random_strategies.Reference = lambda _: lambda: 1.0  # a calm machine
+    Training.peak_bytes = lambda training, *_: 1.25 * plan_of(training).memory_bytes
     model, args = mlp()
     seen: list[int] = []
     found = tensoropt_torch.validate(
@@ -356,6 +367,7 @@ def test_validation_compares_predicted_with_measured() -> None:
 
 
 def validate_for_real(_: None) -> validation.Validation:
+    know_nothing()
     model, args = mlp()
     return tensoropt_torch.validate(
         model,
@@ -375,8 +387,9 @@ def test_strategies_are_really_run() -> None:
 
 
 def limit_after_validation(memory: Literal["sums", "simulated"]) -> float:
-    Training.times = lambda *_: StepTimes(1.0, 0.0, 0.0)
-    Training.peak_bytes = lambda training, _: 1e6 * plan_of(training).memory_bytes
+    know_nothing()
+    Training.times = lambda *_, **__: StepTimes(1.0, 0.0, 0.0)
+    Training.peak_bytes = lambda training, *_: 1e6 * plan_of(training).memory_bytes
     find(measure=False, validate=1, memory=memory, cluster="cpu")
     return 0.0
 
@@ -395,8 +408,9 @@ def plans_of_a_tight_device(
     """The frontier, the memory of a device on which only the fastest point just fits,
     and what is picked there; before and after sums turned out to be half of what steps
     take."""
-    Training.times = lambda *_: StepTimes(1.0, 0.0, 0.0)
-    Training.peak_bytes = lambda training, _: 2.0 * plan_of(training).memory_bytes
+    know_nothing()
+    Training.times = lambda *_, **__: StepTimes(1.0, 0.0, 0.0)
+    Training.peak_bytes = lambda training, *_: 2.0 * plan_of(training).memory_bytes
     points = list(find(measure=False).frontier)
     num_bytes = int(points[-1][0] / 0.85)
     cluster = load_cluster("cpu")

@@ -314,12 +314,9 @@ def check_sums(_: None) -> None:
     for _pass in range(3):
         ours(x).backward()
     nn.utils.clip_grad_norm_(ours.parameters(), 1.0)
-    theirs = Sum()
-    for _pass in range(3):
-        theirs(x).backward()
-    nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
-    for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
-        close(mine.grad.full_tensor(), other.grad)
+    gradient = x / (x.norm() * 3**0.5)  # in one process ``three`` and ``two`` share memory
+    for parameter in ours.parameters():
+        close(parameter.grad.full_tensor(), gradient.view(parameter.shape))
 
 
 @pytest.mark.filterwarnings("ignore")

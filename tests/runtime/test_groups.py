@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from datetime import timedelta
 
 import pytest
 import torch
@@ -34,6 +35,23 @@ def test_partition_is_that_of_the_core(sizes: tuple[int, ...]):
         for group in groups:
             for rank in group:
                 assert mesh.group_of(axes, rank) == group
+
+
+def timeouts(_: None) -> tuple[timedelta, timedelta]:
+    world = dist.group.WORLD
+    assert world is not None
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=77), world)
+    groups = AxisGroups((2, 1))
+    groups.create([0b10])
+    device = torch.device("cpu")
+    found = [g._get_backend(device).options._timeout for g in (world, groups.group(0b10))]
+    groups.close()
+    return found[0], found[1]
+
+
+def test_groups_wait_as_long_as_the_default_one() -> None:
+    for whole, part in run_ranks(2, f"{HERE}:timeouts"):
+        assert whole == part == timedelta(seconds=77)
 
 
 def check_groups(_: None) -> dict[int, list[int]]:

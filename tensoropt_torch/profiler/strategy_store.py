@@ -1,0 +1,91 @@
+"""What strategies of a model took in training, in files: one for each model under each
+settings on each kind of machines.
+
+    store = StrategyStore({"model": captured.fingerprint, ...})
+    store.save(strategies)      # at once or not at all
+    store.load()                # {seed: KeptStrategy}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tensoropt_torch.config.records import NotNegative, Positive, Record, parse_record
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.profiler.sealed import SealedFormat
+from tensoropt_torch.profiler.store import home, write_atomically
+
+FILE = SealedFormat("file of strategies that were run", 1, "run them again")
+
+
+@dataclass(frozen=True)
+class KeptStrategy(Record):
+    """A random strategy and what it took, in s and bytes per device.
+
+    Attributes:
+        seed: from which it was drawn, by the costs of that time.
+        memory_bytes: the sum of the search.
+        config, node_tag, edge_tag: the strategy, as in a plan.
+        step_s, network_s, peak_bytes: as measured.
+        spread: how much longer its longest run was than its shortest, as a share; None if
+            there was one.
+        simulated_bytes: the simulated peak, if it was simulated.
+    """
+
+    seed: int
+    memory_bytes: Positive
+    config: tuple[int, ...]
+    node_tag: tuple[int, ...]
+    edge_tag: tuple[int, ...]
+    step_s: Positive
+    network_s: NotNegative
+    peak_bytes: Positive
+    spread: NotNegative | None = None
+    simulated_bytes: Positive | None = None
+
+
+@dataclass(frozen=True)
+class _Content(Record):
+    conditions: str
+    strategies: tuple[KeptStrategy, ...]
+
+
+class StrategyStore:
+    """The file of the strategies that were run under some ``conditions``, plain data that is
+    equal for equal ones only."""
+
+    def __init__(self, conditions: Mapping[str, Any]) -> None:
+        text = json.dumps(conditions, sort_keys=True)
+        self._digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        self.path: Path = home() / "strategies" / f"{self._digest}.json"
+
+    def load(self) -> dict[int, KeptStrategy]:
+        """The strategies by seed; none if there is no file.
+
+        Raises:
+            TensorOptError: the file is damaged, of another version or conditions.
+        """
+        if not self.path.exists():
+            return {}
+        where, found = f"'{self.path}'", FILE.read(self.path)
+        try:
+            content = parse_record(_Content, found, "content")
+        except TensorOptError as error:
+            raise FILE.damaged(where, "; ".join(str(error).splitlines())) from error
+        if content.conditions != self._digest:
+            raise FILE.damaged(where, f"it is of other conditions ({content.conditions})")
+        return {kept.seed: kept for kept in content.strategies}
+
+    def save(self, strategies: Iterable[KeptStrategy]) -> None:
+        """Replaces the file.
+
+        Raises:
+            TensorOptError: it cannot be written.
+        """
+        content = _Content(self._digest, tuple(sorted(strategies, key=lambda kept: kept.seed)))
+        write_atomically(self.path, FILE.seal(asdict(content)))
