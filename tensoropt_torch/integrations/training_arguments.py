@@ -54,6 +54,11 @@ def _problems(args: TrainingArguments) -> Iterator[str]:
         value = getattr(args, name, None)
         if value:
             yield f"{name}={value!r} is not supported, leave it out: {hint}"
+    if args.world_size > 1 and not args.average_tokens_across_devices:
+        yield (
+            "average_tokens_across_devices=False is not supported: the loss is that of the batch "
+            "of all processes, whose targets are counted together; leave it out"
+        )
     if args.n_gpu > 1:
         yield (
             f"one process has {args.n_gpu} GPUs; start one for each: "

@@ -51,6 +51,14 @@ def test_all_that_is_wrong_is_named(tmp_path: Path) -> None:
         check_training_arguments(arguments(tmp_path, fsdp=True, torch_compile=True, _n_gpu=8))
 
 
+def test_targets_are_counted_over_all_processes(monkeypatch: Any, tmp_path: Path) -> None:
+    args = arguments(tmp_path, average_tokens_across_devices=False)
+    check_training_arguments(args)
+    monkeypatch.setattr(TrainingArguments, "world_size", 2)
+    with pytest.raises(TensorOptError, match="average_tokens_across_devices=False is not supp"):
+        check_training_arguments(args)
+
+
 def test_optimizers_that_need_whole_parameters_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TensorOptError, match=r"optim='adafactor' .* choose one of adamw_torch"):
         check_optimizer(arguments(tmp_path, optim="adafactor"))

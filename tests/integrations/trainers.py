@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,18 +25,20 @@ class Job:
     """One run; what is not said is as in all of them."""
 
     model: str
-    folder: str
+    folder: str = ""
     ranks: int = 1
     resume_from: str | None = None
     smallest: bool = False  # the plan of least memory
     kind: str = ""  # what the user brings along
     arguments: dict[str, Any] = field(default_factory=dict)
 
+    def on(self, ranks: int, folder: Path) -> Job:
+        return replace(self, ranks=ranks, folder=str(folder))
+
 
 def plain_run(job: Job) -> Log:
     """In one process, as it is without plans."""
-    trainer = _class(transformers.Trainer, job.kind)(**parts(job))
-    return train(trainer, job)
+    return run(_class(transformers.Trainer, job.kind)(**parts(job)), job)
 
 
 def our_run(job: Job) -> Log:
@@ -46,41 +48,43 @@ def our_run(job: Job) -> Log:
     trainer = _class(Trainer, job.kind)(**parts(job), planning=PlanningOptions(measure=False))
     if job.smallest:
         trainer.parallelize(smallest_plan(trainer.example()))
-    return train(trainer, job)
+    return run(trainer, job)
 
 
-def our_runs(jobs: list[Job]) -> list[Log]:
-    return [our_run(job) for job in jobs]
+def our_runs(jobs: dict[str, Job]) -> dict[str, Log]:
+    return {name: our_run(job) for name, job in jobs.items()}
 
 
-def plain_evaluation(job: Job) -> dict[str, float]:
-    return evaluate(transformers.Trainer, job)
-
-
-def our_evaluation(job: Job) -> dict[str, float]:
-    from tensoropt_torch.integrations.transformers import Trainer
-
-    return evaluate(partial(Trainer, planning=PlanningOptions(measure=False)), job)
-
-
-def evaluate(make: Any, job: Job) -> dict[str, float]:
-    """Of a trainer that has nothing to train on, also of data whose last batch is not full."""
-    trainer = make(**{**parts(job), "train_dataset": None})
-    predicted = trainer.predict(MODELS[job.model][1](2 * BATCH + 5, seed=3))
-    return {
-        "loss": trainer.evaluate()["eval_loss"],
-        "accuracy": predicted.metrics["test_accuracy"],
-        "predictions": float(predicted.predictions.std()),
-        "count": len(predicted.predictions),
-    }
-
-
-def train(trainer: transformers.Trainer, job: Job) -> Log:
+def run(trainer: transformers.Trainer, job: Job) -> Log:
+    if job.kind == "Evaluation":
+        return evaluate(trainer, job)
     trainer.train(resume_from_checkpoint=job.resume_from)
     if trainer.args.load_best_model_at_end:
         trainer.evaluate()
     log: Log = trainer.state.log_history
     return log
+
+
+def evaluate(trainer: transformers.Trainer, job: Job) -> Log:
+    """Of a trainer that has nothing to train on, also of data whose last batch is not full."""
+    predicted = trainer.predict(MODELS[job.model][1](2 * BATCH + 5, seed=3))
+    row = {
+        "step": 1,
+        "eval_loss": trainer.evaluate()["eval_loss"],
+        "eval_accuracy": predicted.metrics["test_accuracy"],
+        "predictions": float(predicted.predictions.std()),
+        "count": len(predicted.predictions),
+    }
+    return [row]
+
+
+def names_with_decay(job: Job) -> list[str]:
+    """Of the parameters, those of our trainer."""
+    from tensoropt_torch.integrations.transformers import Trainer
+
+    trainer = Trainer(**parts(job), planning=PlanningOptions(measure=False))
+    names: list[str] = trainer.get_decay_parameter_names(trainer.parallelize())
+    return names
 
 
 def smallest_plan(example: tensoropt_torch.Example) -> Plan:
@@ -99,6 +103,8 @@ def parts(job: Job) -> dict[str, Any]:
     }
     if job.kind == "OwnOptimizer":
         given["optimizers"] = (torch.optim.SGD(given["model"].parameters(), lr=0.1), None)
+    if job.kind == "Evaluation":
+        given["train_dataset"] = None
     if job.kind == "OwnLossFunction":
         given["compute_loss_func"] = summed_loss
     return given
