@@ -102,6 +102,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("documents")
     for name, block in FILES.items():
         (made / name).write_text(block.body)
+    (made / "examples").symlink_to(ROOT / "examples")
     for name, module in {
         "tensoropt": "tensoropt_torch.cli",
         "torchrun": "torch.distributed.run --standalone",
@@ -170,7 +171,7 @@ def test_cluster_file_is_read(tmp_path: Path, block: Block) -> None:
 
 
 def test_every_block_is_checked() -> None:
-    checked = ("python", "sh", "toml")
+    checked = ("python", "sh", "toml", "diff")  # diffs: tests/distributed/test_examples.py
     fences = sum(len(re.findall("^ *```", p.read_text(), re.MULTILINE)) for p in DOCUMENTS)
     assert fences == 2 * len(BLOCKS)
     for block in BLOCKS:

@@ -78,6 +78,15 @@ def test_few_lines_differ(name: str) -> None:
     assert 0 < len(changed) <= MOST_CHANGES, changed
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_documented_diffs_are_the_real_ones(name: str) -> None:
+    folders = "examples/single", "examples"
+    files = [f"{folder}/{name}.py" for folder in folders]
+    sources = [source(name, folder) for folder in folders]
+    diff = "\n".join(difflib.unified_diff(*sources, *files, lineterm="", n=0))
+    assert f"```diff\n{diff}\n```" in (ROOT / "docs/from-one-process.md").read_text()
+
+
 @pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=[] if n == "gan" else [pytest.mark.slow]) for n in NAMES],
