@@ -365,7 +365,8 @@ def validate(
     with measured step time, network time and peak memory. Collective.
 
     Args:
-        options: how many strategies, steps and passes, the seed, the optimizer.
+        options: how many strategies, steps and passes, the seed, the optimizer, for how
+            long, and whether to run again what an earlier job has run.
         progress: called with runs of strategies done and in all; in place of the bar on a
             terminal.
         others: as for ``find_strategy``; ``args`` are real tensors.

@@ -10,6 +10,7 @@ import pty
 import re
 import sys
 import threading
+import time
 import tty
 from collections.abc import Callable, Iterator
 from typing import TextIO
@@ -102,6 +103,9 @@ def test_nothing_runs_between_steps(terminal: Terminal) -> None:
         assert terminal.read() == ""  # too soon to be drawn again
     with progress("searching", ticking=True):
         assert threading.active_count() == threads + 1
+    end = time.monotonic() + 10  # it notices by itself
+    while threading.active_count() > threads and time.monotonic() < end:
+        time.sleep(0.01)
     assert threading.active_count() == threads
 
 

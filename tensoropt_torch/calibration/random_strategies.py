@@ -114,9 +114,9 @@ def validate(
     runs = [_Run(lab, seed, known.get(seed)) for seed in seeds]
     _make([run for run in runs if run.kept is None], lab, tell)
     lab.close()
+    lab.keep([run.kept for run in runs if run.kept and run.kept != known.get(run.seed)])
     rows = tuple(run.row() for run in runs if run.kept is not None)
     result = Validation(rows, options.strategies if len(rows) < len(runs) else None)
-    lab.keep([run.kept for run in runs if run.kept is not None])
     for row in result.rows:
         log.debug("%r", row)
     log.info("%r", result)
@@ -129,7 +129,7 @@ def _make(runs: Sequence[_Run], lab: _Lab, tell: Tell | None) -> None:
         return
     options, lab.waiting = lab.options, len(runs)
     with progress(
-        f"running {len(runs)} random strategies",
+        f"running {len(runs)} random {'strategy' if len(runs) == 1 else 'strategies'}",
         options.passes * len(runs),
         about_s=lab.about_s(runs),
         at_most_s=options.budget_s,
@@ -194,7 +194,10 @@ class _Lab:
         """What earlier jobs have run, by seed."""
         if self._store is None or self.options.fresh:
             return {}
-        return from_first_rank(partial(_load, self._store, self._planner))
+        found = from_first_rank(partial(_load, self._store, self._planner))
+        if found:
+            log.info("%d strategies were run before: '%s'", len(found), self._store.path)
+        return found
 
     def keep(self, strategies: Sequence[KeptStrategy]) -> None:
         """For later jobs."""
@@ -255,14 +258,14 @@ class _Run:
 
     def __init__(self, lab: _Lab, seed: int, kept: KeptStrategy | None) -> None:
         self._lab = lab
-        self._seed = seed
+        self.seed = seed
         self.plan = lab.plan(seed, kept)
+        if kept and kept.simulated_bytes is None:
+            kept = replace(kept, simulated_bytes=lab.simulated_bytes(self.plan))
         self.kept = kept
         self._training: Training | None = None
         self._peak_bytes: float | None = None
-        self._simulated_bytes = kept.simulated_bytes if kept else None
-        if kept and self._simulated_bytes is None:
-            self._simulated_bytes = lab.simulated_bytes(self.plan)
+        self._simulated_bytes: float | None = None
 
     def start(self) -> float:
         """Makes the model for the next run; returns the seconds that it took."""
@@ -289,7 +292,7 @@ class _Run:
         """It took so long."""
         assert self._peak_bytes is not None
         self.kept = KeptStrategy(
-            self._seed,
+            self.seed,
             self.plan.memory_bytes,
             self.plan.config,
             self.plan.node_tag,
@@ -307,13 +310,13 @@ class _Run:
         assert kept is not None
         network_s, collectives = self._lab.network(plan)
         return ValidatedStrategy(
-            self._seed,
+            self.seed,
             plan.time_s,
             kept.step_s,
             network_s,
             kept.network_s,
             plan.memory_bytes,
-            self._simulated_bytes,
+            kept.simulated_bytes if self._lab.options.simulate else None,
             kept.peak_bytes,
             kept.spread,
             collectives,
@@ -335,8 +338,6 @@ def _load(store: StrategyStore, planner: _C.Planner) -> dict[int, KeptStrategy]:
     except ValueError as error:
         warnings.warn(f"{error}; strategies are run again", stacklevel=2)
         return {}
-    if found:
-        log.info("%d strategies were run before: '%s'", len(found), store.path)
     return found
 
 

@@ -102,7 +102,7 @@ def _check_complete(model: nn.Module, parallel: ParallelModule) -> None:
 
 def _seed_generator(plan: Plan) -> torch.Generator:
     """One stream of step seeds for all ranks, started from rank 0's default, which stays as it
-    was: what the program draws next is what it draws without ``parallelize``. Other plans
+    was: what the program draws next is what it draws without ``parallelize``. Other models
     have other streams."""
     default = torch.Generator()
     default.set_state(torch.get_rng_state())
@@ -111,4 +111,4 @@ def _seed_generator(plan: Plan) -> torch.Generator:
         holder = [int(seed)]
         dist.broadcast_object_list(holder, 0)
         seed = torch.tensor(holder[0])
-    return torch.Generator().manual_seed(int(seed) ^ int(plan.hash[:15], 16))
+    return torch.Generator().manual_seed(int(seed) ^ int(plan.fingerprint[:15], 16))

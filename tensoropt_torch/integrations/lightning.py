@@ -19,6 +19,7 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 
 from tensoropt_torch.checkpoint import RandomState
 from tensoropt_torch.emit import ParallelModule, WeightSource
+from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.integrations.lightning_modules import (
     name_of_part,
     parallel_in,
@@ -89,6 +90,17 @@ class TensorOptStrategy(ModelParallelStrategy):  # type: ignore[misc]
 
     # From module to parallel module
 
+    @property
+    def parallel_module(self) -> ParallelModule:
+        """What runs under the plan, from the first step on.
+
+        Raises:
+            TensorOptError: before.
+        """
+        if self._parallel is None:
+            raise TensorOptError("nothing runs under a plan yet; call fit first")
+        return self._parallel
+
     def setup_environment(self) -> None:
         # Every process has a share of the data.
         self._data_parallel_size = self.num_nodes * self.num_processes
@@ -144,8 +156,7 @@ class TensorOptStrategy(ModelParallelStrategy):  # type: ignore[misc]
 
     @contextmanager
     def block_backward_sync(self) -> Iterator[None]:
-        assert self._parallel is not None
-        with self._parallel.no_sync():
+        with self.parallel_module.no_sync():
             yield
 
     # Checkpoints
@@ -153,16 +164,14 @@ class TensorOptStrategy(ModelParallelStrategy):  # type: ignore[misc]
     def save_checkpoint(
         self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any = None
     ) -> None:
-        assert self._parallel is not None
-        checkpoint[RANDOM] = RandomState(self._parallel).state_dict()
+        checkpoint[RANDOM] = RandomState(self.parallel_module).state_dict()
         super().save_checkpoint(checkpoint, filepath, storage_options)
 
     def load_checkpoint(
         self, checkpoint_path: str | Path, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        assert self._parallel is not None
         checkpoint: dict[str, Any] = super().load_checkpoint(checkpoint_path, weights_only)
         states = checkpoint.pop(RANDOM, None)
         if states is not None:
-            RandomState(self._parallel).load_state_dict(states)
+            RandomState(self.parallel_module).load_state_dict(states)
         return checkpoint
