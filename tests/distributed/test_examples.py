@@ -20,7 +20,6 @@ NAMES = sorted(path.stem for path in (ROOT / "examples/single").glob("*.py"))
 MOST_LINES, MOST_CHANGES = 80, 8
 PROCESSES = 2
 LAUNCHER = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={PROCESSES}"]
-NEEDS = {"vision": "sklearn", "gan": "sklearn", "mixed_precision": "sklearn", "lora": "peft"}
 # Losses are printed with four digits. Sums in another order change the last one, in float16,
 # and where training goes on from there, more.
 TOLERANCE = {"mixed_precision": 5e-3}
@@ -92,7 +91,6 @@ def test_documented_diffs_are_the_real_ones(name: str) -> None:
     [pytest.param(n, marks=[] if n == "gan" else [pytest.mark.slow]) for n in NAMES],
 )
 def test_both_print_the_same(name: str, tmp_path: Path) -> None:
-    pytest.importorskip(NEEDS.get(name, "transformers"))
     steps = "2" if name in ("vision", "mixed_precision") else "20"
     expected = run_single(name, tmp_path, steps)
     for left in tmp_path.glob("*.pt"):

@@ -120,7 +120,6 @@ def check_resumed(case: Case) -> tuple[list[list[int]], list[list[int]]]:
 
 @pytest.mark.parametrize("inputs", ["sharded", "replicated"])
 def test_a_loader_goes_on_in_the_middle_of_an_epoch(inputs: str) -> None:
-    pytest.importorskip("torchdata")
     ranks = run_ranks(2, f"{HERE}:check_resumed", Case(inputs), 100)
     for whole, resumed in ranks:
         assert resumed == whole
