@@ -37,9 +37,9 @@ from benchmarks.models.catalogue import Example  # noqa: E402
 from benchmarks.models.llama import Llama, LlamaConfig  # noqa: E402
 from benchmarks.models.wide_resnet import WideResNet, WideResNetConfig  # noqa: E402
 from tensoropt_torch import _C  # noqa: E402
+from tensoropt_torch.calibration.hardware import measure_cluster  # noqa: E402
 from tensoropt_torch.calibration.job import records  # noqa: E402
 from tensoropt_torch.calibration.operators import OperatorProfiler, picks_of  # noqa: E402
-from tensoropt_torch.calibration.profiling import measure_cluster  # noqa: E402
 from tensoropt_torch.calibration.runs import Training  # noqa: E402
 from tensoropt_torch.emit.context import RankContext  # noqa: E402
 from tensoropt_torch.frontend import capture  # noqa: E402
