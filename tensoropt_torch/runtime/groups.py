@@ -131,7 +131,8 @@ class AxisGroups:
             return world
         rank = dist.get_rank()
         # By default other groups than the first wait for longer.
-        timeout = world._get_backend(torch.device(self.device_type)).options._timeout
+        options = world._get_backend(torch.device(self.device_type)).options
+        timeout = getattr(options, "_timeout", None)  # a fake backend has none
         # Every rank takes part in the creation of every group, in this order.
         handles = [dist.new_group(ranks, timeout) for ranks in groups]
         index = next(i for i, ranks in enumerate(groups) if rank in ranks)
