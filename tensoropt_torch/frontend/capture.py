@@ -205,7 +205,8 @@ def capture(
     names = input_names(model, args, loss_fn, *arguments)
     sources = exported_sources(exported, names, trained=context.gradients)
     module.graph.owning_module = module
-    normalise(module.graph)
+    with autocast_off(current_autocast()):
+        normalise(module.graph)
     module.recompile()
     folded = folded_sources(module.graph)
     sources = (*sources, *folded)

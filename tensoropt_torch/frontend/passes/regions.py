@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from tensoropt_torch.frontend.passes.autocast import AutocastRegion
+from tensoropt_torch.frontend.passes.cleanup import strip_assertions
 from tensoropt_torch.frontend.passes.nodes import (
     WITHOUT_GRAD,
     add_call,
@@ -70,11 +71,15 @@ def _inline(graph: fx.Graph, node: fx.Node, region: _Region, rest: list[Any]) ->
     module = graph.owning_module.get_submodule(str(body.target))
     assert isinstance(module, fx.GraphModule)
     module.graph.owning_module = module
+    # Those of dtypes are wrong where autocast did nothing yet: on the meta device.
+    strip_assertions(module.graph)
     inline_regions(module.graph)
     replaced = dict(zip(module.graph.find_nodes(op="placeholder"), arguments, strict=True))
     with graph.inserting_before(node):
         results = _copy_body(graph, module.graph, replaced, region)
     replace_results(graph, node, results)
+    if not body.users:  # in a region that is inlined in turn it would name nothing
+        graph.erase_node(body)
 
 
 def _copy_body(
