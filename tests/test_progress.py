@@ -54,9 +54,9 @@ class Terminal:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
-    made = Terminal(monkeypatch)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "120")
+    made = Terminal(monkeypatch)
     yield made
     made.close()
 
