@@ -13,7 +13,8 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
 
     The gradient that comes back is no other parameter's as well: autograd sees to that for
     tensors, but not for what is inside of a ``DTensor``. Two parameters that are added up have
-    one gradient, and what is done to it in place, such as clipping, would be done twice.
+    one gradient, and what is done to it in place, such as clipping, would be done twice. It
+    lies in memory as the parameter does, which fused optimizers take for granted.
     """
     if not isinstance(tensor, DTensor):
         return tensor
@@ -30,6 +31,7 @@ class _LocalPart(torch.autograd.Function):
         ctx.layout = parameter.device_mesh, parameter.placements
         ctx.whole = parameter.shape, parameter.stride()
         local = parameter._local_tensor
+        ctx.strides = local.stride()
         return local.view_as(local)
 
     @staticmethod
@@ -37,7 +39,9 @@ class _LocalPart(torch.autograd.Function):
         if gradient is None:
             return None
         shape, stride = ctx.whole
-        own = gradient.clone() if _is_shared(gradient) else gradient
+        own = gradient
+        if _is_shared(gradient) or gradient.stride() != ctx.strides:
+            own = gradient.new_empty_strided(gradient.shape, ctx.strides).copy_(gradient)
         return DTensor.from_local(own, *ctx.layout, run_check=False, shape=shape, stride=stride)
 
 
