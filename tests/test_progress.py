@@ -22,6 +22,7 @@ from tensoropt_torch.logs import LIBRARY
 from tensoropt_torch.progress import LINE_EVERY_S, progress
 
 HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
+MARK = "\x00"
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
@@ -33,19 +34,19 @@ class Terminal:
         self._monkeypatch = monkeypatch
         self._reader, writer = pty.openpty()
         tty.setraw(writer)
-        os.set_blocking(self._reader, False)
         self.file: TextIO = os.fdopen(writer, "w", buffering=1)
 
     def look_on(self) -> None:
         self._monkeypatch.setattr(sys, "stderr", self.file)
 
     def read(self) -> str:
-        """What is new."""
+        """What is new. The system takes its time to carry it over, so a mark ends it."""
+        self.file.write(MARK)
         self.file.flush()
-        try:
-            return os.read(self._reader, 1 << 20).decode()
-        except BlockingIOError:
-            return ""
+        text = ""
+        while not text.endswith(MARK):
+            text += os.read(self._reader, 1 << 20).decode()
+        return text.removesuffix(MARK)
 
     def close(self) -> None:
         self.file.close()

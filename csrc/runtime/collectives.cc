@@ -75,8 +75,17 @@ void wait_for(c10::Device device) {
   guard.synchronizeStream(guard.getStream(device));
 }
 
-// Parts along dim 0, without the dim that numbers them.
-at::Tensor flat(const at::Tensor& parts) { return parts.flatten(); }
+// Parts along dim 0, without the dim that numbers them: another tensor with the
+// same memory.
+at::Tensor flat(const at::Tensor& parts) { return parts.contiguous().view(-1); }
+
+// Takes memory away from a tensor that was lent. A thread of Gloo's holds it
+// for some time after the end, and would keep the memory as long.
+void end_loan(at::Tensor& lent) {
+  if (!lent.is_cpu()) return;
+  static const c10::Storage nothing = at::empty({0}).storage();
+  lent.unsafeGetTensorImpl()->set_storage_keep_dtype(nothing);
+}
 
 }  // namespace
 
@@ -87,6 +96,8 @@ Group find_group(const std::string& name) {
 at::Tensor Started::wait() {
   const NetworkTimer timer(result_);
   work_->wait();
+  for (at::Tensor& lent : lent_) end_loan(lent);
+  lent_.clear();
   operand_ = at::Tensor();
   return std::move(result_);
 }
@@ -100,7 +111,10 @@ Started start_all_gather(const at::Tensor& part, const Group& group) {
   at::Tensor out = flat(result);
   at::Tensor in = flat(part);
   Work work = call_all_gather(*group, out, in);
-  return {part, std::move(result), std::move(work)};
+  return {part,
+          std::move(result),
+          {std::move(in), std::move(out)},
+          std::move(work)};
 }
 
 Started start_reduce_scatter(const at::Tensor& parts, const Group& group) {
@@ -110,17 +124,21 @@ Started start_reduce_scatter(const at::Tensor& parts, const Group& group) {
   at::Tensor out = flat(result);
   at::Tensor in = flat(parts);
   Work work = call_reduce_scatter(*group, out, in);
-  return {parts, std::move(result), std::move(work)};
+  return {parts,
+          std::move(result),
+          {std::move(in), std::move(out)},
+          std::move(work)};
 }
 
 Started start_all_reduce(const at::Tensor& tensor, const Group& group,
                          c10d::ReduceOp::RedOpType op) {
   const NetworkTimer timer(tensor);
   count(StepKind::kAllReduce);
-  std::vector<at::Tensor> tensors{tensor};
+  std::vector<at::Tensor> tensors{tensor.view(tensor.sizes())};
   c10d::AllreduceOptions options;
   options.reduceOp = op;
-  return {tensor, tensor, group->allreduce(tensors, options)};
+  Work work = group->allreduce(tensors, options);
+  return {tensor, tensor, std::move(tensors), std::move(work)};
 }
 
 Started start_all_to_all(const at::Tensor& parts, const Group& group) {
@@ -131,7 +149,10 @@ Started start_all_to_all(const at::Tensor& parts, const Group& group) {
   at::Tensor in = flat(parts);
   std::vector<std::int64_t> equal;
   Work work = call_all_to_all(*group, out, in, equal, equal);
-  return {parts, std::move(result), std::move(work)};
+  return {parts,
+          std::move(result),
+          {std::move(in), std::move(out)},
+          std::move(work)};
 }
 
 at::Tensor all_gather(const at::Tensor& part, const Group& group) {

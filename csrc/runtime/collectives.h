@@ -30,14 +30,17 @@ using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 Group find_group(const std::string& name);
 
 // A collective under way, which keeps its operand until it has ended. One that
-// is dropped ends by itself.
+// is dropped ends by itself. The group works on tensors that are lent to it:
+// they share memory with the operand and the result, until `wait`.
 class Started {
  public:
   using Work = c10::intrusive_ptr<c10d::Work>;
 
-  Started(at::Tensor operand, at::Tensor result, Work work)
+  Started(at::Tensor operand, at::Tensor result, std::vector<at::Tensor> lent,
+          Work work)
       : operand_(std::move(operand)),
         result_(std::move(result)),
+        lent_(std::move(lent)),
         work_(std::move(work)) {}
 
   // Once.
@@ -46,6 +49,7 @@ class Started {
  private:
   at::Tensor operand_;
   at::Tensor result_;
+  std::vector<at::Tensor> lent_;
   Work work_;
 };
 

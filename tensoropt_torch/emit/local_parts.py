@@ -40,13 +40,14 @@ class _LocalPart(torch.autograd.Function):
             return None
         shape, stride = ctx.whole
         own = gradient
-        if _is_shared(gradient) or gradient.stride() != ctx.strides:
+        if _has_owner(gradient) or gradient.stride() != ctx.strides:
             own = gradient.new_empty_strided(gradient.shape, ctx.strides).copy_(gradient)
+        own.untyped_storage().of_gradient = True  # type: ignore[attr-defined]
         return DTensor.from_local(own, *ctx.layout, run_check=False, shape=shape, stride=stride)
 
 
-def _is_shared(tensor: torch.Tensor) -> bool:
-    """Whether something else has the tensor, or its memory, than who asks."""
-    storage = tensor.untyped_storage()
-    references: int = tensor._use_count()  # type: ignore[attr-defined]
-    return references > 1 or torch._C._storage_Use_Count(storage._cdata) > 2
+def _has_owner(gradient: torch.Tensor) -> bool:
+    """Whether somebody else has it, or a parameter has its memory. How many have the memory
+    does not tell: threads of a process group let go of it at some time after the end."""
+    references: int = gradient._use_count()  # type: ignore[attr-defined]
+    return references > 1 or hasattr(gradient.untyped_storage(), "of_gradient")

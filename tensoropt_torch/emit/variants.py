@@ -90,7 +90,7 @@ class Variants:
         self._base = base
         self._reader = reader
         self._options = options
-        self._agreement = CallAgreement()
+        self._agreement = CallAgreement(maker.control_group())
         self._base_kind = maker.kind_of_example(base)
         self._made = {self._base_kind: base}
         self._checked: set[CallKind] = set()
@@ -225,6 +225,10 @@ class VariantMaker:
         self._root = root
         self._one_process_random = one_process_random
         self._known = {(known.fingerprint, known.gathered): known for known in plan.variants}
+
+    def control_group(self) -> dist.ProcessGroup | None:
+        """A new one, see ``AxisGroups``. Collective."""
+        return self._context.groups.create_control()
 
     def input_names(self, kind: CallKind) -> list[str]:
         """What the inputs of such calls are called."""

@@ -78,12 +78,12 @@ class CallAgreement:
     """Whether all ranks make the same call of a module.
 
     Has a process group of its own, on CPUs, so that a rank which goes another way meets the
-    others here and not in the middle of a step. Making one is collective, and so are its
-    methods.
+    others here and not in the middle of a step; None in a job of one process. Its methods are
+    collective.
     """
 
-    def __init__(self) -> None:
-        self._group = dist.new_group(backend="gloo") if is_distributed() else None
+    def __init__(self, group: dist.ProcessGroup | None) -> None:
+        self._group = group
 
     def is_reached(self, number: int) -> bool:
         """Whether all ranks give the same number, below 2**62."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -69,6 +70,7 @@ class AxisGroups:
         self.sizes = tuple(sizes)
         self.device_type = device_type
         self._groups: dict[int, dist.ProcessGroup] = {}
+        self._control: list[dist.ProcessGroup] = []
         world = dist.get_world_size()
         if world != math.prod(sizes):
             raise TensorOptError(
@@ -97,14 +99,19 @@ class AxisGroups:
                 raise TensorOptError(
                     f"axis set {axes:#b} has axes that a mesh with {len(self.sizes)} axes lacks"
                 )
-        host = on_all_ranks(lambda: host_settings(self.device_type))
-        if host.keeps_memory:
-            keep_memory()
-        if host.favours_network:
-            favour_network()  # of the default group
-        with started_favoured() if host.favours_network else nullcontext():
+        with self._on_host():
             for axes in wanted:
                 self._groups[axes] = self._create(axes)
+
+    def create_control(self) -> dist.ProcessGroup | None:
+        """A new group of the whole job on CPUs, for what ranks tell each other beside their
+        tensors; None in a job of one process. Collective."""
+        if dist.get_world_size() == 1:
+            return None
+        with self._on_host():
+            group: dist.ProcessGroup = dist.new_group(timeout=self._timeout(), backend="gloo")
+        self._control.append(group)
+        return group
 
     def group(self, axes: int) -> dist.ProcessGroup:
         """The group of this rank. Requires that it was created."""
@@ -118,10 +125,29 @@ class AxisGroups:
     def close(self) -> None:
         """Destroys the groups that were created here. Collective."""
         world = dist.group.WORLD
-        for group in self._groups.values():
+        for group in (*self._groups.values(), *self._control):
             if group is not world:
                 dist.destroy_process_group(group)
         self._groups.clear()
+        self._control.clear()
+
+    @contextmanager
+    def _on_host(self) -> Iterator[None]:
+        """Groups made inside are as ``host_settings`` says, and so is the process."""
+        host = on_all_ranks(lambda: host_settings(self.device_type))
+        if host.keeps_memory:
+            keep_memory()
+        if host.favours_network:
+            favour_network()  # of the default group
+        with started_favoured() if host.favours_network else nullcontext():
+            yield
+
+    def _timeout(self) -> timedelta | None:
+        """That of the default group; by default others wait for longer."""
+        world = dist.group.WORLD
+        assert world is not None
+        options = world._get_backend(torch.device(self.device_type)).options
+        return getattr(options, "_timeout", None)  # a fake backend has none
 
     def _create(self, axes: int) -> dist.ProcessGroup:
         world = dist.group.WORLD
@@ -130,9 +156,7 @@ class AxisGroups:
         if len(groups) == 1:
             return world
         rank = dist.get_rank()
-        # By default other groups than the first wait for longer.
-        options = world._get_backend(torch.device(self.device_type)).options
-        timeout = getattr(options, "_timeout", None)  # a fake backend has none
+        timeout = self._timeout()
         # Every rank takes part in the creation of every group, in this order.
         handles = [dist.new_group(ranks, timeout) for ranks in groups]
         index = next(i for i, ranks in enumerate(groups) if rank in ranks)
