@@ -190,6 +190,12 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="reshard parameters while the device computes (default: where it is faster)",
     )
+    parser.add_argument(
+        "--reduce-dtype",
+        choices=["parameter", "compute"],
+        default="parameter",
+        help="sum gradients in the dtype of the parameter or in that of its use under autocast",
+    )
     parser.add_argument("--epsilon", type=float, default=SearchSettings().epsilon)
 
 
@@ -256,6 +262,7 @@ def _planning(options: argparse.Namespace) -> PlanningOptions:
         space=options.space,
         split_spatial=options.split_spatial,
         overlap=options.overlap,
+        reduce_dtype=options.reduce_dtype,
         search=SearchSettings(epsilon=options.epsilon),
     )
 

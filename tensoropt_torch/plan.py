@@ -33,6 +33,7 @@ def default_max_configs(num_devices: int) -> int:
 
 
 InputMode = Literal["replicated", "sharded"]
+ReduceDType = Literal["parameter", "compute"]
 
 # What states of an optimizer may be kept in, if not in the parameter's dtype.
 StateDType = Literal["float64", "float32", "bfloat16", "float16"]
@@ -58,7 +59,8 @@ class Settings(Record):
     ``whole_inputs`` are inputs that every rank gets whole although ``inputs`` are sharded.
     ``operators`` are measured calls; others are predicted from them (docs/costs.md).
     With ``overlap`` reshards of parameters and of their gradients run while the device
-    computes (docs/runtime.md).
+    computes (docs/runtime.md). ``reduce_dtype`` is the dtype of sums of gradients over devices,
+    that of the parameter or of what is computed with it (docs/precision.md).
     """
 
     cluster: Mapping[str, Any] = field(repr=False)
@@ -73,6 +75,7 @@ class Settings(Record):
     split_spatial: bool = False
     operators: tuple[OpRecord, ...] = field(default=(), repr=False)
     overlap: bool = False
+    reduce_dtype: ReduceDType = "parameter"
 
     @property
     def num_devices(self) -> int:

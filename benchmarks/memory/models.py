@@ -27,21 +27,29 @@ def _tokens(count: int, batch: int, length: int, vocab_size: int) -> tuple[torch
 
 
 class Mlp(nn.Module):
-    """Two linear layers and the loss."""
+    """Two linear layers and the loss; with autocast the layers compute in bfloat16."""
 
-    def __init__(self) -> None:
+    def __init__(self, autocast: bool = False) -> None:
         super().__init__()
+        self.autocast = autocast
         self.up = nn.Linear(256, 1024)
         self.down = nn.Linear(1024, 256)
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """(batch, 256) twice -> the loss."""
-        return nn.functional.mse_loss(self.down(nn.functional.gelu(self.up(x))), y)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.autocast):
+            output = self.down(nn.functional.gelu(self.up(x)))
+        return nn.functional.mse_loss(output.float(), y)
 
 
 def mlp() -> Example:
     """2 MiB of parameters, 512 samples."""
     return Mlp(), (torch.randn(512, 256), torch.randn(512, 256))
+
+
+def mixed() -> Example:
+    """The same with half the bytes for each number that is computed with."""
+    return Mlp(autocast=True), (torch.randn(512, 256), torch.randn(512, 256))
 
 
 def gpt() -> Example:
@@ -113,6 +121,7 @@ def experts() -> Example:
 
 MODELS: dict[str, Callable[[], Example]] = {
     "mlp": mlp,
+    "mixed": mixed,
     "experts": experts,
     "resnet": resnet,
     "gpt": gpt,

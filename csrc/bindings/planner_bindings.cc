@@ -99,10 +99,28 @@ py::list describe_ports(const StrategySpace& space, int node) {
   return rows;
 }
 
-py::tuple reshard_tuple(const EmittedReshard& reshard) {
-  return py::make_tuple(reshard.forward.steps, reshard.forward.groups,
-                        reshard.backward.steps, reshard.backward.groups,
-                        std::string(to_string(reshard.reuse)));
+void bind_emitted_reshard(py::module_& module) {
+  using Self = const EmittedReshard&;
+  py::class_<EmittedReshard>(
+      module, "EmittedReshard",
+      "What an edge of the space stands for on a rank: programs, and the axis "
+      "sets of their groups; emit/rank_program.h.")
+      .def_property_readonly("forward",
+                             [](Self self) { return self.forward.steps; })
+      .def_property_readonly("forward_sets",
+                             [](Self self) { return self.forward.groups; })
+      .def_property_readonly("backward",
+                             [](Self self) { return self.backward.steps; })
+      .def_property_readonly("backward_sets",
+                             [](Self self) { return self.backward.groups; })
+      .def_property_readonly("kept",
+                             [](Self self) { return to_string(self.reuse); })
+      .def_readonly("casts", &EmittedReshard::casts)
+      .def_property_readonly("dtype",
+                             [](Self self) { return to_string(self.dtype); })
+      .def_property_readonly("reduce_dtype", [](Self self) {
+        return to_string(self.reduce_dtype);
+      });
 }
 
 py::dict call_dict(const EmittedCall& call) {
@@ -283,6 +301,17 @@ void bind_space(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
           },
           "(value, graph node that consumes it or -1 for the relay, operand "
           "index) for every edge.")
+      .def(
+          "parameter_copies",
+          [](const Planner& self) {
+            std::vector<NodeId> nodes;
+            for (const Node& node : self.space().graph().nodes()) {
+              if (self.space().copies_parameter(node)) nodes.push_back(node.id);
+            }
+            return nodes;
+          },
+          "Graph nodes that cast a parameter to a narrower dtype; "
+          "space/parameter_copies.h.")
       .def_property_readonly(
           "complete",
           [](const Planner& self) { return self.space().complete(); })
@@ -326,6 +355,7 @@ void bind_planner(py::module_& module) {
   bind_op_profile(module, planner);
   bind_baselines(planner);
 
+  bind_emitted_reshard(module);
   py::class_<RankProgram>(module, "RankProgram",
                           "What one rank runs for one strategy.")
       .def(py::init([](const std::shared_ptr<Planner>& self,
@@ -335,10 +365,7 @@ void bind_planner(py::module_& module) {
            }),
            py::arg("planner"), py::arg("strategy"), py::arg("rank"),
            py::keep_alive<1, 2>())
-      .def("reshard",
-           [](const RankProgram& self, int edge) {
-             return reshard_tuple(self.reshard(edge));
-           })
+      .def("reshard", &RankProgram::reshard)
       .def("gradient_layout",
            [](const RankProgram& self, int edge) {
              return self.gradient_layout(edge).to_string();

@@ -22,6 +22,12 @@ ConfigSpace parse_space(const std::string& name) {
   return name == "full" ? ConfigSpace::kFull : ConfigSpace::kOrdered;
 }
 
+ReduceDType parse_reduce_dtype(const std::string& name) {
+  TO_CHECK(name == "parameter" || name == "compute",
+           "reduce_dtype must be 'parameter' or 'compute', got '{}'", name);
+  return name == "parameter" ? ReduceDType::kParameter : ReduceDType::kCompute;
+}
+
 // Bytes of optimizer state per element by dtype of the parameter.
 TrainingSetup parse_training(const std::map<std::string, double>& state_bytes) {
   TrainingSetup::StateBytes bytes;
@@ -85,21 +91,25 @@ void bind_space_options(py::module_& module) {
                        bool sharded_inputs,
                        const std::set<std::string>& whole_inputs,
                        const std::map<std::string, std::string>& storage,
-                       std::size_t max_configs, bool split_spatial) {
-             return SpaceOptions{.config_space = parse_space(space),
-                                 .training = parse_training(state_bytes),
-                                 .sharded_inputs = sharded_inputs,
-                                 .whole_inputs = whole_inputs,
-                                 .storage = parse_storage(storage),
-                                 .max_configs = max_configs,
-                                 .split_spatial = split_spatial};
+                       std::size_t max_configs, bool split_spatial,
+                       const std::string& reduce_dtype) {
+             return SpaceOptions{
+                 .config_space = parse_space(space),
+                 .training = parse_training(state_bytes),
+                 .sharded_inputs = sharded_inputs,
+                 .whole_inputs = whole_inputs,
+                 .storage = parse_storage(storage),
+                 .max_configs = max_configs,
+                 .split_spatial = split_spatial,
+                 .reduce_dtype = parse_reduce_dtype(reduce_dtype)};
            }),
            py::kw_only(), py::arg("space"), py::arg("optimizer_state_bytes"),
            py::arg("sharded_inputs"),
            py::arg("whole_inputs") = std::set<std::string>{},
            py::arg("storage") = std::map<std::string, std::string>{},
            py::arg("max_configs") = kDefaultMaxConfigs,
-           py::arg("split_spatial") = false);
+           py::arg("split_spatial") = false,
+           py::arg("reduce_dtype") = "parameter");
 }
 
 void bind_planner_setup(py::module_& module) {

@@ -4,11 +4,13 @@
 // (costs memory), or before it, and then the reshard is run again in backward
 // (costs time).
 //
-//   EdgeOptions options = edge_options(edge, resharder, from, to);
+//   EdgeOptions options =
+//       edge_options(edge, mesh, values, gradients, from, to);
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -33,6 +35,9 @@ struct EdgeSpec {
   // Shares of the reshards' times that a step waits for. Replays count in full.
   double forward_exposed = 1;
   double backward_exposed = 1;
+  // A cast from this dtype goes before the reshard: what is kept before is then
+  // what is cast.
+  std::optional<DType> cast_from = {};
 };
 
 struct EdgeOption {
@@ -53,7 +58,8 @@ class EdgeOptions {
 };
 
 EdgeOptions edge_options(const EdgeSpec& edge, const Mesh& mesh,
-                         const TensorResharder& resharder, const Port& from,
+                         const TensorResharder& values,
+                         const TensorResharder& gradients, const Port& from,
                          const Port& to);
 
 }  // namespace tensoropt

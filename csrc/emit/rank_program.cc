@@ -58,15 +58,20 @@ EmittedReshard RankProgram::reshard(int edge_index) const {
   const Port& from = config_of(edge.source).outputs[edge.source_port];
   const Port& to = config_of(edge.target).inputs[edge.target_port];
   const Value& value = space_.graph().value(edge.value);
-  const TensorResharder& resharder = space_.resharder(value.meta);
   const Mesh& mesh = space_.machine().mesh;
+  const TensorMeta gradient = space_.gradient_meta(value);
   EmittedReshard reshard;
   reshard.forward =
-      encode(resharder.plan(from.value, to.value).steps, mesh, rank_);
+      encode(space_.resharder(value.meta).plan(from.value, to.value).steps,
+             mesh, rank_);
   if (value.requires_grad) {
-    reshard.backward =
-        encode(resharder.plan(to.gradient, from.gradient).steps, mesh, rank_);
+    reshard.backward = encode(
+        space_.resharder(gradient).plan(to.gradient, from.gradient).steps, mesh,
+        rank_);
   }
+  reshard.casts = space_.casts(edge);
+  reshard.dtype = value.meta.dtype;
+  reshard.reduce_dtype = gradient.dtype;
   reshard.reuse = static_cast<Reuse>(strategy_.edge_tag[edge_index]);
   return reshard;
 }

@@ -164,7 +164,9 @@ Rule cast_rule(const Graph& graph, const Node& node) {
       is_floating_point(graph.output(node, 0).meta.dtype)) {
     rule.linear_in({0});
   }
-  return rule.take();
+  Rule result = rule.take();
+  result.cast = true;
+  return result;
 }
 
 // a + weight * (b - a), the weight a tensor.

@@ -103,6 +103,7 @@ struct Rule {
   double launches = 1;  // kernels of forward, and of backward
   bool view = false;    // no kernel runs; outputs are views of operand 0
   bool alias = false;   // a view of all of operand 0: the same bytes
+  bool cast = false;    // operand 0 in another dtype
   bool random = false;  // draws random numbers
 };
 

@@ -1,15 +1,19 @@
-// tensoropt::reshard(x, forward, forward_groups, backward, backward_groups)
+// tensoropt::reshard(x, forward, forward_groups, backward, backward_groups,
+//                    dtype, reduce_dtype)
 //
 // Runs the forward program on the value and, in backward, the backward program
 // on the gradient, whose layouts are its own: the backward program is not the
 // mirror image. An empty program changes nothing; the result then is a view.
 // Where there is no gradient, on all ranks alike, its program is not run.
+// The value is cast to `dtype`, if it is given, before its program runs, and
+// the gradient to `reduce_dtype`.
 //
 // tensoropt::ParameterQueue(most_gradients)
 // tensoropt::await_gradient(x, queue, slot) -> x
-// tensoropt::begin_value(x, forward, forward_groups, queue, slot)
+// tensoropt::begin_value(x, forward, forward_groups, queue, slot, dtype)
 // tensoropt::reshard_parameter(x, forward, forward_groups, backward,
-//                              backward_groups, queue, slot)
+//                              backward_groups, queue, slot, dtype,
+//                              reduce_dtype)
 //
 // The same for parameters, whose values are known before and whose gradients
 // nobody needs before the end of backward. begin_value begins the forward
@@ -33,46 +37,57 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using Queue = c10::intrusive_ptr<ParameterQueue>;
 using Strings = std::vector<std::string>;
+using DType = std::optional<at::ScalarType>;
+
+at::Tensor cast(const at::Tensor& x, DType dtype) {
+  return dtype ? x.to(*dtype) : x;
+}
 
 at::Tensor reshard(const at::Tensor& x, at::IntArrayRef forward,
                    const Strings& forward_groups, at::IntArrayRef /*backward*/,
-                   const Strings& /*backward_groups*/) {
+                   const Strings& /*backward_groups*/, DType dtype,
+                   DType /*reduce_dtype*/) {
   Program program(forward, forward_groups);
-  return program.empty() ? x.alias() : run(std::move(program), x);
+  const at::Tensor value = cast(x, dtype);
+  if (!program.empty()) return run(std::move(program), value);
+  return value.is_same(x) ? x.alias() : value;
 }
 
 at::Tensor reshard_meta(const at::Tensor& x, at::IntArrayRef forward,
                         const Strings& forward_groups,
                         at::IntArrayRef /*backward*/,
-                        const Strings& /*backward_groups*/) {
+                        const Strings& /*backward_groups*/, DType dtype,
+                        DType /*reduce_dtype*/) {
   const Program program(forward, forward_groups);
-  if (program.empty()) return x.alias();
-  return at::empty(program.output_shape(x.sizes()), x.options());
+  const auto options = x.options().dtype(dtype.value_or(x.scalar_type()));
+  if (program.empty() && options.dtype() == x.dtype()) return x.alias();
+  return at::empty(program.output_shape(x.sizes()), options);
 }
 
 at::Tensor call_below_autograd(const at::Tensor& x, at::IntArrayRef forward,
-                               const Strings& forward_groups) {
+                               const Strings& forward_groups, DType dtype) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("tensoropt::reshard", "")
                              .typed<decltype(reshard)>();
   const at::AutoDispatchBelowADInplaceOrView guard;
-  return op.call(x, forward, forward_groups, {}, Strings{});
+  return op.call(x, forward, forward_groups, {}, Strings{}, dtype, {});
 }
 
 void begin_value(const at::Tensor& x, at::IntArrayRef steps,
-                 const Strings& groups, const Queue& queue, std::int64_t slot) {
+                 const Strings& groups, const Queue& queue, std::int64_t slot,
+                 DType dtype) {
   // What is under way must not hold the graph, which holds the queue.
-  queue->begin_value(slot, Program(steps, groups), x.detach());
+  queue->begin_value(slot, Program(steps, groups), cast(x.detach(), dtype));
 }
 
 void begin_value_autograd(const at::Tensor& x, at::IntArrayRef steps,
                           const Strings& groups, const Queue& queue,
-                          std::int64_t slot) {
+                          std::int64_t slot, DType dtype) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("tensoropt::begin_value", "")
                              .typed<decltype(begin_value)>();
   const at::AutoDispatchBelowADInplaceOrView guard;
-  op.call(x, steps, groups, queue, slot);
+  op.call(x, steps, groups, queue, slot, dtype);
 }
 
 void begin_gradient(const at::Tensor& gradient, at::IntArrayRef steps,
@@ -94,13 +109,13 @@ void begin_gradient_below_autograd(const at::Tensor& gradient,
 // What was begun ahead, if it was.
 at::Tensor value_of(const at::Tensor& x, at::IntArrayRef forward,
                     const Strings& forward_groups, const Queue& queue,
-                    std::int64_t slot) {
+                    std::int64_t slot, DType dtype) {
   if (queue) {
     const at::AutoDispatchBelowADInplaceOrView guard;
     at::Tensor begun = queue->take_value(slot);
     if (begun.defined()) return begun;
   }
-  return call_below_autograd(x, forward, forward_groups);
+  return call_below_autograd(x, forward, forward_groups, dtype);
 }
 
 struct Reshard : torch::autograd::Function<Reshard> {
@@ -109,26 +124,31 @@ struct Reshard : torch::autograd::Function<Reshard> {
                             const Strings& forward_groups,
                             at::IntArrayRef backward,
                             const Strings& backward_groups, const Queue& queue,
-                            std::int64_t slot) {
+                            std::int64_t slot, DType dtype,
+                            DType reduce_dtype) {
     context->set_materialize_grads(false);
     context->saved_data["steps"] = backward;
     context->saved_data["groups"] = backward_groups;
+    context->saved_data["dtype"] = reduce_dtype;
     if (queue) {
       context->saved_data["queue"] = queue;
       context->saved_data["slot"] = slot;
     }
     // An input that is returned becomes a view that autograd knows of.
-    if (forward.empty()) return x;
-    return value_of(x, forward, forward_groups, queue, slot);
+    if (forward.empty() && dtype.value_or(x.scalar_type()) == x.scalar_type()) {
+      return x;
+    }
+    return value_of(x, forward, forward_groups, queue, slot, dtype);
   }
 
   static variable_list backward(AutogradContext* context,
                                 variable_list gradients) {
     at::Tensor gradient = std::move(gradients[0]);
-    if (!gradient.defined()) return variable_list(7);
+    if (!gradient.defined()) return variable_list(9);
     TORCH_CHECK(!(at::GradMode::is_enabled() && gradient.requires_grad()),
                 "tensoropt::reshard cannot be differentiated twice");
     auto& saved = context->saved_data;
+    gradient = cast(gradient, saved["dtype"].toOptional<at::ScalarType>());
     const auto steps = saved["steps"].toIntVector();
     Strings groups;
     for (const auto& group : saved["groups"].toListRef()) {
@@ -140,9 +160,9 @@ struct Reshard : torch::autograd::Function<Reshard> {
           queue->second.toCustomClass<ParameterQueue>(), saved["slot"].toInt());
       gradient = at::Tensor();  // await_gradient has it
     } else if (!steps.empty()) {
-      gradient = call_below_autograd(gradient, steps, groups);
+      gradient = call_below_autograd(gradient, steps, groups, {});
     }
-    return {gradient, {}, {}, {}, {}, {}, {}};
+    return {gradient, {}, {}, {}, {}, {}, {}, {}, {}};
   }
 };
 
@@ -152,43 +172,47 @@ bool is_differentiated(const at::Tensor& x) {
 
 at::Tensor reshard_without_gradient(const at::Tensor& x,
                                     at::IntArrayRef forward,
-                                    const Strings& forward_groups,
+                                    const Strings& forward_groups, DType dtype,
                                     const Queue& queue = {},
                                     std::int64_t slot = 0) {
-  if (forward.empty()) return x.view_as(x);
-  return value_of(x, forward, forward_groups, queue, slot);
+  if (forward.empty() && dtype.value_or(x.scalar_type()) == x.scalar_type()) {
+    return x.view_as(x);
+  }
+  return value_of(x, forward, forward_groups, queue, slot, dtype);
 }
 
 at::Tensor reshard_autograd(const at::Tensor& x, at::IntArrayRef forward,
                             const Strings& forward_groups,
                             at::IntArrayRef backward,
-                            const Strings& backward_groups) {
+                            const Strings& backward_groups, DType dtype,
+                            DType reduce_dtype) {
   if (!is_differentiated(x)) {
-    return reshard_without_gradient(x, forward, forward_groups);
+    return reshard_without_gradient(x, forward, forward_groups, dtype);
   }
   return Reshard::apply(x, forward, forward_groups, backward, backward_groups,
-                        Queue(), std::int64_t{0});
+                        Queue(), std::int64_t{0}, dtype, reduce_dtype);
 }
 
 at::Tensor reshard_parameter(const at::Tensor& x, at::IntArrayRef forward,
                              const Strings& forward_groups,
                              at::IntArrayRef /*backward*/,
                              const Strings& /*backward_groups*/,
-                             const Queue& queue, std::int64_t slot) {
-  return reshard_without_gradient(x, forward, forward_groups, queue, slot);
+                             const Queue& queue, std::int64_t slot, DType dtype,
+                             DType /*reduce_dtype*/) {
+  return reshard_without_gradient(x, forward, forward_groups, dtype, queue,
+                                  slot);
 }
 
-at::Tensor reshard_parameter_autograd(const at::Tensor& x,
-                                      at::IntArrayRef forward,
-                                      const Strings& forward_groups,
-                                      at::IntArrayRef backward,
-                                      const Strings& backward_groups,
-                                      const Queue& queue, std::int64_t slot) {
+at::Tensor reshard_parameter_autograd(
+    const at::Tensor& x, at::IntArrayRef forward, const Strings& forward_groups,
+    at::IntArrayRef backward, const Strings& backward_groups,
+    const Queue& queue, std::int64_t slot, DType dtype, DType reduce_dtype) {
   if (!is_differentiated(x)) {
-    return reshard_without_gradient(x, forward, forward_groups, queue, slot);
+    return reshard_without_gradient(x, forward, forward_groups, dtype, queue,
+                                    slot);
   }
   return Reshard::apply(x, forward, forward_groups, backward, backward_groups,
-                        queue, slot);
+                        queue, slot, dtype, reduce_dtype);
 }
 
 struct AwaitGradient : torch::autograd::Function<AwaitGradient> {
@@ -226,16 +250,17 @@ TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
       .def(torch::init<std::int64_t>());
   library.def(
       "reshard(Tensor(a) x, int[] forward, str[] forward_groups, "
-      "int[] backward, str[] backward_groups) -> Tensor(a)");
+      "int[] backward, str[] backward_groups, *, ScalarType? dtype=None, "
+      "ScalarType? reduce_dtype=None) -> Tensor(a)");
   library.def(
       "reshard_parameter(Tensor(a) x, int[] forward, str[] forward_groups, "
       "int[] backward, str[] backward_groups, "
-      "__torch__.torch.classes.tensoropt.ParameterQueue queue, int slot) -> "
-      "Tensor(a)");
+      "__torch__.torch.classes.tensoropt.ParameterQueue queue, int slot, *, "
+      "ScalarType? dtype=None, ScalarType? reduce_dtype=None) -> Tensor(a)");
   library.def(
       "begin_value(Tensor x, int[] forward, str[] forward_groups, "
-      "__torch__.torch.classes.tensoropt.ParameterQueue queue, int slot) -> "
-      "()");
+      "__torch__.torch.classes.tensoropt.ParameterQueue queue, int slot, *, "
+      "ScalarType? dtype=None) -> ()");
   library.def(
       "begin_gradient(Tensor gradient, int[] steps, str[] groups, "
       "__torch__.torch.classes.tensoropt.ParameterQueue queue, int slot) -> "

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "common/check.h"
+#include "space/parameter_copies.h"
 #include "space/pending_sums.h"
 
 namespace tensoropt {
@@ -91,15 +92,17 @@ void StrategySpace::find_rules(const Registry& registry) {
     return is_shared_out(graph_, node, options_);
   });
   idle_dims_->remove_from(rules_, exclusions_);
+  copies_ = find_parameter_copies(graph_, rules_);
   remove_idle_linear_sets(graph_, rules_, exclusions_);
 }
 
 // Whether the operator takes the layout of operand 0 as it comes: moving a
 // reshard from before it to after it changes no cost, since it neither computes
-// much nor keeps or resizes anything, and its other operands are constants.
+// much nor keeps or resizes anything, and its other operands are constants. Of
+// a copy of a parameter it is cheaper after, and the gradient's is the same.
 bool StrategySpace::follows(const Node& node) const {
   const Rule& rule = rules_[node.id];
-  if (rule.view) return true;
+  if (rule.view || copies_parameter(node)) return true;
   if (rule.random || !rule.extra_saved.empty() || !rule.collectives.empty() ||
       rule.outputs.size() != 1 || rule.outputs[0].saved ||
       node.operands.empty() || rule.operands[0].saved) {
@@ -112,6 +115,38 @@ bool StrategySpace::follows(const Node& node) const {
   const TensorMeta& out = graph_.output(node, 0).meta;
   return in.shape == out.shape && in.dtype == out.dtype &&
          rule.forward_flops <= static_cast<double>(out.num_elements());
+}
+
+bool StrategySpace::copies_parameter(const Node& node) const {
+  return node.kind == NodeKind::kOp && rules_[node.id].cast &&
+         copies_[node.outputs[0]].has_value();
+}
+
+bool StrategySpace::casts(const SpaceEdge& edge) const {
+  const SpaceNode& source = nodes_[edge.source];
+  return source.kind == SpaceNodeKind::kOp &&
+         copies_parameter(graph_.node(source.node));
+}
+
+// Whether nothing but a cast is between a parameter and the edge.
+bool StrategySpace::leaves_parameter(const SpaceEdge& edge) const {
+  const SpaceNode& source = nodes_[edge.source];
+  if (source.kind == SpaceNodeKind::kRelay) return false;
+  const Node* node = &graph_.node(source.node);
+  if (casts(edge)) {
+    const Value& value = graph_.value(node->operands[0]);
+    if (value.uses.size() > 1) return false;
+    node = &graph_.node(value.producer);
+  }
+  return node->kind == NodeKind::kParameter;
+}
+
+TensorMeta StrategySpace::gradient_meta(const Value& value) const {
+  TensorMeta meta = value.meta;
+  if (options_.reduce_dtype == ReduceDType::kParameter) {
+    meta.dtype = copies_[value.id].value_or(meta.dtype);
+  }
+  return meta;
 }
 
 // Who keeps what. `needed_[v]`: autograd keeps v's storage as some consumer
@@ -203,8 +238,8 @@ void StrategySpace::add_edges() {
 void StrategySpace::add_resharders() {
   std::map<std::pair<Shape, int>, DimSet> dims;
   for (const SpaceEdge& edge : edges_) {
-    const TensorMeta& meta = graph_.value(edge.value).meta;
-    DimSet& used = dims[{meta.shape, item_size(meta.dtype)}];
+    const Value& value = graph_.value(edge.value);
+    DimSet used = 0;
     for (const SpaceConfig& config : nodes_[edge.source].configs->configs) {
       const Port& port = config.outputs[edge.source_port];
       used |= sharded_dims(port.value) | sharded_dims(port.gradient);
@@ -212,6 +247,9 @@ void StrategySpace::add_resharders() {
     for (const SpaceConfig& config : nodes_[edge.target].configs->configs) {
       const Port& port = config.inputs[edge.target_port];
       used |= sharded_dims(port.value) | sharded_dims(port.gradient);
+    }
+    for (const TensorMeta& meta : {value.meta, gradient_meta(value)}) {
+      dims[{meta.shape, item_size(meta.dtype)}] |= used;
     }
   }
   for (const auto& [tensor, used] : dims) {

@@ -41,6 +41,10 @@ namespace tensoropt {
 
 constexpr std::size_t kDefaultMaxConfigs = 200;
 
+// Where a parameter is computed with in a narrower dtype: in which one sums of
+// its gradient over devices are made.
+enum class ReduceDType { kParameter, kCompute };
+
 struct SpaceOptions {
   ConfigSpace config_space = ConfigSpace::kOrdered;
   TrainingSetup training = TrainingSetup::of_states(2);
@@ -57,6 +61,7 @@ struct SpaceOptions {
   // Spatial dims of convolutions and pooling may be split, neighbours exchange
   // borders. Multiplies the configs of convolutional networks.
   bool split_spatial = false;
+  ReduceDType reduce_dtype = ReduceDType::kParameter;
 };
 
 // Whether each rank gets its own share of the input.
@@ -122,6 +127,15 @@ class StrategySpace {
   // The reshards of tensors of this shape and type. Thread-safe.
   const TensorResharder& resharder(const TensorMeta& meta) const;
 
+  // The gradient of a value as it is resharded: of the copy of a parameter
+  // (parameter_copies.h) it has the dtype in which it is reduced.
+  TensorMeta gradient_meta(const Value& value) const;
+
+  // Whether the edge leaves a cast that copies a parameter. The cast then is
+  // part of its reshard: what is kept before it, is what is cast.
+  bool casts(const SpaceEdge& edge) const;
+  bool copies_parameter(const Node& node) const;
+
   const Port& source_port(const SpaceEdge& edge, int config) const {
     return nodes_[edge.source]
         .configs->configs[config]
@@ -156,6 +170,7 @@ class StrategySpace {
   void find_rules(const Registry& registry);
   void find_saved();
   bool follows(const Node& node) const;
+  bool leaves_parameter(const SpaceEdge& edge) const;
   void add_nodes();
   void add_edges();
   void add_resharders();
@@ -186,6 +201,7 @@ class StrategySpace {
   std::vector<Rule> rules_;  // by graph node
   Exclusions exclusions_;
   std::vector<bool> constant_;  // by value: no input or parameter reaches it
+  std::vector<std::optional<DType>> copies_;  // see parameter_copies.h
   std::optional<IdleDims> idle_dims_;
   std::vector<bool> saved_by_producer_;  // by value: kept before any consumer
   std::vector<bool> needed_;  // by value: a consumer keeps its storage

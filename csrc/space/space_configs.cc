@@ -67,8 +67,9 @@ const ConfigList* StrategySpace::configs_of_node(const Node& node) {
 // Everything that configs and costs of an operator depend on.
 std::string StrategySpace::op_signature(const Node& node) const {
   const Rule& rule = rules_[node.id];
-  std::string text = str_format("op {} {} {} {}", rule.forward_flops,
-                                rule.backward_flops, rule.launches, rule.view);
+  std::string text =
+      str_format("op {} {} {} {} {}", rule.forward_flops, rule.backward_flops,
+                 rule.launches, rule.view, copies_parameter(node));
   for (const Factor& factor : rule.factors) {
     text += str_format(";{}:{}:{}:{}:{}", factor.name, factor.size,
                        static_cast<int>(factor.kind), factor.imbalance,
@@ -141,10 +142,15 @@ OpCost StrategySpace::cost_of(const Node& node, const OpConfig& uses) const {
 
 ConfigList StrategySpace::op_configs(const Node& node) {
   const Rule& rule = rules_[node.id];
+  // A copy follows its parameter, which has all orders of alike axes.
+  const auto with_orders = [&](ConfigLimits limits) {
+    if (copies_parameter(node)) limits.space = ConfigSpace::kFull;
+    return limits;
+  };
   ConfigList list;
   for (const OpConfig& uses :
        within_budget(list, [&](const ConfigLimits& limits) {
-         return enumerate_configs(rule, machine_.mesh, limits);
+         return enumerate_configs(rule, machine_.mesh, with_orders(limits));
        })) {
     OpInterface interface = interface_of(rule, uses);
     list.costs.push_back(cost_of(node, uses));

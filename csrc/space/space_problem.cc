@@ -10,15 +10,17 @@ namespace tensoropt {
 // Everything that the table of an edge depends on, besides its ends' configs.
 struct StrategySpace::EdgeKind {
   EdgeSpec spec;
+  const TensorResharder& gradients;
   bool source_relay = false;
   bool target_relay = false;
 
   auto key(const StrategySpace& space, const SpaceEdge& edge) const {
     return std::tuple(space.nodes_[edge.source].configs, edge.source_port,
                       space.nodes_[edge.target].configs, edge.target_port,
-                      edge.follows, &space.resharder(spec.meta), spec.backward,
-                      spec.consumer_saves, spec.producer_keeps,
-                      spec.forward_exposed, spec.backward_exposed);
+                      edge.follows, &space.resharder(spec.meta), &gradients,
+                      spec.backward, spec.consumer_saves, spec.producer_keeps,
+                      spec.cast_from, spec.forward_exposed,
+                      spec.backward_exposed);
   }
 };
 
@@ -28,7 +30,8 @@ StrategySpace::EdgeKind StrategySpace::kind_of(const SpaceEdge& edge) const {
   const SpaceNode& target = nodes_[edge.target];
   EdgeKind kind{{value.meta, value.requires_grad, false,
                  static_cast<bool>(saved_by_producer_[edge.value]), true,
-                 machine_.overheads.reshard_s}};
+                 machine_.overheads.reshard_s},
+                resharder(gradient_meta(value))};
   kind.source_relay = source.kind == SpaceNodeKind::kRelay;
   kind.target_relay = target.kind == SpaceNodeKind::kRelay;
   if (target.kind == SpaceNodeKind::kOp) {
@@ -40,12 +43,16 @@ StrategySpace::EdgeKind StrategySpace::kind_of(const SpaceEdge& edge) const {
     kind.spec.consumer_saves =
         (rule.operands[edge.target_port].saved && backward) || through;
   }
+  if (casts(edge)) {
+    const ValueId wide = graph_.node(source.node).operands[0];
+    kind.spec.cast_from = graph_.value(wide).meta.dtype;
+    kind.spec.producer_keeps = saved_by_producer_[wide];
+  }
   if (kind.target_relay) kind.spec.may_replay = false;
   // Those on their way to a relay have nothing to overlap with: all consumers
   // of the value wait for it, and its gradient is there when the last has
   // added.
-  if (source.kind == SpaceNodeKind::kSource && !kind.target_relay &&
-      graph_.node(source.node).kind == NodeKind::kParameter) {
+  if (!kind.target_relay && leaves_parameter(edge)) {
     kind.spec.forward_exposed = machine_.overheads.exposed_parameters;
     kind.spec.backward_exposed = machine_.overheads.exposed_gradients;
   }
@@ -70,7 +77,8 @@ EdgeOptions StrategySpace::options_of(const SpaceEdge& edge, int source_config,
       return {};
     }
   }
-  return edge_options(spec, machine_.mesh, resharder(spec.meta), from, to);
+  return edge_options(spec, machine_.mesh, resharder(spec.meta), kind.gradients,
+                      from, to);
 }
 
 // A follower takes the layout it gets, if it can: the target configs allowed.

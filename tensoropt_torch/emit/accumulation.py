@@ -88,13 +88,21 @@ def with_hooks(rank_graph: fx.GraphModule) -> fx.GraphModule:
         copies[node] = graph.node_copy(node, copies.__getitem__)
         edge = node.meta.get(GRADIENT_EDGE)
         if edge is not None:
-            graph.call_function(_hook, (copies[node], edge.parameter, edge.layout, *extra))
+            kept = edge.parameter, edge.layout, edge.dtype
+            graph.call_function(_hook, (copies[node], *kept, *extra))
     graph.lint()
     return fx.GraphModule(rank_graph, graph, "AccumulatingGraph")
 
 
-def _hook(value: torch.Tensor, name: str, layout: str, module: nn.Module, reduces: bool) -> None:
-    """Of what a reshard made of a parameter."""
+def _hook(
+    value: torch.Tensor,
+    name: str,
+    layout: str,
+    dtype: torch.dtype,
+    module: nn.Module,
+    reduces: bool,
+) -> None:
+    """Of what a reshard made of a parameter, whose program takes gradients in a dtype."""
     if value.grad_fn is None:
         return
     parameter = module.get_parameter(name)
@@ -107,7 +115,7 @@ def _hook(value: torch.Tensor, name: str, layout: str, module: nn.Module, reduce
             return None
         with torch.no_grad():
             if reduces:
-                return (_with_kept(parameter, gradient, placements),)
+                return (_with_kept(parameter, gradient, placements, dtype),)
             return (None,) if _keep(parameter, gradient, placements) else None
 
     def before_accumulation(gradients: Gradients) -> None:
@@ -161,15 +169,18 @@ def _keep(
 
 
 def _with_kept(
-    parameter: nn.Parameter, gradient: torch.Tensor, placements: tuple[Placement, ...]
+    parameter: nn.Parameter,
+    gradient: torch.Tensor,
+    placements: tuple[Placement, ...],
+    dtype: torch.dtype,
 ) -> torch.Tensor | None:
     """The gradient with what was kept of earlier passes, which ``.grad`` loses. None if that
-    is of another dtype than the program is run in: then ``.grad`` has got all, reduced."""
+    is of another dtype than the program takes: then ``.grad`` has got all, reduced."""
     kept = parameter.grad
     if not _lies(kept, placements):
         return gradient
     total: torch.Tensor = kept.to_local().add_(gradient)
-    if total.dtype != gradient.dtype:
+    if total.dtype != dtype:
         _reduce(parameter)
         return None
     parameter.grad = None

@@ -5,6 +5,7 @@ comes from C++ (``RankProgram``); nothing here knows an operator by name.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -53,6 +54,7 @@ class GraphEmitter:
         self._values: dict[int, fx.Node] = {}
         self._tuples: dict[fx.Node, fx.Node] = {}
         self._known = frozenset(captured.lowering.rules.targets())
+        self._copies = frozenset(planner.parameter_copies())
         self._random_calls = 0
         self._checks_draws = False
 
@@ -91,42 +93,58 @@ class GraphEmitter:
         self._values[value] = new if edge is None else self._reshard(new, edge)
 
     def _begin_overlap(self, placeholders: dict[fx.Node, fx.Node]) -> None:
-        """Of parameters that communicate. Each has one edge, to its consumer or relay."""
+        """Of parameters that communicate, where they first are resharded."""
         first_edges = {}
         for source in self._captured.parameters:
-            value = self._captured.lowering.values[source.placeholder][0]
-            edge = self._edges.first.get(value)
+            edges = self._first_edges(source.placeholder)
+            edge = next((e for e in edges if self._programs(e).is_reshard), None)
             if edge is not None and self._programs(edge).communicates:
                 first_edges[edge] = source.placeholder
         begun = self._overlap.begin({e: placeholders[p] for e, p in first_edges.items()})
         placeholders |= {first_edges[edge]: node for edge, node in begun.items()}
 
+    def _first_edges(self, placeholder: fx.Node) -> Iterator[int]:
+        """Of a parameter, and of the copy that it is cast to if it has no other use."""
+        nodes = [placeholder]
+        graph_nodes = self._captured.lowering.nodes
+        if len(placeholder.users) == 1:
+            nodes += [u for u in placeholder.users if graph_nodes.get(u) in self._copies]
+        for node in nodes:
+            edge = self._edges.first.get(self._captured.lowering.values[node][0])
+            if edge is not None:
+                yield edge
+
     def _programs(self, edge: int) -> Programs:
-        forward, forward_sets, backward, backward_sets, kept = self._program.reshard(edge)
+        reshard = self._program.reshard(edge)
+        dtype, reduce_dtype = (getattr(torch, d) for d in (reshard.dtype, reshard.reduce_dtype))
         return Programs(
-            list(forward),
-            [self._site.group_name(axes) for axes in forward_sets],
-            list(backward),
-            [self._site.group_name(axes) for axes in backward_sets],
-            kept,
+            list(reshard.forward),
+            [self._site.group_name(axes) for axes in reshard.forward_sets],
+            list(reshard.backward),
+            [self._site.group_name(axes) for axes in reshard.backward_sets],
+            reshard.kept,
+            dtype if reshard.casts else None,
+            reduce_dtype if reduce_dtype != dtype else None,
         )
 
     def _reshard(self, node: fx.Node, edge: int) -> fx.Node:
         programs = self._programs(edge)
-        if not programs.forward and not programs.backward:
-            return node
+        if not programs.is_reshard:
+            if programs.dtype is None:
+                return node
+            cast = torch.ops.aten._to_copy.default
+            return self._graph.call_function(cast, (node,), {"dtype": programs.dtype})
         if edge in self._overlap:
             result = self._overlap.reshard(node, edge, programs)
         else:
             result = self._graph.call_function(
-                torch.ops.tensoropt.reshard.default, (node, *programs.arguments)
+                torch.ops.tensoropt.reshard.default, (node, *programs.arguments), programs.dtypes
             )
         if edge in self._gradient_edges:
             result.meta[GRADIENT_EDGE] = self._gradient_edges[edge]
         if programs.kept == "before" and programs.forward:
-            self._graph.call_function(
-                reuse.keep_before, (result, node, programs.forward, programs.forward_groups)
-            )
+            source = (node, programs.forward, programs.forward_groups, programs.dtype)
+            self._graph.call_function(reuse.keep_before, (result, *source))
         return result
 
     def _call(self, node: fx.Node) -> None:
@@ -149,7 +167,10 @@ class GraphEmitter:
             what = f"op '{node.name}' ({node.target})"
             checked = self._lookups.check(operands[lookup.operand], lookup, what)
             operands[lookup.operand] = checked
-        new = self._local_call(node, form, operands)
+        if graph_node in self._copies:
+            (new,) = operands  # the cast is part of the reshard that follows
+        else:
+            new = self._local_call(node, form, operands)
         if isinstance(node.meta["val"], (tuple, list)):
             self._tuples[node] = new
         else:

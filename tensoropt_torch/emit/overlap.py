@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx
@@ -14,13 +15,21 @@ from tensoropt_torch.runtime.parameter_queue import parameter_queue
 @dataclass(frozen=True)
 class Programs:
     """The reshard of an edge on one rank: encoded programs and names of process groups, of
-    the value in forward and of its gradient in backward; and what is kept of it."""
+    the value in forward and of its gradient in backward; and what is kept of it. The value is
+    cast to ``dtype`` before, the gradient to ``reduce_dtype``."""
 
     forward: list[int]
     forward_groups: list[str]
     backward: list[int]
     backward_groups: list[str]
     kept: str
+    dtype: torch.dtype | None = None
+    reduce_dtype: torch.dtype | None = None
+
+    @property
+    def is_reshard(self) -> bool:
+        """Whether the layout of the value or of its gradient changes."""
+        return bool(self.forward or self.backward)
 
     @property
     def communicates(self) -> bool:
@@ -31,6 +40,12 @@ class Programs:
     def arguments(self) -> tuple[list[int], list[str], list[int], list[str]]:
         """Those of ``ops.reshard`` after the tensor."""
         return self.forward, self.forward_groups, self.backward, self.backward_groups
+
+    @property
+    def dtypes(self) -> dict[str, Any]:
+        """Its keywords."""
+        given = {"dtype": self.dtype, "reduce_dtype": self.reduce_dtype}
+        return {name: dtype for name, dtype in given.items() if dtype is not None}
 
 
 class Overlap:
@@ -74,9 +89,12 @@ class Overlap:
                 self._graph.call_function(
                     torch.ops.tensoropt.begin_value.default,
                     (node, programs.forward, programs.forward_groups, *place),
+                    {} if programs.dtype is None else {"dtype": programs.dtype},
                 )
         result = self._graph.call_function(
-            torch.ops.tensoropt.reshard_parameter.default, (node, *programs.arguments, *place)
+            torch.ops.tensoropt.reshard_parameter.default,
+            (node, *programs.arguments, *place),
+            programs.dtypes,
         )
         if programs.forward_groups:
             self._last = result

@@ -54,8 +54,8 @@ class RankPart:
         """Those whose process groups the rank needs, ascending."""
         sets: set[int] = set()
         for edge in range(len(self._planner.edges())):
-            _, forward, _, backward, _ = self._program.reshard(edge)
-            sets.update(forward, backward)
+            reshard = self._program.reshard(edge)
+            sets.update(reshard.forward_sets, reshard.backward_sets)
         lookup_axes = 0  # whose ranks agree whether what they look up is in range
         for node, graph_node in self.captured.lowering.nodes.items():
             if node.op == "call_function":

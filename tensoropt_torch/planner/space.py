@@ -57,6 +57,7 @@ def _space_options(settings: Settings, storage: Mapping[str, str]) -> _C.SpaceOp
         storage=dict(storage),
         max_configs=settings.max_configs,
         split_spatial=settings.split_spatial,
+        reduce_dtype=settings.reduce_dtype,
     )
 
 

@@ -12,6 +12,7 @@ from tensoropt_torch.plan import (
     InputMode,
     MeasuredCurve,
     OpRecord,
+    ReduceDType,
     Settings,
     default_max_configs,
 )
@@ -44,6 +45,7 @@ class PlanningTask:
     operators: tuple[OpRecord, ...] = ()
     memory_fraction: float = DEFAULT_MEMORY_FRACTION
     overlap: bool | None = None
+    reduce_dtype: ReduceDType = "parameter"
     search: SearchSettings = field(default_factory=SearchSettings)
 
     def settings(self, num_devices: int) -> Settings:
@@ -62,6 +64,7 @@ class PlanningTask:
             split_spatial=self.split_spatial,
             operators=self.operators if num_devices == self.measured_on else (),
             overlap=self._overlaps,
+            reduce_dtype=self.reduce_dtype,
         )
 
     def with_runtime(self, **changes: Any) -> PlanningTask:

@@ -67,17 +67,30 @@ def reshard(
     forward_groups: Sequence[str],
     backward: Sequence[int] = (),
     backward_groups: Sequence[str] = (),
+    *,
+    dtype: torch.dtype | None = None,
+    reduce_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     """Runs an encoded program on the local part ``x``, and another on its gradient.
 
     Programs are those of ``_C.TensorResharder.encode``, with process group names
-    in place of axis sets. An empty forward program gives a view of ``x``.
+    in place of axis sets. An empty forward program gives a view of ``x``. The value is cast
+    to ``dtype`` before its program, and the gradient to ``reduce_dtype``; by default they
+    keep their dtypes.
 
     Raises:
         ValueError: a program is malformed or does not divide a size.
 
     """
-    result: torch.Tensor = OPS.reshard(x, forward, forward_groups, backward, backward_groups)
+    result: torch.Tensor = OPS.reshard(
+        x,
+        forward,
+        forward_groups,
+        backward,
+        backward_groups,
+        dtype=dtype,
+        reduce_dtype=reduce_dtype,
+    )
     return result
 
 

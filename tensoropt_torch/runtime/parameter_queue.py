@@ -37,9 +37,11 @@ def begin_value(
     forward_groups: Sequence[str],
     queue: torch.ScriptObject,
     slot: int,
+    *,
+    dtype: torch.dtype | None = None,
 ) -> None:
     """Begins the forward program of ``reshard_parameter``, with the same arguments."""
-    OPS.begin_value(x, forward, forward_groups, queue, slot)
+    OPS.begin_value(x, forward, forward_groups, queue, slot, dtype=dtype)
 
 
 def reshard_parameter(
@@ -50,11 +52,22 @@ def reshard_parameter(
     backward_groups: Sequence[str],
     queue: torch.ScriptObject,
     slot: int,
+    *,
+    dtype: torch.dtype | None = None,
+    reduce_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     """``reshard`` of what ``await_gradient`` gave for this slot. Takes what
     ``begin_value`` began, if it did. In backward the program of its gradient is begun, and
     not waited for."""
     result: torch.Tensor = OPS.reshard_parameter(
-        x, forward, forward_groups, backward, backward_groups, queue, slot
+        x,
+        forward,
+        forward_groups,
+        backward,
+        backward_groups,
+        queue,
+        slot,
+        dtype=dtype,
+        reduce_dtype=reduce_dtype,
     )
     return result

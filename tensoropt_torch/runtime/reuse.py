@@ -51,6 +51,7 @@ class _Source:
         x: torch.Tensor,
         forward: Sequence[int],
         groups: Sequence[str],
+        dtype: torch.dtype | None,
         counts: ReuseCounts,
     ) -> None:
         # A weak reference keeps the address of the storage from being used
@@ -62,6 +63,7 @@ class _Source:
         self._version = x._version
         self._forward = forward
         self._groups = groups
+        self._cast = dtype
         self._pending = 0  # saved tensors not unpacked yet
         self._shared: torch.Tensor | None = None
 
@@ -90,7 +92,7 @@ class _Source:
             )
         self.counts.replays += 1
         with torch.no_grad():
-            return ops.reshard(self._x, self._forward, self._groups)
+            return ops.reshard(self._x, self._forward, self._groups, dtype=self._cast)
 
 
 class _Saved:
@@ -157,6 +159,7 @@ class ReuseRegistry:
         x: torch.Tensor,
         forward: Sequence[int],
         groups: Sequence[str],
+        dtype: torch.dtype | None = None,
     ) -> None:
         """What is saved of ``result`` shall be made again from ``x``.
 
@@ -165,10 +168,11 @@ class ReuseRegistry:
             x: the input of that reshard.
             forward: the encoded program, not empty.
             groups: its process group names.
+            dtype: what ``x`` is cast to before.
 
         """
         self._forget_freed()
-        source = _Source(result, x, forward, groups, self.counts)
+        source = _Source(result, x, forward, groups, dtype, self.counts)
         self._sources[source.result.cdata] = source
         self.counts.registered += 1
         if self._hooks is None:
@@ -196,6 +200,7 @@ def keep_before(
     x: torch.Tensor,
     forward: Sequence[int],
     groups: Sequence[str],
+    dtype: torch.dtype | None = None,
 ) -> None:
     """Registers a reshard's output with the active registry, if there is one.
 
@@ -203,7 +208,7 @@ def keep_before(
     """
     registry = _ACTIVE.get()
     if registry is not None and torch.is_grad_enabled():
-        registry.register(result, x, forward, groups)
+        registry.register(result, x, forward, groups, dtype)
 
 
 def _weak_reference(storage: torch.UntypedStorage) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from tensoropt_torch.calibration import MeasureOptions, ValidationOptions
 from tensoropt_torch.config import Cluster
 from tensoropt_torch.errors import TensorOptError, check_choice, close_match
-from tensoropt_torch.plan import InputMode
+from tensoropt_torch.plan import InputMode, ReduceDType
 from tensoropt_torch.planner.memory_limits import Predictor
 from tensoropt_torch.planner.optimizers import OptimizerModel
 from tensoropt_torch.planner.search_settings import SearchSettings
@@ -53,6 +53,9 @@ class PlanningOptions:
         overlap: reshards of parameters and of their gradients run while the device
             computes, and take memory meanwhile. By default where the hardware profile says
             that it makes steps faster, and on GPUs without a profile.
+        reduce_dtype: of sums of gradients over devices, where autocast or the model computes
+            with parameters in a narrower dtype: ``"parameter"``, that of the parameter, or
+            ``"compute"``, the narrower one, which moves half the bytes.
         memory: what a memory limit is compared with: ``"sums"``, the sums of the search,
             or ``"simulated"``, simulated peaks of rank 0, which are nearer to what a step
             takes; seconds more for every point that is looked at.
@@ -70,6 +73,7 @@ class PlanningOptions:
     max_configs: int | None = None
     split_spatial: bool = False
     overlap: bool | None = None
+    reduce_dtype: ReduceDType = "parameter"
     memory: Predictor = "sums"
     measure: bool = True
     measuring: MeasureOptions = field(default_factory=MeasureOptions)
@@ -77,7 +81,8 @@ class PlanningOptions:
     search: SearchSettings = field(default_factory=SearchSettings)
 
     def __post_init__(self) -> None:
-        for name, allowed in (("space", Space), ("memory", Predictor)):
+        choices = ("space", Space), ("reduce_dtype", ReduceDType), ("memory", Predictor)
+        for name, allowed in choices:
             check_choice(name, getattr(self, name), get_args(allowed))
         by_name = self.inputs if isinstance(self.inputs, Mapping) else {"": self.inputs}
         for name, mode in by_name.items():
@@ -95,6 +100,7 @@ class PlanningKeywords(ExampleKeywords, total=False):
     max_configs: int | None
     split_spatial: bool
     overlap: bool | None
+    reduce_dtype: ReduceDType
     memory: Predictor
     measure: bool
     measuring: MeasureOptions

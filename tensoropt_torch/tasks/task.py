@@ -90,6 +90,7 @@ def _task(captured: CapturedModel, planning: PlanningOptions) -> PlanningTask:
         measured_on=profile.num_devices if profile else 0,
         memory_fraction=default_memory_fraction(planning.memory, cluster.device.type),
         overlap=planning.overlap,
+        reduce_dtype=planning.reduce_dtype,
         search=planning.search,
     )
 

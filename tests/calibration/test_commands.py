@@ -142,8 +142,9 @@ def test_every_reshard_takes_its_fixed_time() -> None:
         program = _C.RankProgram(plain, strategy, 0)
         count = 0
         for index in range(len(plain.edges())):
-            forward, _, backward, _, reuse = program.reshard(index)
-            count += bool(forward) * (2 if reuse == "before" else 1) + bool(backward)
+            reshard = program.reshard(index)
+            count += bool(reshard.forward) * (2 if reshard.kept == "before" else 1)
+            count += bool(reshard.backward)
         added = delayed.network_time(strategy) - plain.network_time(strategy)
         assert added == pytest.approx(count), seed
         assert count > 0, seed

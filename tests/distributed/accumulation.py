@@ -218,7 +218,7 @@ def put_off(strategy: Strategy) -> tuple[int, int]:
     for source in plan.captured.parameters:
         user = next(iter(source.placeholder.users))
         way = [user, source.placeholder] if str(user.target) == CAST else [source.placeholder]
-        steps = [program.reshard(edges[values[node][0]])[2] for node in way]
+        steps = [program.reshard(edges[values[node][0]]).backward for node in way]
         # Slots of process groups; -1 for local steps.
         counts = [sum(slot >= 0 for slot in encoded[3::6]) for encoded in steps]
         while counts and not counts[0]:
@@ -359,7 +359,7 @@ def two_with_the_same_parameter(case: Case) -> tuple[ParallelModule, ParallelMod
         value = captured.lowering.values[captured.parameters[0].placeholder][0]
         edge = EdgeIndex.of(strategy.planner).first[value]
         gradient, stored = program.gradient_layout(edge), program.layout_of(value)
-        if not program.reshard(edge)[3]:
+        if not program.reshard(edge).backward_sets:
             continue
         other, module = seen.setdefault(stored, (gradient, strategy.module))
         if other != gradient:

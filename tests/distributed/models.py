@@ -49,6 +49,36 @@ def gpt(tie: bool = False) -> Case:
     return Case(GPT(config), text.batch(0, 8, 8))
 
 
+class Mixed(nn.Module):
+    """Computes with parameters in a narrower dtype: some copies have one use, one has two, one
+    is of a parameter that is also used as it is, one of what is computed of a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(32, 16))
+        self.up = nn.Linear(16, 24)
+        self.norm = nn.LayerNorm(24)
+        self.twice = nn.Linear(24, 24, bias=False)
+        self.scaled = nn.Parameter(torch.randn(16, 24) / 5)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        narrow = {torch.float64: torch.float32}.get(self.table.dtype, torch.bfloat16)
+        linear = nn.functional.linear
+        h = nn.functional.embedding(x, self.table).to(narrow)
+        h = linear(h, self.up.weight.to(narrow), self.up.bias.to(narrow)).relu()
+        h = self.norm(h.to(self.table.dtype)).to(narrow)
+        twice = self.twice.weight.to(narrow)
+        h = h + linear(linear(h, twice).relu(), twice)
+        h = linear(h, (self.scaled * 2).to(narrow))
+        logits = linear(h, self.table.to(narrow)).to(self.table.dtype)
+        return nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten())
+
+
+def mixed() -> Case:
+    tokens = torch.randint(0, 32, (2, 8, 4), generator=torch.Generator().manual_seed(1))
+    return Case(Mixed(), (tokens[0], tokens[1]))
+
+
 def llama() -> Case:
     config = LlamaConfig(vocab_size=64, n_layer=2, n_head=8, n_kv_head=4, n_embd=32, n_hidden=48)
     tokens = torch.randint(0, 64, (2, 4, 8), generator=torch.Generator().manual_seed(1))
@@ -198,6 +228,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "gpt": gpt,
     "gpt_tied": lambda: gpt(tie=True),
     "llama": llama,
+    "mixed": mixed,
     "lstm": lambda: rnn("lstm"),
     "gru": lambda: rnn("gru"),
     "transformer": transformer,

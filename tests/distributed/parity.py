@@ -44,6 +44,8 @@ class Job:
     split_spatial: bool = False
     known: bool = False  # also the ends of every known strategy, on 4 devices
     baselines: bool = False  # also the ends of every baseline
+    reduce_dtype: str = "parameter"
+    tolerance: float = 0  # where it computes in another dtype
 
 
 @dataclass
@@ -125,6 +127,7 @@ def plans(case: Case, job: Job) -> Iterator[tuple[str, Plan]]:
         inputs=job.inputs,  # type: ignore[arg-type]
         space=job.space,
         split_spatial=job.split_spatial,
+        reduce_dtype=job.reduce_dtype,  # type: ignore[arg-type]
         search=SearchSettings(epsilon=1e-3),
     )
     frontier = find_frontier(task, dist.get_world_size())
@@ -168,7 +171,7 @@ def check(job: Job) -> tuple[int, list[str]]:
         module = emit.parallelize(case.model, plan.captured, plan, device, context)
         inputs = share((*case.args, *case.targets), job.inputs)
         got = train(module, lambda module=module, inputs=inputs: module(*inputs))
-        found = list(differences(got, expected, TOLERANCE[job.dtype]))
+        found = list(differences(got, expected, job.tolerance or TOLERANCE[job.dtype]))
         if found:
             wrong.append(f"{name}: {found} under {labels(plan, job.model)}")
         count += 1

@@ -58,6 +58,10 @@ SHARDED_INPUTS = [
     (4, Job(model, torch.float64, points=4, randoms=4, inputs="sharded"))
     for model in ("gpt", "resnet", "vgg")
 ]
+MIXED = [
+    (count, Job("mixed", torch.float64, points=8, randoms=16, reduce_dtype=dtype, tolerance=1e-4))
+    for count, dtype in [(4, "parameter"), (2, "compute"), (2, "parameter"), (4, "compute")]
+]
 FULL_SPACE = [(4, Job("mlp", torch.float64, points=6, randoms=12, space="full"))]
 KNOWN = [(4, Job("llama", torch.float64, points=2, randoms=0, known=True))]
 BASELINES = [
@@ -72,6 +76,7 @@ ALL = [
     *LOOK_UPS,
     *RECURRENT,
     *SHARDED_INPUTS,
+    *MIXED,
     *FULL_SPACE,
     *KNOWN,
     *BASELINES,
@@ -84,6 +89,7 @@ FEW = [
     *LOOK_UPS[0:3:2],
     *RECURRENT[:2],
     SHARDED_INPUTS[0],
+    *MIXED[:2],
     FULL_SPACE[0],
     BASELINES[0],
 ]
@@ -99,6 +105,7 @@ def name_of(value: object) -> str:
         "split_spatial": value.split_spatial,
         "known": value.known,
         "baselines": value.baselines,
+        "compute": value.reduce_dtype == "compute",
     }
     precision = str(value.dtype).removeprefix("torch.")
     return "-".join([value.model, precision, *(name for name, holds in special.items() if holds)])

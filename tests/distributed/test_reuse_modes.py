@@ -55,7 +55,8 @@ def count_gathers(mode: str) -> tuple[int, int, int, float]:
     program = _C.RankProgram(
         make_planner(captured, plan.settings), plan.strategy(), dist.get_rank()
     )
-    backward_programs = sum(bool(program.reshard(edge)[2]) for edge in range(len(plan.edge_tag)))
+    edges = range(len(plan.edge_tag))
+    backward_programs = sum(bool(program.reshard(edge).backward) for edge in edges)
     loss = module(x, y)
     ops.reset_collective_counts()
     loss.backward()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -36,6 +36,7 @@ class Case:
 
     args: Sequence[Any]
     checks: Sequence[str] = ALL
+    keywords: dict[str, Any] = field(default_factory=dict)
 
 
 def all_operators() -> list[str]:
@@ -62,6 +63,7 @@ def slicing() -> tuple[list[int], list[str]]:
     return [4, 0, 0, -1, RANKS, dist.get_rank()], []
 
 
+DTYPES = {"dtype": torch.bfloat16, "reduce_dtype": torch.float32}
 NOTHING: tuple[list[int], list[str]] = ([], [])
 
 
@@ -74,14 +76,20 @@ def reshards(group: str) -> dict[str, list[Case]]:
     ]
     return {
         "reshard": [
-            Case((normal(4, 3).requires_grad_(grad), *program), WITHOUT_AOT)
+            Case((normal(4, 3).requires_grad_(grad), *program), WITHOUT_AOT, casts)
             for program in programs
             for grad in (True, False)
+            for casts in ({}, DTYPES)
         ],
         "reshard_parameter": [
-            Case((normal(4, 3), *program, new_queue(), 0), WITH_OBJECT) for program in programs
+            Case((normal(4, 3), *program, new_queue(), 0), WITH_OBJECT, casts)
+            for program in programs
+            for casts in ({}, DTYPES)
         ],
-        "begin_value": [Case((torch.randn(4, 3), *gathering(group), new_queue(), 0), WITH_OBJECT)],
+        "begin_value": [
+            Case((torch.randn(4, 3), *gathering(group), new_queue(), 0), WITH_OBJECT, casts)
+            for casts in ({}, {"dtype": torch.bfloat16})
+        ],
         "await_gradient": [
             Case((normal(4, 3), new_queue(), 0), WITH_OBJECT),
             Case((torch.randn(4, 3), new_queue(), 0), WITH_OBJECT),
@@ -229,15 +237,16 @@ def overload(name: str) -> torch._ops.OpOverload:
     return found
 
 
-def undeclared_aliases(op: torch._ops.OpOverload, args: Sequence[Any]) -> list[str]:
+def undeclared_aliases(op: torch._ops.OpOverload, case: Case) -> list[str]:
     """Outputs that share memory with an operand although the schema does not say so. As a
     caller sees it, and as kernels below autograd return it: ``opcheck`` looks at what these
     are called with only."""
-    operands = {a.untyped_storage().data_ptr() for a in args if isinstance(a, torch.Tensor)}
+    tensors = [a for a in case.args if isinstance(a, torch.Tensor)]
+    operands = {tensor.untyped_storage().data_ptr() for tensor in tensors}
     found = []
     for below in (False, True):
         with torch._C._AutoDispatchBelowAutograd() if below else nullcontext():
-            outputs = op(*args)
+            outputs = op(*case.args, **case.keywords)
         outputs = outputs if isinstance(outputs, (tuple, list)) else [outputs]
         for i, (output, declared) in enumerate(zip(outputs, op._schema.returns, strict=False)):
             shared = isinstance(output, torch.Tensor) and output.numel() > 0
@@ -258,11 +267,15 @@ def check_all(_: None) -> tuple[list[str], list[str]]:
             checked.append(name)
             for number, case in enumerate(cases):
                 results = torch.library.opcheck(
-                    overload(name), tuple(case.args), test_utils=case.checks, raise_exception=False
+                    overload(name),
+                    tuple(case.args),
+                    case.keywords,
+                    test_utils=case.checks,
+                    raise_exception=False,
                 )
                 wrong += [
                     f"{name}, case {number}: {text}"
-                    for text in undeclared_aliases(overload(name), case.args)
+                    for text in undeclared_aliases(overload(name), case)
                 ]
                 wrong += [
                     f"{name}, case {number}, {check}: {result}"

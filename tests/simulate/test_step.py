@@ -20,6 +20,8 @@ from tensoropt_torch.simulate import StepSettings, simulate_step
 # and a scalar or two of Python's own are not.
 TOLERANCE = 0.01
 
+JOBS = [Job("mlp", 2, (2, 3, 5)), Job("mlp", 4, (0, 1)), Job("mixed", 2, (0, 1, 3))]
+
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
 
@@ -32,7 +34,7 @@ def check(job: Job) -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("job", [Job("mlp", 2, (2, 3, 5)), Job("mlp", 4, (0, 1))], ids=str)
+@pytest.mark.parametrize("job", JOBS, ids=str)
 def test_peaks_of_processes_are_those_measured(job: Job) -> None:
     check(job)
 

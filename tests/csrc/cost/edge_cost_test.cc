@@ -22,7 +22,8 @@ class EdgeCost : public ::testing::Test {
  protected:
   std::vector<EdgeOption> options(const EdgeSpec& edge, const Port& from,
                                   const Port& to) const {
-    const auto all = edge_options(edge, mesh_, resharder_, from, to);
+    const auto all =
+        edge_options(edge, mesh_, resharder_, resharder_, from, to);
     return {all.all().begin(), all.all().end()};
   }
   double time_s(const Layout& from, const Layout& to) const {
