@@ -30,6 +30,7 @@ from tensoropt_torch.calibration.runs import (
     run_in_passes,
 )
 from tensoropt_torch.calibration.validation import ValidatedStrategy, Validation
+from tensoropt_torch.emit.call_kind import flatten
 from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
@@ -374,7 +375,7 @@ def _share(
 ) -> Batch:
     """What the rank gets of a batch."""
     args, kwargs = batch
-    values, spec = pytree.tree_flatten((tuple(args), dict(sorted(kwargs.items()))))
+    values, spec = flatten(args, kwargs)
 
     def part(value: Any, name: str) -> Any:
         if not isinstance(value, torch.Tensor):

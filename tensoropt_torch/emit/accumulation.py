@@ -26,7 +26,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import fx, nn
 from torch.autograd.graph import Node
-from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+from torch.distributed.tensor import DTensor, Placement
+
+from tensoropt_torch.emit.placements import placements_of
 
 Gradients = tuple[torch.Tensor | None, ...]
 
@@ -64,17 +66,6 @@ def is_kept(parameter: nn.Parameter) -> bool:
         and isinstance(parameter.grad, DTensor)
         and parameter.grad.placements != parameter.placements
     )
-
-
-def placements_of(layout: str) -> tuple[Placement, ...]:
-    """Those of a tensor layout, ``S0,P,R``, on the base mesh."""
-    return tuple(map(_placement, layout.split(",")))
-
-
-def _placement(part: str) -> Placement:
-    if part[0] == "S":
-        return Shard(int(part[1:]))
-    return Partial() if part == "P" else Replicate()
 
 
 def with_hooks(rank_graph: fx.GraphModule) -> fx.GraphModule:

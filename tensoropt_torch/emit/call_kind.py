@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.call_context import CallContext, Outputs, current_autocast
+from tensoropt_torch.frontend.capture import Arguments
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,12 @@ class CallReader:
 
 def flatten(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], pytree.TreeSpec]:
     """The inputs of a call without their containers."""
-    return pytree.tree_flatten((tuple(args), dict(sorted(kwargs.items()))))
+    return pytree.tree_flatten(_arguments(args, kwargs))
+
+
+def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+    """Keywords in the order of their names."""
+    return tuple(args), dict(sorted(kwargs.items()))
 
 
 def literal_kind(value: Any, where: Callable[[], str]) -> tuple[str, str]:
@@ -168,8 +174,8 @@ def literal_kind(value: Any, where: Callable[[], str]) -> tuple[str, str]:
 
 def path_of(index: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     """Where an input is: ``args[0]``, ``tokens`` or ``batch['x']``."""
-    whole = (tuple(args), dict(sorted(kwargs.items())))
-    (first, second, *rest), _ = pytree.tree_flatten_with_path(whole)[0][index]
+    leaves, _ = pytree.tree_flatten_with_path(_arguments(args, kwargs))
+    (first, second, *rest), _ = leaves[index]
     if first == pytree.SequenceKey(0):
         return f"args{pytree.keystr((second, *rest))}"
     assert isinstance(second, pytree.MappingKey)

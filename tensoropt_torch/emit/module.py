@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, NoReturn, Self
 
 import torch
-import torch.distributed as dist
 from torch import fx, nn
 from torch.distributed.tensor import DTensor
 
@@ -19,6 +18,7 @@ from tensoropt_torch.emit.variant import Variant
 from tensoropt_torch.emit.variants import Found, Variants
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.call_context import autocast_off, current_autocast
+from tensoropt_torch.logs import rank_of_job
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.units import format_bytes, format_costs
 
@@ -109,7 +109,7 @@ class ParallelModule(nn.Module):
         whole = list(self.parameters())
         local = [p.to_local() if isinstance(p, DTensor) else p for p in whole]
         lines = (
-            f"devices: {plan.settings.where}, this is rank {_rank()}",
+            f"devices: {plan.settings.where}, this is rank {rank_of_job()}",
             f"plan: {costs}{peak}; {plan.origin}",
             f"inputs: {plan.settings.inputs_in_words}",
             f"parameters: {_amount(whole)}, of which {_amount(local)} here",
@@ -216,10 +216,6 @@ class ParallelModule(nn.Module):
                     "parallelize, or use torch.autocast"
                 )
         return self
-
-
-def _rank() -> int:
-    return dist.get_rank() if dist.is_initialized() else 0
 
 
 def _amount(tensors: Sequence[torch.Tensor]) -> str:

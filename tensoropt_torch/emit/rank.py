@@ -16,11 +16,12 @@ from functools import reduce
 from operator import or_
 
 import torch
-from torch.distributed.tensor import Placement, Replicate, Shard
+from torch.distributed.tensor import Placement, Shard
 
 from tensoropt_torch import _C
 from tensoropt_torch.emit.calls import CallSite, LocalForm
 from tensoropt_torch.emit.graph import GraphEmitter
+from tensoropt_torch.emit.placements import placements_of
 from tensoropt_torch.emit.whole_draws import WholeDraws
 from tensoropt_torch.frontend import CapturedModel, Source
 from tensoropt_torch.plan import Plan
@@ -93,10 +94,8 @@ class RankPart:
         return layout
 
     def placements(self, source: Source) -> list[Placement]:
-        """How a parameter, buffer or input lies on the mesh; one of no axes has one."""
-        layout = self._layout(source)
-        placements = layout.split(",") if layout else ["R"]
-        return [Shard(int(p[1:])) if p[0] == "S" else Replicate() for p in placements]
+        """How a parameter, buffer or input lies on the mesh."""
+        return list(placements_of(self._layout(source)))
 
     def local_shape(self, source: Source) -> tuple[int, ...]:
         """The shape of the rank's part of a parameter, buffer or input."""
