@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.runtime.agreement import on_all_ranks
+from tensoropt_torch.runtime.host import at_exit as _at_exit  # noqa: F401 (for its effect)
 from tensoropt_torch.runtime.host import host_settings
 from tensoropt_torch.runtime.host.memory import keep_memory
 from tensoropt_torch.runtime.host.scheduling import favour_network, started_favoured

@@ -59,9 +59,14 @@ def favours_network(device_type: str) -> bool:
 def favour_network() -> None:
     """Gives Gloo's threads of this process a larger share: those that have their names
     already, see ``started_favoured``. Requires the permission."""
-    for task in Path("/proc/self/task").iterdir():
-        if _name(task) in NETWORK_THREADS:
-            _renice(int(task.name), NICE)
+    for thread in network_threads():
+        _renice(thread, NICE)
+
+
+def network_threads() -> list[int]:
+    """The numbers of Gloo's threads of this process, on Linux."""
+    tasks = Path("/proc/self/task").iterdir()
+    return [int(task.name) for task in tasks if _name(task) in NETWORK_THREADS]
 
 
 @contextmanager
