@@ -8,15 +8,19 @@ from pathlib import Path
 
 from tests.distributed.harness import free_port
 
-# The interpreter keeps its lock from the last collective to its end. Without what the package
-# does at exit about every second of such runs is aborted.
+# The interpreter keeps its lock from the last collective to its end, and no other library does
+# anything there. Without what the package does about every second of such runs is aborted.
 PROGRAM = """
+import atexit
+import importlib
 import sys
 import torch.distributed as dist
-import tensoropt_torch
+from tensoropt_torch.runtime.host import at_exit
 
 rank, port = int(sys.argv[1]), sys.argv[2]
 dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+atexit._clear()
+importlib.reload(at_exit)
 sys.setswitchinterval(100)
 items = [None] * 2
 for _ in range(20):

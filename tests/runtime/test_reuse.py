@@ -126,8 +126,8 @@ def watch_replays(monkeypatch: pytest.MonkeyPatch) -> list[StorageWeakRef]:
     seen: list[StorageWeakRef] = []
     real = ops.reshard
 
-    def watched(*args: Any) -> Tensor:
-        result = real(*args)
+    def watched(*args: Any, **keywords: Any) -> Tensor:
+        result = real(*args, **keywords)
         seen.append(storage_of(result))
         return result
 
