@@ -60,7 +60,8 @@ class Settings(Record):
     ``operators`` are measured calls; others are predicted from them (docs/costs.md).
     With ``overlap`` reshards of parameters and of their gradients run while the device
     computes (docs/runtime.md). ``reduce_dtype`` is the dtype of sums of gradients over devices,
-    that of the parameter or of what is computed with it (docs/precision.md).
+    that of the parameter or of what is computed with it (docs/precision.md). They are summed
+    ``bucket_bytes`` at once.
     """
 
     cluster: Mapping[str, Any] = field(repr=False)
@@ -76,6 +77,7 @@ class Settings(Record):
     operators: tuple[OpRecord, ...] = field(default=(), repr=False)
     overlap: bool = False
     reduce_dtype: ReduceDType = "parameter"
+    bucket_bytes: int = 4 * 2**20
 
     @property
     def num_devices(self) -> int:

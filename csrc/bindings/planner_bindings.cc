@@ -115,6 +115,7 @@ void bind_emitted_reshard(py::module_& module) {
                              [](Self self) { return self.backward.groups; })
       .def_property_readonly("kept",
                              [](Self self) { return to_string(self.reuse); })
+      .def_property_readonly("is_bucketed", &EmittedReshard::is_bucketed)
       .def_readonly("casts", &EmittedReshard::casts)
       .def_property_readonly("dtype",
                              [](Self self) { return to_string(self.dtype); })

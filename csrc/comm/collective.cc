@@ -41,4 +41,22 @@ double DelayedCollectives::time_s(Collective collective, AxisSet axes,
   return std::max(time_s + delay_s_, time_s / 4);
 }
 
+BucketedCollectives::BucketedCollectives(const CollectiveModel& model,
+                                         double bucket_bytes)
+    : model_(model), bucket_bytes_(bucket_bytes) {
+  TO_CHECK(bucket_bytes >= 0, "a bucket of {} bytes", bucket_bytes);
+}
+
+double BucketedCollectives::time_s(Collective collective, AxisSet axes,
+                                   double bytes) const {
+  const bool sums = collective == Collective::kAllReduce ||
+                    collective == Collective::kReduceScatter;
+  if (!sums || bytes >= bucket_bytes_) {
+    return model_.time_s(collective, axes, bytes);
+  }
+  const double together_s = model_.time_s(collective, axes, bucket_bytes_);
+  return std::min(model_.time_s(collective, axes, bytes),
+                  together_s * bytes / bucket_bytes_);
+}
+
 }  // namespace tensoropt

@@ -1,6 +1,7 @@
 #include "emit/rank_program.h"
 
 #include "common/check.h"
+#include "common/step_code.h"
 #include "cost/local_call.h"
 
 namespace tensoropt {
@@ -53,6 +54,12 @@ const SpaceConfig& RankProgram::config_of(int space_node) const {
       .configs->configs[strategy_.config[space_node]];
 }
 
+bool EmittedReshard::is_bucketed() const {
+  if (backward.steps.size() != kIntsPerStep) return false;
+  const auto kind = static_cast<StepKind>(backward.steps[0]);
+  return kind == StepKind::kAllReduce || kind == StepKind::kReduceScatter;
+}
+
 EmittedReshard RankProgram::reshard(int edge_index) const {
   const SpaceEdge& edge = space_.edges()[edge_index];
   const Port& from = config_of(edge.source).outputs[edge.source_port];
@@ -66,8 +73,8 @@ EmittedReshard RankProgram::reshard(int edge_index) const {
              mesh, rank_);
   if (value.requires_grad) {
     reshard.backward = encode(
-        space_.resharder(gradient).plan(to.gradient, from.gradient).steps, mesh,
-        rank_);
+        space_.gradient_resharder(edge).plan(to.gradient, from.gradient).steps,
+        mesh, rank_);
   }
   reshard.casts = space_.casts(edge);
   reshard.dtype = value.meta.dtype;

@@ -24,6 +24,9 @@ struct EmittedReshard {
   DType dtype = DType::kFloat32;         // of the value
   DType reduce_dtype = DType::kFloat32;  // of its gradient on the way
 
+  // Whether gradients share collectives with others
+  // (runtime/gradient_bucket.h).
+  bool is_bucketed() const;
   bool is_identity() const {
     return forward.steps.empty() && backward.steps.empty();
   }

@@ -2,14 +2,19 @@
 
 #include <torch/csrc/autograd/engine.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace tensoropt {
 
-ParameterQueue::ParameterQueue(std::int64_t most_gradients)
-    : most_gradients_(static_cast<std::size_t>(most_gradients)) {
-  TORCH_CHECK_VALUE(most_gradients >= 1, "a queue has place for ",
-                    most_gradients, " gradients, give at least 1");
+ParameterQueue::ParameterQueue(std::int64_t most_under_way,
+                               std::int64_t bucket_bytes)
+    : most_under_way_(static_cast<std::size_t>(most_under_way)),
+      bucket_bytes_(bucket_bytes) {
+  TORCH_CHECK_VALUE(most_under_way >= 1, "a queue has place for ",
+                    most_under_way, " under way, give at least 1");
+  TORCH_CHECK_VALUE(bucket_bytes >= 0, "a bucket has ", bucket_bytes,
+                    " bytes, give at least 0");
 }
 
 void ParameterQueue::begin_value(std::int64_t slot, Program program,
@@ -25,11 +30,19 @@ at::Tensor ParameterQueue::take_value(std::int64_t slot) {
 void ParameterQueue::begin_gradient(std::int64_t slot, Program program,
                                     at::Tensor gradient) {
   Pass& pass = this_pass();
-  for (UnderWay& earlier : pass.under_way) earlier.execution.advance();
-  if (pass.under_way.size() == most_gradients_) pass.finish_oldest();
+  for (UnderWay& earlier : pass.under_way) {
+    if (auto* alone = std::get_if<Alone>(&earlier)) alone->execution.advance();
+  }
+  if (const auto key = GradientBucket::key_of(program, gradient)) {
+    GradientBucket& bucket = pass.bucket(*key);
+    bucket.add(slot, std::move(program), std::move(gradient));
+    if (bucket.num_bytes() >= bucket_bytes_) begin_bucket(pass, bucket);
+    return;
+  }
+  make_room(pass);
   Execution execution(std::move(program), std::move(gradient));
   if (execution.is_under_way()) {
-    pass.under_way.push_back({slot, std::move(execution)});
+    pass.under_way.push_back(Alone{slot, std::move(execution)});
   } else {
     pass.ready[slot] = execution.finish();
   }
@@ -37,6 +50,11 @@ void ParameterQueue::begin_gradient(std::int64_t slot, Program program,
 
 at::Tensor ParameterQueue::take_gradient(std::int64_t slot) {
   Pass& pass = this_pass();
+  if (!pass.ready.contains(slot)) {
+    for (auto& [key, bucket] : pass.buckets) {
+      if (!bucket.empty()) begin_bucket(pass, bucket);
+    }
+  }
   while (!pass.ready.contains(slot) && !pass.under_way.empty()) {
     pass.finish_oldest();
   }
@@ -44,10 +62,34 @@ at::Tensor ParameterQueue::take_gradient(std::int64_t slot) {
   return found ? std::move(found.mapped()) : at::Tensor();
 }
 
+void ParameterQueue::make_room(Pass& pass) const {
+  if (pass.under_way.size() == most_under_way_) pass.finish_oldest();
+}
+
+void ParameterQueue::begin_bucket(Pass& pass, GradientBucket& bucket) const {
+  make_room(pass);
+  pass.under_way.emplace_back(bucket.start());
+}
+
+GradientBucket& ParameterQueue::Pass::bucket(const GradientBucket::Key& key) {
+  const auto found =
+      std::find_if(buckets.begin(), buckets.end(),
+                   [&](const auto& entry) { return entry.first == key; });
+  if (found != buckets.end()) return found->second;
+  return buckets.emplace_back(key, GradientBucket()).second;
+}
+
 void ParameterQueue::Pass::finish_oldest() {
   UnderWay oldest = std::move(under_way.front());
   under_way.pop_front();
-  ready[oldest.slot] = oldest.execution.finish();
+  if (auto* alone = std::get_if<Alone>(&oldest)) {
+    ready[alone->slot] = alone->execution.finish();
+    return;
+  }
+  for (auto& [slot, reduced] :
+       std::get<GradientBucket::Reduction>(oldest).finish()) {
+    ready[slot] = std::move(reduced);
+  }
 }
 
 // Numbers ascend: one below may be around this pass, one above has ended.

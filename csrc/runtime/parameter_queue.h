@@ -1,16 +1,19 @@
 // Reshards of parameters and of their gradients that run while the rank
 // computes.
 //
-//   auto queue = c10::make_intrusive<ParameterQueue>(4);
+//   auto queue = c10::make_intrusive<ParameterQueue>(4, 1 << 22);
 //   queue->begin_value(0, Program(steps, groups), x);       // ahead of its use
 //   at::Tensor y = queue->take_value(0);                    // where it is used
 //   queue->begin_gradient(0, Program(back, groups), grad);  // in backward
 //   grad = queue->take_gradient(0);                         // at its end
 //
-// Slots number the parameters. At most so many gradients are under way: the
-// next one waits for the oldest. Programs of several collectives go on by one
-// when another gradient begins. So what is in memory, and the order of
-// collectives, depend on the graph alone, which is alike on all ranks.
+// Slots number the parameters. Gradients that can share a collective are put
+// into buckets, which begin when they have so many bytes, or when one of their
+// gradients is taken. At most so many buckets and gradients of programs of
+// their own are under way: the next one waits for the oldest. Programs of
+// several collectives go on by one when another gradient begins. So what is in
+// memory, and the order of collectives, depend on the graph alone, which is
+// alike on all ranks.
 #pragma once
 
 #include <torch/custom_class.h>
@@ -18,15 +21,19 @@
 #include <deque>
 #include <map>
 #include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
 
+#include "runtime/gradient_bucket.h"
 #include "runtime/program.h"
 
 namespace tensoropt {
 
 class ParameterQueue : public torch::CustomClassHolder {
  public:
-  // Throws c10::ValueError below 1.
-  explicit ParameterQueue(std::int64_t most_gradients);
+  // Throws c10::ValueError below 1 under way, or 0 bytes.
+  ParameterQueue(std::int64_t most_under_way, std::int64_t bucket_bytes);
 
   // Replaces what was begun in the slot.
   void begin_value(std::int64_t slot, Program program, at::Tensor x);
@@ -39,22 +46,30 @@ class ParameterQueue : public torch::CustomClassHolder {
   at::Tensor take_gradient(std::int64_t slot);
 
  private:
-  struct UnderWay {
+  struct Alone {
     std::int64_t slot;
     Execution execution;
   };
+  using UnderWay = std::variant<Alone, GradientBucket::Reduction>;
 
   struct Pass {
+    // In the order in which they got their first gradient: names of groups
+    // differ between ranks.
+    std::vector<std::pair<GradientBucket::Key, GradientBucket>> buckets;
     std::deque<UnderWay> under_way;
     std::unordered_map<std::int64_t, at::Tensor> ready;
 
+    GradientBucket& bucket(const GradientBucket::Key& key);
     void finish_oldest();
   };
 
   Pass& this_pass();
+  void make_room(Pass& pass) const;
+  void begin_bucket(Pass& pass, GradientBucket& bucket) const;
 
   std::unordered_map<std::int64_t, Execution> values_;
-  std::size_t most_gradients_;
+  std::size_t most_under_way_;
+  std::int64_t bucket_bytes_;
   std::map<int, Pass> passes_;  // as autograd numbers them
 };
 

@@ -8,7 +8,7 @@
 // The value is cast to `dtype`, if it is given, before its program runs, and
 // the gradient to `reduce_dtype`.
 //
-// tensoropt::ParameterQueue(most_gradients)
+// tensoropt::ParameterQueue(most_under_way, bucket_bytes)
 // tensoropt::await_gradient(x, queue, slot) -> x
 // tensoropt::begin_value(x, forward, forward_groups, queue, slot, dtype)
 // tensoropt::reshard_parameter(x, forward, forward_groups, backward,
@@ -247,7 +247,7 @@ at::Tensor await_gradient_autograd(const at::Tensor& x, const Queue& queue,
 
 TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
   library.class_<ParameterQueue>("ParameterQueue")
-      .def(torch::init<std::int64_t>());
+      .def(torch::init<std::int64_t, std::int64_t>());
   library.def(
       "reshard(Tensor(a) x, int[] forward, str[] forward_groups, "
       "int[] backward, str[] backward_groups, *, ScalarType? dtype=None, "

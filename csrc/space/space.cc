@@ -236,7 +236,8 @@ void StrategySpace::add_edges() {
 
 // Reshards between layouts that occur need not pass by other dims.
 void StrategySpace::add_resharders() {
-  std::map<std::pair<Shape, int>, DimSet> dims;
+  using Tensor = Resharders::key_type;
+  std::map<Tensor, DimSet> dims;
   for (const SpaceEdge& edge : edges_) {
     const Value& value = graph_.value(edge.value);
     DimSet used = 0;
@@ -252,10 +253,21 @@ void StrategySpace::add_resharders() {
       dims[{meta.shape, item_size(meta.dtype)}] |= used;
     }
   }
+  const auto add = [&](Resharders& resharders, const Tensor& tensor,
+                       const CollectiveModel& collectives) {
+    resharders.try_emplace(tensor, machine_.mesh, collectives, machine_.device,
+                           tensor.first, tensor.second,
+                           TensorResharder::kMaxLayouts, dims.at(tensor));
+  };
   for (const auto& [tensor, used] : dims) {
-    resharders_.try_emplace(tensor, machine_.mesh, machine_.collectives,
-                            machine_.device, tensor.first, tensor.second,
-                            TensorResharder::kMaxLayouts, used);
+    add(resharders_, tensor, machine_.collectives);
+  }
+  const BucketedCollectives bucketed(machine_.collectives,
+                                     options_.bucket_bytes);
+  for (const SpaceEdge& edge : edges_) {
+    if (!leaves_parameter(edge)) continue;
+    const TensorMeta meta = gradient_meta(graph_.value(edge.value));
+    add(bucketed_, {meta.shape, item_size(meta.dtype)}, bucketed);
   }
 }
 
@@ -267,6 +279,13 @@ LocalCall StrategySpace::local_call_of(NodeId node,
 
 const TensorResharder& StrategySpace::resharder(const TensorMeta& meta) const {
   return resharders_.at({meta.shape, item_size(meta.dtype)});
+}
+
+const TensorResharder& StrategySpace::gradient_resharder(
+    const SpaceEdge& edge) const {
+  const TensorMeta meta = gradient_meta(graph_.value(edge.value));
+  if (!leaves_parameter(edge)) return resharder(meta);
+  return bucketed_.at({meta.shape, item_size(meta.dtype)});
 }
 
 }  // namespace tensoropt

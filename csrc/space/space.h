@@ -62,6 +62,8 @@ struct SpaceOptions {
   // borders. Multiplies the configs of convolutional networks.
   bool split_spatial = false;
   ReduceDType reduce_dtype = ReduceDType::kParameter;
+  // Gradients of parameters are summed over devices so many bytes at once.
+  double bucket_bytes = 0;
 };
 
 // Whether each rank gets its own share of the input.
@@ -126,6 +128,9 @@ class StrategySpace {
 
   // The reshards of tensors of this shape and type. Thread-safe.
   const TensorResharder& resharder(const TensorMeta& meta) const;
+
+  // The reshards of the gradient that comes back over an edge.
+  const TensorResharder& gradient_resharder(const SpaceEdge& edge) const;
 
   // The gradient of a value as it is resharded: of the copy of a parameter
   // (parameter_copies.h) it has the dtype in which it is reduced.
@@ -210,7 +215,9 @@ class StrategySpace {
   std::vector<int> node_of_;
   std::vector<int> relay_of_;
   std::map<std::string, std::unique_ptr<ConfigList>> lists_;
-  std::map<std::pair<Shape, int>, TensorResharder> resharders_;
+  using Resharders = std::map<std::pair<Shape, int>, TensorResharder>;
+  Resharders resharders_;
+  Resharders bucketed_;  // of gradients of parameters
   bool complete_ = true;
   std::vector<std::string> unknown_targets_;
 };

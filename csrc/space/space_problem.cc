@@ -31,7 +31,7 @@ StrategySpace::EdgeKind StrategySpace::kind_of(const SpaceEdge& edge) const {
   EdgeKind kind{{value.meta, value.requires_grad, false,
                  static_cast<bool>(saved_by_producer_[edge.value]), true,
                  machine_.overheads.reshard_s},
-                resharder(gradient_meta(value))};
+                gradient_resharder(edge)};
   kind.source_relay = source.kind == SpaceNodeKind::kRelay;
   kind.target_relay = target.kind == SpaceNodeKind::kRelay;
   if (target.kind == SpaceNodeKind::kOp) {

@@ -79,21 +79,13 @@ def with_hooks(rank_graph: fx.GraphModule) -> fx.GraphModule:
         copies[node] = graph.node_copy(node, copies.__getitem__)
         edge = node.meta.get(GRADIENT_EDGE)
         if edge is not None:
-            kept = edge.parameter, edge.layout, edge.dtype
-            graph.call_function(_hook, (copies[node], *kept, *extra))
+            graph.call_function(_hook, (copies[node], edge.parameter, edge.layout, *extra))
     graph.lint()
     return fx.GraphModule(rank_graph, graph, "AccumulatingGraph")
 
 
-def _hook(
-    value: torch.Tensor,
-    name: str,
-    layout: str,
-    dtype: torch.dtype,
-    module: nn.Module,
-    reduces: bool,
-) -> None:
-    """Of what a reshard made of a parameter, whose program takes gradients in a dtype."""
+def _hook(value: torch.Tensor, name: str, layout: str, module: nn.Module, reduces: bool) -> None:
+    """Of what a reshard made of a parameter."""
     if value.grad_fn is None:
         return
     parameter = module.get_parameter(name)
@@ -106,7 +98,7 @@ def _hook(
             return None
         with torch.no_grad():
             if reduces:
-                return (_with_kept(parameter, gradient, placements, dtype),)
+                return (_with_kept(parameter, gradient, placements),)
             return (None,) if _keep(parameter, gradient, placements) else None
 
     def before_accumulation(gradients: Gradients) -> None:
@@ -160,18 +152,15 @@ def _keep(
 
 
 def _with_kept(
-    parameter: nn.Parameter,
-    gradient: torch.Tensor,
-    placements: tuple[Placement, ...],
-    dtype: torch.dtype,
+    parameter: nn.Parameter, gradient: torch.Tensor, placements: tuple[Placement, ...]
 ) -> torch.Tensor | None:
     """The gradient with what was kept of earlier passes, which ``.grad`` loses. None if that
-    is of another dtype than the program takes: then ``.grad`` has got all, reduced."""
+    is of another dtype, which a hook may not change: then ``.grad`` has got all, reduced."""
     kept = parameter.grad
     if not _lies(kept, placements):
         return gradient
     total: torch.Tensor = kept.to_local().add_(gradient)
-    if total.dtype != dtype:
+    if total.dtype != gradient.dtype:
         _reduce(parameter)
         return None
     parameter.grad = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
 from torch import fx
 
 from tensoropt_torch import _C
@@ -36,12 +35,11 @@ class EdgeIndex:
 
 @dataclass(frozen=True)
 class GradientEdge:
-    """Where the gradient of a parameter is sent: the name of the parameter, the tensor layout
-    in which the gradient comes there, and the dtype in which its program takes it."""
+    """Where the gradient of a parameter is sent: the name of the parameter, and the tensor
+    layout in which the gradient comes there."""
 
     parameter: str
     layout: str
-    dtype: torch.dtype
 
 
 def gradient_edges(
@@ -53,13 +51,8 @@ def gradient_edges(
     for source in captured.parameters:
         for node in _ways(source.placeholder):
             edge = edges.first.get(captured.lowering.values[node][0])
-            if edge is None:
-                continue
-            reshard = program.reshard(edge)
-            if reshard.backward_sets:
-                dtype = getattr(torch, reshard.reduce_dtype)
-                layout = program.gradient_layout(edge)
-                found[edge] = GradientEdge(source.names[0], layout, dtype)
+            if edge is not None and program.reshard(edge).backward_sets:
+                found[edge] = GradientEdge(source.names[0], program.gradient_layout(edge))
                 break
     return found
 

@@ -40,6 +40,7 @@ class GraphEmitter:
         *,
         whole_draws: WholeDraws | None = None,
         overlap: bool = False,
+        bucket_bytes: int = 0,
     ) -> None:
         self._captured = captured
         self._whole_draws = whole_draws
@@ -48,7 +49,7 @@ class GraphEmitter:
         self._gradient_edges = gradient_edges(captured, self._edges, program)
         self._site = site
         self._graph = fx.Graph()
-        self._overlap = Overlap(self._graph)
+        self._overlap = Overlap(self._graph, overlap, bucket_bytes)
         self._overlaps = overlap
         self._lookups = LookupChecks(self._graph)
         self._values: dict[int, fx.Node] = {}
@@ -68,8 +69,7 @@ class GraphEmitter:
         }
         step_seed = self._graph.placeholder(STEP_SEED)
         self._site = replace(self._site, step_seed=step_seed)
-        if self._overlaps:
-            self._begin_overlap(placeholders)
+        self._begin_queue(placeholders)
         for source in self._captured.sources:
             if source.kind != "literal":
                 self._define(source.placeholder, 0, placeholders[source.placeholder])
@@ -92,13 +92,13 @@ class GraphEmitter:
         edge = self._edges.relay.get(value)
         self._values[value] = new if edge is None else self._reshard(new, edge)
 
-    def _begin_overlap(self, placeholders: dict[fx.Node, fx.Node]) -> None:
-        """Of parameters that communicate, where they first are resharded."""
+    def _begin_queue(self, placeholders: dict[fx.Node, fx.Node]) -> None:
+        """Of parameters whose reshards, where they first are resharded, wait in it."""
         first_edges = {}
         for source in self._captured.parameters:
             edges = self._first_edges(source.placeholder)
             edge = next((e for e in edges if self._programs(e).is_reshard), None)
-            if edge is not None and self._programs(edge).communicates:
+            if edge is not None and self._programs(edge).waits_in_queue(self._overlaps):
                 first_edges[edge] = source.placeholder
         begun = self._overlap.begin({e: placeholders[p] for e, p in first_edges.items()})
         placeholders |= {first_edges[edge]: node for edge, node in begun.items()}
@@ -125,6 +125,7 @@ class GraphEmitter:
             reshard.kept,
             dtype if reshard.casts else None,
             reduce_dtype if reduce_dtype != dtype else None,
+            reshard.is_bucketed,
         )
 
     def _reshard(self, node: fx.Node, edge: int) -> fx.Node:

@@ -42,12 +42,33 @@ class _LocalPart(torch.autograd.Function):
         own = gradient
         if _has_owner(gradient) or gradient.stride() != ctx.strides:
             own = gradient.new_empty_strided(gradient.shape, ctx.strides).copy_(gradient)
-        own.untyped_storage().of_gradient = True  # type: ignore[attr-defined]
+        _spans_of_gradients(own).append(_span(own))
         return DTensor.from_local(own, *ctx.layout, run_check=False, shape=shape, stride=stride)
 
 
 def _has_owner(gradient: torch.Tensor) -> bool:
     """Whether somebody else has it, or a parameter has its memory. How many have the memory
-    does not tell: threads of a process group let go of it at some time after the end."""
+    does not tell: gradients that were reduced together share a storage."""
     references: int = gradient._use_count()  # type: ignore[attr-defined]
-    return references > 1 or hasattr(gradient.untyped_storage(), "of_gradient")
+    start, end = _span(gradient)
+    return references > 1 or any(
+        start < other_end and other_start < end
+        for other_start, other_end in _spans_of_gradients(gradient)
+    )
+
+
+def _spans_of_gradients(tensor: torch.Tensor) -> list[tuple[int, int]]:
+    """What parameters have of a tensor's storage, kept as long as that is."""
+    storage: Any = tensor.untyped_storage()
+    if not hasattr(storage, "spans_of_gradients"):
+        storage.spans_of_gradients = []
+    spans: list[tuple[int, int]] = storage.spans_of_gradients
+    return spans
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """The elements of its storage between which it lies."""
+    extents = zip(tensor.shape, tensor.stride(), strict=True)
+    reach = sum((size - 1) * stride for size, stride in extents)
+    start = int(tensor.storage_offset())
+    return start, start + (reach + 1 if tensor.numel() else 0)

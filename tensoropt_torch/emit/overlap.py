@@ -16,7 +16,8 @@ from tensoropt_torch.runtime.parameter_queue import parameter_queue
 class Programs:
     """The reshard of an edge on one rank: encoded programs and names of process groups, of
     the value in forward and of its gradient in backward; and what is kept of it. The value is
-    cast to ``dtype`` before, the gradient to ``reduce_dtype``."""
+    cast to ``dtype`` before, the gradient to ``reduce_dtype``, which may be ``is_bucketed``:
+    summed together with others."""
 
     forward: list[int]
     forward_groups: list[str]
@@ -25,16 +26,17 @@ class Programs:
     kept: str
     dtype: torch.dtype | None = None
     reduce_dtype: torch.dtype | None = None
+    is_bucketed: bool = False
 
     @property
     def is_reshard(self) -> bool:
         """Whether the layout of the value or of its gradient changes."""
         return bool(self.forward or self.backward)
 
-    @property
-    def communicates(self) -> bool:
-        """Whether there is a collective in either."""
-        return bool(self.forward_groups or self.backward_groups)
+    def waits_in_queue(self, overlap: bool) -> bool:
+        """Whether the reshard of a parameter is written by ``Overlap``."""
+        communicates = bool(self.forward_groups or self.backward_groups)
+        return self.is_bucketed or (overlap and communicates)
 
     @property
     def arguments(self) -> tuple[list[int], list[str], list[int], list[str]]:
@@ -51,13 +53,16 @@ class Programs:
 class Overlap:
     """Writes the reshards of some parameters into a graph.
 
-    The program of a value begins after the one before it in forward has ended, so that one
-    is on its way while its predecessor is used. Programs of gradients begin where the
-    gradients are made, and are awaited at the end of backward.
+    Programs of gradients begin where the gradients are made, some of them together, and are
+    awaited at the end of backward. With ``values_ahead`` the program of a value begins after
+    the one before it in forward has ended, so that one is on its way while its predecessor is
+    used.
     """
 
-    def __init__(self, graph: fx.Graph) -> None:
+    def __init__(self, graph: fx.Graph, values_ahead: bool, bucket_bytes: int) -> None:
         self._graph = graph
+        self._values_ahead = values_ahead
+        self._bucket_bytes = bucket_bytes
         self._queue: fx.Node | None = None
         self._slots: dict[int, int] = {}
         self._last: fx.Node | None = None  # the last reshard with a collective in forward
@@ -67,7 +72,7 @@ class Overlap:
         returned in their place."""
         if not parameters:
             return {}
-        self._queue = self._graph.call_function(parameter_queue)
+        self._queue = self._graph.call_function(parameter_queue, (self._bucket_bytes,))
         self._slots = {edge: slot for slot, edge in enumerate(parameters)}
         return {
             edge: self._graph.call_function(
@@ -84,7 +89,7 @@ class Overlap:
     def reshard(self, node: fx.Node, edge: int, programs: Programs) -> fx.Node:
         """What ``ops.reshard`` would give, of the parameter of an edge."""
         place = (self._queue, self._slots[edge])
-        if programs.forward_groups and self._last is not None:
+        if self._values_ahead and programs.forward_groups and self._last is not None:
             with self._graph.inserting_after(self._last):
                 self._graph.call_function(
                     torch.ops.tensoropt.begin_value.default,

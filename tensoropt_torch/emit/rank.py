@@ -82,6 +82,7 @@ class RankPart:
             CallSite(device, group_name),
             whole_draws=draws if one_process_random else None,
             overlap=self.plan.settings.overlap,
+            bucket_bytes=self.plan.settings.bucket_bytes,
         )
 
     @property

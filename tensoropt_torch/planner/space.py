@@ -58,6 +58,7 @@ def _space_options(settings: Settings, storage: Mapping[str, str]) -> _C.SpaceOp
         max_configs=settings.max_configs,
         split_spatial=settings.split_spatial,
         reduce_dtype=settings.reduce_dtype,
+        bucket_bytes=settings.bucket_bytes,
     )
 
 

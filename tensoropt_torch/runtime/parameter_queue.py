@@ -9,18 +9,25 @@ import torch
 
 from tensoropt_torch.runtime.library import OPS
 
-MOST_GRADIENTS = 4  # under way at once
+MOST_UNDER_WAY = 4
 
 
-def parameter_queue(most_gradients: int = MOST_GRADIENTS) -> torch.ScriptObject:
+def parameter_queue(
+    bucket_bytes: int = 0, most_under_way: int = MOST_UNDER_WAY
+) -> torch.ScriptObject:
     """Where parameters and their gradients are while they are resharded, of one forward
-    and its backward: at most so many gradients, the next one waits for the oldest.
+    and its backward.
+
+    Args:
+        bucket_bytes: sums over the same ranks are made together, so many bytes at once.
+        most_under_way: how many of them there are at most; the next one waits for the oldest.
 
     Raises:
-        ValueError: ``most_gradients`` is below 1.
+        ValueError: ``most_under_way`` is below 1, or ``bucket_bytes`` below 0.
 
     """
-    queue: torch.ScriptObject = torch.classes.tensoropt.ParameterQueue(most_gradients)
+    make = torch.classes.tensoropt.ParameterQueue
+    queue: torch.ScriptObject = make(most_under_way, bucket_bytes)
     return queue
 
 

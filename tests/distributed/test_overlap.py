@@ -25,6 +25,7 @@ from tests.distributed.test_reshard import Reshards
 HERE = "tests.distributed.test_overlap"
 SIZES = (2, 2)
 SHAPE = (8, 12)
+BUCKETS = (0, 1000, 2**20)  # bytes
 VALUES = ("R,R", "S0,R", "R,S1", "S0,S1", "S0,S0", "S1,S0")
 
 
@@ -44,6 +45,7 @@ class Parameter:
     """A leaf in a storage layout, used in another one; its gradient in a third."""
 
     def __init__(self, reshards: Reshards, seed: int) -> None:
+        self.seed = seed
         choose = random.Random(seed).choice
         self.stored, used = choose(VALUES), choose(VALUES)
         gradient = choose(gradient_layouts(used))
@@ -67,8 +69,10 @@ class Parameter:
 
 
 def terms_awaited(parameters: list[Parameter], most: int = 2) -> list[torch.Tensor]:
-    """Values are begun two ahead; those of every fourth parameter are not."""
-    queue = parameter_queue(most)
+    """Values are begun two ahead; those of every fourth parameter are not. Gradients are summed
+    by themselves, a few at once, or all at once."""
+    bucket_bytes = BUCKETS[parameters[0].seed // 100 % len(BUCKETS)]
+    queue = parameter_queue(bucket_bytes, most)
     leaves = [await_gradient(p.leaf, queue, slot) for slot, p in enumerate(parameters)]
     terms = []
     for slot, (p, leaf) in enumerate(zip(parameters, leaves, strict=True)):
@@ -280,4 +284,4 @@ def test_without_gradients() -> None:
 
 def test_a_queue_has_a_place() -> None:
     with pytest.raises(ValueError, match="give at least 1"):
-        parameter_queue(0)
+        parameter_queue(most_under_way=0)

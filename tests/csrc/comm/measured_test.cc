@@ -120,5 +120,20 @@ TEST(DelayedCollectives, AddsTheDelayToEveryCollective) {
   EXPECT_THROW(DelayedCollectives(model, 1.0 / 0.0), UserError);
 }
 
+TEST(BucketedCollectives, SumsTakeTheirShareOfABucket) {
+  const Constant model;
+  const BucketedCollectives bucketed(model, 64);
+  EXPECT_EQ(bucketed.time_s(Collective::kAllReduce, 0b1, 16), 42 * 16.0 / 64);
+  EXPECT_EQ(bucketed.time_s(Collective::kReduceScatter, 0b1, 63),
+            42 * 63.0 / 64);
+  EXPECT_EQ(bucketed.time_s(Collective::kAllReduce, 0b1, 64), 42);
+  EXPECT_EQ(bucketed.time_s(Collective::kAllReduce, 0b1, 640), 42);
+  EXPECT_EQ(bucketed.time_s(kGather, 0b1, 16), 42);
+  EXPECT_EQ(
+      BucketedCollectives(model, 0).time_s(Collective::kAllReduce, 0b1, 16),
+      42);
+  EXPECT_THROW(BucketedCollectives(model, -1), UserError);
+}
+
 }  // namespace
 }  // namespace tensoropt
