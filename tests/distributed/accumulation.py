@@ -138,14 +138,15 @@ class Strategy:
 
 
 def strategies(case: Case, job: Job) -> Iterator[Strategy]:
-    """Random ones, every other one with overlap."""
+    """Random ones, every other one with overlap, two of four with buckets."""
     captured = capture(case.model, case.args, **case.keywords)
     settings = PlanningTask(captured, load_cluster("cpu")).settings(dist.get_world_size())
-    planner = make_planner(captured, settings)
     context = RankContext.make([size for size, _ in settings.mesh_axes], CPU)
     for seed in job.seeds:
-        strategy = planner.random_strategy(seed)
-        plan = Plan.of(replace(settings, overlap=seed % 2 == 0), captured, strategy)
+        bucket_bytes = 0 if seed % 4 < 2 else settings.bucket_bytes
+        own = replace(settings, overlap=seed % 2 == 0, bucket_bytes=bucket_bytes)
+        planner = make_planner(captured, own)
+        plan = Plan.of(own, captured, planner.random_strategy(seed))
         module = emit.parallelize(case.model, captured, plan, CPU, context)
         yield Strategy(f"random strategy, seed {seed}", module, planner)
 
@@ -196,6 +197,7 @@ class Costs:
         put_off: the collectives that send gradients to parameters.
         sizes: of what is kept, by the layouts; by ``.grad``; of all that was allocated after
             one pass and after two.
+        bucketed: gradients of several parameters share collectives.
     """
 
     reduced: int
@@ -204,6 +206,7 @@ class Costs:
     reduced_last: int
     put_off: int
     sizes: tuple[int, int, int, int]
+    bucketed: bool
 
 
 def put_off(strategy: Strategy) -> tuple[int, int]:
@@ -267,7 +270,9 @@ def costs(strategy: Strategy, case: Case) -> Costs:
     held = sum(g.to_local().untyped_storage().nbytes() for g in gradients)
     last = collectives(kept=False)
     missing, expected = put_off(strategy)
-    return Costs(reduced, kept, kept_again, last, missing, (expected, held, once, twice))
+    sizes = (expected, held, once, twice)
+    bucketed = module.plan.settings.bucket_bytes > 0
+    return Costs(reduced, kept, kept_again, last, missing, sizes, bucketed)
 
 
 @dataclass

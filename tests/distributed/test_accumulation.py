@@ -44,9 +44,10 @@ def test_kept_passes_send_no_gradients_to_parameters_and_hold_one_of_each(
     ranks: int, model: str, found: dict[tuple[int, str, int], Found]
 ) -> None:
     costs = [cost for rank in range(ranks) for cost in found[ranks, model, rank].costs]
-    assert any(c.put_off for c in costs)
+    assert any(c.put_off and not c.bucketed for c in costs)
     for c in costs:
-        assert c.kept == c.kept_again == c.reduced - c.put_off, c
+        assert c.kept == c.kept_again <= c.reduced, c
+        assert c.kept == c.reduced - c.put_off or (c.bucketed and c.kept > c.reduced - c.put_off), c
         assert len(set(c.sizes)) == 1, c
         if model != "cast":  # whose sums are sent in another dtype
             assert c.reduced_last == c.reduced, c

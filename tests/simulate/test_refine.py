@@ -80,14 +80,14 @@ def test_a_simulated_frontier_holds_what_no_point_beats(
 def test_the_fastest_whose_peak_fits_is_found() -> None:
     model, args = make("gpt")
     frontier = tensoropt_torch.find_frontier(model, args, cluster="cpu", num_devices=4)
-    middle = len(frontier) // 2
-    limit, above = (
-        tensoropt_torch.simulate_memory(model, frontier[i].plan).peak_bytes
-        for i in (middle, middle + 1)
-    )
-    assert frontier.fastest.memory_bytes < limit < above
+    points = range(len(frontier) // 2, len(frontier))
+    peaks = [tensoropt_torch.simulate_memory(model, frontier[i].plan).peak_bytes for i in points]
+    limit = peaks[0]
+    assert frontier.fastest.memory_bytes < limit < max(peaks)
     found = fastest_within(frontier, limit)
-    assert found.point.index == middle
+    assert found.point.index == max(
+        i for i, peak in zip(points, peaks, strict=True) if peak <= limit
+    )
     assert found.peak_bytes == limit
 
 
