@@ -4,9 +4,10 @@
     python benchmarks/step_time.py --ranks 2 --link 1gbit
 
 In the same processes each model trains in turn with DDP, with FSDP2 (each block and the
-whole), with our plain data parallelism, with our fastest plan and with the fastest one within
-FSDP2's peak of memory, all with the same optimizer (Adam, foreach off) and batch. Ratios are
-those of one turn. ``--link`` limits the loopback, as in overlap.py. Writes its entries of
+whole), with our plain data parallelism, also without buckets of gradients or with local steps
+of the optimizer, with our fastest plan and with the fastest one within FSDP2's peak of memory,
+all with the same optimizer (Adam, foreach off) and batch. Ratios are those of one turn.
+``--link`` limits the loopback, as in overlap.py. Writes its entries of
 benchmarks/results/step_time.json.
 """
 
@@ -18,7 +19,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,6 @@ class Mode:
     step: Callable[[], torch.Tensor]
     peak_bytes: int
     loss: float
-    plan: str = ""
 
 
 def made(name: str) -> tuple[nn.Module, Batch]:
@@ -102,11 +102,14 @@ def share(batch: Batch) -> Batch:
     return tuple(t.chunk(dist.get_world_size())[dist.get_rank()].clone() for t in batch)
 
 
-def mode_of(make: Callable[[], tuple[nn.Module, Batch]], plan: str = "") -> Mode:
-    """Makes a module and its optimizer, and counts the bytes of them and of a step."""
+def mode_of(make: Callable[[], tuple[nn.Module, Batch]], local: bool = False) -> Mode:
+    """Makes a module and its optimizer, with local steps or stock ones, and counts the bytes of
+    them and of a step."""
     OPS.count_allocations(True)
     module, batch = make()
     optimizer = torch.optim.Adam(module.parameters(), lr=1e-4, foreach=False)
+    if local:
+        tensoropt_torch.local_step(optimizer)
 
     def step() -> torch.Tensor:
         loss: torch.Tensor = module(*batch)
@@ -121,8 +124,8 @@ def mode_of(make: Callable[[], tuple[nn.Module, Batch]], plan: str = "") -> Mode
     peak = torch.tensor(OPS.peak_allocated())
     OPS.count_allocations(False)
     dist.all_reduce(peak, dist.ReduceOp.MAX)
-    dist.all_reduce(loss, dist.ReduceOp.AVG if dist.get_backend() == "nccl" else dist.ReduceOp.SUM)
-    return Mode(step, int(peak), float(loss) / dist.get_world_size(), plan)
+    dist.all_reduce(loss)
+    return Mode(step, int(peak), float(loss) / dist.get_world_size())
 
 
 def ddp(name: str) -> tuple[nn.Module, Batch]:
@@ -149,11 +152,15 @@ def modes_of(name: str) -> dict[str, Mode]:
     ranks = dist.get_world_size()
     frontier = find_frontier(task, ranks)
     (data_parallel,) = find_baselines(task, ranks, ("data parallel",))
-    plans = {"ours, data parallel": data_parallel.plan(len(data_parallel.points) - 1)}
+    plain = data_parallel.plan(len(data_parallel.points) - 1)
+    alone = replace(plain, settings=replace(plain.settings, bucket_bytes=0))
+    plans = {"ours, data parallel": plain, "ours, data parallel without buckets": alone}
     plans["ours, fastest"] = frontier.fastest.plan
     plans["ours, memory of FSDP2"] = within(frontier, modes["FSDP2"].peak_bytes)
     for label, plan in plans.items():
-        modes[label] = mode_of(partial(ours, plan, name), label)
+        modes[label] = mode_of(partial(ours, plan, name))
+    for label in ("ours, data parallel", "ours, fastest"):
+        modes[f"{label}, local_step"] = mode_of(partial(ours, plans[label], name), local=True)
     return modes
 
 

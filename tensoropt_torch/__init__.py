@@ -29,7 +29,7 @@ from tensoropt_torch.checkpoint import (
     save_pretrained,
 )
 from tensoropt_torch.config import Cluster, list_presets, load_cluster
-from tensoropt_torch.emit import ParallelModule, WeightSource
+from tensoropt_torch.emit import ParallelModule, WeightSource, local_step
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.baselines import Baseline, Comparison
@@ -101,6 +101,7 @@ __all__ = [
     "list_presets",
     "load_cluster",
     "load_optimizer",
+    "local_step",
     "parallelize",
     "profile",
     "profile_hardware",

@@ -47,8 +47,8 @@ GradientBucket::Reduction GradientBucket::start() {
   }
   const bool scatters = step.kind == StepKind::kReduceScatter;
   const std::int64_t rows = scatters ? step.group_size : 1;
-  // What is between the parts is reduced as well, and read by nobody.
-  at::Tensor flat = at::zeros({rows, size}, options);
+  const NetworkTimer timer(members_[0].gradient);
+  at::Tensor flat = at::empty({rows, size}, options);
   for (std::size_t i = 0; i < members_.size(); ++i) {
     Member& member = members_[i];
     std::vector<std::int64_t> shape = parts[i].shape;
@@ -63,10 +63,13 @@ GradientBucket::Reduction GradientBucket::start() {
         .view(shape)
         .copy_(by_row);
     member.gradient = at::Tensor();
+    // What is between the parts is reduced as well, and read by nobody.
+    const std::int64_t end = parts[i].offset + num_elements(parts[i].shape);
+    const std::int64_t next = i + 1 < parts.size() ? parts[i + 1].offset : size;
+    if (end < next) flat.narrow(1, end, next - end).zero_();
   }
   members_.clear();
   num_bytes_ = 0;
-  const NetworkTimer timer(flat);
   for (std::size_t i = 0; i < parts.size(); ++i) count_program();
   const Group group = find_group(name);
   TORCH_CHECK_VALUE(group->getSize() == step.group_size, "group '", name,

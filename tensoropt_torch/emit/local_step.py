@@ -1,0 +1,178 @@
+"""Steps of a stock optimizer on what the rank has of its parameters.
+
+::
+
+    optimizer = tensoropt_torch.local_step(torch.optim.AdamW(parallel.parameters(), lr=1e-3))
+
+An operation on ``DTensor``s takes some tens of microseconds before any number is changed, and
+an optimizer makes ten and more for each parameter. Where each element is updated by itself,
+the parts can be updated without them. The numbers are the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from tensoropt_torch.errors import TensorOptError
+
+AnyOptimizer = TypeVar("AnyOptimizer", bound=torch.optim.Optimizer)
+
+# Those that update each element by itself, whatever their options.
+ELEMENT_WISE = (
+    torch.optim.SGD,
+    torch.optim.Adam,
+    torch.optim.AdamW,
+    torch.optim.NAdam,
+    torch.optim.RAdam,
+    torch.optim.Adamax,
+    torch.optim.Adagrad,
+    torch.optim.Adadelta,
+    torch.optim.RMSprop,
+    torch.optim.ASGD,
+)
+
+# States that are numbers of the whole parameter.
+OF_ALL_ELEMENTS = ("step", "mu_product", "eta", "mu")
+
+_with_local_steps: WeakKeyDictionary[torch.optim.Optimizer, _LocalSteps] = WeakKeyDictionary()
+
+
+def local_step(optimizer: AnyOptimizer) -> AnyOptimizer:
+    """The optimizer, whose ``step`` from now on updates the local parts of its parameters.
+
+    Parameter groups and ``.grad`` are as before around each step, so that schedulers, clipping
+    and ``GradScaler`` work as with any optimizer; ``state_dict`` and ``load_state_dict`` are
+    those of ``DTensor``s, for ``torch.distributed.checkpoint`` and ``tensoropt_torch.save``.
+
+    Args:
+        optimizer: of ``torch.optim``, made with the parameters of a parallel module.
+
+    Raises:
+        TensorOptError: it does not update each element by itself, as far as is known.
+    """
+    if all(type(optimizer).step is not kind.step for kind in ELEMENT_WISE):
+        names = ", ".join(kind.__name__ for kind in ELEMENT_WISE)
+        raise TensorOptError(
+            "local_step is for optimizers that update each element by itself, which is not known "
+            f"of {type(optimizer).__name__}; use it without local_step, or one of {names}"
+        )
+    if optimizer not in _with_local_steps:
+        _with_local_steps[optimizer] = _LocalSteps(optimizer)
+    return optimizer
+
+
+class _LocalSteps:
+    """The local parts of an optimizer's parameters, which take their places during steps."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._parts: dict[DTensor, nn.Parameter] = {}
+        self._is_local = False
+        optimizer.register_step_pre_hook(self._before_step)
+        optimizer.register_step_post_hook(lambda optimizer, *_: self._leave(optimizer))
+        optimizer.register_state_dict_pre_hook(self._wrap)
+        optimizer.register_state_dict_post_hook(lambda optimizer, _: self._unwrap(optimizer))
+        optimizer.register_load_state_dict_post_hook(self._unwrap)
+        self._unwrap(optimizer)
+
+    def _before_step(
+        self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of ``step``; the first is the optimizer."""
+        self._enter(optimizer)
+        own, *given = args
+        closure = kwargs.get("closure", given[0] if given else None)
+        if closure is None:
+            return args, kwargs
+
+        def with_gradients_of_wholes() -> Any:
+            self._leave(optimizer)
+            result = closure()
+            self._enter(optimizer)
+            return result
+
+        return (own, with_gradients_of_wholes), {}
+
+    def _enter(self, optimizer: torch.optim.Optimizer) -> None:
+        self._leave(optimizer)  # of a step that failed
+        self._is_local = True
+        for group in optimizer.param_groups:
+            group["params"] = [self._enter_one(optimizer, p) for p in group["params"]]
+
+    def _enter_one(self, optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> nn.Parameter:
+        if not isinstance(parameter, DTensor):
+            return parameter
+        part = self._part(parameter)
+        gradient = parameter.grad
+        part.grad = None if gradient is None else _local_gradient(gradient, parameter)
+        _rename(optimizer, parameter, part)
+        return part
+
+    def _leave(self, optimizer: torch.optim.Optimizer) -> None:
+        if not self._is_local:
+            return
+        self._is_local = False
+        wholes = {part: whole for whole, part in self._parts.items()}
+        for group in optimizer.param_groups:
+            group["params"] = [wholes.get(p, p) for p in group["params"]]
+        for part, whole in wholes.items():
+            part.grad = None
+            _rename(optimizer, part, whole)
+
+    def _part(self, parameter: DTensor) -> nn.Parameter:
+        local = parameter._local_tensor
+        part = self._parts.get(parameter)
+        if part is None or part.data_ptr() != local.data_ptr():
+            part = self._parts[parameter] = nn.Parameter(local.detach(), requires_grad=False)
+        return part
+
+    def _wrap(self, optimizer: torch.optim.Optimizer) -> None:
+        """States as ``DTensor``s."""
+        for parameter, state in optimizer.state.items():
+            if isinstance(parameter, DTensor):
+                optimizer.state[parameter] = {
+                    name: value if name in OF_ALL_ELEMENTS else _whole(value, parameter)
+                    for name, value in state.items()
+                }
+
+    def _unwrap(self, optimizer: torch.optim.Optimizer) -> None:
+        """States as the rank has them."""
+        for parameter, state in optimizer.state.items():
+            if isinstance(parameter, DTensor):
+                optimizer.state[parameter] = {n: _local(value) for n, value in state.items()}
+
+
+def _rename(optimizer: torch.optim.Optimizer, old: Any, new: Any) -> None:
+    if old in optimizer.state:
+        optimizer.state[new] = optimizer.state.pop(old)
+
+
+def _local(value: Any) -> Any:
+    return value._local_tensor if isinstance(value, DTensor) else value
+
+
+def _whole(value: Any, parameter: DTensor) -> Any:
+    """What a rank has for the elements of its part."""
+    if not isinstance(value, torch.Tensor) or isinstance(value, DTensor):
+        return value
+    return DTensor.from_local(
+        value,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
+
+
+def _local_gradient(gradient: torch.Tensor, parameter: DTensor) -> torch.Tensor:
+    """In the layout of the parameter."""
+    if not isinstance(gradient, DTensor):
+        raise TensorOptError("the gradient of a parameter is no DTensor; leave .grad as it is made")
+    if gradient.placements != parameter.placements:  # of a pass under no_sync
+        gradient = gradient.redistribute(placements=parameter.placements)
+    return gradient._local_tensor
