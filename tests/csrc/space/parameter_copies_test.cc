@@ -19,7 +19,7 @@ TensorMeta tensor(Shape shape, DType dtype = DType::kFloat32) {
 class CastSpace : public ::testing::Test {
  protected:
   CastSpace() {
-    x_ = graph_.add_source(NodeKind::kInput, "x", tensor({8, 16}));
+    x_ = graph_.add_source(NodeKind::kInput, "x", tensor({8, 16}), true);
     w_ = graph_.add_source(NodeKind::kParameter, "w", tensor({32, 16}));
     v_ = graph_.add_source(NodeKind::kParameter, "v",
                            tensor({32}, DType::kBFloat16));
