@@ -179,7 +179,10 @@ def after_a_failure(parameters: list[Parameter], awaited: bool) -> None:
 
 
 def inside_another(parameters: list[Parameter], awaited: bool) -> None:
-    """A hook asks for a gradient through the graph that backward is in."""
+    """A hook asks for a gradient through the graph that backward is in. Each gradient is summed
+    by itself: sums of several are not the same to the last bit."""
+    for parameter in parameters:
+        parameter.seed = 0
     terms = terms_of(parameters, awaited)
     middle = terms[3] * 1.0
     loss = sum(terms[:3]) + middle + sum(terms[4:])
