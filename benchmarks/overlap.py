@@ -12,8 +12,6 @@ entries of benchmarks/results/overlap.json.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,26 +24,20 @@ import torch.distributed as dist
 
 import tensoropt_torch
 from benchmarks.estimation_error import MODELS
-from benchmarks.machine import machine
-from benchmarks.ranks import WORKER, format_ratio, print_results, ratio_figures, results_of_ranks
+from benchmarks.links import run_on_links
+from benchmarks.ranks import format_ratio, ratio_figures
 from benchmarks.training import Trainer
 from tensoropt_torch.calibration.exposed import with_overlap
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.profiler.store import write_atomically
 
 RESULTS = Path(__file__).parent / "results" / "overlap.json"
 BASELINES = ("data parallel", "ZeRO-3")
 STRATEGIES = 2
 PASSES = 3
 STEPS = 6
-LOOPBACK = "loopback"
-# Little more than one packet may be sent at once: what a larger burst allows after the link
-# was idle would count as overlap where there is none.
-LIMIT = 'tc qdisc add dev lo root tbf rate "$0" burst 70kb latency 1s'
-LIMITED = f'ip link set lo up && {LIMIT} && "$@"'
 
 
 def plans(task: PlanningTask, trainer: Trainer) -> Iterator[tuple[str, Plan]]:
@@ -78,28 +70,5 @@ def measure(name: str) -> dict[str, Any]:
     return rows
 
 
-def main() -> None:
-    """Run the jobs, print the ratios, write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2])
-    parser.add_argument("--link", help="a rate as tc writes it, such as 2gbit")
-    parser.add_argument(WORKER, action="store_true", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.worker:
-        print_results(measure, list(MODELS))
-        return
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    for ranks in arguments.ranks:
-        link = arguments.link
-        within = () if link is None else ("unshare", "--net", "sh", "-c", LIMITED, link)
-        found = results_of_ranks(__file__, ranks, within)
-        where = f"{ranks} processes, {link or LOOPBACK}"
-        results[where] = {"machine": machine(), "models": found}
-        for name, rows in found.items():
-            for label, row in rows.items():
-                print(f"{where}, {name}, {label}: {format_ratio(row)}")
-        write_atomically(RESULTS, json.dumps(results, indent=1) + "\n")
-
-
 if __name__ == "__main__":
-    main()
+    run_on_links(__file__, __doc__, measure, list(MODELS), RESULTS, format_ratio)

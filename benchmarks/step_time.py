@@ -13,8 +13,6 @@ benchmarks/results/step_time.json.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import sys
 import time
@@ -36,16 +34,14 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import tensoropt_torch
-from benchmarks.machine import machine
-from benchmarks.overlap import LIMITED, LOOPBACK
-from benchmarks.ranks import WORKER, print_results, ratio_figures, results_of_ranks
+from benchmarks.links import run_on_links
+from benchmarks.ranks import format_ratio, ratio_figures
 from tensoropt_torch import emit
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.profiler.store import write_atomically
 from tensoropt_torch.runtime.library import OPS
 
 RESULTS = Path(__file__).parent / "results" / "step_time.json"
@@ -211,33 +207,13 @@ def measure(name: str) -> dict[str, Any]:
     return rows
 
 
-def main() -> None:
-    """Run the jobs, print the table, write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2])
-    parser.add_argument("--link", help="a rate as tc writes it, such as 1gbit")
-    parser.add_argument(WORKER, action="store_true", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.worker:
-        print_results(measure, list(MODELS))
-        return
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    for ranks in arguments.ranks:
-        link = arguments.link
-        limited = () if link is None else ("unshare", "--net", "sh", "-c", LIMITED, link)
-        found = results_of_ranks(__file__, ranks, limited)
-        where = f"{ranks} processes, {link or LOOPBACK}"
-        results[where] = {"machine": machine(), "models": found}
-        for name, rows in found.items():
-            for label, row in rows.items():
-                low, high = row["to_best_peer"]["quartiles_of_ratio"]
-                print(
-                    f"{where}, {name}, {label}: {row['step_s']:.3f} s, {row['peak_mib']:.0f} MiB, "
-                    f"{row['to_best_peer']['median_ratio']:.2f} ({low:.2f} to {high:.2f}) of the "
-                    f"best peer, loss {row['loss']:.5f}"
-                )
-        write_atomically(RESULTS, json.dumps(results, indent=1) + "\n")
+def format_row(row: dict[str, Any]) -> str:
+    """What a step takes, beside the best peer."""
+    return (
+        f"{row['step_s']:.3f} s, {row['peak_mib']:.0f} MiB, {format_ratio(row['to_best_peer'])} of "
+        f"the best peer, loss {row['loss']:.5f}"
+    )
 
 
 if __name__ == "__main__":
-    main()
+    run_on_links(__file__, __doc__, measure, list(MODELS), RESULTS, format_row)

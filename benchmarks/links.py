@@ -1,0 +1,52 @@
+"""Benchmarks of ranks that are joined by loopback or by a slower link."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import machine
+from benchmarks.ranks import WORKER, print_results, results_of_ranks
+from tensoropt_torch.profiler.store import write_atomically
+
+LOOPBACK = "loopback"
+# Little more than one packet may be sent at once: what a larger burst allows after the link
+# was idle would count as overlap where there is none.
+LIMIT = 'tc qdisc add dev lo root tbf rate "$0" burst 70kb latency 1s'
+LIMITED = f'ip link set lo up && {LIMIT} && "$@"'
+
+
+def run_on_links(
+    script: str,
+    description: str | None,
+    measure: Callable[[str], Any],
+    names: Sequence[str],
+    results_path: Path,
+    format_row: Callable[[dict[str, Any]], str],
+) -> None:
+    """Run the jobs of a script, print its rows, write its JSON.
+
+    ``measure`` runs one of ``names`` on every rank and returns rows by label.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2])
+    parser.add_argument("--link", help="a rate as tc writes it, such as 2gbit")
+    parser.add_argument(WORKER, action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        print_results(measure, names)
+        return
+    results = json.loads(results_path.read_text()) if results_path.exists() else {}
+    for ranks in arguments.ranks:
+        link = arguments.link
+        within = () if link is None else ("unshare", "--net", "sh", "-c", LIMITED, link)
+        found = results_of_ranks(script, ranks, within)
+        where = f"{ranks} processes, {link or LOOPBACK}"
+        results[where] = {"machine": machine(), "models": found}
+        for name, rows in found.items():
+            for label, row in rows.items():
+                print(f"{where}, {name}, {label}: {format_row(row)}")
+        write_atomically(results_path, json.dumps(results, indent=1) + "\n")
