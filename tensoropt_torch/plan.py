@@ -77,7 +77,7 @@ class Settings(Record):
     operators: tuple[OpRecord, ...] = field(default=(), repr=False)
     overlap: bool = False
     reduce_dtype: ReduceDType = "parameter"
-    bucket_bytes: int = 0
+    bucket_bytes: int = 4 * 2**20
 
     @property
     def num_devices(self) -> int:

@@ -109,11 +109,18 @@ def average_gradients_of_shares(parallel: nn.Module) -> None:
         parallel.register_forward_hook(_average)
 
 
-def _average(module: nn.Module, args: Any, output: Any) -> None:
+def _average(module: nn.Module, args: Any, output: Any) -> Any:
     ranks = dist.get_world_size()
-    for tensor in pytree.tree_leaves(output):
-        if isinstance(tensor, torch.Tensor) and tensor.requires_grad and tensor.dim() > 0:
-            tensor.register_hook(lambda grad: grad / ranks)  # type: ignore[no-untyped-call]
+
+    def averaged(tensor: torch.Tensor) -> torch.Tensor:
+        if not (tensor.requires_grad and tensor.dim() > 0):
+            return tensor
+        # The module may use it for its own loss as well, whose gradient stays.
+        share = tensor.view_as(tensor)
+        share.register_hook(lambda grad: grad / ranks)  # type: ignore[no-untyped-call]
+        return share
+
+    return pytree.tree_map_only(torch.Tensor, averaged, output)
 
 
 @contextmanager
@@ -121,7 +128,9 @@ def _kept_random_states() -> Iterator[None]:
     """Afterwards the generators of Python, NumPy and PyTorch are as before."""
     states = random.getstate(), np.random.get_state()
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices):
-        yield
-    random.setstate(states[0])
-    np.random.set_state(states[1])
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])

@@ -12,7 +12,12 @@ from torch import nn
 
 from tensoropt_torch import TensorOptError
 from tensoropt_torch.integrations.optimizers import use_parameters_of
-from tensoropt_torch.integrations.shares import Call, first_call, first_of
+from tensoropt_torch.integrations.shares import (
+    Call,
+    average_gradients_of_shares,
+    first_call,
+    first_of,
+)
 from tests.distributed.harness import run_ranks
 
 HERE = "tests.integrations.test_shares"
@@ -50,6 +55,24 @@ def test_errors_of_the_step_and_steps_without_a_call_are_told() -> None:
     with pytest.raises(ZeroDivisionError):
         first_call(module, lambda: 1 // 0)
     assert "forward" not in module.__dict__
+
+
+class OwnLoss(nn.Module):
+    """Its second output is what the first is made of."""
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        y = 2 * x
+        return {"loss": y.sum(), "y": y}
+
+
+def test_only_what_comes_back_for_a_share_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dist, "get_world_size", lambda: 4)
+    module, x = OwnLoss(), torch.ones(3, requires_grad=True)
+    average_gradients_of_shares(module)
+    average_gradients_of_shares(module)  # changes nothing
+    output = module(x)
+    (output["loss"] + 10 * output["y"].sum()).backward()
+    assert x.grad is not None and x.grad.tolist() == [2 + 2 * 10 / 4] * 3
 
 
 def test_the_first_batch_takes_no_random_numbers() -> None:
