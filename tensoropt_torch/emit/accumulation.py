@@ -28,6 +28,7 @@ from torch import fx, nn
 from torch.autograd.graph import Node
 from torch.distributed.tensor import DTensor, Placement
 
+from tensoropt_torch.emit.local_parts import as_whole
 from tensoropt_torch.emit.placements import placements_of
 
 Gradients = tuple[torch.Tensor | None, ...]
@@ -136,14 +137,7 @@ def _keep(
     if kept is None:
         assert isinstance(parameter, DTensor)
         mine = gradient.to(parameter.dtype, memory_format=torch.contiguous_format, copy=True)
-        parameter.grad = DTensor.from_local(
-            mine,
-            parameter.device_mesh,
-            placements,
-            run_check=False,
-            shape=parameter.shape,
-            stride=parameter.stride(),
-        )
+        parameter.grad = as_whole(mine, parameter, placements)
         return True
     if not _lies(kept, placements):
         return False

@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Placement
+
+
+def as_whole(
+    part: torch.Tensor, parameter: DTensor, placements: Sequence[Placement] | None = None
+) -> DTensor:
+    """The tensor of a parameter's shape of which the rank has this part, in the parameter's
+    layout or in another one. No gradient flows through it."""
+    if placements is None and part.dtype == parameter.dtype:
+        # What from_local makes takes ten times as long: a step has one for each gradient.
+        return DTensor(part, parameter._spec, requires_grad=False)
+    return DTensor.from_local(
+        part.detach(),
+        parameter.device_mesh,
+        parameter.placements if placements is None else placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
@@ -28,8 +47,7 @@ class _LocalPart(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, parameter: DTensor) -> torch.Tensor:
         ctx.set_materialize_grads(False)
-        ctx.layout = parameter.device_mesh, parameter.placements
-        ctx.whole = parameter.shape, parameter.stride()
+        ctx.parameter = parameter
         local = parameter._local_tensor
         ctx.strides = local.stride()
         return local.view_as(local)
@@ -38,37 +56,37 @@ class _LocalPart(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor | None) -> torch.Tensor | None:
         if gradient is None:
             return None
-        shape, stride = ctx.whole
         own = gradient
-        if _has_owner(gradient) or gradient.stride() != ctx.strides:
+        if gradient.stride() != ctx.strides or not _claim(gradient):
             own = gradient.new_empty_strided(gradient.shape, ctx.strides).copy_(gradient)
-        _spans_of_gradients(own).append(_span(own))
-        return DTensor.from_local(own, *ctx.layout, run_check=False, shape=shape, stride=stride)
+            _claim(own)
+        return as_whole(own, ctx.parameter)
 
 
-def _has_owner(gradient: torch.Tensor) -> bool:
-    """Whether somebody else has it, or a parameter has its memory. How many have the memory
-    does not tell: gradients that were reduced together share a storage."""
-    references: int = gradient._use_count()  # type: ignore[attr-defined]
+def _claim(gradient: torch.Tensor) -> bool:
+    """Makes its memory that of one parameter's gradient; False if somebody else has it. How
+    many have the storage does not tell: gradients that were reduced together share one, which
+    therefore keeps what is taken of it."""
+    if gradient._use_count() > 1:  # type: ignore[attr-defined]
+        return False
+    storage: Any = gradient.untyped_storage()
     start, end = _span(gradient)
-    return references > 1 or any(
-        start < other_end and other_start < end
-        for other_start, other_end in _spans_of_gradients(gradient)
-    )
-
-
-def _spans_of_gradients(tensor: torch.Tensor) -> list[tuple[int, int]]:
-    """What parameters have of a tensor's storage, kept as long as that is."""
-    storage: Any = tensor.untyped_storage()
-    if not hasattr(storage, "spans_of_gradients"):
-        storage.spans_of_gradients = []
-    spans: list[tuple[int, int]] = storage.spans_of_gradients
-    return spans
+    try:
+        taken: list[tuple[int, int]] = storage.spans_of_gradients
+    except AttributeError:
+        storage.spans_of_gradients = [(start, end)]
+        return True
+    if any(start < other_end and other_start < end for other_start, other_end in taken):
+        return False
+    taken.append((start, end))
+    return True
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
     """The elements of its storage between which it lies."""
+    start = int(tensor.storage_offset())
+    if tensor.is_contiguous():
+        return start, start + tensor.numel()
     extents = zip(tensor.shape, tensor.stride(), strict=True)
     reach = sum((size - 1) * stride for size, stride in extents)
-    start = int(tensor.storage_offset())
     return start, start + (reach + 1 if tensor.numel() else 0)

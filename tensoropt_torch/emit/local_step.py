@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from tensoropt_torch.emit.local_parts import as_whole
 from tensoropt_torch.errors import TensorOptError
 
 AnyOptimizer = TypeVar("AnyOptimizer", bound=torch.optim.Optimizer)
@@ -159,14 +160,7 @@ def _whole(value: Any, parameter: DTensor) -> Any:
     """What a rank has for the elements of its part."""
     if not isinstance(value, torch.Tensor) or isinstance(value, DTensor):
         return value
-    return DTensor.from_local(
-        value,
-        parameter.device_mesh,
-        parameter.placements,
-        run_check=False,
-        shape=parameter.shape,
-        stride=parameter.stride(),
-    )
+    return as_whole(value, parameter)
 
 
 def _local_gradient(gradient: torch.Tensor, parameter: DTensor) -> torch.Tensor:
