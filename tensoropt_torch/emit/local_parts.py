@@ -16,7 +16,7 @@ def as_whole(
     layout or in another one. No gradient flows through it."""
     if placements is None and part.dtype == parameter.dtype:
         # What from_local makes takes ten times as long: a step has one for each gradient.
-        return DTensor(part, parameter._spec, requires_grad=False)
+        return DTensor(part, parameter._spec, requires_grad=False)  # type: ignore[no-untyped-call]
     return DTensor.from_local(
         part.detach(),
         parameter.device_mesh,
