@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,8 @@ def run_on_links(
     for ranks in arguments.ranks:
         link = arguments.link
         within = () if link is None else ("unshare", "--net", "sh", "-c", LIMITED, link)
-        found = results_of_ranks(script, ranks, within)
+        with tempfile.TemporaryDirectory() as home:  # what earlier runs measured is not used
+            found = results_of_ranks(script, ranks, within, {"TENSOROPT_HOME": home})
         where = f"{ranks} processes, {link or LOOPBACK}"
         results[where] = {"machine": machine(), "models": found}
         for name, rows in found.items():

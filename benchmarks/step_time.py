@@ -1,14 +1,15 @@
-"""Step times and memory beside what people write by hand: DDP, FSDP2.
+"""Step times and memory beside what people write by hand: DDP, FSDP2, tensor parallelism.
 
     python benchmarks/step_time.py --ranks 2 4
     python benchmarks/step_time.py --ranks 2 --link 1gbit
 
-In the same processes each model trains in turn with DDP, with FSDP2 (each block and the
-whole), with our plain data parallelism, also without buckets of gradients or with local steps
-of the optimizer, with our fastest plan and with the fastest one within FSDP2's peak of memory,
-all with the same optimizer (Adam, foreach off) and batch. Ratios are those of one turn.
-``--link`` limits the loopback, as in overlap.py. Writes its entries of
-benchmarks/results/step_time.json.
+In the same processes each model trains in turn with each of benchmarks/peers.py and with plans
+of ours, all with the same optimizer (Adam, foreach off) and global batch. ``ours`` is what a
+user gets without options, planned with nothing measured before; for each peer there is the
+fastest point within its peak of memory. Others of ours tell how good the pick was: what is
+predicted to be fastest, the smallest point, the knee and known strategies; data parallelism
+without buckets; and local steps of the optimizer. Ratios are those of one turn. ``--link``
+limits the loopback, as in overlap.py. Writes its entries of benchmarks/results/step_time.json.
 """
 
 from __future__ import annotations
@@ -22,27 +23,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 import torch.distributed as dist
-from gpt import GPT, GPTConfig
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.nn.parallel import DistributedDataParallel
 
 import tensoropt_torch
 from benchmarks.links import run_on_links
+from benchmarks.models.gpt import GPTConfig, gpt
+from benchmarks.peers import Styles, gpt_styles, peers, wide_styles
 from benchmarks.ranks import format_ratio, ratio_figures
 from tensoropt_torch import emit
-from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.candidates import find_frontier
-from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.runtime.library import OPS
+from tensoropt_torch.tasks import Example, PlanningOptions, agreed_task
 
 RESULTS = Path(__file__).parent / "results" / "step_time.json"
 CPU = torch.device("cpu")
@@ -66,10 +63,10 @@ class Wide(nn.Module):
         return x.square().mean()
 
 
-def gpt() -> tuple[nn.Module, Batch]:
+def small_gpt() -> tuple[nn.Module, Batch]:
     """6 layers of 256, 16 x 128 tokens of 4,096."""
     config = GPTConfig(vocab_size=4096, block_size=128, n_layer=6, n_head=8, n_embd=256)
-    return GPT(config), tuple(torch.randint(4096, (2, 16, 128)))
+    return gpt(config), tuple(torch.randint(4096, (2, 16, 128)))
 
 
 def wide() -> tuple[nn.Module, Batch]:
@@ -77,7 +74,10 @@ def wide() -> tuple[nn.Module, Batch]:
     return Wide(), (torch.randn(64, 2048),)
 
 
-MODELS: dict[str, Callable[[], tuple[nn.Module, Batch]]] = {"gpt": gpt, "wide": wide}
+MODELS: dict[str, tuple[Callable[[], tuple[nn.Module, Batch]], Styles]] = {
+    "gpt": (small_gpt, gpt_styles),
+    "wide": (wide, wide_styles),
+}
 
 
 @dataclass
@@ -87,18 +87,24 @@ class Mode:
     step: Callable[[], torch.Tensor]
     peak_bytes: int
     loss: float
+    plan: Plan | None = None
 
 
 def made(name: str) -> tuple[nn.Module, Batch]:
     torch.manual_seed(0)
-    return MODELS[name]()
+    make, _ = MODELS[name]
+    return make()
 
 
-def share(batch: Batch) -> Batch:
-    return tuple(t.chunk(dist.get_world_size())[dist.get_rank()].clone() for t in batch)
+def share(batch: Batch, groups: int) -> Batch:
+    """Of this rank, where neighbours are given the same."""
+    index = dist.get_rank() * groups // dist.get_world_size()
+    return tuple(tensor.chunk(groups)[index].clone() for tensor in batch)
 
 
-def mode_of(make: Callable[[], tuple[nn.Module, Batch]], local: bool = False) -> Mode:
+def mode_of(
+    make: Callable[[], tuple[nn.Module, Batch]], plan: Plan | None = None, local: bool = False
+) -> Mode:
     """Makes a module and its optimizer, with local steps or stock ones, and counts the bytes of
     them and of a step."""
     OPS.count_allocations(True)
@@ -121,43 +127,54 @@ def mode_of(make: Callable[[], tuple[nn.Module, Batch]], local: bool = False) ->
     OPS.count_allocations(False)
     dist.all_reduce(peak, dist.ReduceOp.MAX)
     dist.all_reduce(loss)
-    return Mode(step, int(peak), float(loss) / dist.get_world_size())
+    return Mode(step, int(peak), float(loss) / dist.get_world_size(), plan)
 
 
-def ddp(name: str) -> tuple[nn.Module, Batch]:
+def by_hand(name: str) -> dict[str, Mode]:
+    """The peers."""
+
+    def make(peer_name: str) -> tuple[nn.Module, Batch]:
+        model, batch = made(name)
+        peer = peers()[peer_name]
+        return peer.make(model, MODELS[name][1]), share(batch, peer.data_groups)
+
+    return {peer_name: mode_of(partial(make, peer_name)) for peer_name in peers()}
+
+
+def ours(plan: Plan, name: str) -> tuple[nn.Module, Batch]:
     model, batch = made(name)
-    return DistributedDataParallel(model), share(batch)
+    assert plan.captured is not None
+    return emit.parallelize(model, plan.captured, plan, CPU), share(batch, dist.get_world_size())
 
 
-def fsdp(name: str) -> tuple[nn.Module, Batch]:
+def modes_of(name: str) -> tuple[dict[str, Mode], float]:
+    """All ways to train one model, the peers first, and the seconds of planning."""
+    modes = by_hand(name)
     model, batch = made(name)
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    for block in model.blocks:  # type: ignore[union-attr]
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    return model, share(batch)
-
-
-def modes_of(name: str) -> dict[str, Mode]:
-    """All ways to train one model."""
-    modes = {"DDP": mode_of(partial(ddp, name)), "FSDP2": mode_of(partial(fsdp, name))}
-    model, batch = made(name)
-    captured = capture(model, batch)
-    cluster = tensoropt_torch.load_cluster("cpu")
-    task = PlanningTask(captured, cluster, optimizer="adam", inputs="sharded")
+    began = time.perf_counter()
+    example, planning = Example(model, batch), PlanningOptions(optimizer="adam", inputs="sharded")
+    plans = {"ours": tensoropt_torch.find_strategy(example, planning=planning)}
+    planned_s = time.perf_counter() - began
+    task = agreed_task(example, planning)  # with what was measured
     ranks = dist.get_world_size()
     frontier = find_frontier(task, ranks)
-    (data_parallel,) = find_baselines(task, ranks, ("data parallel",))
-    plain = data_parallel.plan(len(data_parallel.points) - 1)
-    alone = replace(plain, settings=replace(plain.settings, bucket_bytes=0))
-    plans = {"ours, data parallel": plain, "ours, data parallel without buckets": alone}
-    plans["ours, fastest"] = frontier.fastest.plan
-    plans["ours, memory of FSDP2"] = within(frontier, modes["FSDP2"].peak_bytes)
+    plans["ours, predicted to be fastest"] = frontier.fastest.plan
+    for peer_name, peer in modes.items():
+        plans[f"ours, memory of {peer_name}"] = within(frontier, peer.peak_bytes)
+    plans["ours, knee"] = frontier.knee.plan
+    plans["ours, smallest"] = frontier.smallest.plan
+    for baseline in find_baselines(task, ranks, ("data parallel", "ZeRO-3", "Megatron")):
+        if baseline.points:
+            plans[f"ours, {baseline.name}"] = baseline.plan(len(baseline.points) - 1)
+    made_of: dict[str, str] = {}  # plans that are alike are run once
     for label, plan in plans.items():
-        modes[label] = mode_of(partial(ours, plan, name))
-    for label in ("ours, data parallel", "ours, fastest"):
-        modes[f"{label}, local_step"] = mode_of(partial(ours, plans[label], name), local=True)
-    return modes
+        first = made_of.setdefault(plan.strategy_hash, label)
+        modes[label] = modes[first] if first != label else mode_of(partial(ours, plan, name), plan)
+    plain = plans["ours, data parallel"]
+    alone = replace(plain, settings=replace(plain.settings, bucket_bytes=0))
+    modes["ours, data parallel without buckets"] = mode_of(partial(ours, alone, name))
+    modes["ours, local_step"] = mode_of(partial(ours, plans["ours"], name), local=True)
+    return modes, planned_s
 
 
 def within(frontier: tensoropt_torch.Frontier, peak_bytes: int) -> Plan:
@@ -165,12 +182,6 @@ def within(frontier: tensoropt_torch.Frontier, peak_bytes: int) -> Plan:
     fitting = [point for point in frontier if point.memory_bytes <= peak_bytes]
     best = min(fitting, key=lambda point: point.time_s, default=frontier.smallest)
     return best.plan
-
-
-def ours(plan: Plan, name: str) -> tuple[nn.Module, Batch]:
-    model, batch = made(name)
-    assert plan.captured is not None
-    return emit.parallelize(model, plan.captured, plan, CPU), share(batch)
 
 
 def time_of(mode: Mode) -> float:
@@ -189,30 +200,51 @@ def time_of(mode: Mode) -> float:
 
 
 def measure(name: str) -> dict[str, Any]:
-    """One model on all ranks: seconds by mode and turn, peaks, ratios to the best peer."""
-    modes = modes_of(name)
-    turns = [{label: time_of(mode) for label, mode in modes.items()} for _ in range(TURNS)]
-    best = [min(turn["DDP"], turn["FSDP2"]) for turn in turns]
-    rows = {}
+    """One model on all ranks, by mode: seconds of each turn, peaks, predictions, and ratios
+    to the fastest peer and to the one whose memory is the limit."""
+    modes, planned_s = modes_of(name)
+    different = {id(mode): mode for mode in modes.values()}
+    turns = [{key: time_of(mode) for key, mode in different.items()} for _ in range(TURNS)]
+    seconds = {label: [turn[id(mode)] for turn in turns] for label, mode in modes.items()}
+    best = [min(times) for times in zip(*(seconds[peer] for peer in peers()), strict=True)]
+    rows: dict[str, Any] = {}
     for label, mode in modes.items():
-        seconds = [turn[label] for turn in turns]
-        ratios = [s / b for s, b in zip(seconds, best, strict=True)]
         rows[label] = {
-            "step_s": statistics.median(seconds),
-            "steps_s": seconds,
+            "step_s": statistics.median(seconds[label]),
+            "steps_s": seconds[label],
             "peak_mib": mode.peak_bytes / MIB,
             "loss": mode.loss,
-            "to_best_peer": ratio_figures(ratios),
+            "to_best_peer": ratios(seconds[label], best),
         }
+        if mode.plan is not None:
+            rows[label]["predicted_s"] = mode.plan.time_s
+            rows[label]["predicted_mib"] = mode.plan.memory_bytes / MIB
+        _, _, peer = label.partition("memory of ")
+        if peer:
+            rows[label]["to_that_peer"] = ratios(seconds[label], seconds[peer])
+    rows["ours"]["planned_s"] = planned_s
     return rows
+
+
+def ratios(seconds: list[float], others: list[float]) -> dict[str, Any]:
+    """Of the same turns."""
+    return ratio_figures([s / other for s, other in zip(seconds, others, strict=True)])
 
 
 def format_row(row: dict[str, Any]) -> str:
     """What a step takes, beside the best peer."""
-    return (
-        f"{row['step_s']:.3f} s, {row['peak_mib']:.0f} MiB, {format_ratio(row['to_best_peer'])} of "
-        f"the best peer, loss {row['loss']:.5f}"
-    )
+    parts = [
+        f"{row['step_s']:.3f} s",
+        f"{row['peak_mib']:.0f} MiB",
+        f"{format_ratio(row['to_best_peer'])} of the best peer",
+    ]
+    if "to_that_peer" in row:
+        parts.append(f"{format_ratio(row['to_that_peer'])} of that peer")
+    if "predicted_s" in row:
+        parts.append(f"{row['predicted_s']:.3f} s predicted")
+    if "planned_s" in row:
+        parts.append(f"planned in {row['planned_s']:.0f} s")
+    return ", ".join([*parts, f"loss {row['loss']:.5f}"])
 
 
 if __name__ == "__main__":

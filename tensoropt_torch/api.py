@@ -40,13 +40,14 @@ from tensoropt_torch.planner import baselines, candidates, explanation, picks, t
 from tensoropt_torch.planner.baselines import Comparison
 from tensoropt_torch.planner.checks import check_counts, check_memory_limit
 from tensoropt_torch.planner.explanation import Explanation
+from tensoropt_torch.planner.finalists import find_finalists
 from tensoropt_torch.planner.frontier import Frontier, FrontierPoint
 from tensoropt_torch.planner.memory_limits import Predictor
 from tensoropt_torch.planner.picks import ProfileRow
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.planner.tradeoffs import Objective, Tradeoffs
 from tensoropt_torch.profiler.hardware_profile import HardwareProfile
-from tensoropt_torch.runtime.agreement import from_first_rank, on_all_ranks
+from tensoropt_torch.runtime.agreement import from_first_rank, is_distributed, on_all_ranks
 from tensoropt_torch.runtime.job import check_group, device_of_group
 from tensoropt_torch.simulate import MemoryProfile, SimulatedPoint, StepSettings, simulate_step
 from tensoropt_torch.tasks import (
@@ -137,7 +138,8 @@ def find_strategy(
     """The plan that an option picks.
 
     Collective if a process group runs: rank 0 searches, all ranks get the same
-    plan, or the same error.
+    plan, or the same error. A plan of ``mini_time`` for all its processes is the fastest of
+    some that were run for a few steps (``MeasureOptions.finalists``), unless ``measure=False``.
 
     Args:
         option: ``mini_time``, the fastest on ``num_devices``; or
@@ -161,10 +163,17 @@ def find_strategy(
         check_group("find_strategy(validate=...)")
     task = agreed_task(example, planning, num_devices)
     count = device_count(task, num_devices)
+    runs_here = option == "mini_time" and is_distributed() and count == dist.get_world_size()
     if planning.validate:
-        runs_here = option == "mini_time" and count == dist.get_world_size()
         task = _validated(example, task, planning, runs_here)
-    plan = from_first_rank(lambda: _pick(task, option, count, memory_limit, planning.memory))
+    most = planning.measuring.finalists if planning.measure and runs_here else 1
+    plans = from_first_rank(lambda: _pick(task, option, count, memory_limit, planning.memory, most))
+    plan = plans[0]
+    if len(plans) > 1:
+        model, budget_s = as_module(example.model), planning.measuring.finalists_s
+        batch, device = example.batch, device_of_group()
+        plan = calibration.fastest_of(plans, model, task, batch, device, budget_s)
+        log.info("%s takes %r", option, plan)
     return plan.with_model(task.captured)
 
 
@@ -423,8 +432,15 @@ def auto_parallel(
 
 
 def _pick(
-    task: PlanningTask, option: Option, count: int, limit: float | None, memory: Predictor
-) -> Plan:
+    task: PlanningTask,
+    option: Option,
+    count: int,
+    limit: float | None,
+    memory: Predictor,
+    most: int,
+) -> list[Plan]:
+    """What the option picks, and at most so many plans in all that may be faster where they
+    run."""
     check_memory_limit(limit)
     by_peaks = memory == "simulated"
     allowed = task.default_memory_limit if limit is None else limit
@@ -437,7 +453,12 @@ def _pick(
         pick_count = simulate.mini_parallelism if by_peaks else picks.mini_parallelism
         point = pick_count(task, limit)
     log.info("%s picks %r", option, point)
-    return replace(point.plan, captured=None)
+    plans = [point.plan]
+    if most > 1:
+        of_sums = point.point if isinstance(point, SimulatedPoint) else point
+        others = find_finalists(task, of_sums, allowed)[1:]
+        plans += simulate.within(task, others, allowed) if by_peaks else others
+    return [replace(plan, captured=None) for plan in plans[:most]]
 
 
 def _validated(

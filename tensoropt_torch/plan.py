@@ -20,7 +20,7 @@ from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.html_table import html_table
 from tensoropt_torch.units import format_bytes, format_costs, format_seconds
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 
 # A strategy adds its costs up in another order than the search.
 _ROUNDING = 1e-9
@@ -178,7 +178,8 @@ class Plan(Record):
     was picked from, as (memory_bytes, time_s), and ``guarantee`` says what holds
     for them. ``variants`` are strategies of other graphs of the model. ``captured`` is the
     model it was made for, where that is at hand; it is not saved. ``peak_bytes`` is the
-    simulated peak, where the plan was picked by it.
+    simulated peak, where the plan was picked by it, and ``measured_s`` what a step took, where
+    plans were run before this one was picked.
     """
 
     settings: Settings
@@ -191,6 +192,7 @@ class Plan(Record):
     frontier: tuple[tuple[float, float], ...] = ()
     guarantee: Guarantee = Guarantee()
     peak_bytes: int | None = None
+    measured_s: float | None = None
     variants: tuple[VariantStrategy, ...] = ()
     captured: InstanceOf[CapturedModel] | None = field(default=None, compare=False, repr=False)
 
@@ -233,6 +235,7 @@ class Plan(Record):
             edge_tag=strategy.edge_tag,
             frontier=(),
             peak_bytes=None,
+            measured_s=None,
             variants=(),
             captured=captured,
         )
@@ -258,7 +261,10 @@ class Plan(Record):
 
     def __repr__(self) -> str:
         costs = format_costs(self.memory_bytes, self.time_s)
-        return f"Plan({self.settings.where}: {costs}; {self.origin})"
+        measured = (
+            "" if self.measured_s is None else f", {format_seconds(self.measured_s)} measured"
+        )
+        return f"Plan({self.settings.where}: {costs}{measured}; {self.origin})"
 
     def _repr_html_(self) -> str:
         return html_table("Plan", (), self._facts())
@@ -266,15 +272,22 @@ class Plan(Record):
     @property
     def origin(self) -> str:
         """Which point of the frontier it is, and what holds for that."""
+        if not self.frontier:
+            return f"of no frontier, {self.guarantee}"
         points = sorted(self.frontier)
         index = bisect_right(points, (self.memory_bytes * (1 + _ROUNDING), math.inf)) - 1
-        position = f"point {index} of {len(points)}" if index >= 0 else "of no frontier"
-        return f"{position}, {self.guarantee}"
+        time_s = points[index][1] if index >= 0 else 0.0
+        if self.time_s > time_s * (1 + _ROUNDING):
+            more = self.time_s / points[-1][1] - 1
+            return f"a known strategy, predicted {more:.0%} above the fastest point"
+        return f"point {index} of {len(points)}, {self.guarantee}"
 
     def _facts(self) -> Iterator[tuple[str, str]]:
         settings = self.settings
         yield "devices", settings.where
         yield "step time", format_seconds(self.time_s)
+        if self.measured_s is not None:
+            yield "measured step time", format_seconds(self.measured_s)
         yield "memory per device", format_bytes(self.memory_bytes)
         if self.peak_bytes is not None:
             yield "simulated peak", format_bytes(self.peak_bytes)
@@ -292,6 +305,12 @@ class Plan(Record):
     @property
     def inputs(self) -> InputMode:
         return self.settings.inputs
+
+    @property
+    def strategy_hash(self) -> str:
+        """Equal for equal strategies of a model, whatever they are predicted to cost."""
+        text = json.dumps([self.config, self.node_tag, self.edge_tag])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
     def hash(self) -> str:

@@ -35,31 +35,42 @@ from tensoropt_torch.runtime.groups import AxisGroups
 log = get_logger(__name__)
 
 
-# Of the budget, for operators; the rest is for the device and collectives.
-OPERATOR_SHARE = 0.55
+# Of the budget: for operators, and for the device and collectives. The rest is for plans.
+OPERATOR_SHARE, PROFILE_SHARE = 0.33, 0.27
 
 
 @dataclass(frozen=True)
 class MeasureOptions:
-    """How long to measure before planning.
+    """How long to measure for a plan.
 
     Attributes:
         max_bytes: the largest size of a collective, if there is no hardware profile.
         budget_s: seconds for all of it: for operators that are not in the user's operator
-            profile, and, if there is no hardware profile, for the device and collectives.
+            profile; if there is no hardware profile, for the device and collectives; and for
+            plans that are run.
         operators: whether operators are measured.
         random_strategies: whose operators are measured, besides those of the ends and
             the turning point of the frontier.
         rounds: how often the frontier is searched to find such operators.
+        finalists: how many plans are run for some steps before the fastest of them is taken:
+            what is predicted to be fastest, and known strategies that are predicted to take
+            not much longer. With 1 predictions decide alone.
     """
 
     max_bytes: int = 32 << 20
-    budget_s: float = 18.0
+    budget_s: float = 30.0
     operators: bool = True
     random_strategies: int = 4
     rounds: int = 2
+    finalists: int = 5
+
+    @property
+    def finalists_s(self) -> float:
+        """Of the budget, for plans that are run."""
+        return (1 - OPERATOR_SHARE - PROFILE_SHARE) * self.budget_s
 
 
+@torch.enable_grad()  # operators are measured with their backward, whatever is planned
 def measured_task(
     task: PlanningTask,
     count: int,
@@ -85,8 +96,8 @@ def measured_task(
     profile = given or find_profile(mesh, device)
     operators_s = OPERATOR_SHARE * options.budget_s
     if profile is None:
-        left_s = options.budget_s - operators_s
-        profile = quick_profile(task.cluster, mesh, device, options.max_bytes, left_s)
+        profile_s = PROFILE_SHARE * options.budget_s
+        profile = quick_profile(task.cluster, mesh, device, options.max_bytes, profile_s)
     log.info("costs of %r", profile)
     task = with_profile(task, profile)
     if options.operators:

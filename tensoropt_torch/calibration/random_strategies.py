@@ -13,9 +13,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from tensoropt_torch import _C
+from tensoropt_torch.calibration.batch import Batch, index_on_meta, share_of
 from tensoropt_torch.calibration.budget import Budget, GoesOn, check_budget
 from tensoropt_torch.calibration.machine import key_of_job
 from tensoropt_torch.calibration.memory import ENOUGH
@@ -30,12 +30,11 @@ from tensoropt_torch.calibration.runs import (
     run_in_passes,
 )
 from tensoropt_torch.calibration.validation import ValidatedStrategy, Validation
-from tensoropt_torch.emit.call_kind import flatten
 from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.logs import get_logger
-from tensoropt_torch.plan import Plan, Settings
+from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.space import make_planner, varied_strategy
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.strategy_store import KeptStrategy, StrategyStore
@@ -44,9 +43,6 @@ from tensoropt_torch.runtime.agreement import agree_or_raise, from_first_rank, o
 from tensoropt_torch.simulate import StepSettings, simulate_step
 
 log = get_logger(__name__)
-
-# Positional arguments, targets last, and keyword arguments.
-Batch = tuple[tuple[Any, ...], dict[str, Any]]
 
 # A run that takes longer than its share ends after so many measured steps.
 LEAST_STEPS = 2
@@ -168,7 +164,7 @@ class _Lab:
         slower = task.with_runtime(collective_s=collective_s).settings(dist.get_world_size())
         self._slower_planner = make_planner(task.captured, slower)
         self._context = RankContext.make([size for size, _ in self._settings.mesh_axes], device)
-        self.batch = _share(batch, task.captured, self._settings, device)
+        self.batch = share_of(batch, task.captured, self._settings, device)
         self._make_optimizer = options.optimizer or optimizer_maker(task.optimizer)
         self._step_settings = StepSettings.on(device, task.optimizer)
         self._store = None if options.optimizer else StrategyStore(self._conditions())
@@ -362,29 +358,9 @@ def _check(batch: Batch, options: ValidationOptions) -> None:
             f"{options.strategies} strategies of {options.steps} steps in {options.passes} passes "
             "cannot be validated; give at least 1 of each"
         )
-    for index, value in enumerate(pytree.tree_leaves(batch)):
-        if isinstance(value, torch.Tensor) and value.is_meta:
-            raise TensorOptError(
-                f"input {index} is on the meta device; strategies are run to validate them: give "
-                "real tensors of the global batch"
-            )
-
-
-def _share(
-    batch: Batch, captured: CapturedModel, settings: Settings, device: torch.device
-) -> Batch:
-    """What the rank gets of a batch."""
-    args, kwargs = batch
-    values, spec = flatten(args, kwargs)
-
-    def part(value: Any, name: str) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        if settings.is_shared_out(name) and value.dim() > 0:
-            value = value.chunk(dist.get_world_size())[dist.get_rank()].clone()
-        return value.to(device)
-
-    names = [source.names[0] for source in captured.inputs]
-    parts = [part(value, name) for value, name in zip(values, names, strict=True)]
-    shared: Batch = pytree.tree_unflatten(parts, spec)
-    return shared
+    index = index_on_meta(batch)
+    if index is not None:
+        raise TensorOptError(
+            f"input {index} is on the meta device; strategies are run to validate them: give "
+            "real tensors of the global batch"
+        )

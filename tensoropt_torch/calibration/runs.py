@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from tensoropt_torch import emit
 from tensoropt_torch.calibration.budget import GoesOn, OutOfTimeError, always
@@ -144,8 +145,8 @@ class Training:
     """What trains on this rank. Collective, as all that it does.
 
     Attributes:
-        forward: calls the module with a batch; gives the loss, or a tuple that begins
-            with it.
+        forward: calls the module with a batch; gives the loss, or containers in which it is
+            the first tensor. Where the first is no scalar, gradients of all come back.
     """
 
     module: nn.Module
@@ -209,12 +210,12 @@ class Training:
         Raises:
             OutOfTimeError: it did not go on long enough.
         """
-        loss: torch.Tensor | None = None
+        roots: list[torch.Tensor] = []
 
         def step() -> None:
-            nonlocal loss  # as in a user's loop: the last one is there until forward is over
-            loss = self._loss()
-            torch.autograd.backward(loss)
+            nonlocal roots  # as in a user's loop: the last one is there until forward is over
+            roots = _roots(self.forward())
+            _backward(roots)
             self.optimizer.step()
             self.optimizer.zero_grad()
 
@@ -226,18 +227,23 @@ class Training:
     ) -> tuple[float, float, float]:
         before = network_s()
         start = clock.now()
-        torch.autograd.backward(self._loss())
+        _backward(_roots(self.forward()))
         middle = clock.now()
         self.optimizer.step()
         self.optimizer.zero_grad()
         end = clock.now()
         return end - start, end - middle, network_s() - before
 
-    def _loss(self) -> torch.Tensor:
-        output = self.forward()
-        loss: torch.Tensor = output[0] if isinstance(output, (tuple, list)) else output
-        return loss
-
     @property
     def _device(self) -> torch.device:
         return next(self.module.parameters()).device
+
+
+def _roots(output: Any) -> list[torch.Tensor]:
+    """Where backward begins."""
+    tensors = [t for t in pytree.tree_leaves(output) if isinstance(t, torch.Tensor)]
+    return tensors[:1] if tensors[0].dim() == 0 else [t for t in tensors if t.requires_grad]
+
+
+def _backward(roots: list[torch.Tensor]) -> None:
+    torch.autograd.backward(roots, [torch.ones_like(root) for root in roots])

@@ -29,6 +29,11 @@ class FrontierPoint:
     _frontier: Frontier = field(repr=False)
 
     @property
+    def frontier(self) -> Frontier:
+        """That it is a point of."""
+        return self._frontier
+
+    @property
     def plan(self) -> Plan:
         """The strategy of this point, ready to be executed."""
         return self._frontier.plan(self.index)

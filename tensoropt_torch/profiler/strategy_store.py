@@ -8,17 +8,14 @@ settings on each kind of machines.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from tensoropt_torch.config.records import NotNegative, Positive, Record, parse_record
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.profiler.conditioned import ConditionedFile
 from tensoropt_torch.profiler.sealed import SealedFormat
-from tensoropt_torch.profiler.store import home, write_atomically
 
 FILE = SealedFormat("file of strategies that were run", 1, "run them again")
 
@@ -51,7 +48,6 @@ class KeptStrategy(Record):
 
 @dataclass(frozen=True)
 class _Content(Record):
-    conditions: str
     strategies: tuple[KeptStrategy, ...]
 
 
@@ -60,9 +56,8 @@ class StrategyStore:
     equal for equal ones only."""
 
     def __init__(self, conditions: Mapping[str, Any]) -> None:
-        text = json.dumps(conditions, sort_keys=True)
-        self._digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-        self.path: Path = home() / "strategies" / f"{self._digest}.json"
+        self._file = ConditionedFile("strategies", FILE, conditions)
+        self.path = self._file.path
 
     def load(self) -> dict[int, KeptStrategy]:
         """The strategies by seed; none if there is no file.
@@ -70,15 +65,13 @@ class StrategyStore:
         Raises:
             TensorOptError: the file is damaged, of another version or conditions.
         """
-        if not self.path.exists():
+        found = self._file.read()
+        if found is None:
             return {}
-        where, found = f"'{self.path}'", FILE.read(self.path)
         try:
             content = parse_record(_Content, found, "content")
         except TensorOptError as error:
-            raise FILE.damaged(where, "; ".join(str(error).splitlines())) from error
-        if content.conditions != self._digest:
-            raise FILE.damaged(where, f"it is of other conditions ({content.conditions})")
+            raise self._file.damaged("; ".join(str(error).splitlines())) from error
         return {kept.seed: kept for kept in content.strategies}
 
     def save(self, strategies: Iterable[KeptStrategy]) -> None:
@@ -87,5 +80,4 @@ class StrategyStore:
         Raises:
             TensorOptError: it cannot be written.
         """
-        content = _Content(self._digest, tuple(sorted(strategies, key=lambda kept: kept.seed)))
-        write_atomically(self.path, FILE.seal(asdict(content)))
+        self._file.write(asdict(_Content(tuple(sorted(strategies, key=lambda kept: kept.seed)))))

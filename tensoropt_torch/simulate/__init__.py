@@ -8,6 +8,7 @@ from tensoropt_torch.simulate.refine import (
     mini_time,
     simulate_frontier,
     step_of,
+    within,
 )
 from tensoropt_torch.simulate.step import StepSettings, simulate_step
 
@@ -24,4 +25,5 @@ __all__ = [
     "simulate_frontier",
     "simulate_step",
     "step_of",
+    "within",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tensoropt_torch.errors import TensorOptError
@@ -187,6 +188,13 @@ def mini_parallelism(task: PlanningTask, memory_limit: float | None = None) -> S
         f"device: the least is {format_bytes(num_bytes)} on {count}; raise memory_limit to that, "
         "or use a smaller batch"
     )
+
+
+def within(task: PlanningTask, plans: Sequence[Plan], peak_bytes: float) -> list[Plan]:
+    """Those whose simulated peaks are at most ``peak_bytes``, with these."""
+    step = step_of(task)
+    peaks = [(simulate_step(plan, task.captured, step).peak_bytes, plan) for plan in plans]
+    return [replace(plan, peak_bytes=peak) for peak, plan in peaks if peak <= peak_bytes]
 
 
 def step_of(task: PlanningTask) -> StepSettings:

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypedDict, get_args
 import torch
 from torch import nn
 
-from tensoropt_torch.calibration.random_strategies import Batch
+from tensoropt_torch.calibration.batch import Batch
 from tensoropt_torch.errors import TensorOptError, check_choice
 from tensoropt_torch.frontend import CallContext, CapturedModel, capture
 from tensoropt_torch.frontend.call_context import Outputs, current_autocast

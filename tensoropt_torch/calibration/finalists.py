@@ -1,0 +1,200 @@
+"""The fastest of some plans, each of which trains for a few steps on the running job.
+
+Predictions tell plans apart that differ by more than predictions are off. Between the others
+measuring decides, so that a plan is taken whose steps were seen to be the shortest, beside
+those of plain data parallelism. What they took is kept for later jobs.
+"""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from tensoropt_torch import emit
+from tensoropt_torch.calibration.batch import Batch, index_on_meta, share_of
+from tensoropt_torch.calibration.budget import Budget, GoesOn
+from tensoropt_torch.calibration.machine import key_of_job
+from tensoropt_torch.calibration.runs import (
+    Reference,
+    RepeatedTimes,
+    StepTimes,
+    Training,
+    optimizer_maker,
+    run_in_passes,
+)
+from tensoropt_torch.config.records import Positive, Record, parse_record
+from tensoropt_torch.emit import WeightSource
+from tensoropt_torch.emit.context import RankContext
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.logs import get_logger
+from tensoropt_torch.plan import Plan
+from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.profiler.conditioned import ConditionedFile
+from tensoropt_torch.profiler.sealed import SealedFormat
+from tensoropt_torch.progress import progress
+from tensoropt_torch.runtime.agreement import from_first_rank
+from tensoropt_torch.units import format_seconds
+
+log = get_logger(__name__)
+
+FILE = SealedFormat("file of times of steps", 1, "run them again")
+PASSES, STEPS, LEAST_STEPS = 2, 4, 2
+
+
+@dataclass(frozen=True)
+class _Content(Record):
+    steps_s: Mapping[str, Positive]
+
+
+@torch.enable_grad()  # it is training that is planned, wherever that is done
+def fastest_of(
+    plans: Sequence[Plan],
+    model: nn.Module,
+    task: PlanningTask,
+    batch: Batch,
+    device: torch.device,
+    budget_s: float,
+) -> Plan:
+    """The one whose steps are the shortest, with what they took; the first where none can be
+    run, without real inputs, parameters to train or enough time. Collective; equal on all ranks.
+
+    Args:
+        plans: for all processes of the job, that differ in their strategies alone.
+        model: with real values or on the meta device; it is not changed.
+        task: what they are plans of.
+        batch: the global batch.
+        device: where to run.
+        budget_s: seconds for all of them, from the end of the first.
+    """
+    is_trained = any(parameter.requires_grad for parameter in model.parameters())
+    if not is_trained or index_on_meta(batch) is not None:
+        log.info("no plan is run: that takes real inputs and parameters that are trained")
+        return plans[0]
+    file = ConditionedFile("steps", FILE, _conditions(plans[0], task, device))
+    known = from_first_rank(partial(_load, file))
+    missing = [plan for plan in plans if plan.strategy_hash not in known]
+    if missing:
+        known |= _run(missing, model, task, batch, device, budget_s)
+        from_first_rank(partial(_keep, file, known))
+    run = [(known[p.strategy_hash], p) for p in plans if p.strategy_hash in known]
+    for step_s, plan in run:
+        log.info("%r takes %s", plan, format_seconds(step_s))
+    if not run:
+        return plans[0]
+    step_s, fastest = min(run, key=lambda entry: entry[0])
+    return replace(fastest, measured_s=step_s)
+
+
+def _run(
+    plans: Sequence[Plan],
+    model: nn.Module,
+    task: PlanningTask,
+    batch: Batch,
+    device: torch.device,
+    budget_s: float,
+) -> dict[str, float]:
+    """Seconds of a step by strategy, of those for which there was time."""
+    settings = plans[0].settings
+    context = RankContext.make([size for size, _ in settings.mesh_axes], device)
+    own = share_of(batch, task.captured, settings, device)
+    budget = Budget(budget_s, device)
+    # Modules are made once if there is place for all of them.
+    keeps = sum(plan.memory_bytes for plan in plans) <= task.default_memory_limit
+    about_s = sum(plan.time_s for plan in plans) * PASSES * (STEPS + 1)
+    what = f"running {len(plans)} {'plan' if len(plans) == 1 else 'plans'}"
+    with progress(what, PASSES * len(plans), about_s=about_s, at_most_s=budget_s) as step:
+
+        def goes_on(measured: int) -> bool:
+            step(more=0)
+            return not budget.is_spent()
+
+        runs = [_Run(plan.with_model(task.captured), model, task, context, own) for plan in plans]
+        measures = [partial(run.time, budget, len(runs) - i, keeps) for i, run in enumerate(runs)]
+        found = run_in_passes(measures, PASSES, step, Reference(device), goes_on)
+    del runs, measures
+    gc.collect()  # modules hold themselves, and what they have on the device
+    context.groups.close()
+    return {
+        plan.strategy_hash: RepeatedTimes.of(times).fastest.step_s
+        for plan, times in zip(plans, found, strict=True)
+        if times
+    }
+
+
+class _Run:
+    """One plan."""
+
+    def __init__(
+        self, plan: Plan, model: nn.Module, task: PlanningTask, context: RankContext, own: Batch
+    ) -> None:
+        self._plan = plan
+        self._model = model
+        self._task = task
+        self._context = context
+        self._own = own
+        self._training: Training | None = None
+        self._was_run = False
+
+    def time(self, budget: Budget, waiting: int, keeps: bool) -> StepTimes:
+        """Trains, the first time within a share of the time, of which others that are
+        ``waiting`` get theirs."""
+        goes_on = self._within(budget if self._was_run else budget.share(waiting))
+        training = self._training or self._start()
+        self._training = training if keeps else None
+        self._was_run = True
+        return training.times(STEPS, warm_ups=1, network=False, goes_on=goes_on)
+
+    def _start(self) -> Training:
+        plan, context, (args, kwargs) = self._plan, self._context, self._own
+        assert plan.captured is not None
+        weights = WeightSource(initialise=_any_values)
+        device = context.device
+        module = emit.parallelize(self._model, plan.captured, plan, device, context, weights)
+        optimizer = optimizer_maker(self._task.optimizer)(module)
+        return Training(module, optimizer, partial(module, *args, **kwargs))
+
+    @staticmethod
+    def _within(share: Budget) -> GoesOn:
+        """As long as there is some of it, and for some steps in any case."""
+        return lambda measured: measured < LEAST_STEPS or not share.is_spent()
+
+
+def _any_values(module: nn.Module) -> None:
+    """Of a model on the meta device, whose values do not matter here."""
+    for parameter in module.parameters(recurse=False):
+        nn.init.normal_(parameter, std=0.02)
+    for buffer in module.buffers(recurse=False):
+        buffer.fill_(1)
+
+
+def _conditions(plan: Plan, task: PlanningTask, device: torch.device) -> dict[str, Any]:
+    """What decides what the steps of a strategy take: neither costs nor measured operators."""
+    settings = asdict(replace(plan.settings, operators=(), measured=(), cluster={}))
+    machine = key_of_job(device, [size for size, _ in plan.settings.mesh_axes])
+    return {"model": task.captured.fingerprint, "settings": settings, "machine": asdict(machine)}
+
+
+def _load(file: ConditionedFile) -> dict[str, float]:
+    """A file that does not work is not used."""
+    try:
+        found = file.read()
+        return {} if found is None else dict(parse_record(_Content, found, "content").steps_s)
+    except TensorOptError as error:
+        warnings.warn(f"{error}; plans are run again", stacklevel=2)
+        return {}
+
+
+def _keep(file: ConditionedFile, steps_s: Mapping[str, float]) -> bool:
+    try:
+        file.write({"steps_s": dict(steps_s)})
+    except TensorOptError as error:
+        warnings.warn(f"{error}; what plans took is not kept", stacklevel=2)
+        return False
+    return True

@@ -1,0 +1,37 @@
+"""Plans that may be the fastest, for those who can run some before they take one."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tensoropt_torch.plan import Plan
+from tensoropt_torch.planner.baselines import find_baselines
+from tensoropt_torch.planner.frontier import FrontierPoint
+from tensoropt_torch.planner.task import PlanningTask
+
+KNOWN = ("data parallel", "Megatron", "ZeRO-3")
+NEAR = 1.5  # predictions of plans that run are not as far off
+
+
+def find_finalists(task: PlanningTask, point: FrontierPoint, memory_limit: float) -> list[Plan]:
+    """The plan of a point; and, if their sums of memory are within ``memory_limit`` (bytes per
+    device) and they are predicted to take not much longer, those of known strategies and of the
+    turning point of its frontier. No two are alike."""
+    pick = point.plan
+    found = {pick.strategy_hash: pick}
+    for plan in _others(task, point, memory_limit):
+        if plan.memory_bytes <= memory_limit and plan.time_s <= NEAR * pick.time_s:
+            plan = replace(plan, frontier=pick.frontier, guarantee=pick.guarantee)
+            found.setdefault(plan.strategy_hash, plan)
+    return list(found.values())
+
+
+def _others(task: PlanningTask, point: FrontierPoint, memory_limit: float) -> Iterator[Plan]:
+    frontier = point.frontier
+    for baseline in find_baselines(task, frontier.num_devices, KNOWN, [memory_limit]):
+        index = bisect_right([memory for memory, _ in baseline.points], memory_limit)
+        if index > 0:
+            yield baseline.plan(index - 1)
+    yield frontier.knee.plan
