@@ -214,7 +214,7 @@ class Training:
 
         def step() -> None:
             nonlocal roots  # as in a user's loop: the last one is there until forward is over
-            roots = _roots(self.forward())
+            roots = self._roots()
             _backward(roots)
             self.optimizer.step()
             self.optimizer.zero_grad()
@@ -227,22 +227,22 @@ class Training:
     ) -> tuple[float, float, float]:
         before = network_s()
         start = clock.now()
-        _backward(_roots(self.forward()))
+        _backward(self._roots())
         middle = clock.now()
         self.optimizer.step()
         self.optimizer.zero_grad()
         end = clock.now()
         return end - start, end - middle, network_s() - before
 
+    def _roots(self) -> list[torch.Tensor]:
+        """Where backward begins."""
+        outputs = pytree.tree_leaves(self.forward())
+        tensors = [output for output in outputs if isinstance(output, torch.Tensor)]
+        return tensors[:1] if tensors[0].dim() == 0 else [t for t in tensors if t.requires_grad]
+
     @property
     def _device(self) -> torch.device:
         return next(self.module.parameters()).device
-
-
-def _roots(output: Any) -> list[torch.Tensor]:
-    """Where backward begins."""
-    tensors = [t for t in pytree.tree_leaves(output) if isinstance(t, torch.Tensor)]
-    return tensors[:1] if tensors[0].dim() == 0 else [t for t in tensors if t.requires_grad]
 
 
 def _backward(roots: list[torch.Tensor]) -> None:

@@ -68,14 +68,14 @@ def count_steps() -> list[int]:
 def slow_on_one_rank(home: str) -> tuple[Validation, list[int], list[tuple[int, int]], float]:
     """Steps take 0.15 s, on rank 1 only."""
     os.environ["TENSOROPT_HOME"] = home
-    loss_of = Training._loss
+    roots_of = Training._roots
 
-    def late(training: Training) -> torch.Tensor:
+    def late(training: Training) -> list[torch.Tensor]:
         if dist.get_rank() == 1:
             time.sleep(0.15)
-        return loss_of(training)
+        return roots_of(training)
 
-    Training._loss = late
+    Training._roots = late
     steps = count_steps()
     seen: list[tuple[int, int]] = []
     start = time.monotonic()
@@ -157,13 +157,13 @@ def one_rank_stays_away(folder: str) -> str:
         timeout=timedelta(seconds=10),
     )
 
-    def stuck(_: Training) -> torch.Tensor:
+    def stuck(_: Training) -> list[torch.Tensor]:
         while not given_up.exists():
             time.sleep(0.05)
         raise StayedAwayError
 
     if rank == 1:
-        Training._loss = stuck
+        Training._roots = stuck
     with pytest.raises(RuntimeError if rank == 0 else StayedAwayError) as caught:
         validated(ValidationOptions(2, budget_s=2.0, simulate=False))
     given_up.touch()
@@ -308,7 +308,7 @@ def test_files_of_something_else_are_refused(
     mine.path.write_text(other.path.read_text())
     with pytest.raises(TensorOptError, match="it is of other conditions"):
         mine.load()
-    mine.path.write_text(FILE.seal({"conditions": "x", "strategies": [{"seed": 1}]}))
+    mine.path.write_text(FILE.seal({"conditions": mine.path.stem, "strategies": [{"seed": 1}]}))
     with pytest.raises(TensorOptError, match=r"key 'strategies.*' is missing"):
         mine.load()
     mine.save([replace(KEPT, step_s=0.0)])
