@@ -92,7 +92,7 @@ def test_planned_studies_make_json_figures_and_tables(tmp_path: Path) -> None:
 def test_timed_studies_make_json_figures_and_tables(tmp_path: Path) -> None:
     results = report(TIMED, tmp_path)
     runs = results["search_time"]["models"]["transformer"]["runs"]
-    assert len(runs) == 3
+    assert {"FT-LDP", "FT-LDP, one thread", "FT-Elimination"} <= runs.keys()
     assert all(run["num_points"] > 0 for run in runs.values())
     entries = results["losses"]["ordered"] + results["losses"]["coarse"][0]["by_max_configs"]
     assert len(entries) == 2

@@ -80,6 +80,8 @@ def meeting(kind: str, machine: int) -> list[str]:
         "--rdzv-backend=c10d",
         f"--rdzv-endpoint={ADDRESSES[0]}:{PORT}",
         "--rdzv-id=job",
+        # The name of the machine is that of both, and has none of their addresses.
+        f"--rdzv-conf=is_host={1 - machine}",
         f"--local-addr={ADDRESSES[machine]}",
     ]
 
