@@ -16,6 +16,7 @@ from tensoropt_torch.calibration.machine import key_of_job
 from tensoropt_torch.config.cluster import COLLECTIVES, Cluster
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.logs import get_logger
+from tensoropt_torch.profiler.collectives import FACTORS
 from tensoropt_torch.profiler.hardware_profile import HardwareProfile
 from tensoropt_torch.profiler.store import home
 from tensoropt_torch.progress import progress
@@ -52,7 +53,7 @@ def quick_profile(
 
 def _path(start: HardwareProfile, budget_s: float) -> Path:
     """Where what is measured under these conditions is kept."""
-    text = f"{start.to_json()} {budget_s}"
+    text = f"{start.to_json()} {budget_s} {FACTORS}"
     return home() / "quick" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 

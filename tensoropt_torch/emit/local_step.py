@@ -56,7 +56,7 @@ def local_step(optimizer: AnyOptimizer) -> AnyOptimizer:
     Raises:
         TensorOptError: it does not update each element by itself, as far as is known.
     """
-    if all(type(optimizer).step is not kind.step for kind in ELEMENT_WISE):
+    if not is_element_wise(optimizer):
         names = ", ".join(kind.__name__ for kind in ELEMENT_WISE)
         raise TensorOptError(
             "local_step is for optimizers that update each element by itself, which is not known "
@@ -65,6 +65,11 @@ def local_step(optimizer: AnyOptimizer) -> AnyOptimizer:
     if optimizer not in _with_local_steps:
         _with_local_steps[optimizer] = _LocalSteps(optimizer)
     return optimizer
+
+
+def is_element_wise(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether it updates each element by itself, as far as is known."""
+    return any(type(optimizer).step is kind.step for kind in ELEMENT_WISE)
 
 
 class _LocalSteps:

@@ -18,6 +18,8 @@ from tensoropt_torch.config.cluster import COLLECTIVES, Collective
 from tensoropt_torch.profiler.clock import SharedClock, undisturbed_s
 
 MIN_BYTES = 1024
+LEAST_RANGE_BYTES = 4096 * MIN_BYTES  # up to which every collective is measured
+FACTORS = (16, 4, 2)  # between sizes, in turn
 WARM_UPS = 2
 PASSES = 5
 REPEATS_PER_BATCH = 5
@@ -65,8 +67,8 @@ def measure_collectives(
     time is that of the slowest rank, ``undisturbed_s`` over repetitions. All sizes
     are measured in turn, then again, and the fastest pass counts, so that what disturbs
     the machine for a while does no harm; each time until repetitions agree within 10 %.
-    An entry ends early when its share of the budget is spent (at least the smallest
-    size is measured).
+    An entry ends early when its share of the budget is spent: then sizes are farther apart,
+    or end below the largest, but not below 4 MiB.
 
     Args:
         groups: process groups; those of ``axis_sets`` must have been created.
@@ -114,13 +116,16 @@ def _measure_entry(
     deadline_s: float,
 ) -> list[tuple[int, float]]:
     entry = _Entry(name, group, clock, deadline_s)
-    size = MIN_BYTES
-    while size <= max_bytes:
-        entry.measure(size)
-        size *= 2
-        # A larger size takes longer than this one did.
-        if entry.is_late():
-            break
+    # The whole range first, then what is between: a large size that was not measured would be
+    # guessed from what small ones differ by, which is mostly noise.
+    for factor in FACTORS:
+        size = MIN_BYTES
+        while size <= max_bytes:
+            if size not in entry:
+                if not entry.has_time_for(size):
+                    break
+                entry.measure(size, batches=1)
+            size *= factor
     entry.measure_again(PASSES - 1)
     return entry.curve()
 
@@ -137,17 +142,30 @@ class _Entry:
         self._deadline_s = deadline_s
         self._times: dict[int, list[float]] = {}  # by size, one of each pass
 
+    def __contains__(self, size: int) -> bool:
+        """Whether it was measured."""
+        return size in self._times
+
     def is_late(self) -> bool:
         """Whether the deadline is over on any rank."""
         return self._clock.elapsed_s() >= self._deadline_s
 
-    def measure(self, size: int) -> None:
+    def has_time_for(self, size: int) -> bool:
+        """Whether it is among those that are measured in any case, or may be over by the
+        deadline, by what the next smaller one took."""
+        if size <= LEAST_RANGE_BYTES:
+            return True
+        below = max(known for known in self._times if known < size)
+        about_s = min(self._times[below]) * size / below * (WARM_UPS + REPEATS_PER_BATCH)
+        return self._clock.elapsed_s() + about_s < self._deadline_s
+
+    def measure(self, size: int, batches: int = MAX_BATCHES) -> None:
         """Adds a pass: times of the slowest rank, until they agree."""
         call = _prepare(self._name, self._group, size, self._clock.device)
         for _ in range(WARM_UPS):
             call()
         samples: list[float] = []
-        for _ in range(MAX_BATCHES):
+        for _ in range(batches):
             batch = [_time_once(call, self._clock) for _ in range(REPEATS_PER_BATCH)]
             samples += self._clock.slowest(batch)
             if spread(samples) < SMALL_SPREAD or self.is_late():
