@@ -39,7 +39,7 @@ from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.conditioned import ConditionedFile
 from tensoropt_torch.profiler.sealed import SealedFormat
 from tensoropt_torch.progress import progress
-from tensoropt_torch.runtime.agreement import from_first_rank
+from tensoropt_torch.runtime.agreement import from_first_rank, gather, on_all_ranks
 from tensoropt_torch.units import format_seconds
 
 log = get_logger(__name__)
@@ -63,7 +63,8 @@ def fastest_of(
     budget_s: float,
 ) -> Plan:
     """The one whose steps are the shortest, with what they took; the first where none can be
-    run, without real inputs, parameters to train or enough time. Collective; equal on all ranks.
+    run: without real inputs, parameters to train or enough time, or, with a warning, where a
+    step fails on all ranks. Collective; equal on all ranks.
 
     Args:
         plans: for all processes of the job, that differ in their strategies alone.
@@ -74,14 +75,18 @@ def fastest_of(
         budget_s: seconds for all of them, from the end of the first.
     """
     is_trained = any(parameter.requires_grad for parameter in model.parameters())
-    if not is_trained or index_on_meta(batch) is not None:
+    if not all(gather(is_trained and index_on_meta(batch) is None)):
         log.info("no plan is run: that takes real inputs and parameters that are trained")
         return plans[0]
     file = ConditionedFile("steps", FILE, _conditions(plans[0], task, device))
     known = from_first_rank(partial(_load, file))
     missing = [plan for plan in plans if plan.strategy_hash not in known]
     if missing:
-        known |= _run(missing, model, task, batch, device, budget_s)
+        try:
+            known |= on_all_ranks(partial(_run, missing, model, task, batch, device, budget_s))
+        except (RuntimeError, ValueError, LookupError) as error:  # values of the example, maybe
+            warnings.warn(f"no plan is run, since a step fails: {error}", stacklevel=3)
+            return plans[0]
         from_first_rank(partial(_keep, file, known))
     run = [(known[p.strategy_hash], p) for p in plans if p.strategy_hash in known]
     for step_s, plan in run:
@@ -175,8 +180,9 @@ def _any_values(module: nn.Module) -> None:
 
 
 def _conditions(plan: Plan, task: PlanningTask, device: torch.device) -> dict[str, Any]:
-    """What decides what the steps of a strategy take: neither costs nor measured operators."""
-    settings = asdict(replace(plan.settings, operators=(), measured=(), cluster={}))
+    """What decides what the steps of a strategy take: also the costs of collectives, by which
+    programs of reshards are chosen, but not those of operators."""
+    settings = asdict(replace(plan.settings, operators=()))
     machine = key_of_job(device, [size for size, _ in plan.settings.mesh_axes])
     return {"model": task.captured.fingerprint, "settings": settings, "machine": asdict(machine)}
 

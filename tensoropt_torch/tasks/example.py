@@ -32,7 +32,8 @@ class Example:
         model: an ``nn.Module``, one of ATen calls included; or an ``ExportedProgram``,
             which has example inputs of its own.
         args, kwargs: inputs of the **global** batch. Values do not matter for planning,
-            so tensors on the meta device will do. Containers may be nested.
+            so tensors on the meta device will do; real ones are those that plans are run with
+            where a job runs. Containers may be nested.
         loss_fn: called with the model's output and ``targets`` if the loss is not
             computed inside the module.
         targets: what ``loss_fn`` takes besides, of the global batch.

@@ -105,6 +105,7 @@ def _check(planning: PlanningOptions) -> None:
             raise TensorOptError(
                 f"{name} = {value!r} is not allowed: it must be a {kind.__name__}(...)"
             )
+    check_whole("measuring.finalists", planning.measuring.finalists, least=1)
     if not isinstance(planning.validate, int | ValidationOptions):
         raise TensorOptError(
             f"validate = {planning.validate!r} is not allowed: it must be True, False, a number of "

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import tensoropt_torch
-from tensoropt_torch import MeasureOptions, Plan
+from tensoropt_torch import MeasureOptions, Plan, TensorOptError
 from tensoropt_torch.calibration.budget import OutOfTimeError
 from tensoropt_torch.calibration.runs import StepTimes, Training
 from tensoropt_torch.emit import ParallelModule
@@ -205,6 +205,37 @@ def test_what_can_be_run_is(tmp_path: Path) -> None:
         of_meta, without_grad, inputs, frozen = measured
         assert of_meta and without_grad  # by values that do not matter; it is training
         assert inputs is None and frozen is None
+
+
+class Lookup(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Embedding(16, 64), nn.Linear(64, 256), nn.GELU())
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.layers(ids)
+        return output.square().mean()
+
+
+def examples_that_fail(home: str) -> tuple[float | None, list[str], float | None]:
+    os.environ["TENSOROPT_HOME"] = home
+    ids = torch.full((256,), 99)  # as values of an example that nobody has set may be
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        failed = found(Lookup(), (ids,), measuring=QUICK)
+    messages = [str(w.message) for w in caught if "no plan is run" in str(w.message)]
+    return failed.measured_s, messages, found(Lookup(), (ids % 16,), measuring=QUICK).measured_s
+
+
+def test_values_that_cannot_be_run_are_told(tmp_path: Path) -> None:
+    for failed, messages, right in run_ranks(2, f"{HERE}:examples_that_fail", str(tmp_path)):
+        assert failed is None and len(messages) == 1
+        assert right is not None
+
+
+def test_at_least_one_plan_is_taken() -> None:
+    with pytest.raises(TensorOptError, match=r"finalists = 0 .* 1"):
+        found(model(), BATCH, measuring=replace(QUICK, finalists=0))
 
 
 def several_outputs(home: str) -> list[float | None]:
