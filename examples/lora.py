@@ -37,7 +37,7 @@ lora = LoraConfig(task_type="CAUSAL_LM", r=8, lora_alpha=64, target_modules="all
 model = get_peft_model(model, lora).to(device)
 ids = rows[:BATCH].to(device)
 model = tensoropt_torch.auto_parallel(model, (), {"input_ids": ids, "labels": ids})
-optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=2e-3)
 
 batches = iter(train)
 for step in range(1, steps + 1):

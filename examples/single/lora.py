@@ -33,7 +33,7 @@ config = LlamaConfig(
 model = LlamaForCausalLM(config)  # from_pretrained("...") with a model of the hub
 lora = LoraConfig(task_type="CAUSAL_LM", r=8, lora_alpha=64, target_modules="all-linear")
 model = get_peft_model(model, lora).to(device)
-optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=2e-3)
 
 batches = iter(train)
 for step in range(1, steps + 1):

@@ -18,8 +18,8 @@ from tensoropt_torch.config.cluster import COLLECTIVES, Collective
 from tensoropt_torch.profiler.clock import SharedClock, undisturbed_s
 
 MIN_BYTES = 1024
-LEAST_RANGE_BYTES = 4096 * MIN_BYTES  # up to which every collective is measured
 FACTORS = (16, 4, 2)  # between sizes, in turn
+LEAST_RANGE_BYTES = 4096 * MIN_BYTES  # up to which the first of them is measured in any case
 WARM_UPS = 2
 PASSES = 5
 REPEATS_PER_BATCH = 5
@@ -121,8 +121,9 @@ def _measure_entry(
     for factor in FACTORS:
         size = MIN_BYTES
         while size <= max_bytes:
+            in_any_case = factor == FACTORS[0] and size <= LEAST_RANGE_BYTES
             if size not in entry:
-                if not entry.has_time_for(size):
+                if not in_any_case and not entry.has_time_for(size):
                     break
                 entry.measure(size, batches=1)
             size *= factor
@@ -151,10 +152,8 @@ class _Entry:
         return self._clock.elapsed_s() >= self._deadline_s
 
     def has_time_for(self, size: int) -> bool:
-        """Whether it is among those that are measured in any case, or may be over by the
-        deadline, by what the next smaller one took."""
-        if size <= LEAST_RANGE_BYTES:
-            return True
+        """Whether it may be over by the deadline, by what the next smaller one took. Not for
+        the first."""
         below = max(known for known in self._times if known < size)
         about_s = min(self._times[below]) * size / below * (WARM_UPS + REPEATS_PER_BATCH)
         return self._clock.elapsed_s() + about_s < self._deadline_s

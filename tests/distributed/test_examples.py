@@ -114,12 +114,8 @@ def assert_same_adapter(folder: Path) -> None:
     )
     assert ours.keys() == theirs.keys()
     assert ours
-    # Adam makes steps of the learning rate out of gradients that are hardly more than rounding,
-    # which the adapters of queries and keys have: single numbers may differ, the whole not.
-    differences = torch.cat([(ours[name] - tensor).flatten() for name, tensor in theirs.items()])
-    whole = torch.cat([tensor.flatten() for tensor in theirs.values()])
-    assert differences.norm() < 0.1 * whole.norm()
-    assert all(ours[name].shape == tensor.shape for name, tensor in theirs.items())
+    for name, tensor in theirs.items():
+        torch.testing.assert_close(ours[name], tensor, rtol=1e-2, atol=1e-3)
 
 
 def assert_goes_on_from_either(folder: Path) -> None:
