@@ -56,8 +56,17 @@ class Baseline:
 
     def at(self, memory_limit: float) -> tuple[float, float] | None:
         """The fastest point that needs at most ``memory_limit`` bytes per device."""
+        index = self._index(memory_limit)
+        return None if index is None else self.points[index]
+
+    def plan_at(self, memory_limit: float) -> Plan | None:
+        """The plan of that point."""
+        index = self._index(memory_limit)
+        return None if index is None else self.plan(index)
+
+    def _index(self, memory_limit: float) -> int | None:
         index = bisect_right([memory for memory, _ in self.points], memory_limit)
-        return self.points[index - 1] if index > 0 else None
+        return index - 1 if index > 0 else None
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -31,7 +30,7 @@ def find_finalists(task: PlanningTask, point: FrontierPoint, memory_limit: float
 def _others(task: PlanningTask, point: FrontierPoint, memory_limit: float) -> Iterator[Plan]:
     frontier = point.frontier
     for baseline in find_baselines(task, frontier.num_devices, KNOWN, [memory_limit]):
-        index = bisect_right([memory for memory, _ in baseline.points], memory_limit)
-        if index > 0:
-            yield baseline.plan(index - 1)
+        plan = baseline.plan_at(memory_limit)
+        if plan is not None:
+            yield plan
     yield frontier.knee.plan
