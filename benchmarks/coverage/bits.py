@@ -23,7 +23,8 @@ def loss_of(output: Any) -> torch.Tensor:
 
 def run_captured(captured: CapturedModel, example: Example) -> Any:
     """The output of the captured graph, with the parameters and buffers of the module."""
-    inputs = iter(pytree.tree_leaves(((*example.args, *example.targets), dict(example.kwargs))))
+    keywords = dict(sorted(example.kwargs.items()))  # in the order of the graph
+    inputs = iter(pytree.tree_leaves(((*example.args, *example.targets), keywords)))
     own: dict[str, torch.Tensor] = {
         **captured.constants,
         **dict(example.model.named_parameters(remove_duplicate=False)),

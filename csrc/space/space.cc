@@ -267,6 +267,10 @@ void StrategySpace::add_resharders() {
   for (const SpaceEdge& edge : edges_) {
     if (!leaves_parameter(edge)) continue;
     const TensorMeta meta = gradient_meta(graph_.value(edge.value));
+    const double least_bytes = static_cast<double>(num_elements(meta.shape)) *
+                               item_size(meta.dtype) /
+                               machine_.mesh.num_devices();
+    if (least_bytes >= options_.bucket_bytes) continue;  // no bucket is shared
     add(bucketed_, {meta.shape, item_size(meta.dtype)}, bucketed);
   }
 }
@@ -285,7 +289,8 @@ const TensorResharder& StrategySpace::gradient_resharder(
     const SpaceEdge& edge) const {
   const TensorMeta meta = gradient_meta(graph_.value(edge.value));
   if (!leaves_parameter(edge)) return resharder(meta);
-  return bucketed_.at({meta.shape, item_size(meta.dtype)});
+  const auto found = bucketed_.find({meta.shape, item_size(meta.dtype)});
+  return found == bucketed_.end() ? resharder(meta) : found->second;
 }
 
 }  // namespace tensoropt

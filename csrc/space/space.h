@@ -217,7 +217,7 @@ class StrategySpace {
   std::map<std::string, std::unique_ptr<ConfigList>> lists_;
   using Resharders = std::map<std::pair<Shape, int>, TensorResharder>;
   Resharders resharders_;
-  Resharders bucketed_;  // of gradients of parameters
+  Resharders bucketed_;  // of gradients that may share a bucket
   bool complete_ = true;
   std::vector<std::string> unknown_targets_;
 };

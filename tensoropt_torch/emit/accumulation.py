@@ -49,11 +49,11 @@ class GradientAccumulation:
         """The outputs of a graph of the module's parameters. With ``reduces`` the backward
         that belongs to it leaves gradients in the layouts of their parameters."""
         if not torch.is_grad_enabled() or (reduces and not self._finds_kept(module)):
-            return rank_graph(*inputs)
+            return rank_graph.forward(*inputs)
         self._keeps = True
         if rank_graph not in self._hooked:
             self._hooked[rank_graph] = with_hooks(rank_graph)
-        return self._hooked[rank_graph](*inputs, module, reduces)
+        return self._hooked[rank_graph].forward(*inputs, module, reduces)
 
     def _finds_kept(self, module: nn.Module) -> bool:
         self._keeps = self._keeps and any(is_kept(p) for p in module.parameters())

@@ -15,6 +15,7 @@ from torch._ops import OpOverload
 from tensoropt_torch import _C
 from tensoropt_torch.emit.accumulation import GRADIENT_EDGE
 from tensoropt_torch.emit.calls import CallSite, LocalForm, draws, invocation, local_arguments
+from tensoropt_torch.emit.confirmation import Confirmation
 from tensoropt_torch.emit.edges import EdgeIndex, gradient_edges
 from tensoropt_torch.emit.lookups import Lookup, LookupChecks
 from tensoropt_torch.emit.overlap import Overlap, Programs
@@ -47,7 +48,8 @@ class GraphEmitter:
         self._program = program
         self._edges = EdgeIndex.of(planner)
         self._gradient_edges = gradient_edges(captured, self._edges, program)
-        self._site = site
+        self._confirmation = Confirmation(site.group_name)
+        self._site = replace(site, group_name=self._confirmation.group_name)
         self._graph = fx.Graph()
         self._overlap = Overlap(self._graph, overlap, bucket_bytes)
         self._overlaps = overlap
@@ -78,6 +80,7 @@ class GraphEmitter:
                 self._call(node)
             elif node.op == "output":
                 self._output(node)
+        self._confirmation.write(self._graph)
         self._graph.lint()
         return fx.GraphModule(torch.nn.Module(), self._graph, "RankGraph")
 

@@ -20,6 +20,7 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.call_context import autocast_off, current_autocast
 from tensoropt_torch.logs import rank_of_job
 from tensoropt_torch.plan import Plan
+from tensoropt_torch.runtime.agreement import DifferentCallsError
 from tensoropt_torch.units import format_bytes, format_costs
 
 
@@ -166,15 +167,26 @@ class ParallelModule(nn.Module):
         """What the model returns, see the class. Collective."""
         self.original.training = self.training
         if self._variants is None:
-            found = Found(self._base, self._inputs_of_base(args, kwargs), None)
-        else:
-            mark = "" if self.requires_gradient_sync else ", without gradient synchronisation"
-            found = self._variants.find(args, kwargs, mark)
-        seed = 0
-        if found.variant.uses_seeds and self._seeds is not None:
-            seed = int(torch.randint(2**62, (), generator=self._seeds))
+            return self._run(Found(self._base, self._inputs_of_base(args, kwargs)))
+        mark = "" if self.requires_gradient_sync else ", without gradient synchronisation"
+        found = self._variants.find(args, kwargs, mark)
+        try:
+            return self._run(found)
+        except DifferentCallsError:
+            del found  # with its inputs; what follows is no part of handling this
+        return self._run(self._variants.find_differing(args, kwargs, mark))
+
+    def _run(self, found: Found) -> Any:
         with autocast_off(current_autocast()):  # the casts are in the graph
-            return found.run(seed, self._run_graph)
+            if self._seeds is None or not found.variant.uses_seeds:
+                return found.run(0, self._run_graph)
+            before = self._seeds.get_state()
+            try:
+                seed = torch.randint(2**62, (), generator=self._seeds)
+                return found.run(int(seed), self._run_graph)
+            except DifferentCallsError:
+                self._seeds.set_state(before)
+                raise
 
     def _run_graph(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         return self._accumulation.run(self, graph, inputs, self.requires_gradient_sync)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -29,7 +29,9 @@ from tensoropt_torch.planner.pinned import find_pinned
 from tensoropt_torch.progress import progress
 from tensoropt_torch.runtime.agreement import (
     CallAgreement,
+    PendingAgreement,
     agree_on_model,
+    confirming,
     from_first_rank,
     on_all_ranks,
 )
@@ -62,15 +64,21 @@ class VariantOptions:
 @dataclass(frozen=True)
 class Found:
     """What a call runs: a variant with these inputs; ``shares`` of a batch that was gathered
-    for it."""
+    for it. The ranks may still have to agree on it."""
 
     variant: Variant
     inputs: Sequence[Any]
-    shares: Shares | None
+    shares: Shares | None = None
+    agreement: PendingAgreement | None = None
 
     def run(self, seed: int, run_graph: RunGraph) -> Any:
-        """The outputs for this rank."""
-        outputs = self.variant.run(self.inputs, seed, run_graph)
+        """The outputs for this rank.
+
+        Raises:
+            DifferentCallsError: on every rank; they do not agree. Nothing has changed.
+        """
+        with confirming(self.agreement):
+            outputs = self.variant.run(self.inputs, seed, run_graph)
         return outputs if self.shares is None else self.shares.cut(outputs)
 
 
@@ -105,25 +113,54 @@ class Variants:
 
     def find(self, args: Sequence[Any], kwargs: Mapping[str, Any], mark: str = "") -> Found:
         """What a call runs. Collective: all ranks make calls of the same kind, with the same
-        ``mark``, or have shares of a batch that differ in size.
+        ``mark``, or have shares of a batch that differ in size. What was called like this
+        before may run while the ranks agree.
 
         Raises:
             TensorOptError: on every rank; the calls differ, or a variant is needed that
                 cannot be made.
         """
-        call, error = None, None
+        call, error = self._read(args, kwargs)
+        pending = self._agreement.begin(-1 if call is None else call.kind.digest_with(mark))
+        if call is not None and call.kind in self._checked:
+            return Found(self._made[call.kind], call.values, agreement=pending)
+        if pending.is_reached():
+            if call is None:
+                assert error is not None
+                raise error
+            return self._found(call)
+        return self._reconciled(call, error, args, kwargs, mark)
+
+    def find_differing(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], mark: str = ""
+    ) -> Found:
+        """What ``find`` gives where it turned out that the calls differ."""
+        call, error = self._read(args, kwargs)
+        return self._reconciled(call, error, args, kwargs, mark)
+
+    def _read(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Call | None, TensorOptError | None]:
         try:
-            call = self._reader.read(args, kwargs)
-        except TensorOptError as caught:
-            error = caught
-        shares = None
-        if not self._agreement.is_reached(-1 if call is None else call.kind.digest_with(mark)):
-            self._check_kinds(call, mark, error)
-            assert call is not None
-            call, shares = self._gathered(call, args, kwargs)
-        if call is None:
-            assert error is not None
-            raise error
+            return self._reader.read(args, kwargs), None
+        except TensorOptError as error:
+            return None, error
+
+    def _reconciled(
+        self,
+        call: Call | None,
+        error: Exception | None,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        mark: str,
+    ) -> Found:
+        self._check_kinds(call, mark, error)
+        assert call is not None
+        call, shares = self._gathered(call, args, kwargs)
+        return replace(self._found(call), shares=shares)
+
+    def _found(self, call: Call) -> Found:
+        """Of a call that all ranks make."""
         variant = self._made.get(call.kind)
         if variant is None:
             variant = self._make(call)
@@ -131,7 +168,7 @@ class Variants:
             is_shared_out = variant.plan.settings.is_shared_out
             check_inputs(variant.input_names, call.values, is_shared_out)
             self._checked.add(call.kind)
-        return Found(variant, call.values, shares)
+        return Found(variant, call.values)
 
     def _check_kinds(self, call: Call | None, mark: str, error: Exception | None) -> None:
         """Raises TensorOptError, on every rank, unless calls differ in rows alone."""
@@ -161,7 +198,7 @@ class Variants:
             warnings.warn(
                 f"the ranks have {', '.join(map(str, shares.rows))} rows of a batch: all of it is "
                 "computed on each; drop_last=True, or a sampler that pads, is faster",
-                stacklevel=4,
+                stacklevel=5,
             )
         return on_all_ranks(lambda: shares.gather(call, shared)), shares
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -74,6 +76,27 @@ def agree_or_raise(what: str, value: str, try_this: str) -> None:
         )
 
 
+class DifferentCallsError(Exception):
+    """The ranks make different calls of a module: raised on all of them."""
+
+
+class PendingAgreement:
+    """Whether all ranks gave the same number, asked for but not waited for."""
+
+    def __init__(self, ends: torch.Tensor | None = None, work: dist.Work | None = None) -> None:
+        self._ends = ends
+        self._work = work
+
+    def is_reached(self) -> bool:
+        """Waits for the other ranks."""
+        if self._ends is None:
+            return True
+        if self._work is not None:
+            self._work.wait()
+            self._work = None
+        return bool(self._ends[0] == -self._ends[1])
+
+
 class CallAgreement:
     """Whether all ranks make the same call of a module.
 
@@ -85,13 +108,13 @@ class CallAgreement:
     def __init__(self, group: dist.ProcessGroup | None) -> None:
         self._group = group
 
-    def is_reached(self, number: int) -> bool:
+    def begin(self, number: int) -> PendingAgreement:
         """Whether all ranks give the same number, below 2**62."""
         if self._group is None:
-            return True
+            return PendingAgreement()
         ends = torch.tensor([number, -number])
-        dist.all_reduce(ends, dist.ReduceOp.MAX, group=self._group)
-        return bool(ends[0] == -ends[1])
+        work = dist.all_reduce(ends, dist.ReduceOp.MAX, group=self._group, async_op=True)
+        return PendingAgreement(ends, work)
 
     def exchange(self, item: T) -> list[T]:
         """The item of every rank, by rank."""
@@ -100,6 +123,31 @@ class CallAgreement:
         items: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(items, item, group=self._group)
         return items
+
+
+_PENDING: ContextVar[PendingAgreement | None] = ContextVar("pending_agreement", default=None)
+
+
+@contextmanager
+def confirming(pending: PendingAgreement | None) -> Iterator[None]:
+    """Inside, ``confirm_call`` waits for this agreement."""
+    token = _PENDING.set(pending)
+    try:
+        yield
+    finally:
+        _PENDING.reset(token)
+
+
+def confirm_call() -> None:
+    """Stands in graphs of ranks before the first call that other ranks take part in, or that
+    changes anything: computing goes on until then, while the ranks agree on the call.
+
+    Raises:
+        DifferentCallsError: on every rank, unless all make the same call.
+    """
+    pending = _PENDING.get()
+    if pending is not None and not pending.is_reached():
+        raise DifferentCallsError
 
 
 def agree_on_model(model: Model) -> None:
