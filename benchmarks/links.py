@@ -30,24 +30,29 @@ def run_on_links(
 ) -> None:
     """Run the jobs of a script, print its rows, write its JSON.
 
-    ``measure`` runs one of ``names`` on every rank and returns rows by label.
+    ``measure`` runs one of ``names`` on every rank and returns rows by label. Rows of models
+    that are not run stay.
     """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2])
     parser.add_argument("--link", help="a rate as tc writes it, such as 2gbit")
+    parser.add_argument("--models", nargs="+", default=list(names), choices=names)
     parser.add_argument(WORKER, action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
-        print_results(measure, names)
+        print_results(measure, arguments.models)
         return
+    chosen = ("--models", *arguments.models)
     results = json.loads(results_path.read_text()) if results_path.exists() else {}
     for ranks in arguments.ranks:
         link = arguments.link
         within = () if link is None else ("unshare", "--net", "sh", "-c", LIMITED, link)
         with tempfile.TemporaryDirectory() as home:  # what earlier runs measured is not used
-            found = results_of_ranks(script, ranks, within, {"TENSOROPT_HOME": home})
+            environment = {"TENSOROPT_HOME": home}
+            found = results_of_ranks(script, ranks, within, environment, chosen)
         where = f"{ranks} processes, {link or LOOPBACK}"
-        results[where] = {"machine": machine(), "models": found}
+        earlier = results.get(where, {}).get("models", {})
+        results[where] = {"machine": machine(), "models": {**earlier, **found}}
         for name, rows in found.items():
             for label, row in rows.items():
                 print(f"{where}, {name}, {label}: {format_row(row)}")

@@ -28,13 +28,14 @@ def results_of_ranks(
     ranks: int,
     within: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
+    arguments: Sequence[str] = (),
 ) -> Any:
-    """What ``print_results`` printed on so many processes of the script.
+    """What ``print_results`` printed on so many processes of the script, with these arguments.
 
     ``within`` is a command whose arguments are the command that it runs; ``environment``
     adds variables to this process's own.
     """
-    command = [*within, *_command(script, ranks)]
+    command = [*within, *_command(script, ranks), *arguments]
     done = subprocess.run(
         command,
         check=True,

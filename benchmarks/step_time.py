@@ -9,7 +9,7 @@ user gets without options, planned with nothing measured before; for each peer t
 fastest point within its peak of memory. Others of ours tell how good the pick was: what is
 predicted to be fastest, the smallest point, the knee and known strategies; data parallelism
 without buckets; and local steps of the optimizer. Ratios are those of one turn. ``--link``
-limits the loopback, as in overlap.py. Writes its entries of benchmarks/results/step_time.json.
+limits the loopback, as in overlap.py, ``--models`` runs some of them. Writes its entries of benchmarks/results/step_time.json.
 """
 
 from __future__ import annotations

@@ -116,6 +116,8 @@ void bind_emitted_reshard(py::module_& module) {
       .def_property_readonly("kept",
                              [](Self self) { return to_string(self.reuse); })
       .def_property_readonly("is_bucketed", &EmittedReshard::is_bucketed)
+      .def_property_readonly("gathered_dim", &EmittedReshard::gathered_dim)
+      .def_readonly("value_bytes", &EmittedReshard::value_bytes)
       .def_readonly("casts", &EmittedReshard::casts)
       .def_property_readonly("dtype",
                              [](Self self) { return to_string(self.dtype); })

@@ -42,16 +42,15 @@ double DelayedCollectives::time_s(Collective collective, AxisSet axes,
 }
 
 BucketedCollectives::BucketedCollectives(const CollectiveModel& model,
+                                         std::set<Collective> kinds,
                                          double bucket_bytes)
-    : model_(model), bucket_bytes_(bucket_bytes) {
+    : model_(model), kinds_(std::move(kinds)), bucket_bytes_(bucket_bytes) {
   TO_CHECK(bucket_bytes >= 0, "a bucket of {} bytes", bucket_bytes);
 }
 
 double BucketedCollectives::time_s(Collective collective, AxisSet axes,
                                    double bytes) const {
-  const bool sums = collective == Collective::kAllReduce ||
-                    collective == Collective::kReduceScatter;
-  if (!sums || bytes >= bucket_bytes_) {
+  if (!kinds_.contains(collective) || bytes >= bucket_bytes_) {
     return model_.time_s(collective, axes, bytes);
   }
   const double together_s = model_.time_s(collective, axes, bucket_bytes_);

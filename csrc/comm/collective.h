@@ -4,7 +4,8 @@
 //   analytic.time_s(Collective::kAllReduce, /*axes=*/0b01, 4e6);
 //   MeasuredCollectives measured(mesh, table, analytic);
 //   DelayedCollectives in_steps(measured, /*delay_s=*/5e-4);
-//   BucketedCollectives of_gradients(in_steps, /*bucket_bytes=*/1 << 22);
+//   BucketedCollectives together(in_steps, {Collective::kAllReduce},
+//                                /*bucket_bytes=*/1 << 22);
 //
 // The time is that of one group while ALL groups over the same axes are active
 // at once, as they are in a training step: the groups of one machine share its
@@ -19,6 +20,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -151,18 +153,20 @@ class DelayedCollectives : public CollectiveModel {
   double delay_s_;
 };
 
-// Sums that are made together, so many bytes at once: smaller ones take their
-// share of that.
+// Some kinds of collectives are made together, so many bytes at once: smaller
+// ones take their share of that.
 class BucketedCollectives : public CollectiveModel {
  public:
   // Keeps a reference to `model`. Throws UserError for a negative size.
-  BucketedCollectives(const CollectiveModel& model, double bucket_bytes);
+  BucketedCollectives(const CollectiveModel& model, std::set<Collective> kinds,
+                      double bucket_bytes);
 
   double time_s(Collective collective, AxisSet axes,
                 double bytes) const override;
 
  private:
   const CollectiveModel& model_;
+  std::set<Collective> kinds_;
   double bucket_bytes_;
 };
 

@@ -9,10 +9,10 @@ std::string_view to_string(Reuse reuse) {
 }
 
 EdgeOptions edge_options(const EdgeSpec& edge, const Mesh& mesh,
-                         const TensorResharder& values,
-                         const TensorResharder& gradients, const Port& from,
+                         const SharedResharder& values,
+                         const SharedResharder& gradients, const Port& from,
                          const Port& to) {
-  const auto time_of = [&](const TensorResharder& resharder,
+  const auto time_of = [&](const SharedResharder& resharder,
                            const Layout& before, const Layout& after,
                            double exposed) {
     if (before == after) return 0.0;

@@ -15,7 +15,7 @@
 #include <string_view>
 
 #include "cost/op_cost.h"
-#include "reshard/resharder.h"
+#include "reshard/shared_resharder.h"
 
 namespace tensoropt {
 
@@ -58,8 +58,8 @@ class EdgeOptions {
 };
 
 EdgeOptions edge_options(const EdgeSpec& edge, const Mesh& mesh,
-                         const TensorResharder& values,
-                         const TensorResharder& gradients, const Port& from,
+                         const SharedResharder& values,
+                         const SharedResharder& gradients, const Port& from,
                          const Port& to);
 
 }  // namespace tensoropt

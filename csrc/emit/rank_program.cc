@@ -26,20 +26,12 @@ RankProgram::RankProgram(const StrategySpace& space, const Registry& registry,
 
 namespace {
 
-AxisSet sharding_axes(const Layout& layout) {
-  AxisSet axes = 0;
-  for (int axis = 0; axis < layout.num_axes(); ++axis) {
-    if (layout[axis].is_shard()) axes |= AxisSet{1} << axis;
-  }
-  return axes;
-}
-
 std::vector<EmittedLookup> emitted_lookups(const Rule& rule,
                                            const SpaceConfig& config,
                                            const LocalForm& form) {
   std::vector<EmittedLookup> result;
   for (const Lookup& lookup : rule.lookups) {
-    const AxisSet axes = sharding_axes(config.inputs[lookup.operand].value);
+    const AxisSet axes = config.inputs[lookup.operand].value.sharding_axes();
     if (axes == 0 && form.target.empty()) continue;
     result.push_back({lookup.operand, lookup.wraps ? -lookup.size : 0,
                       lookup.size, lookup.ignored, axes});
@@ -60,6 +52,17 @@ bool EmittedReshard::is_bucketed() const {
   return kind == StepKind::kAllReduce || kind == StepKind::kReduceScatter;
 }
 
+std::optional<std::int64_t> EmittedReshard::gathered_dim() const {
+  const bool gathers =
+      forward.steps.size() == kIntsPerStep &&
+      static_cast<StepKind>(forward.steps[0]) == StepKind::kAllGather;
+  const bool is_real = real_dtype(dtype) == dtype;
+  if (!gathers || !is_real || value_bytes == 0 || value_bytes >= bucket_bytes) {
+    return std::nullopt;
+  }
+  return forward.steps[1];
+}
+
 EmittedReshard RankProgram::reshard(int edge_index) const {
   const SpaceEdge& edge = space_.edges()[edge_index];
   const Port& from = config_of(edge.source).outputs[edge.source_port];
@@ -68,14 +71,15 @@ EmittedReshard RankProgram::reshard(int edge_index) const {
   const Mesh& mesh = space_.machine().mesh;
   const TensorMeta gradient = space_.gradient_meta(value);
   EmittedReshard reshard;
-  reshard.forward =
-      encode(space_.resharder(value.meta).plan(from.value, to.value).steps,
-             mesh, rank_);
+  reshard.forward = encode(
+      space_.value_resharder(edge).plan(from.value, to.value), mesh, rank_);
   if (value.requires_grad) {
-    reshard.backward = encode(
-        space_.gradient_resharder(edge).plan(to.gradient, from.gradient).steps,
-        mesh, rank_);
+    reshard.backward =
+        encode(space_.gradient_resharder(edge).plan(to.gradient, from.gradient),
+               mesh, rank_);
   }
+  reshard.value_bytes = local_bytes(value.meta, to.value, mesh);
+  reshard.bucket_bytes = space_.options().bucket_bytes;
   reshard.casts = space_.casts(edge);
   reshard.dtype = value.meta.dtype;
   reshard.reduce_dtype = gradient.dtype;

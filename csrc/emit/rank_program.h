@@ -23,10 +23,15 @@ struct EmittedReshard {
   bool casts = false;  // the value is a copy of a parameter: a cast goes first
   DType dtype = DType::kFloat32;         // of the value
   DType reduce_dtype = DType::kFloat32;  // of its gradient on the way
+  double value_bytes = 0;                // of the value as it is used
+  double bucket_bytes = 0;
 
   // Whether gradients share collectives with others
   // (runtime/gradient_bucket.h).
   bool is_bucketed() const;
+  // The dim along which the value is gathered, if that may be together with
+  // others (runtime/gather_bucket.h).
+  std::optional<std::int64_t> gathered_dim() const;
   bool is_identity() const {
     return forward.steps.empty() && backward.steps.empty();
   }

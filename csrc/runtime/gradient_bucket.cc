@@ -1,10 +1,10 @@
 #include "runtime/gradient_bucket.h"
 
+#include "runtime/flat_parts.h"
+
 namespace tensoropt {
 
 namespace {
-
-constexpr std::int64_t kAlignBytes = 64;
 
 std::int64_t num_elements(at::IntArrayRef shape) {
   return c10::multiply_integers(shape);
@@ -37,14 +37,13 @@ GradientBucket::Reduction GradientBucket::start() {
   const ProgramStep step = members_[0].program.steps()[0];
   const std::string name = members_[0].program.group_of(step);
   const at::TensorOptions options = members_[0].gradient.options();
-  const std::int64_t align =
-      kAlignBytes / static_cast<std::int64_t>(options.dtype().itemsize());
+  FlatParts places(static_cast<std::int64_t>(options.dtype().itemsize()));
   std::vector<Reduction::Part> parts;
-  std::int64_t size = 0;
   for (const Member& member : members_) {
-    parts.push_back({member.slot, member.shape, size});
-    size += (num_elements(member.shape) + align - 1) / align * align;
+    parts.push_back(
+        {member.slot, member.shape, places.add(num_elements(member.shape))});
   }
+  const std::int64_t size = places.size();
   const bool scatters = step.kind == StepKind::kReduceScatter;
   const std::int64_t rows = scatters ? step.group_size : 1;
   const NetworkTimer timer(members_[0].gradient);

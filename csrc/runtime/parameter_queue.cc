@@ -22,9 +22,37 @@ void ParameterQueue::begin_value(std::int64_t slot, Program program,
   values_.insert_or_assign(slot, Execution(std::move(program), std::move(x)));
 }
 
+void ParameterQueue::begin_values(std::vector<std::int64_t> slots,
+                                  GatherBucket bucket) {
+  const auto gathering = std::make_shared<Gathering>(
+      Gathering{std::move(slots), std::move(bucket)});
+  for (const std::int64_t slot : gathering->slots) {
+    values_.insert_or_assign(slot, gathering);
+  }
+}
+
 at::Tensor ParameterQueue::take_value(std::int64_t slot) {
-  auto found = values_.extract(slot);
-  return found ? found.mapped().finish() : at::Tensor();
+  const auto begun = values_.find(slot);
+  if (begun == values_.end()) return {};
+  if (const auto* found =
+          std::get_if<std::shared_ptr<Gathering>>(&begun->second)) {
+    finish(std::shared_ptr<Gathering>(*found));
+  }
+  Value value = std::move(values_.extract(slot).mapped());
+  if (auto* execution = std::get_if<Execution>(&value)) {
+    return execution->finish();
+  }
+  return std::get<at::Tensor>(std::move(value));
+}
+
+// What was begun anew since is left.
+void ParameterQueue::finish(const std::shared_ptr<Gathering>& gathering) {
+  std::vector<at::Tensor> wholes = gathering->bucket.finish();
+  for (std::size_t i = 0; i < wholes.size(); ++i) {
+    Value& value = values_.at(gathering->slots[i]);
+    const auto* begun = std::get_if<std::shared_ptr<Gathering>>(&value);
+    if (begun != nullptr && *begun == gathering) value = std::move(wholes[i]);
+  }
 }
 
 void ParameterQueue::begin_gradient(std::int64_t slot, Program program,

@@ -3,6 +3,7 @@
 //
 //   auto queue = c10::make_intrusive<ParameterQueue>(4, 1 << 22);
 //   queue->begin_value(0, Program(steps, groups), x);       // ahead of its use
+//   queue->begin_values({1, 2}, GatherBucket(parts, dims, group));
 //   at::Tensor y = queue->take_value(0);                    // where it is used
 //   queue->begin_gradient(0, Program(back, groups), grad);  // in backward
 //   grad = queue->take_gradient(0);                         // at its end
@@ -20,11 +21,13 @@
 
 #include <deque>
 #include <map>
+#include <memory>
 #include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
 
+#include "runtime/gather_bucket.h"
 #include "runtime/gradient_bucket.h"
 #include "runtime/program.h"
 
@@ -37,6 +40,7 @@ class ParameterQueue : public torch::CustomClassHolder {
 
   // Replaces what was begun in the slot.
   void begin_value(std::int64_t slot, Program program, at::Tensor x);
+  void begin_values(std::vector<std::int64_t> slots, GatherBucket bucket);
   // Waits. Undefined if nothing was begun since it was taken.
   at::Tensor take_value(std::int64_t slot);
 
@@ -67,7 +71,16 @@ class ParameterQueue : public torch::CustomClassHolder {
   void make_room(Pass& pass) const;
   void begin_bucket(Pass& pass, GradientBucket& bucket) const;
 
-  std::unordered_map<std::int64_t, Execution> values_;
+  // Values that are gathered together, until the first of them is taken.
+  struct Gathering {
+    std::vector<std::int64_t> slots;
+    GatherBucket bucket;
+  };
+  using Value = std::variant<Execution, std::shared_ptr<Gathering>, at::Tensor>;
+
+  void finish(const std::shared_ptr<Gathering>& gathering);
+
+  std::unordered_map<std::int64_t, Value> values_;
   std::size_t most_under_way_;
   std::int64_t bucket_bytes_;
   std::map<int, Pass> passes_;  // as autograd numbers them

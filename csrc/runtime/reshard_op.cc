@@ -11,17 +11,21 @@
 // tensoropt::ParameterQueue(most_under_way, bucket_bytes)
 // tensoropt::await_gradient(x, queue, slot) -> x
 // tensoropt::begin_value(x, forward, forward_groups, queue, slot, dtype)
+// tensoropt::begin_gathers(xs, dims, group, queue, slots, dtype)
+// tensoropt::take_value(x, queue, slot) -> value
 // tensoropt::reshard_parameter(x, forward, forward_groups, backward,
 //                              backward_groups, queue, slot, dtype,
 //                              reduce_dtype)
 //
 // The same for parameters, whose values are known before and whose gradients
 // nobody needs before the end of backward. begin_value begins the forward
-// program ahead of its use. In backward the program of the gradient is only
-// begun; await_gradient, which stands between the parameter and its use, waits
-// for it. These calls come first in the graph, and autograd runs what came
-// first only when nothing else is ready: at the end of backward. `slot` numbers
-// the parameters.
+// program ahead of its use, begin_gathers one collective in place of the
+// programs of several. take_value waits for what either began; `x` says where
+// it runs. In backward the program of the gradient is only begun;
+// await_gradient, which stands between the parameter and its use, waits for it.
+// These calls come first in the graph, and autograd runs what came first only
+// when nothing else is ready: at the end of backward. `slot` numbers the
+// parameters.
 
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -88,6 +92,33 @@ void begin_value_autograd(const at::Tensor& x, at::IntArrayRef steps,
                              .typed<decltype(begin_value)>();
   const at::AutoDispatchBelowADInplaceOrView guard;
   op.call(x, steps, groups, queue, slot, dtype);
+}
+
+void begin_gathers(at::TensorList xs, at::IntArrayRef dims,
+                   const std::string& group, const Queue& queue,
+                   at::IntArrayRef slots, DType dtype) {
+  TORCH_CHECK_VALUE(xs.size() == slots.size(), xs.size(),
+                    " tensors are gathered for ", slots.size(), " slots");
+  std::vector<at::Tensor> parts;
+  for (const at::Tensor& x : xs) parts.push_back(cast(x.detach(), dtype));
+  queue->begin_values(slots.vec(), GatherBucket(parts, dims, group));
+}
+
+void begin_gathers_autograd(at::TensorList xs, at::IntArrayRef dims,
+                            const std::string& group, const Queue& queue,
+                            at::IntArrayRef slots, DType dtype) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("tensoropt::begin_gathers", "")
+                             .typed<decltype(begin_gathers)>();
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  op.call(xs, dims, group, queue, slots, dtype);
+}
+
+at::Tensor take_value(const at::Tensor& /*x*/, const Queue& queue,
+                      std::int64_t slot) {
+  at::Tensor value = queue->take_value(slot);
+  TORCH_CHECK_VALUE(value.defined(), "no value was begun in slot ", slot);
+  return value;
 }
 
 void begin_gradient(const at::Tensor& gradient, at::IntArrayRef steps,
@@ -262,6 +293,14 @@ TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
       "__torch__.torch.classes.tensoropt.ParameterQueue queue, int slot, *, "
       "ScalarType? dtype=None) -> ()");
   library.def(
+      "begin_gathers(Tensor[] xs, int[] dims, str group, "
+      "__torch__.torch.classes.tensoropt.ParameterQueue queue, int[] slots, "
+      "*, ScalarType? dtype=None) -> ()");
+  library.def(
+      "take_value(Tensor x, "
+      "__torch__.torch.classes.tensoropt.ParameterQueue queue, int slot) -> "
+      "Tensor");
+  library.def(
       "begin_gradient(Tensor gradient, int[] steps, str[] groups, "
       "__torch__.torch.classes.tensoropt.ParameterQueue queue, int slot) -> "
       "()");
@@ -274,6 +313,8 @@ TORCH_LIBRARY_IMPL(tensoropt, CompositeExplicitAutograd, library) {
   library.impl("reshard", reshard);
   library.impl("reshard_parameter", reshard_parameter);
   library.impl("begin_value", begin_value);
+  library.impl("begin_gathers", begin_gathers);
+  library.impl("take_value", take_value);
   library.impl("begin_gradient", begin_gradient);
   library.impl("await_gradient", await_gradient);
 }
@@ -284,6 +325,7 @@ TORCH_LIBRARY_IMPL(tensoropt, Autograd, library) {
   library.impl("reshard", reshard_autograd);
   library.impl("reshard_parameter", reshard_parameter_autograd);
   library.impl("begin_value", begin_value_autograd);
+  library.impl("begin_gathers", begin_gathers_autograd);
   library.impl("await_gradient", await_gradient_autograd);
 }
 

@@ -58,6 +58,14 @@ AxisSet Layout::partial_axes() const {
   return set;
 }
 
+AxisSet Layout::sharding_axes() const {
+  AxisSet set = 0;
+  for (int axis = 0; axis < num_axes_; ++axis) {
+    if ((*this)[axis].is_shard()) set |= AxisSet{1} << axis;
+  }
+  return set;
+}
+
 AxisSet Layout::replicate_axes() const {
   AxisSet set = 0;
   for (int axis = 0; axis < num_axes_; ++axis) {

@@ -73,8 +73,9 @@ class Layout {
 
   bool is_replicated() const { return bits_ == 0; }
   bool has_partial() const;
-  // The axes that shard `dim`, or that are Partial / Replicate.
+  // The axes that shard `dim`, or any dim, or that are Partial / Replicate.
   AxisSet axes_sharding(int dim) const;
+  AxisSet sharding_axes() const;
   AxisSet partial_axes() const;
   AxisSet replicate_axes() const;
 

@@ -69,6 +69,7 @@ StrategySpace::StrategySpace(const Graph& graph, const Registry& registry,
   add_nodes();
   add_edges();
   add_resharders();
+  add_buckets();
 }
 
 void StrategySpace::find_rules(const Registry& registry) {
@@ -236,8 +237,7 @@ void StrategySpace::add_edges() {
 
 // Reshards between layouts that occur need not pass by other dims.
 void StrategySpace::add_resharders() {
-  using Tensor = Resharders::key_type;
-  std::map<Tensor, DimSet> dims;
+  std::map<TensorKind, DimSet> dims;
   for (const SpaceEdge& edge : edges_) {
     const Value& value = graph_.value(edge.value);
     DimSet used = 0;
@@ -253,25 +253,36 @@ void StrategySpace::add_resharders() {
       dims[{meta.shape, item_size(meta.dtype)}] |= used;
     }
   }
-  const auto add = [&](Resharders& resharders, const Tensor& tensor,
-                       const CollectiveModel& collectives) {
-    resharders.try_emplace(tensor, machine_.mesh, collectives, machine_.device,
-                           tensor.first, tensor.second,
-                           TensorResharder::kMaxLayouts, dims.at(tensor));
-  };
   for (const auto& [tensor, used] : dims) {
-    add(resharders_, tensor, machine_.collectives);
+    const auto& [shape, item_size] = tensor;
+    resharders_.try_emplace(tensor, machine_.mesh, machine_.collectives,
+                            machine_.device, shape, item_size,
+                            TensorResharder::kMaxLayouts, used);
   }
-  const BucketedCollectives bucketed(machine_.collectives,
-                                     options_.bucket_bytes);
+}
+
+void StrategySpace::add_buckets() {
+  const BucketedCollectives gathers(
+      machine_.collectives, {Collective::kAllGather}, options_.bucket_bytes);
+  const BucketedCollectives sums(
+      machine_.collectives,
+      {Collective::kAllReduce, Collective::kReduceScatter},
+      options_.bucket_bytes);
+  const auto add = [&](std::map<TensorKind, MoveCosts>& costs,
+                       const TensorMeta& meta,
+                       const BucketedCollectives& together) {
+    const int bytes = item_size(meta.dtype);
+    const double least = static_cast<double>(num_elements(meta.shape)) * bytes /
+                         machine_.mesh.num_devices();
+    if (least >= options_.bucket_bytes) return;  // no bucket is shared
+    costs.try_emplace({meta.shape, bytes}, machine_.mesh, together,
+                      machine_.device, meta.shape, bytes);
+  };
   for (const SpaceEdge& edge : edges_) {
     if (!leaves_parameter(edge)) continue;
-    const TensorMeta meta = gradient_meta(graph_.value(edge.value));
-    const double least_bytes = static_cast<double>(num_elements(meta.shape)) *
-                               item_size(meta.dtype) /
-                               machine_.mesh.num_devices();
-    if (least_bytes >= options_.bucket_bytes) continue;  // no bucket is shared
-    add(bucketed_, {meta.shape, item_size(meta.dtype)}, bucketed);
+    const Value& value = graph_.value(edge.value);
+    add(gathered_together_, value.meta, gathers);
+    add(summed_together_, gradient_meta(value), sums);
   }
 }
 
@@ -285,12 +296,22 @@ const TensorResharder& StrategySpace::resharder(const TensorMeta& meta) const {
   return resharders_.at({meta.shape, item_size(meta.dtype)});
 }
 
-const TensorResharder& StrategySpace::gradient_resharder(
-    const SpaceEdge& edge) const {
-  const TensorMeta meta = gradient_meta(graph_.value(edge.value));
-  if (!leaves_parameter(edge)) return resharder(meta);
-  const auto found = bucketed_.find({meta.shape, item_size(meta.dtype)});
-  return found == bucketed_.end() ? resharder(meta) : found->second;
+SharedResharder StrategySpace::value_resharder(const SpaceEdge& edge) const {
+  return shared_resharder(edge, graph_.value(edge.value).meta,
+                          gathered_together_);
+}
+
+SharedResharder StrategySpace::gradient_resharder(const SpaceEdge& edge) const {
+  return shared_resharder(edge, gradient_meta(graph_.value(edge.value)),
+                          summed_together_);
+}
+
+SharedResharder StrategySpace::shared_resharder(
+    const SpaceEdge& edge, const TensorMeta& meta,
+    const std::map<TensorKind, MoveCosts>& in_bucket) const {
+  const auto found = in_bucket.find({meta.shape, item_size(meta.dtype)});
+  const bool shares = leaves_parameter(edge) && found != in_bucket.end();
+  return {resharder(meta), shares ? &found->second : nullptr};
 }
 
 }  // namespace tensoropt

@@ -129,8 +129,10 @@ class StrategySpace {
   // The reshards of tensors of this shape and type. Thread-safe.
   const TensorResharder& resharder(const TensorMeta& meta) const;
 
-  // The reshards of the gradient that comes back over an edge.
-  const TensorResharder& gradient_resharder(const SpaceEdge& edge) const;
+  // The reshards of the value that an edge carries, and of the gradient that
+  // comes back over it.
+  SharedResharder value_resharder(const SpaceEdge& edge) const;
+  SharedResharder gradient_resharder(const SpaceEdge& edge) const;
 
   // The gradient of a value as it is resharded: of the copy of a parameter
   // (parameter_copies.h) it has the dtype in which it is reduced.
@@ -171,6 +173,7 @@ class StrategySpace {
 
  private:
   struct EdgeKind;
+  using TensorKind = std::pair<Shape, int>;  // and bytes of an element
 
   void find_rules(const Registry& registry);
   void find_saved();
@@ -179,6 +182,7 @@ class StrategySpace {
   void add_nodes();
   void add_edges();
   void add_resharders();
+  void add_buckets();
   const ConfigList* configs_of_node(const Node& node);
   // `make` is called for a signature that is new.
   const ConfigList* intern(const std::string& signature,
@@ -195,6 +199,9 @@ class StrategySpace {
   bool is_canonical(AxisSet pending, AxisSet whole) const;
   std::string op_signature(const Node& node) const;
   OpCost cost_of(const Node& node, const OpConfig& uses) const;
+  SharedResharder shared_resharder(
+      const SpaceEdge& edge, const TensorMeta& meta,
+      const std::map<TensorKind, MoveCosts>& in_bucket) const;
   EdgeKind kind_of(const SpaceEdge& edge) const;
   std::vector<bool> followers(const SpaceEdge& edge, int source_config) const;
   std::shared_ptr<const EdgeTable> edge_table(const SpaceEdge& edge) const;
@@ -215,9 +222,10 @@ class StrategySpace {
   std::vector<int> node_of_;
   std::vector<int> relay_of_;
   std::map<std::string, std::unique_ptr<ConfigList>> lists_;
-  using Resharders = std::map<std::pair<Shape, int>, TensorResharder>;
-  Resharders resharders_;
-  Resharders bucketed_;  // of gradients that may share a bucket
+  std::map<TensorKind, TensorResharder> resharders_;
+  // Of parameters and of their gradients, where they may share a bucket.
+  std::map<TensorKind, MoveCosts> gathered_together_;
+  std::map<TensorKind, MoveCosts> summed_together_;
   bool complete_ = true;
   std::vector<std::string> unknown_targets_;
 };

@@ -10,17 +10,17 @@ namespace tensoropt {
 // Everything that the table of an edge depends on, besides its ends' configs.
 struct StrategySpace::EdgeKind {
   EdgeSpec spec;
-  const TensorResharder& gradients;
+  SharedResharder values;
+  SharedResharder gradients;
   bool source_relay = false;
   bool target_relay = false;
 
   auto key(const StrategySpace& space, const SpaceEdge& edge) const {
     return std::tuple(space.nodes_[edge.source].configs, edge.source_port,
                       space.nodes_[edge.target].configs, edge.target_port,
-                      edge.follows, &space.resharder(spec.meta), &gradients,
-                      spec.backward, spec.consumer_saves, spec.producer_keeps,
-                      spec.cast_from, spec.forward_exposed,
-                      spec.backward_exposed);
+                      edge.follows, values, gradients, spec.backward,
+                      spec.consumer_saves, spec.producer_keeps, spec.cast_from,
+                      spec.forward_exposed, spec.backward_exposed);
   }
 };
 
@@ -31,6 +31,7 @@ StrategySpace::EdgeKind StrategySpace::kind_of(const SpaceEdge& edge) const {
   EdgeKind kind{{value.meta, value.requires_grad, false,
                  static_cast<bool>(saved_by_producer_[edge.value]), true,
                  machine_.overheads.reshard_s},
+                value_resharder(edge),
                 gradient_resharder(edge)};
   kind.source_relay = source.kind == SpaceNodeKind::kRelay;
   kind.target_relay = target.kind == SpaceNodeKind::kRelay;
@@ -77,8 +78,8 @@ EdgeOptions StrategySpace::options_of(const SpaceEdge& edge, int source_config,
       return {};
     }
   }
-  return edge_options(spec, machine_.mesh, resharder(spec.meta), kind.gradients,
-                      from, to);
+  return edge_options(spec, machine_.mesh, kind.values, kind.gradients, from,
+                      to);
 }
 
 // A follower takes the layout it gets, if it can: the target configs allowed.

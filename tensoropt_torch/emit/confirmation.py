@@ -18,6 +18,7 @@ RESHARDS = frozenset(
         torch.ops.tensoropt.reshard.default,
         torch.ops.tensoropt.reshard_parameter.default,
         torch.ops.tensoropt.begin_value.default,
+        torch.ops.tensoropt.begin_gathers.default,
     }
 )
 FORWARD_GROUPS = 2  # the argument of these that counts in forward

@@ -80,6 +80,7 @@ class GraphEmitter:
                 self._call(node)
             elif node.op == "output":
                 self._output(node)
+        self._overlap.finish()
         self._confirmation.write(self._graph)
         self._graph.lint()
         return fx.GraphModule(torch.nn.Module(), self._graph, "RankGraph")
@@ -129,6 +130,8 @@ class GraphEmitter:
             dtype if reshard.casts else None,
             reduce_dtype if reduce_dtype != dtype else None,
             reshard.is_bucketed,
+            reshard.gathered_dim,
+            reshard.value_bytes,
         )
 
     def _reshard(self, node: fx.Node, edge: int) -> fx.Node:

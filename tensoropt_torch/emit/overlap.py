@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from tensoropt_torch.runtime import reuse
 from tensoropt_torch.runtime.parameter_queue import parameter_queue
 
 
@@ -17,7 +18,8 @@ class Programs:
     """The reshard of an edge on one rank: encoded programs and names of process groups, of
     the value in forward and of its gradient in backward; and what is kept of it. The value is
     cast to ``dtype`` before, the gradient to ``reduce_dtype``, which may be ``is_bucketed``:
-    summed together with others."""
+    summed together with others. A value that is gathered along ``gathered_dim``, to
+    ``value_bytes``, may be gathered together with others."""
 
     forward: list[int]
     forward_groups: list[str]
@@ -27,6 +29,8 @@ class Programs:
     dtype: torch.dtype | None = None
     reduce_dtype: torch.dtype | None = None
     is_bucketed: bool = False
+    gathered_dim: int | None = None
+    value_bytes: float = 0
 
     @property
     def is_reshard(self) -> bool:
@@ -36,7 +40,8 @@ class Programs:
     def waits_in_queue(self, overlap: bool) -> bool:
         """Whether the reshard of a parameter is written by ``Overlap``."""
         communicates = bool(self.forward_groups or self.backward_groups)
-        return self.is_bucketed or (overlap and communicates)
+        shares = self.is_bucketed or self.gathered_dim is not None
+        return shares or (overlap and communicates)
 
     @property
     def arguments(self) -> tuple[list[int], list[str], list[int], list[str]]:
@@ -50,13 +55,39 @@ class Programs:
         return {name: dtype for name, dtype in given.items() if dtype is not None}
 
 
+@dataclass(frozen=True)
+class _Reshard:
+    """Of a parameter, in the graph."""
+
+    result: fx.Node
+    parameter: fx.Node
+    slot: int
+    programs: Programs
+
+    @property
+    def bucket(self) -> tuple[str, torch.dtype | None] | None:
+        """What those have in common that are gathered together; None: it is by itself."""
+        if self.programs.gathered_dim is None:
+            return None
+        (group,) = self.programs.forward_groups
+        return group, self.programs.dtype
+
+
 class Overlap:
     """Writes the reshards of some parameters into a graph.
 
+    ::
+
+        overlap = Overlap(graph, values_ahead, bucket_bytes)
+        nodes |= overlap.begin(parameters)      # at the start of the graph
+        value = overlap.reshard(node, edge, programs)
+        overlap.finish()                        # the graph is whole
+
     Programs of gradients begin where the gradients are made, some of them together, and are
-    awaited at the end of backward. With ``values_ahead`` the program of a value begins after
-    the one before it in forward has ended, so that one is on its way while its predecessor is
-    used.
+    awaited at the end of backward. Small parameters that are used one after the other are
+    gathered together, so many bytes at once, where the first of them is used. With
+    ``values_ahead`` that begins, as the programs of other values do, after what was begun before
+    it has ended, so that one is on its way while its predecessor is used.
     """
 
     def __init__(self, graph: fx.Graph, values_ahead: bool, bucket_bytes: int) -> None:
@@ -65,7 +96,7 @@ class Overlap:
         self._bucket_bytes = bucket_bytes
         self._queue: fx.Node | None = None
         self._slots: dict[int, int] = {}
-        self._last: fx.Node | None = None  # the last reshard with a collective in forward
+        self._reshards: list[_Reshard] = []  # those that gather, in the order of forward
 
     def begin(self, parameters: Mapping[int, fx.Node]) -> dict[int, fx.Node]:
         """Takes parameters by edge, at the start of the graph. ``reshard`` gets what is
@@ -88,19 +119,81 @@ class Overlap:
 
     def reshard(self, node: fx.Node, edge: int, programs: Programs) -> fx.Node:
         """What ``ops.reshard`` would give, of the parameter of an edge."""
-        place = (self._queue, self._slots[edge])
-        if self._values_ahead and programs.forward_groups and self._last is not None:
-            with self._graph.inserting_after(self._last):
-                self._graph.call_function(
-                    torch.ops.tensoropt.begin_value.default,
-                    (node, programs.forward, programs.forward_groups, *place),
-                    {} if programs.dtype is None else {"dtype": programs.dtype},
-                )
+        slot = self._slots[edge]
         result = self._graph.call_function(
             torch.ops.tensoropt.reshard_parameter.default,
-            (node, *programs.arguments, *place),
+            (node, *programs.arguments, self._queue, slot),
             programs.dtypes,
         )
         if programs.forward_groups:
-            self._last = result
+            self._reshards.append(_Reshard(result, node, slot, programs))
         return result
+
+    def finish(self) -> None:
+        """Writes where values begin."""
+        before: fx.Node | None = None
+        for number, together in enumerate(_buckets(self._reshards, self._bucket_bytes)):
+            first = together[0].result
+            ahead = self._values_ahead and before is not None
+            if len(together) > 1 or ahead:
+                with (
+                    self._graph.inserting_after(before)
+                    if ahead
+                    else self._graph.inserting_before(first)
+                ):
+                    self._begin_values(together)
+            for member in together:
+                _replay_in_bucket(member, number)
+            before = first
+
+    def _begin_values(self, together: list[_Reshard]) -> None:
+        only = together[0]
+        dtype = only.programs.dtype
+        dtypes: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
+        if len(together) == 1:
+            target = torch.ops.tensoropt.begin_value.default
+            programs = only.programs.forward, only.programs.forward_groups
+            self._graph.call_function(
+                target, (only.parameter, *programs, self._queue, only.slot), dtypes
+            )
+            return
+        (group,) = only.programs.forward_groups
+        self._graph.call_function(
+            torch.ops.tensoropt.begin_gathers.default,
+            (
+                [member.parameter for member in together],
+                [member.programs.gathered_dim for member in together],
+                group,
+                self._queue,
+                [member.slot for member in together],
+            ),
+            dtypes,
+        )
+
+
+def _replay_in_bucket(reshard: _Reshard, number: int) -> None:
+    """Backward makes it again together with the others of its bucket."""
+    for user in tuple(reshard.result.users):
+        if user.target is reuse.keep_before and user.args[0] is reshard.result:
+            place = {"bucket": number, "gathered_dim": reshard.programs.gathered_dim}
+            user.kwargs = {**user.kwargs, **place}
+
+
+def _buckets(reshards: list[_Reshard], bucket_bytes: int) -> list[list[_Reshard]]:
+    """Those that begin together, in the order of the first of each; a bucket is full when it
+    has so many bytes."""
+    buckets: list[list[_Reshard]] = []
+    open_ones: dict[tuple[str, torch.dtype | None], list[_Reshard]] = {}
+    for reshard in reshards:
+        key = reshard.bucket
+        together = None if key is None else open_ones.get(key)
+        if together is None:
+            together = []
+            buckets.append(together)
+            if key is not None:
+                open_ones[key] = together
+        together.append(reshard)
+        full = sum(member.programs.value_bytes for member in together) >= bucket_bytes
+        if key is not None and full:
+            del open_ones[key]
+    return buckets

@@ -57,7 +57,7 @@ class Variant:
         ``run_graph`` calls the graph."""
         rest = iter(inputs)
         values = [next(rest) if place is None else local_part(_of(place)) for place in self._places]
-        with reuse.ReuseRegistry():
+        with reuse.ReuseRegistry(ahead=self.plan.settings.overlap):
             outputs = run_graph(self.graph, (*values, seed))
         return pytree.tree_unflatten(list(outputs), self.captured.out_spec)
 

@@ -51,6 +51,38 @@ def begin_value(
     OPS.begin_value(x, forward, forward_groups, queue, slot, dtype=dtype)
 
 
+def begin_gathers(
+    xs: Sequence[torch.Tensor],
+    dims: Sequence[int],
+    group: str,
+    queue: torch.ScriptObject,
+    slots: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+) -> None:
+    """Begins the forward programs of several ``reshard_parameter``, each of which gathers one
+    dim over the same ranks, as one collective. What is not taken at once has memory of its own
+    from the first that is taken on.
+
+    Raises:
+        ValueError: there is none, or one that is empty or of complex numbers, or the numbers of
+            tensors, dims and slots differ.
+
+    """
+    OPS.begin_gathers(xs, dims, group, queue, slots, dtype=dtype)
+
+
+def take_value(x: torch.Tensor, queue: torch.ScriptObject, slot: int) -> torch.Tensor:
+    """Waits for what ``begin_value`` or ``begin_gathers`` began in the slot, of ``x``.
+
+    Raises:
+        ValueError: nothing was begun since it was taken.
+
+    """
+    result: torch.Tensor = OPS.take_value(x, queue, slot)
+    return result
+
+
 def reshard_parameter(
     x: torch.Tensor,
     forward: Sequence[int],
@@ -64,8 +96,8 @@ def reshard_parameter(
     reduce_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     """``reshard`` of what ``await_gradient`` gave for this slot. Takes what
-    ``begin_value`` began, if it did. In backward the program of its gradient is begun, and
-    not waited for."""
+    ``begin_value`` or ``begin_gathers`` began, if one did. In backward the program of its
+    gradient is begun, and not waited for."""
     result: torch.Tensor = OPS.reshard_parameter(
         x,
         forward,

@@ -9,7 +9,8 @@ reshard program in backward::
         keep_before(y, x, forward, names)
         z = consumer(y)      # saves x and the program, not y
 
-A saved tensor is recognised by its storage, so views of ``y`` are as well.
+A saved tensor is recognised by its storage, so views of ``y`` are as well. Parameters may
+be made again together, and ahead of their use.
 """
 
 from __future__ import annotations
@@ -25,6 +26,12 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing import reductions
 
 from tensoropt_torch.runtime import ops
+from tensoropt_torch.runtime.parameter_queue import (
+    begin_gathers,
+    begin_value,
+    parameter_queue,
+    take_value,
+)
 
 
 @dataclass
@@ -59,16 +66,29 @@ class _Source:
         self.result = _weak_reference(result.untyped_storage())
         self.dtype = result.dtype
         self.counts = counts
+        self.bucket: _Bucket | None = None
+        self.is_saved = False
+        self.forward = forward
+        self.groups = groups
+        self.cast = dtype
         self._x = x.detach()
         self._version = x._version
-        self._forward = forward
-        self._groups = groups
-        self._cast = dtype
         self._pending = 0  # saved tensors not unpacked yet
         self._shared: torch.Tensor | None = None
 
+    @property
+    def x(self) -> torch.Tensor:
+        """The input, as it was in forward."""
+        if self._x._version != self._version:
+            raise RuntimeError(
+                "a tensor that backward reshards again was modified in place after "
+                "forward (an optimizer step between forward and backward?)"
+            )
+        return self._x
+
     def add_pending(self) -> None:
         """One more saved tensor will ask for the result."""
+        self.is_saved = True
         self._pending += 1
 
     def remove_pending(self) -> None:
@@ -77,22 +97,86 @@ class _Source:
         if self._pending == 0:
             self._shared = None
 
+    def share(self, result: torch.Tensor) -> None:
+        """The result, made again, for those that are pending."""
+        if self._pending > 0:
+            self._shared = result
+
     def shared(self) -> torch.Tensor:
         """The result for one of those that are pending."""
         if self._shared is None:
-            self._shared = self.replay()
+            if self.bucket is None:
+                self.share(self.replay())
+            else:
+                self.bucket.replay()
+        assert self._shared is not None
         return self._shared
 
     def replay(self) -> torch.Tensor:
-        """The result, made again."""
-        if self._x._version != self._version:
-            raise RuntimeError(
-                "a tensor that backward reshards again was modified in place after "
-                "forward (an optimizer step between forward and backward?)"
-            )
+        """The result, made again by itself."""
         self.counts.replays += 1
         with torch.no_grad():
-            return ops.reshard(self._x, self._forward, self._groups, dtype=self._cast)
+            return ops.reshard(self.x, self.forward, self.groups, dtype=self.cast)
+
+
+class _Bucket:
+    """Parameters that are made again together, by one collective; or one that is by itself.
+
+    What belongs to a bucket is what forward saved, whatever became of it since: so it is the
+    same on all ranks.
+    """
+
+    def __init__(self, before: _Bucket | None, ahead: bool) -> None:
+        self._before = before  # in forward, so that it is next in backward
+        self._ahead = ahead
+        self._sources: list[_Source] = []
+        self._dims: dict[_Source, int] = {}
+        self._queue: torch.ScriptObject | None = None
+        self._is_done = False
+
+    def add(self, source: _Source, gathered_dim: int | None) -> None:
+        """One more; several need a dim each, along which they are gathered."""
+        source.bucket = self
+        self._sources.append(source)
+        if gathered_dim is not None:
+            self._dims[source] = gathered_dim
+
+    def replay(self) -> None:
+        """Gives all of its sources their results, and begins the bucket that is next."""
+        with torch.no_grad():
+            queue = self._begin()
+            for slot, source in enumerate(self._saved()):
+                source.share(take_value(source.x, queue, slot))
+                source.counts.replays += 1
+            self._queue = None
+            self._is_done = True
+            if self._ahead:
+                self._begin_next()
+
+    def _saved(self) -> list[_Source]:
+        return [source for source in self._sources if source.is_saved]
+
+    def _begin_next(self) -> None:
+        bucket = self._before
+        while bucket is not None and (bucket._is_done or not bucket._saved()):
+            bucket = bucket._before
+        if bucket is not None:
+            bucket._begin()
+
+    def _begin(self) -> torch.ScriptObject:
+        """Where the results will be, in the order of those that are saved."""
+        if self._queue is not None:
+            return self._queue
+        queue = self._queue = parameter_queue()
+        first, *others = saved = self._saved()
+        if others:
+            dims = [self._dims[source] for source in saved]
+            slots = range(len(saved))
+            xs = [source.x for source in saved]
+            begin_gathers(xs, dims, first.groups[0], queue, slots, dtype=first.cast)
+        else:
+            begin_value(first.x, first.forward, first.groups, queue, 0, dtype=first.cast)
+        return queue
 
 
 class _Saved:
@@ -128,10 +212,17 @@ class ReuseRegistry:
 
     Hooks on saved tensors are set from the first registration on, so that plans
     without any pay nothing.
+
+    Args:
+        ahead: whether what is in buckets is begun while backward computes with the bucket
+            before it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ahead: bool = False) -> None:
         self.counts = ReuseCounts()
+        self._ahead = ahead
+        self._buckets: dict[int, _Bucket] = {}
+        self._last_bucket: _Bucket | None = None
         self._sources: dict[int, _Source] = {}  # by address of the storage
         self._hooks: saved_tensors_hooks | None = None
         self._token: Token[ReuseRegistry | None] | None = None
@@ -150,6 +241,7 @@ class ReuseRegistry:
             self._hooks.__exit__(kind, error, trace)
             self._hooks = None
         self._sources.clear()
+        self._buckets.clear()
         if self._token is not None:
             _ACTIVE.reset(self._token)
 
@@ -160,6 +252,8 @@ class ReuseRegistry:
         forward: Sequence[int],
         groups: Sequence[str],
         dtype: torch.dtype | None = None,
+        bucket: int | None = None,
+        gathered_dim: int | None = None,
     ) -> None:
         """What is saved of ``result`` shall be made again from ``x``.
 
@@ -169,10 +263,19 @@ class ReuseRegistry:
             forward: the encoded program, not empty.
             groups: its process group names.
             dtype: what ``x`` is cast to before.
+            bucket: of parameters: numbers those that are made again together, in the order
+                in which forward uses the first of each.
+            gathered_dim: all that the programs of a bucket with several do is to gather this
+                dim, over the ranks of one group.
 
         """
         self._forget_freed()
         source = _Source(result, x, forward, groups, dtype, self.counts)
+        if bucket is not None:
+            if bucket not in self._buckets:
+                self._last_bucket = _Bucket(self._last_bucket, self._ahead)
+                self._buckets[bucket] = self._last_bucket
+            self._buckets[bucket].add(source, gathered_dim)
         self._sources[source.result.cdata] = source
         self.counts.registered += 1
         if self._hooks is None:
@@ -201,6 +304,9 @@ def keep_before(
     forward: Sequence[int],
     groups: Sequence[str],
     dtype: torch.dtype | None = None,
+    *,
+    bucket: int | None = None,
+    gathered_dim: int | None = None,
 ) -> None:
     """Registers a reshard's output with the active registry, if there is one.
 
@@ -208,7 +314,7 @@ def keep_before(
     """
     registry = _ACTIVE.get()
     if registry is not None and torch.is_grad_enabled():
-        registry.register(result, x, forward, groups, dtype)
+        registry.register(result, x, forward, groups, dtype, bucket, gathered_dim)
 
 
 def _weak_reference(storage: torch.UntypedStorage) -> Any:

@@ -28,7 +28,8 @@ CATEGORIES: tuple[Category, ...] = get_args(Category)
 Phase = Literal["start", "forward", "backward", "optimizer"]
 
 BLOCK_BYTES = 512  # of CUDA's caching allocator
-RESHARDS = ("reshard", "begin_value", "begin_gradient")  # operators, by how they begin
+# Operators, by how they begin.
+RESHARDS = ("reshard", "begin_value", "begin_gathers", "begin_gradient", "take_value")
 
 
 @dataclass

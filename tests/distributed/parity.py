@@ -26,6 +26,7 @@ from tests.distributed.models import Case, make
 from tests.planner.known_strategies import ROLES, allowed_configs
 
 STEPS = 3
+BUCKETS = (2**22, 0, 4000)  # bytes
 # Relative to the largest element of a tensor. Sums over ranks are taken in
 # another order than in one process.
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
@@ -145,8 +146,8 @@ def plans(case: Case, job: Job) -> Iterator[tuple[str, Plan]]:
             yield f"{baseline.name}, point {point}", baseline.plan(point)
     for seed in range(job.randoms):
         strategy = planner.random_strategy(seed)
-        with_overlap = replace(settings, overlap=seed % 2 == 0)
-        yield f"random strategy, seed {seed}", Plan.of(with_overlap, captured, strategy)
+        own = replace(settings, overlap=seed % 2 == 0, bucket_bytes=BUCKETS[seed % len(BUCKETS)])
+        yield f"random strategy, seed {seed}", Plan.of(own, captured, strategy)
 
 
 def share(tensors: tuple[torch.Tensor, ...], inputs: str) -> list[torch.Tensor]:

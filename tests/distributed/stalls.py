@@ -31,6 +31,10 @@ CORES = 2
 WIDTH, HEADS, TOKENS, BATCH, VOCABULARY = 128, 4, 32, 8, 256
 LATE_S = 0.03  # at most, before a step
 WARM_UPS = 3
+BEGINNINGS = (
+    torch.ops.tensoropt.begin_value.default,
+    torch.ops.tensoropt.begin_gathers.default,
+)
 
 
 class Block(nn.Module):
@@ -87,9 +91,9 @@ def step_times(module: nn.Module, tokens: torch.Tensor, steps: int) -> list[floa
     return [float(seconds) for seconds in slowest]
 
 
-def calls(module: ParallelModule, target: object) -> int:
-    """How many nodes of the rank's graph call it."""
-    return sum(node.target is target for node in module.rank_graph.graph.nodes)
+def calls(module: ParallelModule, *targets: object) -> int:
+    """How many nodes of the rank's graph call one of them."""
+    return sum(node.target in targets for node in module.rank_graph.graph.nodes)
 
 
 def main(layers: int, steps: int) -> None:
@@ -109,7 +113,7 @@ def main(layers: int, steps: int) -> None:
         found[name] = {
             "step_s": step_times(module, tokens, steps),
             "collectives": ops.collective_counts().collectives,
-            "begun_ahead": calls(module, torch.ops.tensoropt.begin_value.default),
+            "begun_ahead": calls(module, *BEGINNINGS),
             "replayed": calls(module, reuse.keep_before),
         }
     if dist.get_rank() == 0:

@@ -14,9 +14,11 @@ from torch.testing import assert_close
 from tensoropt_torch.runtime import ops
 from tensoropt_torch.runtime.parameter_queue import (
     await_gradient,
+    begin_gathers,
     begin_value,
     parameter_queue,
     reshard_parameter,
+    take_value,
 )
 from tests.distributed.harness import run_ranks
 from tests.distributed.layouts import gradient_layouts, local_part
@@ -26,6 +28,7 @@ HERE = "tests.distributed.test_overlap"
 SIZES = (2, 2)
 SHAPE = (8, 12)
 BUCKETS = (0, 1000, 2**20)  # bytes
+INTS_PER_STEP, ALL_GATHER = 6, 0  # of encoded programs
 VALUES = ("R,R", "S0,R", "R,S1", "S0,S1", "S0,S0", "S1,S0")
 
 
@@ -61,6 +64,11 @@ class Parameter:
         self.factor = torch.randn(shape, generator=generator).double()
         self.has_gradient = True
 
+    def gathers(self, groups: list[str]) -> bool:
+        """Whether its value takes one all-gather over these ranks."""
+        forward, own = self.programs[:2]
+        return len(forward) == INTS_PER_STEP and forward[0] == ALL_GATHER and own == groups
+
     def term(self, value: torch.Tensor) -> torch.Tensor:
         """What it adds to a loss; the gradient differs with the rank."""
         if not self.has_gradient:
@@ -69,18 +77,34 @@ class Parameter:
 
 
 def terms_awaited(parameters: list[Parameter], most: int = 2) -> list[torch.Tensor]:
-    """Values are begun two ahead; those of every fourth parameter are not. Gradients are summed
-    by themselves, a few at once, or all at once."""
+    """Values are begun two ahead; those of every fourth parameter are not. Those that come next
+    and take one all-gather as well, over the same ranks, begin with them. Gradients are
+    summed by themselves, a few at once, or all at once."""
     bucket_bytes = BUCKETS[parameters[0].seed // 100 % len(BUCKETS)]
     queue = parameter_queue(bucket_bytes, most)
     leaves = [await_gradient(p.leaf, queue, slot) for slot, p in enumerate(parameters)]
     terms = []
+    begun: set[int] = set()
     for slot, (p, leaf) in enumerate(zip(parameters, leaves, strict=True)):
         ahead = slot + 2
-        if ahead < len(parameters) and ahead % 4:
-            begin_value(leaves[ahead], *parameters[ahead].programs[:2], queue, ahead)
+        if ahead < len(parameters) and ahead % 4 and ahead not in begun:
+            begun |= begin_with_alike(parameters, leaves, queue, ahead)
         terms.append(p.term(reshard_parameter(leaf, *p.programs, queue, slot)))
     return terms
+
+
+def begin_with_alike(
+    parameters: list[Parameter], leaves: list[torch.Tensor], queue: torch.ScriptObject, slot: int
+) -> set[int]:
+    """The slots that have begun."""
+    programs, groups = parameters[slot].programs[:2]
+    alike = [slot, *(i for i in range(slot + 1, len(parameters)) if parameters[i].gathers(groups))]
+    if not parameters[slot].gathers(groups) or len(alike) == 1:
+        begin_value(leaves[slot], programs, groups, queue, slot)
+        return {slot}
+    dims = [parameters[i].programs[0][1] for i in alike]
+    begin_gathers([leaves[i] for i in alike], dims, groups[0], queue, alike)
+    return set(alike)
 
 
 def terms_at_once(parameters: list[Parameter]) -> list[torch.Tensor]:
@@ -283,6 +307,58 @@ def run_without_gradients(_: None) -> None:
 
 def test_without_gradients() -> None:
     run_ranks(4, f"{HERE}:run_without_gradients")
+
+
+def run_misuse(_: None) -> None:
+    reshards = Reshards(SIZES, SHAPE)
+    queue, (group,) = parameter_queue(), reshards.encode("S0,R", "R,R")[1]
+    x, y = torch.ones(2, 3), torch.ones(4)
+    for parts, dims, message in (
+        ([], [], "nothing is gathered"),
+        ([x, y], [0], "2 tensors are gathered along 1 dims"),
+        ([x, y], [0, 1], "gathers dim 1 of a tensor with 1 dims"),
+        ([x, y.double()], [0, 0], "tensors of Float and Double"),
+        ([x, y[:0]], [0, 0], "no elements"),
+        ([x, y + 1j], [0, 0], "no elements, or complex|Float and Complex"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            begin_gathers(parts, dims, group, queue, range(len(parts)))
+    with pytest.raises(ValueError, match="no value was begun in slot 0"):
+        take_value(x, queue, 0)
+
+
+def test_what_cannot_be_gathered_together_is_refused() -> None:
+    run_ranks(4, f"{HERE}:run_misuse")
+
+
+def run_values(first_seed: int) -> int:
+    """Values that are gathered together are those of programs by themselves, bit for bit, in
+    memory of their own; how many were."""
+    reshards = Reshards(SIZES, SHAPE)
+    together = 0
+    for seed in range(first_seed, first_seed + 20):
+        parameters = [Parameter(reshards, 100 * seed + i) for i in range(12)]
+        queue = parameter_queue()
+        begun: set[int] = set()
+        for slot in range(len(parameters)):
+            if slot not in begun:
+                found = begin_with_alike(parameters, [p.leaf for p in parameters], queue, slot)
+                together += len(found) if len(found) > 1 else 0
+                begun |= found
+        order = random.Random(seed).sample(range(len(parameters)), len(parameters))
+        values = {slot: take_value(parameters[slot].leaf, queue, slot) for slot in order}
+        for slot, p in enumerate(parameters):
+            expected = ops.reshard(p.leaf.detach(), *p.programs[:2])
+            assert torch.equal(values[slot], expected), f"seed {seed}: {p.name}"
+            assert values[slot].is_contiguous()
+        assert len({v.untyped_storage().data_ptr() for v in values.values()}) == len(values)
+    return together
+
+
+def test_values_that_are_gathered_together() -> None:
+    first_seed = random.randrange(1000)
+    print(f"first seed {first_seed}")
+    assert min(run_ranks(4, f"{HERE}:run_values", first_seed)) > 0
 
 
 def test_a_queue_has_a_place() -> None:

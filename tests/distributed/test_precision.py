@@ -94,10 +94,9 @@ def calls(graph: fx.Graph, *names: str) -> list[fx.Node]:
     return [node for node in graph.nodes if node.target in targets]
 
 
-def gathers(overlap: bool) -> tuple[int, int, int, list[torch.dtype | None], float]:
-    """Of the plan with the least memory: how many gather a parameter, how many of them are
-    begun ahead, how many casts are calls, and the dtypes that are moved; the error of the
-    loss."""
+def gathers(overlap: bool) -> tuple[int, int, list[torch.dtype | None], float]:
+    """Of the plan with the least memory: how many gather a parameter, how many casts are calls,
+    the dtypes that are moved, by themselves and together; and the error of the loss."""
     torch.manual_seed(0)
     model, x = Layers(), torch.randn(512, 64)
     expected = float(model(x))
@@ -110,9 +109,9 @@ def gathers(overlap: bool) -> tuple[int, int, int, list[torch.dtype | None], flo
     graph = parallel.rank_graph.graph
     found = [n for n in calls(graph, "reshard", "reshard_parameter") if _is_gather(n)]
     casts = [n for n in graph.nodes if n.target is torch.ops.aten.to.dtype]
-    begun = len(calls(graph, "begin_value"))
-    dtypes = [node.kwargs.get("dtype") for node in found]
-    return len(found), begun, len(casts), dtypes, abs(float(loss) - expected) / expected
+    begun = calls(graph, "begin_value", "begin_gathers")
+    dtypes = [node.kwargs.get("dtype") for node in (*found, *begun)]
+    return len(found), len(casts), dtypes, abs(float(loss) - expected) / expected
 
 
 def _is_gather(node: fx.Node) -> bool:
@@ -126,11 +125,11 @@ def _is_gather(node: fx.Node) -> bool:
 
 @pytest.mark.parametrize("overlap", [False, True])
 def test_gathers_move_the_narrow_copies(overlap: bool) -> None:
-    for count, begun, casts, dtypes, error in run_ranks(RANKS, f"{HERE}:gathers", overlap, 120):
+    for count, casts, dtypes, error in run_ranks(RANKS, f"{HERE}:gathers", overlap, 120):
         assert count >= 2
-        assert dtypes == [torch.bfloat16] * count
+        assert len(dtypes) > count  # some are begun apart
+        assert set(dtypes) == {torch.bfloat16}
         assert casts == 2  # of the input and of the output
-        assert (begun > 0) == overlap
         assert error < 0.01
 
 

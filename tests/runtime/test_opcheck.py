@@ -90,6 +90,14 @@ def reshards(group: str) -> dict[str, list[Case]]:
             Case((torch.randn(4, 3), *gathering(group), new_queue(), 0), WITH_OBJECT, casts)
             for casts in ({}, {"dtype": torch.bfloat16})
         ],
+        "begin_gathers": [
+            Case(
+                ([torch.randn(4, 3), torch.randn(2)], [1, 0], group, new_queue(), [0, 1]),
+                WITH_OBJECT,
+                casts,
+            )
+            for casts in ({}, {"dtype": torch.bfloat16})
+        ],
         "await_gradient": [
             Case((normal(4, 3), new_queue(), 0), WITH_OBJECT),
             Case((torch.randn(4, 3), new_queue(), 0), WITH_OBJECT),
@@ -223,8 +231,9 @@ FAMILIES: tuple[Callable[[str], dict[str, list[Case]]], ...] = (
     experts,
     counters,
 )
-# Its calls belong to a pass of backward: tests/distributed/test_overlap.py.
-IN_BACKWARD = {"begin_gradient"}
+# The calls of one belong to a pass of backward, the other takes what was begun, once:
+# tests/distributed/test_overlap.py.
+IN_ORDER = {"begin_gradient", "take_value"}
 
 
 def _detached(argument: Any) -> Any:
@@ -287,5 +296,5 @@ def check_all(_: None) -> tuple[list[str], list[str]]:
 
 def test_every_operator_is_what_it_says() -> None:
     for checked, wrong in run_ranks(RANKS, f"{HERE}:check_all", timeout_s=500):
-        assert sorted({*checked, *IN_BACKWARD}) == all_operators()
+        assert sorted({*checked, *IN_ORDER}) == all_operators()
         assert not wrong, "\n".join(wrong)

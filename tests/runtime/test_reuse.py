@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import time
 from collections.abc import Callable
 from typing import Any
@@ -379,3 +380,84 @@ def check_sharded_weight(keep: bool) -> tuple[int, int, bool]:
 def test_a_gathered_weight_is_gathered_again():
     assert run_ranks(2, f"{HERE}:check_sharded_weight", True) == [(1, 2, True)] * 2
     assert run_ranks(2, f"{HERE}:check_sharded_weight", False) == [(0, 1, False)] * 2
+
+
+def made_again_together(payload: tuple[int, bool]) -> tuple[bool, int, int, int]:
+    """Layers whose weights are gathered, each by itself in forward, in buckets in backward;
+    biases are not saved. Whether the gradients are those without reuse, bit for bit; and the
+    all-gathers of backward, the weights, and the buckets."""
+    seed, ahead = payload
+    rank = torch.distributed.get_rank()
+    groups = AxisGroups((2,))
+    groups.create([1])
+    names = [groups.name(1)]
+    choose = random.Random(seed)
+    generator = torch.Generator().manual_seed(seed)
+    dims = [choose.randrange(2) for _ in range(8)]
+    buckets = sorted(choose.randrange(4) for _ in dims)
+    parameters = [
+        torch.randn(*((6, 3) if dim else (3, 6)), generator=generator).requires_grad_()
+        for dim in dims
+    ]
+    x = torch.randn(5, 6, generator=generator, requires_grad=True)
+
+    def gradients(keep: bool) -> list[Tensor]:
+        with ReuseRegistry(ahead) as registry:
+            y = x
+            for dim, bucket, parameter in zip(dims, buckets, parameters, strict=True):
+                program = [0, dim, -1, 0, 2, rank]
+                weight = ops.reshard(parameter, program, names, [1, dim, -1, 0, 2, rank], names)
+                bias = ops.reshard(x.detach()[0, :3], [0, 0, -1, 0, 2, rank], names)
+                if keep:
+                    keep_before(weight, parameter, program, names, bucket=bucket, gathered_dim=dim)
+                    bias_program = [0, 0, -1, 0, 2, rank]
+                    place = {"bucket": bucket, "gathered_dim": 0}
+                    keep_before(bias, x.detach()[0, :3], bias_program, names, **place)
+                y = torch.nn.functional.linear(y, weight, bias).relu()
+                del weight, bias
+        ops.reset_collective_counts()
+        found = torch.autograd.grad(y.sum(), parameters)
+        assert registry.counts.replays == (len(dims) if keep else 0)
+        return list(found)
+
+    expected = gradients(False)
+    found = gradients(True)
+    same = all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    return same, ops.collective_counts().all_gather, len(dims), len(set(buckets))
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_weights_of_a_bucket_are_made_again_by_one_collective(ahead: bool):
+    seed = random.randrange(1000)
+    print(f"seed {seed}")
+    results = run_ranks(2, f"{HERE}:made_again_together", (seed, ahead))
+    for same, gathers, weights, buckets in results:
+        assert same
+        assert gathers == buckets < weights
+
+
+def order_of_programs(ahead: bool) -> list[int]:
+    """Programs begun when backward comes to each layer, the last first."""
+    rank = torch.distributed.get_rank()
+    groups = AxisGroups((2,))
+    groups.create([1])
+    names = [groups.name(1)]
+    weights = [torch.randn(3, 6) for _ in range(4)]
+    seen: list[int] = []
+    with ReuseRegistry(ahead):
+        y = torch.randn(5, 6, requires_grad=True)
+        for bucket, weight in enumerate(weights):
+            program = [0, 0, -1, 0, 2, rank]
+            whole = ops.reshard(weight, program, names)
+            keep_before(whole, weight, program, names, bucket=bucket, gathered_dim=0)
+            y = torch.nn.functional.linear(y, whole).sin()
+            y.register_hook(lambda _: seen.append(ops.collective_counts().programs))
+            del whole
+    ops.reset_collective_counts()
+    y.sum().backward()
+    return seen
+
+
+def test_the_next_bucket_begins_while_one_is_used():
+    assert run_ranks(2, f"{HERE}:order_of_programs", False) == [[0, 1, 2, 3]] * 2
+    assert run_ranks(2, f"{HERE}:order_of_programs", True) == [[0, 2, 3, 4]] * 2

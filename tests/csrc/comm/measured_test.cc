@@ -120,19 +120,21 @@ TEST(DelayedCollectives, AddsTheDelayToEveryCollective) {
   EXPECT_THROW(DelayedCollectives(model, 1.0 / 0.0), UserError);
 }
 
-TEST(BucketedCollectives, SumsTakeTheirShareOfABucket) {
+TEST(BucketedCollectives, SmallOnesOfTheKindsTakeTheirShareOfABucket) {
   const Constant model;
-  const BucketedCollectives bucketed(model, 64);
+  const std::set<Collective> sums{Collective::kAllReduce,
+                                  Collective::kReduceScatter};
+  const BucketedCollectives bucketed(model, sums, 64);
   EXPECT_EQ(bucketed.time_s(Collective::kAllReduce, 0b1, 16), 42 * 16.0 / 64);
   EXPECT_EQ(bucketed.time_s(Collective::kReduceScatter, 0b1, 63),
             42 * 63.0 / 64);
   EXPECT_EQ(bucketed.time_s(Collective::kAllReduce, 0b1, 64), 42);
   EXPECT_EQ(bucketed.time_s(Collective::kAllReduce, 0b1, 640), 42);
   EXPECT_EQ(bucketed.time_s(kGather, 0b1, 16), 42);
-  EXPECT_EQ(
-      BucketedCollectives(model, 0).time_s(Collective::kAllReduce, 0b1, 16),
-      42);
-  EXPECT_THROW(BucketedCollectives(model, -1), UserError);
+  EXPECT_EQ(BucketedCollectives(model, sums, 0)
+                .time_s(Collective::kAllReduce, 0b1, 16),
+            42);
+  EXPECT_THROW(BucketedCollectives(model, sums, -1), UserError);
 }
 
 }  // namespace
