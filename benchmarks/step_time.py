@@ -8,8 +8,9 @@ of ours, all with the same optimizer (Adam, foreach off) and global batch. ``our
 user gets without options, planned with nothing measured before; for each peer there is the
 fastest point within its peak of memory. Others of ours tell how good the pick was: what is
 predicted to be fastest, the smallest point, the knee and known strategies; data parallelism
-without buckets; and local steps of the optimizer. Ratios are those of one turn. ``--link``
-limits the loopback, as in overlap.py, ``--models`` runs some of them. Writes its entries of benchmarks/results/step_time.json.
+without buckets; and steps of the optimizer on ``DTensor``s. Ratios are those of one turn.
+``--link`` limits the loopback, as in overlap.py, ``--models`` runs some of them. Writes its
+entries of benchmarks/results/step_time.json.
 """
 
 from __future__ import annotations
@@ -80,6 +81,13 @@ MODELS: dict[str, tuple[Callable[[], tuple[nn.Module, Batch]], Styles]] = {
 }
 
 
+class OnDTensors(torch.optim.Adam):
+    """A step of which nobody knows what it does, so that it gets the parameters as they are."""
+
+    def step(self, closure: Any = None) -> Any:
+        return super().step(closure)
+
+
 @dataclass
 class Mode:
     """A way to train, with what a step takes of memory."""
@@ -103,15 +111,14 @@ def share(batch: Batch, groups: int) -> Batch:
 
 
 def mode_of(
-    make: Callable[[], tuple[nn.Module, Batch]], plan: Plan | None = None, local: bool = False
+    make: Callable[[], tuple[nn.Module, Batch]],
+    plan: Plan | None = None,
+    optimizer_kind: type[torch.optim.Adam] = torch.optim.Adam,
 ) -> Mode:
-    """Makes a module and its optimizer, with local steps or stock ones, and counts the bytes of
-    them and of a step."""
+    """Makes a module and its optimizer, and counts the bytes of them and of a step."""
     OPS.count_allocations(True)
     module, batch = make()
-    optimizer = torch.optim.Adam(module.parameters(), lr=1e-4, foreach=False)
-    if local:
-        tensoropt_torch.local_step(optimizer)
+    optimizer = optimizer_kind(module.parameters(), lr=1e-4, foreach=False)
 
     def step() -> torch.Tensor:
         loss: torch.Tensor = module(*batch)
@@ -173,7 +180,8 @@ def modes_of(name: str) -> tuple[dict[str, Mode], float]:
     plain = plans["ours, data parallel"]
     alone = replace(plain, settings=replace(plain.settings, bucket_bytes=0))
     modes["ours, data parallel without buckets"] = mode_of(partial(ours, alone, name))
-    modes["ours, local_step"] = mode_of(partial(ours, plans["ours"], name), local=True)
+    picked = partial(ours, plans["ours"], name)
+    modes["ours, steps on DTensors"] = mode_of(picked, optimizer_kind=OnDTensors)
     return modes, planned_s
 
 

@@ -1,12 +1,9 @@
 """Steps of a stock optimizer on what the rank has of its parameters.
 
-::
-
-    optimizer = tensoropt_torch.local_step(torch.optim.AdamW(parallel.parameters(), lr=1e-3))
-
-An operation on ``DTensor``s takes some tens of microseconds before any number is changed, and
-an optimizer makes ten and more for each parameter. Where each element is updated by itself,
-the parts can be updated without them. The numbers are the same.
+Optimizers of ``torch.optim`` make them by themselves (``optimizers.py``). An operation on
+``DTensor``s takes some tens of microseconds before any number is changed, and an optimizer makes
+ten and more for each parameter. Where each element is updated by itself, the parts can be updated
+without them. The numbers are the same.
 """
 
 from __future__ import annotations
@@ -46,9 +43,12 @@ _with_local_steps: WeakKeyDictionary[torch.optim.Optimizer, _LocalSteps] = WeakK
 def local_step(optimizer: AnyOptimizer) -> AnyOptimizer:
     """The optimizer, whose ``step`` from now on updates the local parts of its parameters.
 
-    Parameter groups and ``.grad`` are as before around each step, so that schedulers, clipping
+    Optimizers of a parallel module do so from their first step on without being asked, if they
+    update each element by itself; here those that do not are an error. Parameter groups and
+    ``.grad`` are as before around each step, for its hooks as well, so that schedulers, clipping
     and ``GradScaler`` work as with any optimizer; ``state_dict`` and ``load_state_dict`` are
     those of ``DTensor``s, for ``torch.distributed.checkpoint`` and ``tensoropt_torch.save``.
+    What ``optimizer.state`` holds in between are the rank's parts.
 
     Args:
         optimizer: of ``torch.optim``, made with the parameters of a parallel module.
@@ -72,18 +72,34 @@ def is_element_wise(optimizer: torch.optim.Optimizer) -> bool:
     return any(type(optimizer).step is kind.step for kind in ELEMENT_WISE)
 
 
+def keep_innermost(optimizer: torch.optim.Optimizer) -> None:
+    """Between the other hooks of a step that is about to be made, parameters are local."""
+    steps = _with_local_steps.get(optimizer)
+    if steps is not None:
+        steps.be_innermost(optimizer)
+
+
 class _LocalSteps:
     """The local parts of an optimizer's parameters, which take their places during steps."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._parts: dict[DTensor, nn.Parameter] = {}
         self._is_local = False
-        optimizer.register_step_pre_hook(self._before_step)
-        optimizer.register_step_post_hook(lambda optimizer, *_: self._leave(optimizer))
+        self._before = optimizer.register_step_pre_hook(self._before_step)
+        self._after = optimizer.register_step_post_hook(
+            lambda optimizer, *_: self._leave(optimizer)
+        )
         optimizer.register_state_dict_pre_hook(self._wrap)
         optimizer.register_state_dict_post_hook(lambda optimizer, _: self._unwrap(optimizer))
         optimizer.register_load_state_dict_post_hook(self._unwrap)
         self._unwrap(optimizer)
+
+    def be_innermost(self, optimizer: torch.optim.Optimizer) -> None:
+        """Other hooks of the step come before and after."""
+        before: Any = optimizer._optimizer_step_pre_hooks  # ordered
+        after: Any = optimizer._optimizer_step_post_hooks
+        before.move_to_end(self._before.id)
+        after.move_to_end(self._after.id, last=False)
 
     def _before_step(
         self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]

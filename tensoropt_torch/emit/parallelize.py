@@ -9,7 +9,7 @@ from torch import nn
 from tensoropt_torch.emit.call_kind import CallReader
 from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.emit.module import ParallelModule
-from tensoropt_torch.emit.optimizer_check import refuse_optimizers_of
+from tensoropt_torch.emit.optimizers import watch_optimizers
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.emit.stand_ins import stand_ins
 from tensoropt_torch.emit.variants import VariantMaker, VariantOptions, Variants, emit_variant
@@ -78,7 +78,7 @@ def parallelize(
         variants = Variants(maker, base, reader, options)
     module = ParallelModule(plan, base, root, _seed_generator(plan), variants)
     _check_complete(model, module)
-    refuse_optimizers_of(model, module)
+    watch_optimizers(model, module)
     agree_on_infinite_gradients()
     return module
 

@@ -18,8 +18,7 @@ from lightning.pytorch.utilities import CombinedLoader
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 
 from tensoropt_torch.checkpoint import RandomState
-from tensoropt_torch.emit import ParallelModule, WeightSource, local_step
-from tensoropt_torch.emit.local_step import is_element_wise
+from tensoropt_torch.emit import ParallelModule, WeightSource
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.integrations.lightning_modules import (
     name_of_part,
@@ -117,8 +116,6 @@ class TensorOptStrategy(ModelParallelStrategy):  # type: ignore[misc]
         self.barrier()
         if trainer.state.fn == TrainerFn.FITTING:
             self.setup_optimizers(trainer)
-            for optimizer in filter(is_element_wise, self.optimizers):
-                local_step(optimizer)
         self.setup_precision_plugin()
         if trainer.state.fn == TrainerFn.FITTING:
             _optimizers_to_device(self.optimizers, self.root_device)

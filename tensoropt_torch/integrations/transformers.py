@@ -17,8 +17,7 @@ from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 from tensoropt_torch import api
 from tensoropt_torch.checkpoint import save_pretrained
-from tensoropt_torch.emit import ParallelModule, WeightSource, local_step
-from tensoropt_torch.emit.local_step import is_element_wise
+from tensoropt_torch.emit import ParallelModule, WeightSource
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.integrations import states
 from tensoropt_torch.integrations.optimizers import use_parameters_of
@@ -119,14 +118,6 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             parallel = source.parallelize(example, OPTIMIZERS.get(self.args.optim, "adamw"))
         self._use(parallel)
         return parallel
-
-    def create_optimizer(self, *args: Any, **kwargs: Any) -> torch.optim.Optimizer:
-        """As of ``transformers.Trainer``. What it makes takes local steps where it can."""
-        is_made_here = self.optimizer is None
-        optimizer: torch.optim.Optimizer = super().create_optimizer(*args, **kwargs)
-        if is_made_here and is_element_wise(optimizer):
-            local_step(optimizer)
-        return optimizer
 
     def train(self, *args: Any, **kwargs: Any) -> TrainOutput:
         """As of ``transformers.Trainer``. Collective."""

@@ -59,8 +59,17 @@ def make(name: str, module: nn.Module, local: bool) -> torch.optim.Optimizer:
     kind, options = OPTIMIZERS[name]
     first, *others = module.parameters()
     groups = [{"params": [first], "lr": 0.02}, {"params": others}]
-    optimizer = kind(groups, lr=0.01, **options)  # type: ignore[call-arg]
-    return tensoropt_torch.local_step(optimizer) if local else optimizer
+    return (kind if local else on_wholes(kind))(groups, lr=0.01, **options)  # type: ignore[call-arg]
+
+
+def on_wholes(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
+    """Of its own step it is not known what it does: it gets the ``DTensor``s."""
+
+    class OnWholes(kind):  # type: ignore[valid-type, misc]
+        def step(self, closure: Any = None) -> Any:
+            return super().step(closure)
+
+    return OnWholes
 
 
 def train(module: ParallelModule, x: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
@@ -151,6 +160,32 @@ def rest(_: None) -> tuple[list[str], str, bool]:
     optimizer.step()
     same = all(a is b for a, b in zip(optimizer.param_groups[0]["params"], parameters, strict=True))
     return kinds, str(refused.value), same
+
+
+def seen_by_hooks(_: None) -> list[str]:
+    """What hooks of steps find as parameters and as their gradients, which were added before
+    and after the first step."""
+    module, x = parallel()
+    optimizer = torch.optim.AdamW(module.parameters())
+    seen: list[str] = []
+
+    def look(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        for p in optimizer.param_groups[0]["params"]:
+            seen.append(type(p).__name__)
+            seen.append(type(p.grad).__name__)
+
+    for _ in range(2):
+        optimizer.register_step_pre_hook(look)
+        optimizer.register_step_post_hook(look)
+        module(x).backward()
+        optimizer.step()
+    states = [type(state["exp_avg"]).__name__ for state in optimizer.state.values()]
+    return sorted({*seen, *(f"state {kind}" for kind in states)})
+
+
+def test_hooks_of_steps_find_whole_parameters() -> None:
+    for seen in run_ranks(2, f"{HERE}:seen_by_hooks", None, 120):
+        assert seen == ["DTensor", "NoneType", "state Tensor"]
 
 
 def test_it_works_with_what_works_with_optimizers() -> None:
