@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,16 +19,9 @@ from torch import nn
 
 from tensoropt_torch import emit
 from tensoropt_torch.calibration.batch import Batch, index_on_meta, share_of
-from tensoropt_torch.calibration.budget import Budget, GoesOn
+from tensoropt_torch.calibration.budget import Budget, GoesOn, OutOfTimeError
 from tensoropt_torch.calibration.machine import key_of_job
-from tensoropt_torch.calibration.runs import (
-    Reference,
-    RepeatedTimes,
-    StepTimes,
-    Training,
-    optimizer_maker,
-    run_in_passes,
-)
+from tensoropt_torch.calibration.runs import StepTimes, Training, optimizer_maker
 from tensoropt_torch.config.records import Positive, Record, parse_record
 from tensoropt_torch.emit import WeightSource
 from tensoropt_torch.emit.context import RankContext
@@ -38,14 +31,18 @@ from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.conditioned import ConditionedFile
 from tensoropt_torch.profiler.sealed import SealedFormat
-from tensoropt_torch.progress import progress
+from tensoropt_torch.progress import Step, progress
 from tensoropt_torch.runtime.agreement import from_first_rank, gather, on_all_ranks
 from tensoropt_torch.units import format_seconds
 
 log = get_logger(__name__)
 
-FILE = SealedFormat("file of times of steps", 1, "run them again")
-PASSES, STEPS, LEAST_STEPS = 2, 4, 2
+FILE = SealedFormat("file of times of steps", 2, "run them again")
+ROUNDS = 6
+STEPS, LEAST_STEPS = 3, 2  # of a plan in a round, besides one that warms up
+# Plans whose best round took so much longer than that of the fastest are out, from round to
+# round: what else the machine does in a round makes single ones differ by as much.
+MARGINS = (0.5, 0.2, 0.1, 0.05, 0.03)
 
 
 @dataclass(frozen=True)
@@ -112,25 +109,42 @@ def _run(
     budget = Budget(budget_s, device)
     # Modules are made once if there is place for all of them.
     keeps = sum(plan.memory_bytes for plan in plans) <= task.default_memory_limit
-    about_s = sum(plan.time_s for plan in plans) * PASSES * (STEPS + 1)
+    about_s = sum(plan.time_s for plan in plans) * ROUNDS * (STEPS + 1)
     what = f"running {len(plans)} {'plan' if len(plans) == 1 else 'plans'}"
-    with progress(what, PASSES * len(plans), about_s=about_s, at_most_s=budget_s) as step:
-
-        def goes_on(measured: int) -> bool:
-            step(more=0)
-            return not budget.is_spent()
-
+    with progress(what, ROUNDS * len(plans), about_s=about_s, at_most_s=budget_s) as step:
         runs = [_Run(plan.with_model(task.captured), model, task, context, own) for plan in plans]
         measures = [partial(run.time, budget, len(runs) - i, keeps) for i, run in enumerate(runs)]
-        found = run_in_passes(measures, PASSES, step, Reference(device), goes_on)
+        found = _race(measures, budget, step)
     del runs, measures
     gc.collect()  # modules hold themselves, and what they have on the device
     context.groups.close()
-    return {
-        plan.strategy_hash: RepeatedTimes.of(times).fastest.step_s
-        for plan, times in zip(plans, found, strict=True)
-        if times
-    }
+    return {plans[index].strategy_hash: step_s for index, step_s in found.items()}
+
+
+def _race(runs: Sequence[Callable[[], StepTimes]], budget: Budget, step: Step) -> dict[int, float]:
+    """Seconds of a step in the best round of each, by index, of those that were run: in turn,
+    so that what disturbs the machine for a while meets all of them, and the longer the race
+    goes on, the fewer of them."""
+    best_s: dict[int, float] = {}
+    running = list(range(len(runs)))
+    done = 0
+    for number in range(ROUNDS):
+        total = done + (ROUNDS - number) * len(running)
+        for index in running:
+            if best_s and budget.is_spent():
+                return best_s
+            try:
+                step_s = runs[index]().step_s
+            except OutOfTimeError:
+                return best_s
+            best_s[index] = min(step_s, best_s.get(index, step_s))
+            done += 1
+            step(total=total)
+        limit_s = (1 + MARGINS[min(number, len(MARGINS) - 1)]) * min(best_s.values())
+        running = [index for index in running if best_s[index] <= limit_s]
+        if len(running) == 1:
+            break
+    return best_s
 
 
 class _Run:

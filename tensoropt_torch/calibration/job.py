@@ -36,7 +36,7 @@ log = get_logger(__name__)
 
 
 # Of the budget: for operators, and for the device and collectives. The rest is for plans.
-OPERATOR_SHARE, PROFILE_SHARE = 0.33, 0.27
+OPERATOR_SHARE, PROFILE_SHARE = 0.22, 0.18
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class MeasureOptions:
     """
 
     max_bytes: int = 32 << 20
-    budget_s: float = 30.0
+    budget_s: float = 45.0
     operators: bool = True
     random_strategies: int = 4
     rounds: int = 2

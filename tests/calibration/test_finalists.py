@@ -6,6 +6,7 @@ import math
 import os
 import warnings
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ import torch
 from torch import nn
 
 import tensoropt_torch
-from tensoropt_torch import MeasureOptions, Plan, TensorOptError
-from tensoropt_torch.calibration.budget import OutOfTimeError
+from tensoropt_torch import MeasureOptions, Plan, TensorOptError, calibration
+from tensoropt_torch.calibration.budget import Budget, OutOfTimeError
 from tensoropt_torch.calibration.runs import StepTimes, Training
 from tensoropt_torch.emit import ParallelModule
 from tensoropt_torch.planner import finalists
+from tensoropt_torch.progress import silent
 from tests.distributed.harness import run_ranks
 
 HERE = "tests.calibration.test_finalists"
@@ -290,3 +292,28 @@ def limited(payload: tuple[str, str]) -> tuple[float, list[Plan]]:
     Training.times = watching  # type: ignore[method-assign]
     plan = find(memory_limit=limit, memory=memory)
     return limit, [*watched, plan]
+
+
+def race(times_s: dict[str, list[float]]) -> tuple[dict[str, float], list[str]]:
+    """Of plans that take these seconds, round by round; and which were run, in order."""
+    order: list[str] = []
+
+    def run(name: str) -> StepTimes:
+        order.append(name)
+        return StepTimes(times_s[name][order.count(name) - 1], 0.0, 0.0)
+
+    runs = [partial(run, name) for name in times_s]
+    found = calibration.finalists._race(runs, Budget(None, torch.device("cpu")), silent)
+    return {name: found[index] for index, name in enumerate(times_s)}, order
+
+
+def test_those_that_are_behind_leave_the_race() -> None:
+    best, order = race({"slow": [2.0], "near": [1.15] * 6, "fast": [1.0] * 6})
+    assert best == {"slow": 2.0, "near": 1.15, "fast": 1.0}
+    assert order == ["slow", "near", "fast", *["near", "fast"] * 2]
+
+
+def test_a_disturbed_round_does_not_decide() -> None:
+    best, order = race({"fast": [1.4, 1.0, 1.0, 1.0, 1.0, 1.0], "near": [1.02] * 6})
+    assert best == {"fast": 1.0, "near": 1.02}
+    assert order == ["fast", "near"] * 6
