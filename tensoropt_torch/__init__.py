@@ -29,7 +29,7 @@ from tensoropt_torch.checkpoint import (
     save_pretrained,
 )
 from tensoropt_torch.config import Cluster, list_presets, load_cluster
-from tensoropt_torch.emit import ParallelModule, WeightSource, local_step
+from tensoropt_torch.emit import ParallelModule, WeightSource, clip_grad_norm_, local_step
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.baselines import Baseline, Comparison
@@ -90,6 +90,7 @@ __all__ = [
     "WeightSource",
     "auto_parallel",
     "check_rule",
+    "clip_grad_norm_",
     "compare",
     "explain",
     "fastest_within",

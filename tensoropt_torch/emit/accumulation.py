@@ -60,7 +60,7 @@ class GradientAccumulation:
         return self._keeps
 
 
-def is_kept(parameter: nn.Parameter) -> bool:
+def is_kept(parameter: torch.Tensor) -> bool:
     """Whether the gradient is in another layout than its parameter."""
     return (
         isinstance(parameter, DTensor)
@@ -104,7 +104,7 @@ def _hook(value: torch.Tensor, name: str, layout: str, module: nn.Module, reduce
 
     def before_accumulation(gradients: Gradients) -> None:
         if gradients[0] is not None and is_kept(parameter):
-            _reduce(parameter)
+            reduce_kept(parameter)
 
     value.grad_fn.register_prehook(before_program)
     accumulate.register_prehook(before_accumulation)
@@ -121,7 +121,7 @@ def _is_free(gradient: torch.Tensor, parameter: nn.Parameter, accumulate: Node) 
         return False
 
 
-def _reduce(parameter: nn.Parameter) -> None:
+def reduce_kept(parameter: torch.Tensor) -> None:
     """What is kept, by itself."""
     with torch.no_grad():
         assert isinstance(parameter, DTensor) and isinstance(parameter.grad, DTensor)
@@ -155,7 +155,7 @@ def _with_kept(
         return gradient
     total: torch.Tensor = kept.to_local().add_(gradient)
     if total.dtype != gradient.dtype:
-        _reduce(parameter)
+        reduce_kept(parameter)
         return None
     parameter.grad = None
     return total
