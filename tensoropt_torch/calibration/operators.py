@@ -16,7 +16,12 @@ from tensoropt_torch import _C
 from tensoropt_torch.emit.calls import CallSite, LocalForm, draws, invocation
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.frontend.lowering import memory_orders
-from tensoropt_torch.profiler.clock import SharedClock, undisturbed_s
+from tensoropt_torch.profiler.clock import (
+    ComputeClock,
+    SharedClock,
+    crowding_of,
+    undisturbed_s,
+)
 from tensoropt_torch.profiler.collectives import SMALL_SPREAD, spread
 from tensoropt_torch.profiler.op_store import OpTime
 from tensoropt_torch.progress import Step, silent
@@ -77,6 +82,7 @@ class OperatorProfiler:
         self._site = CallSite(device, group_name)
         self._with_rule = frozenset(captured.lowering.rules.targets())
         self._clock = SharedClock(device)
+        self._compute_clock = ComputeClock(device, crowding_of(device))
         by_graph_node = {number: node for node, number in captured.lowering.nodes.items()}
         self._nodes: list[fx.Node | None] = [
             by_graph_node.get(row["graph_node"]) for row in planner.describe_nodes()
@@ -138,7 +144,7 @@ class OperatorProfiler:
                 ]
             try:
                 function = invocation(node, form, operands, self._site, number)
-                return _Run(function, operands, device, network_s)
+                return _Run(function, operands, self._compute_clock, network_s)
             except IndexError as caught:
                 error = caught
         assert error is not None
@@ -172,9 +178,9 @@ class OperatorProfiler:
         seconds = []
         for _ in range(ENGINE_REPEATS):
             y = x.view_as(x)
-            start = self._clock.now()
+            start = self._compute_clock.now()
             torch.autograd.grad(y, x, given)
-            seconds.append(self._clock.now() - start)
+            seconds.append(self._compute_clock.now() - start)
         return self._clock.mean([undisturbed_s(seconds)])[0]
 
 
@@ -186,12 +192,12 @@ class _Run:
         self,
         function: Callable[[], Any],
         operands: list[torch.Tensor],
-        device: torch.device,
+        clock: ComputeClock,
         network_s: Callable[[], float],
     ) -> None:
         self._function = function
         self._leaves = [operand for operand in operands if operand.requires_grad]
-        self._clock = SharedClock(device)
+        self._clock = clock
         self._network_s = network_s
         self._given: list[torch.Tensor] = []
         outputs = self._differentiable(function())
@@ -209,7 +215,7 @@ class _Run:
         return middle - start, self._now() - middle
 
     def _now(self) -> float:
-        return self._clock.now() - self._network_s()
+        return self._clock.now() - (self._network_s() if self._clock.counts_waiting else 0.0)
 
     @staticmethod
     def _differentiable(result: Any) -> list[torch.Tensor]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import statistics
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -62,3 +65,47 @@ class SharedClock:
         every = [torch.empty_like(own) for _ in range(dist.get_world_size())]
         dist.all_gather(every, own)
         return torch.cat(every)
+
+
+class ComputeClock:
+    """Times of work of this process alone, while all ranks compute.
+
+    Where there are more threads that compute than cores, what is short finds a core free or
+    waits for one, as it happens; in a step all of it takes as much longer as there are more
+    threads. So there the work is told by the time of the processor that it takes, times
+    ``crowding``. Then what the process waits for, such as other ranks, takes no time.
+
+    Args:
+        device: where the work is done.
+        crowding: see ``crowding_of``.
+    """
+
+    def __init__(self, device: torch.device, crowding: float) -> None:
+        self._wall = SharedClock(device)
+        self._crowding = crowding
+
+    @property
+    def counts_waiting(self) -> bool:
+        """Whether time goes on while the process waits."""
+        return self._crowding <= 1
+
+    def now(self) -> float:
+        """Seconds of a clock that is steady while the process works."""
+        if self.counts_waiting:
+            return self._wall.now()
+        threads = torch.get_num_threads()
+        busy_s = time.thread_time() if threads == 1 else time.process_time() / threads
+        return self._crowding * busy_s
+
+
+def crowding_of(device: torch.device) -> float:
+    """How many threads that compute there are for each core, on the machine with the most; 1 on
+    GPUs. Collective, and equal on all ranks."""
+    if device.type != "cpu":
+        return 1.0
+    hosts: list[Any] = [socket.gethostname()]
+    if dist.is_available() and dist.is_initialized():
+        hosts = [None] * dist.get_world_size()
+        dist.all_gather_object(hosts, socket.gethostname())
+    threads = hosts.count(socket.gethostname()) * torch.get_num_threads()
+    return SharedClock(device).slowest([threads / len(os.sched_getaffinity(0))])[0]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from tensoropt_torch.config.cluster import DType
-from tensoropt_torch.profiler.clock import SharedClock, undisturbed_s
+from tensoropt_torch.profiler.clock import ComputeClock, SharedClock, crowding_of, undisturbed_s
 
 MATMUL_SIZES = {"cpu": 512, "cuda": 4096}
 ACTIVATION_BYTES = {"cpu": 8 << 20, "cuda": 1 << 30}
@@ -42,14 +42,15 @@ def measure_device(device: torch.device | None = None, budget_s: float = 2.0) ->
 
     """
     device = device or torch.device("cpu")
-    clock = SharedClock(device)
+    shared_clock = SharedClock(device)
+    clock = ComputeClock(device, crowding_of(device))
     share_s = budget_s / (len(DTYPES) + 2)
     n = MATMUL_SIZES.get(device.type, 1024)
-    seconds = [_matmul_s(n, dtype, clock, share_s) for dtype in DTYPES.values()]
+    seconds = [_matmul_s(n, dtype, device, clock, share_s) for dtype in DTYPES.values()]
     elements = ACTIVATION_BYTES.get(device.type, 8 << 20) // 4
     seconds.append(_repeated_s(_activation_step(elements, device), clock, share_s))
     seconds.append(_repeated_s(_chain_step(device), clock, share_s))
-    *matmul_s, copy_s, launch_s = clock.slowest(seconds)
+    *matmul_s, copy_s, launch_s = shared_clock.slowest(seconds)
     return DeviceSpeed(
         matmul_flops_per_s={name: 2 * n**3 / s for name, s in zip(DTYPES, matmul_s, strict=True)},
         copy_bytes_per_s=ACTIVATION_TRAFFIC * 4 * elements / copy_s,
@@ -57,8 +58,10 @@ def measure_device(device: torch.device | None = None, budget_s: float = 2.0) ->
     )
 
 
-def _matmul_s(n: int, dtype: torch.dtype, clock: SharedClock, budget_s: float) -> float:
-    a, b = torch.ones(2, n, n, dtype=dtype, device=clock.device)
+def _matmul_s(
+    n: int, dtype: torch.dtype, device: torch.device, clock: ComputeClock, budget_s: float
+) -> float:
+    a, b = torch.ones(2, n, n, dtype=dtype, device=device)
     return _repeated_s(lambda: a @ b, clock, budget_s)
 
 
@@ -84,7 +87,7 @@ def _chain_step(device: torch.device) -> Callable[[], object]:
     return step
 
 
-def _repeated_s(call: Callable[[], object], clock: SharedClock, budget_s: float) -> float:
+def _repeated_s(call: Callable[[], object], clock: ComputeClock, budget_s: float) -> float:
     """The time of a call, from as many as fill the budget (3 at least)."""
     call()
     samples: list[float] = []

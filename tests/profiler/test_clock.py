@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import random
 import statistics
+import time
+from collections.abc import Callable
 
 import pytest
+import torch
 
-from tensoropt_torch.profiler.clock import undisturbed_s
+from tensoropt_torch.profiler.clock import ComputeClock, crowding_of, undisturbed_s
+from tests.distributed.harness import run_ranks
 
+HERE = "tests.profiler.test_clock"
 TRUE_S = 0.04
 
 
@@ -40,3 +46,36 @@ def test_few_measurements_are_enough() -> None:
     assert undisturbed_s([3.0]) == 3.0
     assert undisturbed_s([1.0, 5.0]) == 2.0
     assert undisturbed_s([5.0, 1.0, 2.0, 9.0, 3.0]) == 2.0
+
+
+def elapsed_s(clock: ComputeClock, work: Callable[[], object]) -> float:
+    start = clock.now()
+    work()
+    return clock.now() - start
+
+
+def compute(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+def test_where_cores_are_shared_work_counts_and_waiting_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    alone, crowded = (ComputeClock(torch.device("cpu"), crowding) for crowding in (1.0, 2.0))
+    assert alone.counts_waiting and not crowded.counts_waiting
+    assert elapsed_s(alone, lambda: time.sleep(0.1)) >= 0.1
+    assert elapsed_s(crowded, lambda: time.sleep(0.1)) < 0.05
+    assert elapsed_s(crowded, lambda: compute(0.1)) == pytest.approx(0.2, rel=0.2)
+
+
+def found_crowding(_: None) -> float:
+    return crowding_of(torch.device("cpu"))
+
+
+def test_how_crowded_a_machine_is() -> None:
+    expected = 3 / len(os.sched_getaffinity(0))
+    assert run_ranks(3, f"{HERE}:found_crowding") == [pytest.approx(expected)] * 3
+    assert crowding_of(torch.device("cuda")) == 1
