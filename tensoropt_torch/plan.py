@@ -61,7 +61,7 @@ class Settings(Record):
     With ``overlap`` reshards of parameters and of their gradients run while the device
     computes (docs/runtime.md). ``reduce_dtype`` is the dtype of sums of gradients over devices,
     that of the parameter or of what is computed with it (docs/precision.md). They are summed
-    ``bucket_bytes`` at once.
+    ``bucket_bytes`` at once, and so many bytes of parameters are gathered at once.
     """
 
     cluster: Mapping[str, Any] = field(repr=False)

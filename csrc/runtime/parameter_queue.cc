@@ -49,9 +49,11 @@ at::Tensor ParameterQueue::take_value(std::int64_t slot) {
 void ParameterQueue::finish(const std::shared_ptr<Gathering>& gathering) {
   std::vector<at::Tensor> wholes = gathering->bucket.finish();
   for (std::size_t i = 0; i < wholes.size(); ++i) {
-    Value& value = values_.at(gathering->slots[i]);
-    const auto* begun = std::get_if<std::shared_ptr<Gathering>>(&value);
-    if (begun != nullptr && *begun == gathering) value = std::move(wholes[i]);
+    const auto found = values_.find(gathering->slots[i]);
+    if (found == values_.end()) continue;
+    const auto* begun = std::get_if<std::shared_ptr<Gathering>>(&found->second);
+    if (begun == nullptr || *begun != gathering) continue;
+    found->second = std::move(wholes[i]);
   }
 }
 

@@ -271,6 +271,7 @@ void StrategySpace::add_buckets() {
   const auto add = [&](std::map<TensorKind, MoveCosts>& costs,
                        const TensorMeta& meta,
                        const BucketedCollectives& together) {
+    if (real_dtype(meta.dtype) != meta.dtype) return;  // sent by themselves
     const int bytes = item_size(meta.dtype);
     const double least = static_cast<double>(num_elements(meta.shape)) * bytes /
                          machine_.mesh.num_devices();

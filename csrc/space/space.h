@@ -62,7 +62,8 @@ struct SpaceOptions {
   // borders. Multiplies the configs of convolutional networks.
   bool split_spatial = false;
   ReduceDType reduce_dtype = ReduceDType::kParameter;
-  // Gradients of parameters are summed over devices so many bytes at once.
+  // Gradients of parameters are summed over devices, and parameters gathered,
+  // so many bytes at once.
   double bucket_bytes = 0;
 };
 

@@ -80,29 +80,33 @@ def fastest_of(
     missing = [plan for plan in plans if plan.strategy_hash not in known]
     if missing:
         try:
-            known |= on_all_ranks(partial(_run, missing, model, task, batch, device, budget_s))
+            rivals = [known[plan.strategy_hash] for plan in plans if plan.strategy_hash in known]
+            run = partial(_run, missing, rivals, model, task, batch, device, budget_s)
+            known |= on_all_ranks(run)
         except (RuntimeError, ValueError, LookupError) as error:  # values of the example, maybe
             warnings.warn(f"no plan is run, since a step fails: {error}", stacklevel=3)
             return plans[0]
         from_first_rank(partial(_keep, file, known))
-    run = [(known[p.strategy_hash], p) for p in plans if p.strategy_hash in known]
-    for step_s, plan in run:
+    found = [(known[p.strategy_hash], p) for p in plans if p.strategy_hash in known]
+    for step_s, plan in found:
         log.info("%r takes %s", plan, format_seconds(step_s))
-    if not run:
+    if not found:
         return plans[0]
-    step_s, fastest = min(run, key=lambda entry: entry[0])
+    step_s, fastest = min(found, key=lambda entry: entry[0])
     return replace(fastest, measured_s=step_s)
 
 
 def _run(
     plans: Sequence[Plan],
+    rivals_s: Sequence[float],
     model: nn.Module,
     task: PlanningTask,
     batch: Batch,
     device: torch.device,
     budget_s: float,
 ) -> dict[str, float]:
-    """Seconds of a step by strategy, of those for which there was time."""
+    """Seconds of a step by strategy, of those for which there was time; beside others, of
+    which it is known."""
     settings = plans[0].settings
     context = RankContext.make([size for size, _ in settings.mesh_axes], device)
     own = share_of(batch, task.captured, settings, device)
@@ -114,17 +118,22 @@ def _run(
     with progress(what, ROUNDS * len(plans), about_s=about_s, at_most_s=budget_s) as step:
         runs = [_Run(plan.with_model(task.captured), model, task, context, own) for plan in plans]
         measures = [partial(run.time, budget, len(runs) - i, keeps) for i, run in enumerate(runs)]
-        found = _race(measures, budget, step)
+        found = _race(measures, rivals_s, budget, step)
     del runs, measures
     gc.collect()  # modules hold themselves, and what they have on the device
     context.groups.close()
     return {plans[index].strategy_hash: step_s for index, step_s in found.items()}
 
 
-def _race(runs: Sequence[Callable[[], StepTimes]], budget: Budget, step: Step) -> dict[int, float]:
+def _race(
+    runs: Sequence[Callable[[], StepTimes]],
+    rivals_s: Sequence[float],
+    budget: Budget,
+    step: Step,
+) -> dict[int, float]:
     """Seconds of a step in the best round of each, by index, of those that were run: in turn,
     so that what disturbs the machine for a while meets all of them, and the longer the race
-    goes on, the fewer of them."""
+    goes on, the fewer of them. ``rivals_s`` are best rounds of plans that were run before."""
     best_s: dict[int, float] = {}
     running = list(range(len(runs)))
     done = 0
@@ -140,9 +149,9 @@ def _race(runs: Sequence[Callable[[], StepTimes]], budget: Budget, step: Step) -
             best_s[index] = min(step_s, best_s.get(index, step_s))
             done += 1
             step(total=total)
-        limit_s = (1 + MARGINS[min(number, len(MARGINS) - 1)]) * min(best_s.values())
+        limit_s = (1 + MARGINS[min(number, len(MARGINS) - 1)]) * min([*best_s.values(), *rivals_s])
         running = [index for index in running if best_s[index] <= limit_s]
-        if len(running) == 1:
+        if len(running) + len(rivals_s) <= 1:
             break
     return best_s
 

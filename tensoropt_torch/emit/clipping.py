@@ -1,7 +1,7 @@
 """The norm of all gradients, with one collective.
 
-``torch.nn.utils.clip_grad_norm_`` works with ``DTensor``s as well, and takes a collective and some
-tenths of a millisecond for each of them.
+``torch.nn.utils.clip_grad_norm_`` works with ``DTensor``s as well, and takes a collective for each
+axis of the mesh.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from tensoropt_torch.emit.accumulation import is_kept, reduce_kept
+from tensoropt_torch.emit.local_parts import local_tensor
 from tensoropt_torch.errors import TensorOptError
 
 
@@ -63,7 +64,7 @@ def clip_grad_norm_(
             f"the {norm_type}-norm of the gradients is {float(norm)}, so they cannot be clipped; "
             "with error_if_nonfinite=False they are scaled by it all the same"
         )
-    parts = [nn.Parameter(_local(gradient), requires_grad=False) for gradient in gradients]
+    parts = [nn.Parameter(local_tensor(gradient), requires_grad=False) for gradient in gradients]
     for part in parts:
         part.grad = part.data
     torch.nn.utils.clip_grads_with_norm_(parts, max_norm, norm, foreach)
@@ -81,7 +82,8 @@ def _total_norm(
         power = power.to(shared[0].device)
         dist.all_reduce(power, dist.ReduceOp.MAX if norm_type == math.inf else dist.ReduceOp.SUM)
     others = _power(alike, norm_type, foreach).to(power.device)
-    dtype = reduce(torch.promote_types, (gradient.dtype for gradient in gradients), torch.float32)
+    dtypes = (gradient.dtype.to_real() for gradient in gradients)
+    dtype = reduce(torch.promote_types, dtypes, torch.float32)
     if norm_type == math.inf:
         return torch.maximum(power, others).to(dtype)
     return ((power + others) ** (1 / norm_type)).to(dtype)
@@ -102,7 +104,3 @@ def _is_first_of_replicas(gradient: DTensor) -> bool:
         index == 0 or not placement.is_replicate()
         for index, placement in zip(coordinate, gradient.placements, strict=True)
     )
-
-
-def _local(gradient: torch.Tensor) -> torch.Tensor:
-    return gradient._local_tensor if isinstance(gradient, DTensor) else gradient

@@ -129,9 +129,10 @@ class GraphEmitter:
             reshard.kept,
             dtype if reshard.casts else None,
             reduce_dtype if reduce_dtype != dtype else None,
-            reshard.is_bucketed,
-            reshard.gathered_dim,
-            reshard.value_bytes,
+            is_bucketed=reshard.is_bucketed,
+            gathered_dim=reshard.gathered_dim,
+            value_dtype=dtype,
+            value_bytes=reshard.value_bytes,
         )
 
     def _reshard(self, node: fx.Node, edge: int) -> fx.Node:

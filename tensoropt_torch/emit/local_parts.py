@@ -27,6 +27,11 @@ def as_whole(
     )
 
 
+def local_tensor(value: Any) -> Any:
+    """What the rank has of a ``DTensor``, without any gradient; all else as it is."""
+    return value._local_tensor if isinstance(value, DTensor) else value
+
+
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
     """What the rank has of a parameter, as ``DTensor.to_local``; other tensors as they are.
 

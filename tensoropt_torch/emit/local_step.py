@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from tensoropt_torch.emit.local_parts import as_whole
+from tensoropt_torch.emit.local_parts import as_whole, local_tensor
 from tensoropt_torch.errors import TensorOptError
 
 AnyOptimizer = TypeVar("AnyOptimizer", bound=torch.optim.Optimizer)
@@ -165,16 +165,12 @@ class _LocalSteps:
         """States as the rank has them."""
         for parameter, state in optimizer.state.items():
             if isinstance(parameter, DTensor):
-                optimizer.state[parameter] = {n: _local(value) for n, value in state.items()}
+                optimizer.state[parameter] = {n: local_tensor(value) for n, value in state.items()}
 
 
 def _rename(optimizer: torch.optim.Optimizer, old: Any, new: Any) -> None:
     if old in optimizer.state:
         optimizer.state[new] = optimizer.state.pop(old)
-
-
-def _local(value: Any) -> Any:
-    return value._local_tensor if isinstance(value, DTensor) else value
 
 
 def _whole(value: Any, parameter: DTensor) -> Any:

@@ -31,10 +31,10 @@ def watch_optimizers(model: nn.Module, parallel: nn.Module) -> None:
                 "no gradients: nothing would be trained; make the optimizer after parallelize, "
                 "with parallel.parameters()"
             )
-        if optimizer not in known and is_element_wise(optimizer):
+        is_new = optimizer not in known and is_element_wise(optimizer)
+        if is_new and any(p in own for p in parameters):
             known.add(optimizer)
-            if any(p in own for p in parameters):
-                local_step(optimizer)
+            local_step(optimizer)
         keep_innermost(optimizer)
 
     handle = register_optimizer_step_pre_hook(before_step)

@@ -1,4 +1,4 @@
-"""Reshards of parameters that run while the rank computes."""
+"""Reshards of parameters that run together, or while the rank computes."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ class Programs:
     reduce_dtype: torch.dtype | None = None
     is_bucketed: bool = False
     gathered_dim: int | None = None
+    value_dtype: torch.dtype = torch.float32
     value_bytes: float = 0
 
     @property
@@ -65,12 +66,12 @@ class _Reshard:
     programs: Programs
 
     @property
-    def bucket(self) -> tuple[str, torch.dtype | None] | None:
+    def bucket(self) -> tuple[str, torch.dtype] | None:
         """What those have in common that are gathered together; None: it is by itself."""
         if self.programs.gathered_dim is None:
             return None
         (group,) = self.programs.forward_groups
-        return group, self.programs.dtype
+        return group, self.programs.value_dtype
 
 
 class Overlap:
@@ -148,8 +149,8 @@ class Overlap:
 
     def _begin_values(self, together: list[_Reshard]) -> None:
         only = together[0]
-        dtype = only.programs.dtype
-        dtypes: dict[str, Any] = {} if dtype is None else {"dtype": dtype}
+        casts = any(member.programs.dtype is not None for member in together)
+        dtypes: dict[str, Any] = {"dtype": only.programs.value_dtype} if casts else {}
         if len(together) == 1:
             target = torch.ops.tensoropt.begin_value.default
             programs = only.programs.forward, only.programs.forward_groups
@@ -183,7 +184,7 @@ def _buckets(reshards: list[_Reshard], bucket_bytes: int) -> list[list[_Reshard]
     """Those that begin together, in the order of the first of each; a bucket is full when it
     has so many bytes."""
     buckets: list[list[_Reshard]] = []
-    open_ones: dict[tuple[str, torch.dtype | None], list[_Reshard]] = {}
+    open_ones: dict[tuple[str, torch.dtype], list[_Reshard]] = {}
     for reshard in reshards:
         key = reshard.bucket
         together = None if key is None else open_ones.get(key)

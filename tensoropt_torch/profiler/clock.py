@@ -70,10 +70,10 @@ class SharedClock:
 class ComputeClock:
     """Times of work of this process alone, while all ranks compute.
 
-    Where there are more threads that compute than cores, what is short finds a core free or
+    Where there are more processes that compute than cores, what is short finds a core free or
     waits for one, as it happens; in a step all of it takes as much longer as there are more
-    threads. So there the work is told by the time of the processor that it takes, times
-    ``crowding``. Then what the process waits for, such as other ranks, takes no time.
+    processes. So there the work is told by the time of the processor that this thread takes,
+    times ``crowding``. Then what the process waits for, such as other ranks, takes no time.
 
     Args:
         device: where the work is done.
@@ -91,21 +91,18 @@ class ComputeClock:
 
     def now(self) -> float:
         """Seconds of a clock that is steady while the process works."""
-        if self.counts_waiting:
-            return self._wall.now()
-        threads = torch.get_num_threads()
-        busy_s = time.thread_time() if threads == 1 else time.process_time() / threads
-        return self._crowding * busy_s
+        return self._wall.now() if self.counts_waiting else self._crowding * time.thread_time()
 
 
 def crowding_of(device: torch.device) -> float:
-    """How many threads that compute there are for each core, on the machine with the most; 1 on
-    GPUs. Collective, and equal on all ranks."""
+    """How many processes that compute there are for each core, on the machine with the most; 1
+    on GPUs, and where an operator has several threads: how many of them work depends on the
+    operator. Collective, and equal on all ranks."""
     if device.type != "cpu":
         return 1.0
     hosts: list[Any] = [socket.gethostname()]
     if dist.is_available() and dist.is_initialized():
         hosts = [None] * dist.get_world_size()
         dist.all_gather_object(hosts, socket.gethostname())
-    threads = hosts.count(socket.gethostname()) * torch.get_num_threads()
-    return SharedClock(device).slowest([threads / len(os.sched_getaffinity(0))])[0]
+    processes = hosts.count(socket.gethostname()) if torch.get_num_threads() == 1 else 0
+    return SharedClock(device).slowest([max(1.0, processes / len(os.sched_getaffinity(0)))])[0]

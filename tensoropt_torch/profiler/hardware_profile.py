@@ -20,7 +20,7 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.profiler.sealed import SealedFormat
 from tensoropt_torch.profiler.store import MachineKey, home, write_atomically
 
-FILE = SealedFormat("hardware profile", 3, "measure again with 'tensoropt profile-hardware'")
+FILE = SealedFormat("hardware profile", 4, "measure again with 'tensoropt profile-hardware'")
 
 # (collective, axis set, ((bytes, seconds), ...)), bytes ascending.
 Samples = Annotated[

@@ -23,7 +23,7 @@ from typing import Any
 
 from tensoropt_torch.errors import TensorOptError
 
-VERSION = 2
+VERSION = 3
 BUSY_S = 10.0
 
 _MACHINE = "CREATE TABLE machine (digest TEXT NOT NULL)"

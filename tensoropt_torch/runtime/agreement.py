@@ -130,10 +130,21 @@ _PENDING: ContextVar[PendingAgreement | None] = ContextVar("pending_agreement", 
 
 @contextmanager
 def confirming(pending: PendingAgreement | None) -> Iterator[None]:
-    """Inside, ``confirm_call`` waits for this agreement."""
+    """Inside, ``confirm_call`` waits for this agreement.
+
+    Raises:
+        DifferentCallsError: on every rank, unless all make the same call; also where this rank
+            meets an error before it has waited, which then is what the others wait to hear.
+    """
     token = _PENDING.set(pending)
     try:
         yield
+    except DifferentCallsError:
+        raise
+    except Exception as error:
+        if pending is not None and not pending.is_reached():
+            raise DifferentCallsError from error
+        raise
     finally:
         _PENDING.reset(token)
 

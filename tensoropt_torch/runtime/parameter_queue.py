@@ -1,4 +1,4 @@
-"""Operators for reshards of parameters that run while the rank computes
+"""Operators for reshards of parameters that run together, or while the rank computes
 (``csrc/runtime/parameter_queue.h``)."""
 
 from __future__ import annotations

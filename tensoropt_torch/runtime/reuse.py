@@ -15,6 +15,7 @@ be made again together, and ahead of their use.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
@@ -43,8 +44,41 @@ class ReuseCounts:
     replays: int = 0  # programs run again in backward
 
 
+class _Program:
+    """What makes a tensor again: an input, as it was in forward, and what is run on it."""
+
+    def __init__(
+        self,
+        x: torch.Tensor,
+        forward: Sequence[int],
+        groups: Sequence[str],
+        cast: torch.dtype | None,
+    ) -> None:
+        self.forward = forward
+        self.groups = groups
+        self.cast = cast
+        self.is_needed = False  # what is made was saved
+        self._x = x.detach()
+        self._version = x._version
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether the input is as it was."""
+        return self._x._version == self._version
+
+    @property
+    def x(self) -> torch.Tensor:
+        """The input, as it was in forward."""
+        if not self.is_unchanged:
+            raise RuntimeError(
+                "a tensor that backward reshards again was modified in place after "
+                "forward (an optimizer step between forward and backward?)"
+            )
+        return self._x
+
+
 class _Source:
-    """How to make a resharded tensor again: its input and the program.
+    """How to make a resharded tensor again, and what was made.
 
     All ranks must replay at the same points of backward, so that depends on the
     order of backward alone and never on what memory happens to live (a
@@ -52,43 +86,20 @@ class _Source:
     saved tensors to be unpacked replays, the others share its result.
     """
 
-    def __init__(
-        self,
-        result: torch.Tensor,
-        x: torch.Tensor,
-        forward: Sequence[int],
-        groups: Sequence[str],
-        dtype: torch.dtype | None,
-        counts: ReuseCounts,
-    ) -> None:
+    def __init__(self, result: torch.Tensor, program: _Program, counts: ReuseCounts) -> None:
         # A weak reference keeps the address of the storage from being used
         # again, but not its memory.
         self.result = _weak_reference(result.untyped_storage())
         self.dtype = result.dtype
         self.counts = counts
         self.bucket: _Bucket | None = None
-        self.is_saved = False
-        self.forward = forward
-        self.groups = groups
-        self.cast = dtype
-        self._x = x.detach()
-        self._version = x._version
+        self._program = program
         self._pending = 0  # saved tensors not unpacked yet
         self._shared: torch.Tensor | None = None
 
-    @property
-    def x(self) -> torch.Tensor:
-        """The input, as it was in forward."""
-        if self._x._version != self._version:
-            raise RuntimeError(
-                "a tensor that backward reshards again was modified in place after "
-                "forward (an optimizer step between forward and backward?)"
-            )
-        return self._x
-
     def add_pending(self) -> None:
         """One more saved tensor will ask for the result."""
-        self.is_saved = True
+        self._program.is_needed = True
         self._pending += 1
 
     def remove_pending(self) -> None:
@@ -108,15 +119,26 @@ class _Source:
             if self.bucket is None:
                 self.share(self.replay())
             else:
-                self.bucket.replay()
+                self.counts.replays += self.bucket.replay()
         assert self._shared is not None
         return self._shared
 
     def replay(self) -> torch.Tensor:
         """The result, made again by itself."""
         self.counts.replays += 1
+        program = self._program
         with torch.no_grad():
-            return ops.reshard(self.x, self.forward, self.groups, dtype=self.cast)
+            return ops.reshard(program.x, program.forward, program.groups, dtype=program.cast)
+
+
+@dataclass(frozen=True)
+class _Member:
+    """Of a bucket. Who no longer waits for what it makes is gone."""
+
+    program: _Program
+    source: weakref.ref[_Source]
+    dtype: torch.dtype
+    gathered_dim: int | None
 
 
 class _Bucket:
@@ -129,53 +151,61 @@ class _Bucket:
     def __init__(self, before: _Bucket | None, ahead: bool) -> None:
         self._before = before  # in forward, so that it is next in backward
         self._ahead = ahead
-        self._sources: list[_Source] = []
-        self._dims: dict[_Source, int] = {}
+        self._members: list[_Member] = []
         self._queue: torch.ScriptObject | None = None
         self._is_done = False
 
-    def add(self, source: _Source, gathered_dim: int | None) -> None:
+    def add(self, source: _Source, program: _Program, gathered_dim: int | None) -> None:
         """One more; several need a dim each, along which they are gathered."""
         source.bucket = self
-        self._sources.append(source)
-        if gathered_dim is not None:
-            self._dims[source] = gathered_dim
+        member = _Member(program, weakref.ref(source), source.dtype, gathered_dim)
+        self._members.append(member)
 
-    def replay(self) -> None:
-        """Gives all of its sources their results, and begins the bucket that is next."""
+    def replay(self) -> int:
+        """Gives all of its sources their results, and begins the bucket that is next; how many
+        programs were run for it."""
         with torch.no_grad():
-            queue = self._begin()
-            for slot, source in enumerate(self._saved()):
-                source.share(take_value(source.x, queue, slot))
-                source.counts.replays += 1
+            queue, needed = self._begin(), self._needed()
+            for slot, member in enumerate(needed):
+                result = take_value(member.program.x, queue, slot)
+                source = member.source()
+                if source is not None:
+                    source.share(result)
             self._queue = None
             self._is_done = True
             if self._ahead:
                 self._begin_next()
+        return len(needed)
 
-    def _saved(self) -> list[_Source]:
-        return [source for source in self._sources if source.is_saved]
+    def _needed(self) -> list[_Member]:
+        return [member for member in self._members if member.program.is_needed]
 
     def _begin_next(self) -> None:
         bucket = self._before
-        while bucket is not None and (bucket._is_done or not bucket._saved()):
+        while bucket is not None and not bucket._may_begin():
             bucket = bucket._before
         if bucket is not None:
             bucket._begin()
 
+    def _may_begin(self) -> bool:
+        needed = self._needed()
+        is_unchanged = all(member.program.is_unchanged for member in needed)
+        return bool(needed) and is_unchanged and not self._is_done
+
     def _begin(self) -> torch.ScriptObject:
-        """Where the results will be, in the order of those that are saved."""
+        """Where the results will be, in the order of those that are needed."""
         if self._queue is not None:
             return self._queue
         queue = self._queue = parameter_queue()
-        first, *others = saved = self._saved()
-        if others:
-            dims = [self._dims[source] for source in saved]
-            slots = range(len(saved))
-            xs = [source.x for source in saved]
-            begin_gathers(xs, dims, first.groups[0], queue, slots, dtype=first.cast)
-        else:
-            begin_value(first.x, first.forward, first.groups, queue, 0, dtype=first.cast)
+        first, *others = needed = self._needed()
+        program = first.program
+        if not others:
+            groups, cast = program.groups, program.cast
+            begin_value(program.x, program.forward, groups, queue, 0, dtype=cast)
+            return queue
+        dims = [member.gathered_dim for member in needed if member.gathered_dim is not None]
+        xs = [member.program.x for member in needed]
+        begin_gathers(xs, dims, program.groups[0], queue, range(len(xs)), dtype=first.dtype)
         return queue
 
 
@@ -242,6 +272,7 @@ class ReuseRegistry:
             self._hooks = None
         self._sources.clear()
         self._buckets.clear()
+        self._last_bucket = None
         if self._token is not None:
             _ACTIVE.reset(self._token)
 
@@ -270,12 +301,13 @@ class ReuseRegistry:
 
         """
         self._forget_freed()
-        source = _Source(result, x, forward, groups, dtype, self.counts)
+        program = _Program(x, forward, groups, dtype)
+        source = _Source(result, program, self.counts)
         if bucket is not None:
             if bucket not in self._buckets:
                 self._last_bucket = _Bucket(self._last_bucket, self._ahead)
                 self._buckets[bucket] = self._last_bucket
-            self._buckets[bucket].add(source, gathered_dim)
+            self._buckets[bucket].add(source, program, gathered_dim)
         self._sources[source.result.cdata] = source
         self.counts.registered += 1
         if self._hooks is None:

@@ -117,12 +117,14 @@ class Workspaces:
     Args:
         device: the type of device; on others than CPUs none are known.
         measure: whether kernels of oneDNN may run.
+        gloo: whether collectives take what those of Gloo take on CPUs.
 
     """
 
-    def __init__(self, device: str, measure: bool) -> None:
+    def __init__(self, device: str, measure: bool, gloo: bool = True) -> None:
         self._on_cpu = device == "cpu"
         self._measure = measure
+        self._gloo = gloo
         self._pending: list[_Pending] = []
         self._unknown: set[str] = set()
 
@@ -144,7 +146,9 @@ class Workspaces:
     def bytes_of(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
         """The workspace of a kernel or collective; 0 where there is no formula."""
         formula = _FORMULAS.get(func._schema.name) if self._on_cpu else None
-        return formula(arguments_by_name(func, args, kwargs)) if formula else 0
+        if formula is None or (func.namespace == "c10d" and not self._gloo):
+            return 0
+        return formula(arguments_by_name(func, args, kwargs))
 
     def note_measured(
         self, ledger: Ledger, func: OpOverload, args: Sequence[Any], saved: Sequence[int]

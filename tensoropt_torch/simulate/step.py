@@ -38,12 +38,14 @@ class StepSettings:
         rank: whose memory is asked for.
         measure_workspaces: run kernels whose workspace no formula gives (of
             oneDNN, on CPUs) on a small batch and see what they allocate.
+        gloo: on CPUs the process group is one of Gloo's, whose collectives allocate buffers.
     """
 
     optimizer: str | OptimizerModel | MakeOptimizer = "adamw"
     device: DeviceType = "cpu"
     rank: int = 0
     measure_workspaces: bool = True
+    gloo: bool = True
 
     @staticmethod
     def on(device: torch.device, optimizer: str | OptimizerModel | MakeOptimizer) -> StepSettings:
@@ -83,7 +85,7 @@ def simulate_step(
     part = RankPart(plan, captured, settings.rank)
     rank = SimulatedRank.of(part, device)
     ledger = Ledger(cuda_bytes if settings.device == "cuda" else exact_bytes)
-    workspaces = Workspaces(settings.device, settings.measure_workspaces)
+    workspaces = Workspaces(settings.device, settings.measure_workspaces, settings.gloo)
     with silent_groups(part):
         _Step(rank, ledger, StorageTracker(ledger, workspaces), settings).run()
     gc.collect()

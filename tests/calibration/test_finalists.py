@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -294,8 +295,11 @@ def limited(payload: tuple[str, str]) -> tuple[float, list[Plan]]:
     return limit, [*watched, plan]
 
 
-def race(times_s: dict[str, list[float]]) -> tuple[dict[str, float], list[str]]:
-    """Of plans that take these seconds, round by round; and which were run, in order."""
+def race(
+    times_s: dict[str, list[float]], rivals_s: Sequence[float] = ()
+) -> tuple[dict[str, float], list[str]]:
+    """Of plans that take these seconds, round by round, beside others that were run before; and
+    which were run, in order."""
     order: list[str] = []
 
     def run(name: str) -> StepTimes:
@@ -303,7 +307,8 @@ def race(times_s: dict[str, list[float]]) -> tuple[dict[str, float], list[str]]:
         return StepTimes(times_s[name][order.count(name) - 1], 0.0, 0.0)
 
     runs = [partial(run, name) for name in times_s]
-    found = calibration.finalists._race(runs, Budget(None, torch.device("cpu")), silent)
+    budget = Budget(None, torch.device("cpu"))
+    found = calibration.finalists._race(runs, rivals_s, budget, silent)
     return {name: found[index] for index, name in enumerate(times_s)}, order
 
 
@@ -317,3 +322,10 @@ def test_a_disturbed_round_does_not_decide() -> None:
     best, order = race({"fast": [1.4, 1.0, 1.0, 1.0, 1.0, 1.0], "near": [1.02] * 6})
     assert best == {"fast": 1.0, "near": 1.02}
     assert order == ["fast", "near"] * 6
+
+
+def test_a_single_one_races_against_those_that_were_run_before() -> None:
+    best, order = race({"new": [1.3, 1.0, 1.0, 1.0, 1.0, 1.0]}, [1.1])
+    assert best == {"new": 1.0} and len(order) == 6
+    best, order = race({"slow": [2.0]}, [1.0])
+    assert best == {"slow": 2.0} and order == ["slow"]

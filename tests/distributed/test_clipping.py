@@ -85,6 +85,10 @@ def rest(_: None) -> None:
     norm = tensoropt_torch.clip_grad_norm_(module.parameters(), 1e6)
     assert float(norm**2 + 0.75) == pytest.approx(expected_norm**2, rel=1e-10)
     assert float(tensoropt_torch.clip_grad_norm_([], 1.0)) == 0
+    turned = nn.Parameter(torch.ones(2, dtype=torch.complex64))
+    turned.grad = torch.tensor([3j, 4])
+    assert float(tensoropt_torch.clip_grad_norm_(turned, 1.0)) == 5
+    assert_close(turned.grad, torch.tensor([0.6j, 0.8]))
     one = next(module.parameters())
     assert one.grad is not None
     assert float(tensoropt_torch.clip_grad_norm_(one, 1e6)) == pytest.approx(

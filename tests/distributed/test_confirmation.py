@@ -134,3 +134,41 @@ def check_disagreement(_: None) -> None:
 
 def test_a_call_that_differs_leaves_nothing() -> None:
     run_ranks(2, f"{HERE}:check_disagreement", None, 100)
+
+
+class Checked(nn.Module):
+    """Rows of a table, looked up before anything is sent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(8, 16), nn.Linear(16, 4)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.table(ids))
+
+
+def check_local_error(_: None) -> None:
+    """A rank fails by itself while the others make another call, all of kinds that ran before:
+    they differ, on all ranks, and the next call goes on."""
+    torch.manual_seed(0)
+    ids, y = torch.randint(8, (8,)), torch.randn(8, 4)
+    module = tensoropt_torch.auto_parallel(
+        Checked(), (ids,), loss_fn=F.mse_loss, targets=(y,), measure=False, inputs="sharded"
+    )
+
+    def call(training: bool, wrong: bool = False) -> torch.Tensor:
+        module.train(training)
+        own = ids.chunk(2)[dist.get_rank()]
+        own = own + 8 if wrong else own
+        return module(own, y.chunk(2)[dist.get_rank()]) if training else module(own)
+
+    expected = [call(True), call(False)]
+    is_first = dist.get_rank() == 0
+    with pytest.raises(TensorOptError, match="ranks call the module differently"):
+        call(not is_first, wrong=is_first)
+    assert torch.equal(call(True), expected[0])
+    assert torch.equal(call(False), expected[1])
+
+
+def test_a_rank_that_fails_in_another_call_leaves_nobody_waiting() -> None:
+    run_ranks(2, f"{HERE}:check_local_error", None, 100)

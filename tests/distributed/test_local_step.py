@@ -172,7 +172,7 @@ def seen_by_hooks(_: None) -> list[str]:
     def look(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         for p in optimizer.param_groups[0]["params"]:
             seen.append(type(p).__name__)
-            seen.append(type(p.grad).__name__)
+            seen.append(f"gradient {type(p.grad).__name__}")
 
     for _ in range(2):
         optimizer.register_step_pre_hook(look)
@@ -185,7 +185,8 @@ def seen_by_hooks(_: None) -> list[str]:
 
 def test_hooks_of_steps_find_whole_parameters() -> None:
     for seen in run_ranks(2, f"{HERE}:seen_by_hooks", None, 120):
-        assert seen == ["DTensor", "NoneType", "state Tensor"]
+        expected = ["DTensor", "gradient DTensor", "gradient NoneType", "state Tensor"]
+        assert seen == expected
 
 
 def test_it_works_with_what_works_with_optimizers() -> None:

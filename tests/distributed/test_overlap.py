@@ -318,8 +318,8 @@ def run_misuse(_: None) -> None:
         ([x, y], [0], "2 tensors are gathered along 1 dims"),
         ([x, y], [0, 1], "gathers dim 1 of a tensor with 1 dims"),
         ([x, y.double()], [0, 0], "tensors of Float and Double"),
-        ([x, y[:0]], [0, 0], "no elements"),
-        ([x, y + 1j], [0, 0], "no elements, or complex|Float and Complex"),
+        ([x, y[:0]], [0, 0], "no elements, or complex"),
+        ([x + 1j, y + 1j], [0, 0], "no elements, or complex"),
     ):
         with pytest.raises(ValueError, match=message):
             begin_gathers(parts, dims, group, queue, range(len(parts)))

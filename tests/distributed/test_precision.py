@@ -153,3 +153,38 @@ def test_passes_are_accumulated_in_the_dtype_of_the_parameter() -> None:
     """Sums of passes always are, which is also how they are reduced then."""
     for errors in run_ranks(RANKS, f"{HERE}:kept", None, 120):
         assert errors == [0, 0]
+
+
+class TwoDtypes(nn.Module):
+    """Parameters of two dtypes that are used one after the other, without autocast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.narrow = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+        self.wide = nn.ModuleList(nn.Linear(8, 8).double() for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for narrow, wide in zip(self.narrow, self.wide, strict=True):
+            x = wide(narrow(x).tanh().double()).tanh().float()
+        return x.square().mean()
+
+
+def in_two_dtypes(_: None) -> tuple[int, float]:
+    """Collectives that gather several parameters, and the largest error of a gradient."""
+    torch.manual_seed(0)
+    model, x = TwoDtypes(), torch.randn(16, 8)
+    model(x).backward()
+    frontier = tensoropt_torch.find_frontier(model, (x,), num_devices=RANKS, inputs="sharded")
+    parallel = tensoropt_torch.parallelize(model, frontier.smallest.plan)
+    parallel(own(x)).backward()
+    errors = [
+        float((p.grad.full_tensor() - q.grad).abs().max())  # type: ignore[union-attr, operator]
+        for p, q in zip(parallel.parameters(), model.parameters(), strict=True)
+    ]
+    return len(calls(parallel.rank_graph.graph, "begin_gathers")), max(errors)
+
+
+def test_parameters_of_each_dtype_are_gathered_by_themselves() -> None:
+    for gathers_of_several, error in run_ranks(RANKS, f"{HERE}:in_two_dtypes", None, 120):
+        assert gathers_of_several == 2
+        assert error < 1e-6

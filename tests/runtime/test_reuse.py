@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from tensoropt_torch.runtime import ops
+from tensoropt_torch.runtime import ops, reuse
 from tensoropt_torch.runtime.groups import AxisGroups
 from tensoropt_torch.runtime.reuse import ReuseRegistry, keep_before
 from tests.distributed.harness import run_ranks
@@ -461,3 +462,76 @@ def order_of_programs(ahead: bool) -> list[int]:
 def test_the_next_bucket_begins_while_one_is_used():
     assert run_ranks(2, f"{HERE}:order_of_programs", False) == [[0, 1, 2, 3]] * 2
     assert run_ranks(2, f"{HERE}:order_of_programs", True) == [[0, 2, 3, 4]] * 2
+
+
+def in_many_passes(payload: tuple[int, bool]) -> bool:
+    """Passes that reach some of the buckets, twice through one graph, and a graph that is
+    dropped: gradients are those without reuse, bit for bit."""
+    seed, ahead = payload
+    rank = torch.distributed.get_rank()
+    groups = AxisGroups((2,))
+    groups.create([1])
+    names = [groups.name(1)]
+    generator = torch.Generator().manual_seed(seed)
+    weights = [torch.randn(3, 6, generator=generator).requires_grad_() for _ in range(6)]
+    x = torch.randn(5, 6, generator=generator, requires_grad=True)
+    program, back = [0, 0, -1, 0, 2, rank], [1, 0, -1, 0, 2, rank]
+
+    def gradients(keep: bool) -> list[Tensor]:
+        outputs = [x]
+        with ReuseRegistry(ahead):
+            for index, weight in enumerate(weights):
+                whole = ops.reshard(weight, program, names, back, names)
+                if keep:
+                    keep_before(whole, weight, program, names, bucket=index // 2, gathered_dim=0)
+                outputs.append(torch.nn.functional.linear(outputs[-1], whole).sin())
+                del whole
+            dropped = outputs[-1].sum() * 2
+        del dropped
+        last, middle = outputs[-1], outputs[3]
+        found = [torch.autograd.grad(last.sum(), outputs[4], retain_graph=True)[0]]
+        found += torch.autograd.grad(middle.sum(), weights[:3], retain_graph=True)
+        for _ in range(2):
+            found += torch.autograd.grad(last.sum(), weights, retain_graph=True)
+        return found
+
+    gc.disable()  # nothing waits for the collector
+    expected, found = gradients(False), gradients(True)
+    gc.enable()
+    return all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_buckets_in_passes_that_reach_a_part_and_in_repeated_ones(ahead: bool):
+    seed = random.randrange(1000)
+    print(f"seed {seed}")
+    assert run_ranks(2, f"{HERE}:in_many_passes", (seed, ahead)) == [True, True]
+
+
+def left_without_backward(ahead: bool) -> bool:
+    """Whether what a graph of buckets holds is freed with it, without the collector."""
+    weight = torch.randn(3, 6).requires_grad_()
+    x = torch.randn(5, 6, requires_grad=True)
+    gc.disable()
+    with ReuseRegistry(ahead):
+        y = resharded(weight, False)
+        keep_before(y, weight, COPY, [], bucket=0)
+        program = weakref.ref(next(iter(_active().values())))
+        loss = torch.nn.functional.linear(x, y).sum()
+        del y
+    assert program() is not None
+    del loss
+    freed = program() is None
+    gc.enable()
+    return freed
+
+
+def _active() -> dict[int, Any]:
+    registry = reuse._ACTIVE.get()
+    assert registry is not None
+    return registry._sources
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_graph_that_is_dropped_leaves_nothing_to_the_collector(ahead: bool):
+    assert left_without_backward(ahead)

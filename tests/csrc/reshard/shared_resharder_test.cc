@@ -70,6 +70,26 @@ TEST_F(SharedResharderTest, OneSumTakesItsShareAllElseWhatItTakesAlone) {
   EXPECT_GT(sharing, 0);
 }
 
+TEST_F(SharedResharderTest, OneGatherTakesItsShareWhereGathersAreTogether) {
+  const BucketedCollectives together(model_, {Collective::kAllGather},
+                                     kBucketBytes);
+  const MoveCosts in_bucket(mesh_, together, device_, shape_, kItemSize);
+  const SharedResharder shared(alone_, &in_bucket);
+  const Layout whole = Layout::parse("R,R");
+  const Layout rows = Layout::parse("S0,S0");
+  const double bytes = kItemSize * num_elements(shape_);
+  const double share_s =
+      model_.time_s(Collective::kAllGather, 0b11, kBucketBytes) * bytes /
+      kBucketBytes;
+  EXPECT_NEAR(shared.time_s(rows, whole), share_s, 1e-10);
+  EXPECT_EQ(shared.plan(rows, whole).size(), 1U);
+  // Two dims take two gathers, and a sum has no bucket here.
+  for (const char* from : {"S0,S1", "P,P"}) {
+    const Layout layout = Layout::parse(from);
+    EXPECT_EQ(shared.time_s(layout, whole), alone_.time_s(layout, whole));
+  }
+}
+
 // What two sums do is not what one bucket does.
 TEST_F(SharedResharderTest, AProgramOfTwoSumsHasNoBucket) {
   const BucketedCollectives together(model_, kSums, kBucketBytes);
