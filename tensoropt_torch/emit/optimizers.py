@@ -18,8 +18,12 @@ def watch_optimizers(model: nn.Module, parallel: nn.Module) -> None:
     """As long as ``parallel`` is there: optimizers of its parameters that update each element
     by itself make local steps; and those that were made with parameters of ``model``, which no
     longer get gradients, raise TensorOptError."""
-    originals, own = _keys(model), _keys(parallel)
-    known: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+    originals = WeakTensorKeyDictionary()
+    for parameter in model.parameters():
+        originals[parameter] = None
+    # Weak references to its parameters would forbid to move them.
+    module = weakref.ref(parallel)
+    looked_at: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
 
     def before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if torch.compiler.is_compiling():
@@ -31,18 +35,16 @@ def watch_optimizers(model: nn.Module, parallel: nn.Module) -> None:
                 "no gradients: nothing would be trained; make the optimizer after parallelize, "
                 "with parallel.parameters()"
             )
-        is_new = optimizer not in known and is_element_wise(optimizer)
-        if is_new and any(p in own for p in parameters):
-            known.add(optimizer)
-            local_step(optimizer)
+        if looked_at.get(optimizer) != len(parameters):  # groups may be added
+            looked_at[optimizer] = len(parameters)
+            if is_element_wise(optimizer) and _has_any_of(module(), parameters):
+                local_step(optimizer)
         keep_innermost(optimizer)
 
     handle = register_optimizer_step_pre_hook(before_step)
     weakref.finalize(parallel, handle.remove)
 
 
-def _keys(module: nn.Module) -> WeakTensorKeyDictionary:
-    keys = WeakTensorKeyDictionary()
-    for parameter in module.parameters():
-        keys[parameter] = None
-    return keys
+def _has_any_of(module: nn.Module | None, parameters: list[nn.Parameter]) -> bool:
+    own = set() if module is None else {id(parameter) for parameter in module.parameters()}
+    return any(id(parameter) in own for parameter in parameters)
