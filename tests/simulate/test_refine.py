@@ -39,7 +39,8 @@ def peaks(frontier: Frontier) -> list[int]:
 def long() -> Frontier:
     """Many points."""
     model, args = make("gpt")
-    found = tensoropt_torch.find_frontier(model, args, cluster="h100-2x8")
+    finely = tensoropt_torch.SearchSettings(epsilon=1e-4)
+    found = tensoropt_torch.find_frontier(model, args, cluster="h100-2x8", search=finely)
     assert len(found) > 100
     return found
 
