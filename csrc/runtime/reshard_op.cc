@@ -30,6 +30,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <type_traits>
+
 #include "runtime/parameter_queue.h"
 #include "runtime/program.h"
 
@@ -68,13 +70,22 @@ at::Tensor reshard_meta(const at::Tensor& x, at::IntArrayRef forward,
   return at::empty(program.output_shape(x.sizes()), options);
 }
 
-at::Tensor call_below_autograd(const at::Tensor& x, at::IntArrayRef forward,
-                               const Strings& forward_groups, DType dtype) {
+// Calls the operator of this name, which has the signature of `kernel`.
+template <auto kernel, typename... Arguments>
+auto call_below_autograd(const char* name, const Arguments&... arguments) {
+  using Signature = std::remove_pointer_t<decltype(kernel)>;
   static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("tensoropt::reshard", "")
-                             .typed<decltype(reshard)>();
+                             .findSchemaOrThrow(name, "")
+                             .typed<Signature>();
   const at::AutoDispatchBelowADInplaceOrView guard;
-  return op.call(x, forward, forward_groups, {}, Strings{}, dtype, {});
+  return op.call(arguments...);
+}
+
+at::Tensor reshard_below_autograd(const at::Tensor& x, at::IntArrayRef forward,
+                                  const Strings& forward_groups, DType dtype) {
+  return call_below_autograd<reshard>("tensoropt::reshard", x, forward,
+                                      forward_groups, at::IntArrayRef(),
+                                      Strings(), dtype, DType());
 }
 
 void begin_value(const at::Tensor& x, at::IntArrayRef steps,
@@ -87,11 +98,8 @@ void begin_value(const at::Tensor& x, at::IntArrayRef steps,
 void begin_value_autograd(const at::Tensor& x, at::IntArrayRef steps,
                           const Strings& groups, const Queue& queue,
                           std::int64_t slot, DType dtype) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("tensoropt::begin_value", "")
-                             .typed<decltype(begin_value)>();
-  const at::AutoDispatchBelowADInplaceOrView guard;
-  op.call(x, steps, groups, queue, slot, dtype);
+  call_below_autograd<begin_value>("tensoropt::begin_value", x, steps, groups,
+                                   queue, slot, dtype);
 }
 
 void begin_gathers(at::TensorList xs, at::IntArrayRef dims,
@@ -107,11 +115,8 @@ void begin_gathers(at::TensorList xs, at::IntArrayRef dims,
 void begin_gathers_autograd(at::TensorList xs, at::IntArrayRef dims,
                             const std::string& group, const Queue& queue,
                             at::IntArrayRef slots, DType dtype) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("tensoropt::begin_gathers", "")
-                             .typed<decltype(begin_gathers)>();
-  const at::AutoDispatchBelowADInplaceOrView guard;
-  op.call(xs, dims, group, queue, slots, dtype);
+  call_below_autograd<begin_gathers>("tensoropt::begin_gathers", xs, dims,
+                                     group, queue, slots, dtype);
 }
 
 at::Tensor take_value(const at::Tensor& /*x*/, const Queue& queue,
@@ -130,11 +135,8 @@ void begin_gradient(const at::Tensor& gradient, at::IntArrayRef steps,
 void begin_gradient_below_autograd(const at::Tensor& gradient,
                                    at::IntArrayRef steps, const Strings& groups,
                                    const Queue& queue, std::int64_t slot) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("tensoropt::begin_gradient", "")
-                             .typed<decltype(begin_gradient)>();
-  const at::AutoDispatchBelowADInplaceOrView guard;
-  op.call(gradient, steps, groups, queue, slot);
+  call_below_autograd<begin_gradient>("tensoropt::begin_gradient", gradient,
+                                      steps, groups, queue, slot);
 }
 
 // What was begun ahead, if it was.
@@ -146,7 +148,7 @@ at::Tensor value_of(const at::Tensor& x, at::IntArrayRef forward,
     at::Tensor begun = queue->take_value(slot);
     if (begun.defined()) return begun;
   }
-  return call_below_autograd(x, forward, forward_groups, dtype);
+  return reshard_below_autograd(x, forward, forward_groups, dtype);
 }
 
 struct Reshard : torch::autograd::Function<Reshard> {
@@ -191,7 +193,7 @@ struct Reshard : torch::autograd::Function<Reshard> {
           queue->second.toCustomClass<ParameterQueue>(), saved["slot"].toInt());
       gradient = at::Tensor();  // await_gradient has it
     } else if (!steps.empty()) {
-      gradient = call_below_autograd(gradient, steps, groups, {});
+      gradient = reshard_below_autograd(gradient, steps, groups, {});
     }
     return {gradient, {}, {}, {}, {}, {}, {}, {}, {}};
   }

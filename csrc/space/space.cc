@@ -310,9 +310,9 @@ SharedResharder StrategySpace::gradient_resharder(const SpaceEdge& edge) const {
 SharedResharder StrategySpace::shared_resharder(
     const SpaceEdge& edge, const TensorMeta& meta,
     const std::map<TensorKind, MoveCosts>& in_bucket) const {
+  if (!leaves_parameter(edge)) return resharder(meta);
   const auto found = in_bucket.find({meta.shape, item_size(meta.dtype)});
-  const bool shares = leaves_parameter(edge) && found != in_bucket.end();
-  return {resharder(meta), shares ? &found->second : nullptr};
+  return {resharder(meta), found == in_bucket.end() ? nullptr : &found->second};
 }
 
 }  // namespace tensoropt

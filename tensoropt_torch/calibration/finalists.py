@@ -8,6 +8,7 @@ those of plain data parallelism. What they took is kept for later jobs.
 from __future__ import annotations
 
 import gc
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -38,11 +39,20 @@ from tensoropt_torch.units import format_seconds
 log = get_logger(__name__)
 
 FILE = SealedFormat("file of times of steps", 2, "run them again")
-ROUNDS = 6
 STEPS, LEAST_STEPS = 3, 2  # of a plan in a round, besides one that warms up
-# Plans whose best round took so much longer than that of the fastest are out, from round to
-# round: what else the machine does in a round makes single ones differ by as much.
-MARGINS = (0.5, 0.2, 0.1, 0.05, 0.03)
+# Plans whose best round took so much longer than that of the fastest are out after it: what else
+# the machine does in a round makes single ones differ by as much. After the last none is.
+MARGINS = (0.5, 0.2, 0.1, 0.05, 0.03, math.inf)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What trains, on what, and where."""
+
+    model: nn.Module
+    task: PlanningTask
+    batch: Batch
+    device: torch.device
 
 
 @dataclass(frozen=True)
@@ -81,8 +91,8 @@ def fastest_of(
     if missing:
         try:
             rivals = [known[plan.strategy_hash] for plan in plans if plan.strategy_hash in known]
-            run = partial(_run, missing, rivals, model, task, batch, device, budget_s)
-            known |= on_all_ranks(run)
+            job = _Job(model, task, batch, device)
+            known |= on_all_ranks(partial(_run, missing, rivals, job, budget_s))
         except (RuntimeError, ValueError, LookupError) as error:  # values of the example, maybe
             warnings.warn(f"no plan is run, since a step fails: {error}", stacklevel=3)
             return plans[0]
@@ -99,24 +109,21 @@ def fastest_of(
 def _run(
     plans: Sequence[Plan],
     rivals_s: Sequence[float],
-    model: nn.Module,
-    task: PlanningTask,
-    batch: Batch,
-    device: torch.device,
+    job: _Job,
     budget_s: float,
 ) -> dict[str, float]:
     """Seconds of a step by strategy, of those for which there was time; beside others, of
     which it is known."""
-    settings = plans[0].settings
-    context = RankContext.make([size for size, _ in settings.mesh_axes], device)
-    own = share_of(batch, task.captured, settings, device)
-    budget = Budget(budget_s, device)
+    settings, task = plans[0].settings, job.task
+    context = RankContext.make([size for size, _ in settings.mesh_axes], job.device)
+    own = share_of(job.batch, task.captured, settings, job.device)
+    budget = Budget(budget_s, job.device)
     # Modules are made once if there is place for all of them.
     keeps = sum(plan.memory_bytes for plan in plans) <= task.default_memory_limit
-    about_s = sum(plan.time_s for plan in plans) * ROUNDS * (STEPS + 1)
+    about_s = sum(plan.time_s for plan in plans) * len(MARGINS) * (STEPS + 1)
     what = f"running {len(plans)} {'plan' if len(plans) == 1 else 'plans'}"
-    with progress(what, ROUNDS * len(plans), about_s=about_s, at_most_s=budget_s) as step:
-        runs = [_Run(plan.with_model(task.captured), model, task, context, own) for plan in plans]
+    with progress(what, len(MARGINS) * len(plans), about_s=about_s, at_most_s=budget_s) as step:
+        runs = [_Run(plan.with_model(task.captured), job, context, own) for plan in plans]
         measures = [partial(run.time, budget, len(runs) - i, keeps) for i, run in enumerate(runs)]
         found = _race(measures, rivals_s, budget, step)
     del runs, measures
@@ -137,8 +144,8 @@ def _race(
     best_s: dict[int, float] = {}
     running = list(range(len(runs)))
     done = 0
-    for number in range(ROUNDS):
-        total = done + (ROUNDS - number) * len(running)
+    for number, margin in enumerate(MARGINS):
+        total = done + (len(MARGINS) - number) * len(running)
         for index in running:
             if best_s and budget.is_spent():
                 return best_s
@@ -149,7 +156,7 @@ def _race(
             best_s[index] = min(step_s, best_s.get(index, step_s))
             done += 1
             step(total=total)
-        limit_s = (1 + MARGINS[min(number, len(MARGINS) - 1)]) * min([*best_s.values(), *rivals_s])
+        limit_s = (1 + margin) * min([*best_s.values(), *rivals_s])
         running = [index for index in running if best_s[index] <= limit_s]
         if len(running) + len(rivals_s) <= 1:
             break
@@ -159,12 +166,9 @@ def _race(
 class _Run:
     """One plan."""
 
-    def __init__(
-        self, plan: Plan, model: nn.Module, task: PlanningTask, context: RankContext, own: Batch
-    ) -> None:
+    def __init__(self, plan: Plan, job: _Job, context: RankContext, own: Batch) -> None:
         self._plan = plan
-        self._model = model
-        self._task = task
+        self._job = job
         self._context = context
         self._own = own
         self._training: Training | None = None
@@ -184,8 +188,8 @@ class _Run:
         assert plan.captured is not None
         weights = WeightSource(initialise=_any_values)
         device = context.device
-        module = emit.parallelize(self._model, plan.captured, plan, device, context, weights)
-        optimizer = optimizer_maker(self._task.optimizer)(module)
+        module = emit.parallelize(self._job.model, plan.captured, plan, device, context, weights)
+        optimizer = optimizer_maker(self._job.task.optimizer)(module)
         return Training(module, optimizer, partial(module, *args, **kwargs))
 
     @staticmethod

@@ -148,17 +148,17 @@ class Overlap:
             before = first
 
     def _begin_values(self, together: list[_Reshard]) -> None:
-        only = together[0]
+        first = together[0]
         casts = any(member.programs.dtype is not None for member in together)
-        dtypes: dict[str, Any] = {"dtype": only.programs.value_dtype} if casts else {}
+        dtypes: dict[str, Any] = {"dtype": first.programs.value_dtype} if casts else {}
         if len(together) == 1:
             target = torch.ops.tensoropt.begin_value.default
-            programs = only.programs.forward, only.programs.forward_groups
+            programs = first.programs.forward, first.programs.forward_groups
             self._graph.call_function(
-                target, (only.parameter, *programs, self._queue, only.slot), dtypes
+                target, (first.parameter, *programs, self._queue, first.slot), dtypes
             )
             return
-        (group,) = only.programs.forward_groups
+        (group,) = first.programs.forward_groups
         self._graph.call_function(
             torch.ops.tensoropt.begin_gathers.default,
             (

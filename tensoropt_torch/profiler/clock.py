@@ -7,10 +7,11 @@ import socket
 import statistics
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from tensoropt_torch.profiler.hosts import hosts_of_ranks
 
 
 def undisturbed_s(samples: Sequence[float]) -> float:
@@ -100,9 +101,6 @@ def crowding_of(device: torch.device) -> float:
     operator. Collective, and equal on all ranks."""
     if device.type != "cpu":
         return 1.0
-    hosts: list[Any] = [socket.gethostname()]
-    if dist.is_available() and dist.is_initialized():
-        hosts = [None] * dist.get_world_size()
-        dist.all_gather_object(hosts, socket.gethostname())
+    hosts = hosts_of_ranks()
     processes = hosts.count(socket.gethostname()) if torch.get_num_threads() == 1 else 0
     return SharedClock(device).slowest([max(1.0, processes / len(os.sched_getaffinity(0)))])[0]

@@ -6,17 +6,16 @@ import hashlib
 import json
 import os
 import platform
-import socket
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from tensoropt_torch.config.records import Record
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.profiler.hosts import hosts_of_ranks
 
 
 @dataclass(frozen=True)
@@ -62,10 +61,7 @@ def machine_key(
 ) -> MachineKey:
     """The key of the running job, which rank 0 speaks for. Collective."""
     distributed = dist.is_available() and dist.is_initialized()
-    hosts: list[Any] = [socket.gethostname()]
-    if distributed and dist.get_world_size() > 1:
-        hosts = [None] * dist.get_world_size()
-        dist.all_gather_object(hosts, socket.gethostname())
+    hosts = hosts_of_ranks()
     key = MachineKey(
         device=_device_name(device),
         device_type=device.type,
