@@ -186,6 +186,11 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         "--split-spatial", action="store_true", help="may split spatial dims of convolutions"
     )
     parser.add_argument(
+        "--recompute",
+        action="store_true",
+        help="operators may run again in backward instead of keeping what they make",
+    )
+    parser.add_argument(
         "--overlap",
         action=argparse.BooleanOptionalAction,
         help="reshard parameters while the device computes (default: where it is faster)",
@@ -261,6 +266,7 @@ def _planning(options: argparse.Namespace) -> PlanningOptions:
         inputs=options.inputs,
         space=options.space,
         split_spatial=options.split_spatial,
+        recompute=options.recompute,
         overlap=options.overlap,
         reduce_dtype=options.reduce_dtype,
         search=SearchSettings(epsilon=options.epsilon),

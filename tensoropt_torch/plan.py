@@ -55,7 +55,8 @@ class Settings(Record):
     ``optimizer`` is the optimizer by name, with the dtype of its states, and
     ``optimizer_state_bytes`` what it keeps for each element of a parameter, by the
     parameter's dtype. ``max_configs`` bounds the configs of each operator, and
-    ``split_spatial`` lets windows be split (docs/search.md).
+    ``split_spatial`` lets windows be split; with ``recompute`` operators may run again in
+    backward instead of keeping what they make (docs/search.md).
     ``whole_inputs`` are inputs that every rank gets whole although ``inputs`` are sharded.
     ``operators`` are measured calls; others are predicted from them (docs/costs.md).
     With ``overlap`` reshards of parameters and of their gradients run while the device
@@ -74,6 +75,7 @@ class Settings(Record):
     whole_inputs: tuple[str, ...] = ()
     max_configs: int = 200
     split_spatial: bool = False
+    recompute: bool = False
     operators: tuple[OpRecord, ...] = field(default=(), repr=False)
     overlap: bool = False
     reduce_dtype: ReduceDType = "parameter"

@@ -115,6 +115,7 @@ void bind_emitted_reshard(py::module_& module) {
                              [](Self self) { return self.backward.groups; })
       .def_property_readonly("kept",
                              [](Self self) { return to_string(self.reuse); })
+      .def_readonly("recomputes_source", &EmittedReshard::recomputes_source)
       .def_property_readonly("is_bucketed", &EmittedReshard::is_bucketed)
       .def_property_readonly("gathered_dim", &EmittedReshard::gathered_dim)
       .def_readonly("value_bytes", &EmittedReshard::value_bytes)
@@ -130,6 +131,7 @@ py::dict call_dict(const EmittedCall& call) {
   py::dict row = form_dict(call.form);
   row["random"] = call.random;
   row["shard_index"] = call.shard_index;
+  row["runs_again"] = call.runs_again;
   py::list lookups;
   for (const EmittedLookup& lookup : call.lookups) {
     lookups.append(py::make_tuple(lookup.operand, lookup.low, lookup.high,

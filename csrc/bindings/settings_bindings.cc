@@ -92,7 +92,8 @@ void bind_space_options(py::module_& module) {
                        const std::set<std::string>& whole_inputs,
                        const std::map<std::string, std::string>& storage,
                        std::size_t max_configs, bool split_spatial,
-                       const std::string& reduce_dtype, double bucket_bytes) {
+                       const std::string& reduce_dtype, double bucket_bytes,
+                       bool recompute) {
              return SpaceOptions{
                  .config_space = parse_space(space),
                  .training = parse_training(state_bytes),
@@ -102,7 +103,8 @@ void bind_space_options(py::module_& module) {
                  .max_configs = max_configs,
                  .split_spatial = split_spatial,
                  .reduce_dtype = parse_reduce_dtype(reduce_dtype),
-                 .bucket_bytes = bucket_bytes};
+                 .bucket_bytes = bucket_bytes,
+                 .recompute = recompute};
            }),
            py::kw_only(), py::arg("space"), py::arg("optimizer_state_bytes"),
            py::arg("sharded_inputs"),
@@ -110,7 +112,8 @@ void bind_space_options(py::module_& module) {
            py::arg("storage") = std::map<std::string, std::string>{},
            py::arg("max_configs") = kDefaultMaxConfigs,
            py::arg("split_spatial") = false,
-           py::arg("reduce_dtype") = "parameter", py::arg("bucket_bytes") = 0);
+           py::arg("reduce_dtype") = "parameter", py::arg("bucket_bytes") = 0,
+           py::arg("recompute") = false);
 }
 
 void bind_planner_setup(py::module_& module) {

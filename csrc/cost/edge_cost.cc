@@ -39,8 +39,10 @@ EdgeOptions edge_options(const EdgeSpec& edge, const Mesh& mesh,
   before.dtype = edge.cast_from.value_or(before.dtype);
   const double bytes_before =
       edge.producer_keeps ? 0 : local_bytes(before, from.value, mesh);
-  options.add({bytes_after, time_s,
-               edge.producer_keeps ? Reuse::kBoth : Reuse::kAfter});
+  if (edge.may_keep) {
+    options.add({bytes_after, time_s,
+                 edge.producer_keeps ? Reuse::kBoth : Reuse::kAfter});
+  }
   if (edge.may_replay && bytes_before < bytes_after) {
     const double replay_s = time_of(values, from.value, to.value, 1);
     options.add({bytes_before, time_s + replay_s, Reuse::kBefore});

@@ -29,7 +29,7 @@ struct EdgeSpec {
   const TensorMeta& meta;
   bool backward = false;        // the value has a gradient
   bool consumer_saves = false;  // autograd keeps the value as consumed
-  bool producer_keeps = false;  // the value as produced is kept already
+  bool producer_keeps = false;  // the value as produced is at hand in backward
   bool may_replay = true;       // keeping only the copy before is allowed
   double overhead_s = 0;        // of every reshard that is not empty
   // Shares of the reshards' times that a step waits for. Replays count in full.
@@ -38,6 +38,7 @@ struct EdgeSpec {
   // A cast from this dtype goes before the reshard: what is kept before is then
   // what is cast.
   std::optional<DType> cast_from = {};
+  bool may_keep = true;  // keeping the copy after is allowed
 };
 
 struct EdgeOption {

@@ -48,10 +48,11 @@ struct PassTimes {
 
 PassTimes roofline(const OpWork& work, const Device& device);
 
-// `compute` replaces the roofline.
+// `compute` replaces the roofline. `runs_again`: it keeps nothing, and runs once
+// more in backward.
 OpCost op_cost(const Graph& graph, const Node& node, const Rule& rule,
                const OpConfig& config, const Machine& machine,
-               const PassTimes& compute);
+               const PassTimes& compute, bool runs_again = false);
 
 OpCost op_cost(const Graph& graph, const Node& node, const Rule& rule,
                const OpConfig& config, const Machine& machine);

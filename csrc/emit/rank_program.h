@@ -20,6 +20,7 @@ struct EmittedReshard {
   EncodedProgram forward;   // of the value, to the consumer
   EncodedProgram backward;  // of the gradient, to the producer
   Reuse reuse = Reuse::kNone;
+  bool recomputes_source = false;  // what is resharded is made again in backward
   bool casts = false;  // the value is a copy of a parameter: a cast goes first
   DType dtype = DType::kFloat32;         // of the value
   DType reduce_dtype = DType::kFloat32;  // of its gradient on the way
@@ -54,6 +55,7 @@ struct EmittedCall {
   // target runs, or ranks have numbers of their own.
   std::vector<EmittedLookup> lookups;
   bool random = false;
+  bool runs_again = false;  // in backward
   // Which shard of the output this rank makes: ranks with equal numbers must
   // draw equal random numbers.
   int shard_index = 0;

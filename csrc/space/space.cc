@@ -66,6 +66,7 @@ StrategySpace::StrategySpace(const Graph& graph, const Registry& registry,
     : graph_(graph), registry_(registry), machine_(machine), options_(options) {
   find_rules(registry);
   find_saved();
+  find_recomputation();
   add_nodes();
   add_edges();
   add_resharders();
@@ -187,6 +188,31 @@ void StrategySpace::find_saved() {
   }
 }
 
+void StrategySpace::find_recomputation() {
+  if (!options_.recompute) {
+    recomputation_.emplace(graph_);
+    return;
+  }
+  recomputation_.emplace(graph_, rules_, [&](const Node& node) {
+    const bool constant = !node.outputs.empty() && constant_[node.outputs[0]];
+    // Batch normalisation adds to its statistics.
+    const bool writes = node.operand_index("running_mean") >= 0;
+    return registry_.find(node.target) != nullptr && !constant && !writes &&
+           !copies_parameter(node);
+  });
+}
+
+bool StrategySpace::may_be_kept(ValueId value) const {
+  return needed_[value] || recomputation_->may_be_needed(value);
+}
+
+bool StrategySpace::recomputes_source(const SpaceEdge& edge,
+                                      int source_config) const {
+  const SpaceConfig& config =
+      nodes_[edge.source].configs->configs[source_config];
+  return config.mode.runs_again || config.keeping == Keeping::kRecomputed;
+}
+
 void StrategySpace::add_nodes() {
   node_of_.assign(graph_.nodes().size(), -1);
   relay_of_.assign(graph_.values().size(), -1);
@@ -203,10 +229,12 @@ void StrategySpace::add_nodes() {
       const std::string name =
           str_format("{}:{}", node.name, value.output_index);
       const std::string signature =
-          str_format("relay {} {} {} {} {} {}", str_join(value.meta.shape, "x"),
+          str_format("relay {} {} {} {} {} {} {}",
+                     str_join(value.meta.shape, "x"),
                      str_join(idle_dims_->splittable_shape(value), "x"),
                      to_string(value.meta.dtype), value.requires_grad,
-                     static_cast<bool>(needed_[id]),
+                     may_be_kept(id),
+                     recomputation_->may_leave(id),
                      shares_pending_gradients(graph_, rules_, value));
       relay_of_[id] = static_cast<int>(nodes_.size());
       nodes_.push_back(
@@ -229,8 +257,8 @@ void StrategySpace::add_edges() {
       const Node& node = graph_.node(use.node);
       const bool follower =
           node.kind == NodeKind::kOp && use.operand == 0 && follows(node);
-      edges_.push_back(
-          {source, node_of_[use.node], port, use.operand, value.id, follower});
+      edges_.push_back({source, node_of_[use.node], port, use.operand, value.id,
+                        follower, recomputation_->joins(value.id)});
     }
   }
 }

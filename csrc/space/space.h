@@ -13,8 +13,9 @@
 // or constant. A relay is an identity whose
 // config says in which layout the consumers find the value, whether its
 // gradient may stay Partial until all of them have added to it, and whether it
-// is kept for backward; so every cost lies on one node or one edge, which makes
-// the search exact.
+// is kept for backward; that of an operator says whether it runs again in
+// backward (recomputation.h). So every cost lies on one node or one edge, which
+// makes the search exact.
 //
 // Nodes with equal rules share their configs and tables, so that the search
 // sees repeated blocks as such.
@@ -36,6 +37,7 @@
 #include "rules/registry.h"
 #include "space/exclusions.h"
 #include "space/idle_dims.h"
+#include "space/recomputation.h"
 
 namespace tensoropt {
 
@@ -65,6 +67,15 @@ struct SpaceOptions {
   // Gradients of parameters are summed over devices, and parameters gathered,
   // so many bytes at once.
   double bucket_bytes = 0;
+  // Operators may run again in backward instead of keeping what they make.
+  bool recompute = false;
+};
+
+// What is kept of a relay's value for backward.
+enum class Keeping {
+  kNothing,
+  kValue,
+  kRecomputed,  // nothing, its chain makes it again
 };
 
 // Whether each rank gets its own share of the input.
@@ -72,11 +83,12 @@ bool is_shared_out(const Graph& graph, const Node& node,
                    const SpaceOptions& options);
 
 struct SpaceConfig {
-  std::string label;  // e.g. "b0,n", for reports and plans
-  OpConfig uses;      // of an operator
-  bool kept = false;  // of a relay: its value stays in memory for backward
-  std::vector<Port> inputs;
-  std::vector<Port> outputs;
+  std::string label = {};  // e.g. "b0,n", for reports and plans
+  OpConfig uses = {};      // of an operator
+  ChainMode mode = {};     // of an operator
+  Keeping keeping = Keeping::kNothing;  // of a relay
+  std::vector<Port> inputs = {};
+  std::vector<Port> outputs = {};
 };
 
 // The configs of all nodes with the same rule.
@@ -104,6 +116,7 @@ struct SpaceEdge {
   int target_port = 0;
   ValueId value = -1;
   bool follows = false;  // the target takes the layout it gets
+  bool joins = false;    // both ends are in one chain
 };
 
 class StrategySpace {
@@ -144,6 +157,10 @@ class StrategySpace {
   bool casts(const SpaceEdge& edge) const;
   bool copies_parameter(const Node& node) const;
 
+  // Whether backward may have the value at the source of the edge without
+  // anything of it being kept: it is made again.
+  bool recomputes_source(const SpaceEdge& edge, int source_config) const;
+
   const Port& source_port(const SpaceEdge& edge, int config) const {
     return nodes_[edge.source]
         .configs->configs[config]
@@ -178,6 +195,8 @@ class StrategySpace {
 
   void find_rules(const Registry& registry);
   void find_saved();
+  void find_recomputation();
+  bool may_be_kept(ValueId value) const;
   bool follows(const Node& node) const;
   bool leaves_parameter(const SpaceEdge& edge) const;
   void add_nodes();
@@ -199,7 +218,7 @@ class StrategySpace {
   ConfigList relay_configs(const Value& value);
   bool is_canonical(AxisSet pending, AxisSet whole) const;
   std::string op_signature(const Node& node) const;
-  OpCost cost_of(const Node& node, const OpConfig& uses) const;
+  PassTimes times_of(const Node& node, const OpConfig& uses) const;
   SharedResharder shared_resharder(
       const SpaceEdge& edge, const TensorMeta& meta,
       const std::map<TensorKind, MoveCosts>& in_bucket) const;
@@ -216,6 +235,7 @@ class StrategySpace {
   std::vector<bool> constant_;  // by value: no input or parameter reaches it
   std::vector<std::optional<DType>> copies_;  // see parameter_copies.h
   std::optional<IdleDims> idle_dims_;
+  std::optional<Recomputation> recomputation_;
   std::vector<bool> saved_by_producer_;  // by value: kept before any consumer
   std::vector<bool> needed_;  // by value: a consumer keeps its storage
   std::vector<SpaceNode> nodes_;

@@ -100,6 +100,10 @@ std::string StrategySpace::op_signature(const Node& node) const {
                        str_join(inner.divided_by, "."),
                        static_cast<int>(inner.pass), inner.times);
   }
+  for (const ChainMode& mode : recomputation_->modes(node.id)) {
+    text += str_format("m{}:{}", static_cast<int>(mode.recomputed),
+                       mode.runs_again);
+  }
   if (machine_.operators != nullptr) {
     // Measured times tell operators with equal rules apart.
     const OpConfig whole(machine_.mesh.num_axes(), AxisUse::none());
@@ -130,14 +134,13 @@ auto StrategySpace::within_budget(ConfigList& configs, const List& list) {
   return result;
 }
 
-OpCost StrategySpace::cost_of(const Node& node, const OpConfig& uses) const {
-  const Rule& rule = rules_[node.id];
-  if (machine_.operators == nullptr) {
-    return op_cost(graph_, node, rule, uses, machine_);
+PassTimes StrategySpace::times_of(const Node& node,
+                                  const OpConfig& uses) const {
+  if (machine_.operators != nullptr) {
+    return machine_.operators->estimate(local_call_of(node.id, uses)).times;
   }
-  const LocalCall call = local_call_of(node.id, uses);
-  return op_cost(graph_, node, rule, uses, machine_,
-                 machine_.operators->estimate(call).times);
+  return roofline(op_work(graph_, node, rules_[node.id], uses, machine_.mesh),
+                  machine_.device);
 }
 
 ConfigList StrategySpace::op_configs(const Node& node) {
@@ -148,15 +151,26 @@ ConfigList StrategySpace::op_configs(const Node& node) {
     return limits;
   };
   ConfigList list;
-  for (const OpConfig& uses :
-       within_budget(list, [&](const ConfigLimits& limits) {
-         return enumerate_configs(rule, machine_.mesh, with_orders(limits));
-       })) {
-    OpInterface interface = interface_of(rule, uses);
-    list.costs.push_back(cost_of(node, uses));
-    list.configs.push_back({tensoropt::to_string(rule, uses), uses, false,
-                            std::move(interface.operands),
-                            std::move(interface.outputs)});
+  const std::vector<OpConfig> configs =
+      within_budget(list, [&](const ConfigLimits& limits) {
+        return enumerate_configs(rule, machine_.mesh, with_orders(limits));
+      });
+  for (const OpConfig& uses : configs) {
+    const PassTimes times = times_of(node, uses);
+    for (const ChainMode& mode : recomputation_->modes(node.id)) {
+      OpInterface interface = interface_of(rule, uses);
+      list.costs.push_back(
+          op_cost(graph_, node, rule, uses, machine_, times, mode.runs_again));
+      std::string label = tensoropt::to_string(rule, uses);
+      if (mode.recomputed != Recomputed::kNothing) {
+        label += str_format(" {}", to_string(mode.recomputed));
+      }
+      list.configs.push_back({.label = std::move(label),
+                              .uses = uses,
+                              .mode = mode,
+                              .inputs = std::move(interface.operands),
+                              .outputs = std::move(interface.outputs)});
+    }
   }
   return list;
 }
@@ -209,7 +223,7 @@ ConfigList StrategySpace::source_configs(const Node& node) {
               update_traffic_bytes(value.meta, layout, mesh, options_.training);
     }
     list.configs.push_back(
-        {layout.to_string(), {}, false, {}, {{layout, layout}}});
+        {.label = layout.to_string(), .outputs = {{layout, layout}}});
   }
   return list;
 }
@@ -280,15 +294,19 @@ ConfigList StrategySpace::relay_configs(const Value& value) {
   for (const Port& port : within_budget(list, [&](const ConfigLimits& limits) {
          return relay_ports(value, limits);
        })) {
-    for (int kept = 0; kept <= (needed_[value.id] ? 1 : 0); ++kept) {
+    const auto add = [&](const char* how, Keeping keeping) {
       list.configs.push_back(
-          {str_format("{}/{}{}", port.value.to_string(),
-                      port.gradient.to_string(), kept ? " kept" : ""),
-           {},
-           kept == 1,
-           {port},
-           {port}});
+          {.label = str_format("{}/{}{}", port.value.to_string(),
+                               port.gradient.to_string(), how),
+           .keeping = keeping,
+           .inputs = {port},
+           .outputs = {port}});
       list.costs.push_back({});
+    };
+    add("", Keeping::kNothing);
+    if (may_be_kept(value.id)) add(" kept", Keeping::kValue);
+    if (recomputation_->may_leave(value.id)) {
+      add(" recomputed", Keeping::kRecomputed);
     }
   }
   return list;

@@ -18,7 +18,7 @@ struct StrategySpace::EdgeKind {
   auto key(const StrategySpace& space, const SpaceEdge& edge) const {
     return std::tuple(space.nodes_[edge.source].configs, edge.source_port,
                       space.nodes_[edge.target].configs, edge.target_port,
-                      edge.follows, values, gradients, spec.backward,
+                      edge.follows, edge.joins, values, gradients, spec.backward,
                       spec.consumer_saves, spec.producer_keeps, spec.cast_from,
                       spec.forward_exposed, spec.backward_exposed);
   }
@@ -70,13 +70,23 @@ EdgeOptions StrategySpace::options_of(const SpaceEdge& edge, int source_config,
       nodes_[edge.target].configs->configs[target_config];
   const Port& from = source.outputs[edge.source_port];
   const Port& to = target.inputs[edge.target_port];
-  if (kind.target_relay) spec.consumer_saves = target.kept;
+  const bool recomputed = recomputes_source(edge, source_config);
+  if (edge.joins && source.mode.recomputed != target.mode.recomputed) return {};
+  if (target.mode.runs_again) spec.consumer_saves = true;
+  if (recomputed) spec.producer_keeps = true;
+  if (kind.target_relay) {
+    const bool left = target.keeping == Keeping::kRecomputed;
+    const bool wasted = recomputation_->may_leave(edge.value) &&
+                        source.mode.recomputed == Recomputed::kWithOutput;
+    if (left ? !recomputed : wasted) return {};
+    spec.consumer_saves = target.keeping != Keeping::kNothing;
+    if (left) spec.may_keep = false, spec.may_replay = true;
+  }
   if (kind.source_relay) {
-    spec.producer_keeps = spec.may_replay = source.kept;
+    const bool available = source.keeping != Keeping::kNothing;
+    spec.producer_keeps = spec.may_replay = available;
     // The relay's own copy is the one to keep then.
-    if (!source.kept && spec.consumer_saves && from.value == to.value) {
-      return {};
-    }
+    if (!available && spec.consumer_saves && from.value == to.value) return {};
   }
   return edge_options(spec, machine_.mesh, kind.values, kind.gradients, from,
                       to);

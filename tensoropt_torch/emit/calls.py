@@ -20,6 +20,7 @@ from torch._ops import OpOverload
 
 from tensoropt_torch.frontend.lowering import named_arguments
 from tensoropt_torch.runtime.random import call_seeded
+from tensoropt_torch.runtime.recomputation import recomputed, recomputed_draw
 
 # What ``Planner.local_call`` says besides the form.
 COSTS = {"key", "family", "operands_meta", "work"}
@@ -44,6 +45,7 @@ class LocalForm:
         shard_index: ranks with equal ones draw equal numbers.
         lookups: operands whose numbers are checked first: (operand, low, high, ignored, axis
             set), see ``emit/lookups.py``.
+        runs_again: in backward, instead of keeping what it makes.
     """
 
     target: str
@@ -56,6 +58,7 @@ class LocalForm:
     random: bool
     shard_index: int = 0
     lookups: Sequence[tuple[int, int, int, int | None, int]] = ()
+    runs_again: bool = False
 
     @staticmethod
     def of(record: Mapping[str, Any]) -> LocalForm:
@@ -95,9 +98,14 @@ class Invocation:
         """Calls it with real tensors."""
         return self.function(*self.args, **self.kwargs)
 
-    def write(self, graph: fx.Graph) -> fx.Node:
-        """Adds the call to a graph."""
-        return graph.call_function(self.function, self.args, dict(self.kwargs))
+    def write(self, graph: fx.Graph, runs_again: bool = False) -> fx.Node:
+        """Adds the call to a graph; ``runs_again``: in backward too."""
+        function, args = self.function, self.args
+        if runs_again and function is call_seeded:
+            function = recomputed_draw
+        elif runs_again:
+            function, args = recomputed, (function, *args)
+        return graph.call_function(function, args, dict(self.kwargs))
 
 
 def invocation(

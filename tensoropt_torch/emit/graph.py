@@ -14,7 +14,14 @@ from torch._ops import OpOverload
 
 from tensoropt_torch import _C
 from tensoropt_torch.emit.accumulation import GRADIENT_EDGE
-from tensoropt_torch.emit.calls import CallSite, LocalForm, draws, invocation, local_arguments
+from tensoropt_torch.emit.calls import (
+    CallSite,
+    Invocation,
+    LocalForm,
+    draws,
+    invocation,
+    local_arguments,
+)
 from tensoropt_torch.emit.confirmation import Confirmation
 from tensoropt_torch.emit.edges import EdgeIndex, gradient_edges
 from tensoropt_torch.emit.lookups import Lookup, LookupChecks
@@ -133,6 +140,7 @@ class GraphEmitter:
             gathered_dim=reshard.gathered_dim,
             value_dtype=dtype,
             value_bytes=reshard.value_bytes,
+            recomputes_source=reshard.recomputes_source,
         )
 
     def _reshard(self, node: fx.Node, edge: int) -> fx.Node:
@@ -142,15 +150,17 @@ class GraphEmitter:
                 return node
             cast = torch.ops.aten._to_copy.default
             return self._graph.call_function(cast, (node,), {"dtype": programs.dtype})
+        replays = programs.kept == "before" and bool(programs.forward)
+        runs_again = replays and programs.recomputes_source
         if edge in self._overlap:
             result = self._overlap.reshard(node, edge, programs)
         else:
-            result = self._graph.call_function(
-                torch.ops.tensoropt.reshard.default, (node, *programs.arguments), programs.dtypes
-            )
+            target = torch.ops.tensoropt.reshard.default
+            call = Invocation(target, (node, *programs.arguments), programs.dtypes)
+            result = call.write(self._graph, runs_again)
         if edge in self._gradient_edges:
             result.meta[GRADIENT_EDGE] = self._gradient_edges[edge]
-        if programs.kept == "before" and programs.forward:
+        if replays and not runs_again:
             source = (node, programs.forward, programs.forward_groups, programs.dtype)
             self._graph.call_function(reuse.keep_before, (result, *source))
         return result
@@ -167,10 +177,10 @@ class GraphEmitter:
         form = LocalForm.of(self._program.call(graph_node))
         operands = self._operands(node, graph_node)
         for dim, low, high, fill, axes in form.halos:
-            operands[0] = self._graph.call_function(
-                torch.ops.tensoropt.halo_exchange.default,
-                (operands[0], dim, low, high, fill, self._site.group_name(axes)),
-            )
+            target = torch.ops.tensoropt.halo_exchange.default
+            group = self._site.group_name(axes)
+            exchange = Invocation(target, (operands[0], dim, low, high, fill, group))
+            operands[0] = exchange.write(self._graph, form.runs_again)
         for lookup in (Lookup(*found) for found in form.lookups):
             what = f"op '{node.name}' ({node.target})"
             checked = self._lookups.check(operands[lookup.operand], lookup, what)
@@ -199,9 +209,11 @@ class GraphEmitter:
         else:
             number = self._random_calls if is_random else None
             self._random_calls += is_random
-            new = invocation(node, form, operands, self._site, number).write(self._graph)
+            call = invocation(node, form, operands, self._site, number)
+            new = call.write(self._graph, form.runs_again)
         if form.scale != 1.0:
-            new = self._graph.call_function(torch.ops.aten.mul.Tensor, (new, form.scale))
+            scaled = Invocation(torch.ops.aten.mul.Tensor, (new, form.scale))
+            new = scaled.write(self._graph, form.runs_again)
         return new
 
     def _whole_call(

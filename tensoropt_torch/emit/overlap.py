@@ -19,7 +19,8 @@ class Programs:
     the value in forward and of its gradient in backward; and what is kept of it. The value is
     cast to ``dtype`` before, the gradient to ``reduce_dtype``, which may be ``is_bucketed``:
     summed together with others. A value that is gathered along ``gathered_dim``, to
-    ``value_bytes``, may be gathered together with others."""
+    ``value_bytes``, may be gathered together with others. ``recomputes_source``: backward
+    makes again what is resharded."""
 
     forward: list[int]
     forward_groups: list[str]
@@ -32,6 +33,7 @@ class Programs:
     gathered_dim: int | None = None
     value_dtype: torch.dtype = torch.float32
     value_bytes: float = 0
+    recomputes_source: bool = False
 
     @property
     def is_reshard(self) -> bool:

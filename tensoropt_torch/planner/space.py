@@ -59,6 +59,7 @@ def _space_options(settings: Settings, storage: Mapping[str, str]) -> _C.SpaceOp
         split_spatial=settings.split_spatial,
         reduce_dtype=settings.reduce_dtype,
         bucket_bytes=settings.bucket_bytes,
+        recompute=settings.recompute,
     )
 
 

@@ -40,6 +40,7 @@ class PlanningTask:
     space: str = "ordered"
     max_configs: int | None = None
     split_spatial: bool = False
+    recompute: bool = False
     measured: tuple[MeasuredCurve, ...] = ()
     measured_on: int = 0
     operators: tuple[OpRecord, ...] = ()
@@ -62,6 +63,7 @@ class PlanningTask:
             whole_inputs=self.whole_inputs,
             max_configs=self.max_configs or default_max_configs(num_devices),
             split_spatial=self.split_spatial,
+            recompute=self.recompute,
             operators=self.operators if num_devices == self.measured_on else (),
             overlap=self._overlaps,
             reduce_dtype=self.reduce_dtype,

@@ -9,22 +9,21 @@ reshard program in backward::
         keep_before(y, x, forward, names)
         z = consumer(y)      # saves x and the program, not y
 
-A saved tensor is recognised by its storage, so views of ``y`` are as well. Parameters may
-be made again together, and ahead of their use.
+A saved tensor is recognised by its storage (``remade.py``), so views of ``y`` are as well.
+Parameters may be made again together, and ahead of their use.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
-from torch.multiprocessing import reductions
 
 from tensoropt_torch.runtime import ops
 from tensoropt_torch.runtime.parameter_queue import (
@@ -33,6 +32,9 @@ from tensoropt_torch.runtime.parameter_queue import (
     parameter_queue,
     take_value,
 )
+from tensoropt_torch.runtime.remade import Held, Remade, Saved, storage_of
+
+Pack = Callable[[torch.Tensor], Held]
 
 
 @dataclass
@@ -77,55 +79,28 @@ class _Program:
         return self._x
 
 
-class _Source:
-    """How to make a resharded tensor again, and what was made.
-
-    All ranks must replay at the same points of backward, so that depends on the
-    order of backward alone and never on what memory happens to live (a
-    communication thread may hold a tensor for a moment longer): the first of the
-    saved tensors to be unpacked replays, the others share its result.
-    """
+class _Source(Remade):
+    """How to make a resharded tensor again, and what was made."""
 
     def __init__(self, result: torch.Tensor, program: _Program, counts: ReuseCounts) -> None:
-        # A weak reference keeps the address of the storage from being used
-        # again, but not its memory.
-        self.result = _weak_reference(result.untyped_storage())
-        self.dtype = result.dtype
-        self.counts = counts
+        super().__init__(result)
         self.bucket: _Bucket | None = None
         self._program = program
-        self._pending = 0  # saved tensors not unpacked yet
-        self._shared: torch.Tensor | None = None
+        self._counts = counts
 
     def add_pending(self) -> None:
-        """One more saved tensor will ask for the result."""
+        super().add_pending()
         self._program.is_needed = True
-        self._pending += 1
+        self._counts.saved += 1
 
-    def remove_pending(self) -> None:
-        """The shared result is freed after the last one that waits for it."""
-        self._pending -= 1
-        if self._pending == 0:
-            self._shared = None
-
-    def share(self, result: torch.Tensor) -> None:
-        """The result, made again, for those that are pending."""
-        if self._pending > 0:
-            self._shared = result
-
-    def shared(self) -> torch.Tensor:
-        """The result for one of those that are pending."""
-        if self._shared is None:
-            if self.bucket is None:
-                self.share(self.replay())
-            else:
-                self.counts.replays += self.bucket.replay()
-        assert self._shared is not None
-        return self._shared
+    def make(self) -> None:
+        if self.bucket is None:
+            self.share(self.replay())
+        else:
+            self._counts.replays += self.bucket.replay()
 
     def replay(self) -> torch.Tensor:
-        """The result, made again by itself."""
-        self.counts.replays += 1
+        self._counts.replays += 1
         program = self._program
         with torch.no_grad():
             return ops.reshard(program.x, program.forward, program.groups, dtype=program.cast)
@@ -209,36 +184,9 @@ class _Bucket:
         return queue
 
 
-class _Saved:
-    """A saved tensor: the source of its storage, and its view of it."""
-
-    def __init__(self, source: _Source, tensor: torch.Tensor) -> None:
-        self._source = source
-        self._size = tensor.size()
-        self._stride = tensor.stride()
-        self._offset = tensor.storage_offset()
-        self._pending = True
-        source.add_pending()
-        source.counts.saved += 1
-
-    def unpack(self) -> torch.Tensor:
-        """The tensor again. Further backward passes replay for themselves."""
-        whole = self._source.shared() if self._pending else self._source.replay()
-        self._done()
-        return whole.as_strided(self._size, self._stride, self._offset)
-
-    def _done(self) -> None:
-        if self._pending:
-            self._pending = False
-            self._source.remove_pending()
-
-    def __del__(self) -> None:
-        """A graph that is dropped without backward needs nothing any more."""
-        self._done()
-
-
 class ReuseRegistry:
-    """Context of one forward: ``keep_before`` registers with the innermost one.
+    """Context of one forward: ``keep_before`` registers with the innermost one, and so do
+    calls that run again (``recomputation.py``).
 
     Hooks on saved tensors are set from the first registration on, so that plans
     without any pay nothing.
@@ -253,7 +201,8 @@ class ReuseRegistry:
         self._ahead = ahead
         self._buckets: dict[int, _Bucket] = {}
         self._last_bucket: _Bucket | None = None
-        self._sources: dict[int, _Source] = {}  # by address of the storage
+        self._remade: dict[int, Remade] = {}  # by address of the storage
+        self._packs: Pack = self.hold
         self._hooks: saved_tensors_hooks | None = None
         self._token: Token[ReuseRegistry | None] | None = None
 
@@ -270,7 +219,7 @@ class ReuseRegistry:
         if self._hooks is not None:
             self._hooks.__exit__(kind, error, trace)
             self._hooks = None
-        self._sources.clear()
+        self._remade.clear()
         self._buckets.clear()
         self._last_bucket = None
         if self._token is not None:
@@ -300,7 +249,6 @@ class ReuseRegistry:
                 dim, over the ranks of one group.
 
         """
-        self._forget_freed()
         program = _Program(x, forward, groups, dtype)
         source = _Source(result, program, self.counts)
         if bucket is not None:
@@ -308,26 +256,51 @@ class ReuseRegistry:
                 self._last_bucket = _Bucket(self._last_bucket, self._ahead)
                 self._buckets[bucket] = self._last_bucket
             self._buckets[bucket].add(source, program, gathered_dim)
-        self._sources[source.result.cdata] = source
+        self.add(source)
+
+    def add(self, remade: Remade) -> None:
+        """What is saved of it shall be made again."""
+        freed = [key for key, other in self._remade.items() if other.storage.expired()]
+        for key in freed:
+            del self._remade[key]
+        self._remade[remade.storage.cdata] = remade
         self.counts.registered += 1
+        self._set_hooks()
+
+    def _set_hooks(self) -> None:
         if self._hooks is None:
-            self._hooks = saved_tensors_hooks(self._pack, _unpack)
+            self._hooks = saved_tensors_hooks(lambda tensor: self._packs(tensor), _unpack)
             self._hooks.__enter__()
 
-    def _forget_freed(self) -> None:
-        freed = [key for key, s in self._sources.items() if s.result.expired()]
-        for key in freed:
-            del self._sources[key]
+    @contextmanager
+    def packing_with(self, packs: Pack) -> Iterator[None]:
+        """What autograd saves inside is given to ``packs``."""
+        self._set_hooks()
+        before, self._packs = self._packs, packs
+        try:
+            yield
+        finally:
+            self._packs = before
 
-    def _pack(self, tensor: torch.Tensor) -> torch.Tensor | _Saved:
-        if torch._C._has_storage(tensor):
-            source = self._sources.get(tensor.untyped_storage()._cdata)
-            if source is not None and source.dtype == tensor.dtype:
-                return _Saved(source, tensor)
+    def hold(self, tensor: torch.Tensor) -> Held:
+        """What gives the tensor in backward: itself, unless it is made again."""
+        remade = self.remade(tensor)
+        if remade is not None and remade.dtype == tensor.dtype:
+            return Saved(remade, tensor)
         return tensor.detach()  # else an output would hold its own graph node
+
+    def remade(self, tensor: torch.Tensor) -> Remade | None:
+        """What its storage is known as."""
+        storage = storage_of(tensor)
+        return None if storage is None else self._remade.get(storage._cdata)
 
 
 _ACTIVE: ContextVar[ReuseRegistry | None] = ContextVar("reuse_registry", default=None)
+
+
+def active_registry() -> ReuseRegistry | None:
+    """That of the forward that runs, if its backward may need something."""
+    return _ACTIVE.get() if torch.is_grad_enabled() else None
 
 
 def keep_before(
@@ -344,16 +317,10 @@ def keep_before(
 
     See ``ReuseRegistry.register``. Without gradients there is nothing to keep.
     """
-    registry = _ACTIVE.get()
-    if registry is not None and torch.is_grad_enabled():
+    registry = active_registry()
+    if registry is not None:
         registry.register(result, x, forward, groups, dtype, bucket, gathered_dim)
 
 
-def _weak_reference(storage: torch.UntypedStorage) -> Any:
-    """A torch.multiprocessing.reductions.StorageWeakRef, which is not annotated."""
-    make: Any = reductions.StorageWeakRef
-    return make(storage)
-
-
-def _unpack(packed: torch.Tensor | _Saved) -> torch.Tensor:
-    return packed.unpack() if isinstance(packed, _Saved) else packed
+def _unpack(packed: Held) -> torch.Tensor:
+    return packed.unpack() if isinstance(packed, Saved) else packed

@@ -46,6 +46,9 @@ class PlanningOptions:
         split_spatial: spatial dims of convolutions and pooling may be split, and
             neighbours exchange borders. More to search; worth it for images that are
             large and batches that are small.
+        recompute: operators may run once more in backward instead of keeping what they make
+            (activation checkpointing), wherever that pays: points of less memory and more
+            time. Up to three times as long to search.
         measure: measure the device and the collectives of the running process
             group, and operators on it, instead of taking them from the cluster's
             description.
@@ -72,6 +75,7 @@ class PlanningOptions:
     space: Space = "ordered"
     max_configs: int | None = None
     split_spatial: bool = False
+    recompute: bool = False
     overlap: bool | None = None
     reduce_dtype: ReduceDType = "parameter"
     memory: Predictor = "sums"
@@ -99,6 +103,7 @@ class PlanningKeywords(ExampleKeywords, total=False):
     space: Space
     max_configs: int | None
     split_spatial: bool
+    recompute: bool
     overlap: bool | None
     reduce_dtype: ReduceDType
     memory: Predictor

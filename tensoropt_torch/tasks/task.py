@@ -86,6 +86,7 @@ def _task(captured: CapturedModel, planning: PlanningOptions) -> PlanningTask:
         planning.space,
         planning.max_configs,
         planning.split_spatial,
+        planning.recompute,
         measured=profile.curves if profile else (),
         measured_on=profile.num_devices if profile else 0,
         memory_fraction=default_memory_fraction(planning.memory, cluster.device.type),

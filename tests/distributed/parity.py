@@ -43,6 +43,7 @@ class Job:
     inputs: str = "replicated"
     space: str = "ordered"
     split_spatial: bool = False
+    recompute: bool = False
     known: bool = False  # also the ends of every known strategy, on 4 devices
     baselines: bool = False  # also the ends of every baseline
     reduce_dtype: str = "parameter"
@@ -128,6 +129,7 @@ def plans(case: Case, job: Job) -> Iterator[tuple[str, Plan]]:
         inputs=job.inputs,  # type: ignore[arg-type]
         space=job.space,
         split_spatial=job.split_spatial,
+        recompute=job.recompute,
         reduce_dtype=job.reduce_dtype,  # type: ignore[arg-type]
         search=SearchSettings(epsilon=1e-3),
     )

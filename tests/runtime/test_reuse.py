@@ -403,7 +403,7 @@ def left_without_backward(ahead: bool) -> bool:
 def _active() -> dict[int, Any]:
     registry = reuse._ACTIVE.get()
     assert registry is not None
-    return registry._sources
+    return registry._remade
 
 
 @pytest.mark.parametrize("ahead", [False, True])

@@ -1,0 +1,304 @@
+#include "space/recomputation.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <optional>
+
+namespace tensoropt {
+
+namespace {
+
+// Products with weights that follow each other: in a chain, in a segment (an
+// attention and a feed-forward layer of a Transformer), and in one that is too
+// long to recompute what is inside.
+constexpr int kChainProducts = 2;
+constexpr int kSegmentProducts = 4;
+constexpr int kMostProducts = 8;
+
+// A value that lives through more nodes than this, and than this share of all,
+// is no part of what one segment hands to the next: an encoder's output.
+constexpr int kLongLife = 64;
+constexpr double kLongShare = 1.0 / 8;
+
+bool has_backward(const Graph& graph, const Node& node) {
+  return std::any_of(
+      node.outputs.begin(), node.outputs.end(),
+      [&](ValueId id) { return graph.value(id).requires_grad; });
+}
+
+bool has_factor(const TensorRule& tensor, int factor) {
+  return std::find(tensor.dims.begin(), tensor.dims.end(), factor) !=
+         tensor.dims.end();
+}
+
+// Sums over what two operands have in common.
+bool is_product(const Rule& rule) {
+  for (int f = 0; f < static_cast<int>(rule.factors.size()); ++f) {
+    const auto has = [&](const TensorRule& tensor) {
+      return has_factor(tensor, f);
+    };
+    if (std::count_if(rule.operands.begin(), rule.operands.end(), has) > 1 &&
+        std::none_of(rule.outputs.begin(), rule.outputs.end(), has)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool saves_output(const Rule& rule) {
+  return std::any_of(rule.outputs.begin(), rule.outputs.end(),
+                     [](const TensorRule& output) { return output.saved; });
+}
+
+class Chains {
+ public:
+  Chains(const Graph& graph, const std::vector<Rule>& rules,
+         const Recomputation::Predicate& may_repeat)
+      : graph_(graph), rules_(rules) {
+    const std::size_t count = graph.nodes().size();
+    may_repeat_.assign(count, false);
+    weighs_.assign(count, false);
+    for (const Node& node : graph.nodes()) {
+      if (node.kind != NodeKind::kOp) continue;
+      may_repeat_[node.id] = may_repeat(node);
+      weighs_[node.id] = is_product(rules[node.id]) && has_weight(node);
+    }
+    join();
+  }
+
+  const std::vector<bool>& joins() const { return joins_; }
+
+  // The operators by chain, in order.
+  std::vector<std::vector<NodeId>> chains() const {
+    std::vector<std::vector<NodeId>> chains(graph_.nodes().size());
+    for (const Node& node : graph_.nodes()) {
+      if (node.kind == NodeKind::kOp) chains[chain_of(node.id)].push_back(node.id);
+    }
+    std::erase_if(chains, [](const auto& chain) { return chain.empty(); });
+    return chains;
+  }
+
+  // Who of a chain runs again.
+  std::vector<bool> runs_again(const std::vector<NodeId>& chain,
+                               Recomputed recomputed) const {
+    std::vector<bool> again(graph_.nodes().size(), false);
+    for (auto id = chain.rbegin(); id != chain.rend(); ++id) {
+      const Node& node = graph_.node(*id);
+      const bool last = *id == chain.back();
+      const bool wanted = last ? recomputed == Recomputed::kWithOutput
+                               : is_wanted(node, again);
+      const bool kept =
+          recomputed == Recomputed::kSelective && is_kept_by_selective(node);
+      again[*id] = wanted && may_repeat_[*id] && !kept;
+    }
+    std::vector<bool> result;
+    for (const NodeId id : chain) result.push_back(again[id]);
+    return result;
+  }
+
+  // The longest row of products with weights up to each value.
+  std::vector<int> products() const {
+    std::vector<int> by_value(graph_.values().size(), 0);
+    for (const Node& node : graph_.nodes()) {
+      int most = 0;
+      for (const ValueId id : node.operands) most = std::max(most, by_value[id]);
+      for (const ValueId id : node.outputs) {
+        by_value[id] = most + (weighs_[node.id] ? 1 : 0);
+      }
+    }
+    return by_value;
+  }
+
+ private:
+  bool has_weight(const Node& node) const {
+    return std::any_of(node.operands.begin(), node.operands.end(),
+                       [&](ValueId id) {
+                         const Value* value = &graph_.value(id);
+                         const Node* made_by = &graph_.node(value->producer);
+                         while (made_by->kind == NodeKind::kOp &&
+                                made_by->operands.size() == 1) {
+                           made_by = &graph_.node(
+                               graph_.operand(*made_by, 0).producer);
+                         }
+                         return made_by->kind == NodeKind::kParameter &&
+                                value->meta.rank() > 1;
+                       });
+  }
+
+  void join() {
+    joins_.assign(graph_.values().size(), false);
+    parent_.resize(graph_.nodes().size());
+    std::iota(parent_.begin(), parent_.end(), 0);
+    std::vector<int> products(graph_.nodes().size(), 0);
+    for (const Node& node : graph_.nodes()) {
+      if (node.kind != NodeKind::kOp || !may_repeat_[node.id]) continue;
+      const int own = weighs_[node.id] ? 1 : 0;
+      products[node.id] = own;
+      for (const ValueId id : node.operands) {
+        const NodeId before = graph_.value(id).producer;
+        const int together = products[before] + own;
+        if (!may_repeat_[before] || graph_.value(id).uses.size() > 1 ||
+            together > kChainProducts) {
+          continue;
+        }
+        joins_[id] = true;
+        products[node.id] = std::max(products[node.id], together);
+        parent_[chain_of(before)] = chain_of(node.id);
+      }
+    }
+  }
+
+  NodeId chain_of(NodeId node) const {
+    while (parent_[node] != node) node = parent_[node];
+    return node;
+  }
+
+  // By its own backward, or by what comes after it in the chain.
+  bool is_wanted(const Node& node, const std::vector<bool>& again) const {
+    const Rule& rule = rules_[node.id];
+    if (has_backward(graph_, node) &&
+        (saves_output(rule) || !rule.extra_saved.empty())) {
+      return true;
+    }
+    for (const ValueId id : node.outputs) {
+      for (const Use& use : graph_.value(id).uses) {
+        if (!joins_[id]) continue;
+        const Node& user = graph_.node(use.node);
+        const bool saved = rules_[use.node].operands[use.operand].saved &&
+                           has_backward(graph_, user);
+        if (saved || again[use.node]) return true;
+      }
+    }
+    return false;
+  }
+
+  bool is_kept_by_selective(const Node& node) const {
+    const Rule& rule = rules_[node.id];
+    return is_product(rule) && (weighs_[node.id] || saves_output(rule));
+  }
+
+  const Graph& graph_;
+  const std::vector<Rule>& rules_;
+  std::vector<bool> may_repeat_;
+  std::vector<bool> weighs_;  // a product with a weight
+  std::vector<bool> joins_;
+  std::vector<NodeId> parent_;
+};
+
+// The number of the segment that each value is inside of; none for those at
+// the ends of segments, and in segments that are too long.
+class Segments {
+ public:
+  Segments(const Graph& graph, const std::vector<int>& products)
+      : inside_(graph.values().size(), false) {
+    const std::vector<ValueId> narrow = narrow_values(graph);
+    int first = 0;  // products before the segment
+    std::vector<ValueId> members;
+    const auto end = [&](int last) {
+      for (const ValueId id : members) {
+        inside_[id] = last - first <= kMostProducts;
+      }
+      members.clear();
+      first = last;
+    };
+    int most = 0;
+    for (const Node& node : graph.nodes()) {
+      for (const ValueId id : node.outputs) {
+        most = std::max(most, products[id]);
+        const bool ends = narrow[node.id] == id &&
+                          products[id] - first >= kSegmentProducts;
+        if (ends) {
+          end(products[id]);
+        } else {
+          members.push_back(id);
+        }
+      }
+    }
+    end(most);
+  }
+
+  bool has_inside(ValueId value) const { return inside_[value]; }
+
+ private:
+  // By node: the one value that what comes later has of this node and those
+  // before it; -1 if there are several.
+  static std::vector<ValueId> narrow_values(const Graph& graph) {
+    const int count = static_cast<int>(graph.nodes().size());
+    const double longest = std::max<double>(kLongLife, kLongShare * count);
+    std::vector<int> begins(count + 1, 0);
+    std::vector<std::vector<ValueId>> ends(count);
+    std::vector<ValueId> narrow(count, -1);
+    int living = 0;
+    std::int64_t sum = 0;  // of their ids: the id itself if one lives
+    for (const Node& node : graph.nodes()) {
+      for (const ValueId id : ends[node.id]) {
+        --living;
+        sum -= id;
+      }
+      for (const ValueId id : node.outputs) {
+        const Value& value = graph.value(id);
+        if (!value.requires_grad || value.uses.empty()) continue;
+        if (node.kind != NodeKind::kOp) continue;
+        NodeId last = node.id;
+        for (const Use& use : value.uses) last = std::max(last, use.node);
+        if (last - node.id > longest) continue;
+        ++living;
+        sum += id;
+        ends[last].push_back(id);
+      }
+      if (living == 1) narrow[node.id] = static_cast<ValueId>(sum);
+    }
+    return narrow;
+  }
+
+  std::vector<bool> inside_;
+};
+
+}  // namespace
+
+std::string_view to_string(Recomputed recomputed) {
+  constexpr std::array<std::string_view, 4> kNames = {
+      "nothing", "selective", "full", "with output"};
+  return kNames[static_cast<std::size_t>(recomputed)];
+}
+
+Recomputation::Recomputation(const Graph& graph)
+    : modes_(graph.nodes().size(), {ChainMode{}}),
+      joins_(graph.values().size(), false),
+      may_leave_(graph.values().size(), false),
+      may_be_needed_(graph.values().size(), false) {}
+
+Recomputation::Recomputation(const Graph& graph, const std::vector<Rule>& rules,
+                             const Predicate& may_repeat)
+    : Recomputation(graph) {
+  const Chains chains(graph, rules, may_repeat);
+  joins_ = chains.joins();
+  const Segments segments(graph, chains.products());
+  for (const std::vector<NodeId>& chain : chains.chains()) {
+    const std::vector<ValueId>& outputs = graph.node(chain.back()).outputs;
+    const bool may_leave =
+        outputs.size() == 1 && graph.value(outputs[0]).uses.size() > 1 &&
+        segments.has_inside(outputs[0]);
+    std::vector<std::vector<bool>> known{std::vector<bool>(chain.size())};
+    for (const Recomputed recomputed :
+         {Recomputed::kSelective, Recomputed::kFull, Recomputed::kWithOutput}) {
+      const bool with_output = recomputed == Recomputed::kWithOutput;
+      if (with_output && !may_leave) continue;
+      const std::vector<bool> again = chains.runs_again(chain, recomputed);
+      if (with_output && !again.back()) continue;
+      if (std::find(known.begin(), known.end(), again) != known.end()) continue;
+      known.push_back(again);
+      if (with_output) may_leave_[outputs[0]] = true;
+      for (std::size_t i = 0; i < chain.size(); ++i) {
+        modes_[chain[i]].push_back({recomputed, again[i]});
+        if (!again[i]) continue;
+        for (const ValueId id : graph.node(chain[i]).operands) {
+          may_be_needed_[id] = true;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace tensoropt

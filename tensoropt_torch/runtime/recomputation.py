@@ -1,0 +1,167 @@
+"""Calls that backward runs again: nothing is kept of what they make and save.
+
+::
+
+    with ReuseRegistry():
+        y = recomputed(torch.ops.aten.gelu.default, x)
+        z = consumer(y)      # saves x and the call, not y
+
+A call runs again once in a backward, when the first of the tensors that it or somebody else
+saved of it is needed, and before it the calls that make its operands. It finds gradients
+enabled where they were, so that kernels are the same, and saves the same tensors in the same
+order.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils import _pytree as pytree
+
+from tensoropt_torch.runtime.random import call_seeded
+from tensoropt_torch.runtime.remade import Held, Remade, Saved, storage_of
+from tensoropt_torch.runtime.reuse import ReuseRegistry, active_registry
+
+
+def recomputed(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """What ``function`` gives, once more in backward as far as that needs it.
+
+    It must give the same for the same arguments, and change nothing.
+    """
+    registry = active_registry()
+    if registry is None:
+        return function(*args, **kwargs)
+    return _Call(function, args, kwargs, registry).run(args, kwargs)
+
+
+def recomputed_draw(*args: Any, **kwargs: Any) -> Any:
+    """``recomputed`` of ``call_seeded``: it draws the same numbers again."""
+    return recomputed(call_seeded, *args, **kwargs)
+
+
+class _Operand:
+    """A tensor that a call is given."""
+
+    def __init__(self, tensor: torch.Tensor, registry: ReuseRegistry) -> None:
+        self._held = registry.hold(tensor)
+        self._version = tensor._version
+        self._requires_grad = tensor.requires_grad
+
+    def tensor(self) -> torch.Tensor:
+        """A leaf, as it was in forward."""
+        held = self._held
+        if isinstance(held, Saved):
+            return held.unpack().detach().requires_grad_(self._requires_grad)
+        if held._version != self._version:
+            raise RuntimeError(
+                "an operand of a call that backward runs again was modified in place after "
+                "forward (an optimizer step between forward and backward?)"
+            )
+        return held.detach().requires_grad_(self._requires_grad)
+
+
+class _Made(Remade):
+    """A tensor that a call makes or saves."""
+
+    def __init__(self, tensor: torch.Tensor, call: _Call, number: int) -> None:
+        super().__init__(tensor)
+        self._call = call
+        self._number = number
+
+    def make(self) -> None:
+        self._call.share()
+
+    def replay(self) -> torch.Tensor:
+        return self._call.run_again()[self._number]
+
+
+class _Call:
+    """What is called, with what, and what waits for what it makes. Who no longer waits is
+    gone."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        registry: ReuseRegistry,
+    ) -> None:
+        self._function = function
+        flat, self._spec = pytree.tree_flatten((args, kwargs))
+        self._operands = [
+            _Operand(leaf, registry) if isinstance(leaf, torch.Tensor) else leaf for leaf in flat
+        ]
+        self._registry: ReuseRegistry | None = registry  # until forward has run
+        self._made: list[weakref.ref[_Made]] = []  # what is saved, then results
+
+    def run(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """In forward."""
+        registry, self._registry = self._registry, None
+        assert registry is not None
+        with registry.packing_with(self._pack):
+            result = self._function(*args, **kwargs)
+        given = {address for leaf in pytree.tree_leaves((args, kwargs)) if (address := _of(leaf))}
+        for leaf in _tensors(result):
+            made = self._add(leaf)
+            if _of(leaf) not in given:
+                registry.add(made)
+        return result
+
+    def _add(self, tensor: torch.Tensor) -> _Made:
+        made = _Made(tensor, self, len(self._made))
+        self._made.append(weakref.ref(made))
+        return made
+
+    def _pack(self, tensor: torch.Tensor) -> Held:
+        return Saved(self._add(tensor), tensor) if _of(tensor) else tensor.detach()
+
+    def share(self) -> None:
+        """Runs again for all that wait."""
+        for made, tensor in zip(self._made, self.run_again(), strict=True):
+            waits = made()
+            if waits is not None:
+                waits.share(tensor)
+
+    def run_again(self) -> list[torch.Tensor]:
+        """What is saved, then results."""
+        flat = [leaf.tensor() if isinstance(leaf, _Operand) else leaf for leaf in self._operands]
+        args, kwargs = pytree.tree_unflatten(flat, self._spec)
+        saved: list[torch.Tensor] = []
+
+        def pack(tensor: torch.Tensor) -> None:
+            if _of(tensor):
+                saved.append(tensor.detach())
+
+        with _as_in_forward(), saved_tensors_hooks(pack, _never):
+            result = self._function(*args, **kwargs)
+        return [*saved, *(tensor.detach() for tensor in _tensors(result))]
+
+
+@contextmanager
+def _as_in_forward() -> Iterator[None]:
+    """With gradients, and without the casts of an autocast that backward is called in."""
+    with ExitStack() as stack:
+        stack.enter_context(torch.enable_grad())
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        yield
+
+
+def _tensors(result: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+
+
+def _of(leaf: Any) -> int | None:
+    """The address of a tensor's storage."""
+    storage = storage_of(leaf) if isinstance(leaf, torch.Tensor) else None
+    return None if storage is None else storage._cdata
+
+
+def _never(packed: Any) -> torch.Tensor:
+    raise AssertionError("what a call saves in backward is not differentiated")

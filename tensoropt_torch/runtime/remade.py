@@ -1,0 +1,102 @@
+"""Saved tensors that are not kept: backward makes them again when it needs them.
+
+All ranks must do so at the same points of backward, so these depend on the order of backward
+alone and never on what memory happens to live (a communication thread may hold a tensor for a
+moment longer): the first of the saved tensors to be unpacked makes what it needs, the others
+that wait for the same share it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import torch
+from torch.multiprocessing import reductions
+
+
+class Remade(ABC):
+    """A tensor of forward, how to make it again, and what was made.
+
+    Args:
+        tensor: as forward had it.
+    """
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        # A weak reference keeps the address of the storage from being used
+        # again, but not its memory.
+        self.storage = _weak_reference(tensor.untyped_storage())
+        self.dtype = tensor.dtype
+        self._pending = 0  # saved tensors not unpacked yet
+        self._shared: torch.Tensor | None = None
+
+    @abstractmethod
+    def make(self) -> None:
+        """Makes it for those that are pending: ``share`` is called with it."""
+
+    @abstractmethod
+    def replay(self) -> torch.Tensor:
+        """The tensor, made again for one that is not pending."""
+
+    def add_pending(self) -> None:
+        """One more saved tensor will ask for it."""
+        self._pending += 1
+
+    def remove_pending(self) -> None:
+        """What is shared is freed after the last one that waits for it."""
+        self._pending -= 1
+        if self._pending == 0:
+            self._shared = None
+
+    def share(self, made: torch.Tensor) -> None:
+        """What was made, for those that are pending."""
+        if self._pending > 0:
+            self._shared = made
+
+    def shared(self) -> torch.Tensor:
+        """The tensor for one of those that are pending."""
+        if self._shared is None:
+            self.make()
+        assert self._shared is not None
+        return self._shared
+
+
+class Saved:
+    """A saved tensor: what makes its storage again, and its view of it."""
+
+    def __init__(self, remade: Remade, tensor: torch.Tensor) -> None:
+        self._remade = remade
+        self._size = tensor.size()
+        self._stride = tensor.stride()
+        self._offset = tensor.storage_offset()
+        self._pending = True
+        remade.add_pending()
+
+    def unpack(self) -> torch.Tensor:
+        """The tensor again. Further backward passes make it for themselves."""
+        whole = self._remade.shared() if self._pending else self._remade.replay()
+        self._done()
+        return whole.as_strided(self._size, self._stride, self._offset)
+
+    def _done(self) -> None:
+        if self._pending:
+            self._pending = False
+            self._remade.remove_pending()
+
+    def __del__(self) -> None:
+        """A graph that is dropped without backward needs nothing any more."""
+        self._done()
+
+
+Held = torch.Tensor | Saved
+
+
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    """None for tensors without one."""
+    return tensor.untyped_storage() if torch._C._has_storage(tensor) else None
+
+
+def _weak_reference(storage: torch.UntypedStorage) -> Any:
+    """A torch.multiprocessing.reductions.StorageWeakRef, which is not annotated."""
+    make: Any = reductions.StorageWeakRef
+    return make(storage)
