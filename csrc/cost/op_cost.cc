@@ -140,8 +140,8 @@ OpCost op_cost(const Graph& graph, const Node& node, const Rule& rule,
   const double forwards = runs_again ? 2 : 1;
   cost.time_s = forwards * compute.forward_s;
   if (!rule.view) {
-    cost.network_s = forwards * inner_collectives_s(rule, config,
-                                                    Pass::kForward, machine);
+    cost.network_s =
+        forwards * inner_collectives_s(rule, config, Pass::kForward, machine);
   }
   if (backward) {
     if (!runs_again) {

@@ -48,8 +48,8 @@ struct PassTimes {
 
 PassTimes roofline(const OpWork& work, const Device& device);
 
-// `compute` replaces the roofline. `runs_again`: it keeps nothing, and runs once
-// more in backward.
+// `compute` replaces the roofline. `runs_again`: it keeps nothing, and runs
+// once more in backward.
 OpCost op_cost(const Graph& graph, const Node& node, const Rule& rule,
                const OpConfig& config, const Machine& machine,
                const PassTimes& compute, bool runs_again = false);

@@ -106,7 +106,7 @@ EmittedCall RankProgram::call(NodeId node_id) const {
   call.form = local_form_of(registry_, graph, node, context);
   call.lookups = emitted_lookups(rule, config, call.form);
   call.random = rule.random;
-  call.runs_again = config.mode.runs_again;
+  call.runs_again = config.runs_again;
   if (!config.outputs.empty()) {
     AxisSet split = 0;
     for (const AxisSet axes : context.factor_axes) split |= axes;

@@ -20,7 +20,8 @@ struct EmittedReshard {
   EncodedProgram forward;   // of the value, to the consumer
   EncodedProgram backward;  // of the gradient, to the producer
   Reuse reuse = Reuse::kNone;
-  bool recomputes_source = false;  // what is resharded is made again in backward
+  bool recomputes_source =
+      false;           // what is resharded is made again in backward
   bool casts = false;  // the value is a copy of a parameter: a cast goes first
   DType dtype = DType::kFloat32;         // of the value
   DType reduce_dtype = DType::kFloat32;  // of its gradient on the way

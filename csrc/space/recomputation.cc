@@ -1,9 +1,7 @@
 #include "space/recomputation.h"
 
 #include <algorithm>
-#include <array>
 #include <numeric>
-#include <optional>
 
 namespace tensoropt {
 
@@ -21,10 +19,14 @@ constexpr int kMostProducts = 8;
 constexpr int kLongLife = 64;
 constexpr double kLongShare = 1.0 / 8;
 
+// What a chain recomputes.
+enum class Way { kNothing, kSelective, kFull, kWithOutput };
+constexpr Way kWays[] = {Way::kNothing, Way::kSelective, Way::kFull,
+                         Way::kWithOutput};
+
 bool has_backward(const Graph& graph, const Node& node) {
-  return std::any_of(
-      node.outputs.begin(), node.outputs.end(),
-      [&](ValueId id) { return graph.value(id).requires_grad; });
+  return std::any_of(node.outputs.begin(), node.outputs.end(),
+                     [&](ValueId id) { return graph.value(id).requires_grad; });
 }
 
 bool has_factor(const TensorRule& tensor, int factor) {
@@ -67,34 +69,33 @@ class Chains {
     join();
   }
 
-  const std::vector<bool>& joins() const { return joins_; }
+  // Whether the producer of a value and its only consumer are in one chain.
+  bool joins(ValueId value) const { return joins_[value]; }
 
   // The operators by chain, in order.
   std::vector<std::vector<NodeId>> chains() const {
     std::vector<std::vector<NodeId>> chains(graph_.nodes().size());
     for (const Node& node : graph_.nodes()) {
-      if (node.kind == NodeKind::kOp) chains[chain_of(node.id)].push_back(node.id);
+      if (node.kind == NodeKind::kOp)
+        chains[chain_of(node.id)].push_back(node.id);
     }
     std::erase_if(chains, [](const auto& chain) { return chain.empty(); });
     return chains;
   }
 
-  // Who of a chain runs again.
+  // By node: who of a chain runs again.
   std::vector<bool> runs_again(const std::vector<NodeId>& chain,
-                               Recomputed recomputed) const {
+                               Way way) const {
     std::vector<bool> again(graph_.nodes().size(), false);
+    if (way == Way::kNothing) return again;
     for (auto id = chain.rbegin(); id != chain.rend(); ++id) {
       const Node& node = graph_.node(*id);
-      const bool last = *id == chain.back();
-      const bool wanted = last ? recomputed == Recomputed::kWithOutput
-                               : is_wanted(node, again);
-      const bool kept =
-          recomputed == Recomputed::kSelective && is_kept_by_selective(node);
+      const bool wanted = *id == chain.back() ? way == Way::kWithOutput
+                                              : is_wanted(node, again);
+      const bool kept = way == Way::kSelective && is_kept_by_selective(node);
       again[*id] = wanted && may_repeat_[*id] && !kept;
     }
-    std::vector<bool> result;
-    for (const NodeId id : chain) result.push_back(again[id]);
-    return result;
+    return again;
   }
 
   // The longest row of products with weights up to each value.
@@ -102,7 +103,8 @@ class Chains {
     std::vector<int> by_value(graph_.values().size(), 0);
     for (const Node& node : graph_.nodes()) {
       int most = 0;
-      for (const ValueId id : node.operands) most = std::max(most, by_value[id]);
+      for (const ValueId id : node.operands)
+        most = std::max(most, by_value[id]);
       for (const ValueId id : node.outputs) {
         by_value[id] = most + (weighs_[node.id] ? 1 : 0);
       }
@@ -112,18 +114,17 @@ class Chains {
 
  private:
   bool has_weight(const Node& node) const {
-    return std::any_of(node.operands.begin(), node.operands.end(),
-                       [&](ValueId id) {
-                         const Value* value = &graph_.value(id);
-                         const Node* made_by = &graph_.node(value->producer);
-                         while (made_by->kind == NodeKind::kOp &&
-                                made_by->operands.size() == 1) {
-                           made_by = &graph_.node(
-                               graph_.operand(*made_by, 0).producer);
-                         }
-                         return made_by->kind == NodeKind::kParameter &&
-                                value->meta.rank() > 1;
-                       });
+    return std::any_of(
+        node.operands.begin(), node.operands.end(), [&](ValueId id) {
+          const Value* value = &graph_.value(id);
+          const Node* made_by = &graph_.node(value->producer);
+          while (made_by->kind == NodeKind::kOp &&
+                 made_by->operands.size() == 1) {
+            made_by = &graph_.node(graph_.operand(*made_by, 0).producer);
+          }
+          return made_by->kind == NodeKind::kParameter &&
+                 value->meta.rank() > 1;
+        });
   }
 
   void join() {
@@ -206,8 +207,8 @@ class Segments {
     for (const Node& node : graph.nodes()) {
       for (const ValueId id : node.outputs) {
         most = std::max(most, products[id]);
-        const bool ends = narrow[node.id] == id &&
-                          products[id] - first >= kSegmentProducts;
+        const bool ends =
+            narrow[node.id] == id && products[id] - first >= kSegmentProducts;
         if (ends) {
           end(products[id]);
         } else {
@@ -257,15 +258,9 @@ class Segments {
 
 }  // namespace
 
-std::string_view to_string(Recomputed recomputed) {
-  constexpr std::array<std::string_view, 4> kNames = {
-      "nothing", "selective", "full", "with output"};
-  return kNames[static_cast<std::size_t>(recomputed)];
-}
-
 Recomputation::Recomputation(const Graph& graph)
-    : modes_(graph.nodes().size(), {ChainMode{}}),
-      joins_(graph.values().size(), false),
+    : may_run_again_(graph.nodes().size(), false),
+      pairs_(graph.values().size(), AllowedPairs::all()),
       may_leave_(graph.values().size(), false),
       may_be_needed_(graph.values().size(), false) {}
 
@@ -273,30 +268,31 @@ Recomputation::Recomputation(const Graph& graph, const std::vector<Rule>& rules,
                              const Predicate& may_repeat)
     : Recomputation(graph) {
   const Chains chains(graph, rules, may_repeat);
-  joins_ = chains.joins();
   const Segments segments(graph, chains.products());
   for (const std::vector<NodeId>& chain : chains.chains()) {
     const std::vector<ValueId>& outputs = graph.node(chain.back()).outputs;
-    const bool may_leave =
-        outputs.size() == 1 && graph.value(outputs[0]).uses.size() > 1 &&
-        segments.has_inside(outputs[0]);
-    std::vector<std::vector<bool>> known{std::vector<bool>(chain.size())};
-    for (const Recomputed recomputed :
-         {Recomputed::kSelective, Recomputed::kFull, Recomputed::kWithOutput}) {
-      const bool with_output = recomputed == Recomputed::kWithOutput;
-      if (with_output && !may_leave) continue;
-      const std::vector<bool> again = chains.runs_again(chain, recomputed);
-      if (with_output && !again.back()) continue;
-      if (std::find(known.begin(), known.end(), again) != known.end()) continue;
-      known.push_back(again);
-      if (with_output) may_leave_[outputs[0]] = true;
-      for (std::size_t i = 0; i < chain.size(); ++i) {
-        modes_[chain[i]].push_back({recomputed, again[i]});
-        if (!again[i]) continue;
-        for (const ValueId id : graph.node(chain[i]).operands) {
-          may_be_needed_[id] = true;
+    const bool inside = outputs.size() == 1 &&
+                        graph.value(outputs[0]).uses.size() > 1 &&
+                        segments.has_inside(outputs[0]);
+    for (const NodeId id : chain) {
+      for (const ValueId value : graph.node(id).outputs) {
+        if (chains.joins(value)) pairs_[value] = AllowedPairs::none();
+      }
+    }
+    for (const Way way : kWays) {
+      if (way == Way::kWithOutput && !inside) continue;
+      const std::vector<bool> again = chains.runs_again(chain, way);
+      for (const NodeId id : chain) {
+        const Node& node = graph.node(id);
+        if (again[id]) may_run_again_[id] = true;
+        for (const ValueId value : node.operands) {
+          if (again[id]) may_be_needed_[value] = true;
+          if (chains.joins(value)) {
+            pairs_[value].add(again[graph.value(value).producer], again[id]);
+          }
         }
       }
+      if (way == Way::kWithOutput) may_leave_[outputs[0]] = again[chain.back()];
     }
   }
 }

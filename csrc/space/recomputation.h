@@ -2,22 +2,25 @@
 // kept for it (recomputation, activation checkpointing).
 //
 //   Recomputation recomputation(graph, rules, may_repeat);
-//   for (const ChainMode& mode : recomputation.modes(node)) ...
+//   if (recomputation.may_run_again(node)) ...
 //
 // Operators that are joined by values of one use are a **chain**: what one of
-// them needs, the one before it makes. All of a chain take the same mode, which
-// says who of them runs again. Only what backward asks for does: the last
-// operators of a chain often are not among them.
+// them needs, the one before it makes. A chain recomputes nothing, or
 //
-// What leaves a chain is kept or not as the relay of the value says. A relay's
-// value may also be recomputed by the chain that ends with it, unless the value
-// ends a **segment**: a few products in a row, behind which one value is all
-// that later ones have of earlier ones. So at most one segment is recomputed at
-// a time.
+//   - all but products with weights and fused attention (selective),
+//   - all that makes what backward needs inside the chain (full),
+//   - also the value that leaves it, if its relay does not keep it.
+//
+// An operator runs again only if backward asks for what it makes, which is not
+// so of the last ones of many chains. Where a pair of neighbours does what it
+// does in one of these ways, a strategy may combine it with others.
+//
+// A value may be left to its chain unless it ends a **segment**: a few products
+// in a row, behind which it is all that later operators have of earlier ones.
+// So no more than one segment is recomputed at a time.
 #pragma once
 
 #include <functional>
-#include <string_view>
 #include <vector>
 
 #include "ir/graph.h"
@@ -25,18 +28,25 @@
 
 namespace tensoropt {
 
-enum class Recomputed {
-  kNothing,
-  kSelective,   // all but products with weights, and fused attention
-  kFull,        // all that makes what backward needs inside the chain
-  kWithOutput,  // and the value that leaves it, which a relay does not keep
-};
+// Which pairs of neighbours there are: whether the one and the other run again.
+class AllowedPairs {
+ public:
+  static AllowedPairs all() { return AllowedPairs(0b1111); }
+  static AllowedPairs none() { return AllowedPairs(0); }
 
-std::string_view to_string(Recomputed recomputed);
+  void add(bool producer, bool consumer) { bits_ |= bit(producer, consumer); }
+  bool has(bool producer, bool consumer) const {
+    return (bits_ & bit(producer, consumer)) != 0;
+  }
+  auto operator<=>(const AllowedPairs&) const = default;
 
-struct ChainMode {
-  Recomputed recomputed = Recomputed::kNothing;
-  bool runs_again = false;  // this operator, in this mode
+ private:
+  explicit AllowedPairs(int bits) : bits_(bits) {}
+  static int bit(bool producer, bool consumer) {
+    return 1 << (2 * (producer ? 1 : 0) + (consumer ? 1 : 0));
+  }
+
+  int bits_;
 };
 
 class Recomputation {
@@ -50,14 +60,10 @@ class Recomputation {
   Recomputation(const Graph& graph, const std::vector<Rule>& rules,
                 const Predicate& may_repeat);
 
-  // Of an operator; the first one is kNothing. Equal in number and order for
-  // all of a chain.
-  const std::vector<ChainMode>& modes(NodeId node) const {
-    return modes_[node];
-  }
+  bool may_run_again(NodeId node) const { return may_run_again_[node]; }
 
-  // Whether producer and only consumer of a value are in one chain.
-  bool joins(ValueId value) const { return joins_[value]; }
+  // Of the producer of a value and its consumer, if that is the only one.
+  AllowedPairs pairs(ValueId value) const { return pairs_[value]; }
 
   // Whether the relay of a value may leave it to the chain that makes it.
   bool may_leave(ValueId value) const { return may_leave_[value]; }
@@ -66,8 +72,8 @@ class Recomputation {
   bool may_be_needed(ValueId value) const { return may_be_needed_[value]; }
 
  private:
-  std::vector<std::vector<ChainMode>> modes_;  // by node
-  std::vector<bool> joins_;                    // by value
+  std::vector<bool> may_run_again_;  // by node
+  std::vector<AllowedPairs> pairs_;  // by value
   std::vector<bool> may_leave_;
   std::vector<bool> may_be_needed_;
 };

@@ -210,7 +210,7 @@ bool StrategySpace::recomputes_source(const SpaceEdge& edge,
                                       int source_config) const {
   const SpaceConfig& config =
       nodes_[edge.source].configs->configs[source_config];
-  return config.mode.runs_again || config.keeping == Keeping::kRecomputed;
+  return config.runs_again || config.keeping == Keeping::kRecomputed;
 }
 
 void StrategySpace::add_nodes() {
@@ -228,14 +228,12 @@ void StrategySpace::add_nodes() {
       if (value.uses.size() < 2 || whole) continue;
       const std::string name =
           str_format("{}:{}", node.name, value.output_index);
-      const std::string signature =
-          str_format("relay {} {} {} {} {} {} {}",
-                     str_join(value.meta.shape, "x"),
-                     str_join(idle_dims_->splittable_shape(value), "x"),
-                     to_string(value.meta.dtype), value.requires_grad,
-                     may_be_kept(id),
-                     recomputation_->may_leave(id),
-                     shares_pending_gradients(graph_, rules_, value));
+      const std::string signature = str_format(
+          "relay {} {} {} {} {} {} {}", str_join(value.meta.shape, "x"),
+          str_join(idle_dims_->splittable_shape(value), "x"),
+          to_string(value.meta.dtype), value.requires_grad, may_be_kept(id),
+          recomputation_->may_leave(id),
+          shares_pending_gradients(graph_, rules_, value));
       relay_of_[id] = static_cast<int>(nodes_.size());
       nodes_.push_back(
           {SpaceNodeKind::kRelay, -1, id, name,
@@ -258,7 +256,7 @@ void StrategySpace::add_edges() {
       const bool follower =
           node.kind == NodeKind::kOp && use.operand == 0 && follows(node);
       edges_.push_back({source, node_of_[use.node], port, use.operand, value.id,
-                        follower, recomputation_->joins(value.id)});
+                        follower, recomputation_->pairs(value.id)});
     }
   }
 }

@@ -83,9 +83,9 @@ bool is_shared_out(const Graph& graph, const Node& node,
                    const SpaceOptions& options);
 
 struct SpaceConfig {
-  std::string label = {};  // e.g. "b0,n", for reports and plans
-  OpConfig uses = {};      // of an operator
-  ChainMode mode = {};     // of an operator
+  std::string label = {};               // e.g. "b0,n", for reports and plans
+  OpConfig uses = {};                   // of an operator
+  bool runs_again = false;              // of an operator, in backward
   Keeping keeping = Keeping::kNothing;  // of a relay
   std::vector<Port> inputs = {};
   std::vector<Port> outputs = {};
@@ -116,7 +116,8 @@ struct SpaceEdge {
   int target_port = 0;
   ValueId value = -1;
   bool follows = false;  // the target takes the layout it gets
-  bool joins = false;    // both ends are in one chain
+  // Which of both ends may run again.
+  AllowedPairs pairs = AllowedPairs::all();
 };
 
 class StrategySpace {

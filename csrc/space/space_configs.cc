@@ -100,10 +100,7 @@ std::string StrategySpace::op_signature(const Node& node) const {
                        str_join(inner.divided_by, "."),
                        static_cast<int>(inner.pass), inner.times);
   }
-  for (const ChainMode& mode : recomputation_->modes(node.id)) {
-    text += str_format("m{}:{}", static_cast<int>(mode.recomputed),
-                       mode.runs_again);
-  }
+  if (recomputation_->may_run_again(node.id)) text += " again";
   if (machine_.operators != nullptr) {
     // Measured times tell operators with equal rules apart.
     const OpConfig whole(machine_.mesh.num_axes(), AxisUse::none());
@@ -157,20 +154,18 @@ ConfigList StrategySpace::op_configs(const Node& node) {
       });
   for (const OpConfig& uses : configs) {
     const PassTimes times = times_of(node, uses);
-    for (const ChainMode& mode : recomputation_->modes(node.id)) {
+    const auto add = [&](const char* how, bool runs_again) {
       OpInterface interface = interface_of(rule, uses);
       list.costs.push_back(
-          op_cost(graph_, node, rule, uses, machine_, times, mode.runs_again));
-      std::string label = tensoropt::to_string(rule, uses);
-      if (mode.recomputed != Recomputed::kNothing) {
-        label += str_format(" {}", to_string(mode.recomputed));
-      }
-      list.configs.push_back({.label = std::move(label),
+          op_cost(graph_, node, rule, uses, machine_, times, runs_again));
+      list.configs.push_back({.label = tensoropt::to_string(rule, uses) + how,
                               .uses = uses,
-                              .mode = mode,
+                              .runs_again = runs_again,
                               .inputs = std::move(interface.operands),
                               .outputs = std::move(interface.outputs)});
-    }
+    };
+    add("", false);
+    if (recomputation_->may_run_again(node.id)) add(" again", true);
   }
   return list;
 }

@@ -18,9 +18,10 @@ struct StrategySpace::EdgeKind {
   auto key(const StrategySpace& space, const SpaceEdge& edge) const {
     return std::tuple(space.nodes_[edge.source].configs, edge.source_port,
                       space.nodes_[edge.target].configs, edge.target_port,
-                      edge.follows, edge.joins, values, gradients, spec.backward,
-                      spec.consumer_saves, spec.producer_keeps, spec.cast_from,
-                      spec.forward_exposed, spec.backward_exposed);
+                      edge.follows, edge.pairs, values, gradients,
+                      spec.backward, spec.consumer_saves, spec.producer_keeps,
+                      spec.cast_from, spec.forward_exposed,
+                      spec.backward_exposed);
   }
 };
 
@@ -71,14 +72,12 @@ EdgeOptions StrategySpace::options_of(const SpaceEdge& edge, int source_config,
   const Port& from = source.outputs[edge.source_port];
   const Port& to = target.inputs[edge.target_port];
   const bool recomputed = recomputes_source(edge, source_config);
-  if (edge.joins && source.mode.recomputed != target.mode.recomputed) return {};
-  if (target.mode.runs_again) spec.consumer_saves = true;
+  if (!edge.pairs.has(source.runs_again, target.runs_again)) return {};
+  if (target.runs_again) spec.consumer_saves = true;
   if (recomputed) spec.producer_keeps = true;
   if (kind.target_relay) {
     const bool left = target.keeping == Keeping::kRecomputed;
-    const bool wasted = recomputation_->may_leave(edge.value) &&
-                        source.mode.recomputed == Recomputed::kWithOutput;
-    if (left ? !recomputed : wasted) return {};
+    if (recomputation_->may_leave(edge.value) && recomputed != left) return {};
     spec.consumer_saves = target.keeping != Keeping::kNothing;
     if (left) spec.may_keep = false, spec.may_replay = true;
   }

@@ -62,6 +62,24 @@ MIXED = [
     (count, Job("mixed", torch.float64, points=8, randoms=16, reduce_dtype=dtype, tolerance=1e-4))
     for count, dtype in [(4, "parameter"), (2, "compute"), (2, "parameter"), (4, "compute")]
 ]
+RECOMPUTATION = [
+    (count, Job(model, torch.float64, points=8, randoms=12, recompute=True))
+    for count in (2, 4)
+    for model in (
+        "gpt",
+        "routed_experts",
+        "gpt_tied",
+        "llama",
+        "transformer",
+        "mlp",
+        "resnet",
+        "vgg",
+        "mixture",
+        "lstm",
+        "gru",
+        "recommender",
+    )
+] + [(2, Job("mixed", torch.float64, points=8, randoms=12, recompute=True, tolerance=1e-4))]
 FULL_SPACE = [(4, Job("mlp", torch.float64, points=6, randoms=12, space="full"))]
 KNOWN = [(4, Job("llama", torch.float64, points=2, randoms=0, known=True))]
 BASELINES = [
@@ -77,6 +95,7 @@ ALL = [
     *RECURRENT,
     *SHARDED_INPUTS,
     *MIXED,
+    *RECOMPUTATION,
     *FULL_SPACE,
     *KNOWN,
     *BASELINES,
@@ -90,6 +109,7 @@ FEW = [
     *RECURRENT[:2],
     SHARDED_INPUTS[0],
     *MIXED[:2],
+    *RECOMPUTATION[:2],
     FULL_SPACE[0],
     BASELINES[0],
 ]
@@ -103,6 +123,7 @@ def name_of(value: object) -> str:
         value.inputs: value.inputs != "replicated",
         value.space: value.space != "ordered",
         "split_spatial": value.split_spatial,
+        "recompute": value.recompute,
         "known": value.known,
         "baselines": value.baselines,
         "compute": value.reduce_dtype == "compute",
