@@ -18,7 +18,7 @@ namespace {
 
 // Conditioning makes tables over three and more nodes; a cell takes about 50
 // bytes while bounds are computed.
-constexpr double kMaxConditioningCells = 5e7;
+constexpr double kMaxConditioningCells = 1e8;
 // The share of the error budget that known strategies may use up.
 constexpr double kKnownShare = 0.8;
 

@@ -50,7 +50,7 @@ struct SearchOptions {
   std::vector<Heuristic> heuristics;
   // In pairs of frontier points that exact conditioning could meet, as
   // estimated when planning. Most are never formed: 1e10 take a few seconds.
-  double max_conditioning_work = 1e11;
+  double max_conditioning_work = 1e12;
   // Rule out with bounds what cannot improve on known strategies. Never changes
   // what is promised; off only to measure what it is worth.
   bool use_bounds = true;

@@ -192,13 +192,14 @@ class Chains {
 class Segments {
  public:
   Segments(const Graph& graph, const std::vector<int>& products)
-      : inside_(graph.values().size(), false) {
+      : inside_(graph.values().size(), false),
+        is_long_(graph.values().size(), false) {
     const std::vector<ValueId> narrow = narrow_values(graph);
     int first = 0;  // products before the segment
     std::vector<ValueId> members;
     const auto end = [&](int last) {
       for (const ValueId id : members) {
-        inside_[id] = last - first <= kMostProducts;
+        inside_[id] = !is_long_[id] && last - first <= kMostProducts;
       }
       members.clear();
       first = last;
@@ -224,7 +225,7 @@ class Segments {
  private:
   // By node: the one value that what comes later has of this node and those
   // before it; -1 if there are several.
-  static std::vector<ValueId> narrow_values(const Graph& graph) {
+  std::vector<ValueId> narrow_values(const Graph& graph) {
     const int count = static_cast<int>(graph.nodes().size());
     const double longest = std::max<double>(kLongLife, kLongShare * count);
     std::vector<int> begins(count + 1, 0);
@@ -243,7 +244,10 @@ class Segments {
         if (node.kind != NodeKind::kOp) continue;
         NodeId last = node.id;
         for (const Use& use : value.uses) last = std::max(last, use.node);
-        if (last - node.id > longest) continue;
+        if (last - node.id > longest) {
+          is_long_[id] = true;
+          continue;
+        }
         ++living;
         sum += id;
         ends[last].push_back(id);
@@ -254,6 +258,7 @@ class Segments {
   }
 
   std::vector<bool> inside_;
+  std::vector<bool> is_long_;
 };
 
 }  // namespace
