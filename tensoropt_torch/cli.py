@@ -22,7 +22,7 @@ from tensoropt_torch.config import list_presets, load_cluster, parse_cluster
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.logs import LIBRARY
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.planner.description import describe
+from tensoropt_torch.plan.description import describe
 from tensoropt_torch.planner.memory_limits import Predictor
 from tensoropt_torch.planner.optimizers import OptimizerModel
 from tensoropt_torch.planner.search_settings import SearchSettings

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan import Guarantee, Plan, Settings
+from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.candidates import find_frontier
-from tensoropt_torch.planner.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.units import format_bytes, format_costs, format_seconds
 

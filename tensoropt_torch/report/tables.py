@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from tensoropt_torch.plan.description import PlanDescription
 from tensoropt_torch.planner.baselines import Comparison
-from tensoropt_torch.planner.description import PlanDescription
 from tensoropt_torch.planner.frontier import (
     FRONTIER_COLUMNS,
     frontier_rows,

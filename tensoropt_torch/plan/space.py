@@ -9,7 +9,7 @@ from tensoropt_torch import _C
 from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.config.cluster import Cluster
 from tensoropt_torch.frontend.capture import CapturedModel
-from tensoropt_torch.plan import Settings
+from tensoropt_torch.plan.settings import Settings
 
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2  # whose multiples lie evenly modulo 1
 
