@@ -23,11 +23,11 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.logs import LIBRARY
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.plan.description import describe
+from tensoropt_torch.plan.provenance import provenance
 from tensoropt_torch.planner.memory_limits import Predictor
 from tensoropt_torch.planner.optimizers import OptimizerModel
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.tradeoffs import Objective
-from tensoropt_torch.report.costs import provenance
 from tensoropt_torch.report.explanation import explanation_table, fallback_table
 from tensoropt_torch.report.tables import (
     comparison_table,
@@ -297,8 +297,8 @@ def _plan(options: argparse.Namespace, console: Console) -> None:
         f"{options.option}: {plan.num_devices} devices, {format_seconds(plan.time_s)} a step, "
         f"{format_bytes(plan.memory_bytes)} per device{peak}; {plan_summary(description)}"
     )
-    for line in provenance(plan.settings):
-        console.print(f"  {line}", soft_wrap=True)
+    for origin in provenance(plan.settings):
+        console.print(f"  {origin}", soft_wrap=True)
     if options.details:
         console.print(plan_table(description))
     if options.output:

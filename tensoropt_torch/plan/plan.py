@@ -17,6 +17,7 @@ from tensoropt_torch.config.records import Record, parse_record
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.html_table import html_table
+from tensoropt_torch.plan.diff import PlanDiff, diff
 from tensoropt_torch.plan.settings import EXACT, Guarantee, InputMode, Settings
 from tensoropt_torch.units import format_bytes, format_costs, format_seconds
 
@@ -110,6 +111,19 @@ class Plan(Record):
     def with_model(self, captured: CapturedModel) -> Plan:
         """The same plan with the model at hand."""
         return replace(self, captured=captured)
+
+    def diff(self, other: Plan) -> PlanDiff:
+        """What changes from this plan to another one. Operators and parameters are named if
+        one of the plans has its model at hand.
+
+        Raises:
+            TensorOptError: the plans are of different models, batches or meshes; or of
+                different strategy spaces, and have no model at hand.
+        """
+        model = self.captured or other.captured
+        if model is None:
+            return diff(self, other)
+        return diff(self.with_model(model), other.with_model(model))
 
     def of_variant(self, captured: CapturedModel, strategy: VariantStrategy) -> Plan:
         """The plan of another graph of the model."""

@@ -20,15 +20,11 @@ def make_planner(
     """The strategies of ``captured`` on the mesh of ``settings``; if ``storage`` is given,
     with the parameters that it names stored in its layouts, such as ``"S0,R"``."""
     cluster = parse_cluster(settings.cluster, "settings")
-    measured = {
-        (_C.Collective.__members__[name.upper()], axes): list(curve)
-        for name, axes, curve in settings.measured
-    }
     setup = _C.PlannerSetup(
         cluster=core_cluster(cluster, settings.mesh_axes),
         mesh=_C.Mesh(list(settings.mesh_axes)),
         space=_space_options(settings, storage or {}),
-        collectives=measured,
+        collectives=measured_table(settings),
         operators=[
             _C.OpSample(key, family, _C.OpWork(*work), forward_s, backward_s)
             for key, family, work, forward_s, backward_s in settings.operators
@@ -36,6 +32,16 @@ def make_planner(
         overheads=_overheads(cluster, settings),
     )
     return _C.Planner(captured.graph, captured.lowering.rules, setup)
+
+
+def measured_table(
+    settings: Settings,
+) -> dict[tuple[_C.Collective, int], list[tuple[float, float]]]:
+    """The measured curves of collectives, by collective and axis set."""
+    return {
+        (_C.Collective.__members__[name.upper()], axes): list(curve)
+        for name, axes, curve in settings.measured
+    }
 
 
 def varied_strategy(planner: _C.Planner, seed: int) -> _C.Strategy:
