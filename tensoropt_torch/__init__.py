@@ -33,10 +33,10 @@ from tensoropt_torch.emit import ParallelModule, WeightSource, clip_grad_norm_, 
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.baselines import Baseline, Comparison
+from tensoropt_torch.planner.device_counts import ProfileRow
 from tensoropt_torch.planner.explanation import Explanation, LeftOut, NodeExplanation
 from tensoropt_torch.planner.frontier import Frontier, FrontierPoint
 from tensoropt_torch.planner.optimizers import OptimizerModel
-from tensoropt_torch.planner.picks import ProfileRow
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.tradeoffs import TradeoffPoint, Tradeoffs
 from tensoropt_torch.profiler.hardware_profile import HardwareProfile

@@ -24,10 +24,10 @@ from tensoropt_torch.logs import LIBRARY
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.plan.description import describe
 from tensoropt_torch.plan.provenance import provenance
+from tensoropt_torch.planner.device_counts import Objective
 from tensoropt_torch.planner.memory_limits import Predictor
 from tensoropt_torch.planner.optimizers import OptimizerModel
 from tensoropt_torch.planner.search_settings import SearchSettings
-from tensoropt_torch.planner.tradeoffs import Objective
 from tensoropt_torch.report.explanation import explanation_table, fallback_table
 from tensoropt_torch.report.tables import (
     comparison_table,

@@ -41,7 +41,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 # Part of the package, a folder or a module at its top -> parts that it may import besides
 # its own, likewise. Imports inside of functions and for type checking count as well.
 TELLING = ("units", "html_table", "logs", "progress")
-PLANNING = ("errors", *TELLING, "config", "frontend", "plan", "planner")
+PLANNING = ("errors", *TELLING, "pages", "config", "frontend", "plan", "planner")
 RUNNING = (*PLANNING, "runtime", "emit", "simulate")
 MEASURING = (*RUNNING, "profiler", "calibration")
 PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
@@ -50,6 +50,7 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "html_table": (),
     "logs": (),
     "progress": ("units", "logs"),
+    "pages": ("errors", "units"),
     "config": ("errors",),
     "runtime/host": ("errors",),
     "runtime": ("errors", "runtime/host"),
@@ -57,7 +58,7 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "frontend": ("errors", *TELLING, "frontend/passes"),
     "profiler": ("errors", "config"),
     "plan": ("errors", *TELLING, "config", "frontend"),
-    "planner": ("errors", *TELLING, "config", "frontend", "plan"),
+    "planner": ("errors", *TELLING, "pages", "config", "frontend", "plan"),
     "emit": (*PLANNING, "runtime"),
     "checkpoint": ("errors", "runtime", "emit"),
     "samplers": ("errors", "plan", "emit"),

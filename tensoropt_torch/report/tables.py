@@ -8,12 +8,12 @@ from rich.table import Table
 
 from tensoropt_torch.plan.description import PlanDescription
 from tensoropt_torch.planner.baselines import Comparison
-from tensoropt_torch.planner.frontier import (
+from tensoropt_torch.planner.device_counts import ProfileRow
+from tensoropt_torch.planner.points import (
     FRONTIER_COLUMNS,
     frontier_rows,
     thinned_indices,
 )
-from tensoropt_torch.planner.picks import ProfileRow
 from tensoropt_torch.planner.tradeoffs import Tradeoffs
 from tensoropt_torch.simulate import MemoryProfile
 from tensoropt_torch.units import format_bytes, format_seconds
