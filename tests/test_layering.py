@@ -71,8 +71,19 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "tf_style": (*PLANNING, "runtime", "emit", "tasks", "api"),
     "__init__": (*MEASURING, "checkpoint", "samplers", "rules", "tasks", "api"),
     "integrations": ("errors", "plan", "runtime", "emit", "checkpoint", "tasks", "api"),
+    "cli_report": (*PLANNING, "simulate", "tasks", "api"),
     "cli_job": ("units", "runtime", "calibration", "report", "tasks", "api"),
-    "cli": (*PLANNING, "rules", "simulate", "report", "tasks", "api", "__init__", "cli_job"),
+    "cli": (
+        *PLANNING,
+        "rules",
+        "simulate",
+        "report",
+        "tasks",
+        "api",
+        "__init__",
+        "cli_report",
+        "cli_job",
+    ),
 }
 BINDINGS = f"{PACKAGE}._C"
 

@@ -170,7 +170,7 @@ class Plan(Record):
         return f"Plan({self.settings.where}: {costs}{measured}; {self.origin})"
 
     def _repr_html_(self) -> str:
-        return html_table("Plan", (), self._facts())
+        return html_table("Plan", (), self.facts())
 
     @property
     def origin(self) -> str:
@@ -185,7 +185,8 @@ class Plan(Record):
             return f"a known strategy, predicted {more:.0%} above the fastest point"
         return f"point {index} of {len(points)}, {self.guarantee}"
 
-    def _facts(self) -> Iterator[tuple[str, str]]:
+    def facts(self) -> Iterator[tuple[str, str]]:
+        """What it is for and what it costs, as names and values."""
         settings = self.settings
         yield "devices", settings.where
         yield "step time", format_seconds(self.time_s)

@@ -42,8 +42,8 @@ class Peak(Protocol):
 
 @dataclass(frozen=True)
 class FrontierView:
-    """A frontier by its short name and its title: its (memory_bytes, time_s) points by ascending memory, at least one, and
-    how to get their plans."""
+    """A frontier, by its short name and its title: its (memory_bytes, time_s) points by
+    ascending memory, and how to get their plans."""
 
     name: str
     title: str
