@@ -17,9 +17,7 @@ def frontier(batch: int = 8192, num_devices: int = 4) -> Frontier:
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(4096, 4096), nn.GELU(), nn.Linear(4096, 4096))
         x = torch.zeros(batch, 4096)
-    example = tensoropt_torch.Example(
-        model, (x,), loss_fn=nn.functional.mse_loss, targets=(x,)
-    )
+    example = tensoropt_torch.Example(model, (x,), loss_fn=nn.functional.mse_loss, targets=(x,))
     return tensoropt_torch.find_frontier(example, cluster="h100-8", num_devices=num_devices)
 
 
