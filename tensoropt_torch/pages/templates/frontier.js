@@ -85,7 +85,7 @@ function showPoints() {
   }
   const body = byId("changes").tBodies[0];
   body.replaceChildren(...changedRows(panelOf(first), panelOf(second)));
-  const [, , one, other] = byId("changes").tHead.rows[0].cells;
+  const [, one, other] = byId("changes").tHead.rows[0].cells;
   one.textContent = `point ${first}`;
   other.textContent = `point ${second}`;
 }
@@ -95,14 +95,14 @@ function changedRows(first, second) {
     const other = second.querySelector(`[data-row="${one.dataset.row}"]`);
     if (one.dataset.config === other.dataset.config) return [];
     const row = document.createElement("tr");
-    const cells = [one.cells[0], one.cells[1], one.cells[2], other.cells[2]];
+    const cells = [one.cells[0], one.cells[1], other.cells[1]];
     row.append(...cells.map((cell) => cell.cloneNode(true)));
     return [row];
   });
   if (rows.length) return rows;
   const row = document.createElement("tr");
   row.insertCell().textContent = "nothing: operators and parameters are split alike";
-  row.cells[0].colSpan = 4;
+  row.cells[0].colSpan = 3;
   return [row];
 }
 
