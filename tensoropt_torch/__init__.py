@@ -32,6 +32,7 @@ from tensoropt_torch.config import Cluster, list_presets, load_cluster
 from tensoropt_torch.emit import ParallelModule, WeightSource, clip_grad_norm_, local_step
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan.diff import PlanDiff
 from tensoropt_torch.planner.baselines import Baseline, Comparison
 from tensoropt_torch.planner.device_counts import ProfileRow
 from tensoropt_torch.planner.explanation import Explanation, LeftOut, NodeExplanation
@@ -74,6 +75,7 @@ __all__ = [
     "OptimizerModel",
     "ParallelModule",
     "Plan",
+    "PlanDiff",
     "PlanningOptions",
     "ProfileOptions",
     "ProfileRow",

@@ -164,7 +164,7 @@ def test_notebooks_show_a_table_without_matplotlib(
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     assert frontier._repr_html_().startswith("<table>")
     with pytest.raises(
-        TensorOptError, match=r"a plot needs .*pip install 'tensoropt-torch\[report"
+        TensorOptError, match=r"a plot needs .*pip install jinja2 matplotlib plotly"
     ):
         frontier.plot()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -167,17 +167,15 @@ def validation_page(validation: Validation) -> str:
         )
     return Page("validation.html.jinja", f"Predicted and measured: {validation.amount}").html(
         [
-            _chart("step", "step time (ms)", [(r.step_s, r.measured_step_s) for r in rows], 1e3),
+            _chart("step time (ms)", {r.seed: (r.step_s, r.measured_step_s) for r in rows}, 1e3),
             _chart(
-                "network",
                 "network time (ms)",
-                [(r.network_s, r.measured_network_s) for r in rows],
+                {r.seed: (r.network_s, r.measured_network_s) for r in rows},
                 1e3,
             ),
             _chart(
-                "memory",
                 "memory per device (GiB)",
-                [(r.memory_bytes, r.measured_memory_bytes) for r in rows],
+                {r.seed: (r.memory_bytes, r.measured_memory_bytes) for r in rows},
                 2**-30,
             ),
         ],
@@ -187,16 +185,16 @@ def validation_page(validation: Validation) -> str:
     )
 
 
-def _chart(name: str, of: str, pairs: Sequence[tuple[float, float]], scale: float) -> Chart:
-    """Measured over predicted values, in other units."""
-    predicted = [one * scale for one, _ in pairs]
-    measured = [other * scale for _, other in pairs]
+def _chart(of: str, pairs: Mapping[int, tuple[float, float]], scale: float) -> Chart:
+    """Measured over predicted values by seed, in other units."""
+    predicted = [one * scale for one, _ in pairs.values()]
+    measured = [other * scale for _, other in pairs.values()]
     texts = [
-        f"predicted {one:.4g}, measured {other:.4g}"
-        for one, other in zip(predicted, measured, strict=True)
+        f"seed {seed}: predicted {one:.4g}, measured {other:.4g}"
+        for seed, one, other in zip(pairs, predicted, measured, strict=True)
     ]
     return Chart(
-        name,
+        of.split()[0],
         f"Measured over predicted {of}; the table below has the figures",
         [Line("strategies", predicted, measured, texts, "points")],
         f"predicted {of}",

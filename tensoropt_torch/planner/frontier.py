@@ -138,7 +138,8 @@ class Frontier(Sequence[FrontierPoint]):
         Raises:
             TensorOptError: matplotlib is not installed.
         """
-        return draw_frontier(self._costs, named_points(self._costs), axes)
+        named = named_points(self._costs) if self._costs else {}
+        return draw_frontier(self._costs, named, axes)
 
     def report(
         self,

@@ -110,7 +110,10 @@ def frontier_page(view: FrontierView, additions: Additions) -> str:
         )
     described = _described(view, limit)
     choices = fold_choices([point.details for point in described])
-    charts = [_frontier_chart(view, additions), *_count_charts(view.settings, additions.counts)]
+    charts = [
+        _frontier_chart(view, additions, described),
+        *_count_charts(view.settings, additions.counts),
+    ]
     return Page("frontier.html.jinja", view.title).html(
         charts,
         settings=view.settings,
@@ -183,19 +186,30 @@ def _axes(settings: Settings) -> list[str]:
     return [f"{size} ({levels[level].name})" for size, level in settings.mesh_axes]
 
 
-def _line(name: str, points: Points) -> Line:
+def _line(name: str, points: Points, names: Mapping[int, str]) -> Line:
+    """Of a frontier; ``names`` of points by index."""
+    numbers = (
+        f"point {i} ({names[i]})" if i in names else f"point {i}" for i in range(len(points))
+    )
+    texts = [
+        f"{number}: {format_costs(*point)}" for number, point in zip(numbers, points, strict=True)
+    ]
     return Line(
         name,
         [memory / 2**30 for memory, _ in points],
         [time_s * 1e3 for _, time_s in points],
-        [f"point {index}: {format_costs(*point)}" for index, point in enumerate(points)],
+        texts,
         "steps",
     )
 
 
-def _frontier_chart(view: FrontierView, additions: Additions) -> Chart:
-    lines = [_line(view.name, view.points)]
-    lines += [_line(name, points) for name, points in (additions.baselines or {}).items() if points]
+def _frontier_chart(
+    view: FrontierView, additions: Additions, described: Sequence[PointView]
+) -> Chart:
+    names = {point.index: point.names for point in described if point.names}
+    lines = [_line(view.name, view.points, names)]
+    baselines = (additions.baselines or {}).items()
+    lines += [_line(name, points, {}) for name, points in baselines if points]
     ends = " to ".join(format_costs(*view.points[index]) for index in (0, -1))
     return Chart(
         "frontier",

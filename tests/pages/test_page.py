@@ -17,7 +17,7 @@ def test_what_is_missing_is_named_with_how_to_install_it(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "plotly", None)
     monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
     chart = Chart("c", "label", [Line("a", [1], [2], ["point"])], "x", "y")
-    with pytest.raises(TensorOptError, match=r"'plotly.*pip install 'tensoropt-torch\[report\]'"):
+    with pytest.raises(TensorOptError, match=r"'plotly.*pip install jinja2 matplotlib plotly"):
         figure_json(chart)
 
 

@@ -12,12 +12,21 @@ from tests.planner.model_file import MODEL_FILE
 from tests.report.reading import ReadPage
 
 CLUSTER = ["--cluster", "h100-8"]
+WITH_LOSS = (
+    MODEL_FILE
+    + """
+def with_loss():
+    model, args = build()
+    loss_fn = torch.nn.functional.mse_loss
+    return tensoropt_torch.Example(model, args, loss_fn=loss_fn, targets=args)
+"""
+)
 OTHER_MODEL = MODEL_FILE.replace("Linear(64, 64)", "Linear(64, 32)")
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> str:
-    (tmp_path / "model.py").write_text(MODEL_FILE)
+    (tmp_path / "model.py").write_text(f"import tensoropt_torch\n{WITH_LOSS}")
     return f"{tmp_path / 'model.py'}:build"
 
 
@@ -33,11 +42,13 @@ def plans(model: str, tmp_path: Path) -> tuple[str, str]:
 
 def test_a_report_is_written(model: str, tmp_path: Path) -> None:
     path = tmp_path / "out.html"
-    given = [*CLUSTER, "--devices", "4", "--counts", "1,4", "--output", str(path)]
-    assert cli.main(["report", model, *given]) == 0
+    given = [*CLUSTER, "--devices", "4", "--counts", "1,4", "--memory-limit", "1MiB"]
+    peak = ["--memory", "simulated", "--optimizer", "sgd", "--output", str(path)]
+    assert cli.main(["report", model.replace(":build", ":with_loss"), *given, *peak]) == 0
     page = ReadPage.of(path)
     assert [row[0] for row in page.table("Least step time")] == ["1", "4"]
     assert page.table("Beside other strategies")
+    assert page.table("Memory per device at the simulated peak")
 
 
 def test_a_saved_plan_is_shown(
@@ -70,8 +81,11 @@ def test_what_changes_between_saved_plans_is_shown(
         (["diff", "{plan}", "{model}"], r"model.py' is not a plan: it is no JSON"),
         (["show", "{plan}", "--model", "{other}"], r"made for another model or batch"),
         (["report", "{model}", "--output", "no/folder/r.html"], r"'no/folder/r.html' cannot be wr"),
-        (["report", "{model}", "--counts", "0"], r"0"),
-        (["report", "{model}", "--memory-limit=-1"], r"memory_limit"),
+        (["report", "{model}", "--counts", "0"], r"device_counts = 0 is not allowed: it must be"),
+        (
+            ["report", "{model}", "--memory-limit=-1"],
+            r"memory_limit = -1.0 is not allowed: it must",
+        ),
     ],
     ids=["no plan", "no json", "other model", "no folder", "no devices", "no memory"],
 )
