@@ -70,7 +70,7 @@ class Page:
 
 def in_script(value: Any) -> str:
     """Plain data as JSON that may stand inside of a script element."""
-    return json.dumps(value).replace("<", "\\u003c")
+    return json.dumps(value, allow_nan=False).replace("<", "\\u003c")
 
 
 def write_page(path: str | Path, html: str) -> None:

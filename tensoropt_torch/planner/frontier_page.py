@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from tensoropt_torch.pages.page import Page
 from tensoropt_torch.plan import Plan, Settings
 from tensoropt_torch.plan.details import PlanDetails, details_of
 from tensoropt_torch.plan.provenance import provenance
+from tensoropt_torch.planner.checks import check_memory_limit
 from tensoropt_torch.planner.device_counts import ProfileRow, cost_of_step, rates_of
 from tensoropt_torch.planner.explanation import explanation_of
 from tensoropt_torch.planner.folding import fold_choices, fold_fallbacks
@@ -99,15 +101,15 @@ def frontier_page(view: FrontierView, additions: Additions) -> str:
     """The page, in HTML.
 
     Raises:
-        TensorOptError: a package that pages need is not installed, or the frontier has no
-            points.
+        TensorOptError: a package that pages need is not installed, the memory limit is not
+            allowed, or the frontier has no points.
     """
-    limit = _limit(view.settings, additions.memory_limit)
     if not view.points:
         raise TensorOptError(
             f"there is nothing to report: {view.settings.where} has no strategy within the limit "
             "of the search; search without memory_limit, or with more devices"
         )
+    limit = _limit(view, additions.memory_limit)
     described = _described(view, limit)
     choices = fold_choices([point.details for point in described])
     charts = [
@@ -156,11 +158,13 @@ def pick_index(points: Points, memory_limit: float) -> int | None:
     return index - 1 if index else None
 
 
-def _limit(settings: Settings, memory_limit: float | None) -> float:
-    if memory_limit is not None:
-        return memory_limit
-    device = parse_cluster(settings.cluster, "settings").device
-    return DEFAULT_MEMORY_FRACTION * device.memory_bytes
+def _limit(view: FrontierView, memory_limit: float | None) -> float:
+    """In bytes per device; without any limit what the largest point needs."""
+    check_memory_limit(memory_limit)
+    if memory_limit is None:
+        device = parse_cluster(view.settings.cluster, "settings").device
+        return DEFAULT_MEMORY_FRACTION * device.memory_bytes
+    return memory_limit if math.isfinite(memory_limit) else view.points[-1][0]
 
 
 def _described(view: FrontierView, limit: float) -> list[PointView]:
@@ -251,7 +255,7 @@ def _costs(settings: Settings, row: ProfileRow) -> dict[str, tuple[float, str]]:
     """What a step costs, as figures and in words."""
     assert row.time_s is not None
     rates = rates_of(parse_cluster(settings.cluster, "settings").device)
-    seconds = cost_of_step("energy", 1.0, row.num_devices, row.time_s)
+    seconds = row.num_devices * row.time_s
     found = {"device-seconds": (seconds, format_seconds(seconds))}
     if (watts := rates["energy"]) is not None:
         joules = cost_of_step("energy", watts, row.num_devices, row.time_s)

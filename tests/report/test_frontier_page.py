@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -130,6 +132,18 @@ def test_a_limit_that_nothing_fits_says_the_least(tmp_path: Path) -> None:
     least = format_bytes(frontier.smallest.memory_bytes)
     text = (tmp_path / "r.html").read_text()
     assert f"nothing: the least is {least}" in text
+
+
+def test_without_a_limit_the_fastest_is_picked(tmp_path: Path) -> None:
+    frontier = frontier_of()
+    frontier.report(tmp_path / "r.html", memory_limit=math.inf)
+    text = (tmp_path / "r.html").read_text()
+    assert re.search(rf"picks\s+point {frontier.fastest.index}:", text)
+
+
+def test_a_limit_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TensorOptError, match=r"memory_limit = -1 is not allowed"):
+        frontier_of().report(tmp_path / "r.html", memory_limit=-1)
 
 
 def test_names_of_users_are_escaped(tmp_path: Path) -> None:
