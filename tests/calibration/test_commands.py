@@ -25,6 +25,7 @@ from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.hardware_profile import HardwareProfile
 from tensoropt_torch.report.costs import validation_summary, validation_table
 from tests.calibration.test_validation import rows
+from tests.report.reading import ReadPage
 
 MODEL = """
 import torch
@@ -69,16 +70,17 @@ def test_hardware_is_profiled_and_a_model_validated(tmp_path: Path) -> None:
     assert profile.cluster.device.runtime.update(2.0) is not None
     model = tmp_path / "model.py"
     model.write_text(MODEL)
-    table = tmp_path / "table.json"
+    table, page = tmp_path / "table.json", tmp_path / "page.html"
     found = command(
         tmp_path,
         *("validate", f"{model}:example", "--cluster", str(output)),
-        *("--strategies", "2", "--steps", "2", "--json", str(table)),
+        *("--strategies", "2", "--steps", "2", "--json", str(table), "--report", str(page)),
     )
     assert found.returncode == 0, found.stderr
     assert "mean error" in found.stdout
     record = json.loads(table.read_text())
     assert len(record["rows"]) == 2
+    assert len(ReadPage.of(page).table("Predicted and measured")) == 2
     planned = tmp_path / "plan.json"
     arguments = ("plan", f"{model}:example", "--cluster", str(output), "--devices", "2")
     assert cli.main([*arguments, "--output", str(planned)]) == 0
