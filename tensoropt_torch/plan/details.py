@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from tensoropt_torch import _C
 from tensoropt_torch.plan.collectives import Collectives, collectives_of, num_shards
 from tensoropt_torch.plan.description import (
@@ -95,18 +97,22 @@ def _parameters(planner: _C.Planner, plan: Described) -> list[_Parameter]:
     for source in model_at_hand(plan).parameters:
         value = source.placeholder.meta["val"]
         layout = layouts[source.names[0]]
-        per_element = plan.settings.optimizer_state_bytes[str(value.dtype).removeprefix("torch.")]
         found.append(
             _Parameter(
                 source.names[0],
                 layout,
                 value.numel() * value.element_size(),
                 num_shards(layout, sizes),
-                value.numel() * per_element,
+                _state_bytes(value, plan) if value.requires_grad else 0.0,
                 bool(value.requires_grad),
             )
         )
     return found
+
+
+def _state_bytes(parameter: torch.Tensor, plan: Described) -> float:
+    dtype = str(parameter.dtype).removeprefix("torch.")
+    return parameter.numel() * plan.settings.optimizer_state_bytes[dtype]
 
 
 def _storage(planner: _C.Planner, plan: Described) -> tuple[Storage, ...]:

@@ -14,7 +14,6 @@ from tensoropt_torch.units import format_bytes, format_seconds
 # Said by the mesh and the name of the cluster, or too long to be read.
 _NOT_COMPARED = ("cluster", "measured", "operators", "optimizer_state_bytes")
 
-
 # On which configs are considered.
 _OF_SPACE = ("space", "max_configs", "split_spatial", "inputs", "whole_inputs")
 
@@ -41,7 +40,7 @@ class Change:
 
 @dataclass(frozen=True)
 class PlanDiff:
-    """What changes from one plan to another one of the same model.
+    """What changes from one plan to another one of the same model and mesh.
 
     Attributes:
         memory_bytes, time_s: per device and of a step, (before, after).

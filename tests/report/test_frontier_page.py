@@ -134,6 +134,34 @@ def test_a_limit_that_nothing_fits_says_the_least(tmp_path: Path) -> None:
     assert f"nothing: the least is {least}" in text
 
 
+class Frozen(torch.nn.Module):
+    """With parameters that are not trained, one of a dtype that no optimizer knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 64)
+        self.scale = torch.nn.Parameter(torch.ones(64), requires_grad=False)
+        self.shift = torch.nn.Parameter(torch.ones(64, dtype=torch.int8), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.layer(x) * self.scale + self.shift).sum()
+
+
+@pytest.mark.parametrize("num_devices", [1, 8])
+def test_parameters_that_are_not_trained_have_no_state(tmp_path: Path, num_devices: int) -> None:
+    frontier = tensoropt_torch.find_frontier(
+        Frozen(), (torch.zeros(16, 64),), cluster="h100-8", num_devices=num_devices
+    )
+    frontier.report(tmp_path / "r.html")
+    page = ReadPage.of(tmp_path / "r.html")
+    memory = {row[0]: row[1] for row in page.table("Memory per device")}
+    assert list(memory) == ["parameters", "gradients", "optimizer state", "kept for backward"]
+    if num_devices == 1:
+        trained = 4 * (64 * 64 + 64)
+        assert memory["parameters"] == format_bytes(trained + 4 * 64 + 64)
+        assert memory["optimizer state"] == format_bytes(2 * trained)
+
+
 def test_without_a_limit_the_fastest_is_picked(tmp_path: Path) -> None:
     frontier = frontier_of()
     frontier.report(tmp_path / "r.html", memory_limit=math.inf)
