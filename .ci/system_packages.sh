@@ -6,6 +6,11 @@ set -euo pipefail
 
 has_header() { echo "#include <$1>" | g++ -E -x c++ - >/dev/null 2>&1; }
 
+has_browser() {
+  command -v chromium-headless-shell || command -v chromium || command -v google-chrome
+} >/dev/null
+may_install() { [[ $(id -u) -eq 0 ]] || command -v sudo; } >/dev/null
+
 missing=()
 command -v g++ >/dev/null || missing+=(g++)
 python_header='import os, sysconfig
@@ -13,6 +18,11 @@ print(os.path.join(sysconfig.get_paths()["include"], "Python.h"))'
 [[ -f $("$2" -c "$python_header") ]] || missing+=(python3-dev)
 if [[ "$1" == test ]]; then
   has_header gtest/gtest.h || missing+=(libgtest-dev)
+  # Reports are tested in a browser where there is one; nothing fails without.
+  if ! has_browser && may_install &&
+    apt-cache show chromium-headless-shell >/dev/null 2>&1; then
+    missing+=(chromium-headless-shell)
+  fi
 fi
 [[ ${#missing[@]} -gt 0 ]] || exit 0
 

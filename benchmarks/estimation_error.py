@@ -68,8 +68,8 @@ from tensoropt_torch.calibration.validation import (
 from tensoropt_torch.config.cluster import COLLECTIVES, Runtime
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan.space import core_cluster, make_planner, varied_strategy
 from tensoropt_torch.planner.candidates import find_frontier
-from tensoropt_torch.planner.space import core_cluster, make_planner, varied_strategy
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.collectives import MIN_BYTES, measure_sizes
 from tensoropt_torch.profiler.hardware_profile import HardwareProfile

@@ -44,8 +44,8 @@ from tensoropt_torch.calibration.runs import Training  # noqa: E402
 from tensoropt_torch.emit.context import RankContext  # noqa: E402
 from tensoropt_torch.frontend import capture  # noqa: E402
 from tensoropt_torch.plan import Plan  # noqa: E402
+from tensoropt_torch.plan.space import make_planner, varied_strategy  # noqa: E402
 from tensoropt_torch.planner.candidates import find_frontier  # noqa: E402
-from tensoropt_torch.planner.space import make_planner, varied_strategy  # noqa: E402
 from tensoropt_torch.planner.task import PlanningTask  # noqa: E402
 from tensoropt_torch.profiler.store import write_atomically  # noqa: E402
 from tensoropt_torch.runtime.groups import all_axis_sets  # noqa: E402

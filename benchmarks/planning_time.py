@@ -33,10 +33,10 @@ from benchmarks.models import catalogue  # noqa: E402
 from benchmarks.models.catalogue import Example, tokens  # noqa: E402
 from benchmarks.paper.setups import paper_cluster  # noqa: E402
 from tensoropt_torch.frontend import capture  # noqa: E402
+from tensoropt_torch.plan.space import make_planner  # noqa: E402
 from tensoropt_torch.planner.candidates import find_frontier  # noqa: E402
 from tensoropt_torch.planner.optimizers import OPTIMIZER_STATES  # noqa: E402
 from tensoropt_torch.planner.search_settings import SearchSettings  # noqa: E402
-from tensoropt_torch.planner.space import make_planner  # noqa: E402
 from tensoropt_torch.planner.task import PlanningTask  # noqa: E402
 
 DEVICES_OF_A_MACHINE = 8

@@ -11,7 +11,7 @@ from torch import nn
 from tensoropt_torch.calibration.runs import Training, optimizer_maker
 from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.planner.space import make_planner, varied_strategy
+from tensoropt_torch.plan.space import make_planner, varied_strategy
 from tensoropt_torch.planner.task import PlanningTask
 
 CPU = torch.device("cpu")

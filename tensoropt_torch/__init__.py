@@ -32,11 +32,12 @@ from tensoropt_torch.config import Cluster, list_presets, load_cluster
 from tensoropt_torch.emit import ParallelModule, WeightSource, clip_grad_norm_, local_step
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan.diff import PlanDiff
 from tensoropt_torch.planner.baselines import Baseline, Comparison
+from tensoropt_torch.planner.device_counts import ProfileRow
 from tensoropt_torch.planner.explanation import Explanation, LeftOut, NodeExplanation
 from tensoropt_torch.planner.frontier import Frontier, FrontierPoint
 from tensoropt_torch.planner.optimizers import OptimizerModel
-from tensoropt_torch.planner.picks import ProfileRow
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.tradeoffs import TradeoffPoint, Tradeoffs
 from tensoropt_torch.profiler.hardware_profile import HardwareProfile
@@ -74,6 +75,7 @@ __all__ = [
     "OptimizerModel",
     "ParallelModule",
     "Plan",
+    "PlanDiff",
     "PlanningOptions",
     "ProfileOptions",
     "ProfileRow",

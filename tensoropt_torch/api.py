@@ -39,13 +39,13 @@ from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner import baselines, candidates, explanation, picks, tradeoffs
 from tensoropt_torch.planner.baselines import Comparison
 from tensoropt_torch.planner.checks import check_counts, check_memory_limit
+from tensoropt_torch.planner.device_counts import Objective, ProfileRow
 from tensoropt_torch.planner.explanation import Explanation
 from tensoropt_torch.planner.finalists import find_finalists
 from tensoropt_torch.planner.frontier import Frontier, FrontierPoint
 from tensoropt_torch.planner.memory_limits import Predictor
-from tensoropt_torch.planner.picks import ProfileRow
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.planner.tradeoffs import Objective, Tradeoffs
+from tensoropt_torch.planner.tradeoffs import Tradeoffs
 from tensoropt_torch.profiler.hardware_profile import HardwareProfile
 from tensoropt_torch.runtime.agreement import from_first_rank, is_distributed, on_all_ranks
 from tensoropt_torch.runtime.job import check_group, device_of_group

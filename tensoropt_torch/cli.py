@@ -17,20 +17,22 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.table import Table
 
-from tensoropt_torch import api, cli_job
+from tensoropt_torch import api, cli_job, cli_report
 from tensoropt_torch.config import list_presets, load_cluster, parse_cluster
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.logs import LIBRARY
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.planner.description import describe
+from tensoropt_torch.plan.description import describe
+from tensoropt_torch.plan.provenance import provenance
+from tensoropt_torch.planner.device_counts import Objective
 from tensoropt_torch.planner.memory_limits import Predictor
 from tensoropt_torch.planner.optimizers import OptimizerModel
 from tensoropt_torch.planner.search_settings import SearchSettings
-from tensoropt_torch.planner.tradeoffs import Objective
-from tensoropt_torch.report.costs import provenance
 from tensoropt_torch.report.explanation import explanation_table, fallback_table
 from tensoropt_torch.report.tables import (
     comparison_table,
+    diff_table,
+    facts_table,
     frontier_table,
     memory_table,
     plan_summary,
@@ -40,7 +42,7 @@ from tensoropt_torch.report.tables import (
 )
 from tensoropt_torch.rules import check_rule
 from tensoropt_torch.simulate import StepSettings
-from tensoropt_torch.tasks import Example, PlanningOptions
+from tensoropt_torch.tasks import Example, PlanningOptions, model_of
 from tensoropt_torch.units import format_bytes, format_seconds
 
 Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
@@ -92,6 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True)
     _add_planning(commands)
     _add_looking(commands)
+    _add_saved(commands)
     return parser
 
 
@@ -123,6 +126,10 @@ def _add_planning(commands: Commands) -> None:
     _add_model(compare)
     compare.add_argument("--memory-limit", type=_bytes, help="per device, e.g. 12GiB")
     compare.set_defaults(run=_compare)
+    report = commands.add_parser("report", help="write a page of the frontier: one HTML file")
+    _add_model(report)
+    cli_report.add_report(report, _bytes, _counts)
+    report.set_defaults(run=_report)
     tradeoffs = commands.add_parser(
         "tradeoffs", help="memory, time and a third objective over device counts"
     )
@@ -163,6 +170,20 @@ def _add_looking(commands: Commands) -> None:
     memory.set_defaults(run=_memory)
     clusters = commands.add_parser("clusters", help="list the cluster presets")
     clusters.set_defaults(run=_clusters)
+
+
+def _add_saved(commands: Commands) -> None:
+    """Commands that look at plans in files."""
+    show = commands.add_parser("show", help="print a saved plan")
+    show.add_argument("plan", type=Path)
+    diff = commands.add_parser("diff", help="what changes from one saved plan to another")
+    diff.add_argument("before", type=Path)
+    diff.add_argument("after", type=Path)
+    for parser, run in ((show, _show), (diff, _diff)):
+        parser.add_argument(
+            "--model", help="file.py:function of the plan's model: operators are then named"
+        )
+        parser.set_defaults(run=run)
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
@@ -303,8 +324,8 @@ def _plan(options: argparse.Namespace, console: Console) -> None:
         f"{options.option}: {plan.num_devices} devices, {format_seconds(plan.time_s)} a step, "
         f"{format_bytes(plan.memory_bytes)} per device{peak}; {plan_summary(description)}"
     )
-    for line in provenance(plan.settings):
-        console.print(f"  {line}", soft_wrap=True)
+    for origin in provenance(plan.settings):
+        console.print(f"  {origin}", soft_wrap=True)
     if options.details:
         console.print(plan_table(description))
     if options.output:
@@ -329,6 +350,10 @@ def _compare(options: argparse.Namespace, console: Console) -> None:
         planning=_planning(options),
     )
     console.print(comparison_table(comparison))
+
+
+def _report(options: argparse.Namespace, console: Console) -> None:
+    cli_report.report(options, console, _load_model(options.model), _planning(options))
 
 
 def _tradeoffs(options: argparse.Namespace, console: Console) -> None:
@@ -386,6 +411,32 @@ def _memory(options: argparse.Namespace, console: Console) -> None:
     console.print(f"the search counted {format_bytes(plan.memory_bytes)}")
     if profile.unknown:
         console.print(f"workspaces not counted: {', '.join(profile.unknown)}")
+
+
+def _load_plan(path: Path, model: str | None) -> Plan:
+    """A saved plan, with its model if that is given."""
+    plan = Plan.load(path)
+    if model is None:
+        return plan
+    captured = model_of(plan, _load_model(model))
+    plan.check_model(captured)
+    return plan.with_model(captured)
+
+
+def _show(options: argparse.Namespace, console: Console) -> None:
+    plan = _load_plan(options.plan, options.model)
+    console.print(facts_table(plan))
+    for origin in provenance(plan.settings):
+        console.print(f"  {origin}", soft_wrap=True)
+    if plan.captured is not None:
+        description = describe(plan)
+        console.print(plan_table(description))
+        console.print(plan_summary(description))
+
+
+def _diff(options: argparse.Namespace, console: Console) -> None:
+    before, after = (_load_plan(path, options.model) for path in (options.before, options.after))
+    console.print(diff_table(before.diff(after)))
 
 
 def _clusters(_: argparse.Namespace, console: Console) -> None:

@@ -42,6 +42,7 @@ def add_validate(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--fresh", action="store_true", help="run again what was run before")
     parser.add_argument("--json", type=Path, help="write all numbers to this file")
+    parser.add_argument("--report", type=Path, help="write a page to this HTML file")
 
 
 def profile_hardware(options: argparse.Namespace, console: Console) -> None:
@@ -90,6 +91,8 @@ def validate(
         console.print(validation_summary(found, "cuda" if on_gpus else "cpu"))
         if options.json and dist.get_rank() == 0:
             options.json.write_text(json.dumps(found.to_record(), indent=1))
+        if options.report and dist.get_rank() == 0:
+            found.report(options.report)
 
 
 @contextmanager

@@ -28,6 +28,7 @@ NOT_RUN = {
     "make paper": "takes an hour",
     "pip install --no-build-isolation .": "make wheel-test installs into an environment of its own",
     "pip install --no-build-isolation -e .": "built before the tests",
+    "pip install --no-build-isolation '.[report]'": "requirements-dev.txt has what it installs",
     "torchrun --nnodes 2": "tests/distributed/test_several_machines.py runs the like of it",
     "python -m pytest tests/rules": "the tests are what runs now",
     "python -m benchmarks.coverage": "takes an hour; tests/benchmarks has its parts",

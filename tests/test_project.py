@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-OF_USERS = ("huggingface", "lightning", "transformers")  # the others are of developers
+OF_USERS = ("huggingface", "lightning", "report", "transformers")  # the others are of developers
 INTEGRATIONS = ROOT / "tensoropt_torch" / "integrations"
 OWN = {"tensoropt_torch", "tests", "benchmarks", "examples", "gpt", "text"}
 # Those whose module has another name, or comes with another one.
@@ -48,7 +48,7 @@ OPTIONAL = {name for extra in OF_USERS for name in names_of(EXTRAS[extra])}
 
 def test_the_package_imports_what_it_depends_on() -> None:
     needed = set(imported(ROOT / "tensoropt_torch", besides=INTEGRATIONS))
-    optional = names_of(EXTRAS["huggingface"])
+    optional = names_of(EXTRAS["huggingface"] + EXTRAS["report"])
     assert optional <= needed
     # PyTorch imports NumPy.
     assert needed - optional | {"numpy"} == names_of(PROJECT["dependencies"])

@@ -94,7 +94,7 @@ def test_wheel_holds_the_package(wheel: Path) -> None:
     package = {
         str(path.relative_to(ROOT))
         for path in (ROOT / "tensoropt_torch").rglob("*.*")
-        if path.suffix in (".py", ".pyi", ".toml", ".typed", ".so")
+        if path.suffix in (".py", ".pyi", ".toml", ".typed", ".so", ".jinja", ".css", ".js")
     }
     assert inside == package | {"tensoropt_torch/py.typed"}
     assert any(name.startswith("tensoropt_torch/_C.") and name.endswith(".so") for name in inside)

@@ -22,7 +22,7 @@ from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.planner.space import make_planner
+from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.simulate.step import StepSettings
 

@@ -22,8 +22,8 @@ from tensoropt_torch.config.cluster import Cluster
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import OpRecord
-from tensoropt_torch.planner.frontier import knee_index
-from tensoropt_torch.planner.space import make_planner, varied_strategy
+from tensoropt_torch.plan.space import make_planner, varied_strategy
+from tensoropt_torch.planner.points import knee_index
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.hardware_profile import HardwareProfile
 from tensoropt_torch.profiler.op_store import OpStore, OpTime

@@ -19,9 +19,9 @@ from tensoropt_torch.config.cluster import Runtime, Update
 from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.plan import Plan, Settings
+from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.optimizers import OPTIMIZER_STATES
 from tensoropt_torch.planner.search_settings import SearchSettings
-from tensoropt_torch.planner.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.hardware_profile import HardwareProfile
 from tensoropt_torch.progress import Step

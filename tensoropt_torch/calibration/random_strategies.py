@@ -35,7 +35,7 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.planner.space import make_planner, varied_strategy
+from tensoropt_torch.plan.space import make_planner, varied_strategy
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.strategy_store import KeptStrategy, StrategyStore
 from tensoropt_torch.progress import Step, Tell, progress, silent

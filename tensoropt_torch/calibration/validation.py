@@ -5,10 +5,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.pages.charts import Chart, Line
+from tensoropt_torch.pages.page import Page, write_page
 from tensoropt_torch.planner.memory_limits import Predictor
 
 # With fewer strategies their worst case says too little: the default is kept where
@@ -105,6 +109,15 @@ class Validation:
         spreads = [row.spread for row in self.rows if row.spread is not None]
         return statistics.fmean(spreads) if spreads else math.nan
 
+    def report(self, path: str | Path) -> None:
+        """Writes a page of predicted against measured figures to one HTML file.
+
+        Raises:
+            TensorOptError: plotly or Jinja2 is not installed, nothing was run, or the file
+                cannot be written.
+        """
+        write_page(path, validation_page(self))
+
     def undisturbed(self) -> Validation:
         """The strategies whose runs differ by at most ``DISTURBED_SPREAD``."""
         calm = (row for row in self.rows if (row.spread or 0.0) <= DISTURBED_SPREAD)
@@ -142,6 +155,52 @@ class Validation:
             "network_error": self.network_error,
             "rank_correlation": self.rank_correlation,
         }
+
+
+def validation_page(validation: Validation) -> str:
+    """Predicted against measured step time, network time and memory, in HTML."""
+    rows = validation.rows
+    if not rows:
+        raise TensorOptError(
+            "there is nothing to report: no strategy was run; give ValidationOptions(budget_s=...) "
+            "more, or None for no limit"
+        )
+    return Page("validation.html.jinja", f"Predicted and measured: {validation.amount}").html(
+        [
+            _chart("step time (ms)", {r.seed: (r.step_s, r.measured_step_s) for r in rows}, 1e3),
+            _chart(
+                "network time (ms)",
+                {r.seed: (r.network_s, r.measured_network_s) for r in rows},
+                1e3,
+            ),
+            _chart(
+                "memory per device (GiB)",
+                {r.seed: (r.memory_bytes, r.measured_memory_bytes) for r in rows},
+                2**-30,
+            ),
+        ],
+        validation=validation,
+        calm=validation.undisturbed(),
+        disturbed_spread=DISTURBED_SPREAD,
+    )
+
+
+def _chart(of: str, pairs: Mapping[int, tuple[float, float]], scale: float) -> Chart:
+    """Measured over predicted values by seed, in other units."""
+    predicted = [one * scale for one, _ in pairs.values()]
+    measured = [other * scale for _, other in pairs.values()]
+    texts = [
+        f"seed {seed}: predicted {one:.4g}, measured {other:.4g}"
+        for seed, one, other in zip(pairs, predicted, measured, strict=True)
+    ]
+    return Chart(
+        of.split()[0],
+        f"Measured over predicted {of}; the table below has the figures",
+        [Line("strategies", predicted, measured, texts, "points")],
+        f"predicted {of}",
+        f"measured {of}",
+        equal=True,
+    )
 
 
 def mean_error(pairs: Sequence[tuple[float, float]]) -> float:

@@ -25,7 +25,7 @@ from tensoropt_torch.emit.placements import placements_of
 from tensoropt_torch.emit.whole_draws import WholeDraws
 from tensoropt_torch.frontend import CapturedModel, Source
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.planner.space import make_planner
+from tensoropt_torch.plan.space import make_planner
 
 
 class RankPart:

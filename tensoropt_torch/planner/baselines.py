@@ -13,17 +13,22 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.pages.page import write_page
 from tensoropt_torch.plan import Guarantee, Plan, Settings
+from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.candidates import find_frontier
-from tensoropt_torch.planner.space import make_planner
+from tensoropt_torch.planner.device_counts import ProfileRow
+from tensoropt_torch.planner.frontier import Frontier
+from tensoropt_torch.planner.frontier_page import Additions, Peak, frontier_page
+from tensoropt_torch.planner.points import OURS
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.units import format_bytes, format_costs, format_seconds
 
 BEST = "best baseline"
-OURS = "TensorOpt"
 BASELINES = ("data parallel", "ZeRO-3", "Megatron", "Mesh-TensorFlow", "OptCNN", "ToFu", BEST)
 
 Points = tuple[tuple[float, float], ...]
@@ -77,6 +82,17 @@ class Comparison:
     memory_limit: float
     baselines: tuple[Baseline, ...]
     ours: Baseline
+    _frontier: Frontier | None = field(default=None, compare=False, repr=False)
+
+    def report(
+        self, path: str | Path, *, counts: Sequence[ProfileRow] = (), peak: Peak | None = None
+    ) -> None:
+        """Writes a page of the frontier with the baselines beside it to one HTML file; as
+        ``Frontier.report``."""
+        assert self._frontier is not None, "this comparison was not found here"
+        baselines = {baseline.name: baseline.points for baseline in self.baselines}
+        additions = Additions(self.memory_limit, baselines, counts, peak)
+        write_page(path, frontier_page(self._frontier.view, additions))
 
     def __repr__(self) -> str:
         times = []
@@ -101,6 +117,7 @@ def compare(task: PlanningTask, num_devices: int, memory_limit: float | None = N
         limit,
         tuple(find_baselines(task, num_devices, pick_limits=[limit])),
         Baseline(OURS, points, frontier.plan),
+        frontier,
     )
 
 

@@ -10,8 +10,8 @@ from functools import cached_property
 
 from tensoropt_torch.config import device_counts
 from tensoropt_torch.logs import get_logger
+from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.frontier import Frontier
-from tensoropt_torch.planner.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.progress import progress
 

@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tensoropt_torch.planner.space import make_planner
+from tensoropt_torch.frontend.capture import CapturedModel
+from tensoropt_torch.plan import Settings
+from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
 
 PARAMETER = "parameter"
@@ -143,12 +145,16 @@ class Explanation:
 
 def explain(task: PlanningTask, num_devices: int) -> Explanation:
     """Explain the strategy space of a task on ``num_devices`` devices."""
-    settings = task.settings(num_devices)
-    planner = make_planner(task.captured, settings)
-    rules = frozenset(task.captured.lowering.rules.targets())
+    return explanation_of(task.captured, task.settings(num_devices))
+
+
+def explanation_of(captured: CapturedModel, settings: Settings) -> Explanation:
+    """The same of a strategy space by its settings."""
+    planner = make_planner(captured, settings)
+    rules = frozenset(captured.lowering.rules.targets())
     records: list[dict[str, Any]] = planner.explain()
     nodes = tuple(_node(record, rules, settings.max_configs) for record in records)
-    return Explanation(num_devices, nodes)
+    return Explanation(settings.num_devices, nodes)
 
 
 def _node(record: Mapping[str, Any], rules: frozenset[str], max_configs: int) -> NodeExplanation:

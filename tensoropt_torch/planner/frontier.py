@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import overload
+from pathlib import Path
+from typing import Any, overload
 
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.html_table import html_table
+from tensoropt_torch.pages.page import write_page
+from tensoropt_torch.pages.picture import draw_frontier, picture_html
 from tensoropt_torch.plan import Guarantee, Plan, Settings
+from tensoropt_torch.planner.device_counts import ProfileRow
+from tensoropt_torch.planner.frontier_page import (
+    Additions,
+    FrontierView,
+    Peak,
+    frontier_page,
+)
+from tensoropt_torch.planner.points import (
+    FRONTIER_COLUMNS,
+    OURS,
+    frontier_rows,
+    knee_index,
+    named_points,
+    thinned_indices,
+)
 from tensoropt_torch.units import format_bytes, format_costs, format_seconds
 
-FRONTIER_COLUMNS = ("point", "memory per device", "step time", "")
 HTML_ROWS = 12
 
 
@@ -108,9 +124,55 @@ class Frontier(Sequence[FrontierPoint]):
         )
 
     def _repr_html_(self) -> str:
-        points = [(p.memory_bytes, p.time_s) for p in self]
-        rows = frontier_rows(points, HTML_ROWS) if points else ()
-        return html_table(self.title, FRONTIER_COLUMNS, rows)
+        points = self._costs
+        if not points:
+            return html_table(self.title, FRONTIER_COLUMNS, ())
+        picture = picture_html(points, named_points(points))
+        table = html_table(self.title, FRONTIER_COLUMNS, frontier_rows(points, HTML_ROWS))
+        return f"{picture}{table}"
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draws memory per device (GiB) against step time (ms) on ``axes`` of matplotlib, by
+        default of a figure of its own, and returns these axes.
+
+        Raises:
+            TensorOptError: matplotlib is not installed.
+        """
+        named = named_points(self._costs) if self._costs else {}
+        return draw_frontier(self._costs, named, axes)
+
+    def report(
+        self,
+        path: str | Path,
+        *,
+        memory_limit: float | None = None,
+        counts: Sequence[ProfileRow] = (),
+        peak: Peak | None = None,
+    ) -> None:
+        """Writes a page of the frontier to one HTML file (docs/report.md).
+
+        Args:
+            memory_limit: in bytes per device, at which a pick is named first; by default
+                90 % of the device's memory.
+            counts: rows of ``profile``, shown as step time and cost by number of devices.
+            peak: of ``simulate_memory``, for the point that is picked at ``memory_limit``.
+
+        Raises:
+            TensorOptError: plotly or Jinja2 is not installed, or the file cannot be written.
+        """
+        additions = Additions(memory_limit, counts=counts, peak=peak)
+        write_page(path, frontier_page(self.view, additions))
+
+    @property
+    def view(self) -> FrontierView:
+        """What pages show of it."""
+        return FrontierView(
+            OURS, self.title, self._costs, self._settings, self._captured, self.plan
+        )
+
+    @property
+    def _costs(self) -> list[tuple[float, float]]:
+        return [(p.memory_bytes, p.time_s) for p in self._points]
 
     @property
     def title(self) -> str:
@@ -137,7 +199,7 @@ class Frontier(Sequence[FrontierPoint]):
     def knee(self) -> FrontierPoint:
         """The turning point: farthest below the line that joins the ends, on
         logarithmic scales."""
-        return self._points[knee_index([(p.memory_bytes, p.time_s) for p in self._points])]
+        return self._points[knee_index(self._costs)]
 
     def at(self, memory_bytes: float) -> FrontierPoint:
         """The fastest point that needs at most ``memory_bytes`` per device.
@@ -161,9 +223,9 @@ class Frontier(Sequence[FrontierPoint]):
 
     def plan(self, index: int) -> Plan:
         """The plan of a point."""
-        points = tuple((p.memory_bytes, p.time_s) for p in self._points)
         strategy = self._result.unroll(index)
-        return Plan.of(self._settings, self._captured, strategy, points, self.guarantee)
+        costs = tuple(self._costs)
+        return Plan.of(self._settings, self._captured, strategy, costs, self.guarantee)
 
     def thinned(self, count: int) -> list[FrontierPoint]:
         """At most ``count`` points, evenly spaced by index, ends included."""
@@ -172,45 +234,3 @@ class Frontier(Sequence[FrontierPoint]):
     def to_records(self) -> list[dict[str, float]]:
         """The points as plain records."""
         return [{"memory_bytes": p.memory_bytes, "time_s": p.time_s} for p in self._points]
-
-
-def knee_index(points: Sequence[tuple[float, float]]) -> int:
-    """The turning point of (memory, time) points sorted by memory."""
-    (least, slowest), (most, fastest) = points[0], points[-1]
-    width, height = math.log(most / least), math.log(slowest / fastest)
-    if width <= 0 or height <= 0:
-        return len(points) - 1
-
-    def distance(index: int) -> float:
-        memory, time_s = points[index]
-        return math.log(memory / least) / width + math.log(time_s / fastest) / height
-
-    return min(range(len(points)), key=distance)
-
-
-def frontier_rows(
-    points: Sequence[tuple[float, float]], rows: int, chosen: float = -1.0
-) -> Iterator[tuple[str, str, str, str]]:
-    """``FRONTIER_COLUMNS`` of about ``rows`` of the (memory, time) points. Ends, knee and the
-    point that needs ``chosen`` bytes are among them, and named."""
-    names: dict[int, list[str]] = {}
-    for index, name in (
-        (0, "smallest"),
-        (knee_index(points), "knee"),
-        (len(points) - 1, "fastest"),
-    ):
-        names.setdefault(index, []).append(name)
-    for index, (memory, _) in enumerate(points):
-        if memory == chosen:
-            names.setdefault(index, []).append("chosen")
-    for index in sorted({*thinned_indices(len(points), rows), *names}):
-        memory, time_s = points[index]
-        row_names = ", ".join(names.get(index, ()))
-        yield str(index), format_bytes(memory), format_seconds(time_s), row_names
-
-
-def thinned_indices(length: int, count: int) -> list[int]:
-    """At most ``count`` indices, evenly spaced, ends included."""
-    if length <= count:
-        return list(range(length))
-    return [round(i * (length - 1) / (count - 1)) for i in range(count)]

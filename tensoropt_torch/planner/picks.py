@@ -4,34 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.planner.candidates import Candidate, find_frontier, plannable_counts
+from tensoropt_torch.planner.device_counts import ProfileRow
 from tensoropt_torch.planner.frontier import FrontierPoint
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.units import format_bytes
-
-
-@dataclass(frozen=True)
-class ProfileRow:
-    """What ``num_devices`` devices can do within the memory limit.
-
-    ``time_s`` and ``memory_bytes`` are those of the fastest point that fits,
-    None if none fits; ``least_memory_bytes`` is what would do. All bytes, those of
-    ``memory_limit`` too, are per device.
-    """
-
-    num_devices: int
-    time_s: float | None
-    memory_bytes: float | None
-    least_memory_bytes: float
-    memory_limit: float
-
-    @property
-    def feasible(self) -> bool:
-        return self.time_s is not None
 
 
 def mini_time(

@@ -18,17 +18,16 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import get_args
 
 from tensoropt_torch.config.cluster import Device
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan import Guarantee, Plan
 from tensoropt_torch.planner.candidates import Candidate
+from tensoropt_torch.planner.device_counts import Objective, cost_of_step, rates_of
 from tensoropt_torch.planner.frontier import Frontier, FrontierPoint
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.units import format_bytes
-
-Objective = Literal["device_count", "energy", "money"]
 
 
 @dataclass(frozen=True)
@@ -113,34 +112,33 @@ def find_tradeoffs(task: PlanningTask, counts: Sequence[int], objective: Objecti
     return Tradeoffs(objective, rate, frontiers)
 
 
-def _rate(device: Device, objective: str) -> float:
+# What the description of a device has to say.
+_KEYS = {"energy": "power_w", "money": "price_per_hour"}
+
+
+def _rate(device: Device, objective: Objective) -> float:
     """What one device costs in a second; of ``device_count``: what it counts."""
-    if objective == "device_count":
-        return 1.0
-    rates = {
-        "energy": ("power_w", device.power_w),
-        "money": ("price_per_hour", device.price_per_hour and device.price_per_hour / 3600),
-    }
+    rates = rates_of(device)
     if objective not in rates:
         names = ", ".join(f"'{name}'" for name in get_args(Objective))
         raise TensorOptError(f"objective '{objective}' is not known; choose one of {names}")
-    key, rate = rates[objective]
+    rate = rates[objective]
     if rate is None:
         raise TensorOptError(
-            f"objective '{objective}' needs '{key}' of device '{device.name}', which the cluster "
-            "does not say; add it to [device] of the cluster file"
+            f"objective '{objective}' needs '{_KEYS[objective]}' of device '{device.name}', which "
+            "the cluster does not say; add it to [device] of the cluster file"
         )
     return rate
 
 
-def _priced(frontier: Frontier, objective: str, rate: float) -> list[TradeoffPoint]:
+def _priced(frontier: Frontier, objective: Objective, rate: float) -> list[TradeoffPoint]:
     count = frontier.num_devices
     return [
         TradeoffPoint(
             count,
             point.memory_bytes,
             point.time_s,
-            count * rate * (1.0 if objective == "device_count" else point.time_s),
+            cost_of_step(objective, rate, count, point.time_s),
             point,
         )
         for point in frontier

@@ -1,4 +1,4 @@
-"""Where costs are from, and how well they predict, as text."""
+"""How well costs predict, as text."""
 
 from __future__ import annotations
 
@@ -8,49 +8,9 @@ from typing import get_args
 from rich.table import Table
 
 from tensoropt_torch.calibration.validation import DISTURBED_SPREAD, Validation
-from tensoropt_torch.config import DeviceType, Level, parse_cluster
-from tensoropt_torch.plan import Settings
+from tensoropt_torch.config import DeviceType
 from tensoropt_torch.planner.memory_limits import Predictor, default_memory_fraction
 from tensoropt_torch.units import format_bytes, format_seconds
-
-
-def provenance(settings: Settings) -> list[str]:
-    """For each kind of figure where it is from, a line each."""
-    cluster = parse_cluster(settings.cluster, "settings")
-    device = cluster.device
-    lines = [f"device '{device.name}': {device.source}", f"efficiency: {device.efficiency.source}"]
-    state = settings.optimizer_state_bytes
-    lines.append(
-        f"optimizer: {settings.optimizer}; bytes of state for each element: "
-        f"{state['float32']:g} of float32 parameters, {state['bfloat16']:g} of bfloat16"
-    )
-    covered = sorted({axes for _, axes, _ in settings.measured})
-    if covered:
-        sets = 2 ** len(settings.mesh_axes) - 1
-        lines.append(f"collectives: measured over {len(covered)} of {sets} sets of mesh axes")
-    else:
-        used = {level for _, level in settings.mesh_axes}
-        for index in sorted(used):
-            lines += _level_sources(cluster.levels[index])
-    operators = len(settings.operators)
-    if operators:
-        lines.append(f"operators: {operators} calls measured, others predicted from these")
-    else:
-        lines.append("operators: computed from the device's figures (roofline)")
-    lines.append(f"runtime: {device.runtime.source}")
-    if device.price_per_hour is not None:
-        price_source = device.price_source or "source not given"
-        lines.append(f"price: {device.price_per_hour:g} an hour and device: {price_source}")
-    return lines
-
-
-def _level_sources(level: Level) -> list[str]:
-    computed = "computed from bandwidth and latency"
-    own = [
-        f"{name} inside level '{level.name}': {computed} of its own: {speed.source}"
-        for name, speed in level.collectives.items()
-    ]
-    return [f"collectives inside level '{level.name}': {computed}: {level.source}", *own]
 
 
 def validation_table(validation: Validation) -> Table:

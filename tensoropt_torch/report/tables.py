@@ -6,14 +6,16 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan.description import PlanDescription
+from tensoropt_torch.plan.diff import PlanDiff
 from tensoropt_torch.planner.baselines import Comparison
-from tensoropt_torch.planner.description import PlanDescription
-from tensoropt_torch.planner.frontier import (
+from tensoropt_torch.planner.device_counts import ProfileRow
+from tensoropt_torch.planner.points import (
     FRONTIER_COLUMNS,
     frontier_rows,
     thinned_indices,
 )
-from tensoropt_torch.planner.picks import ProfileRow
 from tensoropt_torch.planner.tradeoffs import Tradeoffs
 from tensoropt_torch.simulate import MemoryProfile
 from tensoropt_torch.units import format_bytes, format_seconds
@@ -43,6 +45,25 @@ def plan_table(description: PlanDescription) -> Table:
         table.add_column(column)
     for choice in description.choices:
         table.add_row(choice.node, choice.operator, choice.config)
+    return table
+
+
+def facts_table(plan: Plan) -> Table:
+    """What a plan is for and what it costs."""
+    table = Table(title="Plan", show_header=False)
+    for name, value in plan.facts():
+        table.add_row(name, value)
+    return table
+
+
+def diff_table(diff: PlanDiff) -> Table:
+    """What changes from one plan to another: costs, settings, operators and parameters."""
+    hint = None if diff.choices is not None else "give the model to see which (--model)"
+    table = Table(title=diff.title, caption=hint)
+    for column in ("", "before", "after"):
+        table.add_column(column)
+    for change in diff.changes:
+        table.add_row(change.name, change.before, change.after)
     return table
 
 

@@ -10,7 +10,8 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.candidates import Candidate, plannable_counts
-from tensoropt_torch.planner.frontier import Frontier, FrontierPoint, thinned_indices
+from tensoropt_torch.planner.frontier import Frontier, FrontierPoint
+from tensoropt_torch.planner.points import thinned_indices
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.progress import progress
 from tensoropt_torch.simulate.step import DEFAULT_STEP, StepSettings, simulate_step

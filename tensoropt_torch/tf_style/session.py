@@ -14,8 +14,8 @@ from tensoropt_torch.emit import ParallelModule
 from tensoropt_torch.errors import TensorOptError, check_choice
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
+from tensoropt_torch.planner.device_counts import ProfileRow
 from tensoropt_torch.planner.frontier import Frontier
-from tensoropt_torch.planner.picks import ProfileRow
 from tensoropt_torch.runtime.agreement import on_all_ranks
 from tensoropt_torch.tasks import PlanningKeywords, PlanningOptions, takes_keywords
 from tensoropt_torch.tf_style.graph import Graph, current_graph, reset_default_graph

@@ -19,11 +19,13 @@ from tensoropt_torch.calibration.validation import Validation
 from tensoropt_torch.config.cluster import Runtime, Update
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.planner.space import make_planner
+from tensoropt_torch.plan.provenance import provenance
+from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.hardware_profile import HardwareProfile
-from tensoropt_torch.report.costs import provenance, validation_summary, validation_table
+from tensoropt_torch.report.costs import validation_summary, validation_table
 from tests.calibration.test_validation import rows
+from tests.report.reading import ReadPage
 
 MODEL = """
 import torch
@@ -68,16 +70,17 @@ def test_hardware_is_profiled_and_a_model_validated(tmp_path: Path) -> None:
     assert profile.cluster.device.runtime.update(2.0) is not None
     model = tmp_path / "model.py"
     model.write_text(MODEL)
-    table = tmp_path / "table.json"
+    table, page = tmp_path / "table.json", tmp_path / "page.html"
     found = command(
         tmp_path,
         *("validate", f"{model}:example", "--cluster", str(output)),
-        *("--strategies", "2", "--steps", "2", "--json", str(table)),
+        *("--strategies", "2", "--steps", "2", "--json", str(table), "--report", str(page)),
     )
     assert found.returncode == 0, found.stderr
     assert "mean error" in found.stdout
     record = json.loads(table.read_text())
     assert len(record["rows"]) == 2
+    assert len(ReadPage.of(page).table("Predicted and measured")) == 2
     planned = tmp_path / "plan.json"
     arguments = ("plan", f"{model}:example", "--cluster", str(output), "--devices", "2")
     assert cli.main([*arguments, "--output", str(planned)]) == 0
@@ -87,14 +90,14 @@ def test_hardware_is_profiled_and_a_model_validated(tmp_path: Path) -> None:
 def test_plans_say_where_their_costs_are_from() -> None:
     model, args = nn.Linear(8, 8), (torch.randn(8, 8),)
     settings = tensoropt_torch.find_frontier(model, args, cluster="h100-2x8").settings
-    text = "\n".join(provenance(settings))
+    text = "\n".join(map(str, provenance(settings)))
     assert "NVIDIA H100 data sheet" in text
     assert "inside level 'network'" in text and "inside level 'nvlink'" in text
     assert "roofline" in text
     curves = (("all_reduce", 1, ((1024.0, 1e-3),)), ("all_gather", 1, ((1024.0, 1e-3),)))
     work = ("float32", 1.0, 1.0, 1.0, 1.0, True, False)
     operators = (("key", "family", work, 1e-3, 1e-3),)
-    text = "\n".join(provenance(replace(settings, measured=curves, operators=operators)))
+    text = "\n".join(map(str, provenance(replace(settings, measured=curves, operators=operators))))
     assert "measured over 1 of 15 sets" in text
     assert "1 calls measured" in text
     assert "level" not in text

@@ -32,7 +32,7 @@ from tensoropt_torch.config.cluster import COLLECTIVES
 from tensoropt_torch.emit import ParallelModule
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Settings
-from tensoropt_torch.planner.space import make_planner, varied_strategy
+from tensoropt_torch.plan.space import make_planner, varied_strategy
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.hardware_profile import HardwareProfile
 from tensoropt_torch.profiler.store import MachineKey

@@ -14,7 +14,7 @@ from tensoropt_torch.calibration import operators
 from tensoropt_torch.calibration.operators import OperatorProfiler, Pick, picks_of
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.frontend import CapturedModel, capture
-from tensoropt_torch.planner.space import make_planner
+from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.clock import SharedClock
 from tests.distributed.models import make

@@ -22,7 +22,7 @@ from tensoropt_torch.calibration import random_strategies
 from tensoropt_torch.calibration.runs import WARM_UPS, Training
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.frontend import capture
-from tensoropt_torch.planner.space import make_planner, varied_strategy
+from tensoropt_torch.plan.space import make_planner, varied_strategy
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.strategy_store import FILE, KeptStrategy, StrategyStore
 from tests.distributed.harness import run_ranks

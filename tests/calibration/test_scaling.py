@@ -14,7 +14,7 @@ from tensoropt_torch.calibration.scaling import Scales, rescaled, scaled, scales
 from tensoropt_torch.calibration.validation import ValidatedStrategy, Validation
 from tensoropt_torch.config.cluster import Runtime, Update
 from tensoropt_torch.frontend import capture
-from tensoropt_torch.planner.space import make_planner
+from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
 
 DEVICES = 4

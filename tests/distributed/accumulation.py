@@ -20,8 +20,8 @@ from tensoropt_torch.emit.module import ParallelModule
 from tensoropt_torch.emit.parallelize import RankContext
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.baselines import find_baselines
-from tensoropt_torch.planner.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.runtime import ops
 from tensoropt_torch.runtime.library import OPS

@@ -17,10 +17,10 @@ from tensoropt_torch.config import load_cluster
 from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.search_settings import SearchSettings
-from tensoropt_torch.planner.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
 from tests.distributed.models import Case, make
 from tests.planner.known_strategies import ROLES, allowed_configs

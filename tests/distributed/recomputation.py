@@ -15,9 +15,9 @@ from tensoropt_torch.emit.calls import operator_named
 from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.search_settings import SearchSettings
-from tensoropt_torch.planner.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.runtime import recomputation
 from tensoropt_torch.runtime.random import call_seeded

@@ -21,8 +21,8 @@ from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.emit.module import ParallelModule
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan.space import make_planner, varied_strategy
 from tensoropt_torch.planner.baselines import find_baselines
-from tensoropt_torch.planner.space import make_planner, varied_strategy
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.runtime import ops, reuse
 

@@ -18,7 +18,7 @@ import tensoropt_torch
 from tensoropt_torch import Plan, TensorOptError
 from tensoropt_torch.emit.module import ParallelModule
 from tensoropt_torch.frontend import capture
-from tensoropt_torch.planner.space import make_planner
+from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
 from tests.distributed.harness import run_ranks
 from tests.distributed.models import make

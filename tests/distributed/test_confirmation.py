@@ -14,8 +14,8 @@ from tensoropt_torch import ParallelModule, TensorOptError, emit
 from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.baselines import find_baselines
-from tensoropt_torch.planner.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.runtime import ops
 from tensoropt_torch.runtime.agreement import PendingAgreement, confirming

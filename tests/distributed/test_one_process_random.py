@@ -16,7 +16,7 @@ from tensoropt_torch.config import load_cluster
 from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.planner.space import make_planner
+from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
 from tests.distributed.harness import run_ranks
 from tests.distributed.parity import Trace, differences, labels, train

@@ -10,7 +10,7 @@ from tensoropt_torch import _C, emit
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.planner.space import make_planner
+from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.runtime import ops
 from tests.distributed.harness import run_ranks

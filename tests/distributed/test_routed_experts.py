@@ -18,8 +18,8 @@ from tensoropt_torch.config import load_cluster
 from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.search_settings import SearchSettings
-from tensoropt_torch.planner.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.rules.call import RankCall
 from tensoropt_torch.runtime import ops

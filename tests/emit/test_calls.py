@@ -13,7 +13,7 @@ from tensoropt_torch import _C
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.emit.calls import CallSite, LocalForm, draws, invocation, operator_named
 from tensoropt_torch.frontend import CapturedModel, capture
-from tensoropt_torch.planner.space import make_planner
+from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
 from tests.distributed.models import make
 

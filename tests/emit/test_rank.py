@@ -13,8 +13,8 @@ from tensoropt_torch.config import load_cluster
 from tensoropt_torch.emit.rank import RankPart, mesh_axes_of
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.baselines import find_baselines
-from tensoropt_torch.planner.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
 from tests.distributed.models import make
 

@@ -8,8 +8,8 @@ import torch
 from benchmarks.models.llama import Llama, LlamaConfig
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.frontend import CapturedModel, capture
+from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.search_settings import SearchSettings
-from tensoropt_torch.planner.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
 from tests.planner.known_strategies import ROLES, allowed_configs
 

@@ -7,7 +7,7 @@ from torch import nn
 
 import tensoropt_torch
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.planner.space import make_planner
+from tensoropt_torch.plan.space import make_planner
 
 DEVICES = 4
 WIDTH, HIDDEN, ROWS = 64, 256, 1 << 20

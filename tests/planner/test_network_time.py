@@ -11,8 +11,8 @@ from benchmarks.models.rnn import RNN, RNNConfig
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.config.cluster import Exposed
 from tensoropt_torch.frontend import CapturedModel, capture
+from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.search_settings import SearchSettings
-from tensoropt_torch.planner.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
 
 SEEDS = range(5)

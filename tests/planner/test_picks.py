@@ -18,7 +18,8 @@ from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner import candidates, picks
 from tensoropt_torch.planner.baselines import compare
-from tensoropt_torch.planner.frontier import Frontier, knee_index, thinned_indices
+from tensoropt_torch.planner.frontier import Frontier
+from tensoropt_torch.planner.points import knee_index, thinned_indices
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.hardware_profile import HardwareProfile

@@ -13,7 +13,7 @@ from torch import nn
 
 from tensoropt_torch import _C, load_cluster
 from tensoropt_torch.frontend import capture
-from tensoropt_torch.planner.space import make_planner
+from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
 
 THREADS = 4

@@ -13,8 +13,9 @@ from tensoropt_torch import TensorOptError, load_cluster
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.planner import tradeoffs
 from tensoropt_torch.planner.candidates import find_frontier
+from tensoropt_torch.planner.device_counts import Objective
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.planner.tradeoffs import Objective, TradeoffPoint, find_tradeoffs
+from tensoropt_torch.planner.tradeoffs import TradeoffPoint, find_tradeoffs
 
 COUNTS = [1, 2, 4, 8]
 

@@ -7,7 +7,7 @@ from torch import nn
 
 from tensoropt_torch import load_cluster
 from tensoropt_torch.frontend import capture
-from tensoropt_torch.planner.space import make_planner, varied_strategy
+from tensoropt_torch.plan.space import make_planner, varied_strategy
 from tensoropt_torch.planner.task import PlanningTask
 
 SEEDS = range(30)

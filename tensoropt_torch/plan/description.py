@@ -5,10 +5,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
+from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.plan import Plan
-from tensoropt_torch.planner.space import make_planner
+from tensoropt_torch.frontend.capture import CapturedModel
+from tensoropt_torch.plan.settings import Settings
+from tensoropt_torch.plan.space import make_planner
+
+
+class Described(Protocol):
+    """What is needed of a ``Plan`` to say what it does."""
+
+    @property
+    def captured(self) -> CapturedModel | None: ...
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def config(self) -> tuple[int, ...]: ...
+    def strategy(self) -> _C.Strategy: ...
 
 
 @dataclass(frozen=True)
@@ -40,17 +55,13 @@ class PlanDescription:
     kept: Mapping[str, int]
 
 
-def describe(plan: Plan) -> PlanDescription:
+def describe(plan: Described) -> PlanDescription:
     """Makes the strategy space of the plan once.
 
     Raises:
         TensorOptError: the plan was loaded without its model.
     """
-    if plan.captured is None:
-        raise TensorOptError(
-            "the plan has no model at hand; give it the captured one with plan.with_model()"
-        )
-    planner = make_planner(plan.captured, plan.settings)
+    planner = planner_of(plan)
     choices = tuple(
         Choice(row["name"], row["target"] or "parameter", row["configs"][config])
         for row, config in zip(planner.describe_nodes(), plan.config, strict=True)
@@ -61,3 +72,25 @@ def describe(plan: Plan) -> PlanDescription:
     kept = Counter(e["reuse"] for e in moved if e["reuse"] != "none")
     sizes = tuple(size for size, _ in plan.settings.mesh_axes)
     return PlanDescription(sizes, choices, len(edges), len(moved), dict(sorted(kept.items())))
+
+
+def planner_of(plan: Described) -> _C.Planner:
+    """The strategy space of a plan.
+
+    Raises:
+        TensorOptError: the plan was loaded without its model.
+    """
+    return make_planner(model_at_hand(plan), plan.settings)
+
+
+def model_at_hand(plan: Described) -> CapturedModel:
+    """The model of a plan.
+
+    Raises:
+        TensorOptError: the plan was loaded without it.
+    """
+    if plan.captured is None:
+        raise TensorOptError(
+            "the plan has no model at hand; give it the captured one with plan.with_model()"
+        )
+    return plan.captured

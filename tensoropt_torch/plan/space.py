@@ -9,7 +9,7 @@ from tensoropt_torch import _C
 from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.config.cluster import Cluster
 from tensoropt_torch.frontend.capture import CapturedModel
-from tensoropt_torch.plan import Settings
+from tensoropt_torch.plan.settings import Settings
 
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2  # whose multiples lie evenly modulo 1
 
@@ -20,15 +20,11 @@ def make_planner(
     """The strategies of ``captured`` on the mesh of ``settings``; if ``storage`` is given,
     with the parameters that it names stored in its layouts, such as ``"S0,R"``."""
     cluster = parse_cluster(settings.cluster, "settings")
-    measured = {
-        (_C.Collective.__members__[name.upper()], axes): list(curve)
-        for name, axes, curve in settings.measured
-    }
     setup = _C.PlannerSetup(
         cluster=core_cluster(cluster, settings.mesh_axes),
         mesh=_C.Mesh(list(settings.mesh_axes)),
         space=_space_options(settings, storage or {}),
-        collectives=measured,
+        collectives=measured_table(settings),
         operators=[
             _C.OpSample(key, family, _C.OpWork(*work), forward_s, backward_s)
             for key, family, work, forward_s, backward_s in settings.operators
@@ -36,6 +32,16 @@ def make_planner(
         overheads=_overheads(cluster, settings),
     )
     return _C.Planner(captured.graph, captured.lowering.rules, setup)
+
+
+def measured_table(
+    settings: Settings,
+) -> dict[tuple[_C.Collective, int], list[tuple[float, float]]]:
+    """The measured curves of collectives, by collective and axis set."""
+    return {
+        (_C.Collective.__members__[name.upper()], axes): list(curve)
+        for name, axes, curve in settings.measured
+    }
 
 
 def varied_strategy(planner: _C.Planner, seed: int) -> _C.Strategy:

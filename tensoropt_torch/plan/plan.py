@@ -6,10 +6,9 @@ import hashlib
 import json
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
 
 from pydantic import InstanceOf
 
@@ -18,125 +17,14 @@ from tensoropt_torch.config.records import Record, parse_record
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.html_table import html_table
+from tensoropt_torch.plan.diff import PlanDiff, diff
+from tensoropt_torch.plan.settings import EXACT, Guarantee, InputMode, Settings
 from tensoropt_torch.units import format_bytes, format_costs, format_seconds
 
 FORMAT_VERSION = 6
 
 # A strategy adds its costs up in another order than the search.
 _ROUNDING = 1e-9
-
-
-def default_max_configs(num_devices: int) -> int:
-    """So many that all configs of common models are considered on 16 devices; on
-    more, where they multiply, those that split the devices in few ways."""
-    return 200 if num_devices <= 16 else 100
-
-
-InputMode = Literal["replicated", "sharded"]
-ReduceDType = Literal["parameter", "compute"]
-
-# What states of an optimizer may be kept in, if not in the parameter's dtype.
-StateDType = Literal["float64", "float32", "bfloat16", "float16"]
-
-# (collective, axis set, ((bytes, seconds), ...)), measured on the process group.
-MeasuredCurve = tuple[str, int, tuple[tuple[float, float], ...]]
-
-
-# As profiler.op_store.OpTime: key, family, work, seconds forward and backward.
-OpRecord = tuple[str, str, tuple[str, float, float, float, float, bool, bool], float, float]
-
-
-@dataclass(frozen=True)
-class Settings(Record):
-    """What a strategy space depends on besides the model.
-
-    ``cluster`` is the description as a plain dict (``Cluster.to_dict``),
-    ``mesh_axes`` (size, level) per mesh axis, outermost first.
-    ``optimizer`` is the optimizer by name, with the dtype of its states, and
-    ``optimizer_state_bytes`` what it keeps for each element of a parameter, by the
-    parameter's dtype. ``max_configs`` bounds the configs of each operator, and
-    ``split_spatial`` lets windows be split; with ``recompute`` operators may run again in
-    backward instead of keeping what they make (docs/search.md).
-    ``whole_inputs`` are inputs that every rank gets whole although ``inputs`` are sharded.
-    ``operators`` are measured calls; others are predicted from them (docs/costs.md).
-    With ``overlap`` reshards of parameters and of their gradients run while the device
-    computes (docs/runtime.md). ``reduce_dtype`` is the dtype of sums of gradients over devices,
-    that of the parameter or of what is computed with it (docs/precision.md). They are summed
-    ``bucket_bytes`` at once, and so many bytes of parameters are gathered at once.
-    """
-
-    cluster: Mapping[str, Any] = field(repr=False)
-    mesh_axes: tuple[tuple[int, int], ...]
-    optimizer: str
-    optimizer_state_bytes: Mapping[str, float] = field(repr=False)
-    measured: tuple[MeasuredCurve, ...] = field(default=(), repr=False)
-    space: str = "ordered"
-    inputs: InputMode = "replicated"
-    whole_inputs: tuple[str, ...] = ()
-    max_configs: int = 200
-    split_spatial: bool = False
-    recompute: bool = False
-    operators: tuple[OpRecord, ...] = field(default=(), repr=False)
-    overlap: bool = False
-    reduce_dtype: ReduceDType = "parameter"
-    bucket_bytes: int = 4 * 2**20
-
-    @property
-    def num_devices(self) -> int:
-        """The product of the mesh axes."""
-        count = 1
-        for size, _ in self.mesh_axes:
-            count *= size
-        return count
-
-    @property
-    def gathered(self) -> Settings:
-        """The same with the whole batch on every rank."""
-        return replace(self, inputs="replicated", whole_inputs=())
-
-    @property
-    def inputs_in_words(self) -> str:
-        """Which inputs each rank gets its own share of."""
-        but = f", but {', '.join(self.whole_inputs)}" if self.whole_inputs else ""
-        return f"{self.inputs}{but}"
-
-    def is_shared_out(self, name: str) -> bool:
-        """Whether each rank gets its own share of an input."""
-        return self.inputs == "sharded" and name not in self.whole_inputs
-
-    @property
-    def where(self) -> str:
-        """Devices, cluster and mesh in short."""
-        mesh = " x ".join(str(size) for size, _ in self.mesh_axes)
-        devices = "1 device" if self.num_devices == 1 else f"{self.num_devices} devices"
-        return f"{devices} of '{self.cluster['name']}'" + (f" ({mesh})" if mesh else "")
-
-
-@dataclass(frozen=True)
-class Guarantee(Record):
-    """What holds for a frontier, and so for the plans picked from it.
-
-    ``exact``: every strategy of the space was considered. Then ``epsilon`` bounds
-    the error: for every strategy of memory m and time t there is a point with at
-    most (1 + epsilon) m and (1 + epsilon) t; and if m is within the memory limit that
-    plans were picked by, one within it with at most (1 + epsilon) t. Otherwise
-    ``heuristics`` fixed some operators, by the weight of memory against time, and
-    ``epsilon`` is infinite.
-    ``complete``: the space itself holds every config, none was left out because
-    of ``max_configs``.
-    """
-
-    exact: bool = True
-    epsilon: float = 0.0
-    heuristics: tuple[float, ...] = ()
-    complete: bool = True
-
-    def __str__(self) -> str:
-        if not self.exact:
-            text = "heuristic, no bound"
-        else:
-            text = f"within {self.epsilon:.2%}" if self.epsilon > 0 else "exact"
-        return text if self.complete else f"{text}, of coarse configs"
 
 
 @dataclass(frozen=True)
@@ -192,7 +80,7 @@ class Plan(Record):
     node_tag: tuple[int, ...]
     edge_tag: tuple[int, ...]
     frontier: tuple[tuple[float, float], ...] = ()
-    guarantee: Guarantee = Guarantee()
+    guarantee: Guarantee = EXACT
     peak_bytes: int | None = None
     measured_s: float | None = None
     variants: tuple[VariantStrategy, ...] = ()
@@ -204,7 +92,7 @@ class Plan(Record):
         captured: CapturedModel,
         strategy: _C.Strategy,
         frontier: tuple[tuple[float, float], ...] = (),
-        guarantee: Guarantee = Guarantee(),
+        guarantee: Guarantee = EXACT,
     ) -> Plan:
         """The plan of a strategy found for ``settings``."""
         return Plan(
@@ -223,6 +111,19 @@ class Plan(Record):
     def with_model(self, captured: CapturedModel) -> Plan:
         """The same plan with the model at hand."""
         return replace(self, captured=captured)
+
+    def diff(self, other: Plan) -> PlanDiff:
+        """What changes from this plan to another one. Operators and parameters are named if
+        one of the plans has its model at hand.
+
+        Raises:
+            TensorOptError: the plans are of different models, batches or meshes; or of
+                different strategy spaces, and have no model at hand.
+        """
+        model = self.captured or other.captured
+        if model is None:
+            return diff(self, other)
+        return diff(self.with_model(model), other.with_model(model))
 
     def of_variant(self, captured: CapturedModel, strategy: VariantStrategy) -> Plan:
         """The plan of another graph of the model."""
@@ -269,7 +170,7 @@ class Plan(Record):
         return f"Plan({self.settings.where}: {costs}{measured}; {self.origin})"
 
     def _repr_html_(self) -> str:
-        return html_table("Plan", (), self._facts())
+        return html_table("Plan", (), self.facts())
 
     @property
     def origin(self) -> str:
@@ -284,7 +185,8 @@ class Plan(Record):
             return f"a known strategy, predicted {more:.0%} above the fastest point"
         return f"point {index} of {len(points)}, {self.guarantee}"
 
-    def _facts(self) -> Iterator[tuple[str, str]]:
+    def facts(self) -> Iterator[tuple[str, str]]:
+        """What it is for and what it costs, as names and values."""
         settings = self.settings
         yield "devices", settings.where
         yield "step time", format_seconds(self.time_s)

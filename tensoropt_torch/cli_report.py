@@ -1,0 +1,64 @@
+"""The command ``tensoropt report``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import get_args
+
+from rich.console import Console
+
+from tensoropt_torch import api
+from tensoropt_torch.config import parse_cluster
+from tensoropt_torch.planner.baselines import Comparison
+from tensoropt_torch.planner.memory_limits import Predictor
+from tensoropt_torch.simulate import MemoryProfile, StepSettings
+from tensoropt_torch.tasks import Example, PlanningOptions
+
+
+def add_report(
+    parser: argparse.ArgumentParser,
+    read_bytes: Callable[[str], float],
+    read_counts: Callable[[str], list[int]],
+) -> None:
+    """Its arguments, besides those of a model."""
+    parser.add_argument("--output", type=Path, default=Path("report.html"))
+    parser.add_argument("--memory-limit", type=read_bytes, help="per device, e.g. 12GiB")
+    parser.add_argument("--counts", type=read_counts, help="numbers of devices, e.g. 1,2,4,8")
+    parser.add_argument(
+        "--memory",
+        choices=get_args(Predictor),
+        default="sums",
+        help="simulated: show the simulated peak of the pick as well",
+    )
+
+
+def report(
+    options: argparse.Namespace, console: Console, example: Example, planning: PlanningOptions
+) -> None:
+    """Plan, and write the page."""
+    limit = options.memory_limit
+    comparison = api.compare(
+        example, memory_limit=limit, num_devices=options.devices, planning=planning
+    )
+    counts = (
+        api.profile(example, device_counts=options.counts, memory_limit=limit, planning=planning)
+        if options.counts
+        else ()
+    )
+    peak = _peak(comparison, example, planning) if options.memory == "simulated" else None
+    comparison.report(options.output, counts=counts, peak=peak)
+    console.print(f"written to {options.output}", soft_wrap=True)
+
+
+def _peak(
+    comparison: Comparison, example: Example, planning: PlanningOptions
+) -> MemoryProfile | None:
+    """Of the pick, if any strategy fits."""
+    plan = comparison.ours.plan_at(comparison.memory_limit)
+    if plan is None:
+        return None
+    device = parse_cluster(plan.settings.cluster, "the plan").device.type
+    step = StepSettings(planning.optimizer, device)
+    return api.simulate_memory(example, plan, step=step)

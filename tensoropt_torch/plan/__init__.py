@@ -1,0 +1,26 @@
+"""A strategy of a model on a mesh: what it was made for, what it does, and how it is kept."""
+
+from tensoropt_torch.plan.plan import Plan, VariantStrategy
+from tensoropt_torch.plan.settings import (
+    Guarantee,
+    InputMode,
+    MeasuredCurve,
+    OpRecord,
+    ReduceDType,
+    Settings,
+    StateDType,
+    default_max_configs,
+)
+
+__all__ = [
+    "Guarantee",
+    "InputMode",
+    "MeasuredCurve",
+    "OpRecord",
+    "Plan",
+    "ReduceDType",
+    "Settings",
+    "StateDType",
+    "VariantStrategy",
+    "default_max_configs",
+]

@@ -1,0 +1,162 @@
+"""The collectives of a training step under a plan: what moves, over which devices, how long
+each takes by itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from tensoropt_torch import _C
+from tensoropt_torch.config import parse_cluster
+from tensoropt_torch.plan.description import Described, model_at_hand
+from tensoropt_torch.plan.settings import Settings
+from tensoropt_torch.plan.space import core_cluster, measured_table
+
+# By number, and six integers a step: csrc/common/step_code.h.
+_KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "slice", "mask")
+_LOCAL = ("slice", "mask")
+_INTS_PER_STEP = 6
+
+
+@dataclass(frozen=True)
+class Collectives:
+    """Collectives of one kind that do alike.
+
+    Attributes:
+        kind: ``all_gather``, ``reduce_scatter``, ``all_reduce`` or ``all_to_all``.
+        moved: ``parameters``, ``inputs`` or ``activations``, ``gradients of`` them, or them
+            ``again in backward``, where the copy before the reshard is what is kept.
+        group_size: how many devices take part in one.
+        levels: names of the cluster's levels that they cross, outermost first.
+        count: in a step of one device.
+        num_bytes: of the larger side on one device, the output of a gather and else the
+            input; of all together.
+        time_s: of all, each by itself. A step waits for less where reshards overlap with
+            computing or share collectives.
+    """
+
+    kind: str
+    moved: str
+    group_size: int
+    levels: tuple[str, ...]
+    count: int
+    num_bytes: float
+    time_s: float
+
+
+@dataclass(frozen=True)
+class _Program:
+    """The steps of a reshard of a tensor with ``num_bytes`` on one device before it."""
+
+    moved: str
+    steps: tuple[int, ...]
+    axis_sets: tuple[int, ...]
+    num_bytes: float
+
+
+def collectives_of(planner: _C.Planner, plan: Described) -> tuple[Collectives, ...]:
+    """Those of all reshards, alike ones together; by time, the longest first. Collectives
+    inside of operators are not among them."""
+    model = _Model(plan.settings)
+    found: dict[tuple[str, str, int], Collectives] = {}
+    for program in _programs(planner, plan):
+        for one, axes in model.collectives(program):
+            key = (one.kind, one.moved, axes)
+            before = found.get(key, replace(one, count=0, num_bytes=0.0, time_s=0.0))
+            found[key] = replace(
+                before,
+                count=before.count + 1,
+                num_bytes=before.num_bytes + one.num_bytes,
+                time_s=before.time_s + one.time_s,
+            )
+    return tuple(sorted(found.values(), key=lambda one: -one.time_s))
+
+
+class _Model:
+    """Axes, levels and times of collectives on the mesh of a plan."""
+
+    def __init__(self, settings: Settings) -> None:
+        cluster = parse_cluster(settings.cluster, "settings")
+        self._axes = settings.mesh_axes
+        self._levels = [level.name for level in cluster.levels]
+        mesh = _C.Mesh(list(settings.mesh_axes))
+        core = core_cluster(cluster, settings.mesh_axes)
+        self._times = _C.MeasuredCollectives(
+            mesh, measured_table(settings), _C.AnalyticCollectives(core, mesh)
+        )
+
+    def collectives(self, program: _Program) -> Iterator[tuple[Collectives, int]]:
+        """Each with its axis set."""
+        num_bytes = program.num_bytes
+        for at in range(0, len(program.steps), _INTS_PER_STEP):
+            code, _, _, slot, size, _ = program.steps[at : at + _INTS_PER_STEP]
+            kind = _KINDS[code]
+            after = num_bytes * _growth(kind, size)
+            if kind not in _LOCAL:
+                axes = program.axis_sets[slot]
+                moved = max(num_bytes, after)
+                time_s = self._times.time_s(_C.Collective.__members__[kind.upper()], axes, moved)
+                levels = self._crossed(axes)
+                yield Collectives(kind, program.moved, size, levels, 1, moved, time_s), axes
+            num_bytes = after
+
+    def _crossed(self, axes: int) -> tuple[str, ...]:
+        crossed = {level for i, (_, level) in enumerate(self._axes) if axes >> i & 1}
+        return tuple(self._levels[level] for level in sorted(crossed))
+
+
+def _growth(kind: str, size: int) -> float:
+    """What a step makes of the bytes on one device."""
+    if kind == "all_gather":
+        return size
+    return 1 / size if kind in ("reduce_scatter", "slice") else 1
+
+
+def _programs(planner: _C.Planner, plan: Described) -> Iterator[_Program]:
+    """Of all edges, forward and backward."""
+    rank = _C.RankProgram(planner, plan.strategy(), 0)
+    sizes = [size for size, _ in plan.settings.mesh_axes]
+    kinds = _kinds_of_values(plan)
+    for index, edge in enumerate(planner.describe_edges(plan.strategy())):
+        reshard = rank.reshard(index)
+        what = kinds.get(edge["value"], "activations")
+        whole = reshard.value_bytes * num_shards(edge["to"], sizes)
+        before = whole / num_shards(edge["from"], sizes)
+        forward = tuple(reshard.forward), tuple(reshard.forward_sets)
+        yield _Program(what, *forward, before)
+        if reshard.kept == "before":
+            yield _Program(f"{what} again in backward", *forward, before)
+        ratio = _item_size(reshard.reduce_dtype) / _item_size(reshard.dtype)
+        gradient = whole * ratio / num_shards(edge["gradient_from"], sizes)
+        backward = tuple(reshard.backward), tuple(reshard.backward_sets)
+        yield _Program(f"gradients of {what}", *backward, gradient)
+
+
+def _kinds_of_values(plan: Described) -> dict[int, str]:
+    """Of parameters and inputs, by value."""
+    captured = model_at_hand(plan)
+    named = ((captured.parameters, "parameters"), (captured.inputs, "inputs"))
+    values = captured.lowering.values
+    return {
+        value: what
+        for sources, what in named
+        for source in sources
+        for value in values.get(source.placeholder, ())
+    }
+
+
+def num_shards(layout: str, sizes: Sequence[int]) -> int:
+    """Into how many different parts a layout such as ``S0,R`` cuts a tensor on a mesh with
+    axes of these sizes."""
+    entries = layout.split(",") if sizes else []
+    return math.prod(
+        size for entry, size in zip(entries, sizes, strict=True) if entry.startswith("S")
+    )
+
+
+def _item_size(dtype: str) -> int:
+    found: torch.dtype = getattr(torch, dtype)
+    return found.itemsize

@@ -1,0 +1,155 @@
+"""What changes from one plan to another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.html_table import html_table
+from tensoropt_torch.plan.description import Described, describe
+from tensoropt_torch.units import format_bytes, format_seconds
+
+# Said by the mesh and the name of the cluster, or too long to be read.
+_NOT_COMPARED = ("cluster", "measured", "operators", "optimizer_state_bytes")
+
+# On which configs are considered.
+_OF_SPACE = ("space", "max_configs", "split_spatial", "inputs", "whole_inputs")
+
+
+class Compared(Described, Protocol):
+    """What is needed of a ``Plan`` to compare it."""
+
+    @property
+    def fingerprint(self) -> str: ...
+    @property
+    def memory_bytes(self) -> float: ...
+    @property
+    def time_s(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class Change:
+    """An operator, a parameter or a setting, and what it is before and after."""
+
+    name: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class PlanDiff:
+    """What changes from one plan to another one of the same model and mesh.
+
+    Attributes:
+        memory_bytes, time_s: per device and of a step, (before, after).
+        settings: that differ.
+        choices: operators and parameters that are split otherwise, in execution order;
+            None if neither plan has its model at hand.
+        num_choices: how many there are to compare; without a model those of the space.
+        num_changed: how many differ.
+    """
+
+    memory_bytes: tuple[float, float]
+    time_s: tuple[float, float]
+    settings: tuple[Change, ...]
+    choices: tuple[Change, ...] | None
+    num_choices: int
+    num_changed: int
+
+    @property
+    def costs(self) -> tuple[Change, ...]:
+        """Memory and step time in words."""
+        return (
+            Change("memory per device", *map(format_bytes, self.memory_bytes)),
+            Change("step time", *map(format_seconds, self.time_s)),
+        )
+
+    @property
+    def title(self) -> str:
+        """How much differs, in words."""
+        return f"{self.num_changed} of {self.num_choices} operators and parameters change"
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """All of them."""
+        return (*self.costs, *self.settings, *(self.choices or ()))
+
+    def _repr_html_(self) -> str:
+        rows = [(change.name, change.before, change.after) for change in self.changes]
+        return html_table(self.title, ("", "before", "after"), rows)
+
+
+def diff(before: Compared, after: Compared) -> PlanDiff:
+    """What changes from ``before`` to ``after``.
+
+    Raises:
+        TensorOptError: the plans are of different models, batches or meshes; or of different
+            strategy spaces, and have no model at hand.
+    """
+    _check(before, after)
+    changed = _settings(before, after)
+    costs = (before.memory_bytes, after.memory_bytes), (before.time_s, after.time_s)
+    if before.captured is None or after.captured is None:
+        _check_spaces(changed)
+        pairs = list(zip(before.config, after.config, strict=True))
+        return PlanDiff(*costs, changed, None, len(pairs), sum(a != b for a, b in pairs))
+    one, other = _configs(before), _configs(after)
+    choices = tuple(
+        Change(name, config, other[name])
+        for name, config in one.items()
+        if other.get(name, config) != config
+    )
+    return PlanDiff(*costs, changed, choices, len(one), len(choices))
+
+
+def _check(before: Compared, after: Compared) -> None:
+    for what, one, other in (
+        ("models or batches (fingerprints)", before.fingerprint, after.fingerprint),
+        ("meshes", _mesh(before), _mesh(after)),
+    ):
+        if one != other:
+            raise TensorOptError(
+                f"the plans are for different {what}: {one} and {other}; compare plans of one "
+                "model and batch on one number of devices"
+            )
+
+
+def _check_spaces(changed: Iterable[Change]) -> None:
+    """Configs are numbered: in another space the numbers mean something else."""
+    for change in changed:
+        if change.name in _OF_SPACE:
+            raise TensorOptError(
+                f"the plans have another {change.name} ({change.before} and {change.after}), so "
+                "that their configs are numbered otherwise; give the model to compare them by name"
+            )
+
+
+def _mesh(plan: Compared) -> str:
+    return " x ".join(str(size) for size, _ in plan.settings.mesh_axes) or "1"
+
+
+def _configs(plan: Compared) -> dict[str, str]:
+    return {choice.node: choice.config for choice in describe(plan).choices}
+
+
+def _settings(before: Compared, after: Compared) -> tuple[Change, ...]:
+    one, other = _comparable(before), _comparable(after)
+    return tuple(_changes(one, other))
+
+
+def _comparable(plan: Compared) -> Mapping[str, Any]:
+    record = asdict(plan.settings)
+    short = {key: value for key, value in record.items() if key not in _NOT_COMPARED}
+    return short | {
+        "cluster": plan.settings.cluster["name"],
+        "measured collectives": len(plan.settings.measured),
+        "measured operators": len(plan.settings.operators),
+    }
+
+
+def _changes(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[Change]:
+    for key, value in one.items():
+        if value != other[key]:
+            yield Change(key, str(value), str(other[key]))

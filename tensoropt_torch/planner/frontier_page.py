@@ -1,0 +1,292 @@
+"""The page of a frontier: what its points cost, what they do, and why.
+
+``FrontierView`` is what is needed of a frontier, ``Additions`` what may stand beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tensoropt_torch.config import parse_cluster
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend.capture import CapturedModel
+from tensoropt_torch.pages.charts import Chart, Line
+from tensoropt_torch.pages.page import Page
+from tensoropt_torch.plan import Plan, Settings
+from tensoropt_torch.plan.details import PlanDetails, details_of
+from tensoropt_torch.plan.provenance import provenance
+from tensoropt_torch.planner.checks import check_memory_limit
+from tensoropt_torch.planner.device_counts import ProfileRow, cost_of_step, rates_of
+from tensoropt_torch.planner.explanation import explanation_of
+from tensoropt_torch.planner.folding import fold_choices, fold_fallbacks
+from tensoropt_torch.planner.memory_limits import DEFAULT_MEMORY_FRACTION
+from tensoropt_torch.planner.points import named_points, thinned_indices
+from tensoropt_torch.units import format_costs, format_seconds
+
+Points = Sequence[tuple[float, float]]
+
+# How many points are looked into, besides those that have names.
+DESCRIBED = 6
+
+
+class Peak(Protocol):
+    """A simulated peak: bytes of one device, in all and by what they are for."""
+
+    @property
+    def peak_bytes(self) -> int: ...
+    @property
+    def categories(self) -> Mapping[Any, int]: ...
+
+
+@dataclass(frozen=True)
+class FrontierView:
+    """A frontier, by its short name and its title: its (memory_bytes, time_s) points by
+    ascending memory, and how to get their plans."""
+
+    name: str
+    title: str
+    points: Points
+    settings: Settings
+    captured: CapturedModel
+    plan: Callable[[int], Plan]
+
+
+@dataclass(frozen=True)
+class Additions:
+    """What stands beside a frontier.
+
+    Attributes:
+        memory_limit: bytes per device; by default 90 % of the device's memory.
+        baselines: (memory_bytes, time_s) points by the name of a baseline.
+        counts: what ``profile`` found for several numbers of devices.
+        peak: the simulated peak of the point that ``mini_time`` picks at the limit.
+    """
+
+    memory_limit: float | None = None
+    baselines: Mapping[str, Points] | None = None
+    counts: Sequence[ProfileRow] = ()
+    peak: Peak | None = None
+
+
+@dataclass(frozen=True)
+class PointView:
+    """A point that is looked into; ``names`` such as ``knee``."""
+
+    index: int
+    names: str
+    memory_bytes: float
+    time_s: float
+    details: PlanDetails
+
+    @property
+    def title(self) -> str:
+        """Number, names and costs."""
+        names = f" ({self.names})" if self.names else ""
+        return f"Point {self.index}{names}: {format_costs(self.memory_bytes, self.time_s)}"
+
+
+@dataclass(frozen=True)
+class CountView:
+    """A number of devices, and what a step costs there, in words by objective."""
+
+    row: ProfileRow
+    costs: Mapping[str, str]
+
+
+def frontier_page(view: FrontierView, additions: Additions) -> str:
+    """The page, in HTML.
+
+    Raises:
+        TensorOptError: a package that pages need is not installed, the memory limit is not
+            allowed, or the frontier has no points.
+    """
+    if not view.points:
+        raise TensorOptError(
+            f"there is nothing to report: {view.settings.where} has no strategy within the limit "
+            "of the search; search without memory_limit, or with more devices"
+        )
+    limit = _limit(view, additions.memory_limit)
+    described = _described(view, limit)
+    choices = fold_choices([point.details for point in described])
+    charts = [
+        _frontier_chart(view, additions, described),
+        *_count_charts(view.settings, additions.counts),
+    ]
+    return Page("frontier.html.jinja", view.title).html(
+        charts,
+        settings=view.settings,
+        limit=limit,
+        points=described,
+        choices=choices,
+        picks=_picks(view, additions, described, limit),
+        rows=[(index, *point) for index, point in enumerate(view.points)],
+        baselines=_beside(view, additions, limit),
+        counts=[_count_view(view.settings, row) for row in additions.counts],
+        peak=additions.peak,
+        fallbacks=fold_fallbacks(explanation_of(view.captured, view.settings)),
+        origins=provenance(view.settings),
+        sizes=tuple(size for size, _ in view.settings.mesh_axes),
+        axes=_axes(view.settings),
+        pick=pick_index(view.points, limit),
+    )
+
+
+@dataclass(frozen=True)
+class _Strategies:
+    """Points of one name, and which of them is picked at the limit."""
+
+    name: str
+    points: Points
+    picked: int | None
+
+
+def _beside(view: FrontierView, additions: Additions, limit: float) -> list[_Strategies]:
+    """The frontier and the baselines, if there are any."""
+    if not additions.baselines:
+        return []
+    every = {view.name: view.points, **additions.baselines}
+    return [_Strategies(name, points, pick_index(points, limit)) for name, points in every.items()]
+
+
+def pick_index(points: Points, memory_limit: float) -> int | None:
+    """The point that ``mini_time`` picks at a limit in bytes per device; None: nothing fits."""
+    index = bisect_right([memory for memory, _ in points], memory_limit)
+    return index - 1 if index else None
+
+
+def _limit(view: FrontierView, memory_limit: float | None) -> float:
+    """In bytes per device; without any limit what the largest point needs."""
+    check_memory_limit(memory_limit)
+    if memory_limit is None:
+        device = parse_cluster(view.settings.cluster, "settings").device
+        return DEFAULT_MEMORY_FRACTION * device.memory_bytes
+    return memory_limit if math.isfinite(memory_limit) else view.points[-1][0]
+
+
+def _described(view: FrontierView, limit: float) -> list[PointView]:
+    names = named_points(view.points)
+    picked = pick_index(view.points, limit)
+    if picked is not None:
+        names.setdefault(picked, []).append("picked at the limit")
+    indices = sorted({*thinned_indices(len(view.points), DESCRIBED), *names})
+    return [
+        PointView(
+            index,
+            ", ".join(names.get(index, ())),
+            *view.points[index],
+            details_of(view.plan(index)),
+        )
+        for index in indices
+    ]
+
+
+def _axes(settings: Settings) -> list[str]:
+    """The mesh axes in words, outermost first."""
+    levels = parse_cluster(settings.cluster, "settings").levels
+    return [f"{size} ({levels[level].name})" for size, level in settings.mesh_axes]
+
+
+def _line(name: str, points: Points, names: Mapping[int, str]) -> Line:
+    """Of a frontier; ``names`` of points by index."""
+    numbers = (
+        f"point {i} ({names[i]})" if i in names else f"point {i}" for i in range(len(points))
+    )
+    texts = [
+        f"{number}: {format_costs(*point)}" for number, point in zip(numbers, points, strict=True)
+    ]
+    return Line(
+        name,
+        [memory / 2**30 for memory, _ in points],
+        [time_s * 1e3 for _, time_s in points],
+        texts,
+        "steps",
+    )
+
+
+def _frontier_chart(
+    view: FrontierView, additions: Additions, described: Sequence[PointView]
+) -> Chart:
+    names = {point.index: point.names for point in described if point.names}
+    lines = [_line(view.name, view.points, names)]
+    baselines = (additions.baselines or {}).items()
+    lines += [_line(name, points, {}) for name, points in baselines if points]
+    ends = " to ".join(format_costs(*view.points[index]) for index in (0, -1))
+    return Chart(
+        "frontier",
+        f"Cost frontier of {len(view.points)} points, from {ends}; the table below has all points",
+        lines,
+        "memory per device (GiB)",
+        "step time (ms)",
+        logarithmic=True,
+    )
+
+
+def _picks(
+    view: FrontierView, additions: Additions, described: Sequence[PointView], limit: float
+) -> dict[str, Any]:
+    """What the page's script needs to name the pick at any limit."""
+    baselines = (additions.baselines or {}).items()
+    return {
+        "limit": limit,
+        "frontier": _texts(view.points),
+        "baselines": {name: _texts(points) for name, points in baselines},
+        "described": [point.index for point in described],
+    }
+
+
+def _texts(points: Points) -> list[dict[str, Any]]:
+    return [
+        {"memory": memory, "time": time_s, "text": format_costs(memory, time_s)}
+        for memory, time_s in points
+    ]
+
+
+def _count_view(settings: Settings, row: ProfileRow) -> CountView:
+    if row.time_s is None:
+        return CountView(row, {})
+    return CountView(row, {name: text for name, (_, text) in _costs(settings, row).items()})
+
+
+def _costs(settings: Settings, row: ProfileRow) -> dict[str, tuple[float, str]]:
+    """What a step costs, as figures and in words."""
+    assert row.time_s is not None
+    rates = rates_of(parse_cluster(settings.cluster, "settings").device)
+    seconds = row.num_devices * row.time_s
+    found = {"device-seconds": (seconds, format_seconds(seconds))}
+    if (watts := rates["energy"]) is not None:
+        joules = cost_of_step("energy", watts, row.num_devices, row.time_s)
+        found["energy (J)"] = joules, f"{joules:.4g}"
+    if (price := rates["money"]) is not None:
+        money = cost_of_step("money", price, row.num_devices, row.time_s)
+        found["money (of 1000 steps)"] = 1000 * money, f"{1000 * money:.4g}"
+    return found
+
+
+def _count_charts(settings: Settings, counts: Sequence[ProfileRow]) -> list[Chart]:
+    feasible = [row for row in counts if row.time_s is not None]
+    if not feasible:
+        return []
+    devices = [row.num_devices for row in feasible]
+    times = [row.time_s * 1e3 for row in feasible if row.time_s is not None]
+    texts = [
+        f"{n} devices: {time_ms:.4g} ms a step" for n, time_ms in zip(devices, times, strict=True)
+    ]
+    charts = [
+        Chart(
+            "counts-time",
+            "Least step time by number of devices; the table below has the figures",
+            [Line("step time", devices, times, texts)],
+            "devices",
+            "step time (ms)",
+        )
+    ]
+    name = list(_costs(settings, feasible[0]))[-1]
+    costs = [_costs(settings, row)[name] for row in feasible]
+    texts = [f"{n} devices: {name} {text}" for n, (_, text) in zip(devices, costs, strict=True)]
+    line = Line(name, devices, [cost for cost, _ in costs], texts)
+    label = f"{name} of a step by number of devices; the table below has the figures"
+    return [*charts, Chart("counts-cost", label, [line], "devices", name)]

@@ -1,0 +1,37 @@
+"""Pages are one file, and what they need is asked for by name."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tensoropt_torch import TensorOptError
+from tensoropt_torch.pages.charts import Chart, Line, figure_json
+from tensoropt_torch.pages.optional import needed_for
+from tensoropt_torch.pages.page import in_script, write_page
+
+
+def test_what_is_missing_is_named_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
+    chart = Chart("c", "label", [Line("a", [1], [2], ["point"])], "x", "y")
+    with pytest.raises(TensorOptError, match=r"'plotly.*pip install jinja2 matplotlib plotly"):
+        figure_json(chart)
+
+
+def test_other_errors_are_not_hidden() -> None:
+    with pytest.raises(KeyError), needed_for("a report"):
+        raise KeyError("other")
+
+
+def test_data_in_a_page_cannot_end_its_script() -> None:
+    assert "<" not in in_script({"name": "</script>"})
+    line = Line("</script>", [1.0], [2.0], ["<b>"])
+    assert "<" not in figure_json(Chart("c", "label", [line], "x", "y"))
+
+
+def test_a_page_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TensorOptError, match=r"report '.*missing/r.html' cannot be written"):
+        write_page(tmp_path / "missing" / "r.html", "")

@@ -1,0 +1,86 @@
+"""What changes from one plan to another."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import tensoropt_torch
+from tensoropt_torch import Frontier, Plan, TensorOptError
+from tensoropt_torch.units import format_bytes
+
+
+def frontier(batch: int = 8192, num_devices: int = 4) -> Frontier:
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(4096, 4096), nn.GELU(), nn.Linear(4096, 4096))
+        x = torch.zeros(batch, 4096)
+    example = tensoropt_torch.Example(model, (x,), loss_fn=nn.functional.mse_loss, targets=(x,))
+    return tensoropt_torch.find_frontier(example, cluster="h100-8", num_devices=num_devices)
+
+
+@pytest.fixture(scope="module")
+def ends() -> tuple[Plan, Plan]:
+    found = frontier()
+    assert len(found) > 1
+    return found.smallest.plan, found.fastest.plan
+
+
+def test_the_operators_that_change_are_named(ends: tuple[Plan, Plan]) -> None:
+    before, after = ends
+    found = before.diff(after)
+    assert found.choices and found.num_changed == len(found.choices) <= found.num_choices
+    assert all(change.before != change.after for change in found.choices)
+    assert found.costs[0].before == format_bytes(before.memory_bytes)
+    assert found.settings == ()
+    back = after.diff(before)
+    assert [(c.name, c.after, c.before) for c in back.choices or ()] == [
+        (c.name, c.before, c.after) for c in found.choices
+    ]
+    assert found.title in found._repr_html_()
+
+
+def test_nothing_changes_to_the_same_plan(ends: tuple[Plan, Plan]) -> None:
+    found = ends[0].diff(ends[0])
+    assert found.choices == () and found.num_changed == 0
+
+
+def test_one_model_is_enough(ends: tuple[Plan, Plan]) -> None:
+    before, after = ends
+    loaded = Plan.from_json(after.to_json())
+    assert before.diff(loaded) == before.diff(after)
+    assert loaded.diff(before) == after.diff(before)
+    alone = Plan.from_json(before.to_json()).diff(loaded)
+    assert alone.choices is None and alone.num_changed >= before.diff(after).num_changed
+
+
+def test_settings_that_change_are_named(ends: tuple[Plan, Plan]) -> None:
+    plan = ends[0]
+    other = replace(plan, settings=replace(plan.settings, overlap=not plan.settings.overlap))
+    (change,) = plan.diff(other).settings
+    assert (change.name, change.before, change.after) == ("overlap", "True", "False")
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (lambda: frontier(batch=4096), r"different models or batches.*compare plans of one"),
+        (lambda: frontier(num_devices=2), r"different meshes: 2 x 2 and 2; compare plans of one"),
+    ],
+    ids=["batch", "devices"],
+)
+def test_plans_of_something_else_are_refused(
+    ends: tuple[Plan, Plan], other: object, message: str
+) -> None:
+    assert callable(other)
+    with pytest.raises(TensorOptError, match=message):
+        ends[0].diff(other().smallest.plan)
+
+
+def test_configs_of_another_space_are_not_compared_by_number(ends: tuple[Plan, Plan]) -> None:
+    plan = Plan.from_json(ends[0].to_json())
+    other = replace(plan, settings=replace(plan.settings, space="full"))
+    with pytest.raises(TensorOptError, match=r"another space \(ordered and full\).*give the model"):
+        plan.diff(other)

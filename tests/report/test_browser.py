@@ -1,0 +1,155 @@
+"""The page in a browser: what is clicked, moved and typed changes what is read."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from playwright.sync_api import Browser, Page, sync_playwright
+
+import tensoropt_torch
+from tensoropt_torch import Comparison, Example
+from tensoropt_torch.units import format_costs
+from tests.distributed.models import GPT, GPTConfig
+
+BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
+
+
+def find_browser() -> str:
+    """One that is installed."""
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        pytest.skip(f"none of {', '.join(BROWSERS)} is installed (.ci/system_packages.sh test)")
+    return found
+
+
+@pytest.fixture(scope="module")
+def comparison() -> Comparison:
+    config = GPTConfig(n_layer=2, n_head=12, n_embd=768, vocab_size=50304, block_size=256)
+    with torch.device("meta"):
+        tokens = torch.zeros(16, 256, dtype=torch.long)
+        example = Example(GPT(config), (tokens, tokens))
+    return tensoropt_torch.compare(example, cluster="h100-8", num_devices=8)
+
+
+@pytest.fixture(scope="module")
+def path(comparison: Comparison, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("browser") / "report.html"
+    comparison.report(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    flags = ["--no-sandbox"] if os.geteuid() == 0 else []
+    executable = find_browser()
+    with sync_playwright() as player:
+        browser = player.chromium.launch(executable_path=executable, args=flags)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Browser, path: Path) -> Iterator[Page]:
+    """The page, opened; at the end it has neither failed nor asked for anything else."""
+    problems: list[str] = []
+    page = browser.new_page(viewport={"width": 1200, "height": 900})
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda message: problems.append(message.text))
+    page.on("request", lambda request: problems.append(request.url))
+    page.goto(path.as_uri())
+    yield page
+    page.close()
+    assert problems == [path.as_uri()]
+
+
+def press(page: Page, selector: str, *keys: str) -> None:
+    page.focus(selector)
+    for key in keys:
+        page.keyboard.press(key)
+
+
+def read(page: Page, script: str) -> Any:
+    return page.evaluate(f"() => {script}")
+
+
+def click_marker(page: Page, index: int) -> None:
+    """A point of the frontier; the chart takes clicks on what it found under the pointer."""
+    marker = page.locator("[data-chart=frontier] .scatterlayer .trace").first
+    marker = marker.locator(".points path").nth(index)
+    marker.hover(force=True)
+    page.locator(".hoverlayer .hovertext").first.wait_for()
+    page.mouse.down()
+    page.mouse.up()
+
+
+def test_the_page_answers(page: Page, comparison: Comparison) -> None:
+    points = comparison.ours.points
+    assert len(points) > 2
+
+    # The slider, by keyboard: each step is a point.
+    press(page, "#limit", "Home")
+    assert page.inner_text("#pick").startswith("nothing fits")
+    press(page, "#limit", "ArrowRight", "ArrowRight")
+    assert f"mini_time picks point 1: {format_costs(*points[1])}" in page.inner_text("#pick")
+    spoken = page.get_attribute("#limit", "aria-valuetext")
+    assert spoken is not None and "picks point 1" in spoken
+
+    # A limit that is typed, between two points.
+    between = (points[1][0] + points[2][0]) / 2 / 2**30
+    page.fill("#limit-gib", repr(between))
+    assert "mini_time picks point 1:" in page.inner_text("#pick")
+    assert page.input_value("#limit") == "2"
+    assert "data parallel" in page.inner_text("#pick")
+
+    # A point of the chart that is clicked.
+    assert read(page, "chartOf('frontier').layout.xaxis.type") == "log"
+    click_marker(page, 2)
+    assert "mini_time picks point 2:" in page.inner_text("#pick")
+
+    # Axes.
+    page.get_by_label("logarithmic: memory").uncheck()
+    assert read(page, "chartOf('frontier').layout.xaxis.type") == "linear"
+    page.get_by_role("button", name="Show all").first.click()
+
+    # Two points side by side.
+    panels = page.locator("[data-point]:visible")
+    assert panels.count() == 2
+    assert page.locator("#changes tbody tr").count() > 0
+    last = str(len(points) - 1)
+    page.select_option("#first-point", last)
+    assert panels.count() == 1
+    assert "split alike" in page.inner_text("#changes tbody")
+    press(page, "#limit", "Home")
+    page.get_by_role("button", name=re.compile("Show what point")).click()
+    assert page.input_value("#first-point") == "0"
+    assert page.locator("#changes thead th").all_inner_texts()[1:] == ["point 0", f"point {last}"]
+    changed = page.locator("#changes tbody tr").first.locator("code").all_inner_texts()
+    assert len(set(changed)) == 2
+
+
+def test_colours_follow_the_reader(page: Page) -> None:
+    colour = "getComputedStyle(document.body).backgroundColor"
+    text = "getComputedStyle(document.querySelector('.js-plotly-plot text')).fill"
+    page.emulate_media(color_scheme="light")
+    light = read(page, colour), read(page, text)
+    page.emulate_media(color_scheme="dark")
+    dark = read(page, colour), read(page, text)
+    assert light[0] != dark[0] and light[1] != dark[1]
+    page.emulate_media(media="print", color_scheme="dark")
+    assert (read(page, colour), read(page, text)) == light
+    assert not page.locator("#first-point").is_visible()
+
+
+def test_all_controls_have_names(page: Page) -> None:
+    unnamed = """[...document.querySelectorAll('button, input, select')]
+        .filter((e) => !e.closest('.js-plotly-plot'))
+        .filter((e) => !(e.labels && e.labels.length) && !e.textContent.trim())
+        .map((e) => e.outerHTML)"""
+    assert read(page, unnamed) == []

@@ -1,0 +1,205 @@
+"""The page of a frontier says what the frontier says."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import tensoropt_torch
+from tensoropt_torch import Comparison, Example, Frontier, ProfileRow, TensorOptError
+from tensoropt_torch.plan.provenance import provenance
+from tensoropt_torch.planner.frontier_page import Additions, frontier_page
+from tensoropt_torch.units import format_bytes, format_seconds
+from tests.distributed.models import GPT, GPTConfig
+from tests.report.reading import ReadPage
+
+LIMIT = 1.05 * 2**30
+COUNTS = [1, 8]
+
+
+@pytest.fixture(scope="module")
+def example() -> Example:
+    config = GPTConfig(n_layer=3, n_head=12, n_embd=768, vocab_size=50257, block_size=256)
+    with torch.device("meta"):
+        tokens = torch.zeros(16, 256, dtype=torch.long)
+        return Example(GPT(config), (tokens, tokens))
+
+
+@pytest.fixture(scope="module")
+def comparison(example: Example) -> Comparison:
+    return tensoropt_torch.compare(example, cluster="h100-8", num_devices=8, memory_limit=LIMIT)
+
+
+@pytest.fixture(scope="module")
+def counts(example: Example) -> list[ProfileRow]:
+    return tensoropt_torch.profile(
+        example, device_counts=COUNTS, memory_limit=LIMIT, cluster="h100-8"
+    )
+
+
+@pytest.fixture(scope="module")
+def page(
+    comparison: Comparison, counts: list[ProfileRow], tmp_path_factory: pytest.TempPathFactory
+) -> ReadPage:
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    comparison.report(path, counts=counts)
+    return ReadPage.of(path)
+
+
+def test_the_page_needs_nothing_else(page: ReadPage) -> None:
+    assert all(link.startswith("#") for link in page.links)
+    assert {link.removeprefix("#") for link in page.links} <= set(page.ids)
+    assert len(page.ids) == len(set(page.ids))
+
+
+def test_headings_have_an_order(page: ReadPage) -> None:
+    levels = [level for level, _ in page.headings]
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+
+
+def test_all_points_are_in_a_table(page: ReadPage, comparison: Comparison) -> None:
+    assert page.table("Cost frontier") == [
+        [str(index), format_bytes(memory), format_seconds(time_s)]
+        for index, (memory, time_s) in enumerate(comparison.ours.points)
+    ]
+
+
+def test_baselines_stand_beside_the_frontier(page: ReadPage, comparison: Comparison) -> None:
+    rows = {row[0]: row[1:] for row in page.table("Beside other strategies")}
+    assert list(rows) == ["TensorOpt", *(baseline.name for baseline in comparison.baselines)]
+    for baseline in (comparison.ours, *comparison.baselines):
+        point = baseline.at(LIMIT)
+        picked = format_seconds(point[1]) if point else "does not fit"
+        assert rows[baseline.name][-1] == picked if baseline.points else "no strategy"
+
+
+def test_numbers_of_devices_have_times_and_costs(page: ReadPage, counts: list[ProfileRow]) -> None:
+    rows = page.table("Least step time")
+    one, eight = counts
+    assert not one.feasible and eight.time_s is not None
+    assert rows[0] == ["1", f"does not fit: needs {format_bytes(one.least_memory_bytes)}"]
+    cluster = tensoropt_torch.load_cluster("h100-8")
+    price = cluster.device.price_per_hour
+    assert price is not None
+    money = 1000 * 8 * eight.time_s * price / 3600
+    assert rows[1][:2] == ["8", format_seconds(eight.time_s)]
+    assert f"money (of 1000 steps): {money:.4g}" in rows[1][3]
+
+
+def test_layers_that_are_alike_share_a_row(page: ReadPage) -> None:
+    rows = page.table("Layers that are alike share a row")
+    nodes = [row[0] for row in rows]
+    assert any(node.startswith("blocks.*.") for node in nodes)
+    assert len(rows) < 60
+
+
+def test_every_source_of_the_cluster_is_named(page: ReadPage, comparison: Comparison) -> None:
+    rows = page.table("h100-8: ")
+    settings = comparison.ours.plan(0).settings
+    assert [(row[0], row[2]) for row in rows] == [
+        (origin.what, origin.source) for origin in provenance(settings)
+    ]
+    sources = "\n".join(row[2] for row in rows)
+    for described in (settings.cluster["device"], *settings.cluster["levels"]):
+        assert described["source"] in sources
+
+
+def frontier_of(width: int = 64, batch: int = 30) -> Frontier:
+    with torch.device("meta"):
+        model, x = torch.nn.Linear(width, width), torch.zeros(batch, width)
+    example = Example(model, (x,), loss_fn=torch.nn.functional.mse_loss, targets=(x,))
+    return tensoropt_torch.find_frontier(example, cluster="h100-8", num_devices=8)
+
+
+def test_what_is_left_whole_is_explained(tmp_path: Path) -> None:
+    frontier_of(width=63).report(tmp_path / "r.html")
+    rows = ReadPage.of(tmp_path / "r.html").table("Cannot be split over all 8 devices")
+    reasons = {row[0]: row[5] for row in rows}
+    assert "of size 63 cannot be cut into" in reasons["weight"]
+
+
+def test_a_limit_that_nothing_fits_says_the_least(tmp_path: Path) -> None:
+    frontier = frontier_of()
+    frontier.report(tmp_path / "r.html", memory_limit=1.0)
+    least = format_bytes(frontier.smallest.memory_bytes)
+    text = (tmp_path / "r.html").read_text()
+    assert f"nothing: the least is {least}" in text
+
+
+class Frozen(torch.nn.Module):
+    """With parameters that are not trained, one of a dtype that no optimizer knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 64)
+        self.scale = torch.nn.Parameter(torch.ones(64), requires_grad=False)
+        self.shift = torch.nn.Parameter(torch.ones(64, dtype=torch.int8), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.layer(x) * self.scale + self.shift).sum()
+
+
+@pytest.mark.parametrize("num_devices", [1, 8])
+def test_parameters_that_are_not_trained_have_no_state(tmp_path: Path, num_devices: int) -> None:
+    frontier = tensoropt_torch.find_frontier(
+        Frozen(), (torch.zeros(16, 64),), cluster="h100-8", num_devices=num_devices
+    )
+    frontier.report(tmp_path / "r.html")
+    page = ReadPage.of(tmp_path / "r.html")
+    memory = {row[0]: row[1] for row in page.table("Memory per device")}
+    assert list(memory) == ["parameters", "gradients", "optimizer state", "kept for backward"]
+    if num_devices == 1:
+        trained = 4 * (64 * 64 + 64)
+        assert memory["parameters"] == format_bytes(trained + 4 * 64 + 64)
+        assert memory["optimizer state"] == format_bytes(2 * trained)
+
+
+def test_without_a_limit_the_fastest_is_picked(tmp_path: Path) -> None:
+    frontier = frontier_of()
+    frontier.report(tmp_path / "r.html", memory_limit=math.inf)
+    text = (tmp_path / "r.html").read_text()
+    assert re.search(rf"picks\s+point {frontier.fastest.index}:", text)
+
+
+def test_a_limit_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TensorOptError, match=r"memory_limit = -1 is not allowed"):
+        frontier_of().report(tmp_path / "r.html", memory_limit=-1)
+
+
+def test_names_of_users_are_escaped(tmp_path: Path) -> None:
+    frontier = frontier_of()
+    settings = copy.deepcopy(frontier.settings.cluster)
+    named = {**settings, "name": "<script>alert(1)</script>"}
+    view = replace(frontier.view, settings=replace(frontier.settings, cluster=named))
+    html = frontier_page(view, Additions())
+    assert "<script>alert" not in html and "&lt;script&gt;alert" in html
+
+
+def test_a_simulated_peak_is_shown_at_the_pick(tmp_path: Path) -> None:
+    frontier = frontier_of()
+    plan = frontier.fastest.plan
+    x = torch.zeros(30, 64, device="meta")
+    peak = tensoropt_torch.simulate_memory(
+        Example(torch.nn.Linear(64, 64), (x,)), plan, optimizer="sgd"
+    )
+    frontier.report(tmp_path / "r.html", peak=peak)
+    rows = ReadPage.of(tmp_path / "r.html").table("Memory per device at the simulated peak")
+    assert {row[0]: row[1] for row in rows} == {
+        name: format_bytes(count) for name, count in peak.categories.items()
+    }
+
+
+def test_a_frontier_without_points_is_refused() -> None:
+    view = replace(frontier_of().view, points=())
+    with pytest.raises(
+        TensorOptError, match=r"nothing to report: 8 devices .* without memory_limi"
+    ):
+        frontier_page(view, Additions())
