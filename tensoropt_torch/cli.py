@@ -208,8 +208,9 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--recompute",
-        action="store_true",
-        help="operators may run again in backward instead of keeping what they make",
+        action=argparse.BooleanOptionalAction,
+        help="operators may run again in backward instead of keeping what they make (default: "
+        "where the model calls torch.utils.checkpoint)",
     )
     parser.add_argument(
         "--overlap",

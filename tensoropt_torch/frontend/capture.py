@@ -33,6 +33,7 @@ from tensoropt_torch.frontend.call_context import (
     called_in,
     current_autocast,
 )
+from tensoropt_torch.frontend.checkpointing import checkpoints_counted
 from tensoropt_torch.frontend.containers import (
     check_loss,
     register_dataclasses,
@@ -72,6 +73,7 @@ class CapturedModel:
     context: CallContext = TRAINING
     declarations: tuple[str, ...] = ()  # rules that the user registered, as text
     fingerprint: str = field(default="")
+    checkpoints: int = 0  # calls of torch.utils.checkpoint, which are not in the graph
 
     @property
     def graph(self) -> _C.Graph:
@@ -195,7 +197,15 @@ def capture(
     _check_call(model, {"args": args, "targets": targets}, kwargs, loss_fn)
     wrapper = _WithLoss(model, loss_fn, len(args), context)
     arguments = _distinct(((*args, *targets), dict(sorted((kwargs or {}).items()))), model)
-    with torch.set_grad_enabled(context.gradients), autocast_off(current_autocast()):
+    differentiable = [
+        isinstance(leaf, torch.Tensor) and leaf.requires_grad
+        for leaf in pytree.tree_leaves(arguments)
+    ]
+    with (
+        torch.set_grad_enabled(context.gradients),
+        autocast_off(current_autocast()),
+        checkpoints_counted() as checkpoints,
+    ):
         if is_on_meta(model):
             with all_on_meta(model):
                 exported = _export(wrapper, *to_meta(arguments))
@@ -203,7 +213,7 @@ def capture(
             exported = _export(wrapper, *arguments)
     module = exported.graph_module
     names = input_names(model, args, loss_fn, *arguments)
-    sources = exported_sources(exported, names, trained=context.gradients)
+    sources = exported_sources(exported, names, differentiable, trained=context.gradients)
     module.graph.owning_module = module
     with autocast_off(current_autocast()):
         normalise(module.graph)
@@ -226,6 +236,7 @@ def capture(
         context,
         declarations,
         _fingerprint(module.graph, declarations),
+        checkpoints.calls,
     )
     seconds = format_seconds(time.perf_counter() - start)
     log.info("captured %s in %s: %r", type(model).__name__, seconds, captured)

@@ -33,10 +33,14 @@ class Source:
 
 
 def exported_sources(
-    exported: torch.export.ExportedProgram, input_names: Sequence[str], trained: bool
+    exported: torch.export.ExportedProgram,
+    input_names: Sequence[str],
+    differentiable: Sequence[bool],
+    trained: bool,
 ) -> tuple[Source, ...]:
     """The sources of an exported program; placeholders of tied tensors become one. Unless
-    it is ``trained``, none requires a gradient."""
+    it is ``trained``, none requires a gradient; else those inputs that are ``differentiable``:
+    export may mark others too."""
     state = {**exported.state_dict, **exported.constants}
     aliases: dict[int, list[str]] = {}
     for name, tensor in state.items():
@@ -44,12 +48,15 @@ def exported_sources(
     placeholders = exported.graph_module.graph.find_nodes(op="placeholder")
     specs = exported.graph_signature.input_specs
     by_tensor: dict[int, fx.Node] = {}
-    names = iter(input_names)
+    given = iter(zip(input_names, differentiable, strict=True))
     sources = []
     for node, spec in zip(placeholders, specs, strict=True):
         if spec.kind == InputKind.USER_INPUT:
             literal = isinstance(spec.arg, ConstantArgument)
-            sources.append(Source(node, "literal" if literal else "input", (next(names),)))
+            name, requires_grad = next(given)
+            sources.append(Source(node, "literal" if literal else "input", (name,)))
+            if not requires_grad:
+                _detach(node)
             continue
         tensor = state[spec.target]
         first = by_tensor.setdefault(id(tensor), node)
@@ -63,10 +70,14 @@ def exported_sources(
         sources.append(Source(node, kind, tuple(aliases[id(tensor)])))
     if not trained:
         for source in sources:
-            value = source.placeholder.meta.get("val")
-            if isinstance(value, torch.Tensor):
-                source.placeholder.meta["val"] = value.detach()
+            _detach(source.placeholder)
     return tuple(sources)
+
+
+def _detach(placeholder: fx.Node) -> None:
+    value = placeholder.meta.get("val")
+    if isinstance(value, torch.Tensor):
+        placeholder.meta["val"] = value.detach()
 
 
 def folded_sources(graph: fx.Graph) -> tuple[Source, ...]:

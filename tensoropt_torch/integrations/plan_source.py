@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,12 +23,14 @@ class PlanSource:
         planning: how to find it; ``inputs`` are sharded in any case.
         memory_limit: bytes per device, as for ``find_strategy``.
         weights: what gives values to a model on the meta device.
+        recompute: activations are to be checkpointed, unless ``planning`` says otherwise.
     """
 
     plan: Plan | str | Path | None = None
     planning: PlanningOptions | None = None
     memory_limit: float | None = None
     weights: WeightSource | None = None
+    recompute: bool = False
 
     def parallelize(self, example: Example, optimizer: str = "adamw") -> ParallelModule:
         """The model of the example under the plan. Collective.
@@ -39,10 +42,18 @@ class PlanSource:
         if plan is None:
             planning = self.planning or PlanningOptions(optimizer=optimizer)
             planning = replace(planning, inputs="sharded")
+            if self.recompute and planning.recompute is None:
+                planning = replace(planning, recompute=True)
             plan = api.find_strategy(example, planning=planning, memory_limit=self.memory_limit)
         elif not isinstance(plan, Plan):
             path = plan
             plan = on_all_ranks(lambda: Plan.load(path))
+        if self.recompute and not plan.settings.recompute:
+            warnings.warn(
+                "activation_checkpointing is ignored: the plan recomputes nothing; find one with "
+                "PlanningOptions(recompute=True)",
+                stacklevel=4,
+            )
         check_inputs(plan)
         return api.parallelize(example, plan, weights=self.weights)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 
 import torch.distributed as dist
@@ -35,18 +34,17 @@ _HAVE_TO_BE_OFF = {
 
 
 def check_training_arguments(args: TrainingArguments) -> None:
-    """Raises TensorOptError for what a plan does not go with, and warns of what it decides
-    itself, which is switched off."""
+    """Raises TensorOptError for what a plan does not go with."""
     problems = list(_problems(args))
     if problems:
         raise TensorOptError(f"TrainingArguments: {'; '.join(problems)}")
-    if args.activation_checkpointing:
-        warnings.warn(
-            "activation_checkpointing is ignored: what is kept for backward is the plan's choice; "
-            "give memory_limit=, or another plan",
-            stacklevel=4,
-        )
-        args.activation_checkpointing = args.gradient_checkpointing = False
+
+
+def take_checkpointing(args: TrainingArguments) -> bool:
+    """Whether activations are to be checkpointed, which is switched off: plans do it."""
+    asked = bool(args.activation_checkpointing)
+    args.activation_checkpointing = args.gradient_checkpointing = False
+    return asked
 
 
 def _problems(args: TrainingArguments) -> Iterator[str]:

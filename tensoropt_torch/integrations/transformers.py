@@ -32,6 +32,7 @@ from tensoropt_torch.integrations.training_arguments import (
     check_optimizer,
     check_processes,
     check_training_arguments,
+    take_checkpointing,
 )
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.runtime.agreement import on_all_ranks
@@ -78,6 +79,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         parallel = model if isinstance(model, ParallelModule) else None
         super().__init__(model if parallel is None else parallel.original, args, *others, **kwargs)
         check_training_arguments(self.args)
+        self._source = replace(self._source, recompute=take_checkpointing(self.args))
         if parallel is not None:
             self._use(parallel)
 

@@ -48,7 +48,8 @@ class PlanningOptions:
             large and batches that are small.
         recompute: operators may run once more in backward instead of keeping what they make
             (activation checkpointing), wherever that pays: points of less memory and more
-            time. Up to three times as long to search.
+            time. Some times as long to search. By default where the model asks for it, by
+            ``torch.utils.checkpoint``.
         measure: measure the device and the collectives of the running process
             group, and operators on it, instead of taking them from the cluster's
             description.
@@ -75,7 +76,7 @@ class PlanningOptions:
     space: Space = "ordered"
     max_configs: int | None = None
     split_spatial: bool = False
-    recompute: bool = False
+    recompute: bool | None = None
     overlap: bool | None = None
     reduce_dtype: ReduceDType = "parameter"
     memory: Predictor = "sums"
@@ -103,7 +104,7 @@ class PlanningKeywords(ExampleKeywords, total=False):
     space: Space
     max_configs: int | None
     split_spatial: bool
-    recompute: bool
+    recompute: bool | None
     overlap: bool | None
     reduce_dtype: ReduceDType
     memory: Predictor

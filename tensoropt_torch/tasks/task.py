@@ -22,6 +22,7 @@ from tensoropt_torch.config import (
 )
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
+from tensoropt_torch.logs import get_logger
 from tensoropt_torch.planner.checks import check_whole
 from tensoropt_torch.planner.memory_limits import default_memory_fraction
 from tensoropt_torch.planner.search_settings import SearchSettings
@@ -31,6 +32,8 @@ from tensoropt_torch.runtime.agreement import agree_on_model, is_distributed, on
 from tensoropt_torch.runtime.job import device_of_group
 from tensoropt_torch.tasks.example import Example
 from tensoropt_torch.tasks.options import PlanningOptions, input_modes
+
+log = get_logger(__name__)
 
 
 def task_of(example: Example, planning: PlanningOptions) -> PlanningTask:
@@ -86,7 +89,7 @@ def _task(captured: CapturedModel, planning: PlanningOptions) -> PlanningTask:
         planning.space,
         planning.max_configs,
         planning.split_spatial,
-        planning.recompute,
+        _recomputes(captured, planning),
         measured=profile.curves if profile else (),
         measured_on=profile.num_devices if profile else 0,
         memory_fraction=default_memory_fraction(planning.memory, cluster.device.type),
@@ -94,6 +97,15 @@ def _task(captured: CapturedModel, planning: PlanningOptions) -> PlanningTask:
         reduce_dtype=planning.reduce_dtype,
         search=planning.search,
     )
+
+
+def _recomputes(captured: CapturedModel, planning: PlanningOptions) -> bool:
+    """What the options say, or the model."""
+    asked = captured.checkpoints > 0
+    if asked:
+        how = "is not recomputed" if planning.recompute is False else "is recomputed where it pays"
+        log.info("%d calls are checkpointed in the model: %s", captured.checkpoints, how)
+    return asked if planning.recompute is None else planning.recompute
 
 
 def _check(planning: PlanningOptions) -> None:

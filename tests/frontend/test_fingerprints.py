@@ -78,3 +78,23 @@ def test_meta_and_real_models_have_the_same_fingerprint() -> None:
         return capture(case.model, batch).fingerprint
 
     assert build("meta") == build("cpu")
+
+
+def test_targets_on_the_meta_device_need_no_gradient() -> None:
+    """Export marks them where mse_loss is decomposed."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return nn.functional.mse_loss(self.layer(x), y)
+
+    found = []
+    for device in ("cpu", "meta"):
+        with torch.device(device):
+            found.append(capture(Model(), (torch.zeros(2, 4), torch.zeros(2, 4))))
+    real, meta = found
+    assert real.fingerprint == meta.fingerprint
+    assert not any(source.placeholder.meta["val"].requires_grad for source in meta.inputs)
