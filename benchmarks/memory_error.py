@@ -37,6 +37,7 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
     return {
         "model": rows[0].model,
         "devices": rows[0].num_devices,
+        "recompute": rows[0].recompute,
         "peaks": len(rows),
         "exact": sum(error == 0 for error in errors),
         "mean_error": sum(errors) / len(errors),
@@ -53,16 +54,28 @@ def main() -> None:
     parser.add_argument("--devices", type=int, nargs="*", default=[1, 2, 4])
     parser.add_argument("--strategies", type=int, default=5)
     parser.add_argument("--timeout", type=float, default=450.0, help="seconds for one job")
+    parser.add_argument("--recompute", action="store_true", help="strategies that recompute")
     options = parser.parse_args()
     table = Table(title="Error of the peak memory per rank")
-    columns = ("model", "devices", "peaks", "exact", "mean", "largest", "mean of the sum")
+    columns = (
+        "model",
+        "devices",
+        "recompute",
+        "peaks",
+        "exact",
+        "mean",
+        "largest",
+        "mean of the sum",
+    )
     for column in columns:
         table.add_column(column, justify="right")
     for model in options.models:
         for count in options.devices:
-            found = compare(Job(model, count, tuple(range(options.strategies))), options.timeout)
+            seeds = tuple(range(options.strategies))
+            job = Job(model, count, seeds, recompute=options.recompute)
+            found = compare(job, options.timeout)
             figures = list(summary(found).values())
-            table.add_row(*map(str, figures[:4]), *(f"{figure:.3%}" for figure in figures[4:7]))
+            table.add_row(*map(str, figures[:5]), *(f"{figure:.3%}" for figure in figures[5:8]))
             keep(found)
     Console().print(table)
 
@@ -71,10 +84,14 @@ def keep(found: Sequence[Row]) -> None:
     """Put these peaks of one model on one number of devices into the result."""
     old = json.loads(RESULT.read_text()) if RESULT.exists() else {"runs": [], "peaks": []}
     new = {"runs": [summary(found)], "peaks": [asdict(row) for row in found]}
-    which = (found[0].model, found[0].num_devices)
+    which = (found[0].model, found[0].num_devices, found[0].recompute)
     record: dict[str, Any] = {"machine": machine()}
     for name, device_key in (("runs", "devices"), ("peaks", "num_devices")):
-        others = [row for row in old[name] if (row["model"], row[device_key]) != which]
+        others = [
+            row
+            for row in old[name]
+            if (row["model"], row[device_key], row.get("recompute", False)) != which
+        ]
         record[name] = others + new[name]
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text(json.dumps(record, indent=1) + "\n")

@@ -39,6 +39,7 @@ class Job:
     seeds: tuple[int, ...]
     optimizer: str = "adamw"
     foreach: bool = False
+    recompute: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,12 @@ class Peak:
     all_bytes: int  # with what is not allocated by PyTorch, such as Gloo's buffers
 
 
-def random_plan(captured: CapturedModel, num_devices: int, seed: int) -> Plan:
+def random_plan(
+    captured: CapturedModel, num_devices: int, seed: int, recompute: bool = False
+) -> Plan:
     """The same strategy in every process."""
-    settings = PlanningTask(captured, load_cluster("cpu")).settings(num_devices)
+    task = PlanningTask(captured, load_cluster("cpu"), recompute=recompute)
+    settings = task.settings(num_devices)
     strategy = make_planner(captured, settings).random_strategy(seed)
     return Plan.of(replace(settings, overlap=seed % 2 == 0), captured, strategy)
 
@@ -100,7 +104,7 @@ def measure(job: Job) -> list[Peak]:
     allocations = Allocations()
     peaks = []
     for seed in job.seeds:
-        plan = random_plan(captured, job.num_devices, seed)
+        plan = random_plan(captured, job.num_devices, seed, job.recompute)
         sizes = [size for size, _ in plan.settings.mesh_axes]
         context = context or RankContext.make(sizes, torch.device("cpu"))
         gc.collect()

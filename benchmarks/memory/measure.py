@@ -38,6 +38,7 @@ class Row:
 
     model: str
     num_devices: int
+    recompute: bool
     seed: int
     rank: int
     simulated_bytes: int
@@ -61,7 +62,7 @@ def compare(job: Job, timeout_s: float) -> list[Row]:
     torch.set_num_threads(1)  # as the ranks have
     rows = []
     for index, seed in enumerate(job.seeds):
-        plan = random_plan(captured, job.num_devices, seed)
+        plan = random_plan(captured, job.num_devices, seed, job.recompute)
         for rank in range(job.num_devices):
             profile = simulate_step(plan, captured, step_settings(job, rank))
             peak = measured[rank][index]
@@ -70,6 +71,7 @@ def compare(job: Job, timeout_s: float) -> list[Row]:
                 Row(
                     job.model,
                     job.num_devices,
+                    job.recompute,
                     seed,
                     rank,
                     profile.peak_bytes,

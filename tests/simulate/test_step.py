@@ -20,7 +20,12 @@ from tensoropt_torch.simulate import StepSettings, simulate_step
 # and a scalar or two of Python's own are not.
 TOLERANCE = 0.01
 
-JOBS = [Job("mlp", 2, (2, 3, 5)), Job("mlp", 4, (0, 1)), Job("mixed", 2, (0, 1, 3))]
+JOBS = [
+    Job("gpt", 2, (0, 1, 3), recompute=True),
+    Job("mlp", 2, (2, 3, 5)),
+    Job("mlp", 4, (0, 1)),
+    Job("mixed", 2, (0, 1, 3)),
+]
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 
@@ -49,8 +54,11 @@ def test_experts_that_get_equal_shares_take_what_is_measured() -> None:
 @needs_compiler
 @pytest.mark.parametrize("model", ["gpt", "llama", "transformer", "lstm", "gru", "resnet"])
 @pytest.mark.parametrize("num_devices", [1, 2, 4])
-def test_peaks_of_random_strategies_are_those_measured(model: str, num_devices: int) -> None:
-    check(Job(model, num_devices, (0, 1, 2)))
+@pytest.mark.parametrize("recompute", [False, True])
+def test_peaks_of_random_strategies_are_those_measured(
+    model: str, num_devices: int, recompute: bool
+) -> None:
+    check(Job(model, num_devices, (0, 1, 2), recompute=recompute))
 
 
 @pytest.mark.slow
