@@ -91,6 +91,36 @@ def progress(
         _inside.reset(outer)
 
 
+class Phases:
+    """What the parts of something took, that follow each other.
+
+    ::
+
+    phases = Phases()
+    capture()
+    phases.end("capture")
+    str(phases)  # 1.2 s: capture 1.2 s
+    """
+
+    def __init__(self) -> None:
+        self._last_s = time.monotonic()
+        self.seconds: dict[str, float] = {}
+
+    def end(self, name: str) -> None:
+        """What was done since the phase before, or since this was made, is of that name."""
+        now_s = time.monotonic()
+        self.seconds[name] = self.seconds.get(name, 0.0) + now_s - self._last_s
+        self._last_s = now_s
+
+    @property
+    def total_s(self) -> float:
+        return sum(self.seconds.values())
+
+    def __str__(self) -> str:
+        parts = (f"{name} {format_duration(seconds)}" for name, seconds in self.seconds.items())
+        return f"{format_duration(self.total_s)}: {', '.join(parts)}"
+
+
 def _expected(about_s: float | None, at_most_s: float | None) -> str:
     given = (("about", about_s), ("at most", at_most_s))
     parts = [f"{word} {format_duration(s)}" for word, s in given if s is not None]
