@@ -12,12 +12,16 @@ from typing import Any, Literal
 import torch.distributed as dist
 
 from tensoropt_torch import calibration, simulate
-from tensoropt_torch.calibration import KeptPlans, Validation, ValidationOptions
+from tensoropt_torch.calibration import (
+    KeptPlans,
+    MeasureOptions,
+    Validation,
+    ValidationOptions,
+)
 from tensoropt_torch.frontend import as_module
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner import picks
-from tensoropt_torch.planner.checks import check_memory_limit
 from tensoropt_torch.planner.finalists import find_finalists
 from tensoropt_torch.planner.frontier import FrontierPoint
 from tensoropt_torch.planner.task import PlanningTask
@@ -101,7 +105,7 @@ def _log_budget(planning: PlanningOptions) -> None:
 
 class _Finder:
     """Finds the plan of a question for a task, with the costs of the running job but for
-    operators. Its methods are collective if a process group runs."""
+    operators. Its public methods are collective if a process group runs."""
 
     def __init__(self, question: Question, task: PlanningTask, count: int, phases: Phases) -> None:
         self._question = question
@@ -133,15 +137,17 @@ class _Finder:
         return found.plan
 
     def found(self) -> Plan:
-        """With what is measured now. Kept, if later measurements would find no other one."""
-        measured = self._with_operators()
-        task = self._validated(measured) if self._planning.validate else measured
+        """With what is measured now. Kept, if all was run that was to be run."""
+        task = measured = self._with_operators()
+        validated, raced = True, True
+        if self._planning.validate:
+            task, validated = self._validated(measured)
         plans = from_first_rank(partial(self._pick, task))
         self._phases.end("search")
-        plan, is_final = plans[0], True
+        plan = plans[0]
         if len(plans) > 1:
-            plan, is_final = self._fastest(plans, task)
-        if self._file is not None and is_final:
+            plan, raced = self._fastest(plans, task)
+        if self._file is not None and validated and raced:
             file = self._file
             from_first_rank(lambda: file.keep(plan, measured.operators))
         return plan
@@ -183,9 +189,9 @@ class _Finder:
         self._phases.end("operators")
         return task
 
-    def _validated(self, task: PlanningTask) -> PlanningTask:
+    def _validated(self, task: PlanningTask) -> tuple[PlanningTask, bool]:
         """With the memory limit that random strategies suggest and, if it is for the running
-        job, with their times."""
+        job, with their times; and whether all of them were run."""
         example, planning = self._question.example, self._planning
         options = validation_of(planning)
         model, device = as_module(example.model), device_of_group()
@@ -196,12 +202,12 @@ class _Finder:
         elif self._runs_here:
             _warn_unscaled(validation, options)
         self._phases.end(VALIDATING)
-        return replace(task, memory_fraction=fraction)
+        is_complete = validation.asked is None
+        return replace(task, memory_fraction=fraction), is_complete
 
     def _pick(self, task: PlanningTask) -> list[Plan]:
         """What the option picks, and others that may be faster where they run."""
         option, limit = self._question.option, self._question.memory_limit
-        check_memory_limit(limit)
         by_peaks = self._planning.memory == "simulated"
         allowed = task.default_memory_limit if limit is None else limit
         log.info("%s within %s of memory per device", option, format_bytes(allowed))
@@ -242,12 +248,15 @@ class _Finder:
 
 
 def _plain(planning: PlanningOptions) -> Mapping[str, Any]:
-    """The options as plain data. What the cluster is says the task, in full."""
+    """The options as plain data, but for what decides nothing, and for the cluster, which the
+    task says in full."""
     named = {part.name: getattr(planning, part.name) for part in fields(planning)}
     del named["cluster"]
-    measuring = asdict(planning.measuring)
-    del measuring["fresh"]
-    return {**named, "measuring": measuring}
+    for name, value in named.items():
+        if isinstance(value, MeasureOptions | ValidationOptions):
+            named[name] = asdict(value)
+            del named[name]["fresh"]
+    return named
 
 
 def _warn_unscaled(found: Validation, options: ValidationOptions) -> None:

@@ -27,6 +27,8 @@ from tensoropt_torch import (
     SearchSettings,
     TensorOptError,
     ValidationOptions,
+    calibration,
+    progress,
 )
 from tensoropt_torch.calibration import finalists, kept_plans
 from tensoropt_torch.calibration.job import known_operators
@@ -40,6 +42,7 @@ from tensoropt_torch.planner import finalists as likely
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.op_store import OpStore
 from tensoropt_torch.profiler.store import MachineKey, home
+from tensoropt_torch.strategy import _plain
 from tests.distributed.harness import RankError, run_ranks
 
 HERE = "tests.calibration.test_kept_plans"
@@ -189,8 +192,9 @@ def validated(home_of: str) -> list[bool]:
     options = ValidationOptions(2, steps=2, passes=1)
     plans = [find(validate=options) for _ in range(2)]
     kept = [heard.kept()]
-    find(validate=replace(options, fresh=True))
-    kept.append(heard.kept())
+    for fresh in (True, False):
+        find(validate=replace(options, fresh=fresh))
+        kept.append(heard.kept())
     sgd = replace(options, optimizer=lambda module: torch.optim.SGD(module.parameters(), lr=0.1))
     for _ in range(2):
         find(validate=sgd)
@@ -201,7 +205,7 @@ def validated(home_of: str) -> list[bool]:
 
 def test_validated_plans_are_kept_unless_the_optimizer_is_the_users(tmp_path: Path) -> None:
     mine, _ = run_ranks(2, f"{HERE}:validated", str(tmp_path))
-    assert mine == [True, False, False]
+    assert mine == [True, False, True, False]
 
 
 # --- Misses ----------------------------------------------------------------------
@@ -349,13 +353,15 @@ def test_the_key_tells_versions_apart(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_all_options_are_in_the_key() -> None:
     """Those that are added later as well."""
-    from tensoropt_torch.strategy import _plain
-
-    planning = PlanningOptions(inputs={"mask": "replicated"}, optimizer=OptimizerModel("sgd"))
+    planning = PlanningOptions(
+        inputs={"mask": "replicated"},
+        optimizer=OptimizerModel("sgd"),
+        validate=ValidationOptions(),
+    )
     plain = _plain(planning)
     assert {part.name for part in fields(PlanningOptions)} - plain.keys() == {"cluster"}
-    measuring = {part.name for part in fields(MeasureOptions)}
-    assert measuring - plain["measuring"].keys() == {"fresh"}
+    for name, kind in (("measuring", MeasureOptions), ("validate", ValidationOptions)):
+        assert {part.name for part in fields(kind)} - plain[name].keys() == {"fresh"}
     key_of(task_of(Model()), planning=plain)
 
 
@@ -423,6 +429,28 @@ def half_raced(home_of: str) -> list[bool]:
 def test_a_race_that_had_no_time_for_all_goes_on(tmp_path: Path) -> None:
     mine, _ = run_ranks(2, f"{HERE}:half_raced", str(tmp_path))
     assert mine == [False, True]
+
+
+def race_budgets(home_of: str) -> list[float]:
+    """Where all before it took so long."""
+    os.environ["TENSOROPT_HOME"] = home_of
+    given = []
+
+    def race(plans: list[Plan], *arguments: Any, **_: Any) -> finalists.Race:
+        given.append(arguments[-1])
+        return finalists.Race(plans[0], complete=True)
+
+    calibration.race = race
+    rank = dist.get_rank()
+    for spent_s in (0.0, 3.0 + rank, 9.0):
+        progress.Phases.total_s = spent_s  # type: ignore[assignment, method-assign]
+        find(measuring=replace(QUICK, fresh=True))
+    return given
+
+
+def test_the_race_gets_what_is_left_on_the_slowest_rank(tmp_path: Path) -> None:
+    mine, other = run_ranks(2, f"{HERE}:race_budgets", str(tmp_path))
+    assert mine == other == pytest.approx([QUICK.finalists_s, QUICK.budget_s - 4.0, 0.0])
 
 
 def differently(home_of: str) -> list[str]:
