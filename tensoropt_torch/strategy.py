@@ -130,7 +130,7 @@ class _Finder:
         log.info(
             "taken from '%s', where it was kept %s ago, so that nothing is searched or run: %r; "
             "measuring=MeasureOptions(fresh=True) measures and plans again",
-            file.path,
+            found.path,
             format_duration(found.age_s),
             found.plan,
         )

@@ -13,6 +13,8 @@ import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, is_dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -44,10 +46,11 @@ class _Content(Record):
 
 @dataclass(frozen=True)
 class KeptPlan:
-    """A plan that an earlier job has found, so many seconds ago."""
+    """A plan that an earlier job has found, so many seconds ago, and its file."""
 
     plan: Plan
     age_s: float
+    path: Path
 
 
 class KeptPlans:
@@ -68,9 +71,14 @@ class KeptPlans:
         """Collective."""
         settings = task.settings(count)
         self._machine = key_of_job(device, [size for size, _ in settings.mesh_axes])
-        conditions = conditions_of(task, count, self._machine, asked)
-        self._file = ConditionedFile("plans", FILE, conditions)
-        self.path = self._file.path
+        self._task = task
+        self._count = count
+        self._asked = asked
+
+    @cached_property
+    def _file(self) -> ConditionedFile:
+        conditions = conditions_of(self._task, self._count, self._machine, self._asked)
+        return ConditionedFile("plans", FILE, conditions)
 
     def load(self) -> KeptPlan | None:
         """The plan, without its model; None if there is none, or operators that it was made
@@ -80,14 +88,14 @@ class KeptPlans:
             if found is None:
                 return None
             content = parse_record(_Content, found, "content")
-            plan = Plan.from_json(content.plan, f"'{self.path}'")
+            plan = Plan.from_json(content.plan, f"'{self._file.path}'")
         except (TensorOptError, OSError) as error:
             log.warning("%s; the kept plan is not used", error)
             return None
         if content.operators != self._digest_of_known(plan):
-            log.info("the plan in '%s' was made with other times of operators", self.path)
+            log.info("the plan in '%s' was made with other times of operators", self._file.path)
             return None
-        return KeptPlan(plan, max(0.0, time.time() - content.made_at))
+        return KeptPlan(plan, max(0.0, time.time() - content.made_at), self._file.path)
 
     def keep(self, plan: Plan, operators: Iterable[OpRecord]) -> bool:
         """Replaces the file, and says whether that was possible. ``operators`` are those of the
