@@ -52,7 +52,7 @@ from tensoropt_torch.calibration import (
     scales_of,
     validate,
 )
-from tensoropt_torch.calibration.job import with_operators, with_profile
+from tensoropt_torch.calibration.job import OPERATOR_SHARE, with_operators, with_profile
 from tensoropt_torch.calibration.runs import (
     Reference,
     RepeatedTimes,
@@ -309,12 +309,8 @@ def measured_operators(
     task: PlanningTask, profile: HardwareProfile, effort: Effort
 ) -> PlanningTask:
     """The task with the operators that likely strategies use."""
-    groups = AxisGroups([size for size, _ in profile.mesh_axes])
-    groups.create(all_axis_sets(groups.sizes))
-    options = MeasureOptions(budget_s=effort.operators_s, random_strategies=8)
-    task = with_operators(task, profile.num_devices, CPU, groups, options)
-    groups.close()
-    return task
+    options = MeasureOptions(budget_s=effort.operators_s / OPERATOR_SHARE, random_strategies=8)
+    return with_operators(task, profile.num_devices, CPU, options)
 
 
 def time_errors(found: Validation) -> dict[str, Any]:

@@ -17,17 +17,15 @@ Training under torchrun::
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Literal, Unpack, get_args
+from typing import Any, Unpack, get_args
 
 import torch
 import torch.distributed as dist
 
-from tensoropt_torch import calibration, emit, simulate
+from tensoropt_torch import calibration, emit
 from tensoropt_torch.calibration import ProfileOptions, Validation, ValidationOptions
 from tensoropt_torch.config import Cluster, mesh_axes
 from tensoropt_torch.emit import ParallelModule, WeightSource
@@ -41,15 +39,14 @@ from tensoropt_torch.planner.baselines import Comparison
 from tensoropt_torch.planner.checks import check_counts, check_memory_limit
 from tensoropt_torch.planner.device_counts import Objective, ProfileRow
 from tensoropt_torch.planner.explanation import Explanation
-from tensoropt_torch.planner.finalists import find_finalists
-from tensoropt_torch.planner.frontier import Frontier, FrontierPoint
-from tensoropt_torch.planner.memory_limits import Predictor
-from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.planner.frontier import Frontier
 from tensoropt_torch.planner.tradeoffs import Tradeoffs
 from tensoropt_torch.profiler.hardware_profile import HardwareProfile
-from tensoropt_torch.runtime.agreement import from_first_rank, is_distributed, on_all_ranks
+from tensoropt_torch.progress import Phases
+from tensoropt_torch.runtime.agreement import on_all_ranks
 from tensoropt_torch.runtime.job import check_group, device_of_group
-from tensoropt_torch.simulate import MemoryProfile, SimulatedPoint, StepSettings, simulate_step
+from tensoropt_torch.simulate import MemoryProfile, StepSettings, simulate_step
+from tensoropt_torch.strategy import Option, Question, find_plan
 from tensoropt_torch.tasks import (
     Example,
     ExampleKeywords,
@@ -67,16 +64,10 @@ from tensoropt_torch.tasks import (
     step_settings_of,
     takes_keywords,
     task_of,
-    validation_of,
 )
-from tensoropt_torch.units import format_bytes
+from tensoropt_torch.units import format_duration
 
 log = get_logger(__name__)
-
-Option = Literal["mini_time", "mini_parallelism"]
-
-# Fewer strategies, where more were to be run, do not tell what steps take.
-LEAST_STRATEGIES = 2
 
 
 def init(backend: str | None = None, timeout_s: float = 600.0) -> torch.device:
@@ -140,6 +131,8 @@ def find_strategy(
     Collective if a process group runs: rank 0 searches, all ranks get the same
     plan, or the same error. A plan of ``mini_time`` for all its processes is the fastest of
     some that were run for a few steps (``MeasureOptions.finalists``), unless ``measure=False``.
+    A job keeps what it has found for later ones that ask for the same (docs/costs.md, Plans
+    that are kept), unless ``measuring=MeasureOptions(fresh=True)``.
 
     Args:
         option: ``mini_time``, the fastest on ``num_devices``; or
@@ -156,25 +149,13 @@ def find_strategy(
 
     def asked() -> tuple[Example, PlanningOptions]:
         check_choice("option", option, get_args(Option))
+        check_memory_limit(memory_limit)
         return example_of(model, args, kwargs, keywords), planning_of(keywords)
 
     example, planning = on_all_ranks(asked)
     if planning.validate:
         check_group("find_strategy(validate=...)")
-    task = agreed_task(example, planning, num_devices)
-    count = device_count(task, num_devices)
-    runs_here = option == "mini_time" and is_distributed() and count == dist.get_world_size()
-    if planning.validate:
-        task = _validated(example, task, planning, runs_here)
-    most = planning.measuring.finalists if planning.measure and runs_here else 1
-    plans = from_first_rank(lambda: _pick(task, option, count, memory_limit, planning.memory, most))
-    plan = plans[0]
-    if len(plans) > 1:
-        model, budget_s = as_module(example.model), planning.measuring.finalists_s
-        batch, device = example.batch, device_of_group()
-        plan = calibration.fastest_of(plans, model, task, batch, device, budget_s)
-        log.info("%s takes %r", option, plan)
-    return plan.with_model(task.captured)
+    return find_plan(Question(example, planning, option, memory_limit, num_devices))
 
 
 @takes_keywords(planning=PlanningOptions)
@@ -295,6 +276,7 @@ def parallelize(
     example = on_all_ranks(lambda: example_of(model, args, kwargs, keywords))
     captured = on_all_ranks(lambda: model_of(plan, example))
     options = on_all_ranks(lambda: VariantOptions(shapes, max_variants))
+    phases = Phases()
     module = emit.parallelize(
         example.model,
         captured,
@@ -304,7 +286,8 @@ def parallelize(
         options=options,
         one_process_random=one_process_random,
     )
-    log.info("%r", module)
+    phases.end("emission")
+    log.info("made in %s: %r", format_duration(phases.total_s), module)
     return module
 
 
@@ -429,58 +412,3 @@ def auto_parallel(
         max_variants=max_variants,
         one_process_random=one_process_random,
     )
-
-
-def _pick(
-    task: PlanningTask,
-    option: Option,
-    count: int,
-    limit: float | None,
-    memory: Predictor,
-    most: int,
-) -> list[Plan]:
-    """What the option picks, and at most so many plans in all that may be faster where they
-    run."""
-    check_memory_limit(limit)
-    by_peaks = memory == "simulated"
-    allowed = task.default_memory_limit if limit is None else limit
-    log.info("%s within %s of memory per device", option, format_bytes(allowed))
-    point: FrontierPoint | SimulatedPoint
-    if option == "mini_time":
-        pick = simulate.mini_time if by_peaks else picks.mini_time
-        point = pick(task, count, limit)
-    else:
-        pick_count = simulate.mini_parallelism if by_peaks else picks.mini_parallelism
-        point = pick_count(task, limit)
-    log.info("%s picks %r", option, point)
-    plans = [point.plan]
-    if most > 1:
-        of_sums = point.point if isinstance(point, SimulatedPoint) else point
-        others = find_finalists(task, of_sums, allowed)[1:]
-        plans += simulate.within(task, others, allowed) if by_peaks else others
-    return [replace(plan, captured=None) for plan in plans[:most]]
-
-
-def _validated(
-    example: Example, task: PlanningTask, planning: PlanningOptions, runs_here: bool
-) -> PlanningTask:
-    """The task with the memory limit that random strategies suggest and, if it is for
-    the running job, with their times. Collective."""
-    model, options = as_module(example.model), validation_of(planning)
-    found = calibration.validate(model, task, example.batch, device_of_group(), options)
-    fraction = found.memory_fraction(planning.memory, task.memory_fraction)
-    if runs_here and len(found.rows) >= min(options.strategies, LEAST_STRATEGIES):
-        task = calibration.scaled(task, calibration.scales_of(found))
-    elif runs_here:
-        _warn_unscaled(found, options)
-    return replace(task, memory_fraction=fraction)
-
-
-def _warn_unscaled(found: Validation, options: ValidationOptions) -> None:
-    if dist.get_rank() == 0:
-        warnings.warn(
-            f"{found.amount} could be run within {options.budget_s:g} s: predicted times are not "
-            "scaled by them; give validate=ValidationOptions(budget_s=...) more, or None for no "
-            "limit",
-            stacklevel=2,
-        )

@@ -16,14 +16,12 @@ runs beside what is measured between two calls.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Protocol
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tensoropt_torch.logs import get_logger, rank_of_job
 from tensoropt_torch.units import format_duration
@@ -91,6 +89,36 @@ def progress(
         _inside.reset(outer)
 
 
+class Phases:
+    """What the parts of something took, that follow each other.
+
+    ::
+
+    phases = Phases()
+    capture()
+    phases.end("capture")
+    str(phases)  # 1.2 s: capture 1.2 s
+    """
+
+    def __init__(self) -> None:
+        self._last_s = time.monotonic()
+        self.seconds: dict[str, float] = {}
+
+    def end(self, name: str) -> None:
+        """What was done since the phase before, or since this was made, is of that name."""
+        now_s = time.monotonic()
+        self.seconds[name] = self.seconds.get(name, 0.0) + now_s - self._last_s
+        self._last_s = now_s
+
+    @property
+    def total_s(self) -> float:
+        return sum(self.seconds.values())
+
+    def __str__(self) -> str:
+        parts = (f"{name} {format_duration(seconds)}" for name, seconds in self.seconds.items())
+        return f"{format_duration(self.total_s)}: {', '.join(parts)}"
+
+
 def _expected(about_s: float | None, at_most_s: float | None) -> str:
     given = (("about", about_s), ("at most", at_most_s))
     parts = [f"{word} {format_duration(s)}" for word, s in given if s is not None]
@@ -130,15 +158,18 @@ def _display(
 ) -> AbstractContextManager[Tell]:
     if tell is not None:
         return nullcontext(_changes(tell, total))
-    console = Console(stderr=True)
-    if _is_watched(console):
-        return _bar(console, title, total, ticking)
-    return nullcontext(_Lines(title))
+    return _bar(title, total, ticking) if _is_watched() else nullcontext(_Lines(title))
 
 
-def _is_watched(console: Console) -> bool:
-    """Whether it is a terminal or a notebook. Variables that ask for colour in files
+def _is_watched() -> bool:
+    """Whether stderr is a terminal or a notebook. Variables that ask for colour in files
     (``FORCE_COLOR``) make no terminal of them."""
+    is_terminal = sys.stderr is not None and sys.stderr.isatty()
+    if not is_terminal and "IPython" not in sys.modules:
+        return False  # without rich, whose import a job that starts would wait for
+    from rich.console import Console
+
+    console = Console(stderr=True)
     return console.is_jupyter or (console.is_interactive and console.file.isatty())
 
 
@@ -172,7 +203,17 @@ class _Lines:
 
 
 @contextmanager
-def _bar(console: Console, title: str, total: int, ticking: bool) -> Iterator[Tell]:
+def _bar(title: str, total: int, ticking: bool) -> Iterator[Tell]:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    console = Console(stderr=True)
     text, now_text = TextColumn("{task.description}"), TextColumn("{task.fields[now]}")
     amount = (MofNCompleteColumn(),) if total else ()
     columns = (text, BarColumn(), *amount, TimeElapsedColumn(), now_text)

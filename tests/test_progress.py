@@ -8,6 +8,7 @@ import logging
 import os
 import pty
 import re
+import subprocess
 import sys
 import threading
 import time
@@ -180,3 +181,18 @@ def test_a_callback_takes_the_place_of_the_bar(
             inner()
     assert calls == [(0, 3, "device"), (2, 3, "network"), (3, 4, "network")]
     assert terminal.read() == ""
+
+
+STARTS = """
+import sys, torch, tensoropt_torch
+with tensoropt_torch.progress.progress("waiting", 1) as step:
+    step()
+print([name for name in ("rich", "matplotlib", "transformers", "lightning") if name in sys.modules])
+"""
+
+
+def test_what_nobody_looks_at_loads_nothing_to_draw_with() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STARTS], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"

@@ -56,22 +56,44 @@ class _Job:
 
 
 @dataclass(frozen=True)
+class Race:
+    """What came of one.
+
+    Attributes:
+        winner: the plan whose steps are the shortest, with what they took.
+        complete: whether all plans were run, by this job or an earlier one.
+    """
+
+    winner: Plan
+    complete: bool
+
+
+@dataclass(frozen=True)
 class _Content(Record):
     steps_s: Mapping[str, Positive]
 
 
+def can_race(model: nn.Module, batch: Batch) -> bool:
+    """Whether plans of the model can be run: with real inputs and parameters to train.
+    Collective; equal on all ranks."""
+    is_trained = any(parameter.requires_grad for parameter in model.parameters())
+    return all(gather(is_trained and index_on_meta(batch) is None))
+
+
 @torch.enable_grad()  # it is training that is planned, wherever that is done
-def fastest_of(
+def race(
     plans: Sequence[Plan],
     model: nn.Module,
     task: PlanningTask,
     batch: Batch,
     device: torch.device,
     budget_s: float,
-) -> Plan:
-    """The one whose steps are the shortest, with what they took; the first where none can be
-    run: without real inputs, parameters to train or enough time, or, with a warning, where a
-    step fails on all ranks. Collective; equal on all ranks.
+    *,
+    fresh: bool = False,
+) -> Race:
+    """The one whose steps are the shortest; the first without enough time, or, with a warning,
+    where a step fails on all ranks. Requires that they can be run (``can_race``). Collective;
+    equal on all ranks.
 
     Args:
         plans: for all processes of the job, that differ in their strategies alone.
@@ -80,13 +102,10 @@ def fastest_of(
         batch: the global batch.
         device: where to run.
         budget_s: seconds for all of them, from the end of the first.
+        fresh: those are run again that an earlier job has run.
     """
-    is_trained = any(parameter.requires_grad for parameter in model.parameters())
-    if not all(gather(is_trained and index_on_meta(batch) is None)):
-        log.info("no plan is run: that takes real inputs and parameters that are trained")
-        return plans[0]
     file = ConditionedFile("steps", FILE, _conditions(plans[0], task, device))
-    known = from_first_rank(partial(_load, file))
+    known = from_first_rank(lambda: {} if fresh else _load(file))
     missing = [plan for plan in plans if plan.strategy_hash not in known]
     if missing:
         try:
@@ -95,15 +114,15 @@ def fastest_of(
             known |= on_all_ranks(partial(_run, missing, rivals, job, budget_s))
         except (RuntimeError, ValueError, LookupError) as error:  # values of the example, maybe
             warnings.warn(f"no plan is run, since a step fails: {error}", stacklevel=3)
-            return plans[0]
+            return Race(plans[0], complete=False)
         from_first_rank(partial(_keep, file, known))
     found = [(known[p.strategy_hash], p) for p in plans if p.strategy_hash in known]
     for step_s, plan in found:
         log.info("%r takes %s", plan, format_seconds(step_s))
     if not found:
-        return plans[0]
+        return Race(plans[0], complete=False)
     step_s, fastest = min(found, key=lambda entry: entry[0])
-    return replace(fastest, measured_s=step_s)
+    return Race(replace(fastest, measured_s=step_s), len(found) == len(plans))
 
 
 def _run(

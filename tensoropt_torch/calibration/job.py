@@ -27,7 +27,7 @@ from tensoropt_torch.planner.points import knee_index
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.hardware_profile import HardwareProfile
 from tensoropt_torch.profiler.op_store import OpStore, OpTime
-from tensoropt_torch.profiler.store import home
+from tensoropt_torch.profiler.store import MachineKey, home
 from tensoropt_torch.progress import progress
 from tensoropt_torch.runtime.agreement import from_first_rank, on_all_ranks
 from tensoropt_torch.runtime.groups import AxisGroups
@@ -35,8 +35,9 @@ from tensoropt_torch.runtime.groups import AxisGroups
 log = get_logger(__name__)
 
 
-# Of the budget: for operators, and for the device and collectives. The rest is for plans.
-OPERATOR_SHARE, PROFILE_SHARE = 0.22, 0.18
+# Of the budget: for operators, for the device and collectives, and at most for plans that are
+# run. The rest is for capturing, searching, and making modules.
+OPERATOR_SHARE, PROFILE_SHARE, FINALISTS_SHARE = 0.165, 0.135, 0.45
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,9 @@ class MeasureOptions:
 
     Attributes:
         max_bytes: the largest size of a collective, if there is no hardware profile.
-        budget_s: seconds for all of it: for operators that are not in the user's operator
-            profile; if there is no hardware profile, for the device and collectives; and for
-            plans that are run.
+        budget_s: seconds for planning, of which measuring gets what capture and search leave:
+            for operators that are not in the user's operator profile; if there is no hardware
+            profile, for the device and collectives; and for plans that are run.
         operators: whether operators are measured.
         random_strategies: whose operators are measured, besides those of the ends and
             the turning point of the frontier.
@@ -55,31 +56,33 @@ class MeasureOptions:
         finalists: how many plans are run for some steps before the fastest of them is taken:
             what is predicted to be fastest, and known strategies that are predicted to take
             not much longer. With 1 predictions decide alone.
+        fresh: plan again, and measure again what an earlier job has measured for a plan. A
+            hardware profile stays.
     """
 
     max_bytes: int = 32 << 20
-    budget_s: float = 45.0
+    budget_s: float = 60.0
     operators: bool = True
     random_strategies: int = 4
     rounds: int = 2
     finalists: int = 5
+    fresh: bool = False
 
     @property
     def finalists_s(self) -> float:
         """Of the budget, for plans that are run."""
-        return (1 - OPERATOR_SHARE - PROFILE_SHARE) * self.budget_s
+        return FINALISTS_SHARE * self.budget_s
 
 
-@torch.enable_grad()  # operators are measured with their backward, whatever is planned
-def measured_task(
+def profiled_task(
     task: PlanningTask,
     count: int,
     device: torch.device,
-    options: MeasureOptions | None = None,
+    options: MeasureOptions,
     given: HardwareProfile | None = None,
 ) -> PlanningTask:
-    """The task with costs of the running process group, which has ``count`` processes.
-    Collective, and equal on all ranks.
+    """The task with the device and the collectives of the running process group, which has
+    ``count`` processes. Collective, and equal on all ranks.
 
     ``given`` is the hardware profile to use, by default one of the user's cache.
 
@@ -87,24 +90,18 @@ def measured_task(
         TensorOptError: on every rank, if the profile is damaged or was measured on
             something else.
     """
-    options = options or MeasureOptions()
     mesh = task.settings(count).mesh_axes
     sizes = [size for size, _ in mesh]
     if given is not None:
         key = key_of_job(device, sizes)
         on_all_ranks(lambda: check_fits(given, key, given.cluster.name))
     profile = given or find_profile(mesh, device)
-    operators_s = OPERATOR_SHARE * options.budget_s
     if profile is None:
-        profile_s = PROFILE_SHARE * options.budget_s
-        profile = quick_profile(task.cluster, mesh, device, options.max_bytes, profile_s)
+        budget_s = PROFILE_SHARE * options.budget_s
+        limits = (options.max_bytes, budget_s)
+        profile = quick_profile(task.cluster, mesh, device, *limits, fresh=options.fresh)
     log.info("costs of %r", profile)
-    task = with_profile(task, profile)
-    if options.operators:
-        groups = AxisGroups(sizes, device.type)
-        task = with_operators(task, count, device, groups, replace(options, budget_s=operators_s))
-        groups.close()
-    return task
+    return with_profile(task, profile)
 
 
 def with_profile(task: PlanningTask, profile: HardwareProfile) -> PlanningTask:
@@ -124,19 +121,19 @@ def with_profile(task: PlanningTask, profile: HardwareProfile) -> PlanningTask:
     return replace(task, cluster=cluster, measured=profile.curves, measured_on=profile.num_devices)
 
 
+@torch.enable_grad()  # operators are measured with their backward, whatever is planned
 def with_operators(
-    task: PlanningTask,
-    count: int,
-    device: torch.device,
-    groups: AxisGroups,
-    options: MeasureOptions,
+    task: PlanningTask, count: int, device: torch.device, options: MeasureOptions
 ) -> PlanningTask:
     """The task with measured operators: those that the user's operator profile has, and
-    those that the likely strategies use, within the whole ``budget_s``. Collective."""
-    key = key_of_job(device, [size for size, _ in task.settings(count).mesh_axes])
-    path = from_first_rank(lambda: home() / "operators" / f"{key.digest}.sqlite")
-    known = from_first_rank(lambda: _load(path, key.digest))
-    left_s = options.budget_s
+    those that the likely strategies use. Collective, and equal on all ranks."""
+    if not options.operators:
+        return task
+    sizes = [size for size, _ in task.settings(count).mesh_axes]
+    key = key_of_job(device, sizes)
+    known = from_first_rank(lambda: {} if options.fresh else known_operators(key))
+    groups = AxisGroups(sizes, device.type)
+    left_s = OPERATOR_SHARE * options.budget_s
     for number in range(options.rounds):
         planner = make_planner(task.captured, task.settings(count))
         profiler = OperatorProfiler(task.captured, planner, device, groups.name)
@@ -147,9 +144,10 @@ def with_operators(
         if missing:
             samples = _measured(profiler, missing, budget_s)
             known |= {sample.key: sample for sample in samples}
-            from_first_rank(partial(_keep, path, key.digest, samples))
+            from_first_rank(partial(_keep, key, samples))
         left_s -= budget_s
         task = replace(task, operators=records(known.values(), families), measured_on=count)
+    groups.close()
     return task
 
 
@@ -198,20 +196,24 @@ def _likely(
     return picks_of(planner, strategies), sorted(families)
 
 
-def _load(path: Path, machine: str) -> dict[str, OpTime]:
-    """What is known of these machines. A cache that does not work is not used."""
+def known_operators(machine: MachineKey) -> dict[str, OpTime]:
+    """What is known of these machines, by key. A cache that does not work is not used."""
     try:
-        with OpStore(path, machine) as store:
+        with OpStore(_path(machine), machine.digest) as store:
             return store.load()
     except TensorOptError as error:
         warnings.warn(f"{error}; operators are measured again", stacklevel=2)
         return {}
 
 
-def _keep(path: Path, machine: str, samples: list[OpTime]) -> int:
+def _keep(machine: MachineKey, samples: list[OpTime]) -> int:
     try:
-        with OpStore(path, machine) as store:
+        with OpStore(_path(machine), machine.digest) as store:
             store.add(samples)
     except TensorOptError as error:
         warnings.warn(f"{error}; what was measured is not kept", stacklevel=2)
     return len(samples)
+
+
+def _path(machine: MachineKey) -> Path:
+    return home() / "operators" / f"{machine.digest}.sqlite"

@@ -3,6 +3,7 @@ device while all ranks are busy, as they are in training."""
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -29,8 +30,9 @@ from tensoropt_torch.runtime.agreement import gather
 from tensoropt_torch.runtime.ops import network_timing
 
 WARM_UPS = 2
-REPEATS_PER_BATCH = 5
+LEAST_REPEATS, REPEATS_PER_BATCH = 2, 5
 MAX_BATCHES = 6
+MOST_SHARE = 0.1  # of the budget, for one call, if it does not take longer in any case
 SHORTEST_S = 1e-7  # what is shorter cannot be told from nothing
 ENGINE_REPEATS = 50
 
@@ -92,13 +94,14 @@ class OperatorProfiler:
     def measure(
         self, picks: Sequence[Pick], budget_s: float, step: Step = silent
     ) -> OperatorMeasurement:
-        """As many of the picks as the budget allows, from the first on; ``step`` is told."""
+        """As many of the picks as the budget allows, from the first on; ``step`` is told. Of
+        calls that take long there are few repetitions."""
         result = OperatorMeasurement()
         end = self._clock.elapsed_s() + budget_s
         with network_timing() as network_s:
             self._engine_s = self._engine_time()
             for pick in picks:
-                self._measure_pick(pick, network_s, result)
+                self._measure_pick(pick, network_s, MOST_SHARE * budget_s, result)
                 step(f"{len(result.failed)} could not run" if result.failed else None)
                 if self._clock.elapsed_s() >= end:
                     break
@@ -109,7 +112,11 @@ class OperatorProfiler:
         return LocalForm.of(self._planner.local_call(pick.node, pick.config)).axis_sets
 
     def _measure_pick(
-        self, pick: Pick, network_s: Callable[[], float], result: OperatorMeasurement
+        self,
+        pick: Pick,
+        network_s: Callable[[], float],
+        share_s: float,
+        result: OperatorMeasurement,
     ) -> None:
         call = self._planner.local_call(pick.node, pick.config)
         run, problem = None, ""
@@ -121,7 +128,7 @@ class OperatorProfiler:
         if run is None or problems:
             result.failed.append((pick.key, problems[0]))
             return
-        forward_s, backward_s = self._times(run)
+        forward_s, backward_s = self._times(run, share_s)
         work = call["work"].as_tuple()
         result.samples.append(OpTime(pick.key, call["family"], work, forward_s, backward_s))
 
@@ -150,16 +157,19 @@ class OperatorProfiler:
         assert error is not None
         raise error
 
-    def _times(self, run: _Run) -> tuple[float, float]:
-        """Of forward and backward, means over the ranks."""
+    def _times(self, run: _Run, share_s: float) -> tuple[float, float]:
+        """Of forward and backward, means over the ranks, in about ``share_s`` seconds."""
         forward: list[float] = []
         backward: list[float] = []
-        for _ in range(WARM_UPS):
-            run()
-        for _ in range(MAX_BATCHES):
+        affordable = int(share_s / max(SHORTEST_S, self._clock.slowest([run.first_s])[0]))
+        if affordable > WARM_UPS + REPEATS_PER_BATCH:
+            for _ in range(WARM_UPS):
+                run()
+        repeats = max(LEAST_REPEATS, min(REPEATS_PER_BATCH, affordable))
+        for _ in range(max(1, min(MAX_BATCHES, affordable // repeats))):
             if dist.is_initialized():
                 dist.barrier()
-            batch = [run() for _ in range(REPEATS_PER_BATCH)]
+            batch = [run() for _ in range(repeats)]
             forward += [times[0] for times in batch]
             backward += [times[1] for times in batch]
             if max(self._clock.slowest([spread(forward), spread(backward)])) < SMALL_SPREAD:
@@ -203,7 +213,9 @@ class _Run:
         outputs = self._differentiable(function())
         self._given = [torch.ones_like(output) for output in outputs]
         self.has_backward = bool(self._leaves) and bool(outputs)
+        began_s = time.perf_counter()
         self()
+        self.first_s = time.perf_counter() - began_s
 
     def __call__(self) -> tuple[float, float]:
         start = self._now()

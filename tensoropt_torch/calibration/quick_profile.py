@@ -26,16 +26,23 @@ log = get_logger(__name__)
 
 
 def quick_profile(
-    cluster: Cluster, mesh_axes: MeshAxes, device: torch.device, max_bytes: int, budget_s: float
+    cluster: Cluster,
+    mesh_axes: MeshAxes,
+    device: torch.device,
+    max_bytes: int,
+    budget_s: float,
+    *,
+    fresh: bool = False,
 ) -> HardwareProfile:
-    """Device and collectives, up to ``max_bytes`` and within ``budget_s`` seconds, or what an
-    earlier job has measured of the same description within the same bounds. Collective, and
-    equal on all ranks. A file that cannot be read or written is a warning."""
+    """Device and collectives, up to ``max_bytes`` and within ``budget_s`` seconds, or, unless
+    they are measured ``fresh``, what an earlier job has measured of the same description within
+    the same bounds. Collective, and equal on all ranks. A file that cannot be read or written
+    is a warning."""
     axes = tuple(mesh_axes)
     key = key_of_job(device, [size for size, _ in axes])
     start = HardwareProfile(key, cluster, axes, max_bytes=max_bytes)
     path = from_first_rank(lambda: _path(start, budget_s))
-    found = from_first_rank(lambda: (_load(path, start),))[0]
+    found = from_first_rank(lambda: (_load(path, start, fresh),))[0]
     if found is not None:
         log.info("measured before for some seconds, in '%s': %r", path, found)
         return found
@@ -57,10 +64,10 @@ def _path(start: HardwareProfile, budget_s: float) -> Path:
     return home() / "quick" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 
-def _load(path: Path, start: HardwareProfile) -> HardwareProfile | None:
+def _load(path: Path, start: HardwareProfile, fresh: bool) -> HardwareProfile | None:
     """A cache that does not work is not used."""
     try:
-        return resumable(path, start, fresh=False)
+        return resumable(path, start, fresh=fresh)
     except TensorOptError as error:
         warnings.warn(f"{error}; device and collectives are measured again", stacklevel=2)
         return None

@@ -8,6 +8,7 @@ import os
 import platform
 import tempfile
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -98,6 +99,18 @@ def home() -> Path:
         return Path(own)
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "tensoropt"
+
+
+@cache
+def digest_of_package() -> str:
+    """Of the files of this package, compiled ones included: equal for the same version of it,
+    built from the same sources by the same tools."""
+    package = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    for path in sorted(path for path in package.rglob("*") if path.suffix in (".py", ".so")):
+        digest.update(str(path.relative_to(package)).encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def write_atomically(path: Path, text: str) -> None:

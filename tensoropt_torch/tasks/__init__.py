@@ -11,7 +11,15 @@ from tensoropt_torch.tasks.options import (
     validation_of,
 )
 from tensoropt_torch.tasks.steps import StepKeywords, step_settings_of
-from tensoropt_torch.tasks.task import agreed_task, cluster_of, device_count, task_of
+from tensoropt_torch.tasks.task import (
+    agreed_task,
+    captured_task,
+    cluster_of,
+    device_count,
+    measures,
+    profiled_task,
+    task_of,
+)
 
 __all__ = [
     "Example",
@@ -21,12 +29,15 @@ __all__ = [
     "PlanningOptions",
     "StepKeywords",
     "agreed_task",
+    "captured_task",
     "check_sums",
     "cluster_of",
     "device_count",
     "example_of",
+    "measures",
     "model_of",
     "planning_of",
+    "profiled_task",
     "step_settings_of",
     "takes_keywords",
     "task_of",

@@ -50,14 +50,40 @@ def agreed_task(
     Raises:
         TensorOptError: on every rank; the model cannot be captured, or differs.
     """
+    task = captured_task(example, planning)
+    count = device_count(task, num_devices)
+    if not measures(planning, count):
+        return task
+    task = profiled_task(task, planning)
+    return calibration.with_operators(task, count, device_of_group(), planning.measuring)
+
+
+def captured_task(example: Example, planning: PlanningOptions) -> PlanningTask:
+    """The same on all ranks, by the description of the cluster. Collective.
+
+    Raises:
+        TensorOptError: on every rank; the model cannot be captured, or differs.
+    """
     captured = on_all_ranks(example.capture)
     agree_on_model(captured)
-    task = on_all_ranks(lambda: _task(captured, planning))
-    count = device_count(task, num_devices)
-    if planning.measure and is_distributed() and count == dist.get_world_size():
-        given = on_all_ranks(lambda: _given_profile(planning))
-        return calibration.measured_task(task, count, device_of_group(), planning.measuring, given)
-    return task
+    return on_all_ranks(lambda: _task(captured, planning))
+
+
+def profiled_task(task: PlanningTask, planning: PlanningOptions) -> PlanningTask:
+    """With the device and the collectives of the running job, for all its processes.
+    Collective, and equal on all ranks.
+
+    Raises:
+        TensorOptError: on every rank; a hardware profile is damaged, or of something else.
+    """
+    given = on_all_ranks(lambda: _given_profile(planning))
+    count, device = dist.get_world_size(), device_of_group()
+    return calibration.profiled_task(task, count, device, planning.measuring, given)
+
+
+def measures(planning: PlanningOptions, count: int) -> bool:
+    """Whether a plan for so many devices takes the costs of the running job."""
+    return planning.measure and is_distributed() and count == dist.get_world_size()
 
 
 def device_count(task: PlanningTask, num_devices: int | None) -> int:

@@ -17,6 +17,7 @@ from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.device_counts import ProfileRow
 from tensoropt_torch.planner.frontier import Frontier
 from tensoropt_torch.runtime.agreement import on_all_ranks
+from tensoropt_torch.strategy import Option
 from tensoropt_torch.tasks import PlanningKeywords, PlanningOptions, takes_keywords
 from tensoropt_torch.tf_style.graph import Graph, current_graph, reset_default_graph
 from tensoropt_torch.tf_style.optimizers import TrainOp
@@ -49,7 +50,7 @@ def find_frontier(
 
 @overload
 def find_strategy(
-    option: api.Option = ...,
+    option: Option = ...,
     *,
     fetches: Sequence[Tensor] = ...,
     memory_limit: float | None = ...,
@@ -88,7 +89,7 @@ def find_strategy(
     """
     step = _Step(current_graph(), fetches)
     keywords.setdefault("optimizer", step.train_op.optimizer.kind)
-    check_choice("option", option, (*get_args(api.Option), "profiling"))
+    check_choice("option", option, (*get_args(Option), "profiling"))
     if (option == "profiling") != bool(device_counts) or (device_counts and num_devices):
         raise TensorOptError(
             f"option '{option}' with device_counts={device_counts} and num_devices={num_devices}; "
@@ -105,7 +106,7 @@ def find_strategy(
     return api.find_strategy(
         step.module,
         step.example,
-        option=cast(api.Option, option),
+        option=cast(Option, option),
         memory_limit=memory_limit,
         num_devices=num_devices,
         **keywords,

@@ -22,7 +22,7 @@ from tensoropt_torch.calibration.runs import StepTimes, Training
 from tensoropt_torch.emit import ParallelModule
 from tensoropt_torch.planner import finalists
 from tensoropt_torch.progress import silent
-from tests.distributed.harness import run_ranks
+from tests.distributed.harness import forget_plans, run_ranks
 
 HERE = "tests.calibration.test_finalists"
 QUICK = MeasureOptions(max_bytes=2048, budget_s=20.0, random_strategies=1, rounds=1)
@@ -110,6 +110,7 @@ def picked(home: str) -> Found:
         torch.equal(tensor, values[name]) for name, tensor in own.state_dict().items()
     )
     runs, watched.runs = watched.runs, []
+    forget_plans(home)
     again = find()
     runs_again, watched.runs = len(watched.runs), []
     predicted = find(replace(QUICK, finalists=1))
@@ -179,7 +180,7 @@ def damaged(home: str) -> list[str]:
     torch.distributed.barrier()
     if torch.distributed.get_rank() == 0:
         path.write_text(path.read_text()[:-30])
-    torch.distributed.barrier()
+    forget_plans(home)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert find().measured_s is not None

@@ -40,7 +40,7 @@ from tensoropt_torch.runtime import ops
 from tensoropt_torch.runtime.groups import AxisGroups
 from tensoropt_torch.runtime.parameter_queue import begin_value, parameter_queue
 from tensoropt_torch.simulate import simulate_step
-from tests.distributed.harness import RankError, run_ranks
+from tests.distributed.harness import RankError, forget_plans, run_ranks
 from tests.distributed.models import make
 
 HERE = "tests.calibration.test_job"
@@ -196,6 +196,7 @@ def test_without_a_folder_profiling_fails_and_planning_warns(tmp_path: Path) -> 
 def plan_twice(home: str) -> tuple[Settings, Settings, float, float, list[str]]:
     os.environ["TENSOROPT_HOME"] = home
     first = find()
+    forget_plans(home)
     second = find()
     planner = make_planner(second.captured, second.settings)
     strategy = second.strategy()

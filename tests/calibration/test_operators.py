@@ -93,6 +93,26 @@ def test_the_budget_ends_the_measurement(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [sample.key for sample in found.samples] == [pick.key for pick in picks[:2]]
 
 
+def test_calls_that_take_long_are_repeated_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    captured = captured_model("mlp")
+    planner = planner_of(captured)
+    picks = picks_of(planner, [planner.random_strategy(0)])
+    linear = next(pick for pick in picks if "aten.linear" in pick.key)
+    repeats = []
+    run_once = operators._Run.__call__
+
+    def counted(run: operators._Run) -> tuple[float, float]:
+        repeats.append(linear)
+        return run_once(run)
+
+    monkeypatch.setattr(operators._Run, "__call__", counted)
+    for budget_s, least, most in ((1e-6, 3, 3), (60.0, 8, 33)):
+        repeats.clear()
+        (sample,) = profiler_of(captured, planner).measure([linear], budget_s).samples
+        assert least <= len(repeats) <= most
+        assert sample.forward_s > 0 and sample.backward_s > 0
+
+
 def test_picks_are_the_distinct_calls_largest_first() -> None:
     captured = captured_model("gpt")
     planner = planner_of(captured)

@@ -1,0 +1,269 @@
+"""The plan that an option picks: kept by an earlier job, or found with what is measured of the
+running one."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
+from typing import Any, Literal
+
+import torch.distributed as dist
+
+from tensoropt_torch import calibration, simulate
+from tensoropt_torch.calibration import (
+    KeptPlans,
+    MeasureOptions,
+    Validation,
+    ValidationOptions,
+)
+from tensoropt_torch.frontend import as_module
+from tensoropt_torch.logs import get_logger
+from tensoropt_torch.plan import Plan
+from tensoropt_torch.planner import picks
+from tensoropt_torch.planner.finalists import find_finalists
+from tensoropt_torch.planner.frontier import FrontierPoint
+from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.profiler.clock import SharedClock
+from tensoropt_torch.progress import Phases
+from tensoropt_torch.runtime.agreement import agree_or_raise, from_first_rank, is_distributed
+from tensoropt_torch.runtime.job import device_of_group
+from tensoropt_torch.simulate import SimulatedPoint
+from tensoropt_torch.tasks import (
+    Example,
+    PlanningOptions,
+    captured_task,
+    device_count,
+    measures,
+    profiled_task,
+    validation_of,
+)
+from tensoropt_torch.units import format_bytes, format_duration
+
+log = get_logger(__name__)
+
+Option = Literal["mini_time", "mini_parallelism"]
+
+# Fewer strategies, where more were to be run, do not tell what steps take.
+LEAST_STRATEGIES = 2
+VALIDATING = "validating"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What ``find_strategy`` is asked."""
+
+    example: Example
+    planning: PlanningOptions
+    option: Option
+    memory_limit: float | None
+    num_devices: int | None
+
+
+def find_plan(question: Question) -> Plan:
+    """The plan that the option picks, with its model. Collective if a process group runs, and
+    then equal on all ranks.
+
+    Raises:
+        TensorOptError: as ``find_strategy``; options that decide what ranks do differ.
+    """
+    planning = question.planning
+    _agree_on(question)
+    phases = Phases()
+    task = captured_task(question.example, planning)
+    phases.end("capture")
+    count = device_count(task, question.num_devices)
+    if measures(planning, count):
+        _log_budget(planning)
+        task = profiled_task(task, planning)
+        phases.end("device and collectives")
+    finder = _Finder(question, task, count, phases)
+    plan = finder.kept() or finder.found()
+    log.info("planned in %s", phases)
+    return plan.with_model(task.captured)
+
+
+def _agree_on(question: Question) -> None:
+    """Raises TensorOptError on every rank if they would not go the same way. Of what decides
+    the plan alone, rank 0 speaks for all."""
+    planning = question.planning
+    validate = replace(validation_of(planning), optimizer=None) if planning.validate else False
+    words = (
+        f"option={question.option!r}, num_devices={question.num_devices}, "
+        f"measure={planning.measure}, measuring={planning.measuring}, validate={validate}"
+    )
+    agree_or_raise("strategy that is asked for", words, "give the same options on every rank")
+
+
+def _log_budget(planning: PlanningOptions) -> None:
+    log.info(
+        "what is not known of this job is measured, within %s with capture and search",
+        format_duration(planning.measuring.budget_s),
+    )
+
+
+class _Finder:
+    """Finds the plan of a question for a task, with the costs of the running job but for
+    operators. Its public methods are collective if a process group runs."""
+
+    def __init__(self, question: Question, task: PlanningTask, count: int, phases: Phases) -> None:
+        self._question = question
+        self._planning = question.planning
+        self._task = task
+        self._count = count
+        self._phases = phases
+        in_job = is_distributed() and count == dist.get_world_size()
+        self._runs_here = question.option == "mini_time" and in_job
+        self._races = self._can_race()
+        self._file = self._kept_plans()
+
+    def kept(self) -> Plan | None:
+        """What an earlier job has found, unless all is to be found again."""
+        file, fresh = self._file, self._is_fresh
+        if file is None:
+            return None
+        found = from_first_rank(lambda: (None if fresh else file.load(),))[0]
+        self._phases.end("kept plan")
+        if found is None:
+            return None
+        log.info(
+            "taken from '%s', where it was kept %s ago, so that nothing is searched or run: %r; "
+            "measuring=MeasureOptions(fresh=True) measures and plans again",
+            found.path,
+            format_duration(found.age_s),
+            found.plan,
+        )
+        return found.plan
+
+    def found(self) -> Plan:
+        """With what is measured now. Kept, if all was run that was to be run."""
+        task = measured = self._with_operators()
+        validated, raced = True, True
+        if self._planning.validate:
+            task, validated = self._validated(measured)
+        plans = from_first_rank(partial(self._pick, task))
+        self._phases.end("search")
+        plan = plans[0]
+        if len(plans) > 1:
+            plan, raced = self._fastest(plans, task)
+        if self._file is not None and validated and raced:
+            file = self._file
+            from_first_rank(lambda: file.keep(plan, measured.operators))
+        return plan
+
+    @property
+    def _is_fresh(self) -> bool:
+        validate = self._planning.validate
+        validates_again = isinstance(validate, ValidationOptions) and validate.fresh
+        return self._planning.measuring.fresh or validates_again
+
+    def _kept_plans(self) -> KeptPlans | None:
+        """Of jobs alone: who plans for other machines wants to see the search. And of what can
+        be written down, which an optimizer of the user's own cannot."""
+        if not is_distributed() or validation_of(self._planning).optimizer is not None:
+            return None
+        asked = {
+            "option": self._question.option,
+            "limit": self._question.memory_limit,
+            "planning": _plain(self._planning),
+            "races": self._races,
+        }
+        return KeptPlans(self._task, self._count, device_of_group(), asked)
+
+    def _can_race(self) -> bool:
+        """Whether the fastest of some plans is taken, as far as there are some."""
+        measuring, example = self._planning.measuring, self._question.example
+        if not (self._runs_here and self._planning.measure and measuring.finalists > 1):
+            return False
+        can_race = calibration.can_race(as_module(example.model), example.batch)
+        if not can_race:
+            log.info("no plan is run: that takes real inputs and parameters that are trained")
+        return can_race
+
+    def _with_operators(self) -> PlanningTask:
+        if not measures(self._planning, self._count):
+            return self._task
+        measuring, device = self._planning.measuring, device_of_group()
+        task = calibration.with_operators(self._task, self._count, device, measuring)
+        self._phases.end("operators")
+        return task
+
+    def _validated(self, task: PlanningTask) -> tuple[PlanningTask, bool]:
+        """With the memory limit that random strategies suggest and, if it is for the running
+        job, with their times; and whether all of them were run."""
+        example, planning = self._question.example, self._planning
+        options = validation_of(planning)
+        model, device = as_module(example.model), device_of_group()
+        validation = calibration.validate(model, task, example.batch, device, options)
+        fraction = validation.memory_fraction(planning.memory, task.memory_fraction)
+        if self._runs_here and len(validation.rows) >= min(options.strategies, LEAST_STRATEGIES):
+            task = calibration.scaled(task, calibration.scales_of(validation))
+        elif self._runs_here:
+            _warn_unscaled(validation, options)
+        self._phases.end(VALIDATING)
+        is_complete = validation.asked is None
+        return replace(task, memory_fraction=fraction), is_complete
+
+    def _pick(self, task: PlanningTask) -> list[Plan]:
+        """What the option picks, and others that may be faster where they run."""
+        option, limit = self._question.option, self._question.memory_limit
+        by_peaks = self._planning.memory == "simulated"
+        allowed = task.default_memory_limit if limit is None else limit
+        log.info("%s within %s of memory per device", option, format_bytes(allowed))
+        point: FrontierPoint | SimulatedPoint
+        if option == "mini_time":
+            pick = simulate.mini_time if by_peaks else picks.mini_time
+            point = pick(task, self._count, limit)
+        else:
+            pick_count = simulate.mini_parallelism if by_peaks else picks.mini_parallelism
+            point = pick_count(task, limit)
+        log.info("%s picks %r", option, point)
+        plans = [point.plan]
+        if self._races:
+            of_sums = point.point if isinstance(point, SimulatedPoint) else point
+            others = find_finalists(task, of_sums, allowed)[1:]
+            plans += simulate.within(task, others, allowed) if by_peaks else others
+        chosen = plans[: self._planning.measuring.finalists]
+        return [replace(plan, captured=None) for plan in chosen]
+
+    def _fastest(self, plans: list[Plan], task: PlanningTask) -> tuple[Plan, bool]:
+        """The one whose steps are the shortest, and whether all of them were run."""
+        example, measuring = self._question.example, self._planning.measuring
+        device = device_of_group()
+        spent_s = self._phases.total_s - self._phases.seconds.get(VALIDATING, 0.0)
+        left_s = measuring.budget_s - SharedClock(device).slowest([spent_s])[0]
+        race = calibration.race(
+            plans,
+            as_module(example.model),
+            task,
+            example.batch,
+            device,
+            min(measuring.finalists_s, max(0.0, left_s)),
+            fresh=measuring.fresh,
+        )
+        self._phases.end("race")
+        log.info("%s takes %r", self._question.option, race.winner)
+        return race.winner, race.complete
+
+
+def _plain(planning: PlanningOptions) -> Mapping[str, Any]:
+    """The options as plain data, but for what decides nothing, and for the cluster, which the
+    task says in full."""
+    named = {part.name: getattr(planning, part.name) for part in fields(planning)}
+    del named["cluster"]
+    for name, value in named.items():
+        if isinstance(value, MeasureOptions | ValidationOptions):
+            named[name] = asdict(value)
+            del named[name]["fresh"]
+    return named
+
+
+def _warn_unscaled(found: Validation, options: ValidationOptions) -> None:
+    if dist.get_rank() == 0:
+        warnings.warn(
+            f"{found.amount} could be run within {options.budget_s:g} s: predicted times are not "
+            "scaled by them; give validate=ValidationOptions(budget_s=...) more, or None for no "
+            "limit",
+            stacklevel=2,
+        )
