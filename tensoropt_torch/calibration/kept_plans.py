@@ -26,7 +26,8 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.frontend.lowering import memory_orders
 from tensoropt_torch.logs import get_logger
-from tensoropt_torch.plan import FORMAT_VERSION, OpRecord, Plan
+from tensoropt_torch.plan import OpRecord, Plan
+from tensoropt_torch.plan.plan import FORMAT_VERSION
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.conditioned import ConditionedFile
 from tensoropt_torch.profiler.sealed import SealedFormat
