@@ -52,7 +52,9 @@ def gpt2() -> Example:
 MODELS: dict[str, Callable[[], Example]] = {"gpt2": gpt2, **catalogue.MODELS}
 
 
-def measure(name: str, devices: int, optimizer: str, epsilon: float) -> dict[str, Any]:
+def measure(
+    name: str, devices: int, optimizer: str, epsilon: float, recompute: bool
+) -> dict[str, Any]:
     """Plan one model; seconds by phase, and the frontier."""
     cluster = paper_cluster(max(2, devices // DEVICES_OF_A_MACHINE))
     start = time.perf_counter()
@@ -62,7 +64,7 @@ def measure(name: str, devices: int, optimizer: str, epsilon: float) -> dict[str
     captured = capture(model, args)
     after_capture = time.perf_counter()
     search = SearchSettings(epsilon=epsilon)
-    task = PlanningTask(captured, cluster, optimizer=optimizer, search=search)
+    task = PlanningTask(captured, cluster, optimizer=optimizer, search=search, recompute=recompute)
     planner = make_planner(captured, task.settings(devices))
     planner.build()
     after_costs = time.perf_counter()
@@ -75,6 +77,7 @@ def measure(name: str, devices: int, optimizer: str, epsilon: float) -> dict[str
         "devices": devices,
         "optimizer": optimizer,
         "epsilon": epsilon,
+        "recompute": recompute,
         "epsilon_proved": frontier.guarantee.epsilon,
         "exact": frontier.guarantee.exact,
         "complete_space": frontier.guarantee.complete,
@@ -94,7 +97,11 @@ def measure(name: str, devices: int, optimizer: str, epsilon: float) -> dict[str
 
 def merged(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """With the entries of the file that are not among these."""
-    key = itemgetter("model", "devices", "optimizer", "epsilon")
+    fields = itemgetter("model", "devices", "optimizer", "epsilon")
+
+    def key(run: dict[str, Any]) -> tuple[Any, ...]:
+        return *fields(run), run.get("recompute", False)
+
     kept = json.loads(RESULT.read_text())["runs"] if RESULT.exists() else []
     runs = {key(run): run for run in [*kept, *records]}
     return [runs[name] for name in sorted(runs)]
@@ -107,12 +114,15 @@ def main() -> None:
     parser.add_argument("--devices", type=int, nargs="+", default=[16])
     parser.add_argument("--optimizer", default="adamw", choices=list(OPTIMIZER_STATES))
     parser.add_argument("--epsilon", type=float, default=SearchSettings().epsilon)
+    parser.add_argument("--recompute", action="store_true")
     options = parser.parse_args()
     console = Console()
     RESULT.parent.mkdir(exist_ok=True)
     for name in options.models:
         for devices in options.devices:
-            record = run_isolated(measure, name, devices, options.optimizer, options.epsilon)
+            record = run_isolated(
+                measure, name, devices, options.optimizer, options.epsilon, options.recompute
+            )
             console.print(record)
             RESULT.write_text(json.dumps({"runs": merged([record])}, indent=1) + "\n")
 

@@ -35,8 +35,8 @@ py::list describe_estimates(const StrategySpace& space,
   for (std::size_t i = 0; i < space.nodes().size(); ++i) {
     const SpaceNode& node = space.nodes()[i];
     if (node.kind != SpaceNodeKind::kOp) continue;
-    const LocalCall call = space.local_call_of(
-        node.node, node.configs->configs[strategy.config[i]].uses);
+    const SpaceConfig& config = node.configs->configs[strategy.config[i]];
+    const LocalCall call = space.local_call_of(node.node, config.uses);
     const OpEstimate estimate = operators.estimate(call);
     py::dict row;
     row["node"] = i;
@@ -45,6 +45,7 @@ py::list describe_estimates(const StrategySpace& space,
     row["family"] = call.family;
     row["source"] = std::string(to_string(estimate.source));
     row["time_s"] = estimate.times.forward_s + estimate.times.backward_s;
+    row["again_s"] = config.runs_again ? estimate.times.forward_s : 0.0;
     row["error"] = estimate.error;
     rows.append(row);
   }

@@ -73,10 +73,13 @@ py::list describe_nodes(const StrategySpace& space) {
         node.node >= 0 ? space.graph().node(node.node).target : "relay";
     row["graph_node"] = node.node;
     py::list labels;
+    py::list runs_again;
     for (const SpaceConfig& config : node.configs->configs) {
       labels.append(config.label);
+      runs_again.append(config.runs_again);
     }
     row["configs"] = labels;
+    row["runs_again"] = runs_again;
     rows.append(row);
   }
   return rows;

@@ -83,7 +83,10 @@ class Explainer {
     const SpaceNode& node = space_.nodes()[space_node];
     NodeExplanation explanation;
     explanation.space_node = space_node;
-    explanation.num_configs = node.configs->configs.size();
+    const auto& configs = node.configs->configs;
+    explanation.num_configs = std::count_if(
+        configs.begin(), configs.end(),
+        [](const SpaceConfig& config) { return !config.runs_again; });
     explanation.max_runs = node.configs->max_runs;
     if (node.kind == SpaceNodeKind::kOp) {
       explain_op(node, explanation);

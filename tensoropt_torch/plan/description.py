@@ -46,6 +46,7 @@ class PlanDescription:
         num_edges: how many values go to a consumer.
         num_resharded: how many of them, or of their gradients, change their layout.
         kept: how often each kind of tensor reuse occurs among those.
+        num_recomputed: how many operators run again in backward.
     """
 
     sizes: tuple[int, ...]
@@ -53,6 +54,7 @@ class PlanDescription:
     num_edges: int
     num_resharded: int
     kept: Mapping[str, int]
+    num_recomputed: int = 0
 
 
 def describe(plan: Described) -> PlanDescription:
@@ -62,16 +64,20 @@ def describe(plan: Described) -> PlanDescription:
         TensorOptError: the plan was loaded without its model.
     """
     planner = planner_of(plan)
+    chosen = list(zip(planner.describe_nodes(), plan.config, strict=True))
     choices = tuple(
         Choice(row["name"], row["target"] or "parameter", row["configs"][config])
-        for row, config in zip(planner.describe_nodes(), plan.config, strict=True)
+        for row, config in chosen
         if len(row["configs"]) > 1 and row["target"] != "relay"
     )
     edges = planner.describe_edges(plan.strategy())
     moved = [e for e in edges if e["from"] != e["to"] or e["gradient_from"] != e["gradient_to"]]
     kept = Counter(e["reuse"] for e in moved if e["reuse"] != "none")
     sizes = tuple(size for size, _ in plan.settings.mesh_axes)
-    return PlanDescription(sizes, choices, len(edges), len(moved), dict(sorted(kept.items())))
+    recomputed = sum(row["runs_again"][config] for row, config in chosen)
+    return PlanDescription(
+        sizes, choices, len(edges), len(moved), dict(sorted(kept.items())), recomputed
+    )
 
 
 def planner_of(plan: Described) -> _C.Planner:

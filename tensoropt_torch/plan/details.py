@@ -149,8 +149,10 @@ def _time(
     strategy = plan.strategy()
     operators = sum(row["time_s"] for row in rows)
     compute = float(planner.compute_time(strategy))
+    again = sum(row["again_s"] for row in rows)
     return {
         "operators": operators,
-        "updates of parameters": compute - operators,
+        **({"operators again in backward": again} if again > 0 else {}),
+        "updates of parameters": compute - operators - again,
         "reshards and collectives": float(planner.network_time(strategy)),
     }

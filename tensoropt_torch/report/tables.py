@@ -68,10 +68,13 @@ def diff_table(diff: PlanDiff) -> Table:
 
 
 def plan_summary(description: PlanDescription) -> str:
-    """How often each kind of reshard and of tensor reuse occurs, in one line."""
+    """How often each kind of reshard and of tensor reuse occurs, and how many operators run
+    again in backward, in one line."""
     kept = ", ".join(f"{count} keep {name}" for name, count in description.kept.items())
     resharded = f"{description.num_resharded} of {description.num_edges} edges are resharded"
-    return resharded + (f" ({kept})" if kept else "")
+    again = description.num_recomputed
+    recomputed = f"; {again} operators run again in backward" if again else ""
+    return resharded + (f" ({kept})" if kept else "") + recomputed
 
 
 def profile_table(rows: Sequence[ProfileRow]) -> Table:
