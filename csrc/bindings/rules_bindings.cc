@@ -75,6 +75,7 @@ void bind_rules(py::module_& module) {
       .def_readwrite("flops_per_element", &DeclaredRule::flops_per_element)
       .def_readwrite("flops", &DeclaredRule::flops)
       .def_readwrite("random", &DeclaredRule::random)
+      .def_readwrite("repeatable", &DeclaredRule::repeatable)
       .def_readwrite("functions", &DeclaredRule::functions)
       .def("set_local", [](DeclaredRule& self, const py::function& function) {
         self.local = [function](const FactorParts& call) {

@@ -71,8 +71,9 @@ Rule batch_norm_rule(const Graph& graph, const Node& node) {
                                    rule.operand_shape(0)[dim],
                                    FactorKind::kCombined));
     }
-    add_statistics(rule, graph.output(node, 0).requires_grad,
-                   node.operand_index("running_mean") >= 0);
+    const bool tracked = node.operand_index("running_mean") >= 0;
+    if (tracked) rule.not_repeatable();
+    add_statistics(rule, graph.output(node, 0).requires_grad, tracked);
     return rule.take();
   }
   RuleBuilder rule =

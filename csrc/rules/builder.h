@@ -67,6 +67,8 @@ class RuleBuilder {
   void view() { rule_.view = true; }
   void alias() { rule_.view = rule_.alias = true; }
   void random() { rule_.random = true; }
+  // It changes something, such as running statistics.
+  void not_repeatable() { rule_.repeatable = false; }
 
   const std::vector<std::int64_t>& operand_shape(int operand) const;
   const std::vector<std::int64_t>& output_shape(int output) const;

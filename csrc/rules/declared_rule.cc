@@ -35,6 +35,7 @@ class Binder {
     const double flops = forward_flops();
     rule_.flops(flops, kBackwardFlops * flops);
     if (declared_.random) rule_.random();
+    if (!declared_.repeatable) rule_.not_repeatable();
     return rule_.take();
   }
 
@@ -259,13 +260,14 @@ std::string text_of(const DeclaredRule& declared) {
   }
   return str_format(
       "{} [{}]->[{}] tensors [{}] linear_in [{}] additive [{}] saves [{}] [{}] "
-      "mean [{}] sizes [{}] flops {} random {} functions {}",
+      "mean [{}] sizes [{}] flops {} random {} functions {}{}",
       declared.target, text_of(declared.pattern.operands),
       text_of(declared.pattern.outputs), str_join(declared.tensors, ", "),
       text_of(declared.linear_in), str_join(declared.additive, ", "),
       str_join(declared.saves, ", "), str_join(declared.saves_outputs, ", "),
       str_join(declared.mean, ", "), str_join(sizes, ", "),
-      declared.flops_per_element, declared.random, declared.functions);
+      declared.flops_per_element, declared.random, declared.functions,
+      declared.repeatable ? "" : " not repeatable");
 }
 
 }  // namespace tensoropt

@@ -49,6 +49,7 @@ struct DeclaredRule {
   double flops_per_element = 1;
   std::function<double(const std::vector<Shape>&)> flops = {};
   bool random = false;
+  bool repeatable = true;  // it may run once more in backward
 
   // Literals that differ on a rank, if any.
   std::function<std::vector<NamedArgument>(const FactorParts&)> local = {};

@@ -101,6 +101,7 @@ Rule replicated_rule(const Graph& graph, const Node& node) {
     elements += static_cast<double>(graph.operand(node, i).meta.num_elements());
   }
   rule.flops(elements, 2 * elements);
+  rule.not_repeatable();  // nobody knows what it does
   return rule.take();
 }
 

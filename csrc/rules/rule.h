@@ -105,6 +105,8 @@ struct Rule {
   bool alias = false;   // a view of all of operand 0: the same bytes
   bool cast = false;    // operand 0 in another dtype
   bool random = false;  // draws random numbers
+  // Running it twice does what running it once does.
+  bool repeatable = true;
 };
 
 // How many ways each thing of an operator is split on one rank; what local

@@ -195,10 +195,7 @@ void StrategySpace::find_recomputation() {
   }
   recomputation_.emplace(graph_, rules_, [&](const Node& node) {
     const bool constant = !node.outputs.empty() && constant_[node.outputs[0]];
-    // Batch normalisation adds to its statistics.
-    const bool writes = node.operand_index("running_mean") >= 0;
-    return registry_.find(node.target) != nullptr && !constant && !writes &&
-           !copies_parameter(node);
+    return rules_[node.id].repeatable && !constant && !copies_parameter(node);
   });
 }
 

@@ -46,6 +46,7 @@ def register_rule(
     saves_outputs: Sequence[int] = (),
     flops: float | Callable[..., float] = 1.0,
     random: bool = False,
+    repeatable: bool = True,
     example: Sequence[Any] | None = None,
 ) -> None:
     """Say how an operator of your own can be split, as an einsum-like rule.
@@ -76,6 +77,8 @@ def register_rule(
         flops: of forward, for each element of the first output; or a function of the
             shapes of the tensors that gives those of the whole call.
         random: whether it draws random numbers.
+        repeatable: plans that recompute may run it once more in backward. False for an
+            operator that does something else than computing its result.
         example: arguments of a call on which the rule is checked (``check_rule``).
 
     Raises:
@@ -92,6 +95,7 @@ def register_rule(
     declared.mean = list(mean)
     declared.sizes = _integer_arguments(overload, sizes or {})
     declared.random = random
+    declared.repeatable = repeatable
     _set_functions(declared, flops, local)
     _C.declare_rule(declared)
     if example is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import torch
 import torch.distributed as dist
@@ -55,12 +56,15 @@ def compare(_: None) -> tuple[list[str], set[str]]:
     task = PlanningTask(captured, load_cluster("cpu"))
     settings = task.settings(dist.get_world_size())
     planner = make_planner(captured, settings)
-    plans = [point.plan for point in find_frontier(task, dist.get_world_size()).thinned(6)]
+    plans = [
+        point.plan
+        for asked in (task, replace(task, recompute=True))
+        for point in find_frontier(asked, dist.get_world_size()).thinned(6)
+    ]
     plans += [
         Plan.of(settings, captured, planner.random_strategy(seed))
         for seed in range(RANDOM_STRATEGIES)
     ]
-    nodes = {node["target"]: (i, node) for i, node in enumerate(planner.describe_nodes())}
     context = RankContext.make([2], torch.device("cpu"))
     wrong, used = [], set()
     for index, plan in enumerate(plans):
@@ -69,6 +73,8 @@ def compare(_: None) -> tuple[list[str], set[str]]:
         found = list(differences(got, expected, TOLERANCE[torch.float64]))
         if found:
             wrong.append(f"strategy {index}: {found} under {labels(plan, 'custom')}")
+        rows = make_planner(captured, plan.settings).describe_nodes()
+        nodes = {node["target"]: (i, node) for i, node in enumerate(rows)}
         for name in ("scaled_add", "head_mean"):
             place, node = nodes[f"tensoropt_test.{name}.default"]
             used.add(f"{name} {node['configs'][plan.config[place]]}")

@@ -6,18 +6,22 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
+from tensoropt_torch import register_rule, unregister_rule
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.plan.description import describe
 from tensoropt_torch.plan.details import details_of
+from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.report.tables import plan_summary
 from tests.distributed.models import make
+from tests.rules.custom_ops import SCALED_ADD, scaled_add
 
 EPSILON = 1e-2
 
@@ -73,6 +77,38 @@ def test_plans_that_recompute_are_read_again() -> None:
     loaded = Plan.from_json(plan.to_json())
     assert loaded == plan
     assert loaded.settings.recompute
+
+
+@pytest.mark.parametrize("repeatable", [True, False])
+def test_operators_of_users_run_again_if_they_may(repeatable: bool) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
+            self.scale = nn.Parameter(torch.ones(32))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            hidden = scaled_add(self.up(x), self.up(x).tanh(), self.scale)
+            return self.down(hidden).square().mean()
+
+    register_rule(scaled_add, **SCALED_ADD, repeatable=repeatable)
+    try:
+        captured = capture(Model(), (torch.ones(8, 16),))
+    finally:
+        unregister_rule(scaled_add)
+    settings = PlanningTask(captured, load_cluster("cpu"), recompute=True).settings(2)
+    rows = make_planner(captured, settings).describe_nodes()
+    (row,) = (row for row in rows if "scaled_add" in row["target"])
+    assert any(row["runs_again"]) == repeatable
+
+
+@pytest.mark.parametrize("model", ["resnet", "vgg"])
+def test_batch_normalisation_never_runs_again(model: str) -> None:
+    with_it = task(model, True)
+    rows = make_planner(with_it.captured, with_it.settings(2)).describe_nodes()
+    again = {row["target"]: any(row["runs_again"]) for row in rows}
+    assert not any(may for target, may in again.items() if "batch_norm" in target)
+    assert any(again.values())
 
 
 def test_baselines_recompute_as_well() -> None:
