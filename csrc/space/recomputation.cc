@@ -7,9 +7,9 @@ namespace tensoropt {
 
 namespace {
 
-// Products with weights that follow each other: in a chain, in a segment (an
-// attention and a feed-forward layer of a Transformer), and in one that is too
-// long to recompute what is inside.
+// The most products with weights in a row: in a chain, in a segment before it
+// may end (an attention and a feed-forward layer of a Transformer), and in one
+// whose values may be recomputed.
 constexpr int kChainProducts = 2;
 constexpr int kSegmentProducts = 4;
 constexpr int kMostProducts = 8;
@@ -76,8 +76,9 @@ class Chains {
   std::vector<std::vector<NodeId>> chains() const {
     std::vector<std::vector<NodeId>> chains(graph_.nodes().size());
     for (const Node& node : graph_.nodes()) {
-      if (node.kind == NodeKind::kOp)
+      if (node.kind == NodeKind::kOp) {
         chains[chain_of(node.id)].push_back(node.id);
+      }
     }
     std::erase_if(chains, [](const auto& chain) { return chain.empty(); });
     return chains;
@@ -103,8 +104,9 @@ class Chains {
     std::vector<int> by_value(graph_.values().size(), 0);
     for (const Node& node : graph_.nodes()) {
       int most = 0;
-      for (const ValueId id : node.operands)
+      for (const ValueId id : node.operands) {
         most = std::max(most, by_value[id]);
+      }
       for (const ValueId id : node.outputs) {
         by_value[id] = most + (weighs_[node.id] ? 1 : 0);
       }
@@ -187,8 +189,8 @@ class Chains {
   std::vector<NodeId> parent_;
 };
 
-// The number of the segment that each value is inside of; none for those at
-// the ends of segments, and in segments that are too long.
+// Which values are inside of a segment: not at its end, not of a long life, and
+// the segment is not too long.
 class Segments {
  public:
   Segments(const Graph& graph, const std::vector<int>& products)
@@ -228,7 +230,6 @@ class Segments {
   std::vector<ValueId> narrow_values(const Graph& graph) {
     const int count = static_cast<int>(graph.nodes().size());
     const double longest = std::max<double>(kLongLife, kLongShare * count);
-    std::vector<int> begins(count + 1, 0);
     std::vector<std::vector<ValueId>> ends(count);
     std::vector<ValueId> narrow(count, -1);
     int living = 0;
