@@ -202,7 +202,7 @@ class ReuseRegistry:
         self._buckets: dict[int, _Bucket] = {}
         self._last_bucket: _Bucket | None = None
         self._remade: dict[int, Remade] = {}  # by address of the storage
-        self._packs: Pack = self.hold
+        self._packs: Pack | None = None  # instead of ``hold``
         self._hooks: saved_tensors_hooks | None = None
         self._token: Token[ReuseRegistry | None] | None = None
 
@@ -269,8 +269,11 @@ class ReuseRegistry:
 
     def _set_hooks(self) -> None:
         if self._hooks is None:
-            self._hooks = saved_tensors_hooks(lambda tensor: self._packs(tensor), _unpack)
+            self._hooks = saved_tensors_hooks(self._pack, _unpack)
             self._hooks.__enter__()
+
+    def _pack(self, tensor: torch.Tensor) -> Held:
+        return self.hold(tensor) if self._packs is None else self._packs(tensor)
 
     @contextmanager
     def packing_with(self, packs: Pack) -> Iterator[None]:

@@ -82,16 +82,7 @@ def test_checkpointing_is_left_to_the_plan(tmp_path: Path, asked: bool) -> None:
     args = arguments(tmp_path, activation_checkpointing=asked)
     trainer = Trainer(model=gpt2(), args=args, train_dataset=Texts(4))
     assert not args.activation_checkpointing
-    assert trainer.parallelize().plan.settings.recompute == asked
-
-
-def test_a_plan_that_recomputes_nothing_is_told(tmp_path: Path) -> None:
-    args = arguments(tmp_path)
-    plan = Trainer(model=gpt2(), args=args, train_dataset=Texts(4)).parallelize().plan
-    args = arguments(tmp_path, activation_checkpointing=True)
-    trainer = Trainer(model=gpt2(), args=args, train_dataset=Texts(4), plan=plan)
-    with pytest.warns(UserWarning, match="activation_checkpointing is ignored"):
-        trainer.parallelize()
+    assert trainer._source.recompute == asked
 
 
 def test_trainer_refuses_what_the_check_refuses(tmp_path: Path) -> None:
