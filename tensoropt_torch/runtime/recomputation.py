@@ -24,7 +24,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.runtime.random import call_seeded
-from tensoropt_torch.runtime.remade import Held, Remade, Saved, storage_of
+from tensoropt_torch.runtime.remade import Held, Remade, Saved, Unchanged, address_of
 from tensoropt_torch.runtime.reuse import ReuseRegistry, active_registry
 
 
@@ -48,21 +48,15 @@ class _Operand:
     """A tensor that a call is given."""
 
     def __init__(self, tensor: torch.Tensor, registry: ReuseRegistry) -> None:
-        self._held = registry.hold(tensor)
-        self._version = tensor._version
+        held = registry.hold(tensor)
+        self._held = held if isinstance(held, Saved) else Unchanged(tensor)
         self._requires_grad = tensor.requires_grad
 
     def tensor(self) -> torch.Tensor:
         """A leaf, as it was in forward."""
         held = self._held
-        if isinstance(held, Saved):
-            return held.unpack().detach().requires_grad_(self._requires_grad)
-        if held._version != self._version:
-            raise RuntimeError(
-                "an operand of a call that backward runs again was modified in place after "
-                "forward (an optimizer step between forward and backward?)"
-            )
-        return held.detach().requires_grad_(self._requires_grad)
+        tensor = held.unpack() if isinstance(held, Saved) else held.tensor
+        return tensor.detach().requires_grad_(self._requires_grad)
 
 
 class _Made(Remade):
@@ -105,10 +99,10 @@ class _Call:
         assert registry is not None
         with registry.packing_with(self._pack):
             result = self._function(*args, **kwargs)
-        given = {address for leaf in pytree.tree_leaves((args, kwargs)) if (address := _of(leaf))}
+        given = {address_of(tensor) for tensor in _tensors((args, kwargs))}
         for leaf in _tensors(result):
             made = self._add(leaf)
-            if _of(leaf) not in given:
+            if address_of(leaf) not in given:
                 registry.add(made)
         return result
 
@@ -118,7 +112,7 @@ class _Call:
         return made
 
     def _pack(self, tensor: torch.Tensor) -> Held:
-        return Saved(self._add(tensor), tensor) if _of(tensor) else tensor.detach()
+        return tensor.detach() if address_of(tensor) is None else Saved(self._add(tensor), tensor)
 
     def share(self) -> None:
         """Runs again for all that wait."""
@@ -134,7 +128,7 @@ class _Call:
         saved: list[torch.Tensor] = []
 
         def pack(tensor: torch.Tensor) -> None:
-            if _of(tensor):
+            if address_of(tensor) is not None:
                 saved.append(tensor.detach())
 
         with _as_in_forward(), saved_tensors_hooks(pack, _never):
@@ -153,14 +147,8 @@ def _as_in_forward() -> Iterator[None]:
         yield
 
 
-def _tensors(result: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-
-
-def _of(leaf: Any) -> int | None:
-    """The address of a tensor's storage."""
-    storage = storage_of(leaf) if isinstance(leaf, torch.Tensor) else None
-    return None if storage is None else storage._cdata
+def _tensors(values: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
 def _never(packed: Any) -> torch.Tensor:

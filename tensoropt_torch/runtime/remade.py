@@ -91,9 +91,36 @@ class Saved:
 Held = torch.Tensor | Saved
 
 
-def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
-    """None for tensors without one."""
-    return tensor.untyped_storage() if torch._C._has_storage(tensor) else None
+class Unchanged:
+    """A tensor that backward makes something of, as it was in forward."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor.detach()
+        self._version = tensor._version
+
+    @property
+    def is_as_it_was(self) -> bool:
+        """Whether nobody has written to it since."""
+        return self._tensor._version == self._version
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        """Without its graph.
+
+        Raises:
+            RuntimeError: somebody has written to it.
+        """
+        if not self.is_as_it_was:
+            raise RuntimeError(
+                "a tensor that backward needs to make others again was modified in place after "
+                "forward (an optimizer step between forward and backward?)"
+            )
+        return self._tensor
+
+
+def address_of(tensor: torch.Tensor) -> int | None:
+    """Of its storage, by which a tensor and its views are known; None without a storage."""
+    return tensor.untyped_storage()._cdata if torch._C._has_storage(tensor) else None
 
 
 def _weak_reference(storage: torch.UntypedStorage) -> Any:

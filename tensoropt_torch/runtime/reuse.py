@@ -32,7 +32,7 @@ from tensoropt_torch.runtime.parameter_queue import (
     parameter_queue,
     take_value,
 )
-from tensoropt_torch.runtime.remade import Held, Remade, Saved, storage_of
+from tensoropt_torch.runtime.remade import Held, Remade, Saved, Unchanged, address_of
 
 Pack = Callable[[torch.Tensor], Held]
 
@@ -60,23 +60,12 @@ class _Program:
         self.groups = groups
         self.cast = cast
         self.is_needed = False  # what is made was saved
-        self._x = x.detach()
-        self._version = x._version
-
-    @property
-    def is_unchanged(self) -> bool:
-        """Whether the input is as it was."""
-        return self._x._version == self._version
+        self.input = Unchanged(x)
 
     @property
     def x(self) -> torch.Tensor:
         """The input, as it was in forward."""
-        if not self.is_unchanged:
-            raise RuntimeError(
-                "a tensor that backward reshards again was modified in place after "
-                "forward (an optimizer step between forward and backward?)"
-            )
-        return self._x
+        return self.input.tensor
 
 
 class _Source(Remade):
@@ -164,7 +153,7 @@ class _Bucket:
 
     def _may_begin(self) -> bool:
         needed = self._needed()
-        is_unchanged = all(member.program.is_unchanged for member in needed)
+        is_unchanged = all(member.program.input.is_as_it_was for member in needed)
         return bool(needed) and is_unchanged and not self._is_done
 
     def _begin(self) -> torch.ScriptObject:
@@ -287,15 +276,11 @@ class ReuseRegistry:
 
     def hold(self, tensor: torch.Tensor) -> Held:
         """What gives the tensor in backward: itself, unless it is made again."""
-        remade = self.remade(tensor)
+        address = address_of(tensor)
+        remade = None if address is None else self._remade.get(address)
         if remade is not None and remade.dtype == tensor.dtype:
             return Saved(remade, tensor)
         return tensor.detach()  # else an output would hold its own graph node
-
-    def remade(self, tensor: torch.Tensor) -> Remade | None:
-        """What its storage is known as."""
-        storage = storage_of(tensor)
-        return None if storage is None else self._remade.get(storage._cdata)
 
 
 _ACTIVE: ContextVar[ReuseRegistry | None] = ContextVar("reuse_registry", default=None)
