@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -79,8 +80,18 @@ def test_plans_of_something_else_are_refused(
         ends[0].diff(other().smallest.plan)
 
 
-def test_configs_of_another_space_are_not_compared_by_number(ends: tuple[Plan, Plan]) -> None:
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"space": "full"}, r"another space \(ordered and full\).*give the model"),
+        ({"recompute": True}, r"another recompute \(False and True\).*give the model"),
+    ],
+    ids=["space", "recompute"],
+)
+def test_configs_of_another_space_are_not_compared_by_number(
+    ends: tuple[Plan, Plan], changed: dict[str, Any], message: str
+) -> None:
     plan = Plan.from_json(ends[0].to_json())
-    other = replace(plan, settings=replace(plan.settings, space="full"))
-    with pytest.raises(TensorOptError, match=r"another space \(ordered and full\).*give the model"):
+    other = replace(plan, settings=replace(plan.settings, **changed))
+    with pytest.raises(TensorOptError, match=message):
         plan.diff(other)
