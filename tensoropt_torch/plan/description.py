@@ -63,7 +63,11 @@ def describe(plan: Described) -> PlanDescription:
     Raises:
         TensorOptError: the plan was loaded without its model.
     """
-    planner = planner_of(plan)
+    return described(planner_of(plan), plan)
+
+
+def described(planner: _C.Planner, plan: Described) -> PlanDescription:
+    """The same by the strategy space of the plan."""
     chosen = list(zip(planner.describe_nodes(), plan.config, strict=True))
     choices = tuple(
         Choice(row["name"], row["target"] or "parameter", row["configs"][config])

@@ -14,7 +14,7 @@ from tensoropt_torch.plan.collectives import Collectives, collectives_of, num_sh
 from tensoropt_torch.plan.description import (
     Described,
     PlanDescription,
-    describe,
+    described,
     model_at_hand,
     planner_of,
 )
@@ -57,19 +57,21 @@ class PlanDetails:
     operator_time: Mapping[str, float]
 
 
-def details_of(plan: Described) -> PlanDetails:
-    """Makes the strategy space of the plan.
+def details_of(plan: Described, planner: _C.Planner | None = None) -> PlanDetails:
+    """In the strategy space of the plan, which is made unless it is given.
 
     Raises:
         TensorOptError: the plan was loaded without its model.
     """
-    planner = planner_of(plan)
+    planner = planner or planner_of(plan)
+    description = described(planner, plan)
+    parameters = _parameters(planner, plan)
     rows = planner.describe_estimates(plan.strategy())
     return PlanDetails(
-        describe(plan),
-        _storage(planner, plan),
+        description,
+        _storage(parameters),
         collectives_of(planner, plan),
-        _memory(planner, plan),
+        _memory(parameters, plan),
         _time(planner, plan, rows),
         {row["name"]: row["time_s"] for row in rows},
     )
@@ -115,9 +117,9 @@ def _state_bytes(parameter: torch.Tensor, plan: Described) -> float:
     return parameter.numel() * plan.settings.optimizer_state_bytes[dtype]
 
 
-def _storage(planner: _C.Planner, plan: Described) -> tuple[Storage, ...]:
+def _storage(parameters: Sequence[_Parameter]) -> tuple[Storage, ...]:
     groups: dict[str, list[_Parameter]] = defaultdict(list)
-    for parameter in _parameters(planner, plan):
+    for parameter in parameters:
         groups[parameter.layout].append(parameter)
     found = [
         Storage(
@@ -131,8 +133,7 @@ def _storage(planner: _C.Planner, plan: Described) -> tuple[Storage, ...]:
     return tuple(sorted(found, key=lambda storage: -storage.num_bytes))
 
 
-def _memory(planner: _C.Planner, plan: Described) -> dict[str, float]:
-    parameters = _parameters(planner, plan)
+def _memory(parameters: Sequence[_Parameter], plan: Described) -> dict[str, float]:
     trained = [p for p in parameters if p.trained]
     found = {
         "parameters": sum(p.num_bytes / p.shards for p in parameters),

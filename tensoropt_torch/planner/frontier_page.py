@@ -19,6 +19,7 @@ from tensoropt_torch.pages.page import Page
 from tensoropt_torch.plan import Plan, Settings
 from tensoropt_torch.plan.details import PlanDetails, details_of
 from tensoropt_torch.plan.provenance import provenance
+from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.checks import check_memory_limit
 from tensoropt_torch.planner.device_counts import ProfileRow, cost_of_step, rates_of
 from tensoropt_torch.planner.explanation import explanation_of
@@ -172,13 +173,14 @@ def _described(view: FrontierView, limit: float) -> list[PointView]:
     picked = pick_index(view.points, limit)
     if picked is not None:
         names.setdefault(picked, []).append("picked at the limit")
+    planner = make_planner(view.captured, view.settings)
     indices = sorted({*thinned_indices(len(view.points), DESCRIBED), *names})
     return [
         PointView(
             index,
             ", ".join(names.get(index, ())),
             *view.points[index],
-            details_of(view.plan(index)),
+            details_of(view.plan(index), planner),
         )
         for index in indices
     ]
