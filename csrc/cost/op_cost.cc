@@ -105,9 +105,7 @@ OpWork op_work(const Graph& graph, const Node& node, const Rule& rule,
   work.dtype = compute_dtype(graph, node);
   work.launches = rule.launches;
   work.view = rule.view;
-  work.backward =
-      std::any_of(node.outputs.begin(), node.outputs.end(),
-                  [&](ValueId id) { return graph.value(id).requires_grad; });
+  work.backward = graph.has_backward(node);
   const double parts = compute_parts(rule, config, mesh);
   work.forward_flops = rule.forward_flops / parts;
   work.backward_flops = rule.backward_flops / parts;
@@ -133,9 +131,7 @@ PassTimes roofline(const OpWork& work, const Device& device) {
 OpCost op_cost(const Graph& graph, const Node& node, const Rule& rule,
                const OpConfig& config, const Machine& machine,
                const PassTimes& compute, bool runs_again) {
-  const bool backward =
-      std::any_of(node.outputs.begin(), node.outputs.end(),
-                  [&](ValueId id) { return graph.value(id).requires_grad; });
+  const bool backward = graph.has_backward(node);
   OpCost cost;
   const double forwards = runs_again ? 2 : 1;
   cost.time_s = forwards * compute.forward_s;
@@ -156,13 +152,6 @@ OpCost op_cost(const Graph& graph, const Node& node, const Rule& rule,
   }
   cost.time_s += cost.network_s;
   return cost;
-}
-
-OpCost op_cost(const Graph& graph, const Node& node, const Rule& rule,
-               const OpConfig& config, const Machine& machine) {
-  const OpWork work = op_work(graph, node, rule, config, machine.mesh);
-  return op_cost(graph, node, rule, config, machine,
-                 roofline(work, machine.device));
 }
 
 TrainingSetup::TrainingSetup(StateBytes state_bytes)

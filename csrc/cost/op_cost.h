@@ -1,6 +1,7 @@
 // What an operator costs in one config: a roofline over its local shapes.
 //
-//   OpCost cost = op_cost(graph, node, rule, config, machine);
+//   PassTimes times = roofline(op_work(graph, node, rule, config, mesh),
+//   device); OpCost cost = op_cost(graph, node, rule, config, machine, times);
 //
 // The time is that of forward and backward: each takes the longer of computing
 // (FLOPs over the device's rate) and moving its operands and outputs through
@@ -48,14 +49,11 @@ struct PassTimes {
 
 PassTimes roofline(const OpWork& work, const Device& device);
 
-// `compute` replaces the roofline. `runs_again`: it keeps nothing, and runs
-// once more in backward.
+// `compute` is a roofline, or measured. `runs_again`: it keeps nothing, and
+// runs once more in backward.
 OpCost op_cost(const Graph& graph, const Node& node, const Rule& rule,
                const OpConfig& config, const Machine& machine,
                const PassTimes& compute, bool runs_again = false);
-
-OpCost op_cost(const Graph& graph, const Node& node, const Rule& rule,
-               const OpConfig& config, const Machine& machine);
 
 // How parameters are trained.
 class TrainingSetup {

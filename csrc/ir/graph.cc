@@ -103,6 +103,11 @@ std::vector<int> Node::operand_indices(std::string_view argument) const {
   return indices;
 }
 
+bool Graph::has_backward(const Node& node) const {
+  return std::any_of(node.outputs.begin(), node.outputs.end(),
+                     [&](ValueId id) { return values_[id].requires_grad; });
+}
+
 Node& Graph::add_node(NodeKind kind, std::string name, std::string target) {
   Node node;
   node.id = static_cast<NodeId>(nodes_.size());

@@ -120,6 +120,8 @@ class Graph {
   const Value& output(const Node& node, int index) const {
     return values_[node.outputs[index]];
   }
+  // Whether any output requires a gradient.
+  bool has_backward(const Node& node) const;
 
  private:
   Node& add_node(NodeKind kind, std::string name, std::string target);

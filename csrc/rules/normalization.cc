@@ -105,8 +105,9 @@ Rule instance_norm_rule(const Graph& graph, const Node& node) {
   const bool updates = node.operand_index("running_mean") >= 0 &&
                        node.bool_argument("use_input_stats", true);
   const auto& shape = rule.operand_shape(0);
-  if (updates) rule.not_repeatable();
-  if (!updates) {
+  if (updates) {
+    rule.not_repeatable();
+  } else {
     const int batch = rule.factor("b", shape[0]);
     const int channel = rule.factor("c", shape[1]);
     rule.bind_operand(0, 0, batch);

@@ -149,10 +149,7 @@ class Explainer {
   }
 
   bool has_backward(const SpaceNode& node) const {
-    const auto& outputs = graph().node(node.node).outputs;
-    return std::any_of(outputs.begin(), outputs.end(), [&](ValueId id) {
-      return graph().value(id).requires_grad;
-    });
+    return graph().has_backward(graph().node(node.node));
   }
 
   // What a config keeps for backward, or for good.

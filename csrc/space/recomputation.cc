@@ -24,11 +24,6 @@ enum class Way { kNothing, kSelective, kFull, kWithOutput };
 constexpr Way kWays[] = {Way::kNothing, Way::kSelective, Way::kFull,
                          Way::kWithOutput};
 
-bool has_backward(const Graph& graph, const Node& node) {
-  return std::any_of(node.outputs.begin(), node.outputs.end(),
-                     [&](ValueId id) { return graph.value(id).requires_grad; });
-}
-
 bool has_factor(const TensorRule& tensor, int factor) {
   return std::find(tensor.dims.begin(), tensor.dims.end(), factor) !=
          tensor.dims.end();
@@ -160,7 +155,7 @@ class Chains {
   // By its own backward, or by what comes after it in the chain.
   bool is_wanted(const Node& node, const std::vector<bool>& again) const {
     const Rule& rule = rules_[node.id];
-    if (has_backward(graph_, node) &&
+    if (graph_.has_backward(node) &&
         (saves_output(rule) || !rule.extra_saved.empty())) {
       return true;
     }
@@ -169,7 +164,7 @@ class Chains {
         if (!joins_[id]) continue;
         const Node& user = graph_.node(use.node);
         const bool saved = rules_[use.node].operands[use.operand].saved &&
-                           has_backward(graph_, user);
+                           graph_.has_backward(user);
         if (saved || again[use.node]) return true;
       }
     }

@@ -162,9 +162,7 @@ void StrategySpace::find_saved() {
        ++node) {
     if (node->kind != NodeKind::kOp) continue;
     const Rule& rule = rules_[node->id];
-    const bool backward =
-        std::any_of(node->outputs.begin(), node->outputs.end(),
-                    [&](ValueId id) { return graph_.value(id).requires_grad; });
+    const bool backward = graph_.has_backward(*node);
     for (std::size_t i = 0; i < node->operands.size(); ++i) {
       const bool through = rule.alias && i == 0 && needed_[node->outputs[0]];
       if ((rule.operands[i].saved && backward) || through) {

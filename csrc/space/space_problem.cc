@@ -79,7 +79,10 @@ EdgeOptions StrategySpace::options_of(const SpaceEdge& edge, int source_config,
     const bool left = target.keeping == Keeping::kRecomputed;
     if (recomputation_->may_leave(edge.value) && recomputed != left) return {};
     spec.consumer_saves = target.keeping != Keeping::kNothing;
-    if (left) spec.may_keep = false, spec.may_replay = true;
+    if (left) {
+      spec.may_keep = false;
+      spec.may_replay = true;
+    }
   }
   if (kind.source_relay) {
     const bool available = source.keeping != Keeping::kNothing;

@@ -57,8 +57,10 @@ struct Product {
   OpCost cost(const OpConfig& config) const {
     const Device machine_device = device();
     const Priced collectives;
+    const OpWork work = op_work(graph, graph.node(node), rule, config, mesh);
     return op_cost(graph, graph.node(node), rule, config,
-                   {mesh, machine_device, collectives});
+                   {mesh, machine_device, collectives},
+                   roofline(work, machine_device));
   }
 };
 

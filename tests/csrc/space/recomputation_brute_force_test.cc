@@ -165,21 +165,17 @@ class Oracle {
     return true;
   }
 
-  bool has_backward(const Node& node) const {
-    return !node.outputs.empty() && graph_.output(node, 0).requires_grad;
-  }
-
   // Whether backward, or something that runs again in it, reads the value.
   bool is_needed(const Value& value, const std::vector<bool>& again) const {
     const Node& producer = graph_.node(value.producer);
-    if (has_backward(producer) &&
+    if (graph_.has_backward(producer) &&
         space_.rule(producer.id).outputs[value.output_index].saved) {
       return true;
     }
     for (const Use& use : value.uses) {
       const Node& user = graph_.node(use.node);
       if (user.kind != NodeKind::kOp) continue;
-      const bool saved = has_backward(user) &&
+      const bool saved = graph_.has_backward(user) &&
                          space_.rule(user.id).operands[use.operand].saved;
       if (saved || again[user.id]) return true;
     }
@@ -208,7 +204,7 @@ class Oracle {
       }
       const Value& output = graph_.output(node, 0);
       if (is_needed(output, again)) total.memory += output.meta.num_bytes();
-      if (!has_backward(node)) continue;
+      if (!graph_.has_backward(node)) continue;
       for (const ExtraSaved& extra : rule.extra_saved) {
         total.memory += extra.bytes;
       }
