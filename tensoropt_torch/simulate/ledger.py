@@ -69,7 +69,6 @@ class MemoryProfile:
         categories: bytes at the peak by category; their sum is ``peak_bytes``.
         usages: what operators hold at the peak, the most first.
         phase_peaks: the peak of each phase.
-        kept_bytes: what forward made and backward finds.
         curve: bytes alive after every event (something allocated or freed).
         rank: the rank that was simulated.
         unknown: operators whose workspaces were needed but could not be found out.
@@ -81,7 +80,6 @@ class MemoryProfile:
     categories: dict[Category, int]
     usages: tuple[Usage, ...]
     phase_peaks: dict[Phase, int]
-    kept_bytes: int
     curve: tuple[int, ...] = field(repr=False)
     rank: int = 0
     unknown: tuple[str, ...] = ()
@@ -184,11 +182,6 @@ class Ledger:
                 )
             ),
             peaks,
-            sum(
-                size
-                for allocation, size in zip(self.allocations, sizes, strict=True)
-                if self._outlives_forward(allocation)
-            ),
             curve,
             rank,
             tuple(sorted(set(unknown))),
@@ -197,12 +190,9 @@ class Ledger:
     def _category(self, allocation: Allocation) -> Category:
         if allocation.category is not None:
             return allocation.category
-        if self._outlives_forward(allocation):
+        end = self._forward_end
+        outlives = allocation.died is None or (end is not None and allocation.died >= end)
+        if allocation.phase == "forward" and outlives:
             return "activations"
         reshard = allocation.operator.startswith(RESHARDS)
         return "reshard buffers" if reshard else "temporaries"
-
-    def _outlives_forward(self, allocation: Allocation) -> bool:
-        end = self._forward_end
-        outlives = allocation.died is None or (end is not None and allocation.died >= end)
-        return allocation.phase == "forward" and outlives

@@ -152,30 +152,33 @@ def test_nothing_of_it_is_kept(runs: list[str]) -> None:
     assert len(runs) == len(made) == 4
 
 
-def test_what_was_made_again_is_freed_when_it_was_used() -> None:
-    """At the end of backward nothing is left, without the garbage collector."""
+@pytest.fixture
+def without_collector() -> Iterator[None]:
+    """What is in a cycle stays."""
     gc.collect()
     gc.disable()
-    try:
-        leaves = inputs()
-        with ReuseRegistry():
-            output = feed_forward(recomputed, recomputed_draw, *leaves)
-        storages: list[StorageWeakRef] = []
-        share = recomputation._Made.share
+    yield
+    gc.enable()
 
-        def watching(self: Any, made: Tensor) -> None:
-            storages.append(storage_of(made))
-            share(self, made)
 
-        patch = pytest.MonkeyPatch()
-        patch.setattr(recomputation._Made, "share", watching)
-        output.sum().backward()
-        patch.undo()
-        kept = {storage_of(leaf).cdata for leaf in leaves}
-        assert storages
-        assert all(s.expired() or s.cdata in kept for s in storages)
-    finally:
-        gc.enable()
+@pytest.mark.usefixtures("without_collector")
+def test_what_was_made_again_is_freed_when_it_was_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end of backward nothing is left, without the garbage collector."""
+    leaves = inputs()
+    with ReuseRegistry():
+        output = feed_forward(recomputed, recomputed_draw, *leaves)
+    storages: list[StorageWeakRef] = []
+    share = recomputation._Made.share
+
+    def watching(self: Any, made: Tensor) -> None:
+        storages.append(storage_of(made))
+        share(self, made)
+
+    monkeypatch.setattr(recomputation._Made, "share", watching)
+    output.sum().backward()
+    kept = {storage_of(leaf).cdata for leaf in leaves}
+    assert storages
+    assert all(s.expired() or s.cdata in kept for s in storages)
 
 
 def test_backward_may_run_twice() -> None:
@@ -200,18 +203,14 @@ def test_a_part_of_backward_makes_what_it_needs(runs: list[str]) -> None:
     assert torch.equal(x.grad, expected[1])
 
 
+@pytest.mark.usefixtures("without_collector")
 def test_a_graph_that_is_dropped_runs_nothing(runs: list[str]) -> None:
-    gc.collect()
-    gc.disable()
-    try:
-        leaves = inputs()
-        with ReuseRegistry():
-            output = feed_forward(recomputed, recomputed_draw, *leaves)
-        del output
-        del leaves
-        assert not [o for o in gc.get_objects() if type(o) is recomputation._Call]
-    finally:
-        gc.enable()
+    leaves = inputs()
+    with ReuseRegistry():
+        output = feed_forward(recomputed, recomputed_draw, *leaves)
+    del output
+    del leaves
+    assert not [o for o in gc.get_objects() if type(o) is recomputation._Call]
     assert not runs
 
 
