@@ -213,6 +213,12 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         "where the model calls torch.utils.checkpoint)",
     )
     parser.add_argument(
+        "--max-micro-batches",
+        type=int,
+        default=1,
+        help="the batch may be run as up to so many micro-batches, one after the other",
+    )
+    parser.add_argument(
         "--overlap",
         action=argparse.BooleanOptionalAction,
         help="reshard parameters while the device computes (default: where it is faster)",
@@ -289,6 +295,7 @@ def _planning(options: argparse.Namespace) -> PlanningOptions:
         space=options.space,
         split_spatial=options.split_spatial,
         recompute=options.recompute,
+        max_micro_batches=options.max_micro_batches,
         overlap=options.overlap,
         reduce_dtype=options.reduce_dtype,
         search=SearchSettings(epsilon=options.epsilon),

@@ -91,17 +91,17 @@ void bind_local_calls(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
   planner
       .def(
           "local_call",
-          [](const Planner& self, int node, int config) {
+          [](const Planner& self, int node, int config, int rank) {
             const SpaceNode& at = self.space().nodes().at(node);
             TO_CHECK(at.kind == SpaceNodeKind::kOp, "'{}' is not an operator",
                      at.name);
             py::dict row = local_call_dict(self.space().local_call_of(
-                at.node, at.configs->configs.at(config).uses));
+                at.node, at.configs->configs.at(config).uses, rank));
             row["random"] = self.space().rule(at.node).random;
             return row;
           },
-          py::arg("node"), py::arg("config"),
-          "The call that one rank makes in a config; cost/local_call.h.")
+          py::arg("node"), py::arg("config"), py::arg("rank") = 0,
+          "The call that a rank makes in a config; cost/local_call.h.")
       .def(
           "describe_estimates",
           [](const Planner& self, const Strategy& strategy) {

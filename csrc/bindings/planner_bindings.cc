@@ -59,8 +59,10 @@ py::dict describe_edge(const StrategySpace& space, const SpaceEdge& edge,
   row["to"] = to.value.to_string();
   row["gradient_from"] = to.gradient.to_string();
   row["gradient_to"] = from.gradient.to_string();
-  row["reuse"] =
-      std::string(to_string(static_cast<Reuse>(strategy.edge_tag[index])));
+  const EdgeChoice choice = EdgeChoice::of(strategy.edge_tag[index]);
+  row["reuse"] = std::string(to_string(choice.reuse));
+  row["held"] = choice.held;
+  row["summed"] = choice.summed;
   return row;
 }
 
@@ -116,8 +118,11 @@ void bind_emitted_reshard(py::module_& module) {
                              [](Self self) { return self.backward.steps; })
       .def_property_readonly("backward_sets",
                              [](Self self) { return self.backward.groups; })
-      .def_property_readonly("kept",
-                             [](Self self) { return to_string(self.reuse); })
+      .def_property_readonly(
+          "kept", [](Self self) { return to_string(self.choice.reuse); })
+      .def_property_readonly("held", [](Self self) { return self.choice.held; })
+      .def_property_readonly("summed",
+                             [](Self self) { return self.choice.summed; })
       .def_readonly("recomputes_source", &EmittedReshard::recomputes_source)
       .def_property_readonly("is_bucketed", &EmittedReshard::is_bucketed)
       .def_property_readonly("gathered_dim", &EmittedReshard::gathered_dim)

@@ -93,7 +93,9 @@ void bind_space_options(py::module_& module) {
                        const std::map<std::string, std::string>& storage,
                        std::size_t max_configs, bool split_spatial,
                        const std::string& reduce_dtype, double bucket_bytes,
-                       bool recompute) {
+                       bool recompute, int micro_batches, bool idle_configs) {
+             TO_CHECK(micro_batches >= 1, "micro_batches = {}, it must be >= 1",
+                      micro_batches);
              return SpaceOptions{
                  .config_space = parse_space(space),
                  .training = parse_training(state_bytes),
@@ -104,7 +106,9 @@ void bind_space_options(py::module_& module) {
                  .split_spatial = split_spatial,
                  .reduce_dtype = parse_reduce_dtype(reduce_dtype),
                  .bucket_bytes = bucket_bytes,
-                 .recompute = recompute};
+                 .recompute = recompute,
+                 .micro_batches = micro_batches,
+                 .idle_configs = idle_configs};
            }),
            py::kw_only(), py::arg("space"), py::arg("optimizer_state_bytes"),
            py::arg("sharded_inputs"),
@@ -113,7 +117,8 @@ void bind_space_options(py::module_& module) {
            py::arg("max_configs") = kDefaultMaxConfigs,
            py::arg("split_spatial") = false,
            py::arg("reduce_dtype") = "parameter", py::arg("bucket_bytes") = 0,
-           py::arg("recompute") = false);
+           py::arg("recompute") = false, py::arg("micro_batches") = 1,
+           py::arg("idle_configs") = false);
 }
 
 void bind_planner_setup(py::module_& module) {

@@ -4,6 +4,11 @@
 // (costs memory), or before it, and then the reshard is run again in backward
 // (costs time).
 //
+// A step may be several micro-batches, one after the other, each of which
+// crosses the edge. The edges of parameters have choices then: the value may be
+// resharded once in a step and be held till its end, and gradients may be added
+// up before their reshard, which then runs once.
+//
 //   EdgeOptions options =
 //       edge_options(edge, mesh, values, gradients, from, to);
 #pragma once
@@ -25,6 +30,18 @@ enum class Reuse : std::int32_t { kNone, kBefore, kAfter, kBoth };
 
 std::string_view to_string(Reuse reuse);
 
+// What is chosen on an edge; a strategy knows it as a tag.
+struct EdgeChoice {
+  Reuse reuse = Reuse::kNone;
+  // Of a parameter, in a step of several micro-batches:
+  bool held = false;    // resharded once, and kept for all of them
+  bool summed = false;  // its gradients are added up before their reshard
+
+  std::int32_t tag() const;
+  static EdgeChoice of(std::int32_t tag);
+  bool operator==(const EdgeChoice&) const = default;
+};
+
 struct EdgeSpec {
   const TensorMeta& meta;
   bool backward = false;        // the value has a gradient
@@ -38,23 +55,27 @@ struct EdgeSpec {
   // A cast from this dtype goes before the reshard: what is kept before is then
   // what is cast.
   std::optional<DType> cast_from = {};
-  bool may_keep = true;  // keeping the copy after is allowed
+  bool may_keep = true;   // keeping the copy after is allowed
+  int micro_batches = 1;  // how often a step crosses the edge
+  bool of_parameter = false;
+  double accumulation_s_per_byte = 0;  // adding a gradient to another one
 };
 
 struct EdgeOption {
   double memory_bytes = 0;
-  double time_s = 0;
-  Reuse reuse = Reuse::kNone;
+  double time_s = 0;  // of a step
+  EdgeChoice choice;
 };
 
-// At most two options, none dominated.
+// At most four options, none dominated.
 class EdgeOptions {
  public:
-  void add(const EdgeOption& option) { options_[size_++] = option; }
+  // Unless one that is there costs no more; drops those that cost no less.
+  void add(const EdgeOption& option);
   std::span<const EdgeOption> all() const { return {options_.data(), size_}; }
 
  private:
-  std::array<EdgeOption, 2> options_;
+  std::array<EdgeOption, 4> options_;
   std::size_t size_ = 0;
 };
 

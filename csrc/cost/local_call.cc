@@ -102,13 +102,12 @@ LocalContext local_context(const Graph& graph, const Node& node,
 
 LocalCall local_call(const Registry& registry, const Graph& graph,
                      const Node& node, const Rule& rule, const OpConfig& config,
-                     const Mesh& mesh) {
-  constexpr int kRank = 0;
+                     const Mesh& mesh, int rank) {
   LocalCall call;
   call.operands = local_operands(graph, node, interface_of(rule, config), mesh);
   call.form =
       local_form_of(registry, graph, node,
-                    local_context(graph, node, rule, config, mesh, kRank));
+                    local_context(graph, node, rule, config, mesh, rank));
   call.work = op_work(graph, node, rule, config, mesh);
   const std::string& target =
       call.form.target.empty() ? node.target : call.form.target;

@@ -5,7 +5,7 @@
 //   LocalCall call = local_call(registry, graph, node, rule, config, mesh);
 //   call.key;   // "aten.linear.default(float32[4,8]g,float32[16,8]g,None)"
 //
-// Of the forms of the ranks it is that of rank 0.
+// Of the forms of the ranks it is by default that of rank 0.
 #pragma once
 
 #include <string>
@@ -36,6 +36,6 @@ LocalContext local_context(const Graph& graph, const Node& node,
 
 LocalCall local_call(const Registry& registry, const Graph& graph,
                      const Node& node, const Rule& rule, const OpConfig& config,
-                     const Mesh& mesh);
+                     const Mesh& mesh, int rank = 0);
 
 }  // namespace tensoropt

@@ -83,7 +83,7 @@ EmittedReshard RankProgram::reshard(int edge_index) const {
   reshard.casts = space_.casts(edge);
   reshard.dtype = value.meta.dtype;
   reshard.reduce_dtype = gradient.dtype;
-  reshard.reuse = static_cast<Reuse>(strategy_.edge_tag[edge_index]);
+  reshard.choice = EdgeChoice::of(strategy_.edge_tag[edge_index]);
   reshard.recomputes_source =
       space_.recomputes_source(edge, strategy_.config[edge.source]);
   return reshard;

@@ -19,7 +19,7 @@ namespace tensoropt {
 struct EmittedReshard {
   EncodedProgram forward;   // of the value, to the consumer
   EncodedProgram backward;  // of the gradient, to the producer
-  Reuse reuse = Reuse::kNone;
+  EdgeChoice choice;
   bool recomputes_source =
       false;           // what is resharded is made again in backward
   bool casts = false;  // the value is a copy of a parameter: a cast goes first

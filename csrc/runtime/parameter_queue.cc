@@ -31,6 +31,10 @@ void ParameterQueue::begin_values(std::vector<std::int64_t> slots,
   }
 }
 
+void ParameterQueue::put_value(std::int64_t slot, at::Tensor value) {
+  values_.insert_or_assign(slot, std::move(value));
+}
+
 at::Tensor ParameterQueue::take_value(std::int64_t slot) {
   const auto begun = values_.find(slot);
   if (begun == values_.end()) return {};

@@ -41,6 +41,8 @@ class ParameterQueue : public torch::CustomClassHolder {
   // Replaces what was begun in the slot.
   void begin_value(std::int64_t slot, Program program, at::Tensor x);
   void begin_values(std::vector<std::int64_t> slots, GatherBucket bucket);
+  // One that is there already.
+  void put_value(std::int64_t slot, at::Tensor value);
   // Waits. Undefined if nothing was begun since it was taken.
   at::Tensor take_value(std::int64_t slot);
 

@@ -12,6 +12,7 @@
 // tensoropt::await_gradient(x, queue, slot) -> x
 // tensoropt::begin_value(x, forward, forward_groups, queue, slot, dtype)
 // tensoropt::begin_gathers(xs, dims, group, queue, slots, dtype)
+// tensoropt::put_value(value, queue, slot)
 // tensoropt::take_value(x, queue, slot) -> value
 // tensoropt::reshard_parameter(x, forward, forward_groups, backward,
 //                              backward_groups, queue, slot, dtype,
@@ -20,8 +21,8 @@
 // The same for parameters, whose values are known before and whose gradients
 // nobody needs before the end of backward. begin_value begins the forward
 // program ahead of its use, begin_gathers one collective in place of the
-// programs of several. take_value waits for what either began; `x` says where
-// it runs. In backward the program of the gradient is only begun;
+// programs of several; put_value gives a value that is there already.
+// take_value waits for what was begun; `x` says where it runs. In backward the program of the gradient is only begun;
 // await_gradient, which stands between the parameter and its use, waits for it.
 // These calls come first in the graph, and autograd runs what came first only
 // when nothing else is ready: at the end of backward. `slot` numbers the
@@ -117,6 +118,16 @@ void begin_gathers_autograd(at::TensorList xs, at::IntArrayRef dims,
                             at::IntArrayRef slots, DType dtype) {
   call_below_autograd<begin_gathers>("tensoropt::begin_gathers", xs, dims,
                                      group, queue, slots, dtype);
+}
+
+void put_value(const at::Tensor& value, const Queue& queue, std::int64_t slot) {
+  // Every forward makes an output of its own of it.
+  queue->put_value(slot, value.detach());
+}
+
+void put_value_autograd(const at::Tensor& value, const Queue& queue,
+                        std::int64_t slot) {
+  call_below_autograd<put_value>("tensoropt::put_value", value, queue, slot);
 }
 
 at::Tensor take_value(const at::Tensor& /*x*/, const Queue& queue,
@@ -299,6 +310,10 @@ TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
       "__torch__.torch.classes.tensoropt.ParameterQueue queue, int[] slots, "
       "*, ScalarType? dtype=None) -> ()");
   library.def(
+      "put_value(Tensor value, "
+      "__torch__.torch.classes.tensoropt.ParameterQueue queue, int slot) -> "
+      "()");
+  library.def(
       "take_value(Tensor x, "
       "__torch__.torch.classes.tensoropt.ParameterQueue queue, int slot) -> "
       "Tensor");
@@ -316,6 +331,7 @@ TORCH_LIBRARY_IMPL(tensoropt, CompositeExplicitAutograd, library) {
   library.impl("reshard_parameter", reshard_parameter);
   library.impl("begin_value", begin_value);
   library.impl("begin_gathers", begin_gathers);
+  library.impl("put_value", put_value);
   library.impl("take_value", take_value);
   library.impl("begin_gradient", begin_gradient);
   library.impl("await_gradient", await_gradient);
@@ -328,6 +344,7 @@ TORCH_LIBRARY_IMPL(tensoropt, Autograd, library) {
   library.impl("reshard_parameter", reshard_parameter_autograd);
   library.impl("begin_value", begin_value_autograd);
   library.impl("begin_gathers", begin_gathers_autograd);
+  library.impl("put_value", put_value_autograd);
   library.impl("await_gradient", await_gradient_autograd);
 }
 

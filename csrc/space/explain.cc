@@ -127,7 +127,8 @@ class Explainer {
       for (const AxisSet axes : factor_axes(rule, config.uses)) split |= axes;
       return space_.machine().mesh.size_of(split);
     };
-    const double launches_s = rule.launches * (has_backward(node) ? 2 : 1) *
+    const double launches_s = space_.options().micro_batches * rule.launches *
+                              (has_backward(node) ? 2 : 1) *
                               space_.machine().device.launch_overhead_s;
     add_costs(node, explanation, parts_of, rule.view ? 0 : launches_s);
   }

@@ -31,8 +31,7 @@ double edge_time_s(const StrategySpace& space, const Strategy& strategy,
   const auto all = options.all();
   const auto chosen =
       std::find_if(all.begin(), all.end(), [&](const EdgeOption& option) {
-        return static_cast<std::int32_t>(option.reuse) ==
-               strategy.edge_tag[index];
+        return option.choice.tag() == strategy.edge_tag[index];
       });
   TO_CHECK(chosen != all.end(), "edge from '{}' to '{}' has no choice {}",
            space.nodes()[edge.source].name, space.nodes()[edge.target].name,

@@ -83,7 +83,8 @@ void StrategySpace::find_rules(const Registry& registry) {
     if (!options_.split_spatial) {
       make_spatial_whole(node.id, rules_[node.id], exclusions_);
     }
-    if (!node.outputs.empty() && constant_[node.outputs[0]]) {
+    if (!options_.idle_configs && !node.outputs.empty() &&
+        constant_[node.outputs[0]]) {
       make_unsplittable(node.id, rules_[node.id], exclusions_);
     } else if (!registry.find(node.target) &&
                unknown.insert(node.target).second) {
@@ -93,8 +94,9 @@ void StrategySpace::find_rules(const Registry& registry) {
   idle_dims_.emplace(graph_, rules_, [&](const Node& node) {
     return is_shared_out(graph_, node, options_);
   });
-  idle_dims_->remove_from(rules_, exclusions_);
   copies_ = find_parameter_copies(graph_, rules_);
+  if (options_.idle_configs) return;
+  idle_dims_->remove_from(rules_, exclusions_);
   remove_idle_linear_sets(graph_, rules_, exclusions_);
 }
 
@@ -308,10 +310,10 @@ void StrategySpace::add_buckets() {
   }
 }
 
-LocalCall StrategySpace::local_call_of(NodeId node,
-                                       const OpConfig& config) const {
+LocalCall StrategySpace::local_call_of(NodeId node, const OpConfig& config,
+                                       int rank) const {
   return local_call(registry_, graph_, graph_.node(node), rules_[node], config,
-                    machine_.mesh);
+                    machine_.mesh, rank);
 }
 
 const TensorResharder& StrategySpace::resharder(const TensorMeta& meta) const {

@@ -69,6 +69,12 @@ struct SpaceOptions {
   double bucket_bytes = 0;
   // Operators may run again in backward instead of keeping what they make.
   bool recompute = false;
+  // The graph is that of one of so many micro-batches, which make a step.
+  int micro_batches = 1;
+  // Also configs that no good strategy needs: splits of constants, of dims that
+  // are not worth it, pending sums that gain nothing. For those who ask what an
+  // operator can do.
+  bool idle_configs = false;
 };
 
 // What is kept of a relay's value for backward.
@@ -138,8 +144,9 @@ class StrategySpace {
   int node_of(NodeId node) const { return node_of_[node]; }
   int relay_of(ValueId value) const { return relay_of_[value]; }
 
-  // The call that one rank makes of an operator of the graph.
-  LocalCall local_call_of(NodeId node, const OpConfig& config) const;
+  // The call that a rank makes of an operator of the graph.
+  LocalCall local_call_of(NodeId node, const OpConfig& config,
+                          int rank = 0) const;
 
   // The reshards of tensors of this shape and type. Thread-safe.
   const TensorResharder& resharder(const TensorMeta& meta) const;
@@ -220,6 +227,8 @@ class StrategySpace {
   bool is_canonical(AxisSet pending, AxisSet whole) const;
   std::string op_signature(const Node& node) const;
   PassTimes times_of(const Node& node, const OpConfig& uses) const;
+  OpCost cost_of(const Node& node, const OpConfig& uses, const PassTimes& times,
+                 bool runs_again) const;
   SharedResharder shared_resharder(
       const SpaceEdge& edge, const TensorMeta& meta,
       const std::map<TensorKind, MoveCosts>& in_bucket) const;

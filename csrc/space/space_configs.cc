@@ -140,6 +140,15 @@ PassTimes StrategySpace::times_of(const Node& node,
                   machine_.device);
 }
 
+OpCost StrategySpace::cost_of(const Node& node, const OpConfig& uses,
+                              const PassTimes& times, bool runs_again) const {
+  OpCost cost = op_cost(graph_, node, rules_[node.id], uses, machine_, times,
+                        runs_again);
+  cost.time_s *= options_.micro_batches;
+  cost.network_s *= options_.micro_batches;
+  return cost;
+}
+
 ConfigList StrategySpace::op_configs(const Node& node) {
   const Rule& rule = rules_[node.id];
   // A copy follows its parameter, which has all orders of alike axes.
@@ -156,8 +165,7 @@ ConfigList StrategySpace::op_configs(const Node& node) {
     const PassTimes times = times_of(node, uses);
     const auto add = [&](const char* how, bool runs_again) {
       OpInterface interface = interface_of(rule, uses);
-      list.costs.push_back(
-          op_cost(graph_, node, rule, uses, machine_, times, runs_again));
+      list.costs.push_back(cost_of(node, uses, times, runs_again));
       list.configs.push_back({.label = tensoropt::to_string(rule, uses) + how,
                               .uses = uses,
                               .runs_again = runs_again,

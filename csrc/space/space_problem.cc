@@ -7,6 +7,13 @@
 
 namespace tensoropt {
 
+namespace {
+
+// A sum that is added to is read and written, what is added is read.
+constexpr double kAdditionTraffic = 3;
+
+}  // namespace
+
 // Everything that the table of an edge depends on, besides its ends' configs.
 struct StrategySpace::EdgeKind {
   EdgeSpec spec;
@@ -21,7 +28,7 @@ struct StrategySpace::EdgeKind {
                       edge.follows, edge.pairs, values, gradients,
                       spec.backward, spec.consumer_saves, spec.producer_keeps,
                       spec.cast_from, spec.forward_exposed,
-                      spec.backward_exposed);
+                      spec.backward_exposed, spec.of_parameter);
   }
 };
 
@@ -50,11 +57,15 @@ StrategySpace::EdgeKind StrategySpace::kind_of(const SpaceEdge& edge) const {
     kind.spec.cast_from = graph_.value(wide).meta.dtype;
     kind.spec.producer_keeps = saved_by_producer_[wide];
   }
+  kind.spec.micro_batches = options_.micro_batches;
+  kind.spec.of_parameter = leaves_parameter(edge);
+  kind.spec.accumulation_s_per_byte =
+      kAdditionTraffic / machine_.device.copy_bytes_per_s();
   if (kind.target_relay) kind.spec.may_replay = false;
   // Those on their way to a relay have nothing to overlap with: all consumers
   // of the value wait for it, and its gradient is there when the last has
   // added.
-  if (!kind.target_relay && leaves_parameter(edge)) {
+  if (!kind.target_relay && kind.spec.of_parameter) {
     kind.spec.forward_exposed = machine_.overheads.exposed_parameters;
     kind.spec.backward_exposed = machine_.overheads.exposed_gradients;
   }
@@ -128,7 +139,7 @@ std::shared_ptr<const EdgeTable> StrategySpace::edge_table(
       for (const EdgeOption& option : options.all()) {
         builder.add(source, target,
                     {option.memory_bytes, option.time_s,
-                     static_cast<std::int32_t>(option.reuse)});
+                     option.choice.tag()});
       }
     }
   }

@@ -36,10 +36,12 @@ class EdgeIndex:
 @dataclass(frozen=True)
 class GradientEdge:
     """Where the gradient of a parameter is sent: the name of the parameter, and the tensor
-    layout in which the gradient comes there."""
+    layout in which the gradient comes there. ``summed``: the gradients of the micro-batches of
+    a step are added up there."""
 
     parameter: str
     layout: str
+    summed: bool = False
 
 
 def gradient_edges(
@@ -51,8 +53,12 @@ def gradient_edges(
     for source in captured.parameters:
         for node in _ways(source.placeholder):
             edge = edges.first.get(captured.lowering.values[node][0])
-            if edge is not None and program.reshard(edge).backward_sets:
-                found[edge] = GradientEdge(source.names[0], program.gradient_layout(edge))
+            if edge is None:
+                continue
+            reshard = program.reshard(edge)
+            if reshard.backward_sets:
+                layout = program.gradient_layout(edge)
+                found[edge] = GradientEdge(source.names[0], layout, reshard.summed)
                 break
     return found
 

@@ -20,7 +20,8 @@ class Programs:
     cast to ``dtype`` before, the gradient to ``reduce_dtype``, which may be ``is_bucketed``:
     summed together with others. A value that is gathered along ``gathered_dim``, to
     ``value_bytes``, may be gathered together with others. ``recomputes_source``: backward
-    makes again what is resharded."""
+    makes again what is resharded. ``held``: of the micro-batches of a step only the first
+    reshards the value, the others find it."""
 
     forward: list[int]
     forward_groups: list[str]
@@ -34,6 +35,7 @@ class Programs:
     value_dtype: torch.dtype = torch.float32
     value_bytes: float = 0
     recomputes_source: bool = False
+    held: bool = False
 
     @property
     def is_reshard(self) -> bool:
@@ -43,7 +45,7 @@ class Programs:
     def waits_in_queue(self, overlap: bool) -> bool:
         """Whether the reshard of a parameter is written by ``Overlap``."""
         communicates = bool(self.forward_groups or self.backward_groups)
-        shares = self.is_bucketed or self.gathered_dim is not None
+        shares = self.is_bucketed or self.gathered_dim is not None or self.held
         return shares or (overlap and communicates)
 
     @property
@@ -58,6 +60,9 @@ class Programs:
         return {name: dtype for name, dtype in given.items() if dtype is not None}
 
 
+HELD = "held"  # in the meta of reshards whose values a step makes once
+
+
 @dataclass(frozen=True)
 class _Reshard:
     """Of a parameter, in the graph."""
@@ -68,12 +73,12 @@ class _Reshard:
     programs: Programs
 
     @property
-    def bucket(self) -> tuple[str, torch.dtype] | None:
+    def bucket(self) -> tuple[str, torch.dtype, bool] | None:
         """What those have in common that are gathered together; None: it is by itself."""
         if self.programs.gathered_dim is None:
             return None
         (group,) = self.programs.forward_groups
-        return group, self.programs.value_dtype
+        return group, self.programs.value_dtype, self.programs.held
 
 
 class Overlap:
@@ -128,6 +133,7 @@ class Overlap:
             (node, *programs.arguments, self._queue, slot),
             programs.dtypes,
         )
+        result.meta[HELD] = programs.held
         if programs.forward_groups:
             self._reshards.append(_Reshard(result, node, slot, programs))
         return result
@@ -186,7 +192,7 @@ def _buckets(reshards: list[_Reshard], bucket_bytes: int) -> list[list[_Reshard]
     """Those that begin together, in the order of the first of each; a bucket is full when it
     has so many bytes."""
     buckets: list[list[_Reshard]] = []
-    open_ones: dict[tuple[str, torch.dtype], list[_Reshard]] = {}
+    open_ones: dict[tuple[str, torch.dtype, bool], list[_Reshard]] = {}
     for reshard in reshards:
         key = reshard.bucket
         together = None if key is None else open_ones.get(key)

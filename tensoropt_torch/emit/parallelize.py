@@ -17,6 +17,7 @@ from tensoropt_torch.emit.weights import WeightLoader, WeightSource
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, ModelStructure, as_module
 from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan.micro_batches import batch_rows
 from tensoropt_torch.runtime.agreement import agree_on_model, agree_or_raise, on_all_ranks
 from tensoropt_torch.runtime.grad_scaler import agree_on_infinite_gradients
 
@@ -49,7 +50,9 @@ def parallelize(
     agree_on_model(captured)
     agree_or_raise("plan", plan.hash, "plan once and broadcast, or load the same file")
     on_all_ranks(lambda: plan.check_model(captured))
-    part = RankPart(plan, captured, dist.get_rank())
+    given = captured
+    part = on_all_ranks(lambda: RankPart(plan, given, dist.get_rank()))
+    captured = part.captured
     context = context or RankContext.make(part.sizes, device)
     loader = WeightLoader(
         model,
@@ -70,8 +73,15 @@ def parallelize(
     base = emit_variant(part, context, root, tables, one_process_random=one_process_random)
     variants = None
     if options is not None:
+        count, whole_inputs = plan.settings.micro_batches, plan.settings.whole_inputs
         maker = VariantMaker(
-            plan, structure, context, part.storage, root, one_process_random=one_process_random
+            plan,
+            structure,
+            context,
+            part.storage,
+            root,
+            one_process_random=one_process_random,
+            most_rows=None if count == 1 else batch_rows(captured, whole_inputs),
         )
         wanted = captured.context.outputs
         reader = CallReader(list(root.modules()), list(root.parameters()), device, wanted)

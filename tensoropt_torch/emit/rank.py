@@ -12,25 +12,26 @@ groups, by a simulation without either.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from functools import cached_property, reduce
 from operator import or_
 
 import torch
 from torch.distributed.tensor import Placement, Shard
 
 from tensoropt_torch import _C
-from tensoropt_torch.emit.calls import CallSite, LocalForm
+from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.emit.graph import GraphEmitter
 from tensoropt_torch.emit.placements import placements_of
 from tensoropt_torch.emit.whole_draws import WholeDraws
 from tensoropt_torch.frontend import CapturedModel, Source
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.space import make_planner
+from tensoropt_torch.plan.calls import CallSite, LocalForm
+from tensoropt_torch.plan.space import core_cluster, make_planner
 
 
 class RankPart:
-    """One rank's part of a model under a plan: its graph, and what it has of parameters
-    and inputs.
+    """One rank's part of a model under a plan: its graph, which is that of a micro-batch if
+    the plan has several, and what it has of parameters and inputs.
 
     Requires that the plan was made for the model, and if ``storage`` is given, with
     parameters pinned to it.
@@ -44,7 +45,8 @@ class RankPart:
         storage: Mapping[str, str] | None = None,
     ) -> None:
         self.plan = plan.with_model(captured)
-        self.captured = captured
+        assert self.plan.captured is not None
+        self.captured = captured = self.plan.captured
         self.rank = rank
         self.sizes = tuple(size for size, _ in plan.settings.mesh_axes)
         self._planner = make_planner(captured, plan.settings, storage)
@@ -53,7 +55,7 @@ class RankPart:
     @property
     def axis_sets(self) -> list[int]:
         """Those whose process groups the rank needs, ascending."""
-        sets: set[int] = set()
+        sets = {axes for _, found in self.gathers.values() for axes in found}
         for edge in range(len(self._planner.edges())):
             reshard = self._program.reshard(edge)
             sets.update(reshard.forward_sets, reshard.backward_sets)
@@ -64,6 +66,34 @@ class RankPart:
                 sets |= form.axis_sets
                 lookup_axes = reduce(or_, (axes for *_, axes in form.lookups), lookup_axes)
         return sorted((sets | {lookup_axes}) - {0})
+
+    @cached_property
+    def gathers(self) -> dict[int, tuple[Sequence[int], Sequence[int]]]:
+        """How shares of inputs become the whole ones that totals of micro-batches are made of,
+        by the number of the source: encoded programs, and the axis sets of their groups."""
+        micro = self.captured.micro_batching
+        if micro is None:
+            return {}
+        numbers = micro.total_sources
+        sources = [(number, self.captured.sources[number]) for number in numbers]
+        return {n: self._gather(s) for n, s in sources if not self._is_whole(s)}
+
+    def _is_whole(self, source: Source) -> bool:
+        return not any(isinstance(placement, Shard) for placement in self.placements(source))
+
+    def _gather(self, source: Source) -> tuple[Sequence[int], Sequence[int]]:
+        settings = self.plan.settings
+        cluster = core_cluster(parse_cluster(settings.cluster, "settings"), settings.mesh_axes)
+        mesh = _C.Mesh(list(settings.mesh_axes))
+        value = source.placeholder.meta["val"]
+        shape = [*value.shape]
+        shape[0] *= self.captured.micro_batches
+        resharder = _C.TensorResharder(
+            mesh, _C.AnalyticCollectives(cluster, mesh), cluster.device, shape, value.itemsize
+        )
+        whole = ",".join("R" for _ in self.sizes)
+        steps, sets = resharder.encode(self._layout(source), whole, self.rank)
+        return steps, sets
 
     def emitter(
         self,
@@ -98,8 +128,17 @@ class RankPart:
         """How a parameter, buffer or input lies on the mesh."""
         return list(placements_of(self._layout(source)))
 
+    def called_shape(self, source: Source) -> tuple[int, ...]:
+        """The shape of an input as the rank's module is called with it: the micro-batches of
+        a step together."""
+        shape = self.local_shape(source)
+        micro = self.captured.micro_batching
+        if micro is None or not micro.split[self.captured.inputs.index(source)]:
+            return shape
+        return (shape[0] * micro.count, *shape[1:])
+
     def local_shape(self, source: Source) -> tuple[int, ...]:
-        """The shape of the rank's part of a parameter, buffer or input."""
+        """The shape of the rank's part of a parameter, buffer or input of the graph."""
         shape = list(source.placeholder.meta["val"].shape)
         for size, placement in zip(self.sizes, self.placements(source), strict=False):
             if isinstance(placement, Shard):

@@ -63,7 +63,7 @@ class Variant:
 
     def _place(self, source: Source, root: nn.Module) -> Place | None:
         """Where a parameter or a constant is found; None for an input."""
-        if source.kind in ("input", "literal"):
+        if source.kind in ("input", "literal", "total"):
             return None
         name = source.names[0]
         if name in self.tables:

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from tensoropt_torch.emit.call_kind import Call, CallKind, CallReader, TensorKind, literal_kind
 from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.emit.input_checks import check_inputs
+from tensoropt_torch.emit.micro_batched import variant_of
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.emit.uneven import Shares, rows_of
 from tensoropt_torch.emit.variant import RunGraph, Variant
@@ -24,6 +25,7 @@ from tensoropt_torch.frontend import CapturedModel, ModelStructure
 from tensoropt_torch.frontend.capture import Arguments
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import Plan, VariantStrategy
+from tensoropt_torch.plan.micro_batches import batch_rows, micro_batched
 from tensoropt_torch.planner.checks import check_whole
 from tensoropt_torch.planner.pinned import find_pinned
 from tensoropt_torch.progress import progress
@@ -243,6 +245,7 @@ class VariantMaker:
         structure: the model, to be captured again.
         storage: the layouts of the parameters, by name.
         root: has parameters and buffers.
+        most_rows: of a micro-batch; None: the plan has none.
     """
 
     def __init__(
@@ -254,6 +257,7 @@ class VariantMaker:
         root: nn.Module,
         *,
         one_process_random: bool,
+        most_rows: int | None = None,
     ) -> None:
         self._plan = plan
         self._structure = structure
@@ -261,7 +265,8 @@ class VariantMaker:
         self._storage = storage
         self._root = root
         self._one_process_random = one_process_random
-        self._known = {(known.fingerprint, known.gathered): known for known in plan.variants}
+        self._most_rows = most_rows
+        self._known = {known.key: known for known in plan.variants}
 
     def control_group(self) -> dist.ProcessGroup | None:
         """A new one, see ``AxisGroups``. Collective."""
@@ -287,7 +292,7 @@ class VariantMaker:
             if source.kind == "literal":
                 inputs.append(literal_kind(value, lambda: "of the example"))
             else:
-                shape = part.local_shape(source)
+                shape = part.called_shape(source)
                 inputs.append(TensorKind(shape, value.dtype, value.requires_grad))
         modes, trained = self._structure.modes, self._structure.trained
         captured = base.captured
@@ -301,6 +306,8 @@ class VariantMaker:
         """
         captured = on_all_ranks(lambda: self._capture(call))
         agree_on_model(captured)
+        whole = captured
+        captured = on_all_ranks(lambda: self._micro_batched(whole, call.kind.gathered))
         strategy = from_first_rank(lambda: self._strategy(captured, call.kind.gathered))
         plan = self._plan.of_variant(captured, strategy)
         part = RankPart(plan, captured, dist.get_rank(), self._storage)
@@ -317,8 +324,21 @@ class VariantMaker:
         return variant
 
     def _strategy(self, captured: CapturedModel, gathered: bool) -> VariantStrategy:
-        known = self._known.get((captured.fingerprint, gathered))
+        known = self._known.get((captured.fingerprint, gathered, captured.micro_batches))
         return known or find_pinned(self._plan, captured, self._storage, gathered=gathered)
+
+    def _micro_batched(self, whole: CapturedModel, gathered: bool) -> CapturedModel:
+        """In micro-batches of no more rows than those of the plan, where it has some and
+        gradients are made."""
+        most = self._most_rows
+        if most is None or not whole.context.gradients:
+            return whole
+        settings = self._plan.settings
+        by_name = () if gathered else settings.whole_inputs
+        rows = batch_rows(whole, by_name)
+        shares = 1 if gathered or settings.inputs != "sharded" else settings.num_devices
+        counts = (c for c in range(1, rows + 1) if rows % (c * shares) == 0 and rows <= c * most)
+        return micro_batched(whole, next(counts, 1), by_name)
 
     def _capture(self, call: Call) -> CapturedModel:
         kind = call.kind
@@ -360,4 +380,4 @@ def emit_variant(
         context.device, context.groups.name, one_process_random=one_process_random
     )
     graph = emitter.emit()
-    return Variant(part.plan, part.captured, graph, root, tables, emitter.uses_seeds)
+    return variant_of(part, graph, root, tables, emitter.uses_seeds, context.groups.name)

@@ -43,6 +43,7 @@ from tensoropt_torch.frontend.containers import (
 from tensoropt_torch.frontend.gradient_mode import DetachWithoutGrad
 from tensoropt_torch.frontend.input_names import input_names
 from tensoropt_torch.frontend.lowering import Lowering, lower
+from tensoropt_torch.frontend.micro_batches import MicroBatching
 from tensoropt_torch.frontend.on_meta import all_on_meta, is_on_meta, to_meta
 from tensoropt_torch.frontend.passes import normalise, target_name
 from tensoropt_torch.frontend.sources import (
@@ -74,6 +75,8 @@ class CapturedModel:
     declarations: tuple[str, ...] = ()  # rules that the user registered, as text
     fingerprint: str = field(default="")
     checkpoints: int = 0  # calls of torch.utils.checkpoint, which are not in the graph
+    micro_batching: MicroBatching | None = None  # if the graph is that of a micro-batch
+    batch: CapturedModel | None = field(default=None, repr=False)  # the whole one, then
 
     @property
     def graph(self) -> _C.Graph:
@@ -84,6 +87,16 @@ class CapturedModel:
             f"CapturedModel({self.num_calls} operators, {len(self.parameters)} parameters; "
             f"fingerprint {self.fingerprint})"
         )
+
+    @property
+    def micro_batches(self) -> int:
+        """How many runs of the graph make a step."""
+        return 1 if self.micro_batching is None else self.micro_batching.count
+
+    @property
+    def totals(self) -> list[Source]:
+        """What a micro-batch gets of the whole batch."""
+        return [s for s in self.sources if s.kind == "total"]
 
     @property
     def num_calls(self) -> int:

@@ -37,7 +37,7 @@ class Lowering:
 def lower(graph: fx.Graph, sources: Mapping[fx.Node, tuple[str, str]]) -> Lowering:
     """Build the C++ graph of an fx graph whose placeholders are ``sources``.
 
-    ``sources`` gives kind ('parameter', 'constant', 'input', 'literal') and
+    ``sources`` gives kind ('parameter', 'constant', 'input', 'literal', 'total') and
     name of each placeholder.
     """
     lowering = Lowering(_C.Graph(), _C.current_rules())
@@ -107,6 +107,7 @@ def _lower_source(lowering: Lowering, node: fx.Node, kind: str, name: str) -> No
         "parameter": _C.NodeKind.PARAMETER,
         "constant": _C.NodeKind.CONSTANT,
         "input": _C.NodeKind.INPUT,
+        "total": _C.NodeKind.INPUT,
     }[kind]
     trainable = kind != "constant" and bool(value.requires_grad)
     lowering.nodes[node] = lowering.graph.num_nodes()

@@ -12,7 +12,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind
 
 from tensoropt_torch.frontend.passes import BUFFER, FOLDED
 
-SourceKind = Literal["parameter", "constant", "input", "literal"]
+SourceKind = Literal["parameter", "constant", "input", "literal", "total"]
 
 # Where the wrapper that is exported holds the user's module.
 PREFIX = "model."
@@ -24,7 +24,7 @@ class Source:
 
     ``names`` are the qualified names in the user's module (several for a tied
     parameter), or the name of the input. A ``literal`` is a non-tensor input,
-    fixed at capture.
+    fixed at capture; a ``total`` is what a micro-batch gets of the whole batch.
     """
 
     placeholder: fx.Node

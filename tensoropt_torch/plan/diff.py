@@ -15,7 +15,15 @@ from tensoropt_torch.units import format_bytes, format_seconds
 _NOT_COMPARED = ("cluster", "measured", "operators", "optimizer_state_bytes")
 
 # On which configs are considered.
-_OF_SPACE = ("space", "max_configs", "split_spatial", "recompute", "inputs", "whole_inputs")
+_OF_SPACE = (
+    "space",
+    "max_configs",
+    "split_spatial",
+    "recompute",
+    "micro_batches",
+    "inputs",
+    "whole_inputs",
+)
 
 
 class Compared(Described, Protocol):

@@ -18,6 +18,7 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.html_table import html_table
 from tensoropt_torch.plan.diff import PlanDiff, diff
+from tensoropt_torch.plan.micro_batches import micro_batched
 from tensoropt_torch.plan.settings import EXACT, Guarantee, InputMode, Settings
 from tensoropt_torch.units import format_bytes, format_costs, format_seconds
 
@@ -31,7 +32,7 @@ _ROUNDING = 1e-9
 class VariantStrategy(Record):
     """The strategy of another graph of a plan's model (another mode, other shapes), with
     parameters stored as the plan says. Fields as in ``Plan``; ``gathered``: every rank gets
-    the whole batch, though the plan is for a share on each."""
+    the whole batch, though the plan is for a share on each; ``micro_batches``: of a step."""
 
     fingerprint: str
     memory_bytes: float
@@ -40,6 +41,12 @@ class VariantStrategy(Record):
     node_tag: tuple[int, ...]
     edge_tag: tuple[int, ...]
     gathered: bool = False
+    micro_batches: int = 1
+
+    @property
+    def key(self) -> tuple[str, bool, int]:
+        """What it is for."""
+        return self.fingerprint, self.gathered, self.micro_batches
 
     @staticmethod
     def of(
@@ -54,6 +61,7 @@ class VariantStrategy(Record):
             tuple(strategy.node_tag),
             tuple(strategy.edge_tag),
             gathered,
+            captured.micro_batches,
         )
 
 
@@ -109,7 +117,9 @@ class Plan(Record):
         )
 
     def with_model(self, captured: CapturedModel) -> Plan:
-        """The same plan with the model at hand."""
+        """The same plan with the model at hand, in the micro-batches of the plan."""
+        settings = self.settings
+        captured = micro_batched(captured, settings.micro_batches, settings.whole_inputs)
         return replace(self, captured=captured)
 
     def diff(self, other: Plan) -> PlanDiff:
@@ -129,7 +139,7 @@ class Plan(Record):
         """The plan of another graph of the model."""
         return replace(
             self,
-            settings=self.settings.gathered if strategy.gathered else self.settings,
+            settings=self.settings.of_variant(strategy.gathered, strategy.micro_batches),
             fingerprint=strategy.fingerprint,
             memory_bytes=strategy.memory_bytes,
             time_s=strategy.time_s,

@@ -45,7 +45,8 @@ class Settings(Record):
     With ``overlap`` reshards of parameters and of their gradients run while the device
     computes (docs/runtime.md). ``reduce_dtype`` is the dtype of sums of gradients over devices,
     that of the parameter or of what is computed with it (docs/precision.md). They are summed
-    ``bucket_bytes`` at once, and so many bytes of parameters are gathered at once.
+    ``bucket_bytes`` at once, and so many bytes of parameters are gathered at once. A step runs
+    the batch as so many ``micro_batches``, one after the other (docs/runtime.md).
     """
 
     cluster: Mapping[str, Any] = field(repr=False)
@@ -63,6 +64,7 @@ class Settings(Record):
     overlap: bool = False
     reduce_dtype: ReduceDType = "parameter"
     bucket_bytes: int = 4 * 2**20
+    micro_batches: int = 1
 
     @property
     def num_devices(self) -> int:
@@ -76,6 +78,11 @@ class Settings(Record):
     def gathered(self) -> Settings:
         """The same with the whole batch on every rank."""
         return replace(self, inputs="replicated", whole_inputs=())
+
+    def of_variant(self, gathered: bool, micro_batches: int) -> Settings:
+        """Those of another graph of the model."""
+        settings = self.gathered if gathered else self
+        return replace(settings, micro_batches=micro_batches)
 
     @property
     def inputs_in_words(self) -> str:

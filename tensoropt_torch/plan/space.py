@@ -23,7 +23,7 @@ def make_planner(
     setup = _C.PlannerSetup(
         cluster=core_cluster(cluster, settings.mesh_axes),
         mesh=_C.Mesh(list(settings.mesh_axes)),
-        space=_space_options(settings, storage or {}),
+        space=_space_options(captured, settings, storage or {}),
         collectives=measured_table(settings),
         operators=[
             _C.OpSample(key, family, _C.OpWork(*work), forward_s, backward_s)
@@ -54,18 +54,23 @@ def varied_strategy(planner: _C.Planner, seed: int) -> _C.Strategy:
     return planner.random_strategy(seed, seed * GOLDEN_RATIO % 1)
 
 
-def _space_options(settings: Settings, storage: Mapping[str, str]) -> _C.SpaceOptions:
+def _space_options(
+    captured: CapturedModel, settings: Settings, storage: Mapping[str, str]
+) -> _C.SpaceOptions:
+    assert captured.micro_batches == settings.micro_batches
+    totals = {source.names[0] for source in captured.totals}
     return _C.SpaceOptions(
         space=settings.space,
         optimizer_state_bytes=dict(settings.optimizer_state_bytes),
         sharded_inputs=settings.inputs == "sharded",
-        whole_inputs=set(settings.whole_inputs),
+        whole_inputs={*settings.whole_inputs, *totals},
         storage=dict(storage),
         max_configs=settings.max_configs,
         split_spatial=settings.split_spatial,
         reduce_dtype=settings.reduce_dtype,
         bucket_bytes=settings.bucket_bytes,
         recompute=settings.recompute,
+        micro_batches=settings.micro_batches,
     )
 
 

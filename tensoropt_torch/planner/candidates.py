@@ -10,8 +10,9 @@ from functools import cached_property
 
 from tensoropt_torch.config import device_counts
 from tensoropt_torch.logs import get_logger
+from tensoropt_torch.plan import Settings
 from tensoropt_torch.plan.space import make_planner
-from tensoropt_torch.planner.frontier import Frontier
+from tensoropt_torch.planner.frontier import Frontier, Searched
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.progress import progress
 
@@ -24,15 +25,17 @@ class Candidate:
 
     def __init__(self, task: PlanningTask, num_devices: int) -> None:
         self._task = task
-        self._settings = task.settings(num_devices)
-        self._planner = make_planner(task.captured, self._settings)
+        self._spaces = [
+            (make_planner(captured, settings), settings, captured)
+            for captured, settings in task.graphs(num_devices)
+        ]
 
     @cached_property
     def least_memory_bytes(self) -> float:
         """The least memory per device of any strategy, in a fraction of the time
         of the whole search."""
         ends = replace(self._task.search, epsilon=_ONLY_THE_ENDS)
-        return float(ends.run(self._planner).min_memory)
+        return min(float(ends.run(planner).min_memory) for planner, *_ in self._spaces)
 
     def frontier(
         self, memory_limit: float = math.inf, pick_limits: Sequence[float] = ()
@@ -40,15 +43,21 @@ class Candidate:
         """The cost frontier, up to ``memory_limit`` bytes per device. Points will be
         picked by this limit and by ``pick_limits``: the guarantee holds there too."""
         start = time.perf_counter()
-        what = f"searching the strategies of {self._settings.num_devices} devices"
-        with progress(what, ticking=True):
-            result = self._task.search.run(self._planner, memory_limit, pick_limits=pick_limits)
-        seconds = time.perf_counter() - start
-        complete = self._planner.complete
-        frontier = Frontier(result, self._settings, self._task.captured, complete, seconds)
+        found = []
+        for planner, settings, captured in self._spaces:
+            with progress(f"searching {_what(settings)}", ticking=True):
+                result = self._task.search.run(planner, memory_limit, pick_limits=pick_limits)
+            found.append(Searched(result, settings, captured, planner.complete))
+        frontier = Frontier(found, time.perf_counter() - start)
         log.info("%r", frontier)
         log.debug("what the search did: %s", frontier.stats)
         return frontier
+
+
+def _what(settings: Settings) -> str:
+    count = settings.micro_batches
+    text = f"the strategies of {settings.num_devices} devices"
+    return text if count == 1 else f"{text}, {count} micro-batches"
 
 
 # So large an error is allowed that a search stops when it knows the least memory

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +36,9 @@ from tensoropt_torch.units import format_bytes, format_costs, format_seconds
 
 HTML_ROWS = 12
 
+# Memory and time of a point, the space it was found in and its number there.
+Place = tuple[float, float, int, int]
+
 
 @dataclass(frozen=True)
 class FrontierPoint:
@@ -50,6 +55,11 @@ class FrontierPoint:
         return self._frontier
 
     @property
+    def micro_batches(self) -> int:
+        """As how many of them a step runs the batch."""
+        return self._frontier.searched(self.index)[0].settings.micro_batches
+
+    @property
     def plan(self) -> Plan:
         """The strategy of this point, ready to be executed."""
         return self._frontier.plan(self.index)
@@ -59,37 +69,55 @@ class FrontierPoint:
         return f"FrontierPoint({self.index} of {len(self._frontier)}: {costs})"
 
 
+@dataclass(frozen=True)
+class Searched:
+    """What was found in one strategy space: of the model, or of a number of micro-batches."""
+
+    result: _C.SearchResult
+    settings: Settings
+    captured: CapturedModel
+    complete: bool
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What holds for it."""
+        result = self.result
+        return Guarantee(
+            bool(result.exact), float(result.epsilon), tuple(result.heuristics), self.complete
+        )
+
+
 class Frontier(Sequence[FrontierPoint]):
-    """Points by ascending memory and descending time.
+    """Points by ascending memory and descending time, the best of all that was searched.
 
     ``guarantee`` says how far the points may be from the best ones; section 4 of
     the paper.
     """
 
-    def __init__(
-        self,
-        result: _C.SearchResult,
-        settings: Settings,
-        captured: CapturedModel,
-        complete: bool,
-        seconds: float,
-    ) -> None:
-        self._result = result
-        self.guarantee = Guarantee(
-            bool(result.exact), float(result.epsilon), tuple(result.heuristics), complete
-        )
-        self._settings = settings
-        self._captured = captured
+    def __init__(self, searched: Sequence[Searched], seconds: float) -> None:
+        self._searched = searched
+        self.guarantee = _weakest([found.guarantee for found in searched])
+        self._settings = searched[0].settings
+        self._captured = searched[0].captured
+        self._places = list(_best(searched))
         self._points = [
             FrontierPoint(memory, time, index, self)
-            for index, (memory, time) in enumerate(result.points)
+            for index, (memory, time, *_) in enumerate(self._places)
         ]
         self.search_seconds = seconds
 
     @property
     def stats(self) -> dict[str, float]:
         """Counts and seconds of the search, see ``csrc/search/frontier_tracking.h``."""
-        return dict(self._result.stats)
+        total: Counter[str] = Counter()
+        for found in self._searched:
+            total.update(found.result.stats)
+        return dict(total)
+
+    def searched(self, index: int) -> tuple[Searched, int]:
+        """Where a point was found, and its number there."""
+        _, _, space, number = self._places[index]
+        return self._searched[space], number
 
     @property
     def num_devices(self) -> int:
@@ -102,7 +130,7 @@ class Frontier(Sequence[FrontierPoint]):
     @property
     def least_memory_bytes(self) -> float:
         """The least memory per device with which any strategy does."""
-        return float(self._result.min_memory)
+        return min(float(found.result.min_memory) for found in self._searched)
 
     @overload
     def __getitem__(self, index: int) -> FrontierPoint: ...
@@ -223,9 +251,10 @@ class Frontier(Sequence[FrontierPoint]):
 
     def plan(self, index: int) -> Plan:
         """The plan of a point."""
-        strategy = self._result.unroll(index)
+        found, number = self.searched(index)
+        strategy = found.result.unroll(number)
         costs = tuple(self._costs)
-        return Plan.of(self._settings, self._captured, strategy, costs, self.guarantee)
+        return Plan.of(found.settings, found.captured, strategy, costs, self.guarantee)
 
     def thinned(self, count: int) -> list[FrontierPoint]:
         """At most ``count`` points, evenly spaced by index, ends included."""
@@ -234,3 +263,28 @@ class Frontier(Sequence[FrontierPoint]):
     def to_records(self) -> list[dict[str, float]]:
         """The points as plain records."""
         return [{"memory_bytes": p.memory_bytes, "time_s": p.time_s} for p in self._points]
+
+
+def _best(searched: Sequence[Searched]) -> Iterator[Place]:
+    """The points that no other one beats, by ascending memory."""
+    places = sorted(
+        (memory, time, space, number)
+        for space, found in enumerate(searched)
+        for number, (memory, time) in enumerate(found.result.points)
+    )
+    least_s = math.inf
+    for place in places:
+        if place[1] < least_s:
+            least_s = place[1]
+            yield place
+
+
+def _weakest(guarantees: Sequence[Guarantee]) -> Guarantee:
+    """What holds for all of them."""
+    heuristics = {weight: None for found in guarantees for weight in found.heuristics}
+    return Guarantee(
+        all(found.exact for found in guarantees),
+        max(found.epsilon for found in guarantees),
+        tuple(heuristics),
+        all(found.complete for found in guarantees),
+    )

@@ -11,12 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tensoropt_torch import _C
 from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.pages.charts import Chart, Line
 from tensoropt_torch.pages.page import Page
 from tensoropt_torch.plan import Plan, Settings
+from tensoropt_torch.plan.description import model_at_hand
 from tensoropt_torch.plan.details import PlanDetails, details_of
 from tensoropt_torch.plan.provenance import provenance
 from tensoropt_torch.plan.space import make_planner
@@ -173,14 +175,21 @@ def _described(view: FrontierView, limit: float) -> list[PointView]:
     picked = pick_index(view.points, limit)
     if picked is not None:
         names.setdefault(picked, []).append("picked at the limit")
-    planner = make_planner(view.captured, view.settings)
+    planners: dict[int, _C.Planner] = {}  # by number of micro-batches
+
+    def details(plan: Plan) -> PlanDetails:
+        count = plan.settings.micro_batches
+        if count not in planners:
+            planners[count] = make_planner(model_at_hand(plan), plan.settings)
+        return details_of(plan, planners[count])
+
     indices = sorted({*thinned_indices(len(view.points), DESCRIBED), *names})
     return [
         PointView(
             index,
             ", ".join(names.get(index, ())),
             *view.points[index],
-            details_of(view.plan(index), planner),
+            details(view.plan(index)),
         )
         for index in indices
     ]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.plan import Plan, VariantStrategy
 from tensoropt_torch.plan.space import make_planner
-from tensoropt_torch.planner.frontier import Frontier
+from tensoropt_torch.planner.frontier import Frontier, Searched
 from tensoropt_torch.planner.memory_limits import DEFAULT_MEMORY_FRACTION
 from tensoropt_torch.planner.search_settings import SearchSettings
 
@@ -19,12 +19,12 @@ def find_pinned(
     """The strategy of ``captured``, with parameters stored as in ``storage``: the fastest
     that needs no more memory than the plan, else than a device usually may use, else the
     one that needs the least. With ``gathered`` every rank gets the whole batch."""
-    settings = plan.settings.gathered if gathered else plan.settings
+    settings = plan.settings.of_variant(gathered, captured.micro_batches)
     device_bytes = float(plan.settings.cluster["device"]["memory_bytes"])
     limits = (plan.memory_bytes, DEFAULT_MEMORY_FRACTION * device_bytes, math.inf)
     planner = make_planner(captured, settings, storage)
     result = SearchSettings().run(planner, pick_limits=limits[:2])
-    frontier = Frontier(result, settings, captured, planner.complete, 0.0)
+    frontier = Frontier([Searched(result, settings, captured, planner.complete)], 0.0)
     limit = next(limit for limit in limits if limit >= frontier.smallest.memory_bytes)
     point = frontier.smallest if math.isinf(limit) else frontier.at(limit)
     return VariantStrategy.of(captured, result.unroll(point.index), gathered)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,7 +30,8 @@ class PlanningTask:
     ``operators`` of operators while so many were busy; they say nothing of other
     device counts. ``memory_fraction`` is the part of a device's memory that plans
     may use if no limit is given. ``overlap``: reshards of parameters and of their gradients
-    run while the device computes; None: where that makes steps faster.
+    run while the device computes; None: where that makes steps faster. ``in_micro_batches`` is
+    the model as it runs in 2, 4, ... micro-batches, whose points are on the same frontier.
     """
 
     captured: CapturedModel
@@ -48,9 +50,27 @@ class PlanningTask:
     overlap: bool | None = None
     reduce_dtype: ReduceDType = "parameter"
     search: SearchSettings = field(default_factory=SearchSettings)
+    in_micro_batches: tuple[CapturedModel, ...] = ()
+
+    def graphs(self, num_devices: int) -> Iterator[tuple[CapturedModel, Settings]]:
+        """The model, and in the micro-batches that there may be on so many devices, each with
+        the settings of its strategy space."""
+        settings = self.settings(num_devices)
+        yield self.captured, settings
+        for captured in self.in_micro_batches:
+            if self._can_share(captured, num_devices):
+                yield captured, replace(settings, micro_batches=captured.micro_batches)
+
+    def _can_share(self, captured: CapturedModel, num_devices: int) -> bool:
+        """Whether every device gets rows of every micro-batch, where it gets some of the batch."""
+        if self.inputs == "replicated":
+            return True
+        named = (s for s in captured.inputs if s.names[0] not in self.whole_inputs)
+        shapes = [s.placeholder.meta["val"].shape for s in named if s.kind == "input"]
+        return all(shape[0] % num_devices == 0 for shape in shapes if len(shape) > 0)
 
     def settings(self, num_devices: int) -> Settings:
-        """The strategy space on ``num_devices`` devices of the cluster."""
+        """The strategy space of the model on ``num_devices`` devices of the cluster."""
         optimizer = OptimizerModel.of(self.optimizer)
         return Settings(
             cluster=self.cluster.to_dict(),

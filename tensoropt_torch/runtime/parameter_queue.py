@@ -72,6 +72,11 @@ def begin_gathers(
     OPS.begin_gathers(xs, dims, group, queue, slots, dtype=dtype)
 
 
+def put_value(value: torch.Tensor, queue: torch.ScriptObject, slot: int) -> None:
+    """Gives a value that was resharded before to ``reshard_parameter``."""
+    OPS.put_value(value, queue, slot)
+
+
 def take_value(x: torch.Tensor, queue: torch.ScriptObject, slot: int) -> torch.Tensor:
     """Waits for what ``begin_value`` or ``begin_gathers`` began in the slot, of ``x``.
 

@@ -12,10 +12,10 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import GroupName
 
+from tensoropt_torch.emit.micro_batched import variant_of
 from tensoropt_torch.emit.module import ParallelModule
 from tensoropt_torch.emit.rank import RankPart, mesh_axes_of
 from tensoropt_torch.emit.stand_ins import containers
-from tensoropt_torch.emit.variant import Variant
 from tensoropt_torch.emit.weights import parameter_of
 from tensoropt_torch.frontend import Source
 from tensoropt_torch.runtime.groups import partition
@@ -80,27 +80,30 @@ class SimulatedRank:
             for name in source.names
         }
         root = containers(named, constants)
-        base = Variant(self.part.plan, captured, self.graph, root, {}, uses_seeds=False)
+        base = variant_of(self.part, self.graph, root, {}, False, group_name)
         return ParallelModule(self.part.plan, base, root)
 
     def inputs(self) -> tuple[tuple[object, ...], dict[str, object]]:
         """Arguments of the module."""
         captured = self.part.captured
-        values = [
-            self._empty(s) if s.kind == "input" else s.placeholder.meta["val"]
-            for s in captured.inputs
-        ]
+        values = [self._input(source) for source in captured.inputs]
         args, kwargs = torch.utils._pytree.tree_unflatten(values, captured.in_spec)
         return tuple(args), dict(kwargs)
 
-    def _empty(self, source: Source) -> torch.Tensor:
+    def _input(self, source: Source) -> object:
+        if source.kind == "input":
+            return self._empty(source, self.part.called_shape(source))
+        return source.placeholder.meta["val"]
+
+    def _empty(self, source: Source, shape: tuple[int, ...]) -> torch.Tensor:
         dtype = source.placeholder.meta["val"].dtype
-        return torch.empty(self.part.local_shape(source), dtype=dtype, device=self.device)
+        return torch.empty(shape, dtype=dtype, device=self.device)
 
     def _parameter(self, source: Source) -> nn.Parameter:
         whole = source.placeholder.meta["val"]
         placements = self.part.placements(source)
-        return parameter_of(self._empty(source), self.mesh, placements, whole)
+        local = self._empty(source, self.part.local_shape(source))
+        return parameter_of(local, self.mesh, placements, whole)
 
 
 def named_nodes(graph: fx.GraphModule, note: Callable[[str], None]) -> fx.GraphModule:

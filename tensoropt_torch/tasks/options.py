@@ -50,6 +50,10 @@ class PlanningOptions:
             (activation checkpointing), wherever that pays: points of less memory and more
             time. Some times as long to search. By default where the model asks for it, by
             ``torch.utils.checkpoint``.
+        max_micro_batches: the batch may be run as 2, 4, ... up to so many micro-batches, one
+            after the other, each with its own backward (gradient accumulation), wherever that
+            pays: points of less memory and more time. The module is called with the whole
+            batch all the same. Each number of them is searched for itself.
         measure: measure the device and the collectives of the running process
             group, and operators on it, instead of taking them from the cluster's
             description.
@@ -77,6 +81,7 @@ class PlanningOptions:
     max_configs: int | None = None
     split_spatial: bool = False
     recompute: bool | None = None
+    max_micro_batches: int = 1
     overlap: bool | None = None
     reduce_dtype: ReduceDType = "parameter"
     memory: Predictor = "sums"
@@ -105,6 +110,7 @@ class PlanningKeywords(ExampleKeywords, total=False):
     max_configs: int | None
     split_spatial: bool
     recompute: bool | None
+    max_micro_batches: int
     overlap: bool | None
     reduce_dtype: ReduceDType
     memory: Predictor

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, repeat
+from operator import mul
 from pathlib import Path
 
 import torch
@@ -23,6 +26,7 @@ from tensoropt_torch.config import (
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.logs import get_logger
+from tensoropt_torch.plan.micro_batches import batch_rows, micro_batched
 from tensoropt_torch.planner.checks import check_whole
 from tensoropt_torch.planner.memory_limits import default_memory_fraction
 from tensoropt_torch.planner.search_settings import SearchSettings
@@ -122,7 +126,19 @@ def _task(captured: CapturedModel, planning: PlanningOptions) -> PlanningTask:
         overlap=planning.overlap,
         reduce_dtype=planning.reduce_dtype,
         search=planning.search,
+        in_micro_batches=tuple(_in_micro_batches(captured, planning, whole_inputs)),
     )
+
+
+def _in_micro_batches(
+    captured: CapturedModel, planning: PlanningOptions, whole_inputs: Sequence[str]
+) -> Iterator[CapturedModel]:
+    """The model in 2, 4, ... micro-batches, as many as the batch has rows for."""
+    most = planning.max_micro_batches
+    rows = batch_rows(captured, whole_inputs)
+    for count in accumulate(repeat(2, most.bit_length() - 1), mul):
+        if count == 2 or rows % count == 0:
+            yield micro_batched(captured, count, whole_inputs)
 
 
 def _recomputes(captured: CapturedModel, planning: PlanningOptions) -> bool:
@@ -136,6 +152,7 @@ def _recomputes(captured: CapturedModel, planning: PlanningOptions) -> bool:
 
 def _check(planning: PlanningOptions) -> None:
     """Raises TensorOptError for values of a wrong kind."""
+    check_whole("max_micro_batches", planning.max_micro_batches, least=1)
     if planning.max_configs is not None:
         check_whole("max_configs", planning.max_configs, least=1)
     for name, kind in (("search", SearchSettings), ("measuring", MeasureOptions)):

@@ -17,6 +17,7 @@ from tensoropt_torch.config import load_cluster
 from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan.micro_batches import micro_batched
 from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.candidates import find_frontier
@@ -44,6 +45,7 @@ class Job:
     space: str = "ordered"
     split_spatial: bool = False
     recompute: bool = False
+    micro_batches: int = 1
     known: bool = False  # also the ends of every known strategy, on 4 devices
     baselines: bool = False  # also the ends of every baseline
     reduce_dtype: str = "parameter"
@@ -133,10 +135,12 @@ def plans(case: Case, job: Job) -> Iterator[tuple[str, Plan]]:
         reduce_dtype=job.reduce_dtype,  # type: ignore[arg-type]
         search=SearchSettings(epsilon=1e-3),
     )
+    if job.micro_batches > 1:
+        task = replace(task, in_micro_batches=(micro_batched(captured, job.micro_batches),))
     frontier = find_frontier(task, dist.get_world_size())
     for point in frontier.thinned(job.points):
         yield f"point {point.index} of {len(frontier)}", point.plan
-    settings = task.settings(dist.get_world_size())
+    *_, (captured, settings) = task.graphs(dist.get_world_size())
     planner = make_planner(captured, settings)
     for name, roles in ROLES.items() if job.known else ():
         allowed = allowed_configs(planner, roles)

@@ -11,7 +11,7 @@ import torch
 
 from tensoropt_torch import emit
 from tensoropt_torch.config import load_cluster
-from tensoropt_torch.emit.calls import operator_named
+from tensoropt_torch.plan.calls import operator_named
 from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan

@@ -80,6 +80,26 @@ RECOMPUTATION = [
         "recommender",
     )
 ] + [(2, Job("mixed", torch.float64, points=8, randoms=12, recompute=True, tolerance=1e-4))]
+MICRO_BATCHES = [
+    (count, Job(model, torch.float64, points=8, randoms=12, micro_batches=micro, recompute=again))
+    for count, micro, again in [(2, 4, False), (4, 2, True), (2, 2, True), (4, 4, False)]
+    for model in (
+        "gpt",
+        "gpt_tied",
+        "llama",
+        "transformer",
+        "mlp",
+        "lstm",
+        "gru",
+        "recommender",
+        "vgg",
+        "routed_experts",
+    )
+] + [
+    (2, Job("gpt", torch.float64, points=8, randoms=12, micro_batches=2, inputs="sharded")),
+    (4, Job("gpt", torch.float64, points=8, randoms=12, micro_batches=2, inputs="sharded")),
+    (2, Job("mixed", torch.float64, points=8, randoms=12, micro_batches=2, tolerance=1e-4)),
+]
 FULL_SPACE = [(4, Job("mlp", torch.float64, points=6, randoms=12, space="full"))]
 KNOWN = [(4, Job("llama", torch.float64, points=2, randoms=0, known=True))]
 BASELINES = [
@@ -96,6 +116,7 @@ ALL = [
     *SHARDED_INPUTS,
     *MIXED,
     *RECOMPUTATION,
+    *MICRO_BATCHES,
     *FULL_SPACE,
     *KNOWN,
     *BASELINES,
@@ -110,6 +131,9 @@ FEW = [
     SHARDED_INPUTS[0],
     *MIXED[:2],
     *RECOMPUTATION[:2],
+    MICRO_BATCHES[0],
+    MICRO_BATCHES[10],
+    MICRO_BATCHES[-3],
     FULL_SPACE[0],
     BASELINES[0],
 ]
@@ -124,6 +148,7 @@ def name_of(value: object) -> str:
         value.space: value.space != "ordered",
         "split_spatial": value.split_spatial,
         "recompute": value.recompute,
+        f"micro{value.micro_batches}": value.micro_batches > 1,
         "known": value.known,
         "baselines": value.baselines,
         "compute": value.reduce_dtype == "compute",

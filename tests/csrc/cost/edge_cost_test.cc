@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
 namespace tensoropt {
 namespace {
 
@@ -44,7 +48,7 @@ void expect_option(const EdgeOption& option, double memory_bytes, double time_s,
                    Reuse reuse) {
   EXPECT_EQ(option.memory_bytes, memory_bytes);
   EXPECT_DOUBLE_EQ(option.time_s, time_s);
-  EXPECT_EQ(option.reuse, reuse) << to_string(option.reuse);
+  EXPECT_EQ(option.choice.reuse, reuse) << to_string(option.choice.reuse);
 }
 
 TEST_F(EdgeCost, NothingSavedIsTheTimeOfBothReshards) {
@@ -106,7 +110,7 @@ TEST_F(EdgeCost, SmallerCopyAfterLeavesNoReasonToReplay) {
   const auto found = options(edge, from, rows_);
   ASSERT_EQ(found.size(), 1);
   EXPECT_EQ(found[0].memory_bytes, kWhole / 2);
-  EXPECT_EQ(found[0].reuse, Reuse::kAfter);
+  EXPECT_EQ(found[0].choice.reuse, Reuse::kAfter);
 }
 
 TEST_F(EdgeCost, ReplayMayBeForbidden) {
@@ -114,7 +118,77 @@ TEST_F(EdgeCost, ReplayMayBeForbidden) {
   edge.may_replay = false;
   const auto found = options(edge, rows_, whole_);
   ASSERT_EQ(found.size(), 1);
-  EXPECT_EQ(found[0].reuse, Reuse::kBoth);
+  EXPECT_EQ(found[0].choice.reuse, Reuse::kBoth);
+}
+
+// All that a step of several micro-batches can do on the edge of a parameter:
+// the value is gathered in each of them, and again in backward or not, or once;
+// its gradient is reduced in each of them, or once.
+TEST_F(EdgeCost, MicroBatchesReshardParametersInEachOrOnce) {
+  constexpr int kCount = 4;
+  constexpr double kPerByte = 0.001;
+  EdgeSpec edge{kMeta, true, /*consumer_saves=*/true, /*producer_keeps=*/true};
+  edge.micro_batches = kCount;
+  edge.of_parameter = true;
+  edge.accumulation_s_per_byte = kPerByte;
+  struct Way {
+    double memory_bytes;
+    double time_s;
+  };
+  const std::vector<Way> values = {{kWhole, kCount * gather_s_},
+                                   {0, 2 * kCount * gather_s_},
+                                   {kWhole, gather_s_}};
+  const double added_s = (kCount - 1) * kPerByte;
+  const std::vector<Way> gradients = {
+      {0, kCount * scatter_s_ + added_s * kWhole / 2},
+      {kWhole / 2, scatter_s_ + added_s * kWhole}};
+  std::vector<Way> all;
+  for (const Way& value : values) {
+    for (const Way& gradient : gradients) {
+      all.push_back({value.memory_bytes + gradient.memory_bytes,
+                     value.time_s + gradient.time_s});
+    }
+  }
+  const auto is_best = [&](const Way& way) {
+    return std::none_of(all.begin(), all.end(), [&](const Way& other) {
+      return other.memory_bytes <= way.memory_bytes &&
+             other.time_s <= way.time_s &&
+             (other.memory_bytes < way.memory_bytes ||
+              other.time_s < way.time_s);
+    });
+  };
+  const auto found = options(edge, rows_, whole_);
+  EXPECT_EQ(static_cast<std::ptrdiff_t>(found.size()),
+            std::count_if(all.begin(), all.end(), is_best));
+  for (const EdgeOption& option : found) {
+    EXPECT_TRUE(std::any_of(all.begin(), all.end(), [&](const Way& way) {
+      return is_best(way) && way.memory_bytes == option.memory_bytes &&
+             std::abs(way.time_s - option.time_s) < 1e-12;
+    }));
+  }
+}
+
+TEST_F(EdgeCost, MicroBatchesCrossOtherEdgesEachTime) {
+  EdgeSpec edge{kMeta, true, /*consumer_saves=*/true};
+  edge.micro_batches = 3;
+  const auto found = options(edge, rows_, whole_);
+  ASSERT_EQ(found.size(), 2);
+  expect_option(found[0], kWhole, 3 * (gather_s_ + scatter_s_), Reuse::kAfter);
+  expect_option(found[1], kWhole / 2, 3 * (2 * gather_s_ + scatter_s_),
+                Reuse::kBefore);
+}
+
+TEST_F(EdgeCost, ATagSaysWhatWasChosen) {
+  for (const Reuse reuse :
+       {Reuse::kNone, Reuse::kBefore, Reuse::kAfter, Reuse::kBoth}) {
+    EXPECT_EQ((EdgeChoice{reuse}.tag()), static_cast<std::int32_t>(reuse));
+    for (const bool held : {false, true}) {
+      for (const bool summed : {false, true}) {
+        const EdgeChoice choice{reuse, held, summed};
+        EXPECT_EQ(EdgeChoice::of(choice.tag()), choice);
+      }
+    }
+  }
 }
 
 TEST_F(EdgeCost, NoOptionIsDominated) {
