@@ -12,11 +12,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.pages.page import write_page
 from tensoropt_torch.plan import Guarantee, Plan, Settings
 from tensoropt_torch.plan.space import make_planner
@@ -25,6 +26,7 @@ from tensoropt_torch.planner.device_counts import ProfileRow
 from tensoropt_torch.planner.frontier import Frontier
 from tensoropt_torch.planner.frontier_page import Additions, Peak, frontier_page
 from tensoropt_torch.planner.points import OURS
+from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.units import format_bytes, format_costs, format_seconds
 
@@ -137,40 +139,50 @@ def find_baselines(
         raise TensorOptError(
             f"baseline '{unknown[0]}' is not known; choose from {', '.join(BASELINES)}"
         )
-    settings = task.settings(num_devices)
-    planner = make_planner(task.captured, settings)
+    spaces = [
+        _Space(captured, settings, make_planner(captured, settings))
+        for captured, settings in task.graphs(num_devices)
+    ]
     needed = BASELINES if BEST in names else names
     found = {
-        name: _search(task, settings, planner, name, pick_limits)
+        name: _best_of([_search(task.search, s, name, pick_limits) for s in spaces], name)
         for name in dict.fromkeys(needed)
         if name != BEST
     }
     if BEST in names:
-        found[BEST] = _best_of(list(found.values()))
+        found[BEST] = _best_of(list(found.values()), BEST)
     return [found[name] for name in names]
 
 
+@dataclass(frozen=True)
+class _Space:
+    """The strategy space of the model, or of a number of micro-batches."""
+
+    captured: CapturedModel
+    settings: Settings
+    planner: _C.Planner
+
+
 def _search(
-    task: PlanningTask,
-    settings: Settings,
-    planner: _C.Planner,
-    name: str,
-    pick_limits: Sequence[float],
+    search: SearchSettings, space: _Space, name: str, pick_limits: Sequence[float]
 ) -> Baseline:
-    search = task.search
+    planner = space.planner
     result = planner.baseline(name, search.epsilon, search.num_threads, list(pick_limits))
     points = tuple((memory, time_s) for memory, time_s in result.points)
     epsilon = search.epsilon if result.exact else math.inf
     guarantee = Guarantee(bool(result.exact), epsilon, complete=planner.complete)
 
     def plan(index: int) -> Plan:
-        return Plan.of(settings, task.captured, result.unroll(index), points, guarantee)
+        strategy = result.unroll(index)
+        return Plan.of(space.settings, space.captured, strategy, points, guarantee)
 
     return Baseline(name, points, plan)
 
 
-def _best_of(baselines: Sequence[Baseline]) -> Baseline:
-    """The points that no point of another baseline beats."""
+def _best_of(baselines: Sequence[Baseline], name: str) -> Baseline:
+    """The points that no point of another one beats, under a name of their own."""
+    if len(baselines) == 1:
+        return replace(baselines[0], name=name)
     candidates = sorted(
         (point, number, index)
         for number, baseline in enumerate(baselines)
@@ -187,4 +199,4 @@ def _best_of(baselines: Sequence[Baseline]) -> Baseline:
         number, at = origins[index]
         return baselines[number].plan(at)
 
-    return Baseline(BEST, tuple(points), plan)
+    return Baseline(name, tuple(points), plan)
