@@ -33,6 +33,7 @@ from benchmarks.models import catalogue  # noqa: E402
 from benchmarks.models.catalogue import Example, tokens  # noqa: E402
 from benchmarks.paper.setups import paper_cluster  # noqa: E402
 from tensoropt_torch.frontend import capture  # noqa: E402
+from tensoropt_torch.plan.micro_batches import micro_batched  # noqa: E402
 from tensoropt_torch.plan.space import make_planner  # noqa: E402
 from tensoropt_torch.planner.candidates import find_frontier  # noqa: E402
 from tensoropt_torch.planner.optimizers import OPTIMIZER_STATES  # noqa: E402
@@ -53,7 +54,12 @@ MODELS: dict[str, Callable[[], Example]] = {"gpt2": gpt2, **catalogue.MODELS}
 
 
 def measure(
-    name: str, devices: int, optimizer: str, epsilon: float, recompute: bool
+    name: str,
+    devices: int,
+    optimizer: str,
+    epsilon: float,
+    recompute: bool,
+    max_micro_batches: int,
 ) -> dict[str, Any]:
     """Plan one model; seconds by phase, and the frontier."""
     cluster = paper_cluster(max(2, devices // DEVICES_OF_A_MACHINE))
@@ -64,13 +70,22 @@ def measure(
     captured = capture(model, args)
     after_capture = time.perf_counter()
     search = SearchSettings(epsilon=epsilon)
-    task = PlanningTask(captured, cluster, optimizer=optimizer, search=search, recompute=recompute)
+    counts = [2**i for i in range(1, max_micro_batches.bit_length())]
+    task = PlanningTask(
+        captured,
+        cluster,
+        optimizer=optimizer,
+        search=search,
+        recompute=recompute,
+        in_micro_batches=tuple(micro_batched(captured, count) for count in counts),
+    )
+    after_splits = time.perf_counter()
     planner = make_planner(captured, task.settings(devices))
     planner.build()
     after_costs = time.perf_counter()
     del planner
     frontier = find_frontier(task, devices)
-    table_s = after_costs - after_capture
+    table_s = after_costs - after_splits
     return {
         "model": name,
         "machine": machine(),
@@ -78,15 +93,17 @@ def measure(
         "optimizer": optimizer,
         "epsilon": epsilon,
         "recompute": recompute,
+        "max_micro_batches": max_micro_batches,
         "epsilon_proved": frontier.guarantee.epsilon,
         "exact": frontier.guarantee.exact,
         "complete_space": frontier.guarantee.complete,
         "points": len(frontier),
         "build_s": built - start,
         "capture_s": after_capture - built,
+        "micro_batches_s": after_splits - after_capture,
         "costs_s": table_s,
         "search_s": frontier.search_seconds - table_s,
-        "total_s": after_capture - start + frontier.search_seconds,
+        "total_s": after_splits - start + frontier.search_seconds,
         "peak_rss_bytes": peak_rss_bytes(),
         "smallest": [frontier.smallest.memory_bytes, frontier.smallest.time_s],
         "knee": [frontier.knee.memory_bytes, frontier.knee.time_s],
@@ -100,7 +117,7 @@ def merged(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     fields = itemgetter("model", "devices", "optimizer", "epsilon")
 
     def key(run: dict[str, Any]) -> tuple[Any, ...]:
-        return *fields(run), run.get("recompute", False)
+        return *fields(run), run.get("recompute", False), run.get("max_micro_batches", 1)
 
     kept = json.loads(RESULT.read_text())["runs"] if RESULT.exists() else []
     runs = {key(run): run for run in [*kept, *records]}
@@ -115,13 +132,20 @@ def main() -> None:
     parser.add_argument("--optimizer", default="adamw", choices=list(OPTIMIZER_STATES))
     parser.add_argument("--epsilon", type=float, default=SearchSettings().epsilon)
     parser.add_argument("--recompute", action="store_true")
+    parser.add_argument("--max-micro-batches", type=int, default=1)
     options = parser.parse_args()
     console = Console()
     RESULT.parent.mkdir(exist_ok=True)
     for name in options.models:
         for devices in options.devices:
             record = run_isolated(
-                measure, name, devices, options.optimizer, options.epsilon, options.recompute
+                measure,
+                name,
+                devices,
+                options.optimizer,
+                options.epsilon,
+                options.recompute,
+                options.max_micro_batches,
             )
             console.print(record)
             RESULT.write_text(json.dumps({"runs": merged([record])}, indent=1) + "\n")

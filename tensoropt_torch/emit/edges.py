@@ -56,7 +56,7 @@ def gradient_edges(
             if edge is None:
                 continue
             reshard = program.reshard(edge)
-            if reshard.backward_sets:
+            if reshard.backward_sets or reshard.summed:
                 layout = program.gradient_layout(edge)
                 found[edge] = GradientEdge(source.names[0], layout, reshard.summed)
                 break
