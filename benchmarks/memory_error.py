@@ -38,6 +38,7 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
         "model": rows[0].model,
         "devices": rows[0].num_devices,
         "recompute": rows[0].recompute,
+        "micro_batches": rows[0].micro_batches,
         "peaks": len(rows),
         "exact": sum(error == 0 for error in errors),
         "mean_error": sum(errors) / len(errors),
@@ -55,12 +56,14 @@ def main() -> None:
     parser.add_argument("--strategies", type=int, default=5)
     parser.add_argument("--timeout", type=float, default=450.0, help="seconds for one job")
     parser.add_argument("--recompute", action="store_true", help="strategies that recompute")
+    parser.add_argument("--micro-batches", type=int, default=1, help="of a step")
     options = parser.parse_args()
     table = Table(title="Error of the peak memory per rank")
     columns = (
         "model",
         "devices",
         "recompute",
+        "micro-batches",
         "peaks",
         "exact",
         "mean",
@@ -72,10 +75,16 @@ def main() -> None:
     for model in options.models:
         for count in options.devices:
             seeds = tuple(range(options.strategies))
-            job = Job(model, count, seeds, recompute=options.recompute)
+            job = Job(
+                model,
+                count,
+                seeds,
+                recompute=options.recompute,
+                micro_batches=options.micro_batches,
+            )
             found = compare(job, options.timeout)
             figures = list(summary(found).values())
-            table.add_row(*map(str, figures[:5]), *(f"{figure:.3%}" for figure in figures[5:8]))
+            table.add_row(*map(str, figures[:6]), *(f"{figure:.3%}" for figure in figures[6:9]))
             keep(found)
     Console().print(table)
 
@@ -84,13 +93,20 @@ def keep(found: Sequence[Row]) -> None:
     """Put these peaks of one model on one number of devices into the result."""
     old = json.loads(RESULT.read_text()) if RESULT.exists() else {"runs": [], "peaks": []}
     new = {"runs": [summary(found)], "peaks": [asdict(row) for row in found]}
-    which = (found[0].model, found[0].num_devices, found[0].recompute)
+    first = found[0]
+    which = (first.model, first.num_devices, first.recompute, first.micro_batches)
     record: dict[str, Any] = {"machine": machine()}
     for name, device_key in (("runs", "devices"), ("peaks", "num_devices")):
         others = [
             row
             for row in old[name]
-            if (row["model"], row[device_key], row.get("recompute", False)) != which
+            if (
+                row["model"],
+                row[device_key],
+                row.get("recompute", False),
+                row.get("micro_batches", 1),
+            )
+            != which
         ]
         record[name] = others + new[name]
     RESULT.parent.mkdir(exist_ok=True)

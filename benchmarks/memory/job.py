@@ -22,6 +22,7 @@ from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan.micro_batches import micro_batched
 from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.simulate.step import StepSettings
@@ -40,6 +41,7 @@ class Job:
     optimizer: str = "adamw"
     foreach: bool = False
     recompute: bool = False
+    micro_batches: int = 1
 
 
 @dataclass(frozen=True)
@@ -58,11 +60,16 @@ class Peak:
 
 
 def random_plan(
-    captured: CapturedModel, num_devices: int, seed: int, recompute: bool = False
+    captured: CapturedModel,
+    num_devices: int,
+    seed: int,
+    recompute: bool = False,
+    micro_batches: int = 1,
 ) -> Plan:
     """The same strategy in every process."""
     task = PlanningTask(captured, load_cluster("cpu"), recompute=recompute)
-    settings = task.settings(num_devices)
+    settings = replace(task.settings(num_devices), micro_batches=micro_batches)
+    captured = micro_batched(captured, micro_batches)
     strategy = make_planner(captured, settings).random_strategy(seed)
     return Plan.of(replace(settings, overlap=seed % 2 == 0), captured, strategy)
 
@@ -104,7 +111,7 @@ def measure(job: Job) -> list[Peak]:
     allocations = Allocations()
     peaks = []
     for seed in job.seeds:
-        plan = random_plan(captured, job.num_devices, seed, job.recompute)
+        plan = random_plan(captured, job.num_devices, seed, job.recompute, job.micro_batches)
         sizes = [size for size, _ in plan.settings.mesh_axes]
         context = context or RankContext.make(sizes, torch.device("cpu"))
         gc.collect()

@@ -39,6 +39,7 @@ class Row:
     model: str
     num_devices: int
     recompute: bool
+    micro_batches: int
     seed: int
     rank: int
     simulated_bytes: int
@@ -62,7 +63,7 @@ def compare(job: Job, timeout_s: float) -> list[Row]:
     torch.set_num_threads(1)  # as the ranks have
     rows = []
     for index, seed in enumerate(job.seeds):
-        plan = random_plan(captured, job.num_devices, seed, job.recompute)
+        plan = random_plan(captured, job.num_devices, seed, job.recompute, job.micro_batches)
         for rank in range(job.num_devices):
             profile = simulate_step(plan, captured, step_settings(job, rank))
             peak = measured[rank][index]
@@ -72,6 +73,7 @@ def compare(job: Job, timeout_s: float) -> list[Row]:
                     job.model,
                     job.num_devices,
                     job.recompute,
+                    job.micro_batches,
                     seed,
                     rank,
                     profile.peak_bytes,

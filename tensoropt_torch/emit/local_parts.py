@@ -61,11 +61,16 @@ class _LocalPart(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor | None) -> torch.Tensor | None:
         if gradient is None:
             return None
-        own = gradient
-        if gradient.stride() != ctx.strides or not _claim(gradient):
-            own = gradient.new_empty_strided(gradient.shape, ctx.strides).copy_(gradient)
-            _claim(own)
-        return as_whole(own, ctx.parameter)
+        return as_whole(own_gradient(gradient, ctx.strides), ctx.parameter)
+
+
+def own_gradient(gradient: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+    """The gradient, or a copy of it, as one that is no other parameter's and has these strides."""
+    if gradient.stride() == strides and _claim(gradient):
+        return gradient
+    own = gradient.new_empty_strided(gradient.shape, strides).copy_(gradient)
+    _claim(own)
+    return own
 
 
 def _claim(gradient: torch.Tensor) -> bool:

@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 
 from tensoropt_torch.emit.accumulation import GRADIENT_EDGE
 from tensoropt_torch.emit.edges import GradientEdge
-from tensoropt_torch.emit.local_parts import as_whole, local_tensor
+from tensoropt_torch.emit.local_parts import as_whole, local_tensor, own_gradient
 from tensoropt_torch.emit.overlap import HELD
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.emit.variant import RunGraph, Variant
@@ -107,20 +107,19 @@ class MicroBatchedVariant(Variant):
     ) -> list[Any]:
         """With gradients, which the outputs hold."""
         values = self._values(inputs)
+        local = LocalGradients()
         leaves = {}
         for number, parameter in parameters.items():
-            leaf = local_tensor(parameter).detach().requires_grad_()
-            values[number] = leaves[number] = leaf
-        sums = SummedGradients(
-            {self.captured.sources[number].names[0]: leaf for number, leaf in leaves.items()}
-        )
+            name = self.captured.sources[number].names[0]
+            values[number] = leaves[name] = local_tensor(parameter).detach().requires_grad_()
+        sums = SummedGradients(leaves, local)
         outputs = _Outputs(self._micro.joins)
         with torch.no_grad():
             held = () if self._head is None else self._head.forward(*values, 0)
         for number, batch in enumerate(self._micro_batches(values, seed)):
             sums.is_last = number == self._micro.count - 1
             with reuse.ReuseRegistry(ahead=self.plan.settings.overlap):
-                made = self._body.forward(*batch, *held, sums)
+                made = self._body.forward(*local.watched(batch, leaves), *held, sums)
             loss = made[self._micro.loss]
             outputs.add(made)
             del made, batch
@@ -129,8 +128,8 @@ class MicroBatchedVariant(Variant):
         del held, values
         sums.finish()
         gradients = [
-            None if leaf.grad is None else _gradient_of(parameters[number], leaf.grad)
-            for number, leaf in leaves.items()
+            None if name not in local.found else _gradient_of(parameter, local.found[name])
+            for name, parameter in zip(leaves, parameters.values(), strict=True)
         ]
         return self._delivered(outputs.joined(), list(parameters.values()), gradients)
 
@@ -286,26 +285,60 @@ class _Delivery(torch.autograd.Function):
         gradients = [None] * (len(ctx.needs_input_grad) - 2 - ctx.count)
         if factor is not None:
             gradients = ctx.waiting.take()
-            _scale([local_tensor(g) for g in gradients if g is not None], factor)
+            own = [local_tensor(g) for g in gradients if g is not None]
+            torch._foreach_mul_(own, factor)
         return (None, None, *([None] * ctx.count), *gradients)
 
 
-def _scale(gradients: list[torch.Tensor], factor: torch.Tensor) -> None:
-    """In place. A factor of 1 is seen where that costs no waiting."""
-    if gradients and not (factor.device.type == "cpu" and float(factor) == 1):
-        torch._foreach_mul_(gradients, factor)
+class LocalGradients:
+    """Gradients of what the rank has of parameters, by name, added up over micro-batches. Not in
+    ``grad``, where autograd adds tensors without memory, as simulations have them, otherwise."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, torch.Tensor] = {}
+
+    def add(self, name: str, gradient: torch.Tensor, strides: Sequence[int]) -> None:
+        """One more of a parameter with these strides."""
+        kept = self.found.get(name)
+        if kept is None:
+            self.found[name] = own_gradient(gradient, strides)
+        else:
+            kept.add_(gradient)
+
+    def watched(self, values: Sequence[Any], leaves: Mapping[str, torch.Tensor]) -> Iterator[Any]:
+        """The values, with those of leaves so that their gradients come here."""
+        names = {id(leaf): name for name, leaf in leaves.items()}
+        for value in values:
+            name = names.get(id(value))
+            yield value if name is None else _Watched.apply(value, name, self)  # type: ignore[no-untyped-call]
+
+
+class _Watched(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, leaf: torch.Tensor, name: str, found: LocalGradients) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.name, ctx.found, ctx.strides = name, found, leaf.stride()
+        return leaf.view_as(leaf)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor | None) -> tuple[None, None, None]:
+        if gradient is not None:
+            ctx.found.add(ctx.name, gradient, ctx.strides)
+        return None, None, None
 
 
 class SummedGradients:
     """Gradients of parameters as their consumers make them, added up over micro-batches.
 
     Args:
-        leaves: the parameters of this rank by name, whose ``grad`` gets them at last.
+        leaves: the parameters of this rank by name.
+        reduced: gets what is reduced after the last micro-batch.
     """
 
-    def __init__(self, leaves: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, leaves: Mapping[str, torch.Tensor], reduced: LocalGradients) -> None:
         self.is_last = False
         self._leaves = leaves
+        self._reduced = reduced
         self._sums: dict[str, torch.Tensor] = {}
         self._late: dict[str, tuple[Sequence[int], Sequence[str]]] = {}
 
@@ -332,9 +365,8 @@ class SummedGradients:
     def finish(self) -> None:
         """Reduces what its own program could not take, because of its dtype."""
         for name, (steps, groups) in self._late.items():
-            leaf = self._leaves[name]
             reduced = reshard(self._sums.pop(name), steps, groups)
-            leaf.grad = reduced if leaf.grad is None else leaf.grad.add_(reduced)
+            self._reduced.add(name, reduced, self._leaves[name].stride())
         for name, kept in self._sums.items():
             raise AssertionError(f"{name}: {tuple(kept.shape)} was never reduced")
 

@@ -91,7 +91,6 @@ MICRO_BATCHES = [
         "mlp",
         "lstm",
         "gru",
-        "recommender",
         "vgg",
         "routed_experts",
     )
@@ -132,7 +131,7 @@ FEW = [
     *MIXED[:2],
     *RECOMPUTATION[:2],
     MICRO_BATCHES[0],
-    MICRO_BATCHES[10],
+    MICRO_BATCHES[9],
     MICRO_BATCHES[-3],
     FULL_SPACE[0],
     BASELINES[0],

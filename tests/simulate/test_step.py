@@ -22,6 +22,7 @@ TOLERANCE = 0.01
 
 JOBS = [
     Job("gpt", 2, (0, 1, 3), recompute=True),
+    Job("mlp", 2, (0, 1, 2), micro_batches=4),
     Job("mlp", 2, (2, 3, 5)),
     Job("mlp", 4, (0, 1)),
     Job("mixed", 2, (0, 1, 3)),
@@ -59,6 +60,13 @@ def test_peaks_of_random_strategies_are_those_measured(
     model: str, num_devices: int, recompute: bool
 ) -> None:
     check(Job(model, num_devices, (0, 1, 2), recompute=recompute))
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize("micro_batches", [2, 8])
+def test_peaks_with_micro_batches_are_those_measured(micro_batches: int) -> None:
+    check(Job("mlp", 2, (3, 4, 5), recompute=True, micro_batches=micro_batches))
 
 
 @pytest.mark.slow
