@@ -14,6 +14,7 @@ from torch._ops import OpOverload
 
 from tensoropt_torch import _C
 from tensoropt_torch.emit.accumulation import GRADIENT_EDGE
+from tensoropt_torch.emit.calls import CallSite, Invocation, draws, invocation
 from tensoropt_torch.emit.confirmation import Confirmation
 from tensoropt_torch.emit.edges import EdgeIndex, gradient_edges
 from tensoropt_torch.emit.lookups import Lookup, LookupChecks
@@ -21,14 +22,7 @@ from tensoropt_torch.emit.overlap import Overlap, Programs
 from tensoropt_torch.emit.whole_draws import WholeDraws
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.frontend.lowering import tensor_operands
-from tensoropt_torch.plan.calls import (
-    CallSite,
-    Invocation,
-    LocalForm,
-    draws,
-    invocation,
-    local_arguments,
-)
+from tensoropt_torch.plan.local_form import LocalForm, local_arguments
 from tensoropt_torch.runtime import reuse
 from tensoropt_torch.runtime.random import agree_on_random_state
 

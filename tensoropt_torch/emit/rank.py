@@ -20,12 +20,13 @@ from torch.distributed.tensor import Placement, Shard
 
 from tensoropt_torch import _C
 from tensoropt_torch.config import parse_cluster
+from tensoropt_torch.emit.calls import CallSite
 from tensoropt_torch.emit.graph import GraphEmitter
 from tensoropt_torch.emit.placements import placements_of
 from tensoropt_torch.emit.whole_draws import WholeDraws
 from tensoropt_torch.frontend import CapturedModel, Source
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.calls import CallSite, LocalForm
+from tensoropt_torch.plan.local_form import LocalForm
 from tensoropt_torch.plan.space import core_cluster, make_planner
 
 

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._ops import OpOverload
+from torch.nn._reduction import get_enum
 
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
@@ -38,8 +39,7 @@ from tensoropt_torch.frontend.passes.nodes import (
     target_name,
     value_of,
 )
-from tensoropt_torch.plan.calls import LocalForm, local_arguments
-from tensoropt_torch.runtime.ops import MEAN, SUM
+from tensoropt_torch.plan.local_form import LocalForm, local_arguments
 
 # Dtypes of parameters; what their training costs does not matter here.
 TRAINED = ("float64", "float32", "bfloat16", "float16", "complex64", "complex128")
@@ -140,7 +140,7 @@ def _with_counts(captured: CapturedModel) -> CapturedModel:
 
 def _counts_targets(node: fx.Node) -> bool:
     known = ("aten.cross_entropy_loss.default", "aten.nll_loss_nd.default", "aten.nll_loss.default")
-    if target_name(node) not in known or argument(node, "reduction") != MEAN:
+    if target_name(node) not in known or argument(node, "reduction") != get_enum("mean"):
         return False
     return not value_of(argument(node, "target")).is_floating_point()
 
@@ -162,7 +162,9 @@ def _divide_by_count(graph: fx.Graph, loss: fx.Node) -> None:
             valid = add_call(graph, aten.mul.Tensor, (weights, valid), loss)
         dtype = value_of(loss).dtype
         count = add_call(graph, aten.sum.default, (valid,), loss, {"dtype": dtype})
-        total = add_call(graph, call, tuple({**values, "reduction": SUM}.values()), loss)
+        total = add_call(
+            graph, call, tuple({**values, "reduction": get_enum("sum")}.values()), loss
+        )
         mean = add_call(graph, aten.div.Tensor, (total, count), loss)
     loss.replace_all_uses_with(mean)
     graph.erase_node(loss)

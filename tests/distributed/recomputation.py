@@ -11,10 +11,10 @@ import torch
 
 from tensoropt_torch import emit
 from tensoropt_torch.config import load_cluster
+from tensoropt_torch.emit.calls import operator_named
 from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.calls import operator_named
 from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.search_settings import SearchSettings

@@ -11,8 +11,9 @@ from torch import fx, nn
 
 from tensoropt_torch import _C
 from tensoropt_torch.config import load_cluster
+from tensoropt_torch.emit.calls import CallSite, draws, invocation, operator_named
 from tensoropt_torch.frontend import CapturedModel, capture
-from tensoropt_torch.plan.calls import CallSite, LocalForm, draws, invocation, operator_named
+from tensoropt_torch.plan.local_form import LocalForm
 from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
 from tests.distributed.models import make
