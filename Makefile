@@ -7,6 +7,7 @@
 # make tidy        clang-tidy on the core         make clean    remove outputs
 # make check       everything: lint, all tests, sanitizers; .ci/run is shorter
 # make paper       the paper's figures and tables, see docs/paper.md
+# make gpu-check   all steps of benchmarks/gpu_check on a machine with one GPU
 # make models      common models against one process, see docs/models.md
 #
 # PYTHON=<python> chooses an environment. By default it is the active one if
@@ -46,7 +47,7 @@ CORE_ONLY = -G Ninja -DTENSOROPT_CORE_ONLY=ON \
     print(os.path.dirname(torch.__file__) + "/include")')
 
 .PHONY: demo test test-all core-test python-test wheel-test sanitize check lint \
-  format tidy clean paper models
+  format tidy clean paper models gpu-check
 
 demo: $(STAMPS)/built
 	OMP_NUM_THREADS=1 $(PYTHON) -m torch.distributed.run --standalone \
@@ -109,6 +110,10 @@ paper: $(STAMPS)/built $(STAMPS)/dev
 # MODELS="llama t5" runs some of them only.
 models: $(STAMPS)/built $(STAMPS)/dev
 	$(PYTHON) -m benchmarks.coverage $(if $(MODELS),--models $(MODELS))
+
+# Installs nothing and needs no network. GPU_CHECK="--device cpu --small" without a GPU.
+gpu-check:
+	$(PYTHON) -m benchmarks.gpu_check $(GPU_CHECK)
 
 clean:
 	rm -rf build *.egg-info tensoropt_torch/*.so

@@ -25,6 +25,7 @@ NOT_RUN = {
     "make test": "the tests are what runs now",
     "make core-test": "CI runs it",
     "make lint": "CI runs it",
+    "make gpu-check": "needs a GPU; tests/benchmarks/test_gpu_check.py runs its steps",
     "make paper": "takes an hour",
     "pip install --no-build-isolation .": "make wheel-test installs into an environment of its own",
     "pip install --no-build-isolation -e .": "built before the tests",
