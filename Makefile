@@ -7,6 +7,8 @@
 # make tidy        clang-tidy on the core         make clean    remove outputs
 # make check       everything: lint, all tests, sanitizers; .ci/run is shorter
 # make paper       the paper's figures and tables, see docs/paper.md
+# make gpu-check   all steps of benchmarks/gpu_check on a machine with one GPU
+# make docs        the site of the documentation, in build/site
 # make models      common models against one process, see docs/models.md
 #
 # PYTHON=<python> chooses an environment. By default it is the active one if
@@ -35,7 +37,7 @@ STAMPS := build/stamps$(subst /,_,$(PYTHON))
 CPP_FILES := $(shell find csrc tests/csrc benchmarks/csrc -name '*.h' -o -name '*.cc')
 # Folders are listed as well: their times tell that a file was removed.
 CORE_INPUTS := CMakeLists.txt $(shell find cmake csrc)
-PYTHON_PATHS := tensoropt_torch tests examples setup.py \
+PYTHON_PATHS := tensoropt_torch tests examples docs setup.py \
                 $(wildcard benchmarks)
 
 # For builds of the core without PyTorch, apart from the folder of fmt's headers,
@@ -46,7 +48,7 @@ CORE_ONLY = -G Ninja -DTENSOROPT_CORE_ONLY=ON \
     print(os.path.dirname(torch.__file__) + "/include")')
 
 .PHONY: demo test test-all core-test python-test wheel-test sanitize check lint \
-  format tidy clean paper models
+  format tidy clean paper models gpu-check docs links
 
 demo: $(STAMPS)/built
 	OMP_NUM_THREADS=1 $(PYTHON) -m torch.distributed.run --standalone \
@@ -109,6 +111,19 @@ paper: $(STAMPS)/built $(STAMPS)/dev
 # MODELS="llama t5" runs some of them only.
 models: $(STAMPS)/built $(STAMPS)/dev
 	$(PYTHON) -m benchmarks.coverage $(if $(MODELS),--models $(MODELS))
+
+# Installs nothing and needs no network. GPU_CHECK="--device cpu --small" without a GPU.
+gpu-check:
+	$(PYTHON) -m benchmarks.gpu_check $(GPU_CHECK)
+
+# Warnings are errors: of links between pages, of docstrings, of pages that are not in the menu.
+SPHINX = $(PYTHON) -m sphinx --quiet --fail-on-warning --keep-going
+docs: $(STAMPS)/built $(STAMPS)/dev
+	$(SPHINX) -b html docs build/site
+
+# Asks the network whether links to other sites live.
+links: $(STAMPS)/built $(STAMPS)/dev
+	$(SPHINX) -b linkcheck docs build/links
 
 clean:
 	rm -rf build *.egg-info tensoropt_torch/*.so

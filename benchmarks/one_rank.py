@@ -201,7 +201,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit("there is no GPU here; try --device cpu --small")
-    device = torch.device(arguments.device)
+    device = torch.empty(0, device=arguments.device).device  # with its number, as tensors have it
     name = torch.cuda.get_device_name() if device.type == "cuda" else machine()["cpu"]
     makers = SMALL_MODELS if arguments.small else MODELS
     output: Path = arguments.output

@@ -57,6 +57,7 @@ from tensoropt_torch.simulate import (
     simulate_frontier,
 )
 from tensoropt_torch.tasks import Example, PlanningOptions
+from tensoropt_torch.version import __version__
 
 __all__ = [
     "Baseline",
@@ -90,6 +91,7 @@ __all__ = [
     "Validation",
     "ValidationOptions",
     "WeightSource",
+    "__version__",
     "auto_parallel",
     "check_rule",
     "clip_grad_norm_",

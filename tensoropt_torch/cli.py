@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.table import Table
 
-from tensoropt_torch import api, cli_job, cli_report
+from tensoropt_torch import api, cli_job, cli_report, doctor
 from tensoropt_torch.config import list_presets, load_cluster, parse_cluster
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.logs import LIBRARY
@@ -44,6 +44,7 @@ from tensoropt_torch.rules import check_rule
 from tensoropt_torch.simulate import StepSettings
 from tensoropt_torch.tasks import Example, PlanningOptions, model_of
 from tensoropt_torch.units import format_bytes, format_seconds
+from tensoropt_torch.version import __version__
 
 Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"
 
@@ -53,11 +54,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         with _logged() if options.verbose else nullcontext():
-            options.run(options, Console())
+            return options.run(options, Console()) or 0
     except TensorOptError as error:
         print(f"tensoropt: {error}", file=sys.stderr)
         return 2
-    return 0
 
 
 @contextmanager
@@ -91,6 +91,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="tensoropt", description=__doc__)
     parser.set_defaults(verbose=False)
+    parser.add_argument("--version", action="version", version=f"tensoropt-torch {__version__}")
     commands = parser.add_subparsers(required=True)
     _add_planning(commands)
     _add_looking(commands)
@@ -170,6 +171,9 @@ def _add_looking(commands: Commands) -> None:
     memory.set_defaults(run=_memory)
     clusters = commands.add_parser("clusters", help="list the cluster presets")
     clusters.set_defaults(run=_clusters)
+    examined = commands.add_parser("doctor", help="what is missing on this machine")
+    doctor.add_doctor(examined)
+    examined.set_defaults(run=_doctor)
 
 
 def _add_saved(commands: Commands) -> None:
@@ -445,6 +449,10 @@ def _show(options: argparse.Namespace, console: Console) -> None:
 def _diff(options: argparse.Namespace, console: Console) -> None:
     before, after = (_load_plan(path, options.model) for path in (options.before, options.after))
     console.print(diff_table(before.diff(after)))
+
+
+def _doctor(options: argparse.Namespace, _: Console) -> int:
+    return doctor.examine(options.json)
 
 
 def _clusters(_: argparse.Namespace, console: Console) -> None:

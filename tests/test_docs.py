@@ -22,9 +22,11 @@ from tests.documents import BLOCKS, DOCUMENTS, FILES, ROOT, Block, blocks_of
 # Commands by how they begin: not run here, and why.
 NOT_RUN = {
     "make demo": "CI runs it",
+    "make docs": "tests/test_site.py builds the same",
     "make test": "the tests are what runs now",
     "make core-test": "CI runs it",
     "make lint": "CI runs it",
+    "make gpu-check": "needs a GPU; tests/benchmarks/test_gpu_check.py runs its steps",
     "make paper": "takes an hour",
     "pip install --no-build-isolation .": "make wheel-test installs into an environment of its own",
     "pip install --no-build-isolation -e .": "built before the tests",
@@ -54,23 +56,11 @@ EXCERPTS = {
 }
 # Blocks by their first line: what the text around them has defined.
 GIVEN = {
-    'tensoropt_torch.register_rule("mylib::scaled_add", '
-    '"b n, b n, n -> b n", example=(x, y, scale))': """
+    "device = tensoropt_torch.init()  # joins the job; NCCL with GPUs, else Gloo": """
 import torch
 import tensoropt_torch
 
-
-@torch.library.custom_op("mylib::scaled_add", mutates_args=())
-def scaled_add(x: torch.Tensor, y: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    return (x + y) * scale
-
-
-@scaled_add.register_fake
-def _(x, y, scale):
-    return torch.empty_like(x)
-
-
-x, y, scale = torch.rand(12, 24), torch.rand(12, 24), torch.rand(24)
+model, batch = torch.nn.Linear(64, 64), (torch.rand(8, 64),)
 """,
     "import tensoropt_torch.tf_style as to": """
 import torch

@@ -45,6 +45,7 @@ PLANNING = ("errors", *TELLING, "pages", "config", "frontend", "plan", "planner"
 RUNNING = (*PLANNING, "runtime", "emit", "simulate")
 MEASURING = (*RUNNING, "profiler", "calibration")
 PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
+    "version": (),
     "errors": (),
     "units": (),
     "html_table": (),
@@ -70,11 +71,13 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "strategy": (*MEASURING, "tasks"),
     "api": (*MEASURING, "tasks", "strategy"),
     "tf_style": (*PLANNING, "runtime", "emit", "tasks", "strategy", "api"),
-    "__init__": (*MEASURING, "checkpoint", "samplers", "rules", "tasks", "api"),
+    "__init__": ("version", *MEASURING, "checkpoint", "samplers", "rules", "tasks", "api"),
+    "doctor": ("__init__",),
     "integrations": ("errors", "plan", "runtime", "emit", "checkpoint", "tasks", "api"),
     "cli_report": (*PLANNING, "simulate", "tasks", "api"),
     "cli_job": ("units", "runtime", "calibration", "report", "tasks", "api"),
     "cli": (
+        "version",
         *PLANNING,
         "rules",
         "simulate",
@@ -84,7 +87,9 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
         "__init__",
         "cli_report",
         "cli_job",
+        "doctor",
     ),
+    "__main__": ("cli",),
 }
 BINDINGS = f"{PACKAGE}._C"
 

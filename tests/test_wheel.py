@@ -1,19 +1,23 @@
-"""The wheel installs and runs in an environment that has what it depends on, and no more."""
+"""The wheel installs and runs in an environment that has what it depends on, and no more;
+the source distribution builds the same wheel."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import re
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from tensoropt_torch import __version__
 from tests.documents import FILES, ROOT
 
 pytestmark = pytest.mark.slow
@@ -23,11 +27,30 @@ PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
+    return build_wheel(ROOT, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source distribution, as setuptools makes it from the checkout."""
+    folder = tmp_path_factory.mktemp("sdist")
+    made = f"from setuptools.build_meta import build_sdist; print(build_sdist({str(folder)!r}))"
+    name = run(ROOT, sys.executable, "-c", made).splitlines()[-1]
+    with tarfile.open(folder / name) as content:
+        content.extractall(folder, filter="data")
+    return folder / name.removesuffix(".tar.gz")
+
+
+def build_wheel(source: Path, folder: Path) -> Path:
     options = ("--no-build-isolation", "--no-deps", "--no-index", "--wheel-dir", str(folder))
-    run(ROOT, *PIP, "wheel", *options, ".")
+    run(source, *PIP, "wheel", *options, ".")
     (made,) = folder.glob("*.whl")
     return made
+
+
+def names_in(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as content:
+        return {name for name in content.namelist() if ".dist-info/" not in name}
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +112,7 @@ def run(folder: Path, *command: str) -> str:
 
 
 def test_wheel_holds_the_package(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as content:
-        inside = {name for name in content.namelist() if ".dist-info/" not in name}
+    inside = names_in(wheel)
     package = {
         str(path.relative_to(ROOT))
         for path in (ROOT / "tensoropt_torch").rglob("*.*")
@@ -98,6 +120,41 @@ def test_wheel_holds_the_package(wheel: Path) -> None:
     }
     assert inside == package | {"tensoropt_torch/py.typed"}
     assert any(name.startswith("tensoropt_torch/_C.") and name.endswith(".so") for name in inside)
+
+
+def test_source_distribution_has_no_build(unpacked: Path) -> None:
+    assert unpacked.name == f"tensoropt_torch-{__version__}"
+    assert not list(unpacked.rglob("*.so"))
+    assert not (unpacked / "build").exists()
+
+
+def test_source_distribution_builds_the_same_wheel(
+    unpacked: Path, wheel: Path, tmp_path: Path
+) -> None:
+    made = build_wheel(unpacked, tmp_path / "wheel")
+    assert made.name == wheel.name
+    assert names_in(made) == names_in(wheel)
+    with zipfile.ZipFile(made) as content:
+        content.extractall(tmp_path / "site")
+    code = "import tensoropt_torch as t; print(t.__file__, t.load_cluster('h100-8').num_devices)"
+    environment = f"import sys; sys.path.insert(0, {str(tmp_path / 'site')!r}); "
+    file, devices = run(tmp_path, sys.executable, "-c", environment + code).split()
+    assert file.startswith(str(tmp_path / "site")) and devices == "8"
+
+
+def test_versions_agree(python: Path) -> None:
+    code = "import importlib.metadata as m; print(m.version('tensoropt-torch'))"
+    assert run(python.parent, str(python), "-c", code).strip() == __version__
+    for command in ((str(python), "-m", "tensoropt_torch"), (str(python.parent / "tensoropt"),)):
+        assert run(python.parent, *command, "--version").split() == ["tensoropt-torch", __version__]
+
+
+def test_doctor_finds_what_is_missing_in_it(python: Path) -> None:
+    text = run(python.parent, str(python.parent / "tensoropt"), "doctor", "--json")
+    found = {row["name"]: row for row in json.loads(text)["findings"]}
+    assert found["TensorOpt"]["found"].startswith(__version__)
+    assert not found["transformers"]["serves"]
+    assert found["transformers"]["advice"].startswith("pip install 'transformers>=")
 
 
 def test_environment_has_nothing_else(python: Path) -> None:

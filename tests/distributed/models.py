@@ -19,7 +19,6 @@ from text import load_text
 from benchmarks.models.llama import Llama, LlamaConfig
 from benchmarks.models.rnn import RNN, RNNConfig
 from benchmarks.models.transformer import Transformer, TransformerConfig
-from tests.distributed.lookup_models import Experts, Recommender, RoutedExperts, SortedExperts
 
 
 @dataclass
@@ -34,6 +33,11 @@ class Case:
     @property
     def keywords(self) -> dict[str, Any]:
         return {"loss_fn": self.loss_fn, "targets": self.targets}
+
+    def to(self, device: torch.device) -> Case:
+        """The same on a device."""
+        args, targets = (tuple(t.to(device) for t in ts) for ts in (self.args, self.targets))
+        return Case(self.model.to(device), args, self.loss_fn, targets)
 
     def loss(self) -> torch.Tensor:
         """What one process computes."""
@@ -197,6 +201,8 @@ def mixture() -> Case:
 
 
 def recommender() -> Case:
+    from tests.distributed.lookup_models import Recommender
+
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(8, 4, generator=generator)
     tags = torch.randint(0, 16, (20,), generator=generator)
@@ -208,6 +214,8 @@ def recommender() -> Case:
 
 
 def experts() -> Case:
+    from tests.distributed.lookup_models import Experts
+
     tokens = torch.randint(0, 12, (2, 4, 8), generator=torch.Generator().manual_seed(1))
     target = tokens[1].clone()
     target[0, :6] = -100
@@ -215,11 +223,15 @@ def experts() -> Case:
 
 
 def sorted_experts() -> Case:
+    from tests.distributed.lookup_models import SortedExperts
+
     tokens = torch.randint(0, 12, (2, 4, 8), generator=torch.Generator().manual_seed(1))
     return Case(SortedExperts(), (tokens[0], tokens[1]))
 
 
 def routed_experts() -> Case:
+    from tests.distributed.lookup_models import RoutedExperts
+
     tokens = torch.randint(0, 12, (2, 4, 8), generator=torch.Generator().manual_seed(1))
     return Case(RoutedExperts(), (tokens[0], tokens[1]))
 

@@ -27,6 +27,7 @@ from tests.distributed.models import Case, make
 from tests.planner.known_strategies import ROLES, allowed_configs
 
 STEPS = 3
+CLUSTERS = {"cpu": "cpu", "cuda": "h100-8"}  # whose costs are taken
 BUCKETS = (2**22, 0, 4000)  # bytes
 # Relative to the largest element of a tensor. Sums over ranks are taken in
 # another order than in one process.
@@ -50,6 +51,7 @@ class Job:
     baselines: bool = False  # also the ends of every baseline
     reduce_dtype: str = "parameter"
     tolerance: float = 0  # where it computes in another dtype
+    device: str = "cpu"  # or "cuda": the current one, which all ranks may share
 
 
 @dataclass
@@ -127,7 +129,7 @@ def plans(case: Case, job: Job) -> Iterator[tuple[str, Plan]]:
     captured = capture(case.model, case.args, **case.keywords)
     task = PlanningTask(
         captured,
-        load_cluster("cpu"),
+        load_cluster(CLUSTERS[job.device]),
         inputs=job.inputs,  # type: ignore[arg-type]
         space=job.space,
         split_spatial=job.split_spatial,
@@ -164,7 +166,8 @@ def share(tensors: tuple[torch.Tensor, ...], inputs: str) -> list[torch.Tensor]:
 
 def check(job: Job) -> tuple[int, list[str]]:
     """Runs on every rank: the number of strategies checked, and what was wrong."""
-    case = make(job.model, job.dtype)
+    device = torch.empty(0, device=job.device).device
+    case = make(job.model, job.dtype).to(device)
     reference_case = copy.deepcopy(case)
     expected = train(reference_case.model, reference_case.loss)
     context: RankContext | None = None
@@ -172,7 +175,6 @@ def check(job: Job) -> tuple[int, list[str]]:
     count = 0
     for name, plan in plans(case, job):
         sizes = [size for size, _ in plan.settings.mesh_axes]
-        device = torch.device("cpu")
         context = context or RankContext.make(sizes, device)
         assert plan.captured is not None
         module = emit.parallelize(case.model, plan.captured, plan, device, context)

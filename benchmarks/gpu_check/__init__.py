@@ -1,0 +1,1 @@
+"""One command that checks all of the project on a machine with one GPU: ``make gpu-check``."""
