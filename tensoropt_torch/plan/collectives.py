@@ -49,12 +49,14 @@ class Collectives:
 
 @dataclass(frozen=True)
 class _Program:
-    """The steps of a reshard of a tensor with ``num_bytes`` on one device before it."""
+    """The steps of a reshard of a tensor with ``num_bytes`` on one device before it, which a
+    training step runs ``times`` times."""
 
     moved: str
     steps: tuple[int, ...]
     axis_sets: tuple[int, ...]
     num_bytes: float
+    times: int
 
 
 def collectives_of(planner: _C.Planner, plan: Described) -> tuple[Collectives, ...]:
@@ -68,9 +70,9 @@ def collectives_of(planner: _C.Planner, plan: Described) -> tuple[Collectives, .
             before = found.get(key, replace(one, count=0, num_bytes=0.0, time_s=0.0))
             found[key] = replace(
                 before,
-                count=before.count + 1,
-                num_bytes=before.num_bytes + one.num_bytes,
-                time_s=before.time_s + one.time_s,
+                count=before.count + program.times,
+                num_bytes=before.num_bytes + program.times * one.num_bytes,
+                time_s=before.time_s + program.times * one.time_s,
             )
     return tuple(sorted(found.values(), key=lambda one: -one.time_s))
 
@@ -120,19 +122,21 @@ def _programs(planner: _C.Planner, plan: Described) -> Iterator[_Program]:
     rank = _C.RankProgram(planner, plan.strategy(), 0)
     sizes = [size for size, _ in plan.settings.mesh_axes]
     kinds = _kinds_of_values(plan)
+    each = plan.settings.micro_batches
     for index, edge in enumerate(planner.describe_edges(plan.strategy())):
         reshard = rank.reshard(index)
         what = kinds.get(edge["value"], "activations")
         whole = reshard.value_bytes * num_shards(edge["to"], sizes)
         before = whole / num_shards(edge["from"], sizes)
         forward = tuple(reshard.forward), tuple(reshard.forward_sets)
-        yield _Program(what, *forward, before)
+        yield _Program(what, *forward, before, 1 if reshard.held else each)
         if reshard.kept == "before":
-            yield _Program(f"{what} again in backward", *forward, before)
+            yield _Program(f"{what} again in backward", *forward, before, each)
         ratio = _item_size(reshard.reduce_dtype) / _item_size(reshard.dtype)
         gradient = whole * ratio / num_shards(edge["gradient_from"], sizes)
         backward = tuple(reshard.backward), tuple(reshard.backward_sets)
-        yield _Program(f"gradients of {what}", *backward, gradient)
+        times = 1 if reshard.summed else each
+        yield _Program(f"gradients of {what}", *backward, gradient, times)
 
 
 def _kinds_of_values(plan: Described) -> dict[int, str]:

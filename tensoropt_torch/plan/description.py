@@ -47,6 +47,9 @@ class PlanDescription:
         num_resharded: how many of them, or of their gradients, change their layout.
         kept: how often each kind of tensor reuse occurs among those.
         num_recomputed: how many operators run again in backward.
+        micro_batches: as how many of them a step runs the batch.
+        num_held: how many parameters of such a step are resharded once, and then held.
+        num_summed: how many gradients of parameters it adds up before they are reduced, once.
     """
 
     sizes: tuple[int, ...]
@@ -55,6 +58,9 @@ class PlanDescription:
     num_resharded: int
     kept: Mapping[str, int]
     num_recomputed: int = 0
+    micro_batches: int = 1
+    num_held: int = 0
+    num_summed: int = 0
 
 
 def describe(plan: Described) -> PlanDescription:
@@ -80,7 +86,15 @@ def described(planner: _C.Planner, plan: Described) -> PlanDescription:
     sizes = tuple(size for size, _ in plan.settings.mesh_axes)
     recomputed = sum(row["runs_again"][config] for row, config in chosen)
     return PlanDescription(
-        sizes, choices, len(edges), len(moved), dict(sorted(kept.items())), recomputed
+        sizes,
+        choices,
+        len(edges),
+        len(moved),
+        dict(sorted(kept.items())),
+        recomputed,
+        plan.settings.micro_batches,
+        sum(edge["held"] for edge in edges),
+        sum(edge["summed"] for edge in edges),
     )
 
 

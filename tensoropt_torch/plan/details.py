@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -66,7 +67,7 @@ def details_of(plan: Described, planner: _C.Planner | None = None) -> PlanDetail
     planner = planner or planner_of(plan)
     description = described(planner, plan)
     parameters = _parameters(planner, plan)
-    rows = planner.describe_estimates(plan.strategy())
+    rows = _in_a_step(planner.describe_estimates(plan.strategy()), plan.settings.micro_batches)
     return PlanDetails(
         description,
         _storage(parameters),
@@ -75,6 +76,12 @@ def details_of(plan: Described, planner: _C.Planner | None = None) -> PlanDetail
         _time(planner, plan, rows),
         {row["name"]: row["time_s"] for row in rows},
     )
+
+
+def _in_a_step(rows: Sequence[Mapping[str, Any]], micro_batches: int) -> list[dict[str, Any]]:
+    """Times of operators, which are those of one micro-batch, for all of them."""
+    times = ("time_s", "again_s")
+    return [{**row, **{name: micro_batches * row[name] for name in times}} for row in rows]
 
 
 @dataclass(frozen=True)

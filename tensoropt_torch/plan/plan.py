@@ -208,6 +208,8 @@ class Plan(Record):
         yield "frontier", self.origin
         yield "inputs", settings.inputs_in_words
         yield "overlap", "yes" if settings.overlap else "no"
+        if settings.micro_batches > 1:
+            yield "micro-batches", str(settings.micro_batches)
         yield "measured collectives", str(len(settings.measured))
         yield "measured operators", str(len(settings.operators))
         yield "model", self.fingerprint

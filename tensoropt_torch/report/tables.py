@@ -68,13 +68,22 @@ def diff_table(diff: PlanDiff) -> Table:
 
 
 def plan_summary(description: PlanDescription) -> str:
-    """How often each kind of reshard and of tensor reuse occurs, and how many operators run
-    again in backward, in one line."""
+    """How often each kind of reshard and of tensor reuse occurs, how many operators run again
+    in backward, and what micro-batches share, in one line."""
     kept = ", ".join(f"{count} keep {name}" for name, count in description.kept.items())
     resharded = f"{description.num_resharded} of {description.num_edges} edges are resharded"
     again = description.num_recomputed
-    recomputed = f"; {again} operators run again in backward" if again else ""
-    return resharded + (f" ({kept})" if kept else "") + recomputed
+    shared = (
+        f"; {description.micro_batches} micro-batches, for which {description.num_held} parameters "
+        f"are resharded once and {description.num_summed} gradients are reduced once"
+    )
+    parts = (
+        resharded,
+        f" ({kept})" if kept else "",
+        f"; {again} operators run again in backward" if again else "",
+        shared if description.micro_batches > 1 else "",
+    )
+    return "".join(parts)
 
 
 def profile_table(rows: Sequence[ProfileRow]) -> Table:

@@ -1,0 +1,83 @@
+"""What a plan of several micro-batches says of a step."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+from tensoropt_torch.config import load_cluster
+from tensoropt_torch.frontend import capture
+from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan.details import details_of
+from tensoropt_torch.plan.micro_batches import micro_batched
+from tensoropt_torch.plan.space import make_planner
+from tensoropt_torch.planner.candidates import find_frontier
+from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.report.tables import plan_summary
+
+COUNT = 4
+
+
+def model() -> tuple[nn.Module, torch.Tensor]:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32)), torch.randn(64, 32)
+
+
+def task() -> PlanningTask:
+    module, x = model()
+    captured = capture(module, (x,), loss_fn=torch.mean)
+    cluster = load_cluster("h100-8")
+    return PlanningTask(captured, cluster, in_micro_batches=(micro_batched(captured, COUNT),))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_times_are_those_of_the_whole_step(seed: int) -> None:
+    *_, (captured, settings) = task().graphs(4)
+    planner = make_planner(captured, settings)
+    plan = Plan.of(settings, captured, planner.random_strategy(seed))
+    details = details_of(plan)
+    assert sum(details.time.values()) == pytest.approx(plan.time_s)
+    moved = sum(one.time_s for one in details.collectives)
+    assert moved <= details.time["reshards and collectives"] * (1 + 1e-9)
+    description = details.description
+    assert description.micro_batches == COUNT
+    assert f"{COUNT} micro-batches" in plan_summary(description)
+
+
+def test_the_frontier_is_the_best_of_both_graphs() -> None:
+    both = task()
+    united = find_frontier(both, 4)
+    points = [(p.memory_bytes, p.time_s, p.micro_batches) for p in united]
+    apart = []
+    for captured, settings in both.graphs(4):
+        planner = make_planner(captured, settings)
+        apart += [(*p, settings.micro_batches) for p in both.search.run(planner).points]
+    expected = [
+        a for a in apart if not any(b[0] <= a[0] and b[1] <= a[1] and b[:2] != a[:2] for b in apart)
+    ]
+    assert points == sorted(expected)
+    assert {count for *_, count in points} == {1, COUNT}
+    for point in (united.smallest, united.fastest):
+        assert point.plan.settings.micro_batches == point.micro_batches
+        again = Plan.from_json(point.plan.to_json()).with_model(both.captured)
+        assert again.captured is not None and again.captured.micro_batches == point.micro_batches
+        planner = make_planner(again.captured, again.settings)
+        seconds = planner.network_time(again.strategy()) + planner.compute_time(again.strategy())
+        assert seconds == pytest.approx(point.time_s)
+
+
+def test_plans_of_both_kinds_can_be_compared() -> None:
+    frontier = find_frontier(task(), 4)
+    changes = frontier.smallest.plan.diff(frontier.fastest.plan).changes
+    assert any(change.name == "micro_batches" for change in changes)
+
+
+def test_plan_files_without_micro_batches_load() -> None:
+    plan = find_frontier(task(), 4).fastest.plan
+    text = dataclasses.replace(plan, captured=None).to_json()
+    assert '"micro_batches": 1' in text
+    old = text.replace(', "micro_batches": 1', "")
+    assert old != text and Plan.from_json(old) == plan
