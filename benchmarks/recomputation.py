@@ -1,11 +1,11 @@
-"""Frontiers with and without recomputation: predicted, simulated and measured.
+"""Frontiers with and without recomputation and micro-batches: predicted, simulated, measured.
 
     python benchmarks/recomputation.py --ranks 2 4
 
-Plans without recomputation, and points of the frontier with it, train in turn in the same
-processes; times are those of the fastest plan without in the same turn. Beside them plans
-that users know: data parallelism with every block checkpointed or none, as the best strategies
-of those baselines. Writes benchmarks/results/recomputation.json and a picture of it.
+Plans without recomputation, and points of the frontiers with it, and with micro-batches as well,
+train in turn in the same processes; times are those of the fastest plan without in the same
+turn. Beside them plans that users know: data parallelism with every block checkpointed or none,
+as the best strategies of those baselines. Writes benchmarks/results/recomputation.json and a picture of it.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from benchmarks.training import CPU, Trainer
 from tensoropt_torch.calibration.hardware import measure_cluster
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan.micro_batches import micro_batched
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.task import PlanningTask
@@ -41,8 +42,8 @@ from tensoropt_torch.simulate import StepSettings, simulate_step
 RESULTS = Path(__file__).parent / "results" / "recomputation.json"
 PICTURE = RESULTS.with_suffix(".svg")
 FASTEST = "without, fastest"
-COLOURS = {"without": "C0", "with, point": "C1", "data parallel": "C2", "ZeRO-3": "C3"}
 POINTS = 5
+MICRO_BATCHES = (2, 4)
 PASSES = 5
 STEPS = 3
 DEVICE_BUDGET_S = 5.0
@@ -76,6 +77,11 @@ def plans(task: PlanningTask) -> Iterator[tuple[str, Plan]]:
             yield f"{name}{how}", found.plan(0)
     for point in find_frontier(task, ranks).thinned(POINTS):
         yield f"with, point {point.index}", point.plan
+    halves = tuple(micro_batched(task.captured, count) for count in MICRO_BATCHES)
+    for point in find_frontier(replace(task, in_micro_batches=halves), ranks).thinned(POINTS):
+        if point.micro_batches > 1:
+            label = f"{point.micro_batches} micro-batches, point {point.index}"
+            yield label, point.plan
 
 
 def measure(name: str) -> dict[str, Any]:
@@ -133,8 +139,9 @@ def draw(results: dict[str, Any]) -> None:
             ("with, point", "C1"),
             ("data", "C2"),
             ("ZeRO", "C3"),
+            ("micro-batches", "C4"),
         ):
-            chosen = [row for label, row in rows.items() if label.startswith(kind)]
+            chosen = [row for label, row in rows.items() if kind in label]
             memory = [row["measured_bytes"] / 2**20 for row in chosen]
             axis.scatter(memory, [row["median_ratio"] for row in chosen], color=colour, label=kind)
             memory = [row["simulated_bytes"] / 2**20 for row in chosen]
