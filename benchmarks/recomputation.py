@@ -5,7 +5,8 @@
 Plans without recomputation, and points of the frontiers with it, and with micro-batches as well,
 train in turn in the same processes; times are those of the fastest plan without in the same
 turn. Beside them plans that users know: data parallelism with every block checkpointed or none,
-as the best strategies of those baselines. Writes benchmarks/results/recomputation.json and a picture of it.
+as the best strategies of those baselines. Writes benchmarks/results/recomputation.json and a
+picture of it.
 """
 
 from __future__ import annotations
