@@ -18,6 +18,12 @@ class LlamaConfig:
     n_embd: int = 4096
     n_hidden: int = 14336
     rope_base: float = 500000.0
+    n_head_size: int = 0  # of queries and keys; 0: n_embd / n_head
+
+    @property
+    def head_size(self) -> int:
+        """Of queries, keys and values."""
+        return self.n_head_size or self.n_embd // self.n_head
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -31,16 +37,17 @@ class Attention(nn.Module):
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
-        self.head_size = config.n_embd // config.n_head
+        self.head_size = config.head_size
         kv_size = config.n_kv_head * self.head_size
-        self.q = nn.Linear(config.n_embd, config.n_embd, bias=False)
+        q_size = config.n_head * self.head_size
+        self.q = nn.Linear(config.n_embd, q_size, bias=False)
         self.k = nn.Linear(config.n_embd, kv_size, bias=False)
         self.v = nn.Linear(config.n_embd, kv_size, bias=False)
-        self.o = nn.Linear(config.n_embd, config.n_embd, bias=False)
+        self.o = nn.Linear(q_size, config.n_embd, bias=False)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """(batch, time, channels) -> the same shape."""
-        batch, time, channels = x.shape
+        batch, time, _ = x.shape
 
         def heads(y: Tensor) -> Tensor:
             return y.view(batch, time, -1, self.head_size).transpose(1, 2)
@@ -52,7 +59,7 @@ class Attention(nn.Module):
             is_causal=True,
             enable_gqa=True,
         )
-        return self.o(y.transpose(1, 2).reshape(batch, time, channels))
+        return self.o(y.transpose(1, 2).flatten(2))
 
 
 class Block(nn.Module):
@@ -87,7 +94,7 @@ class Llama(nn.Module):
 
     def positions(self, time: int, like: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and sines of the rotary angles, (time, head size)."""
-        size = self.config.n_embd // self.config.n_head
+        size = self.config.head_size
         steps = torch.arange(0, size, 2, device=like.device, dtype=like.dtype)
         rates = self.config.rope_base ** (-steps / size)
         at = torch.arange(time, device=like.device, dtype=like.dtype)

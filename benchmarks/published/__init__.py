@@ -1,0 +1,1 @@
+"""Published training speeds beside predictions: ``python -m benchmarks.published``."""
