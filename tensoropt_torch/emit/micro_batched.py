@@ -71,6 +71,8 @@ class MicroBatchedVariant(Variant):
         assert captured.micro_batching is not None
         self._micro: MicroBatching = captured.micro_batching
         self._gathers = gathers
+        totals = self._micro.totals
+        self._totals_graph = None if totals is None else made_on(totals, _device_of(root))
         self._trained = [
             (number, place)
             for number, (source, place) in enumerate(
@@ -169,7 +171,7 @@ class MicroBatchedVariant(Variant):
         return [*values, *self._totals(values)]
 
     def _totals(self, values: Sequence[Any]) -> tuple[torch.Tensor, ...]:
-        if self._micro.totals is None:
+        if self._totals_graph is None:
             return ()
         taken = []
         with torch.no_grad():
@@ -179,7 +181,7 @@ class MicroBatchedVariant(Variant):
                 if gather is not None:
                     value = reshard(value, gather.steps, gather.groups)
                 taken.append(value)
-            found: tuple[torch.Tensor, ...] = self._micro.totals.forward(*taken)
+            found: tuple[torch.Tensor, ...] = self._totals_graph.forward(*taken)
         return found
 
     def _micro_batches(self, values: Sequence[Any], seed: int) -> Iterator[tuple[Any, ...]]:
@@ -432,6 +434,22 @@ def _body(rank_graph: fx.GraphModule, held: Sequence[fx.Node]) -> fx.GraphModule
             copy.graph.call_function(_sum, (new, edge.parameter, sums, node.args[3:5]))
     copy.graph.lint()
     return fx.GraphModule(rank_graph, copy.graph, "MicroBatchGraph")
+
+
+def made_on(module: fx.GraphModule, device: torch.device) -> fx.GraphModule:
+    """A copy whose calls make their tensors there, wherever the graph was captured."""
+    copy = _Copy()
+    for node in module.graph.nodes:
+        new = copy.add(node)
+        new.args, new.kwargs = pytree.tree_map_only(
+            torch.device, lambda _: device, (new.args, new.kwargs)
+        )
+    return fx.GraphModule(module, copy.graph, "Totals")
+
+
+def _device_of(root: nn.Module) -> torch.device:
+    tensor = next(root.parameters())
+    return local_tensor(tensor).device  # type: ignore[no-any-return]
 
 
 def _slot(node: fx.Node) -> int:

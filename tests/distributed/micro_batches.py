@@ -216,6 +216,45 @@ def other_batches(pair: Pair) -> list[str]:
     return found if {2, 8} <= counts else [*found, f"variants of {counts} micro-batches"]
 
 
+class ByRow(nn.Module):
+    """A mean over rows whose weights are made in the forward pass, on the device of the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 6)
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        losses = F.cross_entropy(self.linear(x), target, reduction="none")
+        none = torch.zeros_like(target, dtype=x.dtype, device=x.device)
+        valid = none.masked_fill(target > 1, 1.0) + 0.5
+        return (losses * valid).sum() / valid.sum()
+
+
+def captured_on_meta(_: object) -> list[float]:
+    """Loss and largest error of a gradient under a plan that was made for a model on meta."""
+    torch.manual_seed(0)
+    model = ByRow()
+    x, target = batch()
+    tensors = x.float(), target
+    twin = copy.deepcopy(model).to("meta")
+    captured = capture(twin, [t.to("meta") for t in tensors])
+    task = PlanningTask(
+        captured, load_cluster("cpu"), in_micro_batches=(micro_batched(captured, COUNT),)
+    )
+    *_, (micro, settings) = task.graphs(dist.get_world_size())
+    assert micro.micro_batching is not None and micro.micro_batching.totals is not None
+    plan = Plan.of(settings, micro, make_planner(micro, settings).random_strategy(0))
+    parallel = emit.parallelize(copy.deepcopy(model), captured, plan, torch.device("cpu"))
+    loss, expected = parallel(*tensors), model(*tensors)
+    loss.backward()
+    expected.backward()
+    own = dict(parallel.named_parameters())
+    return [
+        distance(loss, expected),
+        *(distance(whole(own[name].grad), p.grad) for name, p in model.named_parameters()),
+    ]
+
+
 CHECKS = (
     step,
     gradients_by_function,

@@ -23,3 +23,8 @@ def test_reshards_of_parameters_run_once_or_in_each() -> None:
             assert ran == expected
         assert any(held for *_, held, _ in rank)
         assert any(summed for *_, summed in rank)
+
+
+def test_totals_are_made_where_the_job_runs() -> None:
+    for errors in run_ranks(1, f"{RANKS}:captured_on_meta"):
+        assert max(errors) < 1e-6
