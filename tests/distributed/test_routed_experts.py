@@ -9,6 +9,9 @@ from dataclasses import dataclass
 import pytest
 import torch
 import torch.distributed as dist
+
+# Registers transformers::grouped_mm_fallback.
+import transformers.integrations.moe  # noqa: F401
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from benchmarks.memory import models as memory_models
