@@ -31,10 +31,10 @@ class Crossing {
     EdgeOptions options;
     for (const EdgeOption& value : value_options()) {
       for (const EdgeOption& gradient : gradient_options()) {
-        options.add({value.memory_bytes + gradient.memory_bytes,
-                     value.time_s + gradient.time_s,
-                     {value.choice.reuse, value.choice.held,
-                      gradient.choice.summed}});
+        options.add(
+            {value.memory_bytes + gradient.memory_bytes,
+             value.time_s + gradient.time_s,
+             {value.choice.reuse, value.choice.held, gradient.choice.summed}});
       }
     }
     return options;
@@ -143,10 +143,9 @@ void EdgeOptions::add(const EdgeOption& option) {
       })) {
     return;
   }
-  const auto kept =
-      std::remove_if(options_.begin(), end, [&](const EdgeOption& other) {
-        return costs_no_more(option, other);
-      });
+  const auto kept = std::remove_if(
+      options_.begin(), end,
+      [&](const EdgeOption& other) { return costs_no_more(option, other); });
   size_ = static_cast<std::size_t>(kept - options_.begin());
   options_[size_++] = option;
 }

@@ -22,11 +22,11 @@
 // nobody needs before the end of backward. begin_value begins the forward
 // program ahead of its use, begin_gathers one collective in place of the
 // programs of several; put_value gives a value that is there already.
-// take_value waits for what was begun; `x` says where it runs. In backward the program of the gradient is only begun;
-// await_gradient, which stands between the parameter and its use, waits for it.
-// These calls come first in the graph, and autograd runs what came first only
-// when nothing else is ready: at the end of backward. `slot` numbers the
-// parameters.
+// take_value waits for what was begun; `x` says where it runs. In backward the
+// program of the gradient is only begun; await_gradient, which stands between
+// the parameter and its use, waits for it. These calls come first in the graph,
+// and autograd runs what came first only when nothing else is ready: at the end
+// of backward. `slot` numbers the parameters.
 
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>

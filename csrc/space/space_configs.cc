@@ -142,8 +142,8 @@ PassTimes StrategySpace::times_of(const Node& node,
 
 OpCost StrategySpace::cost_of(const Node& node, const OpConfig& uses,
                               const PassTimes& times, bool runs_again) const {
-  OpCost cost = op_cost(graph_, node, rules_[node.id], uses, machine_, times,
-                        runs_again);
+  OpCost cost =
+      op_cost(graph_, node, rules_[node.id], uses, machine_, times, runs_again);
   cost.time_s *= options_.micro_batches;
   cost.network_s *= options_.micro_batches;
   return cost;

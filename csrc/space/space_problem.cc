@@ -138,8 +138,7 @@ std::shared_ptr<const EdgeTable> StrategySpace::edge_table(
       const EdgeOptions options = options_of(edge, source, target);
       for (const EdgeOption& option : options.all()) {
         builder.add(source, target,
-                    {option.memory_bytes, option.time_s,
-                     option.choice.tag()});
+                    {option.memory_bytes, option.time_s, option.choice.tag()});
       }
     }
   }
