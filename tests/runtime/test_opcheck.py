@@ -90,6 +90,7 @@ def reshards(group: str) -> dict[str, list[Case]]:
             Case((torch.randn(4, 3), *gathering(group), new_queue(), 0), WITH_OBJECT, casts)
             for casts in ({}, {"dtype": torch.bfloat16})
         ],
+        "put_value": [Case((torch.randn(4, 3), new_queue(), 0), WITH_OBJECT)],
         "begin_gathers": [
             Case(
                 ([torch.randn(4, 3), torch.randn(2)], [1, 0], group, new_queue(), [0, 1]),
