@@ -27,10 +27,9 @@ from torch import fx
 from torch._ops import OpOverload
 from torch.nn._reduction import get_enum
 
-from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, Source
-from tensoropt_torch.frontend.lowering import Lowering, lower, operator_name, tensor_operands
+from tensoropt_torch.frontend.lowering import lower, operator_name, tensor_operands
 from tensoropt_torch.frontend.micro_batches import Join, MicroBatching
 from tensoropt_torch.frontend.passes.nodes import (
     add_call,
@@ -40,9 +39,7 @@ from tensoropt_torch.frontend.passes.nodes import (
     value_of,
 )
 from tensoropt_torch.plan.local_form import LocalForm, local_arguments
-
-# Dtypes of parameters; what their training costs does not matter here.
-TRAINED = ("float64", "float32", "bfloat16", "float16", "complex64", "complex128")
+from tensoropt_torch.plan.space import unpriced_planner
 
 WHOLE, PENDING = "R", "P"
 
@@ -203,7 +200,7 @@ class _Rows:
         self._count = count
         self._whole_inputs = whole_inputs
         self._rows = batch_rows(captured, whole_inputs)
-        self.planner = _planner(captured.lowering, count)
+        self.planner = unpriced_planner(captured.lowering, [count], idle_configs=True)
         nodes = self.planner.describe_nodes()
         self.space_node = {
             row["graph_node"]: index for index, row in enumerate(nodes) if row["graph_node"] >= 0
@@ -313,21 +310,6 @@ def _words(layout: str) -> str:
 def _is_random(node: fx.Node) -> bool:
     assert isinstance(node.target, OpOverload)
     return torch.Tag.nondeterministic_seeded in node.target.tags
-
-
-def _planner(lowering: Lowering, count: int) -> _C.Planner:
-    """Of a mesh of one axis, all configs of which are wanted, whatever they cost."""
-    options = _C.SpaceOptions(
-        space="full",
-        optimizer_state_bytes=dict.fromkeys(TRAINED, 0.0),
-        sharded_inputs=False,
-        max_configs=10**9,
-        idle_configs=True,
-    )
-    level = _C.Level("micro-batches", count, 1.0, 0.0)
-    cluster = _C.Cluster("micro-batches", _C.Device(), [level])
-    setup = _C.PlannerSetup(cluster=cluster, mesh=_C.Mesh([(count, 0)]), space=options)
-    return _C.Planner(lowering.graph, lowering.rules, setup)
 
 
 def _join(layout: str) -> Join:

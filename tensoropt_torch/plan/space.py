@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tensoropt_torch import _C
 from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.config.cluster import Cluster
 from tensoropt_torch.frontend.capture import CapturedModel
+from tensoropt_torch.frontend.lowering import Lowering
 from tensoropt_torch.plan.settings import Settings
+
+# Dtypes of operands that may need a gradient.
+_TRAINED = ("float64", "float32", "bfloat16", "float16", "complex64", "complex128")
 
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2  # whose multiples lie evenly modulo 1
 
@@ -32,6 +36,30 @@ def make_planner(
         overheads=_overheads(cluster, settings),
     )
     return _C.Planner(captured.graph, captured.lowering.rules, setup)
+
+
+def unpriced_planner(
+    lowering: Lowering,
+    sizes: Sequence[int],
+    *,
+    split_spatial: bool = False,
+    idle_configs: bool = False,
+) -> _C.Planner:
+    """Every config of the operators of a graph on a mesh with axes of these sizes, for those who
+    ask what the configs are and not what they cost."""
+    mesh = _C.Mesh([(size, 0) for size in sizes])
+    level = _C.Level("level", mesh.num_devices, 1e9, 1e-6)
+    options = _C.SpaceOptions(
+        space="full",
+        optimizer_state_bytes=dict.fromkeys(_TRAINED, 0.0),
+        sharded_inputs=False,
+        max_configs=10**9,
+        split_spatial=split_spatial,
+        idle_configs=idle_configs,
+    )
+    cluster = _C.Cluster("cluster", _C.Device(), [level])
+    setup = _C.PlannerSetup(cluster=cluster, mesh=mesh, space=options)
+    return _C.Planner(lowering.graph, lowering.rules, setup)
 
 
 def measured_table(

@@ -22,12 +22,10 @@ from tensoropt_torch.emit.calls import CallSite, invocation, target_operands
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.lowering import named_arguments
 from tensoropt_torch.plan.local_form import LocalForm
+from tensoropt_torch.plan.space import unpriced_planner
 from tensoropt_torch.rules.call import Checks, OpCall, RankCall, Reference
 from tensoropt_torch.rules.layouts import combine, split
 from tensoropt_torch.rules.op_graph import write_op_graph
-
-# Dtypes of operands that may need a gradient; no optimizer updates them.
-TRAINED = ("float64", "float32", "bfloat16", "float16", "complex64", "complex128")
 
 # Operators that communicate are computed by references.
 ONE_PROCESS = CallSite(torch.device("cpu"), lambda axes: f"axis set {axes}", step_seed=17)
@@ -78,18 +76,9 @@ class Bench:
         self._plan()
 
     def _plan(self) -> None:
-        level = _C.Level("level", self._mesh.num_devices, 1e9, 1e-6)
-        cluster = _C.Cluster("cluster", _C.Device(), [level])
-        graph, rules = self._graph.lowering.graph, self._graph.lowering.rules
-        every_config = _C.SpaceOptions(
-            space="full",
-            optimizer_state_bytes=dict.fromkeys(TRAINED, 0.0),
-            sharded_inputs=False,
-            max_configs=10**9,
-            split_spatial=True,
-        )
-        setup = _C.PlannerSetup(cluster=cluster, mesh=self._mesh, space=every_config)
-        self._planner = _C.Planner(graph, rules, setup)
+        lowering = self._graph.lowering
+        rules = lowering.rules
+        self._planner = unpriced_planner(lowering, self.sizes, split_spatial=True)
         if str(self.op_call.overload) not in rules.targets():
             raise TensorOptError(
                 f"operator {self.op_call.overload} has no rule; give it one with register_rule"
