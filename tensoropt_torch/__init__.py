@@ -31,7 +31,7 @@ from tensoropt_torch.checkpoint import (
 from tensoropt_torch.config import Cluster, list_presets, load_cluster
 from tensoropt_torch.emit import ParallelModule, WeightSource, clip_grad_norm_, local_step
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan import Plan, Wish
 from tensoropt_torch.plan.diff import PlanDiff
 from tensoropt_torch.planner.baselines import Baseline, Comparison
 from tensoropt_torch.planner.device_counts import ProfileRow
@@ -40,6 +40,8 @@ from tensoropt_torch.planner.frontier import Frontier, FrontierPoint
 from tensoropt_torch.planner.optimizers import OptimizerModel
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.tradeoffs import TradeoffPoint, Tradeoffs
+from tensoropt_torch.planner.why import Decision, MemoryChange, NetworkChange, WhyPlan, explain_plan
+from tensoropt_torch.planner.wish_costs import WishCosts, WishedEnds, wish_costs
 from tensoropt_torch.profiler.hardware_profile import HardwareProfile
 from tensoropt_torch.rules import (
     LocalCall,
@@ -63,6 +65,7 @@ __all__ = [
     "Baseline",
     "Cluster",
     "Comparison",
+    "Decision",
     "Example",
     "Explanation",
     "Frontier",
@@ -71,7 +74,9 @@ __all__ = [
     "LeftOut",
     "LocalCall",
     "MeasureOptions",
+    "MemoryChange",
     "MemoryProfile",
+    "NetworkChange",
     "NodeExplanation",
     "OptimizerModel",
     "ParallelModule",
@@ -91,12 +96,17 @@ __all__ = [
     "Validation",
     "ValidationOptions",
     "WeightSource",
+    "WhyPlan",
+    "Wish",
+    "WishCosts",
+    "WishedEnds",
     "__version__",
     "auto_parallel",
     "check_rule",
     "clip_grad_norm_",
     "compare",
     "explain",
+    "explain_plan",
     "fastest_within",
     "find_frontier",
     "find_strategy",
@@ -118,4 +128,5 @@ __all__ = [
     "simulate_memory",
     "unregister_rule",
     "validate",
+    "wish_costs",
 ]

@@ -28,6 +28,8 @@ from tensoropt_torch.planner.device_counts import Objective
 from tensoropt_torch.planner.memory_limits import Predictor
 from tensoropt_torch.planner.optimizers import OptimizerModel
 from tensoropt_torch.planner.search_settings import SearchSettings
+from tensoropt_torch.planner.why import explain_plan
+from tensoropt_torch.planner.wish_costs import wish_costs
 from tensoropt_torch.report.explanation import explanation_table, fallback_table
 from tensoropt_torch.report.tables import (
     comparison_table,
@@ -39,6 +41,7 @@ from tensoropt_torch.report.tables import (
     plan_table,
     profile_table,
     tradeoffs_table,
+    wish_table,
 )
 from tensoropt_torch.rules import check_rule
 from tensoropt_torch.simulate import StepSettings
@@ -145,6 +148,9 @@ def _add_looking(commands: Commands) -> None:
     explain = commands.add_parser("explain", help="why operators are split as they are, or not")
     _add_model(explain)
     explain.add_argument("--json", type=Path, help="write all records to this file")
+    explain.add_argument(
+        "--plan", type=Path, help="why this saved plan is what it is, instead of what its space is"
+    )
     explain.set_defaults(run=_explain)
     check = commands.add_parser("check-rule", help="check the rule of an operator by running it")
     check.add_argument(
@@ -233,6 +239,15 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         default="parameter",
         help="sum gradients in the dtype of the parameter or in that of its use under autocast",
     )
+    for name, meaning in (("pin", "split so"), ("forbid", "not split so")):
+        parser.add_argument(
+            f"--{name}",
+            action="append",
+            default=[],
+            metavar="NAME=SPLIT",
+            help=f"parameters or operators that are {meaning}, e.g. embed.weight=S0, "
+            "'blocks.*.attn=h'; may be repeated (docs/why-this-plan.md, Pins)",
+        )
     parser.add_argument("--epsilon", type=float, default=SearchSettings().epsilon)
 
 
@@ -291,6 +306,18 @@ def _optimizer(options: argparse.Namespace) -> OptimizerModel:
     )
 
 
+def _wishes(option: str, given: Sequence[str]) -> dict[str, str]:
+    """``NAME=SPLIT`` of ``--pin`` or ``--forbid``, by name."""
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or name in found:
+            what = "is given twice" if equals else "has no '='"
+            raise TensorOptError(f"--{option} {text} {what}; give NAME=SPLIT, once for each name")
+        found[name] = value
+    return found
+
+
 def _planning(options: argparse.Namespace) -> PlanningOptions:
     return PlanningOptions(
         cluster=options.cluster,
@@ -302,6 +329,8 @@ def _planning(options: argparse.Namespace) -> PlanningOptions:
         max_micro_batches=options.max_micro_batches,
         overlap=options.overlap,
         reduce_dtype=options.reduce_dtype,
+        pin=_wishes("pin", options.pin),
+        forbid=_wishes("forbid", options.forbid),
         search=SearchSettings(epsilon=options.epsilon),
     )
 
@@ -340,6 +369,9 @@ def _plan(options: argparse.Namespace, console: Console) -> None:
         console.print(f"  {origin}", soft_wrap=True)
     if options.details:
         console.print(plan_table(description))
+    if plan.settings.wishes:
+        costs = wish_costs(plan, memory_limit=options.memory_limit)
+        console.print(wish_table(costs))
     if options.output:
         plan.save(options.output)
 
@@ -379,6 +411,12 @@ def _tradeoffs(options: argparse.Namespace, console: Console) -> None:
 
 
 def _explain(options: argparse.Namespace, console: Console) -> None:
+    if options.plan:
+        if options.json:
+            raise TensorOptError("--json has the records of a space; leave it or --plan out")
+        why = explain_plan(_load_plan(options.plan, options.model))
+        console.print(str(why), markup=False, highlight=False, soft_wrap=True)
+        return
     explanation = api.explain(
         _load_model(options.model), num_devices=options.devices, planning=_planning(options)
     )

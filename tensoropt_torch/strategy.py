@@ -248,10 +248,10 @@ class _Finder:
 
 
 def _plain(planning: PlanningOptions) -> Mapping[str, Any]:
-    """The options as plain data, but for what decides nothing, and for the cluster, which the
-    task says in full."""
+    """The options as plain data, but for what decides nothing, and for the cluster and the
+    wishes, which the task says in full."""
     named = {part.name: getattr(planning, part.name) for part in fields(planning)}
-    del named["cluster"]
+    del named["cluster"], named["pin"], named["forbid"]
     for name, value in named.items():
         if isinstance(value, MeasureOptions | ValidationOptions):
             named[name] = asdict(value)

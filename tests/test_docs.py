@@ -164,7 +164,8 @@ def test_cluster_file_is_read(tmp_path: Path, block: Block) -> None:
 
 
 def test_every_block_is_checked() -> None:
-    checked = ("python", "sh", "toml", "diff")  # diffs: tests/distributed/test_examples.py
+    # diffs: tests/distributed/test_examples.py; text, what is printed: tests/planner/test_why.py
+    checked = ("python", "sh", "toml", "diff", "text")
     fences = sum(len(re.findall("^ *```", p.read_text(), re.MULTILINE)) for p in DOCUMENTS)
     assert fences == 2 * len(BLOCKS)
     for block in BLOCKS:

@@ -40,7 +40,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 
 # Part of the package, a folder or a module at its top -> parts that it may import besides
 # its own, likewise. Imports inside of functions and for type checking count as well.
-TELLING = ("units", "html_table", "logs", "progress")
+TELLING = ("units", "layer_names", "html_table", "logs", "progress")
 PLANNING = ("errors", *TELLING, "pages", "config", "frontend", "plan", "planner")
 RUNNING = (*PLANNING, "runtime", "emit", "simulate")
 MEASURING = (*RUNNING, "profiler", "calibration")
@@ -48,6 +48,7 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "version": (),
     "errors": (),
     "units": (),
+    "layer_names": (),
     "html_table": (),
     "logs": (),
     "progress": ("units", "logs"),

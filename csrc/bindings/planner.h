@@ -11,7 +11,9 @@
 
 #include "baselines/baselines.h"
 #include "bindings/rules.h"
+#include "common/check.h"
 #include "cost/op_profile.h"
+#include "problem/propagation.h"
 #include "search/frontier_tracking.h"
 #include "space/space.h"
 
@@ -53,10 +55,31 @@ class Planner {
   const Mesh& mesh() const { return setup_.mesh; }
   const OpProfile& operators() const { return operators_; }
 
+  // From now on there are only strategies with the configs of each node that
+  // its mask allows. Once, before anything is asked for.
+  void restrict_to(std::vector<ConfigMask> allowed) {
+    const std::lock_guard lock(problem_mutex_);
+    TO_ASSERT(!problem_ && allowed_.empty(), "the problem is made already");
+    allowed_ = std::move(allowed);
+  }
+
   const Problem& problem(int num_threads) {
     const std::lock_guard lock(problem_mutex_);
-    if (!problem_) problem_ = space_.build_problem(num_threads);
+    if (!problem_) {
+      whole_ = space_.build_problem(num_threads);
+      problem_ = allowed_.empty() ? whole_ : restrict(whole_, allowed_);
+    }
     return *problem_;
+  }
+
+  // A node none of whose configs, of those that these masks allow of the whole
+  // space, can be combined with its neighbours'; -1 if none is found.
+  int blocked_node(const std::vector<ConfigMask>& allowed) {
+    problem(0);
+    const Problem part = restrict(whole_, allowed);
+    Propagation propagation(part);
+    std::vector<ConfigMask> masks = propagation.all_configs();
+    return propagation.run(masks);
   }
 
   // Restricted to configs that a mask per node allows, if there are masks.
@@ -84,6 +107,8 @@ class Planner {
   const OpProfile operators_;
   const StrategySpace space_;
   std::mutex problem_mutex_;
+  std::vector<ConfigMask> allowed_;  // by node; none: all configs
+  Problem whole_;
   std::optional<Problem> problem_;
   std::mutex baselines_mutex_;
   std::optional<Baselines> baselines_;

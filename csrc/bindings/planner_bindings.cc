@@ -357,6 +357,19 @@ void bind_planner(py::module_& module) {
       .def("search", &Planner::run, py::arg("options"),
            py::arg("allowed") = std::vector<std::vector<bool>>{},
            py::call_guard<py::gil_scoped_release>())
+      .def("restrict_to", &Planner::restrict_to, py::arg("allowed"),
+           "From now on only the configs of each space node that it marks.")
+      .def(
+          "blocked_node",
+          [](Planner& self, const std::vector<ConfigMask>& allowed)
+              -> std::optional<std::string> {
+            const int node = self.blocked_node(allowed);
+            if (node < 0) return std::nullopt;
+            return self.space().nodes()[node].name;
+          },
+          py::arg("allowed"), py::call_guard<py::gil_scoped_release>(),
+          "The name of a node that cannot be combined with its neighbours if "
+          "only these configs are allowed; None if there is none.")
       .def(
           "random_strategy",
           [](Planner& self, std::uint64_t seed, double greed) {

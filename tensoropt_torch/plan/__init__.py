@@ -11,16 +11,20 @@ from tensoropt_torch.plan.settings import (
     StateDType,
     default_max_configs,
 )
+from tensoropt_torch.plan.wishes import Pins, Wish, wishes_of
 
 __all__ = [
     "Guarantee",
     "InputMode",
     "MeasuredCurve",
     "OpRecord",
+    "Pins",
     "Plan",
     "ReduceDType",
     "Settings",
     "StateDType",
     "VariantStrategy",
+    "Wish",
     "default_max_configs",
+    "wishes_of",
 ]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.html_table import html_table
+from tensoropt_torch.layer_names import folded_name, name_pattern
 from tensoropt_torch.plan.description import Described, describe
 from tensoropt_torch.units import format_bytes, format_seconds
 
@@ -84,9 +86,30 @@ class PlanDiff:
         """All of them."""
         return (*self.costs, *self.settings, *(self.choices or ()))
 
+    @property
+    def folded_choices(self) -> tuple[Change, ...]:
+        """Choices of alike layers that change alike as one, with ``*`` for numbers that
+        differ and how many there are."""
+        groups = defaultdict(list)
+        for change in self.choices or ():
+            groups[name_pattern(change.name), change.before, change.after].append(change.name)
+        return tuple(
+            Change(_with_count(names), before, after)
+            for (_, before, after), names in groups.items()
+        )
+
+    @property
+    def folded_changes(self) -> tuple[Change, ...]:
+        """All of them, with choices as in ``folded_choices``."""
+        return (*self.costs, *self.settings, *self.folded_choices)
+
     def _repr_html_(self) -> str:
-        rows = [(change.name, change.before, change.after) for change in self.changes]
+        rows = [(change.name, change.before, change.after) for change in self.folded_changes]
         return html_table(self.title, ("", "before", "after"), rows)
+
+
+def _with_count(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{folded_name(names)} ({len(names)})"
 
 
 def diff(before: Compared, after: Compared) -> PlanDiff:
@@ -154,6 +177,7 @@ def _comparable(plan: Compared) -> Mapping[str, Any]:
         "cluster": plan.settings.cluster["name"],
         "measured collectives": len(plan.settings.measured),
         "measured operators": len(plan.settings.operators),
+        "wishes": ", ".join(map(str, plan.settings.wishes)) or "none",
     }
 
 

@@ -210,6 +210,8 @@ class Plan(Record):
         yield "overlap", "yes" if settings.overlap else "no"
         if settings.micro_batches > 1:
             yield "micro-batches", str(settings.micro_batches)
+        if settings.wishes:
+            yield "wishes", ", ".join(map(str, settings.wishes))
         yield "measured collectives", str(len(settings.measured))
         yield "measured operators", str(len(settings.operators))
         yield "model", self.fingerprint

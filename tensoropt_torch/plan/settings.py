@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from tensoropt_torch.config.records import Record
+from tensoropt_torch.plan.wishes import Wish
 
 
 def default_max_configs(num_devices: int) -> int:
@@ -47,6 +48,7 @@ class Settings(Record):
     that of the parameter or of what is computed with it (docs/precision.md). They are summed
     ``bucket_bytes`` at once, and so many bytes of parameters are gathered at once. A step runs
     the batch as so many ``micro_batches``, one after the other (docs/runtime.md).
+    ``wishes`` are splits that the user has pinned or forbidden.
     """
 
     cluster: Mapping[str, Any] = field(repr=False)
@@ -65,6 +67,7 @@ class Settings(Record):
     reduce_dtype: ReduceDType = "parameter"
     bucket_bytes: int = 4 * 2**20
     micro_batches: int = 1
+    wishes: tuple[Wish, ...] = ()
 
     @property
     def num_devices(self) -> int:

@@ -10,6 +10,7 @@ from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.config.cluster import Cluster
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.frontend.lowering import Lowering
+from tensoropt_torch.plan.allowed import allowed_configs
 from tensoropt_torch.plan.settings import Settings
 
 # Dtypes of operands that may need a gradient.
@@ -22,7 +23,12 @@ def make_planner(
     captured: CapturedModel, settings: Settings, storage: Mapping[str, str] | None = None
 ) -> _C.Planner:
     """The strategies of ``captured`` on the mesh of ``settings``; if ``storage`` is given,
-    with the parameters that it names stored in its layouts, such as ``"S0,R"``."""
+    with the parameters that it names stored in its layouts, such as ``"S0,R"``, instead of
+    with the wishes of ``settings``, which are met by these layouts.
+
+    Raises:
+        TensorOptError: a wish cannot be met.
+    """
     cluster = parse_cluster(settings.cluster, "settings")
     setup = _C.PlannerSetup(
         cluster=core_cluster(cluster, settings.mesh_axes),
@@ -35,7 +41,10 @@ def make_planner(
         ],
         overheads=_overheads(cluster, settings),
     )
-    return _C.Planner(captured.graph, captured.lowering.rules, setup)
+    planner = _C.Planner(captured.graph, captured.lowering.rules, setup)
+    if settings.wishes and storage is None:
+        planner.restrict_to(allowed_configs(planner, captured, settings, settings.wishes))
+    return planner
 
 
 def unpriced_planner(

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
+from tensoropt_torch import _C
 from tensoropt_torch.config import device_counts
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import Settings
+from tensoropt_torch.plan.allowed import check_together
 from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.frontier import Frontier, Searched
 from tensoropt_torch.planner.task import PlanningTask
@@ -25,10 +29,7 @@ class Candidate:
 
     def __init__(self, task: PlanningTask, num_devices: int) -> None:
         self._task = task
-        self._spaces = [
-            (make_planner(captured, settings), settings, captured)
-            for captured, settings in task.graphs(num_devices)
-        ]
+        self._spaces = list(_spaces(task, num_devices))
 
     @cached_property
     def least_memory_bytes(self) -> float:
@@ -52,6 +53,27 @@ class Candidate:
         log.info("%r", frontier)
         log.debug("what the search did: %s", frontier.stats)
         return frontier
+
+
+def _spaces(
+    task: PlanningTask, num_devices: int
+) -> Iterator[tuple[_C.Planner, Settings, CapturedModel]]:
+    """The strategy spaces of the batch and of its micro-batches, but for numbers of these in
+    which what the user wishes cannot be met.
+
+    Raises:
+        TensorOptError: the wishes cannot be met with the whole batch.
+    """
+    for captured, settings in task.graphs(num_devices):
+        try:
+            planner = make_planner(captured, settings)
+            check_together(planner, captured, settings)
+        except TensorOptError as error:
+            if captured.micro_batches == 1 or not settings.wishes:
+                raise
+            log.info("not in %d micro-batches: %s", captured.micro_batches, error)
+        else:
+            yield planner, settings, captured
 
 
 def _what(settings: Settings) -> str:

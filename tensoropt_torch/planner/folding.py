@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tensoropt_torch.layer_names import folded_name, name_pattern
 from tensoropt_torch.plan.details import PlanDetails
 from tensoropt_torch.planner.explanation import Explanation, NodeExplanation
 
@@ -55,15 +55,6 @@ class FoldedFallback:
         )
 
 
-def folded_name(names: Sequence[str]) -> str:
-    """The one name, or what names that differ in numbers have in common."""
-    return names[0] if len(names) == 1 else _pattern(names[0])
-
-
-def _pattern(name: str) -> str:
-    return re.sub(r"\d+", "*", name)
-
-
 def fold_choices(plans: Sequence[PlanDetails]) -> list[FoldedChoice]:
     """The operators and parameters of plans in one strategy space."""
     groups: dict[tuple[str, str, tuple[str, ...]], list[tuple[str, tuple[float, ...]]]]
@@ -71,7 +62,7 @@ def fold_choices(plans: Sequence[PlanDetails]) -> list[FoldedChoice]:
     for alike in zip(*(plan.description.choices for plan in plans), strict=True):
         node, operator = alike[0].node, alike[0].operator
         times = tuple(plan.operator_time.get(node, 0.0) for plan in plans)
-        key = (_pattern(node), operator, tuple(choice.config for choice in alike))
+        key = (name_pattern(node), operator, tuple(choice.config for choice in alike))
         groups[key].append((node, times))
     return [
         FoldedChoice(
@@ -88,7 +79,7 @@ def fold_fallbacks(explanation: Explanation) -> list[FoldedFallback]:
     """What cannot be split over all devices, the costliest first."""
     groups: dict[tuple[object, ...], list[NodeExplanation]] = defaultdict(list)
     for node in explanation.fallbacks:
-        groups[_pattern(node.name), node.target, node.left_out, node.parts].append(node)
+        groups[name_pattern(node.name), node.target, node.left_out, node.parts].append(node)
     folded = [
         FoldedFallback(
             tuple(node.name for node in nodes),

@@ -32,6 +32,7 @@ from tensoropt_torch.planner.points import (
     named_points,
     thinned_indices,
 )
+from tensoropt_torch.planner.why import WhyPlan, explain_plan
 from tensoropt_torch.units import format_bytes, format_costs, format_seconds
 
 HTML_ROWS = 12
@@ -63,6 +64,11 @@ class FrontierPoint:
     def plan(self) -> Plan:
         """The strategy of this point, ready to be executed."""
         return self._frontier.plan(self.index)
+
+    def explain(self) -> WhyPlan:
+        """Why its plan is what it is, and what would have to change for another one: as
+        ``explain_plan``."""
+        return explain_plan(self.plan)
 
     def __repr__(self) -> str:
         costs = format_costs(self.memory_bytes, self.time_s)

@@ -15,6 +15,7 @@ from tensoropt_torch.plan import (
     OpRecord,
     ReduceDType,
     Settings,
+    Wish,
     default_max_configs,
 )
 from tensoropt_torch.planner.memory_limits import DEFAULT_MEMORY_FRACTION
@@ -49,6 +50,7 @@ class PlanningTask:
     memory_fraction: float = DEFAULT_MEMORY_FRACTION
     overlap: bool | None = None
     reduce_dtype: ReduceDType = "parameter"
+    wishes: tuple[Wish, ...] = ()
     search: SearchSettings = field(default_factory=SearchSettings)
     in_micro_batches: tuple[CapturedModel, ...] = ()
 
@@ -87,6 +89,7 @@ class PlanningTask:
             operators=self.operators if num_devices == self.measured_on else (),
             overlap=self._overlaps,
             reduce_dtype=self.reduce_dtype,
+            wishes=self.wishes,
         )
 
     def with_runtime(self, **changes: Any) -> PlanningTask:

@@ -17,6 +17,7 @@ from tensoropt_torch.planner.points import (
     thinned_indices,
 )
 from tensoropt_torch.planner.tradeoffs import Tradeoffs
+from tensoropt_torch.planner.wish_costs import WishCosts
 from tensoropt_torch.simulate import MemoryProfile
 from tensoropt_torch.units import format_bytes, format_seconds
 
@@ -62,7 +63,7 @@ def diff_table(diff: PlanDiff) -> Table:
     table = Table(title=diff.title, caption=hint)
     for column in ("", "before", "after"):
         table.add_column(column)
-    for change in diff.changes:
+    for change in diff.folded_changes:
         table.add_row(change.name, change.before, change.after)
     return table
 
@@ -162,4 +163,23 @@ def memory_table(profile: MemoryProfile, rows: int = 20) -> Table:
         share = f"{usage.num_bytes / profile.peak_bytes:.1%}"
         size = format_bytes(usage.num_bytes)
         table.add_row(usage.category, usage.operator, usage.node, size, share)
+    return table
+
+
+def wish_table(costs: WishCosts) -> Table:
+    """What a user's wishes cost: the ends of the frontier and the fastest step within the
+    memory limit, with all of them, without each, and without any."""
+    limit = format_bytes(costs.memory_limit)
+    table = Table(
+        title=f"What the wishes cost, searched in {format_seconds(costs.seconds)} (limit: {limit})"
+    )
+    table.add_column("wishes")
+    for column in ("least memory", "least step time", "within the limit"):
+        table.add_column(column, justify="right")
+    for row in costs.rows:
+        without = " and ".join(map(str, row.without))
+        name = f"without {without}" if without else "all"
+        fastest = "does not fit" if row.time_s is None else format_seconds(row.time_s)
+        ends = format_bytes(row.least_memory_bytes), format_seconds(row.least_time_s)
+        table.add_row("none" if row is costs.free else name, *ends, fastest)
     return table

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from tensoropt_torch.calibration import MeasureOptions, ValidationOptions
 from tensoropt_torch.config import Cluster
 from tensoropt_torch.errors import TensorOptError, check_choice, close_match
-from tensoropt_torch.plan import InputMode, ReduceDType
+from tensoropt_torch.plan import InputMode, Pins, ReduceDType, wishes_of
 from tensoropt_torch.planner.memory_limits import Predictor
 from tensoropt_torch.planner.optimizers import OptimizerModel
 from tensoropt_torch.planner.search_settings import SearchSettings
@@ -71,6 +71,15 @@ class PlanningOptions:
             ``ValidationOptions`` say, for a minute at most if these do not say otherwise.
             Sets the default memory limit by how well they were predicted, and, for
             ``mini_time`` on all processes that run, scales all times.
+        pin: splits that have to be, by patterns (``fnmatch``) of names of parameters, of
+            operators or of modules whose operators are meant: ``{"embed.weight": Shard(0),
+            "blocks.*.attn": "h"}``. A parameter is stored so: a placement is for all mesh
+            axes, ``(Shard(0), Replicate())`` or ``"S0,R"`` for one each, ``"*"`` leaves an
+            axis free. An operator splits the dim of this name on one axis at least, or as
+            ``"b0,h"`` says; what has no such dim is left alone. ``"whole"``: nothing is
+            split. See docs/why-this-plan.md, Pins.
+        forbid: splits that must not be, in the same way, of any mesh axis: ``{"embed.weight":
+            Shard(1)}``; ``"whole"`` forbids that nothing is split. Several in a list.
         search: error bound, algorithm, threads.
     """
 
@@ -88,6 +97,8 @@ class PlanningOptions:
     measure: bool = True
     measuring: MeasureOptions = field(default_factory=MeasureOptions)
     validate: bool | int | ValidationOptions = False
+    pin: Pins | None = None
+    forbid: Pins | None = None
     search: SearchSettings = field(default_factory=SearchSettings)
 
     def __post_init__(self) -> None:
@@ -97,6 +108,7 @@ class PlanningOptions:
         by_name = self.inputs if isinstance(self.inputs, Mapping) else {"": self.inputs}
         for name, mode in by_name.items():
             check_choice(f"inputs['{name}']" if name else "inputs", mode, get_args(InputMode))
+        wishes_of(self.pin, self.forbid)
 
 
 class PlanningKeywords(ExampleKeywords, total=False):
@@ -117,6 +129,8 @@ class PlanningKeywords(ExampleKeywords, total=False):
     measure: bool
     measuring: MeasureOptions
     validate: bool | int | ValidationOptions
+    pin: Pins | None
+    forbid: Pins | None
     search: SearchSettings
 
 

@@ -26,6 +26,7 @@ from tensoropt_torch.config import (
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.logs import get_logger
+from tensoropt_torch.plan import wishes_of
 from tensoropt_torch.plan.micro_batches import batch_rows, micro_batched
 from tensoropt_torch.planner.checks import check_whole
 from tensoropt_torch.planner.memory_limits import default_memory_fraction
@@ -125,6 +126,7 @@ def _task(captured: CapturedModel, planning: PlanningOptions) -> PlanningTask:
         memory_fraction=default_memory_fraction(planning.memory, cluster.device.type),
         overlap=planning.overlap,
         reduce_dtype=planning.reduce_dtype,
+        wishes=wishes_of(planning.pin, planning.forbid),
         search=planning.search,
         in_micro_batches=tuple(_in_micro_batches(captured, planning, whole_inputs)),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -95,3 +96,15 @@ def test_configs_of_another_space_are_not_compared_by_number(
     other = replace(plan, settings=replace(plan.settings, **changed))
     with pytest.raises(TensorOptError, match=message):
         plan.diff(other)
+
+
+def test_layers_that_change_alike_are_folded(ends: tuple[Plan, Plan]) -> None:
+    """Each change is in one row, whose number is that of its names."""
+    before, after = ends
+    found = before.diff(after)
+    assert found.choices
+    counts = [re.search(r" \((\d+)\)$", change.name) for change in found.folded_choices]
+    assert sum(int(count[1]) if count else 1 for count in counts) == len(found.choices)
+    assert {(c.before, c.after) for c in found.folded_choices} == {
+        (c.before, c.after) for c in found.choices
+    }

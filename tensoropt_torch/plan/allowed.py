@@ -1,0 +1,236 @@
+"""Which configs of a strategy space a user's wishes leave."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from tensoropt_torch import _C
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend.capture import CapturedModel
+from tensoropt_torch.plan.settings import Settings
+from tensoropt_torch.plan.wishes import WHOLE, Wish
+
+Mask = list[bool]
+
+_SHOWN = 6  # names or configs in a message
+_AGAIN = " again"  # what the label of a config ends with that runs again in backward
+
+
+def allowed_configs(
+    planner: _C.Planner, captured: CapturedModel, settings: Settings, wishes: Sequence[Wish]
+) -> list[Mask]:
+    """For each space node which of its configs all ``wishes`` allow.
+
+    Raises:
+        TensorOptError: a wish matches nothing, cannot be met, or contradicts another one at
+            the same parameter or operator.
+    """
+    nodes = _nodes(planner, captured)
+    if not settings.mesh_axes:
+        wishes = ()  # one device splits nothing
+    masks = [[True] * len(node.configs) for node in nodes]
+    wished: list[list[Wish]] = [[] for _ in nodes]
+    for wish in wishes:
+        for index in _matches(wish, nodes, settings):
+            node = nodes[index]
+            masks[index] = [
+                before and wish.allows(entries)
+                for before, entries in zip(masks[index], node.configs, strict=True)
+            ]
+            if not any(masks[index]):
+                raise _contradiction(wish, wished[index], node)
+            wished[index].append(wish)
+    return masks
+
+
+def check_together(planner: _C.Planner, captured: CapturedModel, settings: Settings) -> None:
+    """Raises TensorOptError if no strategy meets all wishes of the settings, though each node
+    has configs left; names wishes none of which can be left out for that."""
+
+    def blocked_by(wishes: Sequence[Wish]) -> str | None:
+        masks = allowed_configs(planner, captured, settings, wishes)
+        blocked: str | None = planner.blocked_node(masks)
+        return blocked
+
+    blocked = blocked_by(settings.wishes) if settings.wishes else None
+    if blocked is None:
+        return
+    needed = list(settings.wishes)
+    for wish in settings.wishes:
+        fewer = [other for other in needed if other is not wish]
+        if blocked_by(fewer) is not None:
+            needed = fewer
+    names = " and ".join(map(str, needed))
+    verb = "cannot be met" if len(needed) == 1 else "cannot be met together"
+    raise TensorOptError(
+        f"{names} {verb}: no config of '{blocked}' is left that can be combined with those of its "
+        "neighbours; drop one of them, or pin fewer names"
+    )
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A space node: its names, what it is, and the entries of each config by mesh axis."""
+
+    names: tuple[str, ...]
+    kind: str  # parameter, input or operator; empty: no wish can name it
+    target: str
+    shape: tuple[int, ...]
+    configs: tuple[tuple[str, ...], ...]
+
+    @property
+    def title(self) -> str:
+        what = f" of shape {list(self.shape)}" if self.kind == "parameter" else f" ({self.target})"
+        return f"{self.kind} '{self.names[0]}'{what}"
+
+    @property
+    def dims(self) -> list[str]:
+        """What an operator may be split by, besides nothing."""
+        found = {entry for entries in self.configs for entry in entries}
+        return sorted(entry for entry in found if entry != "-" and not entry.startswith("+"))
+
+
+def _nodes(planner: _C.Planner, captured: CapturedModel) -> list[_Node]:
+    sources = {source.names[0]: source for source in captured.sources}
+    found = []
+    for row in planner.describe_nodes():
+        name, target = row["name"], row["target"]
+        labels = [label.removesuffix(_AGAIN) for label in row["configs"]]
+        configs = tuple(tuple(label.split(",")) if label else () for label in labels)
+        source = sources.get(name) if not target else None
+        if source is not None:
+            shape = tuple(source.placeholder.meta["val"].shape)
+            kind: str = source.kind if source.kind in ("parameter", "input") else ""
+            found.append(_Node(source.names, kind, "", shape, configs))
+            continue
+        kind = "operator" if target and target != "relay" else ""
+        module = name.rpartition(".")[0]
+        names = (name, module) if kind and module else (name,)
+        found.append(_Node(names, kind, target, (), configs))
+    return found
+
+
+def _matches(wish: Wish, nodes: Sequence[_Node], settings: Settings) -> Iterator[int]:
+    """The nodes that a wish is about.
+
+    Raises:
+        TensorOptError: there are none, or one cannot be split so.
+    """
+    named = [i for i, node in enumerate(nodes) if _is_named(wish, node)]
+    if not named:
+        raise _nothing_matches(wish, nodes)
+    about = [i for i in named if _concerns(wish, nodes[i])]
+    if not about:
+        raise _wrong_kind(wish, [nodes[i] for i in named])
+    for index in about:
+        if not any(map(wish.allows, nodes[index].configs)):
+            raise _impossible(wish, nodes[index], settings)
+        yield index
+
+
+def _is_named(wish: Wish, node: _Node) -> bool:
+    return bool(node.kind) and any(fnmatchcase(name, wish.pattern) for name in node.names)
+
+
+def _concerns(wish: Wish, node: _Node) -> bool:
+    """Operators without the dim that is named are left alone."""
+    if node.kind == "parameter":
+        return wish.of_parameters
+    if node.kind != "operator" or not wish.of_operators:
+        return False
+    known = {*node.dims, WHOLE, "*", "-"}
+    terms = wish.terms
+    return all(t in known for t in terms) if wish.kind == "pin" else any(t in known for t in terms)
+
+
+def _contradiction(wish: Wish, others: Sequence[Wish], node: _Node) -> TensorOptError:
+    """``others`` together with the wish leave a node no config."""
+    alone = [
+        other
+        for other in others
+        if not any(wish.allows(entries) and other.allows(entries) for entries in node.configs)
+    ]
+    names = " and ".join(map(str, alone[:1] or others))
+    return TensorOptError(
+        f"{wish} contradicts {names} at {node.title}: nothing is left; drop one of them, or give "
+        "patterns that do not overlap"
+    )
+
+
+def _nothing_matches(wish: Wish, nodes: Sequence[_Node]) -> TensorOptError:
+    known = list(dict.fromkeys(name for node in nodes if node.kind for name in node.names))
+    near = difflib.get_close_matches(wish.pattern, known, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+    return TensorOptError(
+        f"{wish} matches no parameter, operator or module; {hint}give a name of "
+        "model.named_parameters(), or of an operator or its module as 'tensoropt plan --details' "
+        "prints them; * stands for any text"
+    )
+
+
+def _wrong_kind(wish: Wish, named: Sequence[_Node]) -> TensorOptError:
+    kinds = {node.kind for node in named}
+    if kinds == {"input"}:
+        return TensorOptError(
+            f"{wish} matches input '{named[0].names[0]}', whose layout follows from "
+            "inputs='replicated' or 'sharded'; give inputs instead"
+        )
+    if "operator" not in kinds or (wish.of_parameters and "parameter" not in kinds):
+        what, allowed = ("parameters", "S0, R") if "parameter" in kinds else ("operators", "")
+        text = f"; allowed: {allowed}, ..., whole" if allowed else f"; allowed: {_dims(named)}"
+        return TensorOptError(f"{wish} matches {what} only: {_titles(named)}{text}")
+    operators = [node for node in named if node.kind == "operator"]
+    return TensorOptError(
+        f"{wish}: no operator that matches has such dims to split; allowed: {_dims(operators)}"
+    )
+
+
+def _titles(nodes: Sequence[_Node]) -> str:
+    more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
+    return ", ".join(node.title for node in nodes[:_SHOWN]) + more
+
+
+def _dims(operators: Sequence[_Node]) -> str:
+    return "; ".join(
+        f"{', '.join([*node.dims, WHOLE])} for {node.title}" for node in operators[:_SHOWN]
+    )
+
+
+def _impossible(wish: Wish, node: _Node, settings: Settings) -> TensorOptError:
+    labels = [",".join(entries) for entries in node.configs]
+    near = difflib.get_close_matches(wish.value, labels, n=_SHOWN, cutoff=0.0)
+    mesh = " x ".join(str(size) for size, _ in settings.mesh_axes)
+    return TensorOptError(
+        f"{wish} cannot be met for {node.title} on {settings.num_devices} devices ({mesh}): "
+        f"{_reason(wish, node, settings)}; allowed, nearest first: {' | '.join(near)}"
+    )
+
+
+def _reason(wish: Wish, node: _Node, settings: Settings) -> str:
+    sizes = [size for size, _ in settings.mesh_axes]
+    terms = wish.terms
+    if wish.kind == "forbid":
+        return "nothing else is left for it"
+    if len(terms) > 1 and len(terms) != len(sizes):
+        return f"there are {len(sizes)} mesh axes, not {len(terms)}; give one split for each"
+    entries = terms if len(terms) > 1 else terms * len(sizes)
+    if node.kind == "parameter":
+        for dim in sorted({int(term[1:]) for term in entries if term.startswith("S")}):
+            if dim >= len(node.shape):
+                return f"it has {len(node.shape)} dims, there is no dim {dim}"
+            parts = math.prod(
+                size for size, term in zip(sizes, entries, strict=True) if term == f"S{dim}"
+            )
+            if node.shape[dim] % parts != 0:
+                return f"{parts} does not divide dim {dim} of size {node.shape[dim]}"
+    same = [",".join(c) for c in node.configs if sorted(c) == sorted(entries)]
+    if same:
+        return f"on alike mesh axes that is written '{same[0]}' (space='full' tells orders apart)"
+    return (
+        "it is not among the configs that are considered (a size that does not divide, or more "
+        f"than max_configs={settings.max_configs})"
+    )
