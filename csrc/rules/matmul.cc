@@ -37,6 +37,35 @@ Rule linear_rule(const Graph& graph, const Node& node) {
   return rule.take();
 }
 
+// [..., k] x [c, n, k] (+ [c, n]) -> [..., c, n], or [k, c, n] if the weight is
+// transposed. What uses the c blocks takes them apart, so they are not split.
+Rule linear_blocks_rule(const Graph& graph, const Node& node) {
+  RuleBuilder rule(graph, node);
+  const auto& input = rule.operand_shape(0);
+  const auto& weight = rule.operand_shape(1);
+  const bool transposed = node.bool_argument("transposed", false);
+  const int last = static_cast<int>(input.size()) - 1;
+  for (int dim = 0; dim < last; ++dim) {
+    const int batch = rule.factor(str_format("b{}", dim), input[dim]);
+    rule.bind_operand(0, dim, batch);
+    rule.bind_output(0, dim, batch);
+  }
+  const int n = rule.factor("n", weight[transposed ? 2 : 1]);
+  const int k = rule.factor("k", input[last]);
+  rule.bind_operand(0, last, k);
+  rule.bind_operand(1, transposed ? 0 : 2, k);
+  rule.bind_operand(1, transposed ? 2 : 1, n);
+  rule.bind_output(0, last + 1, n);
+  if (rule.num_operands() > 2) {
+    rule.bind_operand(2, 1, n);
+    rule.additive(2);
+  }
+  rule.save_product(0, 1);
+  rule.contraction(
+      2 * rule.output_elements() * static_cast<double>(input[last]), 0, 1);
+  return rule.take();
+}
+
 // Binds the batch dims of a product: those left of the matrix dims, aligned at
 // the right as they broadcast.
 void bind_batch(RuleBuilder& rule, int a, int b, int num_batch) {
@@ -178,6 +207,7 @@ Rule bilinear_rule(const Graph& graph, const Node& node) {
 
 void register_matmul(Registry& registry) {
   registry.add("aten.linear.default", {linear_rule, {}});
+  registry.add("tensoropt.linear_blocks.default", {linear_blocks_rule, {}});
   for (const char* target :
        {"aten.mm.default", "aten.bmm.default", "aten.matmul.default"}) {
     registry.add(target, {product_rule, {}});

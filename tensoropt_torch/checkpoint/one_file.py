@@ -11,7 +11,8 @@ from torch.distributed.tensor import DTensor, Placement
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.checkpoint.whole import is_first, whole_tensor
-from tensoropt_torch.emit.parts import part_of
+from tensoropt_torch.emit.parts import take_part
+from tensoropt_torch.emit.placements import dtensor_of
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.runtime.agreement import on_all_ranks
 
@@ -71,5 +72,5 @@ def _part(value: Any, parameter: DTensor, name: str) -> Any:
         )
     mesh = parameter.device_mesh
     placements: tuple[Placement, ...] = parameter.placements
-    local = value[part_of(value.shape, mesh, placements)].to(parameter.to_local().device, copy=True)
-    return DTensor.from_local(local, mesh, placements, run_check=False)
+    local = take_part(value, mesh, placements).to(parameter.to_local().device, copy=True)
+    return dtensor_of(local, mesh, placements, value)

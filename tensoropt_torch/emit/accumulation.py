@@ -29,7 +29,9 @@ from torch.autograd.graph import Node
 from torch.distributed.tensor import DTensor, Placement
 
 from tensoropt_torch.emit.local_parts import as_whole
+from tensoropt_torch.emit.parts import redistributed
 from tensoropt_torch.emit.placements import placements_of
+from tensoropt_torch.frontend import Blocks
 
 Gradients = tuple[torch.Tensor | None, ...]
 
@@ -80,17 +82,33 @@ def with_hooks(rank_graph: fx.GraphModule) -> fx.GraphModule:
         copies[node] = graph.node_copy(node, copies.__getitem__)
         edge = node.meta.get(GRADIENT_EDGE)
         if edge is not None:
-            graph.call_function(_hook, (copies[node], edge.parameter, edge.layout, *extra))
+            graph.call_function(
+                _hook, (copies[node], edge.parameter, edge.layout, _numbers(edge.blocks), *extra)
+            )
     graph.lint()
     return fx.GraphModule(rank_graph, graph, "AccumulatingGraph")
 
 
-def _hook(value: torch.Tensor, name: str, layout: str, module: nn.Module, reduces: bool) -> None:
+def _numbers(blocks: Blocks | None) -> tuple[int, int] | None:
+    """As an argument in a graph."""
+    return None if blocks is None else (blocks.dim, blocks.count)
+
+
+def _hook(
+    value: torch.Tensor,
+    name: str,
+    layout: str,
+    numbers: tuple[int, int] | None,
+    module: nn.Module,
+    reduces: bool,
+) -> None:
     """Of what a reshard made of a parameter."""
     if value.grad_fn is None:
         return
     parameter = module.get_parameter(name)
-    placements = placements_of(layout)
+    blocks = None if numbers is None else Blocks(*numbers)
+    assert isinstance(parameter, DTensor)
+    placements = placements_of(layout, blocks, parameter.device_mesh.shape)
     accumulate = torch.autograd.graph.get_gradient_edge(parameter).node
 
     def before_program(gradients: Gradients) -> Gradients | None:
@@ -100,7 +118,8 @@ def _hook(value: torch.Tensor, name: str, layout: str, module: nn.Module, reduce
         with torch.no_grad():
             if reduces:
                 return (_with_kept(parameter, gradient, placements),)
-            return (None,) if _keep(parameter, gradient, placements) else None
+            mine = gradient if blocks is None else gradient.reshape(blocks.together(gradient.shape))
+            return (None,) if _keep(parameter, mine, placements) else None
 
     def before_accumulation(gradients: Gradients) -> None:
         if gradients[0] is not None and is_kept(parameter):
@@ -125,7 +144,7 @@ def reduce_kept(parameter: torch.Tensor) -> None:
     """What is kept, by itself."""
     with torch.no_grad():
         assert isinstance(parameter, DTensor) and isinstance(parameter.grad, DTensor)
-        parameter.grad = parameter.grad.redistribute(placements=parameter.placements)
+        parameter.grad = redistributed(parameter.grad, parameter.placements)
 
 
 def _keep(
@@ -153,7 +172,7 @@ def _with_kept(
     kept = parameter.grad
     if not _lies(kept, placements):
         return gradient
-    total: torch.Tensor = kept.to_local().add_(gradient)
+    total: torch.Tensor = kept.to_local().view_as(gradient).add_(gradient)
     if total.dtype != gradient.dtype:
         reduce_kept(parameter)
         return None

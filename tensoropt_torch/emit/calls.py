@@ -12,18 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from tensoropt_torch.frontend.lowering import named_arguments
-from tensoropt_torch.plan.local_form import LocalForm, local_arguments
+from tensoropt_torch.plan.local_form import (
+    LocalForm,
+    local_arguments,
+    operator_named,
+    target_operands,
+)
 from tensoropt_torch.runtime.random import call_seeded
 from tensoropt_torch.runtime.recomputation import recomputed, recomputed_draw
-
-_Operand = TypeVar("_Operand")
 
 
 @dataclass(frozen=True)
@@ -97,25 +99,3 @@ def draws(node: fx.Node, form: LocalForm, with_rule: Container[str]) -> bool:
     unknown = str(node.target) not in with_rule
     tagged = torch.Tag.nondeterministic_seeded in node.target.tags
     return not form.target and (form.random or (unknown and tagged))
-
-
-def target_operands(
-    node: fx.Node, names: Sequence[str], operands: Sequence[_Operand]
-) -> list[_Operand | None]:
-    """The tensors for another target: those of the arguments ``names``, None where
-    the call has none; all operands if there are no names."""
-    if not names:
-        return list(operands)
-    rest = iter(operands)
-    by_name = {
-        name: next(rest) for name, value in named_arguments(node) if isinstance(value, fx.Node)
-    }
-    return [by_name.get(name) for name in names]
-
-
-def operator_named(name: str) -> Any:
-    """What ``torch.ops`` has under a name such as ``tensoropt.reshard.default``, or None."""
-    found: Any = torch.ops
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found

@@ -4,24 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
-from tensoropt_torch.emit.parts import Part
+from tensoropt_torch.emit.parts import SavedTensor
 from tensoropt_torch.emit.safetensors_files import INDEX_SUFFIX, SUFFIX, file_in, open_safetensors
 from tensoropt_torch.errors import TensorOptError
 
 Checkpoint = Mapping[str, torch.Tensor] | str | Path
-
-
-class SavedTensor(Protocol):
-    """A tensor of which parts can be read; those of PyTorch are such."""
-
-    @property
-    def shape(self) -> torch.Size: ...
-
-    def __getitem__(self, part: Part) -> torch.Tensor: ...
 
 
 Saved = Mapping[str, SavedTensor]

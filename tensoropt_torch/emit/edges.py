@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import fx
 
 from tensoropt_torch import _C
-from tensoropt_torch.frontend import CapturedModel, is_cast
+from tensoropt_torch.frontend import Blocks, CapturedModel, is_cast
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,13 @@ class EdgeIndex:
 
 @dataclass(frozen=True)
 class GradientEdge:
-    """Where the gradient of a parameter is sent: the name of the parameter, and the tensor
-    layout in which the gradient comes there. ``summed``: the gradients of the micro-batches of
-    a step are added up there."""
+    """Where the gradient of a parameter is sent: the name of the parameter, the tensor layout in
+    which the gradient comes there, and how the graph sees both. ``summed``: the gradients of the
+    micro-batches of a step are added up there."""
 
     parameter: str
     layout: str
+    blocks: Blocks | None
     summed: bool = False
 
 
@@ -58,7 +59,7 @@ def gradient_edges(
             reshard = program.reshard(edge)
             if reshard.backward_sets or reshard.summed:
                 layout = program.gradient_layout(edge)
-                found[edge] = GradientEdge(source.names[0], layout, reshard.summed)
+                found[edge] = GradientEdge(source.names[0], layout, source.blocks, reshard.summed)
                 break
     return found
 

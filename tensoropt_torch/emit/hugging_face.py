@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from tensoropt_torch.emit.checkpoints import Saved, SavedTensor
+from tensoropt_torch.emit.checkpoints import Saved
+from tensoropt_torch.emit.parts import SavedTensor
 
 Initialiser = Callable[[nn.Module], None]
 

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor, Placement
 
+from tensoropt_torch.emit.placements import dtensor_of
+
 
 def as_whole(
     part: torch.Tensor, parameter: DTensor, placements: Sequence[Placement] | None = None
@@ -17,14 +19,8 @@ def as_whole(
     if placements is None and part.dtype == parameter.dtype:
         # What from_local makes takes ten times as long: a step has one for each gradient.
         return DTensor(part, parameter._spec, requires_grad=False)  # type: ignore[no-untyped-call]
-    return DTensor.from_local(
-        part.detach(),
-        parameter.device_mesh,
-        parameter.placements if placements is None else placements,
-        run_check=False,
-        shape=parameter.shape,
-        stride=parameter.stride(),
-    )
+    layout = parameter.placements if placements is None else placements
+    return dtensor_of(part, parameter.device_mesh, layout, parameter)
 
 
 def local_tensor(value: Any) -> Any:
@@ -32,8 +28,9 @@ def local_tensor(value: Any) -> Any:
     return value._local_tensor if isinstance(value, DTensor) else value
 
 
-def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """What the rank has of a parameter, as ``DTensor.to_local``; other tensors as they are.
+def local_part(tensor: torch.Tensor, shape: Sequence[int] | None = None) -> torch.Tensor:
+    """What the rank has of a parameter, as ``DTensor.to_local``, seen in this shape; other
+    tensors as they are.
 
     The gradient that comes back is no other parameter's as well: autograd sees to that for
     tensors, but not for what is inside of a ``DTensor``. Two parameters that are added up have
@@ -43,25 +40,28 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
     if not isinstance(tensor, DTensor):
         return tensor
     if not (tensor.requires_grad and torch.is_grad_enabled()):
-        return tensor.to_local()
-    part: torch.Tensor = _LocalPart.apply(tensor)  # type: ignore[no-untyped-call]
+        local = tensor.to_local()
+        return local if shape is None else local.view(shape)
+    part: torch.Tensor = _LocalPart.apply(tensor, shape)  # type: ignore[no-untyped-call]
     return part
 
 
 class _LocalPart(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, parameter: DTensor) -> torch.Tensor:
+    def forward(ctx: Any, parameter: DTensor, shape: Sequence[int] | None) -> torch.Tensor:
         ctx.set_materialize_grads(False)
         ctx.parameter = parameter
         local = parameter._local_tensor
-        ctx.strides = local.stride()
-        return local.view_as(local)
+        part = local.view(local.shape if shape is None else shape)
+        ctx.strides = part.stride()
+        return part
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor | None) -> torch.Tensor | None:
+    def backward(ctx: Any, gradient: torch.Tensor | None) -> tuple[torch.Tensor | None, None]:
         if gradient is None:
-            return None
-        return as_whole(own_gradient(gradient, ctx.strides), ctx.parameter)
+            return None, None
+        own = own_gradient(gradient, ctx.strides)
+        return as_whole(own.view(ctx.parameter._local_tensor.shape), ctx.parameter), None
 
 
 def own_gradient(gradient: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:

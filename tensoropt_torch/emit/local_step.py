@@ -16,6 +16,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from tensoropt_torch.emit.local_parts import as_whole, local_tensor
+from tensoropt_torch.emit.parts import redistributed
 from tensoropt_torch.errors import TensorOptError
 
 AnyOptimizer = TypeVar("AnyOptimizer", bound=torch.optim.Optimizer)
@@ -185,5 +186,5 @@ def _local_gradient(gradient: torch.Tensor, parameter: DTensor) -> torch.Tensor:
     if not isinstance(gradient, DTensor):
         raise TensorOptError("the gradient of a parameter is no DTensor; leave .grad as it is made")
     if gradient.placements != parameter.placements:  # of a pass under no_sync
-        gradient = gradient.redistribute(placements=parameter.placements)
+        gradient = redistributed(gradient, parameter.placements)
     return gradient._local_tensor

@@ -65,9 +65,10 @@ class MicroBatchedVariant(Variant):
         root: nn.Module,
         tables: Mapping[str, torch.Tensor],
         uses_seeds: bool,
+        views: Mapping[str, Sequence[int]],
         gathers: Mapping[int, Gather],
     ) -> None:
-        super().__init__(plan, captured, graph, root, tables, uses_seeds)
+        super().__init__(plan, captured, graph, root, tables, uses_seeds, views)
         assert captured.micro_batching is not None
         self._micro: MicroBatching = captured.micro_batching
         self._gathers = gathers
@@ -111,9 +112,9 @@ class MicroBatchedVariant(Variant):
         values = self._values(inputs)
         local = LocalGradients()
         leaves = {}
-        for number, parameter in parameters.items():
+        for number in parameters:
             name = self.captured.sources[number].names[0]
-            values[number] = leaves[name] = local_tensor(parameter).detach().requires_grad_()
+            values[number] = leaves[name] = values[number].requires_grad_()
         sums = SummedGradients(leaves, local)
         outputs = _Outputs(self._micro.joins)
         with torch.no_grad():
@@ -159,7 +160,8 @@ class MicroBatchedVariant(Variant):
         """Of all sources; inputs are those of the whole batch."""
         rest = iter(inputs)
         values = []
-        for source, place in zip(self.captured.sources, self._places, strict=True):
+        places = zip(self.captured.sources, self._places, self._views, strict=True)
+        for source, place, view in places:
             if source.kind == "total":
                 continue
             if place is None:
@@ -167,7 +169,8 @@ class MicroBatchedVariant(Variant):
             else:
                 tensor = place[0][place[1]]
                 assert tensor is not None
-                values.append(local_tensor(tensor).detach())
+                local = local_tensor(tensor).detach()
+                values.append(local if view is None else local.view(view))
         return [*values, *self._totals(values)]
 
     def _totals(self, values: Sequence[Any]) -> tuple[torch.Tensor, ...]:
@@ -207,17 +210,20 @@ def variant_of(
     group_name: Callable[[int], str],
 ) -> Variant:
     """The variant that runs the graph of a rank's part."""
+    run = part.plan, part.captured, graph, root, tables, uses_seeds, part.views
     if part.captured.micro_batching is None:
-        return Variant(part.plan, part.captured, graph, root, tables, uses_seeds)
+        return Variant(*run)
     gathers = {
         number: Gather(steps, [group_name(axes) for axes in sets])
         for number, (steps, sets) in part.gathers.items()
     }
-    return MicroBatchedVariant(part.plan, part.captured, graph, root, tables, uses_seeds, gathers)
+    return MicroBatchedVariant(*run, gathers)
 
 
 def _gradient_of(parameter: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
-    return as_whole(local, parameter) if isinstance(parameter, DTensor) else local
+    if not isinstance(parameter, DTensor):
+        return local
+    return as_whole(local.view(parameter._local_tensor.shape), parameter)
 
 
 # --- Outputs and gradients ------------------------------------------------------------------

@@ -64,7 +64,7 @@ def parallelize(
     values = loader.load(weights or WeightSource(), captured.constants)
     buffers = {name for name, _ in model.named_buffers(remove_duplicate=False)}
     tables = {name: t for name, t in values.constants.items() if name not in buffers}
-    structure = ModelStructure(model, captured.form)
+    structure = ModelStructure(model, captured.form, captured.blocks)
     root = stand_ins(
         structure.module,
         {name: values.parameters[s.names[0]] for s in captured.parameters for name in s.names},

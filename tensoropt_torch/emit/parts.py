@@ -2,25 +2,96 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from typing import Protocol
 
+import torch
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Placement, Shard
+from torch.distributed.tensor import DTensor, Placement, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
+
+from tensoropt_torch.emit.placements import dtensor_of, is_strided
 
 Part = tuple[slice, ...]  # of each dim
 
 
-def part_of(shape: Sequence[int], mesh: DeviceMesh, placements: Sequence[Placement]) -> Part:
-    """What this rank has of a tensor of this shape; ``whole[part_of(...)]`` is a view.
+class SavedTensor(Protocol):
+    """A tensor of which parts can be read; those of PyTorch are such."""
+
+    @property
+    def shape(self) -> torch.Size: ...
+
+    def __getitem__(self, part: Part) -> torch.Tensor: ...
+
+
+def parts_of(shape: Sequence[int], mesh: DeviceMesh, placements: Sequence[Placement]) -> list[Part]:
+    """What this rank has of a tensor of this shape: rectangles in the order in which they
+    lie in the rank's part, one unless that is made of parts of blocks.
 
     Requires sizes that the axes divide. Of several axes that shard one dim the outer one
     splits it first.
     """
     coordinate = mesh.get_coordinate()
     assert coordinate is not None
-    starts, sizes = [0] * len(shape), list(shape)
+    runs = [[range(size)] for size in shape]
     for axis, placement in enumerate(placements):
-        if isinstance(placement, Shard):
-            sizes[placement.dim] //= mesh.size(axis)
-            starts[placement.dim] += coordinate[axis] * sizes[placement.dim]
-    return tuple(slice(start, start + size) for start, size in zip(starts, sizes, strict=True))
+        if isinstance(placement, Shard | _StridedShard):
+            dim, pieces = placement.dim, 1
+            if isinstance(placement, _StridedShard):
+                pieces = int(placement.split_factor)
+            runs[dim] = _cut(runs[dim], pieces, mesh.size(axis), coordinate[axis])
+    slices = ([slice(run.start, run.stop) for run in of_dim] for of_dim in runs)
+    return list(itertools.product(*slices))
+
+
+def _cut(runs: list[range], pieces: int, parts: int, part: int) -> list[range]:
+    """Of each of so many equal pieces of the runs, one of its equal parts."""
+    total = sum(map(len, runs))
+    piece = total // pieces
+    size = piece // parts
+    starts = [piece * number + size * part for number in range(pieces)]
+    return _merged([run for start in starts for run in _between(runs, start, start + size)])
+
+
+def _between(runs: list[range], start: int, stop: int) -> list[range]:
+    """What lies between two places of the runs, one after the other."""
+    found, begin = [], 0
+    for run in runs:
+        inside = run[max(start - begin, 0) : max(stop - begin, 0)]
+        begin += len(run)
+        if inside:
+            found.append(inside)
+    return found or [range(0)]
+
+
+def _merged(runs: list[range]) -> list[range]:
+    """Runs that follow each other are one."""
+    result = [runs[0]]
+    for run in runs[1:]:
+        if run.start == result[-1].stop:
+            result[-1] = range(result[-1].start, run.stop)
+        else:
+            result.append(run)
+    return result
+
+
+def take_part(
+    whole: SavedTensor, mesh: DeviceMesh, placements: Sequence[Placement]
+) -> torch.Tensor:
+    """What this rank has of a tensor, which is read in parts; a view of a tensor, if that is
+    one rectangle."""
+    pieces = [whole[part] for part in parts_of(whole.shape, mesh, placements)]
+    if len(pieces) == 1:
+        return pieces[0]
+    (dim,) = {p.dim for p in placements if isinstance(p, _StridedShard)}
+    return torch.cat(pieces, dim)
+
+
+def redistributed(tensor: DTensor, placements: Sequence[Placement]) -> DTensor:
+    """The tensor with other placements. Collective."""
+    if not is_strided(placements) or tensor.placements == tuple(placements):
+        return tensor.redistribute(placements=placements)
+    # PyTorch has no way to strided placements that is right on every mesh.
+    part = take_part(tensor.full_tensor(), tensor.device_mesh, placements)
+    return dtensor_of(part, tensor.device_mesh, placements, tensor)

@@ -127,7 +127,15 @@ class RankPart:
 
     def placements(self, source: Source) -> list[Placement]:
         """How a parameter, buffer or input lies on the mesh."""
-        return list(placements_of(self._layout(source)))
+        return list(placements_of(self._layout(source), source.blocks, self.sizes))
+
+    @property
+    def views(self) -> dict[str, tuple[int, ...]]:
+        """The shapes in which the graph takes the rank's parts of parameters that it sees by
+        blocks, by their first names."""
+        blocks = self.captured.blocks
+        sources = [source for source in self.captured.parameters if source.names[0] in blocks]
+        return {source.names[0]: self._shape_in_graph(source) for source in sources}
 
     def called_shape(self, source: Source) -> tuple[int, ...]:
         """The shape of an input as the rank's module is called with it: the micro-batches of
@@ -139,9 +147,14 @@ class RankPart:
         return (shape[0] * micro.count, *shape[1:])
 
     def local_shape(self, source: Source) -> tuple[int, ...]:
-        """The shape of the rank's part of a parameter, buffer or input of the graph."""
+        """The shape of the rank's part of a parameter, buffer or input."""
+        shape = self._shape_in_graph(source)
+        return shape if source.blocks is None else source.blocks.together(shape)
+
+    def _shape_in_graph(self, source: Source) -> tuple[int, ...]:
         shape = list(source.placeholder.meta["val"].shape)
-        for size, placement in zip(self.sizes, self.placements(source), strict=False):
+        placements = placements_of(self._layout(source))
+        for size, placement in zip(self.sizes, placements, strict=False):
             if isinstance(placement, Shard):
                 shape[placement.dim] //= size
         return tuple(shape)

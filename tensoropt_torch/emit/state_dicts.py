@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from tensoropt_torch.emit.parts import part_of
+from tensoropt_torch.emit.parts import redistributed, take_part
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.runtime.agreement import from_first_rank, gather, on_all_ranks
 
@@ -86,8 +86,8 @@ def _copy_part(own: torch.Tensor, given: torch.Tensor) -> None:
         return
     mesh, placements = own.device_mesh, own.placements
     if isinstance(given, DTensor) and given.device_mesh == mesh:
-        part = given.redistribute(placements=placements).to_local()
+        part = redistributed(given, placements).to_local()
     else:
         whole = given.full_tensor() if isinstance(given, DTensor) else given
-        part = whole[part_of(whole.shape, mesh, placements)]
+        part = take_part(whole, mesh, placements)
     own.to_local().copy_(part)

@@ -28,6 +28,8 @@ class Variant:
         root: has the parameters and the buffers, by name.
         tables: what the graph has besides: computed once, at capture; by name.
         uses_seeds: whether the graph draws random numbers.
+        views: the shapes in which the graph takes local parts that it sees in another shape
+            than they have, by name.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class Variant:
         root: nn.Module,
         tables: Mapping[str, torch.Tensor],
         uses_seeds: bool,
+        views: Mapping[str, Sequence[int]],
     ) -> None:
         self.plan = plan
         self.captured = captured
@@ -46,6 +49,7 @@ class Variant:
         self.uses_seeds = uses_seeds
         self.strategy: VariantStrategy | None = None  # if it is not the plan's
         self._places = [self._place(source, root) for source in captured.sources]
+        self._views = [views.get(source.names[0]) for source in captured.sources]
 
     @property
     def input_names(self) -> list[str]:
@@ -56,7 +60,10 @@ class Variant:
         """The outputs for these inputs, literals included, in the containers of the model;
         ``run_graph`` calls the graph."""
         rest = iter(inputs)
-        values = [next(rest) if place is None else local_part(_of(place)) for place in self._places]
+        values = [
+            next(rest) if place is None else local_part(_of(place), view)
+            for place, view in zip(self._places, self._views, strict=True)
+        ]
         with reuse.ReuseRegistry(ahead=self.plan.settings.overlap):
             outputs = run_graph(self.graph, (*values, seed))
         return pytree.tree_unflatten(list(outputs), self.captured.out_spec)

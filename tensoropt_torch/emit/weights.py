@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Placement
+from torch.distributed.tensor import Placement
 
 from tensoropt_torch.emit.checkpoints import (
     Checkpoint,
@@ -31,7 +31,9 @@ from tensoropt_torch.emit.checkpoints import (
     open_checkpoint,
 )
 from tensoropt_torch.emit.hugging_face import Initialiser, initialiser_of, under_names_of
-from tensoropt_torch.emit.parts import Part, part_of
+from tensoropt_torch.emit.parts import SavedTensor, take_part
+from tensoropt_torch.emit.placements import dtensor_of, is_strided
+from tensoropt_torch.emit.strided_parts import know_strided_parts
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.progress import Step, progress, silent
@@ -133,7 +135,7 @@ class WeightLoader:
 
     def _copy(self, name: str) -> nn.Parameter:
         whole = of_first_rank(name, self._own[name], self._device)
-        return self._parameter(name, whole[self._part(name)])
+        return self._parameter(name, self._part(name, whole))
 
     def _whole(
         self, originals: Mapping[str, torch.Tensor], made: Mapping[str, torch.Tensor]
@@ -170,7 +172,7 @@ class WeightLoader:
             tensor, shape = saved[given], self._shape(name, originals)
             check_shape(given, tensor.shape, shape)
             if name in self._placements:
-                found.parameters[name] = self._parameter(name, tensor[self._part(name)])
+                found.parameters[name] = self._parameter(name, self._part(name, tensor))
             else:
                 whole = tensor[tuple(slice(0, size) for size in shape)]
                 found.constants[name] = self._local(whole, originals[name])
@@ -190,8 +192,8 @@ class WeightLoader:
             saved = FileSystemReader(folder).read_metadata().state_dict_metadata
             for name, given in self._given(saved, source, originals).items():
                 if name in self._placements:
-                    part = torch.empty(self._shape(name, originals), device="meta")
-                    local = torch.empty(part[self._part(name)].shape, device=self._device)
+                    whole = torch.empty(self._shape(name, originals), device="meta")
+                    local = torch.empty(self._part(name, whole).shape, device=self._device)
                     empty.parameters[name] = self._parameter(name, local)
                     state[given] = empty.parameters[name].detach()
                 else:
@@ -239,7 +241,7 @@ class WeightLoader:
                     made = on_all_ranks(partial(_initialised, module, path, leaves, initialise))
                 for leaf, name in leaves.items():
                     if name in self._placements:
-                        part = made[leaf][self._part(name)]
+                        part = self._part(name, made[leaf])
                         parameters[name] = self._parameter(name, part)
                     else:
                         constants[name] = made[leaf]
@@ -250,8 +252,8 @@ class WeightLoader:
     def _shape(self, name: str, originals: Mapping[str, torch.Tensor]) -> torch.Size:
         return (self._own if name in self._placements else originals)[name].shape
 
-    def _part(self, name: str) -> Part:
-        return part_of(self._own[name].shape, self._mesh, self._placements[name])
+    def _part(self, name: str, whole: SavedTensor) -> torch.Tensor:
+        return take_part(whole, self._mesh, self._placements[name])
 
     def _parameter(self, name: str, part: torch.Tensor) -> nn.Parameter:
         original = self._own[name]
@@ -284,14 +286,9 @@ def parameter_of(
     local: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placement], whole: torch.Tensor
 ) -> nn.Parameter:
     """The parameter that has ``local`` as this rank's part and the shape of ``whole``."""
-    shard = DTensor.from_local(
-        local,
-        mesh,
-        placements,
-        run_check=False,
-        shape=whole.shape,
-        stride=torch.empty(whole.shape, device="meta").stride(),
-    )
+    shard = dtensor_of(local, mesh, placements, whole)
+    if is_strided(placements):
+        know_strided_parts()
     return nn.Parameter(shard, requires_grad=whole.requires_grad)
 
 

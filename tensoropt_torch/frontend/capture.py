@@ -45,12 +45,13 @@ from tensoropt_torch.frontend.input_names import input_names
 from tensoropt_torch.frontend.lowering import Lowering, lower
 from tensoropt_torch.frontend.micro_batches import MicroBatching
 from tensoropt_torch.frontend.on_meta import all_on_meta, is_on_meta, to_meta
-from tensoropt_torch.frontend.passes import normalise, target_name
+from tensoropt_torch.frontend.passes import Blocks, normalise, target_name
 from tensoropt_torch.frontend.sources import (
     Source,
     constants_of,
     exported_sources,
     folded_sources,
+    want_blocks,
 )
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.units import format_seconds
@@ -110,6 +111,11 @@ class CapturedModel:
     @property
     def parameters(self) -> list[Source]:
         return [s for s in self.sources if s.kind == "parameter"]
+
+    @property
+    def blocks(self) -> dict[str, Blocks]:
+        """The parameters that are seen in the graph by blocks, by first name."""
+        return {s.names[0]: s.blocks for s in self.parameters if s.blocks is not None}
 
 
 class _WithLoss(nn.Module):
@@ -182,6 +188,7 @@ def capture(
     loss_fn: Callable[..., torch.Tensor] | None = None,
     targets: Sequence[Any] = (),
     context: CallContext = TRAINING,
+    blocks: Mapping[str, Blocks] | None = None,
 ) -> CapturedModel:
     """Capture ``model(*args, **kwargs)``, followed by ``loss_fn(output, *targets)``.
 
@@ -195,6 +202,8 @@ def capture(
         loss_fn: called with the model's output and ``targets`` if the loss is
             not computed inside the module.
         context: what else the call depends on.
+        blocks: how parameters are seen, as another capture of the module has found it; by
+            default it is found here.
 
     Keywords are in the order of their names, in the graph and in ``in_spec``. Without
     ``loss_fn`` the outputs are the module's. Of a dict, a dataclass or a ``ModelOutput`` with
@@ -227,6 +236,8 @@ def capture(
     module = exported.graph_module
     names = input_names(model, args, loss_fn, *arguments)
     sources = exported_sources(exported, names, differentiable, trained=context.gradients)
+    if blocks is not None:
+        want_blocks(sources, blocks)
     module.graph.owning_module = module
     with autocast_off(current_autocast()):
         normalise(module.graph)

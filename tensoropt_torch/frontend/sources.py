@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,7 +10,7 @@ import torch
 from torch import fx, nn
 from torch.export.graph_signature import ConstantArgument, InputKind
 
-from tensoropt_torch.frontend.passes import BUFFER, FOLDED
+from tensoropt_torch.frontend.passes import BLOCKS, BUFFER, FOLDED, WANTED_BLOCKS, Blocks
 
 SourceKind = Literal["parameter", "constant", "input", "literal", "total"]
 
@@ -30,6 +30,11 @@ class Source:
     placeholder: fx.Node
     kind: SourceKind
     names: tuple[str, ...]
+
+    @property
+    def blocks(self) -> Blocks | None:
+        """How a parameter is seen in the graph, if it is not as it is."""
+        return self.placeholder.meta.get(BLOCKS)
 
 
 def exported_sources(
@@ -72,6 +77,14 @@ def exported_sources(
         for source in sources:
             _detach(source.placeholder)
     return tuple(sources)
+
+
+def want_blocks(sources: Sequence[Source], blocks: Mapping[str, Blocks]) -> None:
+    """Parameters will be seen in the graph by these blocks, by first name, and all others as
+    they are."""
+    for source in sources:
+        if source.kind == "parameter":
+            source.placeholder.meta[WANTED_BLOCKS] = blocks.get(source.names[0])
 
 
 def _detach(placeholder: fx.Node) -> None:

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from tensoropt_torch.frontend.call_context import CallContext, CallForm
 from tensoropt_torch.frontend.capture import Arguments, CapturedModel, capture
 from tensoropt_torch.frontend.input_names import input_names
+from tensoropt_torch.frontend.passes import Blocks
 from tensoropt_torch.logs import get_logger
 
 log = get_logger(__name__)
@@ -24,11 +25,15 @@ log = get_logger(__name__)
 class ModelStructure:
     """The modules of a model, with parameters and buffers that hold no values.
 
-    Where a model cannot be copied it is kept itself, with its values.
+    Where a model cannot be copied it is kept itself, with its values. Given ``blocks``, its
+    parameters are seen so in all graphs (``capture``).
     """
 
-    def __init__(self, model: nn.Module, form: CallForm) -> None:
+    def __init__(
+        self, model: nn.Module, form: CallForm, blocks: Mapping[str, Blocks] | None = None
+    ) -> None:
         self._form = form
+        self._blocks = blocks
         self._devices: dict[int, torch.device] = {}
         twins = self._twins(model)
         try:
@@ -86,6 +91,7 @@ class ModelStructure:
                 loss_fn=loss_fn,
                 targets=targets,
                 context=context,
+                blocks=self._blocks,
             )
 
     def _split(self, args: Sequence[Any]) -> tuple[int, Callable[..., torch.Tensor] | None]:

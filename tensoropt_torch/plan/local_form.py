@@ -98,3 +98,25 @@ def _with_operands(value: Any, operands: Iterator[_Operand]) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)([_with_operands(item, operands) for item in value])
     return value
+
+
+def target_operands(
+    node: fx.Node, names: Sequence[str], operands: Sequence[_Operand]
+) -> list[_Operand | None]:
+    """The tensors for another target: those of the arguments ``names``, None where
+    the call has none; all operands if there are no names."""
+    if not names:
+        return list(operands)
+    rest = iter(operands)
+    by_name = {
+        name: next(rest) for name, value in named_arguments(node) if isinstance(value, fx.Node)
+    }
+    return [by_name.get(name) for name in names]
+
+
+def operator_named(name: str) -> Any:
+    """What ``torch.ops`` has under a name such as ``tensoropt.reshard.default``, or None."""
+    found: Any = torch.ops
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found

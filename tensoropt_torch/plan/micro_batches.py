@@ -38,7 +38,12 @@ from tensoropt_torch.frontend.passes.nodes import (
     target_name,
     value_of,
 )
-from tensoropt_torch.plan.local_form import LocalForm, local_arguments
+from tensoropt_torch.plan.local_form import (
+    LocalForm,
+    local_arguments,
+    operator_named,
+    target_operands,
+)
 from tensoropt_torch.plan.space import unpriced_planner
 
 WHOLE, PENDING = "R", "P"
@@ -280,7 +285,7 @@ class _Rows:
         if form != self.form(node, config, self._count - 1):
             return False
         scales_one = form.scale == 1 or isinstance(node.meta["val"], torch.Tensor)
-        return not (form.target or form.halos) and scales_one
+        return not (form.groups or form.halos) and scales_one
 
     def form(self, node: fx.Node, config: int, number: int = 0) -> LocalForm:
         """What one of the micro-batches calls."""
@@ -425,9 +430,13 @@ class _Writer:
         ]
         assert isinstance(node.target, OpOverload) and choice.config is not None
         form = self._rows.form(node, choice.config)
-        device = node.kwargs.get("device") or value_of(operands[0]).device
-        args, kwargs = local_arguments(node, form.arguments, operands, device)  # type: ignore[arg-type]
-        new = self._write(node, node.target, args, kwargs)
+        if form.target:
+            tensors = target_operands(node, form.operands, operands)
+            new = self._write(node, operator_named(form.target), (*tensors, *form.extra), {})
+        else:
+            device = node.kwargs.get("device") or value_of(operands[0]).device
+            args, kwargs = local_arguments(node, form.arguments, operands, device)  # type: ignore[arg-type]
+            new = self._write(node, node.target, args, kwargs)
         if form.scale != 1:
             new = self._write(new, torch.ops.aten.mul.Tensor, (new, form.scale), {})
         self._values[node, layouts] = new

@@ -18,10 +18,10 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch import _C
-from tensoropt_torch.emit.calls import CallSite, invocation, target_operands
+from tensoropt_torch.emit.calls import CallSite, invocation
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.lowering import named_arguments
-from tensoropt_torch.plan.local_form import LocalForm
+from tensoropt_torch.plan.local_form import LocalForm, target_operands
 from tensoropt_torch.plan.space import unpriced_planner
 from tensoropt_torch.rules.call import Checks, OpCall, RankCall, Reference
 from tensoropt_torch.rules.layouts import combine, split

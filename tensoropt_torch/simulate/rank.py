@@ -101,6 +101,9 @@ class SimulatedRank:
 
     def _parameter(self, source: Source) -> nn.Parameter:
         whole = source.placeholder.meta["val"]
+        if source.blocks is not None:
+            whole = whole.new_empty(source.blocks.together(whole.shape))
+            whole.requires_grad_(source.placeholder.meta["val"].requires_grad)
         placements = self.part.placements(source)
         local = self._empty(source, self.part.local_shape(source))
         return parameter_of(local, self.mesh, placements, whole)

@@ -19,6 +19,7 @@ from text import load_text
 from benchmarks.models.llama import Llama, LlamaConfig
 from benchmarks.models.rnn import RNN, RNNConfig
 from benchmarks.models.transformer import Transformer, TransformerConfig
+from tests.distributed.fused_models import Fused, other_ways, split_and_gated
 
 
 @dataclass
@@ -200,6 +201,10 @@ def mixture() -> Case:
     return Case(Mixture(), (x,), nn.functional.mse_loss, (y,))
 
 
+def fused(model: Fused) -> Case:
+    return Case(model, (torch.randn(8, 8, 32),))
+
+
 def recommender() -> Case:
     from tests.distributed.lookup_models import Recommender
 
@@ -248,6 +253,8 @@ CASES: dict[str, Callable[[], Case]] = {
     "vgg": vgg,
     "resnet": resnet,
     "mixture": mixture,
+    "fused": lambda: fused(split_and_gated()),
+    "fused_otherwise": lambda: fused(other_ways()),
     "recommender": recommender,
     "experts": experts,
     "sorted_experts": sorted_experts,

@@ -50,6 +50,11 @@ LOOK_UPS = [
     for model in ("routed_experts", "recommender", "experts", "sorted_experts")
     for count in (4, 2)
 ]
+FUSED = [
+    (count, Job(model, torch.float64, points=8, randoms=16))
+    for model in ("fused", "fused_otherwise")
+    for count in (4, 2, 3)
+]
 RECURRENT = [
     (count, Job(model, torch.float64, points=8, randoms=12))
     for model, count in [("lstm", 4), ("gru", 2), ("lstm", 2), ("gru", 4)]
@@ -111,6 +116,7 @@ ALL = [
     *IMAGES,
     *SPLIT_IMAGES,
     *LOOK_UPS,
+    *FUSED,
     *RECURRENT,
     *SHARDED_INPUTS,
     *MIXED,
@@ -126,6 +132,8 @@ FEW = [
     IMAGES[0],
     SPLIT_IMAGES[0],
     *LOOK_UPS[0:3:2],
+    FUSED[0],
+    FUSED[4],
     *RECURRENT[:2],
     SHARDED_INPUTS[0],
     *MIXED[:2],

@@ -30,7 +30,8 @@ def exported(model: nn.Module, *args: Any) -> fx.GraphModule:
     module = program.graph_module
     module.graph.owning_module = module
     for node in module.graph.find_nodes(op="placeholder"):
-        node.meta[passes.BUFFER] = node.name in program.graph_signature.inputs_to_buffers
+        if node.name not in program.graph_signature.user_inputs:
+            node.meta[passes.BUFFER] = node.name in program.graph_signature.inputs_to_buffers
         lifted = program.graph_signature.inputs_to_lifted_tensor_constants.get(node.name)
         if lifted is not None:
             node.meta[LIFTED] = program.constants[lifted]

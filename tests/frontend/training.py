@@ -7,7 +7,7 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from tensoropt_torch.frontend import CapturedModel
+from tensoropt_torch.frontend import CapturedModel, Source
 
 Result = tuple[list[Any], dict[str, torch.Tensor]]  # outputs, gradients by name
 
@@ -36,10 +36,15 @@ def train_captured(
     values = [
         next(inputs)
         if source.kind in ("input", "literal")
-        else {**captured.constants, **parameters}[source.names[0]]
+        else _as_seen({**captured.constants, **parameters}[source.names[0]], source)
         for source in captured.sources
     ]
     return train_graph(model, captured.graph_module, values)
+
+
+def _as_seen(tensor: torch.Tensor, source: Source) -> torch.Tensor:
+    """In the shape in which the graph takes it."""
+    return tensor if source.blocks is None else tensor.view(source.blocks.apart(tensor.shape))
 
 
 def train_module(

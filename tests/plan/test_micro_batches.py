@@ -16,7 +16,18 @@ from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.plan.micro_batches import micro_batched
 from tests.distributed.models import CASES, Case, make
 
-IN_ONE = ("gpt", "gpt_tied", "llama", "transformer", "mlp", "lstm", "gru", "vgg")
+IN_ONE = (
+    "gpt",
+    "fused",
+    "fused_otherwise",
+    "gpt_tied",
+    "llama",
+    "transformer",
+    "mlp",
+    "lstm",
+    "gru",
+    "vgg",
+)
 TOLERANCE = 1e-10
 
 
@@ -30,7 +41,10 @@ def values_of(captured: CapturedModel, case: Case, inputs: list[Any]) -> list[An
             values.append(next(rest))
         elif source.kind != "total":
             name = source.names[0]
-            values.append(parameters.get(name, captured.constants.get(name)))
+            value = parameters.get(name, captured.constants.get(name))
+            if source.blocks is not None and value is not None:
+                value = value.view(source.blocks.apart(value.shape))
+            values.append(value)
     return values
 
 

@@ -72,6 +72,16 @@ def more_product_cases() -> Iterator[Case]:
         yield Case("aten.bilinear.default", args, name="bias" if bias else "")
 
 
+def block_cases() -> Iterator[Case]:
+    """Six outputs a block, of weights as they are and transposed."""
+    target = "tensoropt.linear_blocks.default"
+    x, bias = real(2, 12, 4), real(3, 6)
+    yield Case(target, (x, real(3, 6, 4)), name="no bias")
+    yield Case(target, (x, real(3, 6, 4), bias), name="bias")
+    yield Case(target, (x, real(4, 3, 6), bias, True), name="transposed")
+    yield Case(target, (real(12, 4), real(2, 6, 4), real(2, 6)), name="rows")
+
+
 def grouped_cases() -> Iterator[Case]:
     ends = torch.tensor([5, 5, 8, 12], dtype=torch.int32)
     args = (real(12, 4), real(4, 4, 6), ends)
@@ -120,6 +130,7 @@ def product_cases() -> Iterator[Case]:
     yield from einsum_cases()
     yield from labelled_cases()
     yield from more_product_cases()
+    yield from block_cases()
     yield from grouped_cases()
     yield from routed_cases()
     yield from distance_cases()

@@ -159,6 +159,10 @@ def layers(group: str) -> dict[str, list[Case]]:
         "batch_norm_sharded": [Case((*norm, group, ""), WITHOUT_AOT)],
         "_batch_norm_sharded": [Case((*(_detached(a) for a in norm), group, ""))],
         "causal_attention_rows": [Case(attention)],
+        "linear_blocks": [
+            Case((normal(4, 2), normal(3, 5, 2), normal(3, 5))),
+            Case((normal(4, 2), normal(2, 3, 5), None, True)),
+        ],
         "grouped_mm_shard": [
             Case((normal(6, 3), normal(2, 3, 2), torch.tensor([2, 3, 5, 6]), 2), WITHOUT_AOT)
         ],

@@ -28,6 +28,7 @@ from tensoropt_torch.frontend.passes.forms import (
     split_recurrent_stacks,
     views_to_reshapes,
 )
+from tensoropt_torch.frontend.passes.fused import BLOCKS, WANTED_BLOCKS, Blocks, see_blocks
 from tensoropt_torch.frontend.passes.in_place import (
     check_running_statistics,
     functionalise_in_place,
@@ -55,6 +56,8 @@ PASSES: tuple[Pass, ...] = (
     decompose_composites,
     views_to_reshapes,
     eliminate_dead_code,
+    see_blocks,
+    eliminate_dead_code,
 )
 
 
@@ -65,4 +68,14 @@ def normalise(graph: fx.Graph) -> None:
     graph.lint()
 
 
-__all__ = ["BUFFER", "FOLDED", "PASSES", "Pass", "normalise", "target_name"]
+__all__ = [
+    "BLOCKS",
+    "BUFFER",
+    "FOLDED",
+    "PASSES",
+    "WANTED_BLOCKS",
+    "Blocks",
+    "Pass",
+    "normalise",
+    "target_name",
+]
