@@ -31,24 +31,29 @@ def run_captured(captured: CapturedModel, example: Example) -> Any:
         **dict(example.model.named_buffers(remove_duplicate=False)),
     }
     values = [
-        next(inputs) if source.kind in ("input", "literal") else own[source.names[0]]
+        next(inputs)
+        if source.kind in ("input", "literal")
+        else source.as_seen(own[source.names[0]])
         for source in captured.sources
     ]
     outputs = fx.Interpreter(captured.graph_module).run(*values, enable_io_processing=False)
     return pytree.tree_unflatten(list(outputs), captured.out_spec)
 
 
-def differing_bits(example: Example, captured: CapturedModel | None = None) -> list[str]:
+def differing_bits(
+    example: Example, captured: CapturedModel | None = None, rounding: float = 0.0
+) -> list[str]:
     """What differs after one training step: loss, gradients, buffers by name.
 
-    The example is captured if it was not. Its own parameters and buffers are used.
+    The example is captured if it was not. Its own parameters and buffers are used. Gradients
+    may differ by ``rounding``, of their largest element.
     """
     module = copy.deepcopy(example)
     captured = captured or capture(example.model, example.args, **example.keywords)
     expected, got = loss_of(_seeded(module)), loss_of(_seeded(example, captured))
     expected.backward()
     got.backward()
-    return list(_differences(module, example, torch.equal(expected, got)))
+    return list(_differences(module, example, torch.equal(expected, got), rounding))
 
 
 def _seeded(example: Example, captured: CapturedModel | None = None) -> Any:
@@ -56,12 +61,14 @@ def _seeded(example: Example, captured: CapturedModel | None = None) -> Any:
     return example.output() if captured is None else run_captured(captured, example)
 
 
-def _differences(expected: Example, got: Example, same_loss: bool) -> Iterator[str]:
+def _differences(
+    expected: Example, got: Example, same_loss: bool, rounding: float
+) -> Iterator[str]:
     if not same_loss:
         yield "loss"
     ours = dict(got.model.named_parameters())
     for name, parameter in expected.model.named_parameters():
-        if not _same(parameter.grad, ours[name].grad):
+        if not _same(parameter.grad, ours[name].grad, rounding):
             yield f"gradient of {name}"
     buffers = dict(got.model.named_buffers())
     for name, buffer in expected.model.named_buffers():
@@ -69,7 +76,9 @@ def _differences(expected: Example, got: Example, same_loss: bool) -> Iterator[s
             yield f"buffer {name}"
 
 
-def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+def _same(one: torch.Tensor | None, other: torch.Tensor | None, rounding: float = 0.0) -> bool:
     if one is None or other is None:
         return one is other
-    return torch.equal(one, other)
+    if rounding == 0:
+        return torch.equal(one, other)
+    return bool((one - other).abs().max() <= rounding * one.abs().max())

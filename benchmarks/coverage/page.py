@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +37,17 @@ def _row(name: str, model: Record) -> list[str]:
     return [
         name,
         str(model["operators"]),
-        "no" if model["differing_bits"] else "yes",
+        _same_bits(model["differing_bits"]),
         points,
         ", ".join(_run(count, run) for count, run in model["runs"].items()) or "-",
         ", ".join(_share(op, found) for op, found in model["without_rule"].items()) or "-",
     ]
+
+
+def _same_bits(differing: Sequence[str]) -> str:
+    if not differing:
+        return "yes"
+    return "but gradients" if all(name.startswith("gradient of") for name in differing) else "no"
 
 
 def _run(processes: str, run: Record) -> str:

@@ -36,6 +36,10 @@ class Source:
         """How a parameter is seen in the graph, if it is not as it is."""
         return self.placeholder.meta.get(BLOCKS)
 
+    def as_seen(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor of the source's shape in the one in which the graph takes it."""
+        return tensor if self.blocks is None else tensor.view(self.blocks.apart(tensor.shape))
+
 
 def exported_sources(
     exported: torch.export.ExportedProgram,

@@ -42,9 +42,7 @@ def values_of(captured: CapturedModel, case: Case, inputs: list[Any]) -> list[An
         elif source.kind != "total":
             name = source.names[0]
             value = parameters.get(name, captured.constants.get(name))
-            if source.blocks is not None and value is not None:
-                value = value.view(source.blocks.apart(value.shape))
-            values.append(value)
+            values.append(None if value is None else source.as_seen(value))
     return values
 
 

@@ -1,7 +1,7 @@
 """Small passes that normalise a captured graph, in the order of ``normalise``.
 
 Each takes an ``fx.Graph`` of ATen calls and changes it in place; the module it
-describes computes the same numbers before and after.
+describes computes the same numbers before and after. Of gradients the order of sums may change.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from tensoropt_torch.frontend.passes.in_place import (
     check_running_statistics,
     functionalise_in_place,
 )
+from tensoropt_torch.frontend.passes.merged_dims import keep_dims_apart
 from tensoropt_torch.frontend.passes.nodes import BUFFER, FOLDED, Pass, target_name
 from tensoropt_torch.frontend.passes.regions import inline_regions
 
@@ -55,6 +56,7 @@ PASSES: tuple[Pass, ...] = (
     fold_constants,
     decompose_composites,
     views_to_reshapes,
+    keep_dims_apart,
     eliminate_dead_code,
     see_blocks,
     eliminate_dead_code,

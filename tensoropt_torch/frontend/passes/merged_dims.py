@@ -1,0 +1,116 @@
+"""Dims that a reshape merges with others, and another one takes apart again.
+
+Only the outermost of merged dims can be split. ``nn.MultiheadAttention`` calls its products with
+batch and heads in one dim, and its layers with positions and batch in one dim, so that neither
+heads nor rows could be split. Here what lies in between works on the dims themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import fx
+
+from tensoropt_torch.frontend.passes.nodes import add_call, argument, target_name, value_of
+
+aten = torch.ops.aten
+
+_RESHAPE = "aten.reshape.default"
+
+
+def keep_dims_apart(graph: fx.Graph) -> None:
+    """Permutations and layers between two reshapes work on dims that are not merged."""
+    for node in list(graph.nodes):
+        if target_name(node) == "aten.linear.default":
+            _keep_rows_apart(graph, node)
+            continue
+        order = _order(node)
+        for user in list(node.users) if order is not None else []:
+            if target_name(user) == _RESHAPE:
+                _split_before(graph, node, order, user)
+
+
+def _order(node: fx.Node) -> list[int] | None:
+    """Of the dims of its operand that a permutation has; None: it is none."""
+    name = target_name(node)
+    if name not in ("aten.transpose.int", "aten.permute.default"):
+        return None
+    rank = value_of(node).dim()
+    if name == "aten.permute.default":
+        return [dim % rank for dim in argument(node, "dims")]
+    order = list(range(rank))
+    if rank:
+        first, second = argument(node, "dim0"), argument(node, "dim1")
+        order[first], order[second] = order[second], order[first]
+    return order
+
+
+def _split_before(
+    graph: fx.Graph, permutation: fx.Node, order: Sequence[int] | None, split: fx.Node
+) -> None:
+    """``reshape``, ``permutation``, ``split``: the first reshape does what the last one did."""
+    assert order is not None
+    merged = permutation.args[0]
+    if not isinstance(merged, fx.Node) or target_name(merged) != _RESHAPE:
+        return
+    parts = _refinement(value_of(permutation).shape, value_of(split).shape)
+    if parts is None or all(len(sizes) == 1 for sizes in parts):
+        return
+    by_dim = dict(zip(order, parts, strict=True))
+    starts = {}
+    sizes: list[int] = []
+    for dim in range(len(order)):
+        starts[dim] = len(sizes)
+        sizes += by_dim[dim]
+    inner = [starts[dim] + place for dim in order for place in range(len(by_dim[dim]))]
+    with graph.inserting_before(split):
+        finer = add_call(graph, aten.reshape.default, (merged.args[0], sizes), merged)
+        permuted = add_call(graph, aten.permute.default, (finer, inner), permutation)
+    split.replace_all_uses_with(permuted)
+
+
+def _refinement(shape: Sequence[int], finer: Sequence[int]) -> list[list[int]] | None:
+    """For each size of a shape, the ones that follow each other in ``finer`` of which it is the
+    product; None: it is not so."""
+    rest = list(finer)
+    found = []
+    for size in shape:
+        if size == 0 or not rest:
+            return None
+        part = [rest.pop(0)]
+        while math.prod(part) < size and rest:
+            part.append(rest.pop(0))
+        if math.prod(part) != size:
+            return None
+        found.append(part)
+    return found if not rest else None
+
+
+def _keep_rows_apart(graph: fx.Graph, layer: fx.Node) -> None:
+    """A layer of rows that a reshape has made one dim, and that others make several again."""
+    merged = layer.args[0]
+    if not isinstance(merged, fx.Node) or target_name(merged) != _RESHAPE:
+        return
+    rows, width = value_of(layer).shape[0], value_of(merged).shape[-1]
+    if value_of(merged).dim() != 2 or not layer.users:
+        return
+    lead = _leading(value_of(merged.args[0]).shape, rows, width)
+    if lead is None or len(lead) < 2:
+        return
+    for user in layer.users:
+        if target_name(user) != _RESHAPE or list(value_of(user).shape[: len(lead)]) != lead:
+            return
+    with graph.inserting_before(layer):
+        apart = add_call(graph, aten.reshape.default, (merged.args[0], [*lead, width]), merged)
+        new = add_call(graph, aten.linear.default, (apart, *layer.args[1:]), layer, layer.kwargs)
+    layer.replace_all_uses_with(new)
+
+
+def _leading(shape: Sequence[int], rows: int, width: int) -> list[int] | None:
+    """The first sizes of a shape, whose product is ``rows`` where the others' is ``width``."""
+    for count in range(1, len(shape)):
+        if math.prod(shape[:count]) == rows and math.prod(shape[count:]) == width:
+            return list(shape[:count])
+    return None
