@@ -72,15 +72,20 @@ class Attention(nn.Module):
     """One layer makes queries, keys and values."""
 
     def __init__(
-        self, layer: nn.Module, taken_apart: Callable[[torch.Tensor, int], Heads], width: int = 32
+        self,
+        layer: nn.Module,
+        taken_apart: Callable[[torch.Tensor, int], Heads],
+        width: int = 32,
+        heads: int = 4,
     ) -> None:
         super().__init__()
+        self.heads = heads
         self.qkv = layer
         self.out = nn.Linear(width, width)
         self.taken_apart = taken_apart
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        q, k, v = self.taken_apart(self.qkv(x), 4)
+        q, k, v = self.taken_apart(self.qkv(x), self.heads)
         seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         out: torch.Tensor = self.out(seen.transpose(1, 2).reshape(x.shape))
         return out
@@ -104,10 +109,10 @@ class Multihead(nn.Module):
 class Gated(nn.Module):
     """Both halves of a gated layer in one weight, as in Phi-3."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 32, inner: int = 48) -> None:
         super().__init__()
-        self.gate_up = nn.Linear(32, 96, bias=False)
-        self.down = nn.Linear(48, 32, bias=False)
+        self.gate_up = nn.Linear(width, 2 * inner, bias=False)
+        self.down = nn.Linear(inner, width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         gate, up = self.gate_up(x).chunk(2, dim=-1)

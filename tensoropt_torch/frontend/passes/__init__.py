@@ -33,7 +33,10 @@ from tensoropt_torch.frontend.passes.in_place import (
     check_running_statistics,
     functionalise_in_place,
 )
-from tensoropt_torch.frontend.passes.merged_dims import keep_dims_apart
+from tensoropt_torch.frontend.passes.merged_dims import (
+    keep_rows_apart,
+    split_before_permutations,
+)
 from tensoropt_torch.frontend.passes.nodes import BUFFER, FOLDED, Pass, target_name
 from tensoropt_torch.frontend.passes.regions import inline_regions
 
@@ -56,9 +59,10 @@ PASSES: tuple[Pass, ...] = (
     fold_constants,
     decompose_composites,
     views_to_reshapes,
-    keep_dims_apart,
+    split_before_permutations,
     eliminate_dead_code,
     see_blocks,
+    keep_rows_apart,
     eliminate_dead_code,
 )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import fx
@@ -18,18 +19,31 @@ from tensoropt_torch.frontend.passes.nodes import add_call, argument, target_nam
 aten = torch.ops.aten
 
 _RESHAPE = "aten.reshape.default"
+# Layers and the name of their input, whose rows are those of the output.
+_LAYERS = {
+    "aten.linear.default": "input",
+    "tensoropt.linear_blocks.default": "input",
+    "aten.addmm.default": "mat1",
+}
 
 
-def keep_dims_apart(graph: fx.Graph) -> None:
-    """Permutations and layers between two reshapes work on dims that are not merged."""
+def split_before_permutations(graph: fx.Graph) -> None:
+    """``reshape``, permutation, ``reshape``: the first one splits what the last one did."""
     for node in list(graph.nodes):
-        if target_name(node) == "aten.linear.default":
-            _keep_rows_apart(graph, node)
-            continue
         order = _order(node)
-        for user in list(node.users) if order is not None else []:
+        if order is None:
+            continue
+        for user in list(node.users):
             if target_name(user) == _RESHAPE:
                 _split_before(graph, node, order, user)
+
+
+def keep_rows_apart(graph: fx.Graph) -> None:
+    """A layer of rows that a reshape has made one dim, and that others make several again, works
+    on several."""
+    for node in list(graph.nodes):
+        if target_name(node) in _LAYERS:
+            _keep_apart(graph, node)
 
 
 def _order(node: fx.Node) -> list[int] | None:
@@ -48,10 +62,8 @@ def _order(node: fx.Node) -> list[int] | None:
 
 
 def _split_before(
-    graph: fx.Graph, permutation: fx.Node, order: Sequence[int] | None, split: fx.Node
+    graph: fx.Graph, permutation: fx.Node, order: Sequence[int], split: fx.Node
 ) -> None:
-    """``reshape``, ``permutation``, ``split``: the first reshape does what the last one did."""
-    assert order is not None
     merged = permutation.args[0]
     if not isinstance(merged, fx.Node) or target_name(merged) != _RESHAPE:
         return
@@ -88,9 +100,8 @@ def _refinement(shape: Sequence[int], finer: Sequence[int]) -> list[list[int]] |
     return found if not rest else None
 
 
-def _keep_rows_apart(graph: fx.Graph, layer: fx.Node) -> None:
-    """A layer of rows that a reshape has made one dim, and that others make several again."""
-    merged = layer.args[0]
+def _keep_apart(graph: fx.Graph, layer: fx.Node) -> None:
+    merged = argument(layer, _LAYERS[target_name(layer)])
     if not isinstance(merged, fx.Node) or target_name(merged) != _RESHAPE:
         return
     rows, width = value_of(layer).shape[0], value_of(merged).shape[-1]
@@ -103,9 +114,33 @@ def _keep_rows_apart(graph: fx.Graph, layer: fx.Node) -> None:
         if target_name(user) != _RESHAPE or list(value_of(user).shape[: len(lead)]) != lead:
             return
     with graph.inserting_before(layer):
-        apart = add_call(graph, aten.reshape.default, (merged.args[0], [*lead, width]), merged)
-        new = add_call(graph, aten.linear.default, (apart, *layer.args[1:]), layer, layer.kwargs)
-    layer.replace_all_uses_with(new)
+        apart = _reshaped(graph, merged.args[0], [*lead, width], merged)
+        new = _layer_of(graph, layer, apart)
+    if new is None:
+        return
+    for user in list(layer.users):
+        with graph.inserting_before(user):
+            user.replace_all_uses_with(_reshaped(graph, new, list(value_of(user).shape), user))
+
+
+def _reshaped(graph: fx.Graph, node: Any, shape: list[int], like: fx.Node) -> fx.Node:
+    assert isinstance(node, fx.Node)
+    if list(value_of(node).shape) == shape:
+        return node
+    return add_call(graph, aten.reshape.default, (node, shape), like)
+
+
+def _layer_of(graph: fx.Graph, layer: fx.Node, rows: fx.Node) -> fx.Node | None:
+    """The layer of these rows; None: it has no form for them."""
+    if target_name(layer) != "aten.addmm.default":
+        assert callable(layer.target)
+        return add_call(graph, layer.target, (rows, *layer.args[1:]), layer, layer.kwargs)
+    bias, weight = argument(layer, "self"), argument(layer, "mat2")
+    scaled = argument(layer, "beta") != 1 or argument(layer, "alpha") != 1
+    if scaled or value_of(bias).dim() != 1:
+        return None
+    turned = add_call(graph, aten.t.default, (weight,), layer)
+    return add_call(graph, aten.linear.default, (rows, turned, bias), layer)
 
 
 def _leading(shape: Sequence[int], rows: int, width: int) -> list[int] | None:
