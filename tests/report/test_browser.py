@@ -64,6 +64,7 @@ def page(browser: Browser, path: Path) -> Iterator[Page]:
     page.on("console", lambda message: problems.append(message.text))
     page.on("request", lambda request: problems.append(request.url))
     page.goto(path.as_uri())
+    page.wait_for_selector("html.drawn")
     yield page
     page.close()
     assert problems == [path.as_uri()]
@@ -153,3 +154,15 @@ def test_all_controls_have_names(page: Page) -> None:
         .filter((e) => !(e.labels && e.labels.length) && !e.textContent.trim())
         .map((e) => e.outerHTML)"""
     assert read(page, unnamed) == []
+
+
+def test_a_page_of_many_points_is_small(tmp_path: Path) -> None:
+    with torch.device("meta"):
+        tokens = torch.zeros(16, 256, dtype=torch.long)
+        model = GPT(GPTConfig(n_layer=4, n_head=12, n_embd=768, vocab_size=50304, block_size=256))
+        frontier = tensoropt_torch.find_frontier(
+            model, (tokens, tokens), cluster="h100-8", recompute=True
+        )
+    assert len(frontier) > 100
+    frontier.report(tmp_path / "report.html")
+    assert (tmp_path / "report.html").stat().st_size < 3e6
