@@ -149,9 +149,8 @@ class MicroBatchedVariant(Variant):
         ]
         tensors = [outputs[index] for index in places]
         loss = places.index(self._micro.loss)
-        found = _Delivery.apply(  # type: ignore[no-untyped-call]
-            _Waiting(loss, gradients), len(tensors), *tensors, *parameters
-        )
+        waiting = _Waiting(loss, gradients)
+        found = _Delivery.apply(waiting, tensors, *parameters)  # type: ignore[no-untyped-call]
         for index, tensor in zip(places, found, strict=True):
             outputs[index] = tensor
         return outputs
@@ -273,13 +272,19 @@ class _Waiting:
 
 
 class _Delivery(torch.autograd.Function):
-    """The outputs, whose backward gives the gradients that wait to the parameters."""
+    """The outputs, whose backward gives the gradients that wait to the parameters.
+
+    They are no inputs of it, and so no views, which may not be changed in place
+    (``loss *= scale``).
+    """
 
     @staticmethod
-    def forward(ctx: Any, waiting: _Waiting, count: int, *tensors: torch.Tensor) -> Any:
+    def forward(
+        ctx: Any, waiting: _Waiting, outputs: Sequence[torch.Tensor], *_: torch.Tensor
+    ) -> Any:
         ctx.set_materialize_grads(False)
-        ctx.waiting, ctx.count = waiting, count
-        return tuple(tensor.view_as(tensor) for tensor in tensors[:count])
+        ctx.waiting = waiting
+        return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *outer: torch.Tensor | None) -> Any:
@@ -290,12 +295,12 @@ class _Delivery(torch.autograd.Function):
                 "something was computed with another output and differentiated: let the model "
                 "(or loss_fn) compute it as a part of its loss, or plan with max_micro_batches=1"
             )
-        gradients = [None] * (len(ctx.needs_input_grad) - 2 - ctx.count)
-        if factor is not None:
-            gradients = ctx.waiting.take()
-            own = [local_tensor(g) for g in gradients if g is not None]
-            torch._foreach_mul_(own, factor)
-        return (None, None, *([None] * ctx.count), *gradients)
+        if factor is None:
+            return (None,) * len(ctx.needs_input_grad)
+        gradients = ctx.waiting.take()
+        own = [local_tensor(g) for g in gradients if g is not None]
+        torch._foreach_mul_(own, factor)
+        return (None, None, *gradients)
 
 
 class LocalGradients:

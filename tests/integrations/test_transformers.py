@@ -101,6 +101,10 @@ JOBS = {
     "best model": Job("bert", arguments={**SGD, **EVERY_3, **WORST}),
     "adapters": Job("lora", smallest=True, arguments={**SGD, **EVERY_3, "learning_rate": 2.0}),
     "casts": Job("bert", arguments={**SGD, "bf16": True}),
+    "micro-batches": Job("gpt2", smallest=True, arguments=SGD, planning={"max_micro_batches": 4}),
+    "micro-batches of classification": Job(
+        "bert", smallest=True, arguments=SGD, planning={"max_micro_batches": 2, "recompute": True}
+    ),
     "no training": Job("gpt2", kind="Evaluation"),
 }
 # What goes on, after which step.

@@ -31,6 +31,7 @@ class Job:
     smallest: bool = False  # the plan of least memory
     kind: str = ""  # what the user brings along
     arguments: dict[str, Any] = field(default_factory=dict)
+    planning: dict[str, Any] = field(default_factory=dict)
 
     def on(self, ranks: int, folder: Path) -> Job:
         return replace(self, ranks=ranks, folder=str(folder))
@@ -45,9 +46,10 @@ def our_run(job: Job) -> Log:
     """On this rank."""
     from tensoropt_torch.integrations.transformers import Trainer
 
-    trainer = _class(Trainer, job.kind)(**parts(job), planning=PlanningOptions(measure=False))
+    planning = PlanningOptions(measure=False, **job.planning)
+    trainer = _class(Trainer, job.kind)(**parts(job), planning=planning)
     if job.smallest:
-        trainer.parallelize(smallest_plan(trainer.example()))
+        trainer.parallelize(smallest_plan(trainer.example(), **job.planning))
     return run(trainer, job)
 
 
@@ -87,8 +89,8 @@ def names_with_decay(job: Job) -> list[str]:
     return names
 
 
-def smallest_plan(example: tensoropt_torch.Example) -> Plan:
-    frontier = tensoropt_torch.find_frontier(example, inputs="sharded", measure=False)
+def smallest_plan(example: tensoropt_torch.Example, **planning: Any) -> Plan:
+    frontier = tensoropt_torch.find_frontier(example, inputs="sharded", measure=False, **planning)
     return frontier.smallest.plan
 
 
