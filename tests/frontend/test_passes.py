@@ -73,6 +73,19 @@ def test_dropout_that_drops_nothing_goes(probability: float, train: bool, stays:
     assert ("aten.dropout.default" in targets(module)) == stays
 
 
+def empty_caches(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    hidden = self.linear(x)
+    cached = torch.cat([torch.zeros(0), hidden], dim=-2)
+    return torch.cat([hidden.sin(), torch.zeros(0), cached], dim=-2).square().sum()
+
+
+def test_empty_parts_go() -> None:
+    _, module = normalised(empty_caches, cleanup.drop_empty_parts)
+    assert targets(module).count("aten.cat.default") == 1
+    (joined,) = module.graph.find_nodes(op="call_function", target=torch.ops.aten.cat.default)
+    assert len(joined.args[0]) == 2
+
+
 def test_alias_goes() -> None:
     graph = fx.Graph()
     x = graph.placeholder("x")

@@ -109,16 +109,25 @@ class Job:
     ranks: int = 1
     resume_from: str | None = None
     smallest: bool = False  # the plan of least memory
+    max_micro_batches: int = 1
     epochs: int = 3
     options: dict[str, Any] = field(default_factory=dict)
     strategy: dict[str, Any] = field(default_factory=dict)
 
 
 class SmallestPlan(PlanSource):
-    """The plan of least memory."""
+    """The plan of least memory in so many micro-batches at most."""
+
+    def __init__(self, max_micro_batches: int) -> None:
+        self._max_micro_batches = max_micro_batches
 
     def parallelize(self, example: Example, optimizer: str = "adamw") -> ParallelModule:
-        frontier = find_frontier(example, inputs="sharded", measure=False)
+        frontier = find_frontier(
+            example,
+            inputs="sharded",
+            measure=False,
+            max_micro_batches=self._max_micro_batches,
+        )
         return parallelize(example, frontier.smallest.plan)
 
 
@@ -143,7 +152,7 @@ def our_fit(job: Job) -> tuple[Log, lightning.LightningModule]:
 
     strategy = TensorOptStrategy(planning=PlanningOptions(measure=False), **job.strategy)
     if job.smallest:
-        strategy._source = SmallestPlan()
+        strategy._source = SmallestPlan(job.max_micro_batches)
     return fit(job, strategy)
 
 

@@ -69,6 +69,14 @@ def test_a_run_goes_on_under_another_plan_on_fewer_processes(
         assert_equal(log, plain, first_epoch=1)
 
 
+def test_micro_batches_are_as_one_batch(plain: Log, folder: Path) -> None:
+    job = Job(
+        "language", str(folder / "micro"), 2, smallest=True, max_micro_batches=4, options=OPTIONS
+    )
+    for log in run_ranks(2, f"{HERE}:our_run", job, 200):
+        assert_equal(log, plain)
+
+
 def test_a_run_without_a_plan_goes_on_with_one(plain: Log, folder: Path) -> None:
     checkpoint = str(folder / "plain" / "epoch=1.ckpt")
     job = Job("language", str(folder / "on"), 2, resume_from=checkpoint, options=OPTIONS)

@@ -15,6 +15,7 @@ from tensoropt_torch.frontend.passes.attention import (
     indices_to_views,
 )
 from tensoropt_torch.frontend.passes.cleanup import (
+    drop_empty_parts,
     eliminate_dead_code,
     remove_identities,
     strip_assertions,
@@ -46,6 +47,7 @@ PASSES: tuple[Pass, ...] = (
     functionalise_in_place,
     check_running_statistics,
     remove_identities,
+    drop_empty_parts,
     broadcasts_to_expands,
     split_recurrent_stacks,
     factories_without_example,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import fx
 
 from tensoropt_torch.frontend.passes.nodes import (
@@ -54,6 +55,19 @@ def _is_identity(node: fx.Node) -> bool:
         same = value_of(node).dtype == value_of(node.args[0]).dtype
         return same and not forces_copy(node)
     return False
+
+
+def drop_empty_parts(graph: fx.Graph) -> None:
+    """Empty caches of keys and values are concatenated with what is there: that is all."""
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.cat.default):
+        parts = [part for part in node.args[0] if value_of(part).shape != (0,)]
+        if not parts or parts[0].op == "placeholder":
+            continue
+        if len(parts) == 1 and value_of(parts[0]).dtype == value_of(node).dtype:
+            node.replace_all_uses_with(parts[0])
+            graph.erase_node(node)
+        else:
+            node.args = (parts, *node.args[1:])
 
 
 def eliminate_dead_code(graph: fx.Graph) -> None:
