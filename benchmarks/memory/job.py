@@ -27,7 +27,7 @@ from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.simulate.step import StepSettings
 
-STEPS = 4  # the first one, which makes the optimizer's state, is not measured
+STEPS = 6  # the first one, which makes the optimizer's state, is not measured
 TENSORS, ALL = 0, 1  # as allocations.c counts them
 
 
@@ -49,8 +49,9 @@ class Peak:
     """Most bytes at one moment of a step, on one rank, above what was there before.
 
     ``tensor_bytes`` is of the step that had the least: Gloo's thread may hold the
-    operands of a collective for a moment after it is over, which adds to some steps
-    and not to others. ``highest_bytes`` is of the step that had the most.
+    operands of a collective for a moment after it is over, and has a buffer at some time
+    while a gather is under way, which adds to some steps and not to others.
+    ``highest_bytes`` is of the step that had the most.
     """
 
     seed: int

@@ -89,8 +89,13 @@ _FORMULAS: Mapping[str, Callable[[Arguments], int]] = {
     "aten::_softmax_backward_data": _not_last_dim("grad_output"),
     "aten::_scaled_dot_product_flash_attention_for_cpu": _attention,
     "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
-    # Gloo gathers into a buffer and copies, and reduces a copy of all parts.
+    # Gloo makes a tensor like the result, which is gone when the call returns.
     "c10d::_allgather_base_": lambda arguments: _tensor_bytes(arguments["output_tensor"]),
+}
+
+# Bytes that the work of a collective of Gloo's holds as long as it lives: it reduces a copy
+# of all parts.
+_HELD_BY_WORK: Mapping[str, Callable[[Arguments], int]] = {
     "c10d::_reduce_scatter_base_": lambda arguments: _tensor_bytes(arguments["input_tensor"]),
 }
 
@@ -138,14 +143,25 @@ class Workspaces:
     def note(
         self, ledger: Ledger, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> None:
-        """A kernel has run; its outputs are in the ledger."""
-        num_bytes = self.bytes_of(func, args, kwargs)
+        """A kernel has run, or a collective was called; its outputs are in the ledger."""
+        num_bytes = self._bytes_of(_FORMULAS, func, args, kwargs)
         if num_bytes > 0:
             ledger.free(ledger.allocate(num_bytes))
 
-    def bytes_of(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-        """The workspace of a kernel or collective; 0 where there is no formula."""
-        formula = _FORMULAS.get(func._schema.name) if self._on_cpu else None
+    def bytes_of_work(
+        self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> int:
+        """What the work of a collective holds."""
+        return self._bytes_of(_HELD_BY_WORK, func, args, kwargs)
+
+    def _bytes_of(
+        self,
+        formulas: Mapping[str, Callable[[Arguments], int]],
+        func: OpOverload,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> int:
+        formula = formulas.get(func._schema.name) if self._on_cpu else None
         if formula is None or (func.namespace == "c10d" and not self._gloo):
             return 0
         return formula(arguments_by_name(func, args, kwargs))

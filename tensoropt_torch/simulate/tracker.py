@@ -90,11 +90,13 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _communicate(self, func: OpOverload, args: tuple[Any, ...], kwargs: Any) -> Any:
         """The results of a collective that does nothing: its outputs as they are, and
-        finished work, which keeps its workspace as long as it lives."""
-        workspace = torch.empty(self._workspaces.bytes_of(func, args, kwargs), dtype=torch.uint8)
-        self.number_of(workspace)
+        finished work, which keeps what it holds as long as it lives."""
+        self._workspaces.note(self._ledger, func, args, kwargs)
+        num_bytes = self._workspaces.bytes_of_work(func, args, kwargs)
+        own = torch.empty(num_bytes, dtype=torch.uint8)
+        self.number_of(own)
         held: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        held.set_result(workspace)
+        held.set_result(own)
         work = _create_work_from_future(held).boxed()
         return (args[0], work) if len(func._schema.returns) == 2 else work
 

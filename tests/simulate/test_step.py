@@ -23,6 +23,7 @@ TOLERANCE = 0.01
 JOBS = [
     Job("gpt", 2, (0, 1, 3), recompute=True),
     Job("mlp", 2, (0, 1, 2), micro_batches=4),
+    Job("gpt", 2, (2,), micro_batches=4),
     Job("mlp", 2, (2, 3, 5)),
     Job("mlp", 4, (0, 1)),
     Job("mixed", 2, (0, 1, 3)),
@@ -64,9 +65,25 @@ def test_peaks_of_random_strategies_are_those_measured(
 
 @pytest.mark.slow
 @needs_compiler
+@pytest.mark.parametrize("model", ["mlp", "gpt", "transformer", "lstm"])
 @pytest.mark.parametrize("micro_batches", [2, 8])
-def test_peaks_with_micro_batches_are_those_measured(micro_batches: int) -> None:
-    check(Job("mlp", 2, (3, 4, 5), recompute=True, micro_batches=micro_batches))
+def test_peaks_with_micro_batches_are_those_measured(model: str, micro_batches: int) -> None:
+    check(Job(model, 2, (3, 4, 5), recompute=True, micro_batches=micro_batches))
+
+
+@pytest.mark.slow
+@needs_compiler
+@pytest.mark.parametrize(
+    ("model", "micro_batches"), [("lstm", 4), ("transformer", 4), ("gpt", 4), ("resnet", 1)]
+)
+def test_the_mean_error_of_many_strategies_is_small(model: str, micro_batches: int) -> None:
+    """With recomputation, and with micro-batches where they can be: batch normalisation, which
+    a ResNet has, refuses them."""
+    seeds = tuple(range(20))
+    job = Job(model, 2, seeds, recompute=True, micro_batches=micro_batches)
+    rows = compare(job, timeout_s=1500)
+    assert len(rows) == 2 * len(seeds)
+    assert sum(abs(row.error) for row in rows) / len(rows) < 0.01
 
 
 @pytest.mark.slow
