@@ -83,7 +83,10 @@ at::Tensor flat(const at::Tensor& parts) { return parts.contiguous().view(-1); }
 // for some time after the end, and would keep the memory as long.
 void end_loan(at::Tensor& lent) {
   if (!lent.is_cpu()) return;
-  static const c10::Storage nothing = at::empty({0}).storage();
+  // Not of an operator, whose memory a mode may follow that is active now.
+  static const c10::Storage nothing(c10::Storage::use_byte_size_t(), 0,
+                                    at::DataPtr(nullptr, at::kCPU), nullptr,
+                                    /*resizable=*/false);
   lent.unsafeGetTensorImpl()->set_storage_keep_dtype(nothing);
 }
 

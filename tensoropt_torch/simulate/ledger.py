@@ -69,7 +69,7 @@ class MemoryProfile:
         categories: bytes at the peak by category; their sum is ``peak_bytes``.
         usages: what operators hold at the peak, the most first.
         phase_peaks: the peak of each phase.
-        curve: bytes alive after every event (something allocated or freed).
+        curve: bytes alive after every event of the step (something allocated or freed).
         rank: the rank that was simulated.
         unknown: operators whose workspaces were needed but could not be found out.
     """
@@ -149,14 +149,16 @@ class Ledger:
     def profile(self, rank: int = 0, unknown: Iterable[str] = ()) -> MemoryProfile:
         """The profile of all phases after ``start``."""
         sizes = [self._rounded(a.num_bytes) for a in self.allocations]
-        curve = tuple(accumulate(sign * sizes[number] for number, sign in self._events))
+        alive_bytes = list(accumulate(sign * sizes[number] for number, sign in self._events))
         peaks: dict[Phase, int] = {}
+        curve = []
         peak = -1
         for event, (phase, _) in enumerate(self._marks):
             if phase == "start":
                 continue
-            peaks[phase] = max(peaks.get(phase, 0), curve[event])
-            if peak < 0 or curve[event] > curve[peak]:
+            curve.append(alive_bytes[event])
+            peaks[phase] = max(peaks.get(phase, 0), alive_bytes[event])
+            if peak < 0 or alive_bytes[event] > alive_bytes[peak]:
                 peak = event
         alive = [
             (a, size)
@@ -171,7 +173,7 @@ class Ledger:
             usages[allocation.operator, allocation.node, category].append(size)
         phase, operator = self._marks[peak]
         return MemoryProfile(
-            curve[peak],
+            alive_bytes[peak],
             phase,
             operator,
             categories,
@@ -182,7 +184,7 @@ class Ledger:
                 )
             ),
             peaks,
-            curve,
+            tuple(curve),
             rank,
             tuple(sorted(set(unknown))),
         )
