@@ -96,7 +96,8 @@ def race(
     equal on all ranks.
 
     Args:
-        plans: for all processes of the job, that differ in their strategies alone.
+        plans: for all processes of the job, that differ in their strategies and micro-batches
+            alone.
         model: with real values or on the meta device; it is not changed.
         task: what they are plans of.
         batch: the global batch.
@@ -228,7 +229,7 @@ def _any_values(module: nn.Module) -> None:
 def _conditions(plan: Plan, task: PlanningTask, device: torch.device) -> dict[str, Any]:
     """What decides what the steps of a strategy take: also the costs of collectives, by which
     programs of reshards are chosen, but not those of operators."""
-    settings = asdict(replace(plan.settings, operators=()))
+    settings = asdict(replace(plan.settings, operators=(), micro_batches=1))  # of the strategy
     machine = key_of_job(device, [size for size, _ in plan.settings.mesh_axes])
     return {"model": task.captured.fingerprint, "settings": settings, "machine": asdict(machine)}
 

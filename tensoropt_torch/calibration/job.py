@@ -126,7 +126,8 @@ def with_operators(
     task: PlanningTask, count: int, device: torch.device, options: MeasureOptions
 ) -> PlanningTask:
     """The task with measured operators: those that the user's operator profile has, and
-    those that the likely strategies use. Collective, and equal on all ranks."""
+    those that the likely strategies use, in each number of micro-batches. Collective, and
+    equal on all ranks."""
     if not options.operators:
         return task
     sizes = [size for size, _ in task.settings(count).mesh_axes]
@@ -135,17 +136,21 @@ def with_operators(
     groups = AxisGroups(sizes, device.type)
     left_s = OPERATOR_SHARE * options.budget_s
     for number in range(options.rounds):
-        planner = make_planner(task.captured, task.settings(count))
-        profiler = OperatorProfiler(task.captured, planner, device, groups.name)
-        picks, families = from_first_rank(partial(_likely, planner, task, options))
-        missing = [pick for pick in picks if pick.key not in known]
-        missing = _with_groups(profiler, missing, groups)
-        budget_s = left_s / (options.rounds - number)
-        if missing:
-            samples = _measured(profiler, missing, budget_s)
-            known |= {sample.key: sample for sample in samples}
-            from_first_rank(partial(_keep, key, samples))
-        left_s -= budget_s
+        families: set[str] = set()
+        graphs = list(task.graphs(count))
+        for index, (captured, settings) in enumerate(graphs):
+            planner = make_planner(captured, settings)
+            profiler = OperatorProfiler(captured, planner, device, groups.name)
+            picks, own_families = from_first_rank(partial(_likely, planner, task, options))
+            families.update(own_families)
+            missing = [pick for pick in picks if pick.key not in known]
+            missing = _with_groups(profiler, missing, groups)
+            budget_s = left_s / ((options.rounds - number) * len(graphs) - index)
+            if missing:
+                samples = _measured(profiler, missing, budget_s)
+                known |= {sample.key: sample for sample in samples}
+                from_first_rank(partial(_keep, key, samples))
+            left_s -= budget_s
         task = replace(task, operators=records(known.values(), families), measured_on=count)
     groups.close()
     return task
@@ -172,7 +177,7 @@ def _with_groups(
     return [pick for pick in picks if needed[pick] <= set(found.chosen)]
 
 
-def records(samples: Iterable[OpTime], families: Sequence[str]) -> tuple[OpRecord, ...]:
+def records(samples: Iterable[OpTime], families: Iterable[str]) -> tuple[OpRecord, ...]:
     """The samples of these families as a plan keeps them, in a fixed order."""
     wanted = set(families)
     chosen = [sample for sample in samples if sample.family in wanted]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -34,7 +34,7 @@ from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.logs import get_logger
-from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan import Plan, Settings
 from tensoropt_torch.plan.space import make_planner, varied_strategy
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.strategy_store import KeptStrategy, StrategyStore
@@ -88,7 +88,8 @@ def validate(
     options: ValidationOptions | None = None,
     tell: Tell | None = None,
 ) -> Validation:
-    """Runs random strategies of the task's model. Collective; equal on all ranks.
+    """Runs random strategies of the task's model, in turn in each number of micro-batches that
+    the task has. Collective; equal on all ranks.
 
     Args:
         model: with real values or on the meta device; it is not changed.
@@ -140,6 +141,33 @@ def _make(runs: Sequence[_Run], lab: _Lab, tell: Tell | None) -> None:
             run.keep(RepeatedTimes.of(times))
 
 
+@dataclass(frozen=True)
+class _Space:
+    """The strategies of the model in some number of micro-batches."""
+
+    captured: CapturedModel
+    settings: Settings
+    planner: _C.Planner
+    slower_planner: _C.Planner  # with collectives that take ``TINY_S`` longer
+
+
+def _spaces(task: PlanningTask) -> list[_Space]:
+    count = dist.get_world_size()
+    collective_s = task.cluster.device.runtime.collective_s + TINY_S
+    slower = task.with_runtime(collective_s=collective_s)
+    return [
+        _Space(
+            captured,
+            settings,
+            make_planner(captured, settings),
+            make_planner(captured, slower_settings),
+        )
+        for (captured, settings), (_, slower_settings) in zip(
+            task.graphs(count), slower.graphs(count), strict=True
+        )
+    ]
+
+
 class _Lab:
     """What all runs of a task have in common."""
 
@@ -159,10 +187,7 @@ class _Lab:
         self._model = model
         self._captured = task.captured
         self._settings = task.settings(dist.get_world_size())
-        self._planner = make_planner(task.captured, self._settings)
-        collective_s = task.cluster.device.runtime.collective_s + TINY_S
-        slower = task.with_runtime(collective_s=collective_s).settings(dist.get_world_size())
-        self._slower_planner = make_planner(task.captured, slower)
+        self._spaces = _spaces(task)
         self._context = RankContext.make([size for size, _ in self._settings.mesh_axes], device)
         self.batch = share_of(batch, task.captured, self._settings, device)
         self._make_optimizer = options.optimizer or optimizer_maker(task.optimizer)
@@ -191,7 +216,7 @@ class _Lab:
         """What earlier jobs have run, by seed."""
         if self._store is None or self.options.fresh:
             return {}
-        found = from_first_rank(partial(_load, self._store, self._planner))
+        found = from_first_rank(partial(_load, self._store, self._space))
         if found:
             log.info("%d strategies were run before: '%s'", len(found), self._store.path)
         return found
@@ -199,22 +224,24 @@ class _Lab:
     def keep(self, strategies: Sequence[KeptStrategy]) -> None:
         """For later jobs."""
         if self._store is not None and strategies:
-            from_first_rank(partial(_keep, self._store, self._planner, strategies))
+            from_first_rank(partial(_keep, self._store, self._space, strategies))
 
     def plan(self, seed: int, kept: KeptStrategy | None) -> Plan:
         """A random strategy, or one that was kept, by the costs of now."""
+        space = self._space(seed)
+        planner = space.planner
         if kept is None:
-            strategy = varied_strategy(self._planner, seed)
-            return Plan.of(self._settings, self._captured, strategy)
+            strategy = varied_strategy(planner, seed)
+            return Plan.of(space.settings, space.captured, strategy)
         strategy = _strategy(kept)
-        time_s = self._planner.compute_time(strategy) + self._planner.network_time(strategy)
-        return replace(Plan.of(self._settings, self._captured, strategy), time_s=time_s)
+        time_s = planner.compute_time(strategy) + planner.network_time(strategy)
+        return replace(Plan.of(space.settings, space.captured, strategy), time_s=time_s)
 
-    def network(self, plan: Plan) -> tuple[float, float]:
+    def network(self, seed: int, plan: Plan) -> tuple[float, float]:
         """Predicted: time of the network in s, and how many collectives there are."""
-        strategy = plan.strategy()
-        network_s = self._planner.network_time(strategy)
-        added_s = self._slower_planner.network_time(strategy) - network_s
+        space, strategy = self._space(seed), plan.strategy()
+        network_s = space.planner.network_time(strategy)
+        added_s = space.slower_planner.network_time(strategy) - network_s
         return network_s, added_s / TINY_S
 
     def simulated_bytes(self, plan: Plan) -> float | None:
@@ -246,8 +273,14 @@ class _Lab:
         settings = asdict(replace(self._settings, operators=()))
         machine = key_of_job(self.device, [size for size, _ in self._settings.mesh_axes])
         runs = {"steps": self.options.steps, "passes": self.options.passes}
-        model = self._captured.fingerprint
-        return {"model": model, "settings": settings, "machine": asdict(machine), **runs}
+        graphs = {
+            "model": self._captured.fingerprint,
+            "micro_batches": [space.settings.micro_batches for space in self._spaces],
+        }
+        return {**graphs, "settings": settings, "machine": asdict(machine), **runs}
+
+    def _space(self, seed: int) -> _Space:
+        return self._spaces[seed % len(self._spaces)]
 
 
 class _Run:
@@ -305,7 +338,7 @@ class _Run:
         """Predicted next to measured."""
         kept, plan = self.kept, self.plan
         assert kept is not None
-        network_s, collectives = self._lab.network(plan)
+        network_s, collectives = self._lab.network(self.seed, plan)
         return ValidatedStrategy(
             self.seed,
             plan.time_s,
@@ -326,20 +359,24 @@ def _strategy(kept: KeptStrategy) -> _C.Strategy:
     return _C.Strategy(kept.memory_bytes, 0.0, list(kept.config), *tags)
 
 
-def _load(store: StrategyStore, planner: _C.Planner) -> dict[int, KeptStrategy]:
+def _load(store: StrategyStore, space_of: Callable[[int], _Space]) -> dict[int, KeptStrategy]:
     """The strategies of a file. One that does not work is not used."""
     try:
         found = store.load()
         for kept in found.values():
-            planner.network_time(_strategy(kept))
+            space_of(kept.seed).planner.network_time(_strategy(kept))
     except ValueError as error:
         warnings.warn(f"{error}; strategies are run again", stacklevel=2)
         return {}
     return found
 
 
-def _keep(store: StrategyStore, planner: _C.Planner, strategies: Sequence[KeptStrategy]) -> int:
-    merged = _load(store, planner) | {kept.seed: kept for kept in strategies}
+def _keep(
+    store: StrategyStore,
+    space_of: Callable[[int], _Space],
+    strategies: Sequence[KeptStrategy],
+) -> int:
+    merged = _load(store, space_of) | {kept.seed: kept for kept in strategies}
     try:
         store.save(merged.values())
     except TensorOptError as error:

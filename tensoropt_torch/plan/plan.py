@@ -227,7 +227,8 @@ class Plan(Record):
     @property
     def strategy_hash(self) -> str:
         """Equal for equal strategies of a model, whatever they are predicted to cost."""
-        text = json.dumps([self.config, self.node_tag, self.edge_tag])
+        count = self.settings.micro_batches
+        text = json.dumps([count, self.config, self.node_tag, self.edge_tag])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property

@@ -25,6 +25,7 @@ from tensoropt_torch import (
     ValidationOptions,
 )
 from tensoropt_torch.calibration import profiling, random_strategies, validation
+from tensoropt_torch.calibration.job import with_operators
 from tensoropt_torch.calibration.machine import key_of_job
 from tensoropt_torch.calibration.runs import StepTimes, Training
 from tensoropt_torch.config import load_cluster
@@ -32,6 +33,7 @@ from tensoropt_torch.config.cluster import COLLECTIVES
 from tensoropt_torch.emit import ParallelModule
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Settings
+from tensoropt_torch.plan.micro_batches import micro_batched
 from tensoropt_torch.plan.space import make_planner, varied_strategy
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.hardware_profile import HardwareProfile
@@ -246,6 +248,31 @@ def test_operators_that_run_collectives_are_measured_too(tmp_path: Path) -> None
     assert any(key.startswith("tensoropt.lstm_shard") for key in keys), keys
     assert any(key.startswith("aten.lstm") for key in keys), keys
     assert all(";2 ranks" in key for key in keys if key.startswith("tensoropt.lstm_shard"))
+
+
+def calls_of_halves(home: str) -> tuple[set[str], set[str], set[str]]:
+    """Keys of calls: of the batch, of half of it, and of what was measured."""
+    os.environ["TENSOROPT_HOME"] = home
+    model, args = mlp()
+    captured = capture(model, args, loss_fn=sum_of)
+    halves = micro_batched(captured, 2)
+    task = PlanningTask(captured, load_cluster("cpu"), in_micro_batches=(halves,))
+    keys = []
+    for graph, settings in task.graphs(2):
+        planner = make_planner(graph, settings)
+        strategies = [varied_strategy(planner, seed) for seed in range(QUICK.random_strategies)]
+        keys.append({row["key"] for s in strategies for row in planner.describe_estimates(s)})
+    found = with_operators(task, 2, torch.device("cpu"), replace(QUICK, budget_s=20.0))
+    whole, half = keys
+    return whole, half, {record[0] for record in found.operators}
+
+
+def test_operators_of_micro_batches_are_measured_too(tmp_path: Path) -> None:
+    first, second = run_ranks(2, f"{HERE}:calls_of_halves", str(tmp_path))
+    assert first == second
+    whole, half, measured = first
+    assert (half - whole) & measured
+    assert (whole - half) & measured
 
 
 # --- Network time --------------------------------------------------------------

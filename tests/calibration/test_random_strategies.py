@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from tensoropt_torch import TensorOptError, Validation, ValidationOptions, calib
 from tensoropt_torch.calibration import random_strategies
 from tensoropt_torch.calibration.runs import WARM_UPS, Training
 from tensoropt_torch.config import load_cluster
+from tensoropt_torch.emit.module import ParallelModule
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan.space import make_planner, varied_strategy
 from tensoropt_torch.planner.task import PlanningTask
@@ -231,6 +232,50 @@ def test_strategies_are_run_once(tmp_path: Path) -> None:
     assert first["more passes"] == 3 * 2 + 3 * (WARM_UPS + 2)
     assert first["another model"] == first["own optimizer"] == first["fresh"] == 3 * 2
     assert first["kept"] == 0
+
+
+@dataclass
+class InMicroBatches:
+    """Numbers of micro-batches that ran, in one validation after the other."""
+
+    first: list[int]
+    again: list[int]
+    of_whole_batches: list[int]
+    found: Validation
+
+
+def in_micro_batches(home: str) -> InMicroBatches:
+    os.environ["TENSOROPT_HOME"] = home
+    random_strategies.Reference = lambda _: lambda: 1.0
+    counts: list[int] = []
+    times = Training.times
+
+    def counted(training: Training, *args: Any, **kwargs: Any) -> Any:
+        assert isinstance(training.module, ParallelModule)
+        counts.append(training.module.plan.settings.micro_batches)
+        return times(training, *args, **kwargs)
+
+    Training.times = counted  # type: ignore[method-assign]
+    options = ValidationOptions(5, steps=1, passes=1, budget_s=None)
+
+    def run(**arguments: Any) -> tuple[list[int], Validation]:
+        counts.clear()
+        found = validated(options, **arguments)
+        return list(counts), found
+
+    first, found = run(max_micro_batches=4)
+    again, same = run(max_micro_batches=4)
+    assert same == found
+    return InMicroBatches(first, again, run()[0], found)
+
+
+def test_strategies_of_all_numbers_of_micro_batches_are_run_in_turn(tmp_path: Path) -> None:
+    first, second = run_ranks(2, f"{HERE}:in_micro_batches", str(tmp_path))
+    assert first == second
+    assert first.first == [1, 2, 4, 1, 2]
+    assert first.again == []
+    assert first.of_whole_batches == [1] * 5
+    assert all(row.simulated_bytes and row.measured_step_s > 0 for row in first.found.rows)
 
 
 def other_costs(home: str) -> tuple[list[float], list[float]]:

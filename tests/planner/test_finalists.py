@@ -43,6 +43,12 @@ def test_the_pick_comes_first_and_none_comes_twice(task: PlanningTask) -> None:
         assert plan == replace(plans[0], **{n: getattr(plan, n) for n in DIFFERENT})
 
 
+def test_the_same_choices_in_other_micro_batches_are_another_strategy(task: PlanningTask) -> None:
+    plan = find_frontier(task, DEVICES).fastest.plan
+    halves = replace(plan, settings=replace(plan.settings, micro_batches=2))
+    assert halves.strategy_hash != plan.strategy_hash
+
+
 DIFFERENT = ("memory_bytes", "time_s", "config", "node_tag", "edge_tag")
 
 
