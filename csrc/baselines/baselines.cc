@@ -209,7 +209,9 @@ bool Baselines::divides_somewhere(int name, std::int64_t parts) const {
     if (node.kind != NodeKind::kOp) continue;
     const Rule& rule = space_.rule(node.id);
     for (std::size_t f = 0; f < rule.factors.size(); ++f) {
-      if (rule.factors[f].size % parts != 0) continue;
+      const Factor& split = rule.factors[f];
+      const bool uneven = split.uneven && split.size >= parts;
+      if (split.size % parts != 0 && !uneven) continue;
       const int factor = static_cast<int>(f);
       if (roles_.dims().of_factor(node, factor).name == name) return true;
     }

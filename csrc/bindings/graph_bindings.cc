@@ -68,13 +68,14 @@ void bind_graph(py::module_& module) {
       .def(
           "add_source",
           [](Graph& graph, NodeKind kind, std::string name, const PyMeta& meta,
-             bool trainable) {
+             bool trainable, std::vector<int> even_dims) {
             TensorMeta tensor = meta_of(meta, str_format("tensor '{}'", name));
             return graph.add_source(kind, std::move(name), std::move(tensor),
-                                    trainable);
+                                    trainable, std::move(even_dims));
           },
           py::arg("kind"), py::arg("name"), py::arg("meta"),
           py::arg("trainable") = true,
+          py::arg("even_dims") = std::vector<int>{},
           "Adds an input, parameter or constant; returns its value id.")
       .def("add_op", &add_op, py::arg("name"), py::arg("target"),
            py::arg("arguments"), py::arg("outputs"),

@@ -76,9 +76,10 @@ void bind_mesh(py::module_& module) {
             check_rank(mesh, rank);
             const Layout parsed = Layout::parse(layout);
             TO_CHECK(parsed.num_axes() == mesh.num_axes() &&
-                         divides(shape, parsed, mesh),
-                     "layout {} does not divide shape ({})", layout,
-                     str_join(shape, ", "));
+                         applies_to(shape, parsed),
+                     "layout {} splits a dim that shape ({}) does not have, "
+                     "or one without entries",
+                     layout, str_join(shape, ", "));
             TO_CHECK(dim >= 0 && dim < static_cast<int>(shape.size()),
                      "dim {} of a tensor with {} dims", dim, shape.size());
             const DimRange range = local_range(shape, parsed, mesh, dim, rank);
@@ -210,6 +211,7 @@ void bind_collectives(py::module_& module) {
 // A resharder with the mesh that its programs are encoded for.
 struct PyResharder {
   Mesh mesh;
+  Shape shape;
   TensorResharder resharder;
 
   const TensorResharder::Path& plan(const std::string& from,
@@ -222,14 +224,17 @@ void bind_resharder(py::module_& module) {
   py::class_<PyResharder>(module, "TensorResharder",
                           "Fastest reshards of one tensor; see "
                           "reshard/planner.h.")
-      .def(
-          py::init([](const Mesh& mesh, const CollectiveModel& collectives,
-                      const Device& device, const Shape& shape, int item_size) {
-            return PyResharder{mesh, TensorResharder(mesh, collectives, device,
-                                                     shape, item_size)};
-          }),
-          py::arg("mesh"), py::arg("collectives"), py::arg("device"),
-          py::arg("shape"), py::arg("item_size"))
+      .def(py::init([](const Mesh& mesh, const CollectiveModel& collectives,
+                       const Device& device, const Shape& shape, int item_size,
+                       bool uneven) {
+             return PyResharder{
+                 mesh, shape,
+                 TensorResharder(mesh, collectives, device, shape, item_size,
+                                 TensorResharder::kMaxLayouts, kAllDims,
+                                 uneven ? kAllDims : 0)};
+           }),
+           py::arg("mesh"), py::arg("collectives"), py::arg("device"),
+           py::arg("shape"), py::arg("item_size"), py::arg("uneven") = false)
       .def(
           "time_s",
           [](const PyResharder& self, const std::string& from,
@@ -246,13 +251,13 @@ void bind_resharder(py::module_& module) {
           "encode",
           [](const PyResharder& self, const std::string& from,
              const std::string& to, int rank) {
-            EncodedProgram code =
-                encode(self.plan(from, to).steps, self.mesh, rank);
+            EncodedProgram code = encode(self.plan(from, to).steps, self.shape,
+                                         Layout::parse(from), self.mesh, rank);
             return py::make_tuple(std::move(code.steps),
                                   std::move(code.groups));
           },
           py::arg("from_layout"), py::arg("to_layout"), py::arg("rank"),
-          "(six integers per step, axis sets), as the operator "
+          "(integers of the steps, axis sets), as the operator "
           "tensoropt::reshard takes them.");
 }
 

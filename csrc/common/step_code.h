@@ -2,6 +2,12 @@
 // integers each. Kind, dim, to_dim, group slot (an index into a list of groups,
 // -1 for local steps), size of the group, index of this rank in its group.
 //
+// Where parts of the tensor differ in size, the kind has the bit kUneven, and
+// after the six integers come a count and so many more: the elements of the
+// step's operand on the rank that has most of them, the sizes of the parts of
+// `dim` in the order of the ranks of the group (if the step has a dim), and
+// likewise of `to_dim`. Whether a step is uneven is the same on all ranks.
+//
 // A step is one collective over groups of ranks, or a local operation:
 //
 //   all-gather      S(dim) -> R
@@ -25,6 +31,7 @@ enum class StepKind : int {
 
 inline constexpr int kNumStepKinds = 6;
 inline constexpr int kIntsPerStep = 6;
+inline constexpr int kUneven = 8;
 
 constexpr bool is_local(StepKind kind) {
   return kind == StepKind::kSlice || kind == StepKind::kMask;

@@ -34,14 +34,14 @@ std::string text_of(const LocalOperand& operand) {
 
 std::vector<LocalOperand> local_operands(const Graph& graph, const Node& node,
                                          const OpInterface& interface,
-                                         const Mesh& mesh) {
+                                         const Mesh& mesh, int rank) {
   std::vector<LocalOperand> operands;
   for (std::size_t i = 0; i < node.operands.size(); ++i) {
     const Value& value = graph.operand(node, static_cast<int>(i));
-    operands.push_back(
-        {{local_shape(value.meta.shape, interface.operands[i].value, mesh),
-          value.meta.dtype},
-         value.requires_grad});
+    operands.push_back({{local_shape(value.meta.shape,
+                                     interface.operands[i].value, mesh, rank),
+                         value.meta.dtype},
+                        value.requires_grad});
   }
   return operands;
 }
@@ -95,7 +95,7 @@ LocalContext local_context(const Graph& graph, const Node& node,
   for (std::size_t i = 0; i < node.outputs.size(); ++i) {
     context.output_shapes.push_back(
         local_shape(graph.output(node, static_cast<int>(i)).meta.shape,
-                    interface.outputs[i].value, mesh));
+                    interface.outputs[i].value, mesh, rank));
   }
   return context;
 }
@@ -104,7 +104,8 @@ LocalCall local_call(const Registry& registry, const Graph& graph,
                      const Node& node, const Rule& rule, const OpConfig& config,
                      const Mesh& mesh, int rank) {
   LocalCall call;
-  call.operands = local_operands(graph, node, interface_of(rule, config), mesh);
+  call.operands =
+      local_operands(graph, node, interface_of(rule, config), mesh, rank);
   call.form =
       local_form_of(registry, graph, node,
                     local_context(graph, node, rule, config, mesh, rank));

@@ -5,7 +5,8 @@
 //   LocalCall call = local_call(registry, graph, node, rule, config, mesh);
 //   call.key;   // "aten.linear.default(float32[4,8]g,float32[16,8]g,None)"
 //
-// Of the forms of the ranks it is by default that of rank 0.
+// Of the forms of the ranks it is by default that of rank 0, whose parts are
+// the largest.
 #pragma once
 
 #include <string>

@@ -15,14 +15,23 @@ constexpr double kBackwardTraffic = 2.0;
 // Kernels of one fused or foreach optimizer update of a tensor.
 constexpr double kOptimizerLaunches = 2.0;
 
+// How often the largest part of a factor goes into it.
+double parts_of(const Factor& factor, AxisSet axes, const Mesh& mesh) {
+  const int parts = mesh.size_of(axes);
+  if (splits_evenly(factor.size, parts)) return parts;
+  return static_cast<double>(factor.size) /
+         static_cast<double>(largest_part(factor.size, parts));
+}
+
 // By how much the busiest rank's share of the work is smaller than the whole.
 double compute_parts(const Rule& rule, const OpConfig& config,
                      const Mesh& mesh) {
   double parts = 1;
-  for (std::size_t axis = 0; axis < config.size(); ++axis) {
-    if (config[axis].is_factor()) parts *= mesh.size(static_cast<int>(axis));
-  }
   const std::vector<AxisSet> axes = factor_axes(rule, config);
+  for (std::size_t factor = 0; factor < axes.size(); ++factor) {
+    if (axes[factor] == 0) continue;
+    parts *= parts_of(rule.factors[factor], axes[factor], mesh);
+  }
   for (std::size_t factor = 0; factor < axes.size(); ++factor) {
     if (axes[factor] != 0) parts /= rule.factors[factor].imbalance;
   }
@@ -44,10 +53,12 @@ double traffic_bytes(const Graph& graph, const Node& node, const Rule& rule,
   return bytes;
 }
 
-double parts_of(const std::vector<int>& factors,
+double parts_of(const std::vector<int>& factors, const Rule& rule,
                 const std::vector<AxisSet>& axes, const Mesh& mesh) {
   double parts = 1;
-  for (const int factor : factors) parts *= mesh.size_of(axes[factor]);
+  for (const int factor : factors) {
+    parts *= parts_of(rule.factors[factor], axes[factor], mesh);
+  }
   return parts;
 }
 
@@ -62,7 +73,7 @@ double saved_bytes(const Graph& graph, const Node& node, const Rule& rule,
   }
   const std::vector<AxisSet> axes = factor_axes(rule, config);
   for (const ExtraSaved& extra : rule.extra_saved) {
-    bytes += extra.bytes / parts_of(extra.factors, axes, mesh);
+    bytes += extra.bytes / parts_of(extra.factors, rule, axes, mesh);
   }
   return bytes;
 }
@@ -76,7 +87,7 @@ double inner_collectives_s(const Rule& rule, const OpConfig& config, Pass pass,
     for (const int factor : inner.over) over |= axes[factor];
     if (inner.pass != pass || over == 0) continue;
     const double bytes =
-        inner.bytes / parts_of(inner.divided_by, axes, machine.mesh);
+        inner.bytes / parts_of(inner.divided_by, rule, axes, machine.mesh);
     time_s += inner.times * machine.collectives.time_s(inner.kind, over, bytes);
   }
   return time_s;
@@ -96,7 +107,7 @@ DType compute_dtype(const Graph& graph, const Node& node) {
 
 double local_bytes(const TensorMeta& meta, const Layout& layout,
                    const Mesh& mesh) {
-  return meta.num_bytes() / num_shards(layout, mesh);
+  return meta.num_bytes() / shards_of_largest(meta.shape, layout, mesh);
 }
 
 OpWork op_work(const Graph& graph, const Node& node, const Rule& rule,
@@ -183,8 +194,8 @@ double TrainingSetup::state_bytes(DType parameter) const {
 
 double update_traffic_bytes(const TensorMeta& meta, const Layout& storage,
                             const Mesh& mesh, const TrainingSetup& setup) {
-  const double elements =
-      static_cast<double>(meta.num_elements()) / num_shards(storage, mesh);
+  const double elements = static_cast<double>(meta.num_elements()) /
+                          shards_of_largest(meta.shape, storage, mesh);
   return elements *
          (3 * item_size(meta.dtype) + 2 * setup.state_bytes(meta.dtype));
 }
@@ -195,8 +206,8 @@ OpCost parameter_cost(const TensorMeta& meta, bool trainable,
   const double bytes = local_bytes(meta, storage, mesh);
   if (!trainable) return {0, bytes};
   OpCost cost;
-  const double elements =
-      static_cast<double>(meta.num_elements()) / num_shards(storage, mesh);
+  const double elements = static_cast<double>(meta.num_elements()) /
+                          shards_of_largest(meta.shape, storage, mesh);
   cost.memory_bytes = 2 * bytes + elements * setup.state_bytes(meta.dtype);
   cost.time_s = kOptimizerLaunches * device.launch_overhead_s +
                 update_traffic_bytes(meta, storage, mesh, setup) /

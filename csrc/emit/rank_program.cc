@@ -47,15 +47,14 @@ const SpaceConfig& RankProgram::config_of(int space_node) const {
 }
 
 bool EmittedReshard::is_bucketed() const {
-  if (backward.steps.size() != kIntsPerStep) return false;
-  const auto kind = static_cast<StepKind>(backward.steps[0]);
+  if (backward.num_steps != 1) return false;
+  const StepKind kind = backward.first_kind();
   return kind == StepKind::kAllReduce || kind == StepKind::kReduceScatter;
 }
 
 std::optional<std::int64_t> EmittedReshard::gathered_dim() const {
-  const bool gathers =
-      forward.steps.size() == kIntsPerStep &&
-      static_cast<StepKind>(forward.steps[0]) == StepKind::kAllGather;
+  const bool gathers = forward.num_steps == 1 && !forward.is_uneven() &&
+                       forward.first_kind() == StepKind::kAllGather;
   const bool is_real = real_dtype(dtype) == dtype;
   if (!gathers || !is_real || value_bytes == 0 || value_bytes >= bucket_bytes) {
     return std::nullopt;
@@ -71,12 +70,14 @@ EmittedReshard RankProgram::reshard(int edge_index) const {
   const Mesh& mesh = space_.machine().mesh;
   const TensorMeta gradient = space_.gradient_meta(value);
   EmittedReshard reshard;
-  reshard.forward = encode(
-      space_.value_resharder(edge).plan(from.value, to.value), mesh, rank_);
+  const Shape& shape = value.meta.shape;
+  reshard.forward =
+      encode(space_.value_resharder(edge).plan(from.value, to.value), shape,
+             from.value, mesh, rank_);
   if (value.requires_grad) {
     reshard.backward =
         encode(space_.gradient_resharder(edge).plan(to.gradient, from.gradient),
-               mesh, rank_);
+               shape, to.gradient, mesh, rank_);
   }
   reshard.value_bytes = local_bytes(value.meta, to.value, mesh);
   reshard.bucket_bytes = space_.options().bucket_bytes;

@@ -32,7 +32,7 @@ struct EmittedReshard {
   // (runtime/gradient_bucket.h).
   bool is_bucketed() const;
   // The dim along which the value is gathered, if that may be together with
-  // others (runtime/gather_bucket.h).
+  // others (runtime/gather_bucket.h), whose parts are equal.
   std::optional<std::int64_t> gathered_dim() const;
   bool is_identity() const {
     return forward.steps.empty() && backward.steps.empty();

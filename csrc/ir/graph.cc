@@ -140,13 +140,15 @@ void Graph::add_operand(NodeId node, ValueId value) {
 }
 
 ValueId Graph::add_source(NodeKind kind, std::string name, TensorMeta meta,
-                          bool trainable) {
+                          bool trainable, std::vector<int> even_dims) {
   TO_ASSERT(kind != NodeKind::kOp && kind != NodeKind::kOutput,
             "'{}' is not a source", name);
   const bool requires_grad =
       kind != NodeKind::kConstant && trainable && is_floating_point(meta.dtype);
   const NodeId id = add_node(kind, std::move(name), "").id;
-  return add_value(id, 0, std::move(meta), requires_grad);
+  const ValueId value = add_value(id, 0, std::move(meta), requires_grad);
+  values_[value].even_dims = std::move(even_dims);
+  return value;
 }
 
 ValueId Graph::add_source(NodeKind kind, std::string name, TensorMeta meta) {

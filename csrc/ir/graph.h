@@ -90,6 +90,8 @@ struct Value {
   TensorMeta meta;
   bool requires_grad = false;
   std::vector<Use> uses;
+  // Of a parameter: dims that are split into equal parts only.
+  std::vector<int> even_dims = {};
 };
 
 class Graph {
@@ -98,7 +100,7 @@ class Graph {
   // gradient if it is floating point and `trainable`; by default parameters
   // are.
   ValueId add_source(NodeKind kind, std::string name, TensorMeta meta,
-                     bool trainable);
+                     bool trainable, std::vector<int> even_dims = {});
   ValueId add_source(NodeKind kind, std::string name, TensorMeta meta);
 
   // Adds an operator; returns its node. An output requires a gradient if it is

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/check.h"
+#include "reshard/moves.h"
 
 namespace tensoropt {
 
@@ -16,18 +17,52 @@ int slot_of(AxisSet axes, std::vector<AxisSet>& groups) {
   return slot;
 }
 
+// The sizes of the parts of a dim that `axes` cut inside of the axes that cut
+// it otherwise, on this rank.
+void append_parts(const Step& step, int dim, const Shape& shape,
+                  const Layout& before, const Mesh& mesh, int rank,
+                  std::vector<std::int64_t>& values) {
+  const AxisSet outer = before.axes_sharding(dim) & ~step.axes;
+  const std::int64_t size = range_of(shape[dim], outer, mesh, rank).size();
+  const auto parts = part_sizes(size, step.axes, mesh);
+  values.insert(values.end(), parts.begin(), parts.end());
+}
+
+// What step_code.h says of steps where parts differ.
+std::vector<std::int64_t> uneven_values(const Step& step, const Shape& shape,
+                                        const Layout& before, const Mesh& mesh,
+                                        int rank) {
+  std::vector<std::int64_t> values{
+      num_elements(local_shape(shape, before, mesh))};
+  for (const int dim : {step.dim, step.to_dim}) {
+    if (dim >= 0) append_parts(step, dim, shape, before, mesh, rank, values);
+  }
+  return values;
+}
+
 }  // namespace
 
-EncodedProgram encode(const Steps& steps, const Mesh& mesh, int rank) {
+EncodedProgram encode(const Steps& steps, const Shape& shape,
+                      const Layout& from, const Mesh& mesh, int rank) {
   TO_CHECK(rank >= 0 && rank < mesh.num_devices(),
            "rank {} is not in a mesh of {} devices", rank, mesh.num_devices());
   EncodedProgram code;
+  code.num_steps = static_cast<int>(steps.size());
+  Layout layout = from;
   for (const Step& step : steps) {
+    const Layout before = layout;
+    layout = apply(step, before);
+    const bool uneven =
+        !divides(shape, before, mesh) || !divides(shape, layout, mesh);
     const int slot = is_local(step.kind) ? -1 : slot_of(step.axes, code.groups);
-    code.steps.insert(
-        code.steps.end(),
-        {static_cast<int>(step.kind), step.dim, step.to_dim, slot,
-         mesh.size_of(step.axes), mesh.index_in(step.axes, rank)});
+    const int kind = static_cast<int>(step.kind) | (uneven ? kUneven : 0);
+    code.steps.insert(code.steps.end(), {kind, step.dim, step.to_dim, slot,
+                                         mesh.size_of(step.axes),
+                                         mesh.index_in(step.axes, rank)});
+    if (!uneven) continue;
+    const auto values = uneven_values(step, shape, before, mesh, rank);
+    code.steps.push_back(std::ssize(values));
+    code.steps.insert(code.steps.end(), values.begin(), values.end());
   }
   return code;
 }

@@ -1,6 +1,6 @@
 // The steps of a reshard as the integers that the runtime operator takes.
 //
-//   EncodedProgram code = encode(path.steps, mesh, rank);
+//   EncodedProgram code = encode(path.steps, shape, from, mesh, rank);
 //   code.groups;   // axis sets; the caller finds one process group for each
 //
 // The integers are those of common/step_code.h; slots are numbered by first
@@ -17,10 +17,20 @@ namespace tensoropt {
 struct EncodedProgram {
   std::vector<std::int64_t> steps;
   std::vector<AxisSet> groups;
+  int num_steps = 0;
+
+  // What the first step does. Requires one.
+  StepKind first_kind() const {
+    return static_cast<StepKind>(steps[0] & ~kUneven);
+  }
+  // Whether parts of the tensor differ in size at the first step.
+  bool is_uneven() const { return (steps[0] & kUneven) != 0; }
 
   bool operator==(const EncodedProgram&) const = default;
 };
 
-EncodedProgram encode(const Steps& steps, const Mesh& mesh, int rank);
+// The steps start from a tensor of this shape in layout `from`.
+EncodedProgram encode(const Steps& steps, const Shape& shape,
+                      const Layout& from, const Mesh& mesh, int rank);
 
 }  // namespace tensoropt

@@ -1,5 +1,7 @@
 #include "reshard/layout_graph.h"
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "common/check.h"
@@ -54,6 +56,18 @@ Layout LayoutGraph::run_layout(int node) const {
     node -= offset_[run][code];
   }
   return layout;
+}
+
+std::int64_t LayoutGraph::uneven_ps(const Step& step,
+                                    std::array<AxisSet, 16> runs,
+                                    std::int64_t time_ps) const {
+  for (AxisSet& set : runs) set = axes_of(set);
+  const auto [before, after] = change_of(step);
+  const double excess_before = costs_->excess(runs);
+  runs[before.code()] &= ~step.axes;
+  runs[after.code()] |= step.axes;
+  const double excess = std::max(excess_before, costs_->excess(runs));
+  return std::llround(static_cast<double>(time_ps) * excess);
 }
 
 Layout LayoutGraph::layout_of(int node) const {

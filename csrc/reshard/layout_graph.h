@@ -7,7 +7,7 @@
 //   graph.for_each_edge(node, [&](int target, std::int64_t time_ps) { ... });
 //
 // Nodes are numbered in mixed radix, smaller placement codes first; numbers of
-// layouts that do not divide the shape are left without edges into them.
+// layouts that do not fit the shape are left without edges into them.
 // Complexity: O(axes) per index, layout or edge.
 #pragma once
 
@@ -55,7 +55,12 @@ class LayoutGraph {
     return axes;
   }
 
-  // True if the moved axes divide the dim that they join.
+  // The time of a step where parts differ: that of the larger ones, of those
+  // before and those after it. `runs` are those of each placement code.
+  std::int64_t uneven_ps(const Step& step, std::array<AxisSet, 16> runs,
+                         std::int64_t time_ps) const;
+
+  // True if the moved axes may split the dim that they join.
   bool fits(const Step& step, Placement after, AxisSet joined_runs) const {
     if (!after.is_shard()) return true;
     return costs_->fits(after.dim(), step.axes | axes_of(joined_runs));
@@ -87,7 +92,8 @@ void LayoutGraph::for_each_edge(int node, const Visit& visit) const {
     }
     step.axes = axes_of(step.axes);
     if (!fits(step, after, runs[after.code()])) return;
-    visit(target, costs_->time_ps(step, sharded));
+    const std::int64_t time_ps = costs_->time_ps(step, sharded);
+    visit(target, costs_->is_even() ? time_ps : uneven_ps(step, runs, time_ps));
   });
 }
 

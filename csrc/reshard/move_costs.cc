@@ -26,10 +26,12 @@ std::int64_t to_picoseconds(double time_s) {
 }  // namespace
 
 MoveCosts::MoveCosts(const Mesh& mesh, const CollectiveModel& collectives,
-                     const Device& device, const Shape& shape, int item_size)
+                     const Device& device, const Shape& shape, int item_size,
+                     DimSet uneven)
     : mesh_(mesh),
       num_axes_(mesh.num_axes()),
-      num_dims_(static_cast<int>(shape.size())) {
+      num_dims_(static_cast<int>(shape.size())),
+      uneven_(uneven) {
   TO_CHECK(num_dims_ <= Placement::kMaxDim + 1,
            "a tensor has at most {} dims, got {}", Placement::kMaxDim + 1,
            num_dims_);
@@ -53,11 +55,27 @@ MoveCosts::MoveCosts(const Mesh& mesh, const CollectiveModel& collectives,
 
 void MoveCosts::tabulate_fits(const Shape& shape) {
   fits_.reserve(shape.size() << num_axes_);
-  for (const std::int64_t size : shape) {
+  excess_.reserve(shape.size() << num_axes_);
+  for (int dim = 0; dim < num_dims_; ++dim) {
+    const std::int64_t size = shape[dim];
     for (AxisSet axes = 0; axes >> num_axes_ == 0; ++axes) {
-      fits_.push_back(splits_evenly(size, mesh_.size_of(axes)));
+      const int parts = mesh_.size_of(axes);
+      const bool even = splits_evenly(size, parts);
+      fits_.push_back(even || ((uneven_ >> dim & 1) != 0 &&
+                               !has_empty_part(size, axes, mesh_)));
+      const auto largest = static_cast<double>(largest_part(size, parts));
+      excess_.push_back(even ? 1 : largest * parts / static_cast<double>(size));
     }
   }
+}
+
+double MoveCosts::excess(const std::array<AxisSet, 16>& axes) const {
+  double excess = 1;
+  for (int dim = 0; dim < num_dims_; ++dim) {
+    const AxisSet set = axes[Placement::shard(dim).code()];
+    excess *= excess_[(static_cast<std::size_t>(dim) << num_axes_) + set];
+  }
+  return excess;
 }
 
 std::vector<int> MoveCosts::tabulate_shards() {

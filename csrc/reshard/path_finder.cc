@@ -264,7 +264,8 @@ void PathFinder::check(const Layout& layout) const {
   TO_CHECK(layout.num_axes() == costs_.mesh().num_axes(),
            "layout {} has {} placements, the mesh {} axes", layout.to_string(),
            layout.num_axes(), costs_.mesh().num_axes());
-  TO_CHECK(costs_.fits(layout), "layout {} does not divide the tensor",
+  TO_CHECK(costs_.fits(layout),
+           "layout {} does not divide the tensor, and its parts may not differ",
            layout.to_string());
   for (int axis = 0; axis < layout.num_axes(); ++axis) {
     TO_CHECK(!layout[axis].is_shard() || (dims_ >> layout[axis].dim() & 1),

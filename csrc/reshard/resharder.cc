@@ -32,10 +32,11 @@ struct TensorResharder::Cache {
 TensorResharder::TensorResharder(const Mesh& mesh,
                                  const CollectiveModel& collectives,
                                  const Device& device, const Shape& shape,
-                                 int item_size, int max_layouts, DimSet dims)
+                                 int item_size, int max_layouts, DimSet dims,
+                                 DimSet uneven)
     : finder_(make_path_finder(
-          MoveCosts(mesh, collectives, device, shape, item_size), max_layouts,
-          dims)),
+          MoveCosts(mesh, collectives, device, shape, item_size, uneven),
+          max_layouts, dims)),
       cache_(std::make_unique<Cache>()) {}
 
 TensorResharder::TensorResharder(TensorResharder&&) noexcept = default;

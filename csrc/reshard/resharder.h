@@ -7,8 +7,8 @@
 //   const TensorResharder::Path& path = resharder.plan(from, to);
 //
 // Which layouts a path may pass:
-//   exact       all layouts that divide the shape, if they are at most
-//               `max_layouts`;
+//   exact       all layouts that divide the shape, or split it unevenly where
+//               that is allowed, if they are at most `max_layouts`;
 //   tied        beyond that, those in which neighbouring alike axes that have
 //               the same two ends stay together, if they are at most
 //               `max_layouts`. This loses detours of a part of such a run;
@@ -16,11 +16,12 @@
 //               two ends. This loses detours over a third placement, such as
 //               slicing over the devices of a machine what crosses its network
 //               card.
-// Every pair of layouts that divide the shape is reachable in all.
+// Every pair of these layouts is reachable in all.
 //
 // Times: collectives as the model says; where a tensor dim other than 0 is cut
 // or joined, the copy that makes the pieces contiguous; slices and masks as
-// copies. They are added in whole picoseconds, so that ties are exact; among
+// copies. Where parts differ, the largest counts. Times are added in whole
+// picoseconds, so that ties are exact; among
 // paths of equal time one with the fewest steps is taken, then the one with the
 // smallest layouts, compared from the end. All ranks therefore agree. Lookups
 // have float's precision.
@@ -42,10 +43,6 @@ namespace tensoropt {
 
 class PathFinder;
 
-// A set of tensor dims, as a bit mask.
-using DimSet = std::uint32_t;
-constexpr DimSet kAllDims = ~DimSet{0};
-
 class TensorResharder {
  public:
   static constexpr int kMaxLayouts = 1024;
@@ -56,17 +53,18 @@ class TensorResharder {
   };
 
   // `item_size` in bytes. Only `dims` are split, by the ends of paths as on the
-  // way. Keeps references to nothing. Throws UserError for a
-  // shape with more than 14 dims.
+  // way, and of these only `uneven` ones into parts that differ. Keeps
+  // references to nothing. Throws UserError for a shape with more than 14 dims.
   TensorResharder(const Mesh& mesh, const CollectiveModel& collectives,
                   const Device& device, const Shape& shape, int item_size,
-                  int max_layouts = kMaxLayouts, DimSet dims = kAllDims);
+                  int max_layouts = kMaxLayouts, DimSet dims = kAllDims,
+                  DimSet uneven = 0);
   TensorResharder(TensorResharder&&) noexcept;
   TensorResharder& operator=(TensorResharder&&) noexcept;
   ~TensorResharder();
 
   // The path stays valid as long as this object. Throws UserError if a layout
-  // does not divide the shape or is not one of this mesh.
+  // is none that paths may pass, or not one of this mesh.
   const Path& plan(const Layout& from, const Layout& to) const;
 
   // plan(from, to).time_s, without building the program where that is cheaper.

@@ -8,7 +8,8 @@
 //   double s = values.time_s(from, to);
 //
 // What is a single collective takes its share of a bucket's time. All other
-// programs run by themselves and take what they take alone.
+// programs run by themselves and take what they take alone, and so do gathers
+// of parts that differ in size.
 // A handle: what it was made of must outlive it. Equal ones give equal times.
 #pragma once
 

@@ -53,9 +53,10 @@ bool equal_ranks(const RuleBuilder& rule) {
 // half of them.
 constexpr double kCausalImbalance = 2;
 
-// Batch dims and heads are split alike on all operands, and query rows by
-// themselves. Rows of a causal mask depend on their global position, for which
-// the per-rank form has no dropout. Keys are not split: softmax is over them.
+// Batch dims and heads are split alike on all operands, heads also into parts
+// that differ, and query rows by themselves. Rows of a causal mask depend on
+// their global position, for which the per-rank form has no dropout. Keys are
+// not split: softmax is over them.
 std::vector<int> bind_dims(RuleBuilder& rule, bool causal, bool drops) {
   const auto& query = rule.operand_shape(0);
   const auto& key = rule.operand_shape(1);
@@ -71,6 +72,7 @@ std::vector<int> bind_dims(RuleBuilder& rule, bool causal, bool drops) {
       rule.bind_operand(operand, dim, factor);
     }
     rule.bind_output(0, dim, factor);
+    if (dim == rank - 3) rule.may_be_uneven(factor);
     factors.push_back(factor);
   }
   if (causal && drops) return factors;

@@ -31,6 +31,11 @@ class RuleBuilder {
   void imbalance(int factor, double busiest) {
     rule_.factors[factor].imbalance = busiest;
   }
+  // Parts may differ in size (Factor::uneven).
+  void may_be_uneven(int factor) { rule_.factors[factor].uneven = true; }
+  void all_may_be_uneven() {
+    for (Factor& factor : rule_.factors) factor.uneven = true;
+  }
   void bind_operand(int operand, int dim, int factor);
   void bind_output(int output, int dim, int factor);
   // One factor per dim of output 0 ("d0", "d1", ...), bound to it and to the

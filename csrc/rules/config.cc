@@ -10,12 +10,13 @@ namespace {
 
 // Walks all assignments of one of `num_uses` choices to each axis, choices of
 // alike axes in nondecreasing order unless the space is full, with at most so
-// many runs. `fits(choice, parts)` says whether a choice can be cut if
-// every choice is cut into so many `parts`.
+// many runs. `fits(choice, parts, axes)` says whether a choice can be cut by
+// these axes if every choice is cut into so many `parts`.
 class AssignmentWalk {
  public:
   using Parts = std::vector<std::int64_t>;
-  using Fits = std::function<bool(int choice, const Parts& parts)>;
+  using Fits =
+      std::function<bool(int choice, const Parts& parts, AxisSet axes)>;
   using Emit = std::function<void(const std::vector<int>&)>;
 
   AssignmentWalk(const Mesh& mesh, const ConfigLimits& limits, int num_choices,
@@ -23,6 +24,7 @@ class AssignmentWalk {
       : mesh_(mesh),
         limits_(limits),
         parts_(num_choices, 1),
+        axes_(num_choices, 0),
         fits_(std::move(fits)) {}
 
   void run(const Emit& emit) { visit(0, emit); }
@@ -40,28 +42,43 @@ class AssignmentWalk {
       if (!same && runs == limits_.max_runs) continue;
       const std::int64_t before = parts_[choice];
       parts_[choice] *= mesh_.size(axis);
-      if (fits_(choice, parts_)) {
+      axes_[choice] |= AxisSet{1} << axis;
+      if (fits_(choice, parts_, axes_[choice])) {
         chosen_.push_back(choice);
         visit(same ? runs : runs + 1, emit);
         chosen_.pop_back();
       }
       parts_[choice] = before;
+      axes_[choice] &= ~(AxisSet{1} << axis);
     }
   }
 
   const Mesh& mesh_;
   const ConfigLimits limits_;
   Parts parts_;
+  std::vector<AxisSet> axes_;
   std::vector<int> chosen_;
   Fits fits_;
 };
 
-// Whether that many parts are equal; if not, the choice goes to `left_out`, if
-// there is one.
-bool is_even(std::int64_t size, int choice, std::int64_t parts,
+// How a choice is cut.
+struct Cut {
+  std::int64_t size = 1;
+  std::int64_t parts = 1;
+  AxisSet axes = 0;
+  bool uneven = false;  // parts may differ
+};
+
+// Whether parts are equal, or may differ and none is empty; if not, the choice
+// goes to `left_out`, if there is one.
+bool may_cut(const Cut& cut, const Mesh& mesh, int choice,
              UnevenSplits* left_out) {
-  if (splits_evenly(size, parts)) return true;
-  if (left_out) left_out->emplace(choice, parts);
+  if (splits_evenly(cut.size, cut.parts)) return true;
+  if (cut.uneven && cut.size >= cut.parts &&
+      !has_empty_part(cut.size, cut.axes, mesh)) {
+    return true;
+  }
+  if (left_out) left_out->emplace(choice, cut.parts);
   return false;
 }
 
@@ -100,7 +117,8 @@ void apply_factor(const Rule& rule, int axis, int factor,
   }
 }
 
-// Whether joint factors leave the dims of this factor in equal parts.
+// Whether joint factors leave the dims of this factor in equal parts. Requires
+// that it has joint factors, or is even.
 bool fits_joint(const Rule& rule, int factor,
                 const std::vector<std::int64_t>& parts) {
   std::int64_t cuts = parts[factor];
@@ -137,10 +155,13 @@ std::vector<OpConfig> enumerate_configs(const Rule& rule, const Mesh& mesh,
                                         UnevenSplits* left_out) {
   const int num_factors = static_cast<int>(rule.factors.size());
   const int num_sets = static_cast<int>(rule.linear_sets.size());
-  const auto fits = [&](int choice, const std::vector<std::int64_t>& parts) {
-    return choice >= num_factors || (is_even(rule.factors[choice].size, choice,
-                                             parts[choice], left_out) &&
-                                     fits_joint(rule, choice, parts));
+  const auto fits = [&](int choice, const std::vector<std::int64_t>& parts,
+                        AxisSet axes) {
+    if (choice >= num_factors) return true;
+    const Factor& factor = rule.factors[choice];
+    const Cut cut{factor.size, parts[choice], axes, factor.uneven};
+    return may_cut(cut, mesh, choice, left_out) &&
+           (factor.uneven || fits_joint(rule, choice, parts));
   };
   std::vector<OpConfig> configs;
   AssignmentWalk walk(mesh, limits, num_factors + num_sets + 1, fits);
@@ -214,12 +235,15 @@ std::string to_string(const Rule& rule, const OpConfig& config) {
 }
 
 std::vector<Layout> enumerate_layouts(const Shape& shape, const Mesh& mesh,
-                                      const ConfigLimits& limits,
+                                      const ConfigLimits& limits, DimSet uneven,
                                       UnevenSplits* left_out) {
   const int rank = static_cast<int>(shape.size());
-  const auto fits = [&](int choice, const std::vector<std::int64_t>& parts) {
-    return choice == rank ||
-           is_even(shape[choice], choice, parts[choice], left_out);
+  const auto fits = [&](int choice, const std::vector<std::int64_t>& parts,
+                        AxisSet axes) {
+    if (choice == rank) return true;
+    const Cut cut{shape[choice], parts[choice], axes,
+                  (uneven >> choice & 1) != 0};
+    return may_cut(cut, mesh, choice, left_out);
   };
   std::vector<Layout> layouts;
   AssignmentWalk walk(mesh, limits, rank + 1, fits);

@@ -72,10 +72,12 @@ struct OpInterface {
 };
 
 // Factors (of layouts: dims) with the numbers of parts, met on the way, that do
-// not divide their size: all configs with such a split are left out.
+// not divide their size and may not differ: all configs with such a split are
+// left out.
 using UnevenSplits = std::set<std::pair<int, std::int64_t>>;
 
-// Every config whose splits divide the factor sizes evenly, in a fixed order.
+// Every config whose splits divide the factor sizes evenly, or into parts that
+// differ where the rule allows it and none is empty, in a fixed order.
 // Complexity: the number of configs times the number of axes.
 std::vector<OpConfig> enumerate_configs(const Rule& rule, const Mesh& mesh,
                                         const ConfigLimits& limits,
@@ -94,9 +96,11 @@ std::vector<AxisSet> factor_axes(const Rule& rule, const OpConfig& config);
 std::string to_string(const Rule& rule, const OpConfig& config);
 
 // All ways to place a tensor without pending sums, canonical order for alike
-// axes unless the space is full. Sizes must divide.
+// axes unless the space is full. Sizes must divide, except of `uneven` dims,
+// whose parts must not be empty.
 std::vector<Layout> enumerate_layouts(const Shape& shape, const Mesh& mesh,
                                       const ConfigLimits& limits,
+                                      DimSet uneven = 0,
                                       UnevenSplits* left_out = nullptr);
 
 }  // namespace tensoropt

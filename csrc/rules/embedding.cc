@@ -26,6 +26,8 @@ Rule embedding_rule(const Graph& graph, const Node& node) {
     rule.bind_output(0, static_cast<int>(dim), factor);
   }
   const int d = rule.factor("d", weight[1]);
+  rule.may_be_uneven(rows);
+  rule.may_be_uneven(d);
   rule.bind_operand(0, 0, rows);
   rule.bind_operand(0, 1, d);
   rule.bind_output(0, static_cast<int>(index.size()), d);
@@ -40,11 +42,10 @@ LocalForm embedding_local(const Graph& graph, const Node& node,
                           const LocalContext& context) {
   if (context.factor_axes[kRows] == 0) return {};
   const std::int64_t rows = graph.operand(node, 0).meta.shape[0];
-  const std::int64_t local_rows = rows / context.parts(kRows);
   LocalForm form;
   form.target = "tensoropt.embedding_shard.default";
   form.operands = {"weight", "indices"};
-  form.extra = {local_rows * context.part(kRows),
+  form.extra = {context.range(kRows, rows).begin,
                 node.int_argument("padding_idx", -1)};
   return form;
 }
@@ -73,6 +74,8 @@ Rule embedding_bag_rule(const Graph& graph, const Node& node) {
   const int rows = rule.factor("v", parts && !padding && !max ? weight[0] : 1);
   const int bags = rule.factor("b", parts ? rule.output_shape(0)[0] : 1);
   const int d = rule.factor("d", only_result_used(graph, node) ? weight[1] : 1);
+  rule.may_be_uneven(rows);
+  rule.may_be_uneven(d);
   rule.bind_operand(0, 0, rows);
   rule.bind_operand(0, 1, d);
   rule.bind_output(0, 0, bags);
@@ -93,8 +96,7 @@ LocalForm embedding_bag_local(const Graph& graph, const Node& node,
   LocalForm form;
   const bool rows = context.factor_axes[kRows] != 0;
   if (!rows && context.factor_axes[kBags] == 0) return form;
-  const std::int64_t local_rows =
-      graph.operand(node, 0).meta.shape[0] / context.parts(kRows);
+  const std::int64_t table = graph.operand(node, 0).meta.shape[0];
   const std::int64_t bags =
       graph.output(node, 0).meta.shape[0] / context.parts(kBags);
   form.target = "tensoropt.embedding_bag_shard.default";
@@ -102,7 +104,7 @@ LocalForm embedding_bag_local(const Graph& graph, const Node& node,
   form.extra = {node.int_argument("mode", 0),
                 node.bool_argument("include_last_offset", false),
                 node.int_argument("padding_idx", -1),
-                rows ? local_rows * context.part(kRows) : std::int64_t{-1},
+                rows ? context.range(kRows, table).begin : std::int64_t{-1},
                 bags * context.part(kBags),
                 bags};
   return form;

@@ -91,6 +91,7 @@ Rule class_loss_rule(const Graph& graph, const Node& node,
   const int classes = rule.factor("c", split_classes ? logits[class_dim] : 1,
                                   FactorKind::kCombined);
   if (split_classes) rule.bind_operand(0, class_dim, classes);
+  rule.may_be_uneven(classes);
   if (loss.index_target) {
     rule.looks_up({.operand = 1,
                    .size = logits[class_dim],
@@ -138,10 +139,9 @@ LocalForm cross_entropy_local(const Graph& graph, const Node& node,
   LocalForm form;
   if (classes != 0) {
     const auto& logits = graph.operand(node, 0).meta.shape;
-    const std::int64_t local = logits[1] / context.parts(ClassLoss::kClass);
     form.target = "tensoropt.cross_entropy_vocab.default";
     form.extra = {loss.reduction, loss.ignore_index, loss.smoothing, logits[1],
-                  local * context.part(ClassLoss::kClass)};
+                  context.range(ClassLoss::kClass, logits[1]).begin};
     form.groups = {classes, loss.reduction == kMean ? positions : 0};
   } else if (positions != 0 && loss.reduction == kMean) {
     if (!loss.index_target) {

@@ -21,6 +21,8 @@ Rule linear_rule(const Graph& graph, const Node& node) {
   }
   const int n = rule.factor("n", matrix ? weight[0] : 1);
   const int k = rule.factor("k", weight.back());
+  rule.may_be_uneven(n);
+  rule.may_be_uneven(k);
   rule.bind_operand(0, last, k);
   rule.bind_operand(1, matrix ? 1 : 0, k);
   if (matrix) {
@@ -109,6 +111,11 @@ void bind_product(RuleBuilder& rule, int a, int b) {
   }
   const std::int64_t depth = left[left_rank - 1];
   const int k = rule.factor("k", depth);
+  // Of a matrix without batch dims, which may be a weight: features.
+  if (right_rank == 2) {
+    rule.may_be_uneven(n);
+    rule.may_be_uneven(k);
+  }
   rule.bind_operand(a, left_rank - 1, k);
   rule.bind_operand(b, right_rank > 1 ? right_rank - 2 : 0, k);
   rule.save_product(a, b);

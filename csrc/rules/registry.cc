@@ -76,6 +76,24 @@ void check_dims(const Rule& rule, const TensorRule& tensor,
   }
 }
 
+// Equal blocks of a factor are blocks of all its dims; others only of dims of
+// its size.
+void keep_blocks_even(Rule& rule, const TensorRule& tensor,
+                      const std::vector<std::int64_t>& shape) {
+  for (std::size_t dim = 0; dim < shape.size(); ++dim) {
+    if (tensor.dims[dim] == kNoFactor) continue;
+    Factor& factor = rule.factors[tensor.dims[dim]];
+    if (factor.size != shape[dim]) factor.uneven = false;
+  }
+}
+
+void keep_joint_factors_even(Rule& rule) {
+  for (Factor& factor : rule.factors) {
+    if (!factor.joint.empty()) factor.uneven = false;
+    for (const int member : factor.joint) rule.factors[member].uneven = false;
+  }
+}
+
 // A factor can be split only if every dim that it is bound to has entries. The
 // two sides of a reshape may differ in that.
 void keep_empty_dims_whole(Rule& rule, const TensorRule& tensor,
@@ -113,6 +131,7 @@ Rule rule_of(const Registry& registry, const Graph& graph, const Node& node) {
       definition ? definition->rule(graph, node) : replicated_rule(graph, node);
   const auto complete = [&](const TensorRule& tensor, const Value& value) {
     check_dims(rule, tensor, value.meta.shape, node);
+    keep_blocks_even(rule, tensor, value.meta.shape);
     keep_empty_dims_whole(rule, tensor, value.meta.shape);
   };
   for (std::size_t i = 0; i < node.operands.size(); ++i) {
@@ -121,6 +140,7 @@ Rule rule_of(const Registry& registry, const Graph& graph, const Node& node) {
   for (std::size_t i = 0; i < node.outputs.size(); ++i) {
     complete(rule.outputs[i], graph.output(node, static_cast<int>(i)));
   }
+  keep_joint_factors_even(rule);
   return rule;
 }
 

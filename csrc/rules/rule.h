@@ -43,6 +43,10 @@ struct Factor {
   // Splits these factors at once, over the same axis: every dim of theirs. No
   // tensor has two of them. Its own size divides theirs, no dim is bound to it.
   std::vector<int> joint = {};
+  // May be split where parts are not equal: the operator, and its per-rank
+  // form, are right for whatever range of it a rank has. Dims that are bound to
+  // it have its size.
+  bool uneven = false;
 };
 
 constexpr int kNoFactor = -1;
@@ -122,6 +126,10 @@ struct LocalContext {
   int parts(int factor) const { return mesh.size_of(factor_axes[factor]); }
   int part(int factor) const {
     return mesh.index_in(factor_axes[factor], rank);
+  }
+  // What the rank has of a factor of this size; parts may differ.
+  DimRange range(int factor, std::int64_t size) const {
+    return range_of(size, factor_axes[factor], mesh, rank);
   }
 };
 

@@ -90,6 +90,10 @@ void end_loan(at::Tensor& lent) {
   lent.unsafeGetTensorImpl()->set_storage_keep_dtype(nothing);
 }
 
+Started nothing_to_send(const at::Tensor& operand, at::Tensor result) {
+  return {operand, std::move(result), {}, Work()};
+}
+
 }  // namespace
 
 Group find_group(const std::string& name) {
@@ -98,7 +102,7 @@ Group find_group(const std::string& name) {
 
 at::Tensor Started::wait() {
   const NetworkTimer timer(result_);
-  work_->wait();
+  if (work_) work_->wait();
   for (at::Tensor& lent : lent_) end_loan(lent);
   lent_.clear();
   operand_ = at::Tensor();
@@ -106,11 +110,12 @@ at::Tensor Started::wait() {
 }
 
 Started start_all_gather(const at::Tensor& part, const Group& group) {
-  const NetworkTimer timer(part);
-  count(StepKind::kAllGather);
   std::vector<std::int64_t> shape = part.sizes().vec();
   shape.insert(shape.begin(), group->getSize());
   at::Tensor result = at::empty(shape, part.options());
+  if (part.numel() == 0) return nothing_to_send(part, std::move(result));
+  const NetworkTimer timer(part);
+  count(StepKind::kAllGather);
   at::Tensor out = flat(result);
   at::Tensor in = flat(part);
   Work work = call_all_gather(*group, out, in);
@@ -121,9 +126,10 @@ Started start_all_gather(const at::Tensor& part, const Group& group) {
 }
 
 Started start_reduce_scatter(const at::Tensor& parts, const Group& group) {
+  at::Tensor result = at::empty(parts.sizes().slice(1), parts.options());
+  if (parts.numel() == 0) return nothing_to_send(parts, std::move(result));
   const NetworkTimer timer(parts);
   count(StepKind::kReduceScatter);
-  at::Tensor result = at::empty(parts.sizes().slice(1), parts.options());
   at::Tensor out = flat(result);
   at::Tensor in = flat(parts);
   Work work = call_reduce_scatter(*group, out, in);
@@ -135,6 +141,7 @@ Started start_reduce_scatter(const at::Tensor& parts, const Group& group) {
 
 Started start_all_reduce(const at::Tensor& tensor, const Group& group,
                          c10d::ReduceOp::RedOpType op) {
+  if (tensor.numel() == 0) return nothing_to_send(tensor, tensor);
   const NetworkTimer timer(tensor);
   count(StepKind::kAllReduce);
   std::vector<at::Tensor> tensors{tensor.view(tensor.sizes())};
@@ -145,9 +152,10 @@ Started start_all_reduce(const at::Tensor& tensor, const Group& group,
 }
 
 Started start_all_to_all(const at::Tensor& parts, const Group& group) {
+  at::Tensor result = at::empty_like(parts, at::MemoryFormat::Contiguous);
+  if (parts.numel() == 0) return nothing_to_send(parts, std::move(result));
   const NetworkTimer timer(parts);
   count(StepKind::kAllToAll);
-  at::Tensor result = at::empty_like(parts, at::MemoryFormat::Contiguous);
   at::Tensor out = flat(result);
   at::Tensor in = flat(parts);
   std::vector<std::int64_t> equal;

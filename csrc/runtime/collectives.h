@@ -7,6 +7,8 @@
 //
 // Operands must be contiguous. The result may be used when the call returns, or
 // that of wait(): on the CPU this waits, on a GPU the current stream does.
+// Operands without elements, of all ranks of the group then, are not sent and
+// not counted.
 #pragma once
 
 #include <ATen/ATen.h>

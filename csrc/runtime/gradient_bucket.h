@@ -10,7 +10,9 @@
 //
 // Programs of one all-reduce or one reduce-scatter can share a bucket if their
 // groups and dtypes are equal. What is reduced lies in one tensor, of which the
-// results are views, 64 bytes apart from each other or a multiple of it.
+// results are views, 64 bytes apart from each other or a multiple of it. Where
+// parts differ in size, a bucket has the bytes of the rank that has most, so
+// that all ranks start it at the same gradient.
 #pragma once
 
 #include <cstdint>
@@ -40,6 +42,7 @@ class GradientBucket {
     friend class GradientBucket;
     struct Part {
       Slot slot;
+      std::vector<std::int64_t> sent;   // the longest part's shape
       std::vector<std::int64_t> shape;  // of the result
       std::int64_t offset;
     };
@@ -54,7 +57,7 @@ class GradientBucket {
   static std::optional<Key> key_of(const Program& program,
                                    const at::Tensor& gradient);
 
-  // Throws c10::ValueError if a size does not divide.
+  // Throws c10::ValueError if a size is not the one that the step cuts.
   void add(Slot slot, Program program, at::Tensor gradient);
   std::int64_t num_bytes() const { return num_bytes_; }
   bool empty() const { return members_.empty(); }

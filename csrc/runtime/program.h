@@ -30,7 +30,23 @@ struct ProgramStep {
   std::int64_t group_slot;  // -1 for local steps
   std::int64_t group_size;
   std::int64_t index;  // of this rank in its group
+  // Where parts of the tensor differ in size (common/step_code.h), else none.
+  bool is_uneven = false;
+  std::int64_t most_elements = 0;
+  std::vector<std::int64_t> parts = {};     // of `dim`
+  std::vector<std::int64_t> to_parts = {};  // of `to_dim`
+
+  // The elements of the operand `x` on the rank that has most of them.
+  std::int64_t num_elements(const at::Tensor& x) const {
+    return is_uneven ? most_elements : x.numel();
+  }
 };
+
+// The parts of a dim, numbered by a new dim 0; contiguous. Those of `sizes`,
+// all as long as the longest, with zeros at their ends; without sizes equal
+// ones.
+at::Tensor parts_of(const at::Tensor& x, std::int64_t dim, std::int64_t count,
+                    at::IntArrayRef sizes);
 
 class Program {
  public:
@@ -44,8 +60,8 @@ class Program {
     return groups_[step.group_slot];
   }
 
-  // The local shape after the program. Throws c10::ValueError if a size does
-  // not divide.
+  // The local shape after the program. Throws c10::ValueError if a size is not
+  // the one that a step cuts or joins.
   std::vector<std::int64_t> output_shape(at::IntArrayRef shape) const;
 
  private:
@@ -58,7 +74,7 @@ class Program {
 class Execution {
  public:
   // Runs until the first collective is under way. Throws c10::ValueError if a
-  // size does not divide.
+  // size is not the one that a step cuts or joins.
   Execution(Program program, at::Tensor x);
 
   // Whether a collective was started.
@@ -75,6 +91,7 @@ class Execution {
   void begin_next();
   void begin(const ProgramStep& step);
   at::Tensor operand_of(const ProgramStep& step) const;
+  at::Tensor own_part(const ProgramStep& step) const;
   void end();
   void run_local(const ProgramStep& step);
   at::Tensor take();

@@ -110,24 +110,81 @@ bool divides(std::span<const std::int64_t> shape, const Layout& layout,
   return true;
 }
 
-Shape local_shape(std::span<const std::int64_t> shape, const Layout& layout,
-                  const Mesh& mesh) {
-  TO_ASSERT(divides(shape, layout, mesh), "layout {} does not divide shape {}",
-            layout.to_string(), str_join(shape, "x"));
-  Shape local(shape.begin(), shape.end());
+bool applies_to(std::span<const std::int64_t> shape, const Layout& layout) {
   for (int axis = 0; axis < layout.num_axes(); ++axis) {
     const int dim = layout[axis].dim();
-    if (dim >= 0) local[dim] /= mesh.size(axis);
+    if (dim < 0) continue;
+    if (dim >= static_cast<int>(shape.size()) || shape[dim] == 0) return false;
+  }
+  return true;
+}
+
+DimSet uneven_dims(std::span<const std::int64_t> shape, const Layout& layout,
+                   const Mesh& mesh) {
+  DimSet dims = 0;
+  for (int dim = 0; dim < static_cast<int>(shape.size()); ++dim) {
+    const int parts = mesh.size_of(layout.axes_sharding(dim));
+    if (!splits_evenly(shape[dim], parts)) dims |= DimSet{1} << dim;
+  }
+  return dims;
+}
+
+DimRange range_of(std::int64_t size, AxisSet axes, const Mesh& mesh, int rank) {
+  DimRange range{0, size};
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    if (!(axes >> axis & 1)) continue;
+    const std::int64_t part = largest_part(range.size(), mesh.size(axis));
+    const std::int64_t skipped = part * mesh.coordinate(rank, axis);
+    range.begin = std::min(range.begin + skipped, range.end);
+    range.end = std::min(range.begin + part, range.end);
+  }
+  return range;
+}
+
+std::vector<std::int64_t> part_sizes(std::int64_t size, AxisSet axes,
+                                     const Mesh& mesh) {
+  std::vector<std::int64_t> sizes;
+  for (const int rank : mesh.group_of(axes, 0)) {
+    sizes.push_back(range_of(size, axes, mesh, rank).size());
+  }
+  return sizes;
+}
+
+bool has_empty_part(std::int64_t size, AxisSet axes, const Mesh& mesh) {
+  const std::vector<std::int64_t> sizes = part_sizes(size, axes, mesh);
+  return std::find(sizes.begin(), sizes.end(), 0) != sizes.end();
+}
+
+double shards_of_largest(std::span<const std::int64_t> shape,
+                         const Layout& layout, const Mesh& mesh) {
+  std::array<std::int64_t, Placement::kMaxDim + 1> parts;
+  parts.fill(1);
+  double shards = 1;
+  for (int axis = 0; axis < layout.num_axes(); ++axis) {
+    if (layout[axis].is_shard()) parts[layout[axis].dim()] *= mesh.size(axis);
+  }
+  for (std::size_t dim = 0; dim < shape.size(); ++dim) {
+    if (dim >= parts.size() || parts[dim] == 1) continue;
+    shards *= static_cast<double>(shape[dim]) /
+              static_cast<double>(largest_part(shape[dim], parts[dim]));
+  }
+  return shards;
+}
+
+Shape local_shape(std::span<const std::int64_t> shape, const Layout& layout,
+                  const Mesh& mesh, int rank) {
+  TO_ASSERT(applies_to(shape, layout), "layout {} of a tensor of shape {}",
+            layout.to_string(), str_join(shape, "x"));
+  Shape local(shape.begin(), shape.end());
+  for (int dim = 0; dim < static_cast<int>(shape.size()); ++dim) {
+    local[dim] = local_range(shape, layout, mesh, dim, rank).size();
   }
   return local;
 }
 
 DimRange local_range(std::span<const std::int64_t> shape, const Layout& layout,
                      const Mesh& mesh, int dim, int rank) {
-  const AxisSet axes = layout.axes_sharding(dim);
-  const std::int64_t block = shape[dim] / mesh.size_of(axes);
-  const std::int64_t begin = block * mesh.index_in(axes, rank);
-  return {begin, begin + block};
+  return range_of(shape[dim], layout.axes_sharding(dim), mesh, rank);
 }
 
 std::int64_t num_elements(std::span<const std::int64_t> shape) {

@@ -6,8 +6,11 @@
 //   local_shape({8, 6}, layout, mesh);      // {8, 3} when axis 0 has size 2
 //
 // Several axes may shard one dim; the outer axis is the more significant
-// block. Sizes must divide evenly: `divides` says whether they do. A dim of
-// size 0 is never split; other dims of a tensor without elements may be.
+// block. A size that does not divide is cut as torch.chunk does, by one axis
+// after the other from the outermost on: so DTensor places it as well. Parts
+// then differ: no rank has more of any dim than rank 0. `divides` says whether
+// all are equal. A dim of size 0 is never split; other dims of a tensor without
+// elements may be.
 #pragma once
 
 #include <array>
@@ -24,6 +27,10 @@
 namespace tensoropt {
 
 using Shape = std::vector<std::int64_t>;
+
+// A set of tensor dims, as a bit mask.
+using DimSet = std::uint32_t;
+constexpr DimSet kAllDims = ~DimSet{0};
 
 // What one mesh axis does to a tensor.
 class Placement {
@@ -104,15 +111,44 @@ constexpr bool splits_evenly(std::int64_t size, std::int64_t parts) {
 bool divides(std::span<const std::int64_t> shape, const Layout& layout,
              const Mesh& mesh);
 
-// The shape each device holds. Requires divides(...).
-Shape local_shape(std::span<const std::int64_t> shape, const Layout& layout,
-                  const Mesh& mesh);
+// True if every dim that is split exists and has entries.
+bool applies_to(std::span<const std::int64_t> shape, const Layout& layout);
 
-// Half-open range of dim `dim` that `rank` holds.
+// The dims whose parts differ in size.
+DimSet uneven_dims(std::span<const std::int64_t> shape, const Layout& layout,
+                   const Mesh& mesh);
+
+// The half-open range of a dim that a rank has.
 struct DimRange {
   std::int64_t begin = 0;
   std::int64_t end = 0;
+
+  std::int64_t size() const { return end - begin; }
 };
+
+// Of a dim of this size, which the axes of the set cut.
+DimRange range_of(std::int64_t size, AxisSet axes, const Mesh& mesh, int rank);
+
+// The sizes of the parts into which the axes cut a dim of this size, in the
+// order of the ranks of a group.
+std::vector<std::int64_t> part_sizes(std::int64_t size, AxisSet axes,
+                                     const Mesh& mesh);
+bool has_empty_part(std::int64_t size, AxisSet axes, const Mesh& mesh);
+
+constexpr std::int64_t largest_part(std::int64_t size, std::int64_t parts) {
+  return (size + parts - 1) / parts;
+}
+
+// How often the largest part goes into the whole tensor: num_shards, if parts
+// are equal.
+double shards_of_largest(std::span<const std::int64_t> shape,
+                         const Layout& layout, const Mesh& mesh);
+
+// The shape that a rank has; by default the largest. Requires
+// applies_to(shape, layout).
+Shape local_shape(std::span<const std::int64_t> shape, const Layout& layout,
+                  const Mesh& mesh, int rank = 0);
+
 DimRange local_range(std::span<const std::int64_t> shape, const Layout& layout,
                      const Mesh& mesh, int dim, int rank);
 

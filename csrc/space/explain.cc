@@ -58,11 +58,14 @@ Counts count_op(const StrategySpace& space, const Rule& rule) {
       [&](int factor) { return rule.factors[factor]; });
 }
 
-Counts count_parameter(const StrategySpace& space, const Shape& shape) {
+Counts count_parameter(const StrategySpace& space, const Value& value) {
+  const Shape& shape = value.meta.shape;
+  const DimSet uneven = space.uneven_dims_of(value);
   return count(
       space, ConfigSpace::kFull, shape.size() + 1,
       [&](const ConfigLimits& limits, UnevenSplits* left_out) {
-        return enumerate_layouts(shape, space.machine().mesh, limits, left_out)
+        return enumerate_layouts(shape, space.machine().mesh, limits, uneven,
+                                 left_out)
             .size();
       },
       [&](int dim) {
@@ -137,7 +140,7 @@ class Explainer {
     const Value& value = graph().output(graph().node(node.node), 0);
     const Mesh& mesh = space_.machine().mesh;
     add_counts(node, explanation,
-               [&] { return count_parameter(space_, value.meta.shape); });
+               [&] { return count_parameter(space_, value); });
     const auto parts_of = [&](const SpaceConfig& config) {
       return num_shards(config.outputs[0].value, mesh);
     };

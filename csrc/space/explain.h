@@ -19,7 +19,8 @@
 
 namespace tensoropt {
 
-// A factor, or a dim of a parameter ("dim 0"), that does not divide.
+// A factor, or a dim of a parameter ("dim 0"), that does not divide and is not
+// split into parts that differ.
 struct UnevenSplit {
   std::string factor;
   std::int64_t size = 1;

@@ -20,6 +20,7 @@ IdleDims::IdleDims(const Graph& graph, const std::vector<Rule>& rules,
                    const std::function<bool(const Node&)>& is_shared_out)
     : graph_(graph), classes_(graph, rules) {
   std::vector<int> seeds;
+  std::vector<int> uneven_seeds;
   for (const Node& node : graph.nodes()) {
     if (is_shared_out(node)) {
       seeds.push_back(classes_.of(node.outputs[0], 0));
@@ -29,11 +30,15 @@ IdleDims::IdleDims(const Graph& graph, const std::vector<Rule>& rules,
     if (is_light(graph, node, rule)) continue;
     for (int f = 0; f < static_cast<int>(rule.factors.size()); ++f) {
       const int dims = classes_.of_factor(node, rule, f);
-      if (dims >= 0 && rule.factors[f].size > 1) seeds.push_back(dims);
+      if (dims < 0 || rule.factors[f].size == 1) continue;
+      seeds.push_back(dims);
+      if (rule.factors[f].uneven) uneven_seeds.push_back(dims);
     }
   }
   useful_.assign(classes_.bound(), seeds.empty());
   for (const int seed : seeds) useful_[seed] = true;
+  uneven_.assign(classes_.bound(), seeds.empty());
+  for (const int seed : uneven_seeds) uneven_[seed] = true;
 }
 
 bool IdleDims::is_idle(ValueId value, int dim) const {
@@ -57,6 +62,7 @@ void IdleDims::remove_from(std::vector<Rule>& rules,
     for (int f = 0; f < static_cast<int>(rule.factors.size()); ++f) {
       const int dims = classes_.of_factor(node, rule, f);
       Factor& factor = rule.factors[f];
+      if (dims >= 0 && !uneven_[dims]) factor.uneven = false;
       if (dims < 0 || useful_[dims] || factor.size == 1) continue;
       left_out.push_back(
           {node.id, ExclusionReason::kIdleDim, factor.name, factor.size});

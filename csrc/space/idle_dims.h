@@ -29,13 +29,15 @@ class IdleDims {
   Shape splittable_shape(const Value& value) const;
 
   // Makes idle factors of light operators unsplittable; adds them to
-  // `left_out`.
+  // `left_out`. Of the others, light operators split into parts that differ
+  // only what some heavy one may split so.
   void remove_from(std::vector<Rule>& rules, Exclusions& left_out) const;
 
  private:
   const Graph& graph_;
   DimClasses classes_;
   std::vector<bool> useful_;  // by class
+  std::vector<bool> uneven_;  // by class: parts may differ
 };
 
 }  // namespace tensoropt

@@ -43,6 +43,17 @@ void make_spatial_whole(NodeId node, Rule& rule, Exclusions& left_out) {
   }
 }
 
+// The dims of a tensor that are bound to factors whose parts may differ.
+DimSet uneven_dims(const Rule& rule, const TensorRule& tensor) {
+  DimSet dims = 0;
+  for (std::size_t dim = 0; dim < tensor.dims.size(); ++dim) {
+    if (tensor.dims[dim] == kNoFactor) continue;
+    const Factor& factor = rule.factors[tensor.dims[dim]];
+    if (factor.uneven && factor.size > 1) dims |= DimSet{1} << dim;
+  }
+  return dims;
+}
+
 DimSet sharded_dims(const Layout& layout) {
   DimSet dims = 0;
   for (int axis = 0; axis < layout.num_axes(); ++axis) {
@@ -153,6 +164,21 @@ TensorMeta StrategySpace::gradient_meta(const Value& value) const {
   return meta;
 }
 
+DimSet StrategySpace::uneven_dims_of(const Value& value) const {
+  DimSet dims = 0;
+  if (graph_.node(value.producer).kind == NodeKind::kOp) {
+    const Rule& rule = rules_[value.producer];
+    dims |= uneven_dims(rule, rule.outputs[value.output_index]);
+  }
+  for (const Use& use : value.uses) {
+    if (graph_.node(use.node).kind != NodeKind::kOp) continue;
+    const Rule& rule = rules_[use.node];
+    dims |= uneven_dims(rule, rule.operands[use.operand]);
+  }
+  for (const int dim : value.even_dims) dims &= ~(DimSet{1} << dim);
+  return dims;
+}
+
 // Who keeps what. `needed_[v]`: autograd keeps v's storage as some consumer
 // got it, through views if need be. `saved_by_producer_[v]`: v is kept where it
 // is made; views of a kept value are kept, unless a relay decides for it.
@@ -226,11 +252,12 @@ void StrategySpace::add_nodes() {
       const std::string name =
           str_format("{}:{}", node.name, value.output_index);
       const std::string signature = str_format(
-          "relay {} {} {} {} {} {} {}", str_join(value.meta.shape, "x"),
+          "relay {} {} {} {} {} {} {} {}", str_join(value.meta.shape, "x"),
           str_join(idle_dims_->splittable_shape(value), "x"),
           to_string(value.meta.dtype), value.requires_grad, may_be_kept(id),
           recomputation_->may_leave(id),
-          shares_pending_gradients(graph_, rules_, value));
+          shares_pending_gradients(graph_, rules_, value),
+          uneven_dims_of(value));
       relay_of_[id] = static_cast<int>(nodes_.size());
       nodes_.push_back(
           {SpaceNodeKind::kRelay, -1, id, name,
@@ -260,27 +287,37 @@ void StrategySpace::add_edges() {
 
 // Reshards between layouts that occur need not pass by other dims.
 void StrategySpace::add_resharders() {
-  std::map<TensorKind, DimSet> dims;
+  struct Splits {
+    DimSet dims = 0;
+    DimSet uneven = 0;
+  };
+  std::map<TensorKind, Splits> splits;
   for (const SpaceEdge& edge : edges_) {
     const Value& value = graph_.value(edge.value);
-    DimSet used = 0;
+    Splits used;
+    const auto add = [&](const Port& port) {
+      for (const Layout& layout : {port.value, port.gradient}) {
+        used.dims |= sharded_dims(layout);
+        used.uneven |= uneven_dims(value.meta.shape, layout, machine_.mesh);
+      }
+    };
     for (const SpaceConfig& config : nodes_[edge.source].configs->configs) {
-      const Port& port = config.outputs[edge.source_port];
-      used |= sharded_dims(port.value) | sharded_dims(port.gradient);
+      add(config.outputs[edge.source_port]);
     }
     for (const SpaceConfig& config : nodes_[edge.target].configs->configs) {
-      const Port& port = config.inputs[edge.target_port];
-      used |= sharded_dims(port.value) | sharded_dims(port.gradient);
+      add(config.inputs[edge.target_port]);
     }
     for (const TensorMeta& meta : {value.meta, gradient_meta(value)}) {
-      dims[{meta.shape, item_size(meta.dtype)}] |= used;
+      Splits& all = splits[{meta.shape, item_size(meta.dtype)}];
+      all.dims |= used.dims;
+      all.uneven |= used.uneven;
     }
   }
-  for (const auto& [tensor, used] : dims) {
+  for (const auto& [tensor, used] : splits) {
     const auto& [shape, item_size] = tensor;
-    resharders_.try_emplace(tensor, machine_.mesh, machine_.collectives,
-                            machine_.device, shape, item_size,
-                            TensorResharder::kMaxLayouts, used);
+    resharders_.try_emplace(
+        tensor, machine_.mesh, machine_.collectives, machine_.device, shape,
+        item_size, TensorResharder::kMaxLayouts, used.dims, used.uneven);
   }
 }
 

@@ -160,6 +160,9 @@ class StrategySpace {
   // (parameter_copies.h) it has the dtype in which it is reduced.
   TensorMeta gradient_meta(const Value& value) const;
 
+  // The dims of a value that some operator may split into parts that differ.
+  DimSet uneven_dims_of(const Value& value) const;
+
   // Whether the edge leaves a cast that copies a parameter. The cast then is
   // part of its reshard: what is kept before it, is what is cast.
   bool casts(const SpaceEdge& edge) const;

@@ -22,13 +22,25 @@ int num_runs(const Port& port) {
   return runs;
 }
 
+bool has_empty_part(const Shape& shape, const Layout& layout,
+                    const Mesh& mesh) {
+  for (int dim = 0; dim < static_cast<int>(shape.size()); ++dim) {
+    const AxisSet axes = layout.axes_sharding(dim);
+    if (axes != 0 && tensoropt::has_empty_part(shape[dim], axes, mesh)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 void check_pinned(const Node& node, const Shape& shape, const Layout& layout,
                   const Mesh& mesh) {
   TO_CHECK(layout.num_axes() == mesh.num_axes() && !layout.has_partial() &&
-               divides(shape, layout, mesh),
+               applies_to(shape, layout) &&
+               !has_empty_part(shape, layout, mesh),
            "parameter '{}' of shape [{}] cannot be stored as '{}' on {} "
            "devices; give R or S followed by a dim, for each of {} mesh axes, "
-           "so that sizes divide",
+           "so that no part is empty",
            node.name, str_join(shape, ", "), layout.to_string(),
            mesh.num_devices(), mesh.num_axes());
 }
@@ -52,10 +64,11 @@ const ConfigList* StrategySpace::configs_of_node(const Node& node) {
     const Value& value = graph_.output(node, 0);
     const auto pinned = options_.storage.find(node.name);
     signature = str_format(
-        "source {} {} {} {} {} {}", static_cast<int>(node.kind),
+        "source {} {} {} {} {} {} {}", static_cast<int>(node.kind),
         str_join(value.meta.shape, "x"), to_string(value.meta.dtype),
         value.requires_grad, is_shared_out(graph_, node, options_),
-        pinned == options_.storage.end() ? "" : pinned->second.to_string());
+        pinned == options_.storage.end() ? "" : pinned->second.to_string(),
+        uneven_dims_of(value));
   }
   return intern(signature, [&] {
     return node.kind == NodeKind::kOp       ? op_configs(node)
@@ -71,9 +84,9 @@ std::string StrategySpace::op_signature(const Node& node) const {
       str_format("op {} {} {} {} {}", rule.forward_flops, rule.backward_flops,
                  rule.launches, rule.view, copies_parameter(node));
   for (const Factor& factor : rule.factors) {
-    text += str_format(";{}:{}:{}:{}:{}", factor.name, factor.size,
+    text += str_format(";{}:{}:{}:{}:{}:{}", factor.name, factor.size,
                        static_cast<int>(factor.kind), factor.imbalance,
-                       str_join(factor.joint, "."));
+                       str_join(factor.joint, "."), factor.uneven);
   }
   const auto add = [&](const TensorRule& tensor, const Value& value) {
     text += str_format("|{},{},{},{},{},{},{}", str_join(tensor.dims, "."),
@@ -193,7 +206,8 @@ std::vector<Layout> StrategySpace::source_layouts(const Node& node,
     // parameter in others too, where an outer axis splits the batch.
     return within_budget(list, [&](const ConfigLimits& limits) {
       return enumerate_layouts(shape, mesh,
-                               {ConfigSpace::kFull, limits.max_runs});
+                               {ConfigSpace::kFull, limits.max_runs},
+                               uneven_dims_of(graph_.output(node, 0)));
     });
   }
   if (is_shared_out(graph_, node, options_)) {
@@ -276,7 +290,8 @@ std::vector<Port> StrategySpace::relay_ports(const Value& value,
       value.requires_grad && shares_pending_gradients(graph_, rules_, value);
   std::vector<Port> ports;
   for (const Layout& layout :
-       enumerate_layouts(idle_dims_->splittable_shape(value), mesh, limits)) {
+       enumerate_layouts(idle_dims_->splittable_shape(value), mesh, limits,
+                         uneven_dims_of(value))) {
     const AxisSet whole = may_wait ? layout.replicate_axes() : 0;
     for (AxisSet pending = 0; pending <= whole; ++pending) {
       if ((pending & ~whole) != 0 || !is_canonical(pending, whole)) continue;

@@ -29,8 +29,7 @@ def parts_of(shape: Sequence[int], mesh: DeviceMesh, placements: Sequence[Placem
     """What this rank has of a tensor of this shape: rectangles in the order in which they
     lie in the rank's part, one unless that is made of parts of blocks.
 
-    Requires sizes that the axes divide. Of several axes that shard one dim the outer one
-    splits it first.
+    Of several axes that shard one dim the outer one splits it first.
     """
     coordinate = mesh.get_coordinate()
     assert coordinate is not None
@@ -46,12 +45,20 @@ def parts_of(shape: Sequence[int], mesh: DeviceMesh, placements: Sequence[Placem
 
 
 def _cut(runs: list[range], pieces: int, parts: int, part: int) -> list[range]:
-    """Of each of so many equal pieces of the runs, one of its equal parts."""
-    total = sum(map(len, runs))
-    piece = total // pieces
-    size = piece // parts
-    starts = [piece * number + size * part for number in range(pieces)]
-    return _merged([run for start in starts for run in _between(runs, start, start + size)])
+    """Of each of so many equal pieces of the runs, one of its parts."""
+    piece = sum(map(len, runs)) // pieces
+    own = chunk(piece, parts, part)
+    starts = [piece * number for number in range(pieces)]
+    found = [run for start in starts for run in _between(runs, start + own.start, start + own.stop)]
+    return _merged(found)
+
+
+def chunk(size: int, parts: int, part: int) -> range:
+    """Where part number ``part`` lies of those into which ``torch.chunk`` cuts a dim; it may be
+    empty."""
+    length = -(-size // parts)
+    start = min(part * length, size)
+    return range(start, min(start + length, size))
 
 
 def _between(runs: list[range], start: int, stop: int) -> list[range]:
@@ -95,3 +102,28 @@ def redistributed(tensor: DTensor, placements: Sequence[Placement]) -> DTensor:
     # PyTorch has no way to strided placements that is right on every mesh.
     part = take_part(tensor.full_tensor(), tensor.device_mesh, placements)
     return dtensor_of(part, tensor.device_mesh, placements, tensor)
+
+
+def coordinate_of(rank: int, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Of a rank on a mesh with axes of these sizes; ranks count the last axis fastest."""
+    coordinate = []
+    for size in reversed(sizes):
+        coordinate.append(rank % size)
+        rank //= size
+    return tuple(reversed(coordinate))
+
+
+def part_at(
+    shape: Sequence[int],
+    dims: Sequence[int | None],
+    sizes: Sequence[int],
+    coordinate: Sequence[int],
+) -> Part:
+    """What the rank at ``coordinate`` has, where mesh axes of these sizes split ``dims``
+    (None: the axis splits no dim), the outer ones first."""
+    part = [range(size) for size in shape]
+    for dim, size, index in zip(dims, sizes, coordinate, strict=True):
+        if dim is not None:
+            own = chunk(len(part[dim]), size, index)
+            part[dim] = part[dim][own.start : own.stop]
+    return tuple(slice(extent.start, extent.stop) for extent in part)

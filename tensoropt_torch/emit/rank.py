@@ -22,6 +22,7 @@ from tensoropt_torch import _C
 from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.emit.calls import CallSite
 from tensoropt_torch.emit.graph import GraphEmitter
+from tensoropt_torch.emit.parts import coordinate_of, part_at
 from tensoropt_torch.emit.placements import placements_of
 from tensoropt_torch.emit.whole_draws import WholeDraws
 from tensoropt_torch.frontend import CapturedModel, Source
@@ -147,17 +148,16 @@ class RankPart:
         return (shape[0] * micro.count, *shape[1:])
 
     def local_shape(self, source: Source) -> tuple[int, ...]:
-        """The shape of the rank's part of a parameter, buffer or input."""
+        """The shape of the rank's part of a parameter, buffer or input of the graph."""
         shape = self._shape_in_graph(source)
         return shape if source.blocks is None else source.blocks.together(shape)
 
     def _shape_in_graph(self, source: Source) -> tuple[int, ...]:
-        shape = list(source.placeholder.meta["val"].shape)
-        placements = placements_of(self._layout(source))
-        for size, placement in zip(self.sizes, placements, strict=False):
-            if isinstance(placement, Shard):
-                shape[placement.dim] //= size
-        return tuple(shape)
+        placements = placements_of(self._layout(source))[: len(self.sizes)]
+        dims = [p.dim if isinstance(p, Shard) else None for p in placements]
+        shape = source.placeholder.meta["val"].shape
+        part = part_at(shape, dims, self.sizes, coordinate_of(self.rank, self.sizes))
+        return tuple(cut.stop - cut.start for cut in part)
 
 
 def mesh_axes_of(sizes: Sequence[int]) -> tuple[tuple[int, ...], tuple[str, ...]]:

@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from tensoropt_torch import _C
+from tensoropt_torch.emit.parts import coordinate_of, part_at
 from tensoropt_torch.runtime import random
 
 Place = tuple[tuple[int, int], ...]  # first index and length, by dim
@@ -33,19 +34,11 @@ class WholeDraws:
         return [value for value, _ in inputs], [value for value, _ in outputs]
 
     def place(self, shape: Sequence[int], layout: str) -> Place:
-        """The rank's part of a tensor: of axes that split one dim the first is the most
-        significant, ranks count the last axis fastest."""
-        starts, lengths = [0] * len(shape), list(shape)
-        behind = 1
-        for size in self.sizes:
-            behind *= size
-        for size, placement in zip(self.sizes, layout.split(",") if layout else (), strict=True):
-            behind //= size
-            if placement[0] == "S":
-                dim = int(placement[1:])
-                lengths[dim] //= size
-                starts[dim] += lengths[dim] * (self.rank // behind % size)
-        return tuple(zip(starts, lengths, strict=True))
+        """The rank's part of a tensor."""
+        placements = layout.split(",") if layout else []
+        dims = [int(p[1:]) if p[0] == "S" else None for p in placements]
+        part = part_at(shape, dims, self.sizes, coordinate_of(self.rank, self.sizes))
+        return tuple((cut.start, cut.stop - cut.start) for cut in part)
 
     def embed(
         self, graph: fx.Graph, parts: Sequence[fx.Node], wholes: Sequence[fx.Node], node: int

@@ -13,6 +13,7 @@ from torch._ops import OpOverload
 
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend.passes.fused import BLOCKS, Blocks
 
 Meta = tuple[list[int], str]
 
@@ -111,8 +112,11 @@ def _lower_source(lowering: Lowering, node: fx.Node, kind: str, name: str) -> No
     }[kind]
     trainable = kind != "constant" and bool(value.requires_grad)
     lowering.nodes[node] = lowering.graph.num_nodes()
+    blocks: Blocks | None = node.meta.get(BLOCKS)
+    # Parts of blocks are those of DTensor only if they are equal.
+    even_dims = [] if blocks is None else [blocks.dim, blocks.dim + 1]
     lowering.values[node] = [
-        lowering.graph.add_source(source_kind, name, _meta_of(value), trainable)
+        lowering.graph.add_source(source_kind, name, _meta_of(value), trainable, even_dims)
     ]
 
 

@@ -226,7 +226,10 @@ def _reason(wish: Wish, node: _Node, settings: Settings) -> str:
                 size for size, term in zip(sizes, entries, strict=True) if term == f"S{dim}"
             )
             if node.shape[dim] % parts != 0:
-                return f"{parts} does not divide dim {dim} of size {node.shape[dim]}"
+                return (
+                    f"{parts} does not divide dim {dim} of size {node.shape[dim]}, and here no "
+                    "operator takes parts that differ, or one would be empty"
+                )
     same = [",".join(c) for c in node.configs if sorted(c) == sorted(entries)]
     if same:
         return f"on alike mesh axes that is written '{same[0]}' (space='full' tells orders apart)"

@@ -19,6 +19,7 @@ from tensoropt_torch.plan.space import core_cluster, measured_table
 _KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "slice", "mask")
 _LOCAL = ("slice", "mask")
 _INTS_PER_STEP = 6
+_UNEVEN = 8
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,7 @@ class _Model:
     def collectives(self, program: _Program) -> Iterator[tuple[Collectives, int]]:
         """Each with its axis set."""
         num_bytes = program.num_bytes
-        for at in range(0, len(program.steps), _INTS_PER_STEP):
-            code, _, _, slot, size, _ = program.steps[at : at + _INTS_PER_STEP]
+        for code, _, _, slot, size, _ in _steps(program.steps):
             kind = _KINDS[code]
             after = num_bytes * _growth(kind, size)
             if kind not in _LOCAL:
@@ -108,6 +108,17 @@ class _Model:
     def _crossed(self, axes: int) -> tuple[str, ...]:
         crossed = {level for i, (_, level) in enumerate(self._axes) if axes >> i & 1}
         return tuple(self._levels[level] for level in sorted(crossed))
+
+
+def _steps(program: Sequence[int]) -> Iterator[Sequence[int]]:
+    """The six integers of each step (``csrc/common/step_code.h``)."""
+    at = 0
+    while at < len(program):
+        code, *others = program[at : at + _INTS_PER_STEP]
+        at += _INTS_PER_STEP
+        if code & _UNEVEN:
+            at += 1 + program[at]
+        yield (code & ~_UNEVEN, *others)
 
 
 def _growth(kind: str, size: int) -> float:

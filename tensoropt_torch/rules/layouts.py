@@ -5,6 +5,8 @@ it is there to judge.
 Parts are in rank order, the first mesh axis most significant.
 """
 
+import itertools
+import math
 from collections.abc import Sequence
 
 import torch
@@ -45,8 +47,14 @@ def _pieces(
     if placement == "P":
         return _summands(tensor, size, random)
     dim = int(placement[1:])
-    assert tensor.shape[dim] % size == 0, f"{placement} of {tuple(tensor.shape)}"
-    return list(torch.split(tensor, tensor.shape[dim] // size, dim))
+    return list(torch.tensor_split(tensor, _ends(tensor.shape[dim], size), dim))
+
+
+def _ends(length: int, count: int) -> list[int]:
+    """Where parts end, but the last: each is as long as the first, as far as there is
+    something left."""
+    first = math.ceil(length / count)
+    return [min(first * (i + 1), length) for i in range(count - 1)]
 
 
 def _summands(tensor: torch.Tensor, count: int, random: torch.Generator) -> list[torch.Tensor]:
@@ -83,10 +91,15 @@ def _combine(
     ]
     if places[0] == "R":
         return _the_same(blocks, tolerance)
-    assert all(b.shape == blocks[0].shape for b in blocks), "parts differ in shape"
     if places[0] == "P":
+        assert all(b.shape == blocks[0].shape for b in blocks), "parts differ in shape"
         return torch.stack(blocks).sum(0, dtype=blocks[0].dtype)
-    return torch.cat(blocks, int(places[0][1:]))
+    dim = int(places[0][1:])
+    lengths = [b.shape[dim] for b in blocks]
+    whole = torch.cat(blocks, dim)
+    ends = [*_ends(sum(lengths), len(blocks)), sum(lengths)]
+    assert list(itertools.accumulate(lengths)) == ends, f"parts of lengths {lengths}"
+    return whole
 
 
 def _the_same(copies: list[torch.Tensor], tolerance: float) -> torch.Tensor:

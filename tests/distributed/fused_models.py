@@ -120,6 +120,15 @@ class Gated(nn.Module):
         return out
 
 
+class NarrowGated(Gated):
+    """Computes with weights in a narrower dtype."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        narrow = x.float()
+        gate, up = F.linear(narrow, self.gate_up.weight.float()).chunk(2, dim=-1)
+        return F.linear(F.silu(gate) * up, self.down.weight.float()).to(x.dtype)
+
+
 class Fused(nn.Module):
     """The layers one after the other, each beside what goes into it."""
 
@@ -135,6 +144,15 @@ class Fused(nn.Module):
 
 def split_and_gated() -> Fused:
     return Fused(Attention(nn.Linear(32, 96), by_split), Gated())
+
+
+def odd_sizes() -> Fused:
+    """5 heads, and features that no mesh divides."""
+    return Fused(
+        Attention(nn.Linear(30, 90), by_split, width=30, heads=5),
+        Gated(width=30, inner=23),
+        NarrowGated(width=30, inner=23),
+    )
 
 
 def other_ways() -> Fused:

@@ -20,11 +20,17 @@ def coordinates(sizes: tuple[int, ...], rank: int) -> tuple[int, ...]:
     return tuple(reversed(result))
 
 
-def all_layouts(sizes: tuple[int, ...], shape: tuple[int, ...]) -> list[str]:
-    """All layouts that divide the shape."""
+def all_layouts(sizes: tuple[int, ...], shape: tuple[int, ...], uneven: bool = False) -> list[str]:
+    """All layouts that divide the shape; or all that leave something on every rank."""
     placements = ["R", "P", *(f"S{dim}" for dim in range(len(shape)))]
     layouts = []
     for choice in itertools.product(placements, repeat=len(sizes)):
+        if uneven:
+            layout = ",".join(choice)
+            whole = torch.empty(shape, device="meta")
+            if all(block(whole, layout, sizes, rank).numel() for rank in range(math.prod(sizes))):
+                layouts.append(layout)
+            continue
         pieces = [1] * len(shape)
         for placement, size in zip(choice, sizes, strict=True):
             if placement[0] == "S":
@@ -43,7 +49,10 @@ def block(whole: torch.Tensor, layout: str, sizes: tuple[int, ...], rank: int) -
     """What a rank holds of a tensor, without pending sums."""
     for size, placement, at in zip(sizes, layout.split(","), coordinates(sizes, rank), strict=True):
         if placement[0] == "S":  # outer axes cut first: they are more significant
-            whole = whole.chunk(size, int(placement[1:]))[at]
+            dim = int(placement[1:])
+            chunks = whole.chunk(size, dim)
+            nothing = whole.narrow(dim, 0, 0)
+            whole = chunks[at] if at < len(chunks) else nothing
     return whole.clone()
 
 

@@ -20,6 +20,7 @@ from benchmarks.models.llama import Llama, LlamaConfig
 from benchmarks.models.rnn import RNN, RNNConfig
 from benchmarks.models.transformer import Transformer, TransformerConfig
 from tests.distributed.fused_models import Fused, other_ways, split_and_gated
+from tests.distributed.fused_models import odd_sizes as odd_fused
 
 
 @dataclass
@@ -52,6 +53,32 @@ def gpt(tie: bool = False) -> Case:
         vocab_size=text.vocab_size, block_size=8, n_layer=2, n_head=4, n_embd=32, tie_weights=tie
     )
     return Case(GPT(config), text.batch(0, 8, 8))
+
+
+class OddSizes(nn.Module):
+    """A table, a hidden layer and classes whose sizes no mesh divides."""
+
+    def __init__(self, vocabulary: int, tie: bool) -> None:
+        super().__init__()
+        self.table = nn.Embedding(vocabulary, 12)
+        self.up = nn.Linear(12, 23)
+        self.down = nn.Linear(23, 12)
+        self.norm = nn.LayerNorm(12)
+        self.head = nn.Linear(12, vocabulary, bias=not tie)
+        if tie:
+            self.head.weight = self.table.weight
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        h = self.table(x)
+        h = self.norm(h + self.down(nn.functional.gelu(self.up(h))))
+        logits = self.head(h) * 0.5
+        return nn.functional.cross_entropy(logits.flatten(0, 1), y.flatten())
+
+
+def odd_sizes(vocabulary: int, tie: bool = False) -> Case:
+    generator = torch.Generator().manual_seed(1)
+    tokens = torch.randint(0, vocabulary, (2, 12, 4), generator=generator)
+    return Case(OddSizes(vocabulary, tie), (tokens[0], tokens[1]))
 
 
 class Mixed(nn.Module):
@@ -201,8 +228,8 @@ def mixture() -> Case:
     return Case(Mixture(), (x,), nn.functional.mse_loss, (y,))
 
 
-def fused(model: Fused) -> Case:
-    return Case(model, (torch.randn(8, 8, 32),))
+def fused(model: Fused, width: int = 32) -> Case:
+    return Case(model, (torch.randn(8, 8, width),))
 
 
 def recommender() -> Case:
@@ -245,6 +272,11 @@ CASES: dict[str, Callable[[], Case]] = {
     "gpt": gpt,
     "gpt_tied": lambda: gpt(tie=True),
     "llama": llama,
+    "odd_257": lambda: odd_sizes(257),
+    "odd_257_tied": lambda: odd_sizes(257, tie=True),
+    "odd_1009": lambda: odd_sizes(1009),
+    "odd_1009_tied": lambda: odd_sizes(1009, tie=True),
+    "odd_fused": lambda: fused(odd_fused(), width=30),
     "mixed": mixed,
     "lstm": lambda: rnn("lstm"),
     "gru": lambda: rnn("gru"),

@@ -59,6 +59,14 @@ RECURRENT = [
     (count, Job(model, torch.float64, points=8, randoms=12))
     for model, count in [("lstm", 4), ("gru", 2), ("lstm", 2), ("gru", 4)]
 ]
+ODD_SIZES = [
+    (count, Job(model, torch.float64, points=8, randoms=16))
+    for model in ("odd_257", "odd_257_tied", "odd_1009_tied", "odd_1009")
+    for count in (2, 3, 4)
+] + [
+    (count, Job("odd_fused", torch.float64, points=8, randoms=16, tolerance=1e-4))
+    for count in (3, 4, 2)
+]
 SHARDED_INPUTS = [
     (4, Job(model, torch.float64, points=4, randoms=4, inputs="sharded"))
     for model in ("gpt", "resnet", "vgg")
@@ -103,6 +111,8 @@ MICRO_BATCHES = [
     (2, Job("gpt", torch.float64, points=8, randoms=12, micro_batches=2, inputs="sharded")),
     (4, Job("gpt", torch.float64, points=8, randoms=12, micro_batches=2, inputs="sharded")),
     (2, Job("mixed", torch.float64, points=8, randoms=12, micro_batches=2, tolerance=1e-4)),
+    (4, Job("odd_257_tied", torch.float64, points=8, randoms=16, micro_batches=2)),
+    (3, Job("odd_1009", torch.float64, points=8, randoms=16, micro_batches=4, recompute=True)),
 ]
 FULL_SPACE = [(4, Job("mlp", torch.float64, points=6, randoms=12, space="full"))]
 KNOWN = [(4, Job("llama", torch.float64, points=2, randoms=0, known=True))]
@@ -118,6 +128,7 @@ ALL = [
     *LOOK_UPS,
     *FUSED,
     *RECURRENT,
+    *ODD_SIZES,
     *SHARDED_INPUTS,
     *MIXED,
     *RECOMPUTATION,
@@ -135,12 +146,15 @@ FEW = [
     FUSED[0],
     FUSED[4],
     *RECURRENT[:2],
+    *ODD_SIZES[1:6:2],
+    ODD_SIZES[-1],
     SHARDED_INPUTS[0],
     *MIXED[:2],
     *RECOMPUTATION[:2],
     MICRO_BATCHES[0],
     MICRO_BATCHES[9],
-    MICRO_BATCHES[-3],
+    MICRO_BATCHES[-5],
+    MICRO_BATCHES[-2],
     FULL_SPACE[0],
     BASELINES[0],
 ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections import Counter
+from functools import partial
 
 import pytest
 import torch
@@ -30,7 +32,7 @@ STEP_NAMES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "slice
 class Reshards:
     """Encoded programs for one tensor shape on the running ranks."""
 
-    def __init__(self, sizes: Sizes, shape: tuple[int, ...]) -> None:
+    def __init__(self, sizes: Sizes, shape: tuple[int, ...], uneven: bool = False) -> None:
         self.sizes = sizes
         self.rank = dist.get_rank()
         self.groups = AxisGroups(sizes)
@@ -41,7 +43,14 @@ class Reshards:
         )
         mesh = _C.Mesh([(n, i) for i, n in enumerate(sizes)])
         model = _C.AnalyticCollectives(cluster, mesh)
-        self._resharder = _C.TensorResharder(mesh, model, device, list(shape), 4)
+        self._make = partial(_C.TensorResharder, mesh, model, device)
+        self._resharder = self._make(list(shape), 4, uneven=uneven)
+
+    def of_shape(self, shape: tuple[int, ...]) -> Reshards:
+        """For another shape, whose parts may differ, over the same groups."""
+        other = copy.copy(self)
+        other._resharder = self._make(list(shape), 4, uneven=True)
+        return other
 
     def encode(self, source: str, target: str) -> tuple[list[int], list[str]]:
         steps, axis_sets = self._resharder.encode(source, target, self.rank)
@@ -90,10 +99,10 @@ def check_pair(
     assert torch.equal(reshards.total(x.grad, gradient[1]), expected), message
 
 
-def check_all_pairs(payload: tuple[Sizes, tuple[int, ...]]) -> int:
-    sizes, shape = payload
-    reshards = Reshards(sizes, shape)
-    layouts = all_layouts(sizes, shape)
+def check_all_pairs(payload: tuple[Sizes, tuple[int, ...], bool]) -> int:
+    sizes, shape, uneven = payload
+    reshards = Reshards(sizes, shape, uneven)
+    layouts = all_layouts(sizes, shape, uneven)
     checked = 0
     for source in layouts:
         for target in layouts:
@@ -119,8 +128,56 @@ def check_all_pairs(payload: tuple[Sizes, tuple[int, ...]]) -> int:
     ],
 )
 def test_every_pair_of_layouts(sizes: Sizes, shape: tuple[int, ...], pairs: int):
-    checked = run_ranks(num_ranks(sizes), f"{HERE}:check_all_pairs", (sizes, shape), 300)
+    payload = (sizes, shape, False)
+    checked = run_ranks(num_ranks(sizes), f"{HERE}:check_all_pairs", payload, 300)
     assert checked == [pairs] * num_ranks(sizes)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shape", "pairs"),
+    [
+        ((2,), (5, 7), 16),
+        ((3,), (5, 2, 7), 16),  # not dim 1, of which one rank would have nothing
+        ((4,), (7, 12), 16),  # chunks of 2 leave 1 for the last rank
+        ((2, 2), (7, 10), 256),
+        ((2, 2), (5, 3), 225),
+    ],
+)
+def test_every_pair_of_uneven_layouts(sizes: Sizes, shape: tuple[int, ...], pairs: int):
+    payload = (sizes, shape, True)
+    checked = run_ranks(num_ranks(sizes), f"{HERE}:check_all_pairs", payload, 300)
+    assert checked == [pairs] * num_ranks(sizes)
+
+
+def check_random_shapes(seeds: range) -> int:
+    checked = 0
+    groups: dict[Sizes, Reshards] = {}
+    for seed in seeds:
+        rng = random.Random(seed)
+        sizes = rng.choice([(4,), (2, 2)])
+        shape = tuple(rng.randint(1, 13) for _ in range(rng.randint(1, 3)))
+        if sizes not in groups:
+            groups[sizes] = Reshards(sizes, shape)
+        reshards = groups[sizes].of_shape(shape)
+        layouts = all_layouts(sizes, shape, uneven=True)
+        for _ in range(10):
+            source, target = rng.choice(layouts), rng.choice(layouts)
+            gradient = (
+                rng.choice(gradient_layouts(target)),
+                rng.choice(gradient_layouts(source)),
+            )
+            dtype = rng.choice([torch.float32, torch.bfloat16, torch.float64])
+            try:
+                check_pair(reshards, (source, target), gradient, shape, dtype)
+            except AssertionError as error:
+                raise AssertionError(f"seed {seed}, shape {shape}: {error}") from error
+            checked += 1
+    return checked
+
+
+def test_random_uneven_shapes():
+    checked = run_ranks(4, f"{HERE}:check_random_shapes", range(60), 300)
+    assert checked == [600] * 4
 
 
 def check_dtypes(sizes: Sizes) -> None:
@@ -266,7 +323,13 @@ def test_meta_kernel_gives_the_local_shape():
     ("steps", "message"),
     [
         ([0, 1], "6 integers"),
-        ([9, 0, -1, 0, 2, 0], "kind 9"),
+        ([6, 0, -1, 0, 2, 0], "kind 6"),
+        ([8, 0, -1, 0, 2, 0], "those that an uneven one counts"),
+        ([8, 0, -1, 0, 2, 0, 2, 8, 3], "got 1 where 2 are due"),
+        ([8, 0, -1, 0, 2, 0, 4, 8, 3, 1, 1], "1 integers too many"),
+        ([8, 0, -1, 0, 2, 0, 3, 8, 3, 1], "local size 4, which has to be 3"),
+        ([12, 0, -1, -1, 2, 0, 3, 8, 3, 2], "local size 4, which has to be 5"),
+        ([10, 0, -1, 0, 2, 0, 1, 8], "has dims 0"),
         ([0, 0, -1, 1, 2, 0], "group 1 of 1"),
         ([0, 0, -1, 0, 2, 2], "index 2"),
         ([4, 0, -1, -1, 3, 0], "local size 4"),

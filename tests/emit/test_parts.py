@@ -12,9 +12,13 @@ import torch
 from torch.distributed.tensor import Placement, Replicate, Shard
 from torch.distributed.tensor._utils import _compute_local_shape_and_global_offset
 
+from tensoropt_torch.config import load_cluster
 from tensoropt_torch.emit.parts import parts_of, take_part
 from tensoropt_torch.emit.placements import placements_of
-from tensoropt_torch.frontend import Blocks
+from tensoropt_torch.frontend import Blocks, capture
+from tensoropt_torch.plan.space import make_planner
+from tensoropt_torch.planner.task import PlanningTask
+from tests.distributed.models import make
 
 SIZES = (2, 3, 2)
 
@@ -30,14 +34,14 @@ def meshes(sizes: Sequence[int] = SIZES) -> Iterator[tuple[tuple[int, ...], Mock
         yield coordinate, Mock(get_coordinate=lambda c=coordinate: list(c), size=sizes.__getitem__)
 
 
+@pytest.mark.parametrize("shape", [(24, 12, 5), (23, 17, 5)], ids=str)  # equal parts, and others
 @pytest.mark.parametrize("seed", range(30))
-def test_parts_are_those_of_pytorch(seed: int) -> None:
+def test_parts_are_those_of_pytorch(seed: int, shape: tuple[int, ...]) -> None:
     placements = random_placements(seed)
     print(seed, placements)
-    shape = torch.Size((24, 12, 5))
     for coordinate, mesh in meshes():
         local, offset = _compute_local_shape_and_global_offset(
-            shape, SIZES, list(coordinate).__getitem__, placements
+            torch.Size(shape), SIZES, list(coordinate).__getitem__, placements
         )
         expected = tuple(slice(o, o + size) for o, size in zip(offset, local, strict=True))
         assert parts_of(shape, mesh, placements) == [expected]
@@ -67,3 +71,15 @@ def test_parts_of_blocks_are_parts_of_what_the_graph_sees(blocks: Blocks) -> Non
             assert torch.equal(take_part(whole, mesh, placements), expected), layout
             assert take_part(whole, mesh, placements).shape == expected.shape
     assert checked > 30
+
+
+def test_blocks_have_equal_parts_only() -> None:
+    made = make("odd_fused", torch.float64)
+    captured = capture(made.model, made.args)
+    task = PlanningTask(captured, load_cluster("cpu"))
+    rows = make_planner(captured, task.settings(2)).describe_nodes()
+    configs = {row["name"]: row["configs"] for row in rows}
+    assert captured.blocks["layers.2.gate_up.weight"] == Blocks(0, 2)
+    assert "d1" in configs["layers.2.to_dtype"]  # the features, of the cast of the weight
+    assert "S1" in configs["layers.2.down.weight"]
+    assert configs["layers.2.gate_up.weight"] == ["S0", "S2", "R"]  # [2, 23, 30] in the graph

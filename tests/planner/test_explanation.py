@@ -62,19 +62,21 @@ def test_rules_are_written_as_users_write_them() -> None:
 
 
 def test_sizes_that_do_not_divide_are_named() -> None:
-    head = node_of(explain(), "head.linear_1")
-    assert texts(head)[0] == f"'n' of size {VOCABULARY} cannot be cut into 2 equal parts"
-    assert head.parts == 4  # by rows
-    table = node_of(explain(), "table.weight")
-    assert texts(table) == [f"'dim 0' of size {VOCABULARY} cannot be cut into 2 equal parts"]
     batch = node_of(explain(16, cluster="h100-2x8"), "fc.linear").left_out[0].text
     assert batch == "'b0' of size 24 cannot be cut into 16 equal parts"
 
 
+def test_a_vocabulary_is_split_into_parts_that_differ() -> None:
+    for name in ("head.linear_1", "table.weight"):
+        node = node_of(explain(), name)
+        assert node.parts == 4
+        assert "uneven" not in reasons(node)
+
+
 def test_configs_are_those_that_are_counted_by_hand() -> None:
-    # Each of two axes: b0, n, k or nothing; n is prime. Axes are alike, so that (a, b)
-    # and (b, a) are one config.
-    uses = ["b0", "k", "-"]
+    # Each of two axes: b0, n, k or nothing. Axes are alike, so that (a, b) and (b, a) are
+    # one config.
+    uses = ["b0", "n", "k", "-"]
     ordered = list(itertools.combinations_with_replacement(uses, 2))
     head = node_of(explain(), "head.linear_1")
     assert head.num_configs == len(ordered)
@@ -163,7 +165,7 @@ MODEL_FILE = """
 import torch
 def build():
     with torch.device("meta"):
-        return torch.nn.Linear(64, 50257), (torch.zeros(16, 64),)
+        return torch.nn.Linear(64, 3), (torch.zeros(16, 64),)
 """
 
 
@@ -177,8 +179,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     record = json.loads(output.read_text())
     names = [node["name"] for node in record["nodes"]]
     assert names == ["weight", "bias", "linear"]
-    assert "50257" in record["nodes"][2]["left_out"][0]["text"]
+    assert "'n' of size 3" in record["nodes"][2]["left_out"][0]["text"]
     bias = record["nodes"][1]
-    assert bias["parts"] == 1
-    assert bias["extra_memory_bytes"] == 50257 * 4 * 4 * 3 / 4  # with Adam's state
+    assert bias["parts"] == 2  # of 2 and 1; four would leave a device with nothing
+    assert bias["extra_memory_bytes"] == (2 - 3 / 4) * 4 * 4  # with Adam's state
     assert "bias" in text

@@ -8,6 +8,7 @@ backward has to give that rank; where it gives less, operands of other ranks are
 detached.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import torch
@@ -206,9 +207,9 @@ def cross_entropy_vocab(calls: Sequence[RankCall]) -> list[torch.Tensor]:
         reduction, ignore_index, smoothing, *_ = call.extra
         vocabulary, positions = call.groups
         by_offset = sorted(vocabulary, key=lambda r: calls[r].extra[4])
-        width = call.operands[0].shape[1]
+        widths = [calls[r].operands[0].shape[1] for r in by_offset]
         offsets = [calls[r].extra[4] for r in by_offset]
-        assert offsets == [i * width for i in range(len(offsets))], offsets
+        assert offsets == [0, *itertools.accumulate(widths[:-1])], offsets
         logits = torch.cat(
             [
                 calls[r].operands[0] if r == rank else calls[r].operands[0].detach()

@@ -20,11 +20,12 @@ from tests.rules.pointwise_cases import pointwise_cases
 from tests.rules.product_cases import product_cases
 from tests.rules.sampling_cases import sampling_cases
 from tests.rules.shape_cases import shape_cases
+from tests.rules.uneven_cases import uneven_cases
 
 CASES = [
     *(*pointwise_cases(), *creation_cases(), *shape_cases(), *indexing_cases()),
     *(*layer_cases(), *product_cases(), *loss_cases()),
-    *(*convolution_cases(), *sampling_cases(), *empty_cases()),
+    *(*convolution_cases(), *sampling_cases(), *empty_cases(), *uneven_cases()),
 ]
 BY_NAME = {str(case): case for case in CASES}
 # Of all elements together: no part has the result, no sum of parts either.
@@ -73,7 +74,26 @@ def test_no_config_is_missing() -> None:
     uses = ["b0", "n", "k", "-"]
     all_of_them = {f"{a},{b}" for a in uses for b in uses}
     labels = Bench(BY_NAME["aten.linear.default: 2-D, bias"], (2, 2)).labels
-    assert set(labels) == all_of_them - {"n,n"}  # n is 6
+    assert set(labels) == all_of_them  # n is 6: parts of 2 and 1
+
+
+@pytest.mark.parametrize("sizes", MESHES, ids=str)
+@pytest.mark.parametrize("case", list(uneven_cases()), ids=str)
+def test_some_config_has_parts_that_differ(case: Case, sizes: tuple[int, ...]) -> None:
+    bench = Bench(case, sizes)
+    tensors = [*bench.operands, *bench.outputs]
+    random = torch.Generator()
+
+    def is_uneven(config: int) -> bool:
+        inputs, outputs = bench.ports(config)
+        layouts = [value.replace("P", "R") for value, _ in [*inputs, *outputs]]
+        parts = (
+            split(t.detach(), layout, sizes, random)
+            for t, layout in zip(tensors, layouts, strict=True)
+        )
+        return any(len({part.shape for part in of_tensor}) > 1 for of_tensor in parts)
+
+    assert any(is_uneven(config) for config in range(bench.num_configs))
 
 
 @pytest.mark.parametrize(
@@ -177,6 +197,14 @@ def test_split_parts_combine_to_the_tensor() -> None:
         parts = split(tensor, layout, (2, 3), random)
         assert len(parts) == 6
         torch.testing.assert_close(combine(parts, layout, (2, 3)), tensor)
+
+
+def test_uneven_parts_are_chunks_of_chunks() -> None:
+    parts = split(torch.arange(7), "S0,S0", (2, 2), torch.Generator())
+    assert [part.tolist() for part in parts] == [[0, 1], [2, 3], [4, 5], [6]]
+    assert torch.equal(combine(parts, "S0,S0", (2, 2)), torch.arange(7))
+    with pytest.raises(AssertionError, match="parts of lengths"):
+        combine([torch.arange(3), torch.arange(4)], "S0", (2,))
 
 
 def test_outer_axis_is_the_more_significant_block() -> None:

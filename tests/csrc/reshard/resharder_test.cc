@@ -208,6 +208,50 @@ TEST_P(PlannerTest, EqualLayoutsNeedNothing) {
   EXPECT_EQ(resharder.time_s(layout, layout), 0);
 }
 
+// Parts that differ: the data come out right, and every time is at least that
+// of equal parts.
+TEST_P(PlannerTest, UnevenPathsGiveTheLayouts) {
+  const RandomModel model(5);
+  const std::vector<Case> cases{{Mesh({{2, 0}, {2, 1}}), {7, 6}},
+                                {Mesh({{2, 0}, {2, 1}}), {5, 4}},
+                                {Mesh({{2, 0}, {3, 1}}), {11, 7}},
+                                {Mesh({{3, 0}}), {5, 4}},
+                                {Mesh({{2, 0}, {2, 0}, {2, 0}}), {13, 8}}};
+  for (const auto& [mesh, shape] : cases) {
+    const TensorResharder resharder(mesh, model, test_device(), shape,
+                                    kItemSize, limit(), kAllDims, kAllDims);
+    const auto layouts = all_layouts(mesh, shape, /*uneven=*/true);
+    ASSERT_GT(layouts.size(), all_layouts(mesh, shape).size());
+    for (const Layout& from : layouts) {
+      for (const Layout& to : layouts) {
+        const TensorResharder::Path& path = resharder.plan(from, to);
+        Simulation simulation(mesh, shape, from);
+        simulation.run(path.steps);
+        ASSERT_TRUE(simulation.holds(to))
+            << from.to_string() << " to " << to.to_string() << ": "
+            << to_string(path.steps);
+        double least_s = 0;
+        Layout layout = from;
+        for (const Step& step : path.steps) {
+          least_s += step_time_s(step, layout, shape, mesh, model);
+          layout = apply(step, layout);
+        }
+        ASSERT_GE(path.time_s, least_s - kTolerance_s);
+        ASSERT_LE(path.time_s, 4 * least_s + kTolerance_s);
+      }
+    }
+  }
+}
+
+TEST_P(PlannerTest, OnlyNamedDimsHavePartsThatDiffer) {
+  const Mesh mesh({{2, 0}});
+  const TensorResharder resharder(mesh, RandomModel(0), test_device(), {5, 7},
+                                  kItemSize, limit(), kAllDims, 0b01);
+  const Layout whole = Layout::parse("R");
+  EXPECT_EQ(resharder.plan(whole, Layout::parse("S0")).steps.size(), 1U);
+  EXPECT_THROW(resharder.plan(whole, Layout::parse("S1")), UserError);
+}
+
 TEST_P(PlannerTest, RejectsLayoutsThatDoNotFit) {
   const Mesh mesh({{2, 0}, {2, 0}});
   const TensorResharder resharder(mesh, RandomModel(0), test_device(), {6, 3},

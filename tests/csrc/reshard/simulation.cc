@@ -2,6 +2,8 @@
 
 #include <numeric>
 
+#include "reshard/moves.h"
+
 namespace tensoropt::testing {
 
 namespace {
@@ -35,19 +37,26 @@ Array cut(const Array& array, int dim, std::int64_t begin, std::int64_t end) {
   return result;
 }
 
-Array chunk(const Array& array, int dim, std::int64_t count,
-            std::int64_t index) {
+// Part `index` of `count` equal ones, or of `parts` if there are any.
+Array chunk(const Array& array, int dim, std::int64_t count, std::int64_t index,
+            const std::vector<std::int64_t>& parts) {
+  if (!parts.empty()) {
+    const auto end = parts.begin() + index;
+    const std::int64_t begin = std::accumulate(parts.begin(), end, 0L);
+    return cut(array, dim, begin, begin + *end);
+  }
   const std::int64_t size = array.shape[dim] / count;
   return cut(array, dim, size * index, size * (index + 1));
 }
 
 Array join(const std::vector<Array>& arrays, int dim) {
   const Strides strides = strides_of(arrays[0].shape, dim);
-  const std::int64_t row = arrays[0].shape[dim] * strides.inner;
   Array result{arrays[0].shape, {}};
-  result.shape[dim] *= static_cast<std::int64_t>(arrays.size());
+  result.shape[dim] = 0;
+  for (const Array& array : arrays) result.shape[dim] += array.shape[dim];
   for (std::int64_t o = 0; o < strides.outer; ++o) {
     for (const Array& array : arrays) {
+      const std::int64_t row = array.shape[dim] * strides.inner;
       result.values.insert(result.values.end(), array.values.begin() + o * row,
                            array.values.begin() + (o + 1) * row);
     }
@@ -75,9 +84,48 @@ Array random_like(const Array& array, std::mt19937& rng) {
   return result;
 }
 
+// Whether every part of every dim has entries.
+bool all_filled(const Shape& shape, const Layout& layout, const Mesh& mesh) {
+  if (!applies_to(shape, layout)) return false;
+  for (int rank = 0; rank < mesh.num_devices(); ++rank) {
+    if (num_elements(local_shape(shape, layout, mesh, rank)) == 0) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
-std::vector<Layout> all_layouts(const Mesh& mesh, const Shape& shape) {
+// As step_code.h says.
+struct Simulation::Fields {
+  StepKind kind = StepKind::kSlice;
+  int dim = -1;
+  int to_dim = -1;
+  AxisSet axes = 0;  // of its group
+  std::int64_t size = 1;
+  std::int64_t index = 0;
+  std::vector<std::int64_t> parts = {};
+  std::vector<std::int64_t> to_parts = {};
+
+  // Takes what is next from `ints`.
+  Fields(const std::int64_t*& ints, const std::vector<AxisSet>& groups)
+      : kind(static_cast<StepKind>(ints[0] & ~kUneven)),
+        dim(static_cast<int>(ints[1])),
+        to_dim(static_cast<int>(ints[2])),
+        axes(ints[3] < 0 ? 0 : groups[ints[3]]),
+        size(ints[4]),
+        index(ints[5]) {
+    const bool uneven = (ints[0] & kUneven) != 0;
+    ints += kIntsPerStep;
+    if (!uneven) return;
+    const std::int64_t* next = ints + 2;
+    if (dim >= 0) parts.assign(next, next + size);
+    if (to_dim >= 0) to_parts.assign(next + size, next + 2 * size);
+    ints += 1 + ints[0];
+  }
+};
+
+std::vector<Layout> all_layouts(const Mesh& mesh, const Shape& shape,
+                                bool uneven) {
   const int num_codes = Placement::shard(static_cast<int>(shape.size())).code();
   std::vector<Layout> layouts{Layout::replicated(mesh.num_axes())};
   for (int axis = 0; axis < mesh.num_axes(); ++axis) {
@@ -85,7 +133,10 @@ std::vector<Layout> all_layouts(const Mesh& mesh, const Shape& shape) {
     for (Layout layout : layouts) {
       for (int code = 0; code < num_codes; ++code) {
         layout.set(axis, Placement::from_code(code));
-        if (divides(shape, layout, mesh)) longer.push_back(layout);
+        if (uneven ? all_filled(shape, layout, mesh)
+                   : divides(shape, layout, mesh)) {
+          longer.push_back(layout);
+        }
       }
     }
     layouts = std::move(longer);
@@ -95,7 +146,7 @@ std::vector<Layout> all_layouts(const Mesh& mesh, const Shape& shape) {
 
 Simulation::Simulation(const Mesh& mesh, const Shape& shape,
                        const Layout& layout, unsigned seed)
-    : mesh_(mesh), global_{shape, {}} {
+    : mesh_(mesh), layout_(layout), global_{shape, {}} {
   global_.values.resize(num_elements(shape));
   std::iota(global_.values.begin(), global_.values.end(), 1);
   std::mt19937 rng(seed);
@@ -118,29 +169,25 @@ Simulation::Simulation(const Mesh& mesh, const Shape& shape,
 }
 
 void Simulation::run(const Steps& steps) {
-  std::vector<EncodedProgram> codes;
+  std::vector<std::vector<Fields>> by_step(steps.size());
   for (int rank = 0; rank < mesh_.num_devices(); ++rank) {
-    codes.push_back(encode(steps, mesh_, rank));
+    const EncodedProgram code =
+        encode(steps, global_.shape, layout_, mesh_, rank);
+    const std::int64_t* ints = code.steps.data();
+    for (auto& by_rank : by_step) by_rank.emplace_back(ints, code.groups);
   }
-  for (std::size_t step = 0; step < steps.size(); ++step) {
-    run_step(codes, step);
-  }
+  for (const auto& by_rank : by_step) run_step(by_rank);
+  for (const Step& step : steps) layout_ = apply(step, layout_);
 }
 
-void Simulation::run_step(const std::vector<EncodedProgram>& codes,
-                          std::size_t step) {
+void Simulation::run_step(const std::vector<Fields>& by_rank) {
   std::vector<Array> results;
   for (int rank = 0; rank < mesh_.num_devices(); ++rank) {
-    const std::int64_t* fields = &codes[rank].steps[step * kIntsPerStep];
-    const auto kind = static_cast<StepKind>(fields[0]);
-    const int dim = static_cast<int>(fields[1]);
-    const int to_dim = static_cast<int>(fields[2]);
-    const std::int64_t size = fields[4];
-    const std::int64_t index = fields[5];
+    const auto& [kind, dim, to_dim, axes, size, index, parts, to_parts] =
+        by_rank[rank];
     std::vector<Array> group;
-    if (fields[3] >= 0) {
-      for (const int other :
-           mesh_.group_of(codes[rank].groups[fields[3]], rank)) {
+    if (axes != 0) {
+      for (const int other : mesh_.group_of(axes, rank)) {
         group.push_back(locals_[other]);
       }
     }
@@ -149,17 +196,19 @@ void Simulation::run_step(const std::vector<EncodedProgram>& codes,
         results.push_back(join(group, dim));
         break;
       case StepKind::kReduceScatter:
-        results.push_back(chunk(sum(group), dim, size, index));
+        results.push_back(chunk(sum(group), dim, size, index, parts));
         break;
       case StepKind::kAllReduce:
         results.push_back(sum(group));
         break;
       case StepKind::kAllToAll:
-        for (Array& array : group) array = chunk(array, to_dim, size, index);
+        for (Array& array : group) {
+          array = chunk(array, to_dim, size, index, to_parts);
+        }
         results.push_back(join(group, dim));
         break;
       case StepKind::kSlice:
-        results.push_back(chunk(locals_[rank], dim, size, index));
+        results.push_back(chunk(locals_[rank], dim, size, index, parts));
         break;
       case StepKind::kMask:
         results.push_back(locals_[rank]);

@@ -25,8 +25,10 @@ struct Array {
   bool operator==(const Array&) const = default;
 };
 
-// The layouts of a tensor on a mesh that divide it.
-std::vector<Layout> all_layouts(const Mesh& mesh, const Shape& shape);
+// The layouts of a tensor on a mesh that divide it; or those that leave no part
+// of a dim empty.
+std::vector<Layout> all_layouts(const Mesh& mesh, const Shape& shape,
+                                bool uneven = false);
 
 class Simulation {
  public:
@@ -41,11 +43,14 @@ class Simulation {
   const Array& local(int rank) const { return locals_[rank]; }
 
  private:
-  void run_step(const std::vector<EncodedProgram>& codes, std::size_t step);
+  struct Fields;  // of a step on one rank
+
+  void run_step(const std::vector<Fields>& by_rank);
   // The block of the global tensor that a rank holds, pending sums done.
   Array block(const Layout& layout, int rank) const;
 
   Mesh mesh_;
+  Layout layout_;
   Array global_;
   std::vector<Array> locals_;  // by rank
 };

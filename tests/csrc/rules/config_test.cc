@@ -115,6 +115,41 @@ std::set<Choices> brute_force(const Rule& rule, const Mesh& mesh) {
   return all;
 }
 
+// Every part that a factor is cut into has entries.
+TEST(EnumerateConfigs, FactorsThatMayBeUnevenAreCutIntoPartsWithEntries) {
+  const Mesh mesh({{2, 0}, {2, 0}});
+  const auto cuts = [&](std::int64_t size, bool uneven) {
+    Rule rule = rule_of_sizes({size}, 0);
+    rule.factors[0].uneven = uneven;
+    std::set<std::string> texts;
+    for (const OpConfig& config : enumerate_configs(rule, mesh, {})) {
+      texts.insert(to_string(rule, config));
+    }
+    return texts;
+  };
+  const std::set<std::string> none{"-,-"}, one{"-,-", "f0,-"},
+      both{"-,-", "f0,-", "f0,f0"};
+  EXPECT_EQ(cuts(7, false), none);
+  EXPECT_EQ(cuts(7, true), both);
+  EXPECT_EQ(cuts(6, false), one);
+  EXPECT_EQ(cuts(6, true), both);  // 3, 3; 2, 1, 2, 1
+  EXPECT_EQ(cuts(3, true), one);   // 2, 1; 1, 1, 1, 0
+  EXPECT_EQ(cuts(1, true), none);
+  Rule rule = rule_of_sizes({7}, 0);
+  UnevenSplits left_out;
+  enumerate_configs(rule, mesh, {}, &left_out);
+  EXPECT_EQ(left_out, (UnevenSplits{{0, 2}}));
+}
+
+TEST(EnumerateLayouts, UnevenDimsAreCutIntoPartsWithEntries) {
+  const Mesh mesh({{2, 0}, {2, 0}});
+  std::set<std::string> listed;
+  for (const Layout& layout : enumerate_layouts({7, 3}, mesh, {}, 0b01)) {
+    listed.insert(layout.to_string());
+  }
+  EXPECT_EQ(listed, (std::set<std::string>{"R,R", "S0,R", "S0,S0"}));
+}
+
 // The member of the class under permutations of alike axes that has its
 // choices in ascending order.
 Choices canonical(const Choices& choices, const Mesh& mesh) {

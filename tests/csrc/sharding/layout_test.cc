@@ -102,17 +102,21 @@ TEST(Divides, LeavesDimsOfSizeZeroWhole) {
             (Shape{2, 0}));
 }
 
-// The elements of one dim that a rank holds, by cutting the dim axis by axis.
+// The elements of one dim that a rank holds, by cutting the dim axis by axis,
+// each time into chunks as long as the first one.
 std::vector<std::int64_t> slice(std::int64_t size, const Layout& layout,
                                 const Mesh& mesh, int dim, int rank) {
   std::vector<std::int64_t> held(size);
   std::iota(held.begin(), held.end(), 0);
   for (int axis = 0; axis < mesh.num_axes(); ++axis) {
     if (!layout[axis].is_shard(dim)) continue;
-    const auto block =
-        static_cast<std::ptrdiff_t>(held.size()) / mesh.size(axis);
-    const auto begin = held.begin() + block * mesh.coordinate(rank, axis);
-    held = std::vector<std::int64_t>(begin, begin + block);
+    std::vector<std::vector<std::int64_t>> chunks(mesh.size(axis));
+    std::size_t block = 0;
+    while (block * chunks.size() < held.size()) ++block;
+    for (std::size_t i = 0; i < held.size(); ++i) {
+      chunks[i / block].push_back(held[i]);
+    }
+    held = chunks[mesh.coordinate(rank, axis)];
   }
   return held;
 }
@@ -140,8 +144,50 @@ TEST(LocalShapeAndRange, AreThoseOfSlicing) {
   }
 }
 
-TEST(LocalShape, OfALayoutThatDoesNotDivideIsABug) {
-  EXPECT_THROW(local_shape(Shape{5}, Layout::parse("S0"), Mesh({{2, 0}})),
+TEST(LocalShapeAndRange, OfSizesThatDoNotDivideAreThoseOfChunks) {
+  const Mesh meshes[] = {mesh_2x3x2(), Mesh({{2, 0}, {2, 0}, {2, 0}}),
+                         Mesh({{3, 0}, {2, 0}}), Mesh({{5, 0}})};
+  for (unsigned seed = 1; seed <= 200; ++seed) {
+    std::mt19937 random(seed);
+    const Mesh& mesh = meshes[random() % 4];
+    const Shape shape{1 + static_cast<std::int64_t>(random() % 20),
+                      1 + static_cast<std::int64_t>(random() % 60)};
+    const Layout layout = random_layout(random, mesh.num_axes(), 4);
+    SCOPED_TRACE(layout.to_string() + ", seed " + std::to_string(seed));
+    bool any_empty[2] = {false, false};
+    std::int64_t total = 0;
+    for (int rank = 0; rank < mesh.num_devices(); ++rank) {
+      const Shape local = local_shape(shape, layout, mesh, rank);
+      total += num_elements(local);
+      for (int dim = 0; dim < 2; ++dim) {
+        const auto held = slice(shape[dim], layout, mesh, dim, rank);
+        const DimRange range = local_range(shape, layout, mesh, dim, rank);
+        EXPECT_EQ(local[dim], std::ssize(held));
+        EXPECT_EQ(range.size(), std::ssize(held));
+        EXPECT_LE(local[dim], local_shape(shape, layout, mesh)[dim]);
+        any_empty[dim] = any_empty[dim] || held.empty();
+        if (held.empty()) continue;
+        EXPECT_EQ(range.begin, held.front());
+        EXPECT_EQ(range.end, held.back() + 1);
+      }
+    }
+    EXPECT_EQ(total, num_elements(shape) * mesh.num_devices() /
+                         num_shards(layout, mesh));
+    EXPECT_NEAR(
+        shards_of_largest(shape, layout, mesh) *
+            static_cast<double>(num_elements(local_shape(shape, layout, mesh))),
+        static_cast<double>(num_elements(shape)), 1e-9);
+    EXPECT_EQ(uneven_dims(shape, layout, mesh) == 0,
+              divides(shape, layout, mesh));
+    for (int dim = 0; dim < 2; ++dim) {
+      EXPECT_EQ(has_empty_part(shape[dim], layout.axes_sharding(dim), mesh),
+                any_empty[dim]);
+    }
+  }
+}
+
+TEST(LocalShape, OfADimThatDoesNotExistIsABug) {
+  EXPECT_THROW(local_shape(Shape{5}, Layout::parse("S1"), Mesh({{2, 0}})),
                InternalError);
 }
 
