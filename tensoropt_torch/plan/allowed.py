@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -104,6 +105,11 @@ def _nodes(planner: _C.Planner, captured: CapturedModel) -> list[_Node]:
         source = sources.get(name) if not target else None
         if source is not None:
             shape = tuple(source.placeholder.meta["val"].shape)
+            if source.blocks is not None:
+                # A part of each block of a dim is a part of it as well.
+                stored = (source.blocks.label(label) for label in labels)
+                configs = tuple(tuple(re.sub(r"/\d+", "", s).split(",")) for s in stored)
+                shape = source.blocks.together(shape)
             kind: str = source.kind if source.kind in ("parameter", "input") else ""
             found.append(_Node(source.names, kind, "", shape, configs))
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
@@ -75,8 +75,9 @@ def describe(plan: Described) -> PlanDescription:
 def described(planner: _C.Planner, plan: Described) -> PlanDescription:
     """The same by the strategy space of the plan."""
     chosen = list(zip(planner.describe_nodes(), plan.config, strict=True))
+    model = model_at_hand(plan)
     choices = tuple(
-        Choice(row["name"], row["target"] or "parameter", row["configs"][config])
+        Choice(row["name"], row["target"] or "parameter", config_label(model, row, config))
         for row, config in chosen
         if len(row["configs"]) > 1 and row["target"] != "relay"
     )
@@ -96,6 +97,14 @@ def described(planner: _C.Planner, plan: Described) -> PlanDescription:
         sum(edge["held"] for edge in edges),
         sum(edge["summed"] for edge in edges),
     )
+
+
+def config_label(model: CapturedModel, row: Mapping[str, Any], config: int) -> str:
+    """One of the configs of a space node (``Planner.describe_nodes``) in words; where a parameter
+    is stored by its own dims, also if the graph sees it by blocks."""
+    label: str = row["configs"][config]
+    blocks = None if row["target"] else model.blocks.get(row["name"])
+    return label if blocks is None else blocks.label(label)
 
 
 def planner_of(plan: Described) -> _C.Planner:

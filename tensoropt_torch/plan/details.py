@@ -15,6 +15,7 @@ from tensoropt_torch.plan.collectives import Collectives, collectives_of, num_sh
 from tensoropt_torch.plan.description import (
     Described,
     PlanDescription,
+    config_label,
     described,
     model_at_hand,
     planner_of,
@@ -98,12 +99,13 @@ class _Parameter:
 
 def _parameters(planner: _C.Planner, plan: Described) -> list[_Parameter]:
     sizes = [size for size, _ in plan.settings.mesh_axes]
+    model = model_at_hand(plan)
     layouts = {
-        row["name"]: row["configs"][config]
+        row["name"]: config_label(model, row, config)
         for row, config in zip(planner.describe_nodes(), plan.config, strict=True)
     }
     found = []
-    for source in model_at_hand(plan).parameters:
+    for source in model.parameters:
         value = source.placeholder.meta["val"]
         layout = layouts[source.names[0]]
         found.append(

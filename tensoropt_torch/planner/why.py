@@ -19,7 +19,7 @@ from tensoropt_torch.layer_names import folded_name, name_pattern
 from tensoropt_torch.plan import Plan, Settings
 from tensoropt_torch.plan.allowed import allowed_configs
 from tensoropt_torch.plan.collectives import num_shards
-from tensoropt_torch.plan.description import described, model_at_hand
+from tensoropt_torch.plan.description import config_label, described, model_at_hand
 from tensoropt_torch.plan.diff import PlanDiff
 from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.explanation import PARAMETER
@@ -315,7 +315,10 @@ class _Explainer:
     def _instead(self, group: _Group, plan: Plan | None) -> str:
         if plan is None:
             return ""
-        labels: list[str] = [self._rows[node]["configs"][plan.config[node]] for node in group.nodes]
+        labels = [
+            config_label(self._captured, self._rows[node], plan.config[node])
+            for node in group.nodes
+        ]
         return Counter(labels).most_common(1)[0][0]
 
     def _plan_of(self, result: _C.SearchResult, index: int) -> Plan:

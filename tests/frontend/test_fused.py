@@ -151,3 +151,9 @@ def test_a_structure_sees_the_blocks_that_it_is_told(blocks: dict[str, Blocks]) 
 def test_blocks_are_apart_and_together() -> None:
     assert Blocks(1, 3).apart((4, 12, 5)) == (4, 3, 4, 5)
     assert Blocks(1, 3).together((4, 3, 2, 5)) == (4, 6, 5)
+
+
+def test_layouts_are_named_by_dims_of_the_parameter() -> None:
+    rows, columns = Blocks(0, 3), Blocks(1, 2)
+    assert rows.label("S0,S1,S2,R") == "S0,S0/3,S1,R"
+    assert columns.label("S0,S1,S2") == "S0,S1,S1/2"

@@ -29,26 +29,30 @@ def tokens() -> torch.Tensor:
     return torch.zeros(BATCH, LENGTH, dtype=torch.long)
 
 
-def gpt2(layers: int) -> Made:
+def gpt2(layers: int, heads: int) -> Made:
     dropouts = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-    config = transformers.GPT2Config(n_layer=layers, use_cache=False, **dropouts)
+    config = transformers.GPT2Config(n_layer=layers, n_head=heads, use_cache=False, **dropouts)
     return transformers.GPT2LMHeadModel(config), {"input_ids": tokens(), "labels": tokens()}
 
 
-def nanogpt(layers: int) -> Made:
-    config = GPTConfig(vocab_size=50304, block_size=LENGTH, n_layer=layers, n_head=12, n_embd=WIDTH)
+def nanogpt(layers: int, heads: int) -> Made:
+    config = GPTConfig(
+        vocab_size=50304, block_size=LENGTH, n_layer=layers, n_head=heads, n_embd=WIDTH
+    )
     return GPT(config), {"idx": tokens(), "targets": tokens()}
 
 
-def bert(layers: int) -> Made:
+def bert(layers: int, heads: int) -> Made:
     dropouts = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
-    config = transformers.BertConfig(num_hidden_layers=layers, **dropouts)
+    config = transformers.BertConfig(
+        num_hidden_layers=layers, num_attention_heads=heads, **dropouts
+    )
     return transformers.BertForMaskedLM(config), {"input_ids": tokens(), "labels": tokens()}
 
 
-def vit(layers: int) -> Made:
+def vit(layers: int, heads: int) -> Made:
     dropouts = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
-    config = transformers.ViTConfig(num_hidden_layers=layers, **dropouts)
+    config = transformers.ViTConfig(num_hidden_layers=layers, num_attention_heads=heads, **dropouts)
     labels = torch.zeros(BATCH, dtype=torch.long)
     images = torch.zeros(BATCH, 3, 224, 224)
     return transformers.ViTForImageClassification(config), {
@@ -60,10 +64,10 @@ def vit(layers: int) -> Made:
 class Normed(nn.Module):
     """A block of a Llama whose attention and gated layer have fused weights."""
 
-    def __init__(self) -> None:
+    def __init__(self, heads: int) -> None:
         super().__init__()
         self.norms = nn.ModuleList(nn.RMSNorm(WIDTH) for _ in range(2))
-        self.attention = Attention(nn.Linear(WIDTH, 3 * WIDTH, bias=False), by_unbind, WIDTH, 12)
+        self.attention = Attention(nn.Linear(WIDTH, 3 * WIDTH, bias=False), by_unbind, WIDTH, heads)
         self.gated = Gated(WIDTH, 4 * WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -73,10 +77,10 @@ class Normed(nn.Module):
 
 
 class FusedLlama(nn.Module):
-    def __init__(self, layers: int) -> None:
+    def __init__(self, layers: int, heads: int) -> None:
         super().__init__()
         self.embed = nn.Embedding(32000, WIDTH)
-        self.layers = nn.Sequential(*(Normed() for _ in range(layers)))
+        self.layers = nn.Sequential(*(Normed(heads) for _ in range(layers)))
         self.head = nn.Linear(WIDTH, 32000, bias=False)
 
     def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -84,11 +88,11 @@ class FusedLlama(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def llama(layers: int) -> Made:
-    return FusedLlama(layers), {"tokens": tokens(), "targets": tokens()}
+def llama(layers: int, heads: int) -> Made:
+    return FusedLlama(layers, heads), {"tokens": tokens(), "targets": tokens()}
 
 
-MODELS: Mapping[str, Callable[[int], Made]] = {
+MODELS: Mapping[str, Callable[[int, int], Made]] = {
     "gpt2": gpt2,
     "nanogpt": nanogpt,
     "bert": bert,
@@ -104,8 +108,9 @@ PARTS = {
 
 
 def frontier_of(name: str, layers: int, devices: int, **options: Any) -> Frontier:
+    heads = 12 if 12 % devices == 0 else 16
     with torch.device("meta"):
-        model, inputs = MODELS[name](layers)
+        model, inputs = MODELS[name](layers, heads)
     return find_frontier(model, (), inputs, cluster="h100-8", num_devices=devices, **options)
 
 
@@ -132,7 +137,7 @@ def fastest(frontier: Frontier) -> FrontierPoint:
 ROWS = ["b0", "b1", "m", "l"]
 
 
-@pytest.mark.parametrize("devices", [2, 4])
+@pytest.mark.parametrize("devices", [2, 4, 8])
 @pytest.mark.parametrize("name", MODELS)
 def test_tensor_parallelism_has_two_all_reduces_each_way(name: str, devices: int) -> None:
     found = collectives_per_block(name, devices, fastest, forbid={"*": ROWS})
@@ -142,7 +147,7 @@ def test_tensor_parallelism_has_two_all_reduces_each_way(name: str, devices: int
     }
 
 
-@pytest.mark.parametrize("devices", [2, 4])
+@pytest.mark.parametrize("devices", [2, 4, 8])
 @pytest.mark.parametrize("name", PARTS)
 def test_sequence_parallelism_has_a_gather_and_a_scatter_for_each(name: str, devices: int) -> None:
     """Norms split positions, what lies between them no rows."""
@@ -151,7 +156,7 @@ def test_sequence_parallelism_has_a_gather_and_a_scatter_for_each(name: str, dev
         name,
         devices,
         fastest,
-        pin={norms: ",".join(["b1"] * (devices // 2))},
+        pin={norms: ",".join(["b1"] * (devices.bit_length() - 1))},
         forbid=dict.fromkeys(between, ROWS),
     )
     of_activations = {key: count for key, count in found.items() if "activations" in key[1]}

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 
 import tensoropt_torch as to
 from tensoropt_torch import Plan, SearchSettings, TensorOptError, cli
@@ -112,7 +113,8 @@ def test_no_random_strategy_that_meets_the_wishes_beats_the_frontier() -> None:
         for row, config in zip(rows, strategy.config, strict=True):
             label = row["configs"][config]
             if row["name"].endswith("qkv.weight"):
-                assert label == "S0,S0", f"seed {seed}"
+                # Of the weight [3 * 64, 64], which the graph sees as [3, 64, 64].
+                assert set(label.split(",")) <= {"S0", "S1"}, f"seed {seed}"
             if "scaled_dot" in row["name"]:
                 assert "h" in label.split(","), f"seed {seed}"
         assert any(
@@ -247,10 +249,14 @@ def placements_of_a_step(_: Any) -> list[tuple[str, str]]:
     ]
 
 
+# Whole blocks of the weight, or a part of each.
+FUSED = (str((Shard(0),)), str((_StridedShard(0, split_factor=3),)))
+
+
 def test_a_pinned_plan_stores_parameters_so() -> None:
     for found in run_ranks(2, "tests.planner.test_wishes:placements_of_a_step", None, 200):
         placements = dict(found)
         assert placements["embed.weight"] == str((Shard(1),))
         assert placements["head.weight"] == str((Replicate(),))
-        assert placements["blocks.1.qkv.weight"] == str((Shard(0),))
+        assert placements["blocks.1.qkv.weight"] in FUSED
         assert placements["blocks.0.out.weight"] != str((Replicate(),))

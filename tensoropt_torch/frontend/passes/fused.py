@@ -82,6 +82,22 @@ class Blocks:
         dim = self.dim
         return (*shape[:dim], shape[dim] * shape[dim + 1], *shape[dim + 2 :])
 
+    def dim_of(self, seen: int) -> int:
+        """The dim of the parameter that has this one of the graph inside."""
+        return seen if seen <= self.dim else seen - 1
+
+    def label(self, seen: str) -> str:
+        """A layout of the graph, such as ``S1,R``, by dims of the parameter: ``S0/3`` is a part
+        of each of the 3 blocks of dim 0."""
+        return ",".join(map(self._entry, seen.split(",")))
+
+    def _entry(self, seen: str) -> str:
+        if not seen.startswith("S"):
+            return seen
+        dim = int(seen[1:])
+        of_each = f"/{self.count}" if dim == self.dim + 1 else ""
+        return f"S{self.dim_of(dim)}{of_each}"
+
 
 class _OtherUseError(Exception):
     """A value is used in a way that does not keep to blocks."""
