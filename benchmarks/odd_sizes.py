@@ -1,0 +1,149 @@
+"""Frontiers of common models whose sizes do not divide, or whose weights are fused.
+
+    python benchmarks/odd_sizes.py --label after
+
+GPT-2 small (a vocabulary of 50257, fused queries, keys and values), BERT base (30522) and
+Qwen2.5-0.5B (14 heads, 2 of keys and values) of Hugging Face on the meta device, on 4 and 8 H100.
+Writes benchmarks/results/odd_sizes.json under the label, and the table of docs/models.md;
+what other labels have stays. To compare with another version, run this file there with
+``--output`` of the same file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT)]
+
+from benchmarks.isolated import run_isolated  # noqa: E402
+from benchmarks.machine import machine  # noqa: E402
+from tensoropt_torch import load_cluster  # noqa: E402
+from tensoropt_torch.frontend import capture  # noqa: E402
+from tensoropt_torch.planner.candidates import find_frontier  # noqa: E402
+from tensoropt_torch.planner.explanation import explanation_of  # noqa: E402
+from tensoropt_torch.planner.task import PlanningTask  # noqa: E402
+
+RESULT = ROOT / "benchmarks" / "results" / "odd_sizes.json"
+PAGE = ROOT / "docs" / "models.md"
+TABLE = re.compile(r"(<!-- table: odd sizes -->\n).*?(<!-- end of table -->)", re.DOTALL)
+BATCH, LENGTH = 16, 512
+REPEATS = 3
+ENDS = ("smallest", "fastest")
+Made = tuple[nn.Module, dict[str, torch.Tensor]]
+
+
+def _tokens() -> dict[str, torch.Tensor]:
+    tokens = torch.zeros(BATCH, LENGTH, dtype=torch.long)
+    return {"input_ids": tokens, "labels": tokens}
+
+
+def gpt2() -> Made:
+    dropouts = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    config = transformers.GPT2Config(use_cache=False, **dropouts)
+    return transformers.GPT2LMHeadModel(config), _tokens()
+
+
+def bert() -> Made:
+    dropouts = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
+    return transformers.BertForMaskedLM(transformers.BertConfig(**dropouts)), _tokens()
+
+
+def qwen() -> Made:
+    config = transformers.Qwen2Config(
+        vocab_size=151936,
+        hidden_size=896,
+        intermediate_size=4864,
+        num_hidden_layers=24,
+        num_attention_heads=14,
+        num_key_value_heads=2,
+        tie_word_embeddings=True,
+        use_cache=False,
+    )
+    return transformers.Qwen2ForCausalLM(config), _tokens()
+
+
+MODELS: dict[str, Callable[[], Made]] = {
+    "GPT-2 small": gpt2,
+    "BERT base": bert,
+    "Qwen2.5-0.5B": qwen,
+}
+
+
+def measure(name: str, devices: int) -> dict[str, Any]:
+    """The ends of the frontier, what it takes to find it, and what is left whole."""
+    with torch.device("meta"):
+        model, inputs = MODELS[name]()
+    captured = capture(model, (), inputs)
+    task = PlanningTask(captured, load_cluster("h100-8"))
+    seconds = []
+    for _ in range(REPEATS):
+        start = time.process_time()
+        frontier = find_frontier(task, devices)
+        seconds.append(time.process_time() - start)
+    whole = explanation_of(captured, task.settings(devices)).fallbacks
+    return {
+        "points": len(frontier),
+        "bound": frontier.guarantee.epsilon,
+        "smallest": [frontier.smallest.memory_bytes, frontier.smallest.time_s],
+        "fastest": [frontier.fastest.memory_bytes, frontier.fastest.time_s],
+        "search_cpu_s": sorted(seconds),
+        "left_whole": len(whole),
+        "left_whole_operators": sorted({node.target for node in whole}),
+    }
+
+
+def table(records: dict[str, Any]) -> str:
+    """Before and after, as Markdown."""
+    head = [
+        "model, devices",
+        "version",
+        "smallest: GiB, ms",
+        "fastest: GiB, ms",
+        "left whole",
+        "tables and search, CPU s",
+    ]
+    lines = [head, ["---"] * len(head)]
+    labels = list(records)
+    for key in records[labels[-1]]["runs"]:
+        for label in labels:
+            run = records[label]["runs"][key]
+            ends = [f"{run[end][0] / 2**30:.3f}, {run[end][1] * 1e3:.2f}" for end in ENDS]
+            seconds = f"{run['search_cpu_s'][REPEATS // 2]:.2f}"
+            lines.append([key, label, *ends, str(run["left_whole"]), seconds])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def main() -> None:
+    """Measure, write the JSON, fill the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--label", default="after")
+    parser.add_argument("--output", type=Path, default=RESULT)
+    parser.add_argument("--devices", type=int, nargs="+", default=[4, 8])
+    options = parser.parse_args()
+    runs = {
+        f"{name}, {devices}": run_isolated(measure, name, devices)
+        for name in MODELS
+        for devices in options.devices
+    }
+    records = json.loads(options.output.read_text()) if options.output.exists() else {}
+    records[options.label] = {"machine": machine(), "runs": runs}
+    options.output.write_text(json.dumps(records, indent=1) + "\n")
+    if options.output == RESULT:
+        text = PAGE.read_text()
+        PAGE.write_text(TABLE.sub(lambda m: f"{m[1]}\n{table(records)}\n\n{m[2]}", text))
+
+
+if __name__ == "__main__":
+    main()
