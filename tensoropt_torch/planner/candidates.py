@@ -30,6 +30,15 @@ class Candidate:
     def __init__(self, task: PlanningTask, num_devices: int) -> None:
         self._task = task
         self._spaces = list(_spaces(task, num_devices))
+        if task.in_micro_batches and len(self._spaces) == 1:
+            log.warning(
+                "no number of micro-batches is planned on %d devices: %s",
+                num_devices,
+                "the wishes cannot be met in any"
+                if task.wishes
+                else "not every device gets rows of each; give inputs='replicated', or a batch "
+                "of more rows",
+            )
 
     @cached_property
     def least_memory_bytes(self) -> float:

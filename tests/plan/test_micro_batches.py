@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
+from tensoropt_torch import Example, find_frontier
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.plan.micro_batches import micro_batched
@@ -269,3 +270,17 @@ def test_the_graph_of_the_batch_can_be_had_again() -> None:
     assert micro_batched(half, 2) is half
     assert micro_batched(half, 1) is captured
     assert micro_batched(half, 4).micro_batches == 4
+
+
+def test_it_is_told_that_shares_are_too_small(caplog: pytest.LogCaptureFixture) -> None:
+    with torch.device("meta"):
+        model, x = torch.nn.Linear(4, 4), torch.zeros(4, 4)
+    frontier = find_frontier(
+        Example(model, (x,), loss_fn=lambda y: y.square().mean()),
+        cluster="cpu",
+        num_devices=4,
+        inputs="sharded",
+        max_micro_batches=2,
+    )
+    assert all(point.micro_batches == 1 for point in frontier)
+    assert "no number of micro-batches is planned on 4 devices" in caplog.text
