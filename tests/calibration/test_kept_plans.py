@@ -38,6 +38,7 @@ from tensoropt_torch.calibration.runs import StepTimes, Training
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.logs import LIBRARY
+from tensoropt_torch.plan import wishes_of
 from tensoropt_torch.planner import finalists as likely
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.op_store import OpStore
@@ -323,6 +324,7 @@ def key_of(task: PlanningTask, machine: MachineKey = MACHINE, **asked: Any) -> s
         {"memory_fraction": 0.5},
         {"overlap": True},
         {"reduce_dtype": "compute"},
+        {"wishes": wishes_of({"*.weight": "S0"}, None)},
         {"search": SearchSettings(heuristics=("least_time",))},
     ],
     ids=lambda change: next(iter(change)),
@@ -352,14 +354,18 @@ def test_the_key_tells_versions_apart(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_all_options_are_in_the_key() -> None:
-    """Those that are added later as well."""
+    """Those that are added later as well. Cluster and wishes are those of the task."""
     planning = PlanningOptions(
         inputs={"mask": "replicated"},
         optimizer=OptimizerModel("sgd"),
         validate=ValidationOptions(),
     )
     plain = _plain(planning)
-    assert {part.name for part in fields(PlanningOptions)} - plain.keys() == {"cluster"}
+    assert {part.name for part in fields(PlanningOptions)} - plain.keys() == {
+        "cluster",
+        "pin",
+        "forbid",
+    }
     for name, kind in (("measuring", MeasureOptions), ("validate", ValidationOptions)):
         assert {part.name for part in fields(kind)} - plain[name].keys() == {"fresh"}
     key_of(task_of(Model()), planning=plain)
