@@ -123,7 +123,7 @@ def test_what_is_left_whole_is_explained(tmp_path: Path) -> None:
     frontier_of(width=63).report(tmp_path / "r.html")
     rows = ReadPage.of(tmp_path / "r.html").table("Cannot be split over all 8 devices")
     reasons = {row[0]: row[5] for row in rows}
-    assert "of size 63 cannot be cut into" in reasons["weight"]
+    assert "of size 63 cannot be cut into" in reasons["mse_loss"]
 
 
 def test_a_limit_that_nothing_fits_says_the_least(tmp_path: Path) -> None:
