@@ -29,6 +29,7 @@ sys.path[:0] = [str(ROOT)]
 
 from benchmarks.isolated import run_isolated  # noqa: E402
 from benchmarks.machine import machine  # noqa: E402
+from benchmarks.paper.tables import rows_of  # noqa: E402
 from tensoropt_torch import load_cluster  # noqa: E402
 from tensoropt_torch.frontend import capture  # noqa: E402
 from tensoropt_torch.planner.candidates import find_frontier  # noqa: E402
@@ -114,15 +115,15 @@ def table(records: dict[str, Any]) -> str:
         "left whole",
         "tables and search, CPU s",
     ]
-    lines = [head, ["---"] * len(head)]
+    rows = []
     labels = list(records)
     for key in records[labels[-1]]["runs"]:
         for label in labels:
             run = records[label]["runs"][key]
             ends = [f"{run[end][0] / 2**30:.3f}, {run[end][1] * 1e3:.2f}" for end in ENDS]
             seconds = f"{run['search_cpu_s'][REPEATS // 2]:.2f}"
-            lines.append([key, label, *ends, str(run["left_whole"]), seconds])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+            rows.append([key, label, *ends, str(run["left_whole"]), seconds])
+    return rows_of(head, rows)
 
 
 def main() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -107,8 +106,8 @@ def _nodes(planner: _C.Planner, captured: CapturedModel) -> list[_Node]:
             shape = tuple(source.placeholder.meta["val"].shape)
             if source.blocks is not None:
                 # A part of each block of a dim is a part of it as well.
-                stored = (source.blocks.label(label) for label in labels)
-                configs = tuple(tuple(re.sub(r"/\d+", "", s).split(",")) for s in stored)
+                stored = (source.blocks.label(label).split(",") for label in labels)
+                configs = tuple(tuple(s.partition("/")[0] for s in entries) for entries in stored)
                 shape = source.blocks.together(shape)
             kind: str = source.kind if source.kind in ("parameter", "input") else ""
             found.append(_Node(source.names, kind, "", shape, configs))

@@ -10,7 +10,6 @@ same engine (``csrc/baselines/baselines.h``)::
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.device_counts import ProfileRow
 from tensoropt_torch.planner.frontier import Frontier
 from tensoropt_torch.planner.frontier_page import Additions, Peak, frontier_page
-from tensoropt_torch.planner.points import OURS
+from tensoropt_torch.planner.points import OURS, pick_index
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.units import format_bytes, format_costs, format_seconds
@@ -63,17 +62,13 @@ class Baseline:
 
     def at(self, memory_limit: float) -> tuple[float, float] | None:
         """The fastest point that needs at most ``memory_limit`` bytes per device."""
-        index = self._index(memory_limit)
+        index = pick_index(self.points, memory_limit)
         return None if index is None else self.points[index]
 
     def plan_at(self, memory_limit: float) -> Plan | None:
         """The plan of that point."""
-        index = self._index(memory_limit)
+        index = pick_index(self.points, memory_limit)
         return None if index is None else self.plan(index)
-
-    def _index(self, memory_limit: float) -> int | None:
-        index = bisect_right([memory for memory, _ in self.points], memory_limit)
-        return index - 1 if index > 0 else None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -27,7 +26,7 @@ from tensoropt_torch.planner.device_counts import ProfileRow, cost_of_step, rate
 from tensoropt_torch.planner.explanation import explanation_of
 from tensoropt_torch.planner.folding import fold_choices, fold_fallbacks
 from tensoropt_torch.planner.memory_limits import DEFAULT_MEMORY_FRACTION
-from tensoropt_torch.planner.points import named_points, thinned_indices
+from tensoropt_torch.planner.points import named_points, pick_index, thinned_indices
 from tensoropt_torch.units import format_costs, format_seconds
 
 Points = Sequence[tuple[float, float]]
@@ -153,12 +152,6 @@ def _beside(view: FrontierView, additions: Additions, limit: float) -> list[_Str
         return []
     every = {view.name: view.points, **additions.baselines}
     return [_Strategies(name, points, pick_index(points, limit)) for name, points in every.items()]
-
-
-def pick_index(points: Points, memory_limit: float) -> int | None:
-    """The point that ``mini_time`` picks at a limit in bytes per device; None: nothing fits."""
-    index = bisect_right([memory for memory, _ in points], memory_limit)
-    return index - 1 if index else None
 
 
 def _limit(view: FrontierView, memory_limit: float | None) -> float:

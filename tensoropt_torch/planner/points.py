@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 from tensoropt_torch.units import format_bytes, format_seconds
 
 OURS = "TensorOpt"  # among baselines
 FRONTIER_COLUMNS = ("point", "memory per device", "step time", "")
+
+
+def pick_index(points: Sequence[tuple[float, float]], memory_limit: float) -> int | None:
+    """Of (memory, time) points sorted by memory the one that ``mini_time`` picks at a limit in
+    bytes per device; None: nothing fits."""
+    index = bisect_right([memory for memory, _ in points], memory_limit)
+    return index - 1 if index else None
 
 
 def knee_index(points: Sequence[tuple[float, float]]) -> int:

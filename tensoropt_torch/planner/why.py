@@ -4,7 +4,6 @@ and what would have to change for another plan to be picked."""
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from tensoropt_torch.plan.description import config_label, described, model_at_h
 from tensoropt_torch.plan.diff import PlanDiff
 from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.explanation import PARAMETER
+from tensoropt_torch.planner.points import pick_index
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.units import format_bytes, format_duration, format_seconds
 
@@ -291,10 +291,10 @@ class _Explainer:
         )
         points: Sequence[tuple[float, float]] = result.points
         limit = self._plan.memory_bytes * (1 + _ROUNDING)
-        fitting = bisect_right([memory for memory, _ in points], limit) - 1
+        fitting = pick_index(points, limit)
         limit_s = self._plan.time_s * (1 + _ROUNDING)
         fast = next((i for i, (_, time_s) in enumerate(points) if time_s <= limit_s), None)
-        in_memory = self._plan_of(result, fitting) if fitting >= 0 else None
+        in_memory = self._plan_of(result, fitting) if fitting is not None else None
         in_time = self._plan_of(result, fast) if fast is not None else None
         return Decision(
             group.names,
@@ -349,8 +349,7 @@ class _Explainer:
         planner = make_planner(self._captured, settings)
         limit = self._plan.memory_bytes
         result = self._search.run(planner, pick_limits=[limit])
-        memories = [memory for memory, _ in result.points]
-        index = max(0, bisect_right(memories, limit * (1 + _ROUNDING)) - 1)
+        index = pick_index(result.points, limit * (1 + _ROUNDING)) or 0
         best = Plan.of(settings, self._captured, result.unroll(index), tuple(result.points))
         strategy = self._plan.strategy()
         time_s = float(planner.compute_time(strategy) + planner.network_time(strategy))

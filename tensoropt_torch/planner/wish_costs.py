@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,6 +16,7 @@ from tensoropt_torch.plan.description import model_at_hand
 from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.checks import check_memory_limit
 from tensoropt_torch.planner.memory_limits import DEFAULT_MEMORY_FRACTION
+from tensoropt_torch.planner.points import pick_index
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.units import format_bytes, format_seconds
 
@@ -119,10 +119,10 @@ def _parts(wishes: tuple[Wish, ...]) -> Iterator[Sequence[Wish]]:
 
 def _ends(result: _C.SearchResult, without: tuple[Wish, ...], limit: float) -> WishedEnds:
     points = result.points
-    fitting = bisect_right([memory for memory, _ in points], limit)
+    fitting = pick_index(points, limit)
     return WishedEnds(
         without,
         float(result.min_memory),
         points[-1][1],
-        points[fitting - 1][1] if fitting else None,
+        None if fitting is None else points[fitting][1],
     )

@@ -25,6 +25,7 @@ from tensoropt_torch.frontend.passes.nodes import (
     add_call,
     argument,
     is_cast,
+    reshaped,
     target_name,
     value_of,
 )
@@ -323,10 +324,7 @@ class _Region:
         cut = self._cuts[node]
         value, dim = made[cut], self._dims[cut]
         if target_name(node) in _RESHAPES:
-            shape = list(value_of(node).shape)
-            if shape != list(value_of(value).shape):
-                value = add_call(graph, aten.reshape.default, (value, shape), node)
-            node.replace_all_uses_with(value)
+            node.replace_all_uses_with(reshaped(graph, value, value_of(node).shape, node))
         elif target_name(node) in _SPLITS:
             self._take_pieces(graph, node, value, dim, made)
         else:

@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import fx
 
-from tensoropt_torch.frontend.passes.nodes import add_call, argument, target_name, value_of
+from tensoropt_torch.frontend.passes.nodes import (
+    add_call,
+    argument,
+    reshaped,
+    target_name,
+    value_of,
+)
 
 aten = torch.ops.aten
 
@@ -107,27 +112,21 @@ def _keep_apart(graph: fx.Graph, layer: fx.Node) -> None:
     rows, width = value_of(layer).shape[0], value_of(merged).shape[-1]
     if value_of(merged).dim() != 2 or not layer.users:
         return
-    lead = _leading(value_of(merged.args[0]).shape, rows, width)
+    (whole,) = merged.all_input_nodes
+    lead = _leading(value_of(whole).shape, rows, width)
     if lead is None or len(lead) < 2:
         return
     for user in layer.users:
         if target_name(user) != _RESHAPE or list(value_of(user).shape[: len(lead)]) != lead:
             return
     with graph.inserting_before(layer):
-        apart = _reshaped(graph, merged.args[0], [*lead, width], merged)
+        apart = reshaped(graph, whole, [*lead, width], merged)
         new = _layer_of(graph, layer, apart)
     if new is None:
         return
     for user in list(layer.users):
         with graph.inserting_before(user):
-            user.replace_all_uses_with(_reshaped(graph, new, list(value_of(user).shape), user))
-
-
-def _reshaped(graph: fx.Graph, node: Any, shape: list[int], like: fx.Node) -> fx.Node:
-    assert isinstance(node, fx.Node)
-    if list(value_of(node).shape) == shape:
-        return node
-    return add_call(graph, aten.reshape.default, (node, shape), like)
+            user.replace_all_uses_with(reshaped(graph, new, value_of(user).shape, user))
 
 
 def _layer_of(graph: fx.Graph, layer: fx.Node, rows: fx.Node) -> fx.Node | None:

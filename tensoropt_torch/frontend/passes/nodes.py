@@ -89,6 +89,13 @@ def expanded(graph: fx.Graph, tensor: fx.Node, sizes: Sequence[int]) -> fx.Node:
     return add_call(graph, torch.ops.aten.expand.default, (tensor, list(sizes)), tensor)
 
 
+def reshaped(graph: fx.Graph, tensor: fx.Node, sizes: Sequence[int], like: fx.Node) -> fx.Node:
+    """The tensor, reshaped where ``graph`` inserts if it has not these sizes yet."""
+    if list(value_of(tensor).shape) == list(sizes):
+        return tensor
+    return add_call(graph, torch.ops.aten.reshape.default, (tensor, list(sizes)), like)
+
+
 def replace_results(graph: fx.Graph, node: fx.Node, results: Sequence[Any]) -> None:
     """Put ``results`` in the place of the outputs of a call with several."""
     for user in list(node.users):
