@@ -29,6 +29,7 @@ from tensoropt_torch import calibration, emit
 from tensoropt_torch.calibration import ProfileOptions, Validation, ValidationOptions
 from tensoropt_torch.config import Cluster, mesh_axes
 from tensoropt_torch.emit import ParallelModule, WeightSource
+from tensoropt_torch.emit.compilation import Compile
 from tensoropt_torch.emit.variants import DEFAULT_MAX_VARIANTS, Shapes, VariantOptions
 from tensoropt_torch.errors import check_choice
 from tensoropt_torch.frontend import as_module
@@ -249,6 +250,7 @@ def parallelize(
     shapes: Shapes = "any",
     max_variants: int = DEFAULT_MAX_VARIANTS,
     one_process_random: bool = False,
+    compile: Compile = False,
     **keywords: Unpack[ExampleKeywords],
 ) -> ParallelModule:
     """The module that runs ``plan`` on this rank. Collective.
@@ -267,10 +269,15 @@ def parallelize(
     all ranks have to call that alike. Every rank draws for whole tensors, so this is for
     tests (docs/runtime.md, Random operators).
 
+    With ``compile`` what a rank computes between collectives is compiled by ``torch.compile``,
+    at the first call of each kind: True for Inductor, or the name of another backend. Memory is
+    then not what the plan says (docs/runtime.md, Compiled graphs).
+
     Raises:
         TensorOptError: on every rank, if the plan does not fit the number of
-            processes, the model, or the other ranks; or if something on the meta
-            device gets no value.
+            processes, the model, or the other ranks; if something on the meta
+            device gets no value; or if ``compile`` names no backend, or is asked for together
+            with ``one_process_random``.
     """
     check_group("parallelize")
     example = on_all_ranks(lambda: example_of(model, args, kwargs, keywords))
@@ -285,6 +292,7 @@ def parallelize(
         weights=weights,
         options=options,
         one_process_random=one_process_random,
+        compile=compile,
     )
     phases.end("emission")
     log.info("made in %s: %r", format_duration(phases.total_s), module)
@@ -392,6 +400,7 @@ def auto_parallel(
     shapes: Shapes = "any",
     max_variants: int = DEFAULT_MAX_VARIANTS,
     one_process_random: bool = False,
+    compile: Compile = False,
     **keywords: Unpack[PlanningKeywords],
 ) -> ParallelModule:
     """``parallelize`` with the plan of ``find_strategy`` (same arguments)."""
@@ -411,4 +420,5 @@ def auto_parallel(
         shapes=shapes,
         max_variants=max_variants,
         one_process_random=one_process_random,
+        compile=compile,
     )

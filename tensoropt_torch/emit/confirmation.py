@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
 from torch import fx
 from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.runtime.agreement import confirm_call
+from tensoropt_torch.runtime.library import OPS
 from tensoropt_torch.runtime.random import agree_on_random_state
 
 RESHARDS = frozenset(
     {
-        torch.ops.tensoropt.reshard.default,
-        torch.ops.tensoropt.reshard_parameter.default,
-        torch.ops.tensoropt.begin_value.default,
-        torch.ops.tensoropt.begin_gathers.default,
+        OPS.reshard.default,
+        OPS.reshard_parameter.default,
+        OPS.begin_value.default,
+        OPS.begin_gathers.default,
     }
 )
 FORWARD_GROUPS = 2  # the argument of these that counts in forward

@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from tensoropt_torch.emit.accumulation import GradientAccumulation
 from tensoropt_torch.emit.call_kind import flatten
+from tensoropt_torch.emit.compilation import compiled_parts, describe
 from tensoropt_torch.emit.state_dicts import load_parts
 from tensoropt_torch.emit.variant import Variant
 from tensoropt_torch.emit.variants import Found, Variants
@@ -109,12 +110,15 @@ class ParallelModule(nn.Module):
         peak = "" if plan.peak_bytes is None else f", {format_bytes(plan.peak_bytes)} at the peak"
         whole = list(self.parameters())
         local = [p.to_local() if isinstance(p, DTensor) else p for p in whole]
-        lines = (
+        lines = [
             f"devices: {plan.settings.where}, this is rank {rank_of_job()}",
             f"plan: {costs}{peak}; {plan.origin}",
             f"inputs: {plan.settings.inputs_in_words}",
             f"parameters: {_amount(whole)}, of which {_amount(local)} here",
-        )
+        ]
+        if compiled_parts(self.rank_graph):
+            amount = describe(self.rank_graph)
+            lines.append(f"compiled: {amount}; the plan's memory is that of steps without")
         return "\n".join(lines)
 
     @property

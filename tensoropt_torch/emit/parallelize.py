@@ -7,6 +7,7 @@ import torch.distributed as dist
 from torch import nn
 
 from tensoropt_torch.emit.call_kind import CallReader
+from tensoropt_torch.emit.compilation import Compile, backend_of
 from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.emit.module import ParallelModule
 from tensoropt_torch.emit.optimizers import watch_optimizers
@@ -32,6 +33,7 @@ def parallelize(
     *,
     options: VariantOptions | None = None,
     one_process_random: bool = False,
+    compile: Compile = False,
 ) -> ParallelModule:
     """The module that runs ``plan`` on this rank.
 
@@ -39,13 +41,15 @@ def parallelize(
     model and plan. Parameters and buffers are those of rank 0, or what ``weights``
     gives where the model is on the meta device. Given ``options``, the module makes
     variants as they allow; else it runs the plan's graph alone.
-    With ``one_process_random`` random operators draw what one process draws.
+    With ``one_process_random`` random operators draw what one process draws. With ``compile``
+    what a rank computes is compiled (``compilation.py``).
 
     Raises:
         TensorOptError: on every rank, if the plan does not fit the number of
             processes, the model, or the other ranks.
     """
     model = as_module(model)
+    backend = on_all_ranks(lambda: _backend_of(compile, one_process_random))
     on_all_ranks(lambda: _check_world(plan))
     agree_on_model(captured)
     agree_or_raise("plan", plan.hash, "plan once and broadcast, or load the same file")
@@ -70,7 +74,9 @@ def parallelize(
         {name: values.parameters[s.names[0]] for s in captured.parameters for name in s.names},
         {name: values.constants[name] for name in buffers & values.constants.keys()},
     )
-    base = emit_variant(part, context, root, tables, one_process_random=one_process_random)
+    base = emit_variant(
+        part, context, root, tables, one_process_random=one_process_random, backend=backend
+    )
     variants = None
     if options is not None:
         count, whole_inputs = plan.settings.micro_batches, plan.settings.whole_inputs
@@ -82,6 +88,7 @@ def parallelize(
             root,
             one_process_random=one_process_random,
             most_rows=None if count == 1 else batch_rows(captured, whole_inputs),
+            backend=backend,
         )
         wanted = captured.context.outputs
         reader = CallReader(list(root.modules()), list(root.parameters()), device, wanted)
@@ -100,6 +107,16 @@ def _check_world(plan: Plan) -> None:
             f"the plan is for {plan.num_devices} devices, but {world} processes run; start "
             f"torchrun with {plan.num_devices} processes in all, or plan again for {world}"
         )
+
+
+def _backend_of(compile: Compile, one_process_random: bool) -> str | None:
+    backend = backend_of(compile)
+    if backend is not None and one_process_random:
+        raise TensorOptError(
+            "compile and one_process_random=True do not go together: compiled operators do not "
+            "draw the numbers of the model; leave one of them out"
+        )
+    return backend
 
 
 def _check_complete(model: nn.Module, parallel: ParallelModule) -> None:

@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.emit.call_kind import Call, CallKind, CallReader, TensorKind, literal_kind
+from tensoropt_torch.emit.compilation import compiled
 from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.emit.input_checks import check_inputs
 from tensoropt_torch.emit.micro_batched import variant_of
@@ -246,6 +247,7 @@ class VariantMaker:
         storage: the layouts of the parameters, by name.
         root: has parameters and buffers.
         most_rows: of a micro-batch; None: the plan has none.
+        backend: compiles the graphs; None: nothing does.
     """
 
     def __init__(
@@ -258,6 +260,7 @@ class VariantMaker:
         *,
         one_process_random: bool,
         most_rows: int | None = None,
+        backend: str | None = None,
     ) -> None:
         self._plan = plan
         self._structure = structure
@@ -266,6 +269,7 @@ class VariantMaker:
         self._root = root
         self._one_process_random = one_process_random
         self._most_rows = most_rows
+        self._backend = backend
         self._known = {known.key: known for known in plan.variants}
 
     def control_group(self) -> dist.ProcessGroup | None:
@@ -318,7 +322,12 @@ class VariantMaker:
             if name not in buffers
         }
         variant = emit_variant(
-            part, self._context, self._root, tables, one_process_random=self._one_process_random
+            part,
+            self._context,
+            self._root,
+            tables,
+            one_process_random=self._one_process_random,
+            backend=self._backend,
         )
         variant.strategy = strategy
         return variant
@@ -373,11 +382,15 @@ def emit_variant(
     tables: Mapping[str, torch.Tensor],
     *,
     one_process_random: bool,
+    backend: str | None = None,
 ) -> Variant:
-    """The variant that runs a rank's part. Collective: makes the process groups it needs."""
+    """The variant that runs a rank's part, with a ``backend`` compiled. Collective: makes the
+    process groups it needs."""
     context.groups.create(part.axis_sets)
     emitter = part.emitter(
         context.device, context.groups.name, one_process_random=one_process_random
     )
     graph = emitter.emit()
+    if backend is not None:
+        graph = compiled(graph, backend)
     return variant_of(part, graph, root, tables, emitter.uses_seeds, context.groups.name)

@@ -20,7 +20,10 @@ OPTIMIZERS = {
 
 # Arguments that have to be off, and what to do instead.
 _HAVE_TO_BE_OFF = {
-    "torch_compile": "it would compile the module that calls the plan's graph, not the graph",
+    "torch_compile": (
+        "it would compile the module that calls the plan's graph, not the graph; give "
+        "compile=True to parallelize, whose module Trainer takes as its model"
+    ),
     "deepspeed": "the plan takes its place",
     "fsdp": "the plan takes its place",
     "parallelism_config": "the plan takes its place",

@@ -159,6 +159,7 @@ def layers(group: str) -> dict[str, list[Case]]:
         "batch_norm_sharded": [Case((*norm, group, ""), WITHOUT_AOT)],
         "_batch_norm_sharded": [Case((*(_detached(a) for a in norm), group, ""))],
         "causal_attention_rows": [Case(attention)],
+        "keep_mask": [Case((torch.rand(4, 3), 0.5, torch.tensor(7), [0, 1]))],
         "linear_blocks": [
             Case((normal(4, 2), normal(3, 5, 2), normal(3, 5))),
             Case((normal(4, 2), normal(2, 3, 5), None, True)),
