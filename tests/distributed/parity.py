@@ -51,6 +51,7 @@ class Job:
     baselines: bool = False  # also the ends of every baseline
     reduce_dtype: str = "parameter"
     tolerance: float = 0  # where it computes in another dtype
+    compile: bool | str = False
     device: str = "cpu"  # or "cuda": the current one, which all ranks may share
 
 
@@ -177,7 +178,9 @@ def check(job: Job) -> tuple[int, list[str]]:
         sizes = [size for size, _ in plan.settings.mesh_axes]
         context = context or RankContext.make(sizes, device)
         assert plan.captured is not None
-        module = emit.parallelize(case.model, plan.captured, plan, device, context)
+        module = emit.parallelize(
+            case.model, plan.captured, plan, device, context, compile=job.compile
+        )
         inputs = share((*case.args, *case.targets), job.inputs)
         got = train(module, lambda module=module, inputs=inputs: module(*inputs))
         found = list(differences(got, expected, job.tolerance or TOLERANCE[job.dtype]))
