@@ -23,9 +23,9 @@ from typing import Any
 import torch
 from torch import fx, nn
 from torch._ops import OpOverload
-from torch.utils import _pytree as pytree
 
 from tensoropt_torch.emit.confirmation import FORWARD_GROUPS
+from tensoropt_torch.emit.overlap import slot_of, slots_begun
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.runtime import ops, reuse
@@ -144,7 +144,8 @@ class _Cutter:
     _root: nn.Module = field(default_factory=nn.Module)
     _nodes: dict[fx.Node, fx.Node] = field(default_factory=dict)  # those that were copied
     _part: dict[fx.Node, None] = field(default_factory=dict)  # those that wait, in order
-    _begun: set[int] = field(default_factory=set)  # slots of parameters that are on their way
+    _together: dict[int, set[int]] = field(default_factory=dict)  # slots that began as one, by slot
+    _arrived: set[int] = field(default_factory=set)  # slots for which nobody waits any more
     _seed: fx.Node | None = None
     _count: int = 0
 
@@ -163,7 +164,10 @@ class _Cutter:
         return fx.GraphModule(self._root, self._graph, "CompiledRankGraph")
 
     def _copy(self, node: fx.Node) -> None:
-        self._begun |= _slots_begun(node)
+        begun = slots_begun(node)
+        self._together |= dict.fromkeys(begun, begun)
+        if node.target is OPS.reshard_parameter.default:
+            self._arrived |= self._together.get(slot_of(node), set())
         self._nodes[node] = self._graph.node_copy(node, self._nodes.__getitem__)
 
     def _is_there(self, node: fx.Node) -> bool:
@@ -181,7 +185,7 @@ class _Cutter:
         if not self._is_there(node):
             return False
         if node.target is OPS.reshard_parameter.default:
-            return not node.args[FORWARD_GROUPS] or node.args[-1] in self._begun
+            return not node.args[FORWARD_GROUPS] or slot_of(node) in self._arrived
         return node.target in _LOCAL
 
     def _close(self) -> None:
@@ -276,11 +280,3 @@ def _computes(node: fx.Node) -> bool:
     if node.target in (call_seeded, seeded_dropout):
         return True
     return isinstance(node.target, OpOverload) and node.target not in _LOCAL
-
-
-def _slots_begun(node: fx.Node) -> set[int]:
-    if node.target is OPS.begin_value.default:
-        return {node.args[-1]}  # type: ignore[arg-type]
-    if node.target is OPS.begin_gathers.default:
-        return set(pytree.tree_leaves(node.args[-1]))
-    return set()

@@ -26,7 +26,7 @@ from torch.utils import _pytree as pytree
 from tensoropt_torch.emit.accumulation import GRADIENT_EDGE
 from tensoropt_torch.emit.edges import GradientEdge
 from tensoropt_torch.emit.local_parts import as_whole, local_tensor, own_gradient
-from tensoropt_torch.emit.overlap import HELD
+from tensoropt_torch.emit.overlap import HELD, slot_of, slots_begun
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.emit.variant import RunGraph, Variant
 from tensoropt_torch.errors import TensorOptError
@@ -410,12 +410,12 @@ def split_held(rank_graph: fx.GraphModule) -> tuple[fx.GraphModule | None, fx.Gr
 
 def _head(rank_graph: fx.GraphModule, held: Sequence[fx.Node]) -> fx.GraphModule:
     copy = _Copy()
-    slots = {_slot(node) for node in held}
+    slots = {slot_of(node) for node in held}
     for node in rank_graph.graph.nodes:
         if node.target is torch.ops.tensoropt.await_gradient.default:
             copy.nodes[node] = copy.nodes[node.args[0]]  # no gradient comes
             continue
-        begins = node in held or _is_queue(node, held) or _begun(node) & slots
+        begins = node in held or _is_queue(node, held) or slots_begun(node) & slots
         if node.op == "placeholder" or begins:
             copy.add(node)
     copy.graph.output(tuple(copy.nodes[node] for node in held))
@@ -425,14 +425,14 @@ def _head(rank_graph: fx.GraphModule, held: Sequence[fx.Node]) -> fx.GraphModule
 
 def _body(rank_graph: fx.GraphModule, held: Sequence[fx.Node]) -> fx.GraphModule:
     copy = _Copy()
-    slots = {_slot(node) for node in held}
+    slots = {slot_of(node) for node in held}
     values: dict[fx.Node, fx.Node] = {}
     sums: fx.Node | None = None
     for node in rank_graph.graph.nodes:
         if node.op != "placeholder" and sums is None:
             values = {n: copy.graph.placeholder(f"held_{n.name}") for n in held}
             sums = copy.graph.placeholder("sums")
-        if _begun(node) & slots:
+        if slots_begun(node) & slots:
             continue
         if node in values:
             queue, slot = node.args[-2:]
@@ -463,23 +463,8 @@ def _device_of(root: nn.Module) -> torch.device:
     return local_tensor(tensor).device  # type: ignore[no-any-return]
 
 
-def _slot(node: fx.Node) -> int:
-    slot = node.args[-1]
-    assert isinstance(slot, int)
-    return slot
-
-
 def _is_queue(node: fx.Node, held: Sequence[fx.Node]) -> bool:
     return any(node is reshard.args[-2] for reshard in held)
-
-
-def _begun(node: fx.Node) -> set[int]:
-    """The slots whose values a call begins."""
-    if node.target is torch.ops.tensoropt.begin_value.default:
-        return {_slot(node)}
-    if node.target is torch.ops.tensoropt.begin_gathers.default:
-        return set(node.args[-1])  # type: ignore[arg-type]
-    return set()
 
 
 def _sum(

@@ -206,3 +206,19 @@ def _buckets(reshards: list[_Reshard], bucket_bytes: int) -> list[list[_Reshard]
         if key is not None and full:
             del open_ones[key]
     return buckets
+
+
+def slot_of(node: fx.Node) -> int:
+    """The one that a call for a parameter names."""
+    slot = node.args[-1]
+    assert isinstance(slot, int)
+    return slot
+
+
+def slots_begun(node: fx.Node) -> set[int]:
+    """Those whose values a call begins."""
+    if node.target is torch.ops.tensoropt.begin_value.default:
+        return {slot_of(node)}
+    if node.target is torch.ops.tensoropt.begin_gathers.default:
+        return set(node.args[-1])  # type: ignore[arg-type]
+    return set()
