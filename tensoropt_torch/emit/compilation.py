@@ -33,6 +33,7 @@ from tensoropt_torch.runtime.agreement import on_all_ranks
 from tensoropt_torch.runtime.library import OPS
 from tensoropt_torch.runtime.parameter_queue import parameter_queue
 from tensoropt_torch.runtime.random import call_seeded, seed_tensor, seeded_dropout
+from tensoropt_torch.runtime.recomputation import recomputed, recomputed_draw
 from tensoropt_torch.units import format_duration
 
 log = get_logger(__name__)
@@ -196,7 +197,8 @@ class _Cutter:
                 self._copy(node)
             return
         inputs = _inputs_of(part)
-        outputs = [node for node in part if any(user not in part for user in node.users)]
+        inside = set(part)
+        outputs = [node for node in part if not inside.issuperset(node.users)]
         name = f"part{self._count}"
         self._count += 1
         given = [self._given(node) for node in inputs]
@@ -216,8 +218,8 @@ class _Cutter:
         return self._seed
 
     def _step_seed(self) -> fx.Node:
-        *_, last = (node for node in self.old.graph.nodes if node.op == "placeholder")
-        return last  # type: ignore[no-any-return]
+        last: fx.Node = self.old.graph.find_nodes(op="placeholder")[-1]
+        return last
 
 
 def _written(
@@ -275,8 +277,6 @@ def _is_view(node: fx.Node) -> bool:
 
 def _computes(node: fx.Node) -> bool:
     """Whether it is an operator that makes something new."""
-    if node.op != "call_function" or _is_view(node):
-        return False
-    if node.target in (call_seeded, seeded_dropout):
-        return True
-    return isinstance(node.target, OpOverload) and node.target not in _LOCAL
+    if isinstance(node.target, OpOverload):
+        return bool(node.target._schema.returns) and not _is_view(node)
+    return node.target in (call_seeded, seeded_dropout, recomputed, recomputed_draw)
