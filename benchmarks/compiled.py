@@ -4,7 +4,8 @@
 
 In the same processes the models of step_time.py train in turn as they are, under the ends of the
 frontier, and under the same plans with ``compile=True``: Adam, the same batch. Ratios are those
-of one turn. ``made_s`` is what making the module and two steps took, compiling included.
+of one turn, of seconds and of the seconds in which a process computes, which others on the machine
+disturb less. ``made_s`` is what making the module and two steps took, compiling included.
 ``--link`` limits the loopback, as in overlap.py, ``--models`` runs some of them. Writes its
 entries of benchmarks/results/compiled.json.
 """
@@ -35,7 +36,6 @@ from benchmarks.step_time import (
     mode_of,
     ratios,
     share,
-    time_of,
 )
 from tensoropt_torch import emit
 from tensoropt_torch.emit.compilation import describe
@@ -44,7 +44,7 @@ from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.tasks import Example, PlanningOptions, agreed_task
 
 RESULTS = Path(__file__).parent / "results" / "compiled.json"
-TURNS = 5
+TURNS, STEPS = 5, 4
 COMPILED = ", compiled"
 
 
@@ -53,6 +53,19 @@ def module_of(name: str, plan: Plan, compile: bool) -> tuple[nn.Module, Batch]:
     assert plan.captured is not None
     module = emit.parallelize(model, plan.captured, plan, CPU, compile=compile)
     return module, share(batch, dist.get_world_size())
+
+
+def times_of(mode: Mode) -> dict[str, float]:
+    """Seconds of a step on this rank, and those in which its processor computed, waiting for
+    others left out."""
+    mode.step()
+    dist.barrier()
+    began, computed = time.perf_counter(), time.process_time()
+    for _ in range(STEPS):
+        mode.step()
+    dist.barrier()
+    ended, computed = time.perf_counter(), time.process_time() - computed
+    return {"step_s": (ended - began) / STEPS, "processor_s": computed / STEPS}
 
 
 def measure(name: str) -> dict[str, Any]:
@@ -73,26 +86,29 @@ def measure(name: str) -> dict[str, Any]:
         module, _ = module_of(name, plan, True)
         assert isinstance(module, emit.ParallelModule)
         rows[label + COMPILED]["compiled"] = describe(module.rank_graph)
-    turns = [{label: time_of(mode) for label, mode in modes.items()} for _ in range(TURNS)]
+    turns = [{label: times_of(mode) for label, mode in modes.items()} for _ in range(TURNS)]
     for label, mode in modes.items():
-        seconds = [turn[label] for turn in turns]
-        rows[label] |= {
-            "step_s": statistics.median(seconds),
-            "steps_s": seconds,
-            "peak_mib": mode.peak_bytes / MIB,
-            "loss": mode.loss,
-        }
-        if label.endswith(COMPILED):
-            plain = [turn[label.removesuffix(COMPILED)] for turn in turns]
-            rows[label]["to_uncompiled"] = ratios(seconds, plain)
+        rows[label] |= {"peak_mib": mode.peak_bytes / MIB, "loss": mode.loss}
+        for what in ("step_s", "processor_s"):
+            seconds = [turn[label][what] for turn in turns]
+            rows[label] |= {what: statistics.median(seconds), f"turns_of_{what}": seconds}
+            if label.endswith(COMPILED):
+                plain = [turn[label.removesuffix(COMPILED)][what] for turn in turns]
+                rows[label][f"{what}_to_uncompiled"] = ratios(seconds, plain)
     return rows
 
 
 def format_row(row: dict[str, Any]) -> str:
     """What a step takes, beside that without compiling."""
-    parts = [f"{row['step_s']:.3f} s", f"{row['peak_mib']:.0f} MiB"]
-    if "to_uncompiled" in row:
-        parts.append(f"{format_ratio(row['to_uncompiled'])} of the time without")
+    parts = [
+        f"{row['step_s']:.3f} s, of which {row['processor_s']:.3f} s computing",
+        f"{row['peak_mib']:.0f} MiB",
+    ]
+    if "compiled" in row:
+        wall, computing = (row[f"{what}_to_uncompiled"] for what in ("step_s", "processor_s"))
+        parts.append(
+            f"{format_ratio(wall)} of the time without, computing {format_ratio(computing)}"
+        )
         parts.append(f"{row['compiled']} compiled, made with two steps in {row['made_s']:.0f} s")
     return ", ".join([*parts, f"loss {row['loss']:.5f}"])
 
