@@ -56,11 +56,14 @@ demo: $(STAMPS)/built
 
 test: core-test python-test
 
+# A worker for each core, but no more than a few: many tests start processes of their own.
+PYTEST = $(PYTHON) -m pytest --numprocesses $(JOBS) --maxprocesses 4 --dist worksteal
+
 python-test: $(STAMPS)/built $(STAMPS)/dev
-	$(PYTHON) -m pytest
+	$(PYTEST)
 
 test-all: core-test $(STAMPS)/built
-	$(PYTHON) -m pytest -m ''
+	$(PYTEST) -m ''
 
 wheel-test: $(STAMPS)/built $(STAMPS)/dev
 	$(PYTHON) -m pytest -m '' tests/test_wheel.py

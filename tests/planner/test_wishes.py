@@ -67,7 +67,7 @@ CASES: list[tuple[dict[str, Any], Holds]] = [
 ]
 
 
-@pytest.mark.parametrize(("wishes", "holds"), CASES, ids=lambda case: str(case)[:60])
+@pytest.mark.parametrize(("wishes", "holds"), CASES, ids=[str(wishes) for wishes, _ in CASES])
 def test_the_frontier_is_that_of_all_strategies_that_meet_the_wishes(
     captured: CapturedModel, wishes: dict[str, Any], holds: Holds
 ) -> None:
