@@ -67,6 +67,14 @@ class Chains {
   // Whether the producer of a value and its only consumer are in one chain.
   bool joins(ValueId value) const { return joins_[value]; }
 
+  // Whether a value leaves its chain for several operators, or for one that is
+  // in another chain only since there are enough products in this one.
+  bool may_leave(ValueId value) const {
+    const std::vector<Use>& uses = graph_.value(value).uses;
+    return uses.size() > 1 ||
+           (uses.size() == 1 && !joins_[value] && may_repeat_[uses[0].node]);
+  }
+
   // The operators by chain, in order.
   std::vector<std::vector<NodeId>> chains() const {
     std::vector<std::vector<NodeId>> chains(graph_.nodes().size());
@@ -272,8 +280,7 @@ Recomputation::Recomputation(const Graph& graph, const std::vector<Rule>& rules,
   const Segments segments(graph, chains.products());
   for (const std::vector<NodeId>& chain : chains.chains()) {
     const std::vector<ValueId>& outputs = graph.node(chain.back()).outputs;
-    const bool inside = outputs.size() == 1 &&
-                        graph.value(outputs[0]).uses.size() > 1 &&
+    const bool inside = outputs.size() == 1 && chains.may_leave(outputs[0]) &&
                         segments.has_inside(outputs[0]);
     for (const NodeId id : chain) {
       for (const ValueId value : graph.node(id).outputs) {

@@ -9,7 +9,8 @@
 //
 //   - all but products with weights and fused attention (selective),
 //   - all that makes what backward needs inside the chain (full),
-//   - also the value that leaves it, if its relay does not keep it.
+//   - also the value that leaves it, if its relay or the operator that it goes
+//     to does not keep it.
 //
 // An operator runs again only if backward asks for what it makes, which is not
 // so of the last ones of many chains. Where a pair of neighbours does what it
