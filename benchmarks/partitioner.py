@@ -218,10 +218,10 @@ def our_frontier(task: PlanningTask, given_bytes: float) -> list[tuple[float, fl
     return rows
 
 
-def compared(name: str) -> dict[str, Any]:
+def compared(
+    model: nn.Module, args: tuple[torch.Tensor, ...], budgets: Sequence[float] = BUDGETS
+) -> dict[str, Any]:
     """One model: every budget beside the point of ours in its bytes."""
-    torch.manual_seed(0)
-    model, args = MODELS[name]()
     captured = capture(model, args)
     cluster = tensoropt_torch.load_cluster("cpu")
     task = PlanningTask(captured, cluster, recompute=True, search=SearchSettings(epsilon=0.0))
@@ -231,7 +231,7 @@ def compared(name: str) -> dict[str, Any]:
     given = [s.placeholder.meta["val"] for s in captured.sources if s.kind != "parameter"]
     ours = our_frontier(task, sum(_num_bytes(tensor) for tensor in given))
     rows = []
-    for budget in BUDGETS:
+    for budget in budgets:
         split = partitioner.split(budget)
         again = [again for kept, again in ours if kept <= split.kept_bytes + inputs_bytes]
         rows.append({**asdict(split), "our_again_s": min(again, default=None)})
@@ -256,7 +256,7 @@ def main() -> None:
     options = parser.parse_args()
     found = {}
     for name in options.models:
-        found[name] = compared(name)
+        found[name] = compared(*MODELS[name]())
         for row in found[name]["budgets"]:
             print(f"{name}, {format_row(row, found[name]['forward_s'])}", flush=True)
     record = {"torch": torch.__version__, "models": found}

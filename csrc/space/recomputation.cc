@@ -295,9 +295,9 @@ Recomputation::Recomputation(const Graph& graph, const std::vector<Rule>& rules,
         if (again[id]) may_run_again_[id] = true;
         for (const ValueId value : node.operands) {
           if (again[id]) may_be_needed_[value] = true;
-          if (chains.joins(value)) {
-            pairs_[value].add(again[graph.value(value).producer], again[id]);
-          }
+          if (!chains.joins(value)) continue;
+          pairs_[value].add(again[graph.value(value).producer], again[id]);
+          if (again[id]) pairs_[value].add(false, true);
         }
       }
       if (way == Way::kWithOutput) may_leave_[outputs[0]] = again[chain.back()];

@@ -14,7 +14,8 @@
 //
 // An operator runs again only if backward asks for what it makes, which is not
 // so of the last ones of many chains. Where a pair of neighbours does what it
-// does in one of these ways, a strategy may combine it with others.
+// does in one of these ways, a strategy may combine it with others; the first
+// that runs again may always read a value that is kept.
 //
 // A value may be left to its chain unless it ends a **segment**: a few products
 // in a row, behind which it is all that later operators have of earlier ones.

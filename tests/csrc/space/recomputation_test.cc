@@ -16,7 +16,8 @@ TensorMeta tensor(Shape shape) { return {std::move(shape), DType::kFloat32}; }
 
 // A Transformer of `blocks` blocks, with two projections instead of attention.
 struct Blocks {
-  explicit Blocks(int blocks, bool pair_reads_far_back = false) {
+  explicit Blocks(int blocks, bool pair_reads_far_back = false,
+                  bool has_head = false) {
     ValueId x = linear(
         "in", graph.add_source(NodeKind::kInput, "x", tensor({8, 4, 16})));
     const ValueId first = x;
@@ -36,6 +37,11 @@ struct Blocks {
       x = binary(name("add_b", i), "aten.add.Tensor", x, h);
     }
     if (pair_reads_far_back) x = binary("far", "aten.add.Tensor", x, first);
+    if (has_head) {
+      x = op("norm", "aten.layer_norm.default",
+             {{"input", ValueRef{x}}, {"normalized_shape", kShape}});
+      x = linear("head", x);
+    }
     const NodeId loss = graph.add_op("loss", "aten.sum.default",
                                      {{"self", ValueRef{x}}}, {tensor({})});
     graph.set_outputs({graph.node(loss).outputs[0]});
@@ -138,7 +144,7 @@ TEST(Recomputation, PairsAreThoseOfSomeWay) {
   const AllowedPairs up =
       found.pairs(model.named("up0").outputs[0]);  // read by act0
   EXPECT_TRUE(up.has(false, false));               // nothing
-  EXPECT_TRUE(up.has(false, true));                // selective
+  EXPECT_TRUE(up.has(false, true));                // selective, or act0 alone
   EXPECT_TRUE(up.has(true, true));                 // full
   EXPECT_FALSE(up.has(true, false));
   const AllowedPairs act = found.pairs(model.named("act0").outputs[0]);
@@ -160,6 +166,19 @@ TEST(Recomputation, OperatorsThatMayNotRepeatDoNot) {
   // What it read is kept by it, so nobody asks for the product.
   EXPECT_FALSE(again.contains("up0"));
   EXPECT_TRUE(again.contains("mix0"));
+}
+
+// The products of the last block are as many as a chain may have, so the head
+// is in another one, and the normalisation between them ends the first.
+TEST(Recomputation, AChainThatIsLongEnoughMayLeaveItsValueToOneOperator) {
+  const Blocks model(1, false, true);
+  const Recomputation found(model.graph, model.rules, always);
+  EXPECT_TRUE(running_again(model.graph, found).contains("norm"));
+  EXPECT_FALSE(running_again(model.graph, found).contains("head"));
+  // Without its operand as well, or with that alone.
+  const AllowedPairs sum = found.pairs(model.named("add_b0").outputs[0]);
+  EXPECT_TRUE(sum.has(true, true));
+  EXPECT_TRUE(sum.has(false, true));
 }
 
 // Where nothing is narrow there are no segments, and one that is as long as the
