@@ -8,6 +8,9 @@ operators that compute from tensors alone. In between, as they are written, stay
   calls that run again, checks of what is looked up, the confirmation of the call;
 - random operators other than dropout, and operators whose shapes depend on values.
 
+A part ends as well when the gradients that its backward sends are many bytes, so that they are
+under way while the parts before it go backward, as buckets of DistributedDataParallel are.
+
 They keep their order. So ranks meet in the same collectives in the same order whatever the
 compiler makes of the parts between, which may differ in shape from rank to rank.
 """
@@ -25,7 +28,7 @@ from torch import fx, nn
 from torch._ops import OpOverload
 
 from tensoropt_torch.emit.confirmation import FORWARD_GROUPS
-from tensoropt_torch.emit.overlap import slot_of, slots_begun
+from tensoropt_torch.emit.overlap import SENT_BYTES, slot_of, slots_begun
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.runtime import ops, reuse
@@ -40,6 +43,7 @@ log = get_logger(__name__)
 
 Compile = bool | str
 LEAST_OPERATORS = 2  # of a part; one alone is a kernel already
+GRADIENT_BYTES = 25 * 2**20  # of a part, as in DistributedDataParallel
 
 # Operators of ours that the compiler can trace, where no group is named.
 _TRACED = frozenset(
@@ -132,7 +136,8 @@ def describe(rank_graph: fx.GraphModule) -> str:
     parts = compiled_parts(rank_graph)
     inside = sum(part.num_operators for part in parts)
     outside = sum(_computes(node) for node in rank_graph.graph.nodes)
-    return f"{inside} of {inside + outside} operators, in {len(parts)} part{'s'[: len(parts) != 1]}"
+    where = "one part" if len(parts) == 1 else f"{len(parts)} parts"
+    return f"{inside} of {inside + outside} operators, in {where}"
 
 
 @dataclass
@@ -145,6 +150,7 @@ class _Cutter:
     _root: nn.Module = field(default_factory=nn.Module)
     _nodes: dict[fx.Node, fx.Node] = field(default_factory=dict)  # those that were copied
     _part: dict[fx.Node, None] = field(default_factory=dict)  # those that wait, in order
+    _sent: dict[fx.Node, float] = field(default_factory=dict)  # bytes, by parameter of these
     _together: dict[int, set[int]] = field(default_factory=dict)  # slots that began as one, by slot
     _arrived: set[int] = field(default_factory=set)  # slots for which nobody waits any more
     _seed: fx.Node | None = None
@@ -156,6 +162,13 @@ class _Cutter:
                 self._copy(node)
             elif node.op == "call_function" and _is_compiled(node) and not self._serves(node):
                 self._part[node] = None
+                self._sent |= {
+                    source: source.meta[SENT_BYTES]
+                    for source in node.all_input_nodes
+                    if SENT_BYTES in source.meta
+                }
+                if sum(self._sent.values()) >= GRADIENT_BYTES:
+                    self._close()
             elif node.op == "call_function" and self._may_go_ahead(node):
                 self._copy(node)
             else:
@@ -192,6 +205,7 @@ class _Cutter:
     def _close(self) -> None:
         """Writes what waits, compiled if that is worth it."""
         part, self._part = list(self._part), {}
+        self._sent = {}
         if sum(_computes(node) for node in part) < LEAST_OPERATORS:
             for node in part:
                 self._copy(node)

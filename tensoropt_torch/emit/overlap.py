@@ -60,7 +60,10 @@ class Programs:
         return {name: dtype for name, dtype in given.items() if dtype is not None}
 
 
-HELD = "held"  # in the meta of reshards whose values a step makes once
+# In the meta of reshards: whether a step makes their value once, and the bytes of its gradient if
+# that is sent.
+HELD = "held"
+SENT_BYTES = "sent_bytes"
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,7 @@ class Overlap:
             programs.dtypes,
         )
         result.meta[HELD] = programs.held
+        result.meta[SENT_BYTES] = programs.value_bytes if programs.backward_groups else 0.0
         if programs.forward_groups:
             self._reshards.append(_Reshard(result, node, slot, programs))
         return result

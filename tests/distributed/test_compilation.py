@@ -13,8 +13,12 @@ from torch._dynamo.utils import counters
 
 import tensoropt_torch as to
 from tensoropt_torch import api
+from tensoropt_torch.emit import compilation
 from tensoropt_torch.emit.compilation import compiled_parts
+from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
+from tensoropt_torch.planner.baselines import find_baselines
+from tensoropt_torch.planner.task import PlanningTask
 from tests.distributed.harness import run_ranks
 from tests.distributed.parity import TOLERANCE, Job, differences, train, whole
 
@@ -201,6 +205,33 @@ def accumulated(_: object) -> list[str]:
 
 def test_gradients_are_added_up() -> None:
     assert run_ranks(2, f"{HERE}:accumulated") == [[], []]
+
+
+def cut_by_gradients(_: object) -> list[tuple[int, list[str]]]:
+    """How many parts there are when they end with so many bytes of gradients, and what differs
+    from a module that is not compiled."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(4)])
+    x = torch.randn(8, 16)
+    task = PlanningTask(capture(model, (x,)), to.load_cluster("cpu"))
+    (baseline,) = find_baselines(task, 2, ("data parallel",))
+    plan = baseline.plan(0)
+    plain = api.parallelize(model, plan)
+    expected = train(plain, lambda: plain(x).sum())
+    parts = []
+    for num_bytes in (1 << 30, 2 * 16 * 17 * 4, 1):
+        compilation.GRADIENT_BYTES = num_bytes
+        module = api.parallelize(model, plan, compile=TRACED)
+        found = train(module, lambda m=module: m(x).sum())
+        wrong = list(differences(found, expected, TOLERANCE[torch.float32]))
+        parts.append((len(compiled_parts(module.rank_graph)), wrong))
+    return parts
+
+
+def test_parts_end_with_many_bytes_of_gradients() -> None:
+    for found in run_ranks(2, f"{HERE}:cut_by_gradients", None, 300):
+        # The first layer and the last activation are one operator each, which stays as it is.
+        assert found == [(1, []), (2, []), (3, [])]
 
 
 def fails_on_rank_1(graph: Any, _: Any) -> Any:
