@@ -4,8 +4,8 @@ The strategy is that of the row: fully sharded data parallelism is the baseline 
 smallest point, where parameters are gathered again in backward; ZeRO-2 is its fastest; a sharded
 optimizer is the fastest of data parallelism. ``none`` keeps all activations, ``full`` is the
 smallest point with recomputation. *Selective* recomputation of others is another set of operators
-than ours: such rows get both ends. Steps of several micro-batches are priced by one of them, whose
-optimizer is counted each time.
+than ours: such rows get both ends. Steps run as many micro-batches as the row's, each of which
+gathers parameters and reduces gradients, and one update.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks.published.rows import Row, cluster_of, example_of
 from tensoropt_torch.frontend import capture
+from tensoropt_torch.plan.micro_batches import micro_batched
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.optimizers import OptimizerModel
@@ -52,10 +53,11 @@ def our_best(task: PlanningTask, row: Row) -> Point | None:
 
 def predicted(row: Row, with_best: bool) -> dict[str, Any]:
     """Tokens per second and device, and GiB: of the row's strategy, one or two ends of it, and
-    if asked for of the best that the search finds for the same micro-batch."""
+    if asked for of the best that the search finds for the same number of micro-batches."""
     model, tokens = example_of(row)
-    task = PlanningTask(capture(model, tokens), cluster_of(row), optimizer=OPTIMIZER)
-    shares = row.micro_batch * row.sequence / row.devices
+    captured = micro_batched(capture(model, tokens), row.accumulation)
+    task = PlanningTask(captured, cluster_of(row), optimizer=OPTIMIZER)
+    shares = row.batch * row.sequence / row.devices
 
     def figures(point: Point | None) -> dict[str, float] | None:
         if point is None:

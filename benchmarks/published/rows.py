@@ -30,9 +30,9 @@ class Row:
         return self.record.get(name)
 
     @property
-    def micro_batch(self) -> int:
-        """Sequences that all devices together compute at once."""
-        return int(self.local_batch * self.devices // self.tensor)
+    def batch(self) -> int:
+        """Sequences of a step: what all devices together compute at once, as often as they do."""
+        return int(self.local_batch * self.devices // self.tensor * self.accumulation)
 
     def tokens_per_s(self, parameters: int, layers: int, width: int) -> float | None:
         """Of one device; where operations per second were published, by the usual count of them
@@ -98,10 +98,10 @@ MODELS: dict[str, Callable[[int], nn.Module]] = {
 
 
 def example_of(row: Row) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    """The model in bfloat16 and the tokens of one micro-batch, on the meta device."""
+    """The model in bfloat16 and the tokens of one step, on the meta device."""
     with torch.device("meta"):
         model = MODELS[row.model](row.sequence).bfloat16()
-        tokens = tuple(torch.zeros(row.micro_batch, row.sequence, dtype=torch.long) for _ in "xy")
+        tokens = tuple(torch.zeros(row.batch, row.sequence, dtype=torch.long) for _ in "xy")
     return model, tokens
 
 

@@ -32,7 +32,8 @@ class PlanningTask:
     device counts. ``memory_fraction`` is the part of a device's memory that plans
     may use if no limit is given. ``overlap``: reshards of parameters and of their gradients
     run while the device computes; None: where that makes steps faster. ``in_micro_batches`` is
-    the model as it runs in 2, 4, ... micro-batches, whose points are on the same frontier.
+    the model as it runs in 2, 4, ... micro-batches, whose points are on the same frontier;
+    ``captured`` may be in micro-batches itself, and then every plan runs so many at least.
     """
 
     captured: CapturedModel
@@ -90,6 +91,7 @@ class PlanningTask:
             overlap=self._overlaps,
             reduce_dtype=self.reduce_dtype,
             wishes=self.wishes,
+            micro_batches=self.captured.micro_batches,
         )
 
     def with_runtime(self, **changes: Any) -> PlanningTask:

@@ -14,6 +14,7 @@ from benchmarks.published.__main__ import RESULTS, error_of, summary
 from benchmarks.published.rows import FOLDER, MODELS, Row, cluster_of, example_of, read_rows
 from tensoropt_torch import load_cluster
 from tensoropt_torch.frontend import capture
+from tensoropt_torch.plan.micro_batches import micro_batched
 from tensoropt_torch.planner.task import PlanningTask
 
 ROWS, SOURCES = read_rows()
@@ -34,7 +35,7 @@ def test_batches_are_those_that_were_published() -> None:
     for row in ABLE:
         whole = row.published["batch"].partition("(")[2].rstrip(")")
         if whole:
-            assert row.micro_batch * row.accumulation == int(whole), row.id
+            assert row.batch == int(whole), row.id
         assert (
             row.published["speed"]
             .replace(",", "")
@@ -82,6 +83,25 @@ def test_recomputation_and_sharding_take_less_memory() -> None:
     assert full[1] > plain[1] >= kept[1]
     parameters = sum(p.numel() for p in example_of(row)[0].parameters())
     assert math.isfinite(full[0]) and parameters > 1e9
+
+
+def test_steps_of_micro_batches_update_once() -> None:
+    row, task = small_row("none")
+    one = predict.strategy_point(task, row, recompute=False)
+    twice = Row(row.record | {"accumulation": 2, "model": "MPT 760M"})
+    model, tokens = example_of(twice)
+    captured = micro_batched(capture(model, tokens), 2)
+    two = predict.strategy_point(replace(task, captured=captured), twice, recompute=False)
+    assert one and two
+    sizes = [p.numel() for p in model.parameters()]
+    device = task.cluster.device
+    # In bfloat16; two states and the master weights in float32.
+    moved = sum(sizes) / row.devices * (3 * 2 + 2 * 12)
+    rate = device.memory_bandwidth_bytes_per_s * device.efficiency.memory
+    updates_s = moved / rate + 2 * len(sizes) * device.launch_overhead_s
+    # Less what it takes to add gradients up.
+    assert 2 * one[1] - two[1] == pytest.approx(updates_s, rel=0.1)
+    assert two[0] == pytest.approx(one[0], rel=0.05)
 
 
 def test_errors_are_signed_shares() -> None:
