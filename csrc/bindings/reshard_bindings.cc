@@ -110,11 +110,14 @@ void bind_cluster(py::module_& module) {
                        double memory_bandwidth_bytes_per_s,
                        double launch_overhead_s,
                        const std::map<std::string, double>& peak_flops_per_s,
-                       double matmul_efficiency, double memory_efficiency) {
-             return make_device(std::move(name), memory_bytes,
-                                memory_bandwidth_bytes_per_s, launch_overhead_s,
-                                peak_flops_per_s,
-                                {matmul_efficiency, memory_efficiency});
+                       double matmul_efficiency, double memory_efficiency,
+                       std::optional<double> attention_efficiency) {
+             Device device = make_device(
+                 std::move(name), memory_bytes, memory_bandwidth_bytes_per_s,
+                 launch_overhead_s, peak_flops_per_s,
+                 {matmul_efficiency, memory_efficiency});
+             device.attention_efficiency = attention_efficiency;
+             return device;
            }),
            py::kw_only(), py::arg("name") = defaults.name,
            py::arg("memory_bytes") = defaults.memory_bytes,
@@ -124,7 +127,8 @@ void bind_cluster(py::module_& module) {
            py::arg("peak_flops_per_s") =
                std::map<std::string, double>{{"float32", 1e12}},
            py::arg("matmul_efficiency") = defaults.matmul_efficiency,
-           py::arg("memory_efficiency") = defaults.memory_efficiency)
+           py::arg("memory_efficiency") = defaults.memory_efficiency,
+           py::arg("attention_efficiency") = defaults.attention_efficiency)
       .def_readonly("name", &Device::name)
       .def_readonly("memory_bytes", &Device::memory_bytes);
 

@@ -33,6 +33,10 @@ void validate(const Device& device) {
   }
   check_fraction("matmul_efficiency", device.name, device.matmul_efficiency);
   check_fraction("memory_efficiency", device.name, device.memory_efficiency);
+  if (device.attention_efficiency) {
+    check_fraction("attention_efficiency", device.name,
+                   *device.attention_efficiency);
+  }
 }
 
 void validate(const LinkSpeed& speed, std::string_view where) {
@@ -71,6 +75,13 @@ double Device::matmul_flops_per_s(DType dtype) const {
            "device '{}' lists peak_flops_per_s neither for {} nor for float32",
            name, to_string(dtype));
   return found->second * matmul_efficiency;
+}
+
+double Device::attention_flops_per_s(DType dtype) const {
+  const double matmul = matmul_flops_per_s(dtype);
+  return attention_efficiency
+             ? matmul / matmul_efficiency * *attention_efficiency
+             : matmul;
 }
 
 LinkSpeed Level::speed_of(Collective collective) const {

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,10 +32,14 @@ struct Device {
   std::map<DType, double> peak_flops_per_s = {{DType::kFloat32, 1e12}};
   double matmul_efficiency = 0.6;
   double memory_efficiency = 0.8;
+  // Of fused attention; none: it reaches what matrix products do.
+  std::optional<double> attention_efficiency = {};
 
   // What a large matrix product in `dtype` reaches. A dtype that is not listed
   // runs as float32. Throws UserError if neither is listed.
   double matmul_flops_per_s(DType dtype) const;
+  // Likewise, of fused attention.
+  double attention_flops_per_s(DType dtype) const;
   // What a large copy reaches, counting bytes read plus bytes written.
   double copy_bytes_per_s() const {
     return memory_bandwidth_bytes_per_s * memory_efficiency;

@@ -116,6 +116,7 @@ OpWork op_work(const Graph& graph, const Node& node, const Rule& rule,
   work.dtype = compute_dtype(graph, node);
   work.launches = rule.launches;
   work.view = rule.view;
+  work.attention = rule.attention;
   work.backward = graph.has_backward(node);
   const double parts = compute_parts(rule, config, mesh);
   work.forward_flops = rule.forward_flops / parts;
@@ -127,7 +128,8 @@ OpWork op_work(const Graph& graph, const Node& node, const Rule& rule,
 
 PassTimes roofline(const OpWork& work, const Device& device) {
   if (work.view) return {};
-  const double rate = device.matmul_flops_per_s(work.dtype);
+  const double rate = work.attention ? device.attention_flops_per_s(work.dtype)
+                                     : device.matmul_flops_per_s(work.dtype);
   const double memory_s = work.bytes / device.copy_bytes_per_s();
   const double launches_s = work.launches * device.launch_overhead_s;
   PassTimes times;

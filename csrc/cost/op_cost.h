@@ -36,6 +36,7 @@ struct OpWork {
   double launches = 1;
   bool backward = false;  // an output has a gradient
   bool view = false;
+  bool attention = false;  // at whose rate it computes
 };
 
 OpWork op_work(const Graph& graph, const Node& node, const Rule& rule,

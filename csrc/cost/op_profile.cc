@@ -48,9 +48,11 @@ OpProfile::OpProfile(const std::vector<OpSample>& samples, const Device& device)
 
 OpProfile::Known OpProfile::known_of(const OpWork& work,
                                      const PassTimes& times) const {
-  // Calls that move and compute nothing, as views, are alike.
+  // Calls that move and compute nothing, as views, are alike; records of
+  // measured ones do not say that they are attention.
   OpWork kernel = work;
   kernel.view = false;
+  kernel.attention = false;
   const double flops = work.forward_flops + work.backward_flops;
   return {std::log1p(flops), std::log1p(work.bytes), roofline(kernel, device_),
           times};

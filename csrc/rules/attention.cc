@@ -34,6 +34,7 @@ void set_costs(RuleBuilder& rule, const Graph& graph, const Node& node,
   const double flops =
       4 * causal * rows * keys * static_cast<double>(query.back());
   rule.flops(flops, 2.5 * flops);
+  rule.attention();
   if (!graph.output(node, 0).requires_grad) return;
   for (int i = 0; i < 3; ++i) rule.save_operand(i);
   rule.save_output(0);

@@ -72,6 +72,7 @@ class RuleBuilder {
   void view() { rule_.view = true; }
   void alias() { rule_.view = rule_.alias = true; }
   void random() { rule_.random = true; }
+  void attention() { rule_.attention = true; }
   // It changes something, such as running statistics.
   void not_repeatable() { rule_.repeatable = false; }
 

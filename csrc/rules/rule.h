@@ -104,11 +104,12 @@ struct Rule {
   std::vector<ExtraSaved> extra_saved;
   std::vector<InnerCollective> collectives;
   std::vector<Lookup> lookups;
-  double launches = 1;  // kernels of forward, and of backward
-  bool view = false;    // no kernel runs; outputs are views of operand 0
-  bool alias = false;   // a view of all of operand 0: the same bytes
-  bool cast = false;    // operand 0 in another dtype
-  bool random = false;  // draws random numbers
+  double launches = 1;     // kernels of forward, and of backward
+  bool view = false;       // no kernel runs; outputs are views of operand 0
+  bool alias = false;      // a view of all of operand 0: the same bytes
+  bool cast = false;       // operand 0 in another dtype
+  bool random = false;     // draws random numbers
+  bool attention = false;  // fused: has a rate of its own
   // Running it twice does what running it once does.
   bool repeatable = true;
 };

@@ -80,9 +80,9 @@ const ConfigList* StrategySpace::configs_of_node(const Node& node) {
 // Everything that configs and costs of an operator depend on.
 std::string StrategySpace::op_signature(const Node& node) const {
   const Rule& rule = rules_[node.id];
-  std::string text =
-      str_format("op {} {} {} {} {}", rule.forward_flops, rule.backward_flops,
-                 rule.launches, rule.view, copies_parameter(node));
+  std::string text = str_format("op {} {} {} {} {} {}", rule.forward_flops,
+                                rule.backward_flops, rule.launches, rule.view,
+                                rule.attention, copies_parameter(node));
   for (const Factor& factor : rule.factors) {
     text += str_format(";{}:{}:{}:{}:{}:{}", factor.name, factor.size,
                        static_cast<int>(factor.kind), factor.imbalance,

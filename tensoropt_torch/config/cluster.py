@@ -25,6 +25,7 @@ nor a GPU::
     [device.efficiency]  # optional: share of the peak that is achieved
     matmul = 0.7
     memory = 0.8
+    attention = 0.3  # optional: of fused attention; without it that of matmul
     source = "assumed"
 
     [[levels]]  # outermost first: joins 2 machines
@@ -96,11 +97,13 @@ _Flops = Annotated[Positive, Hint("give operations per second, such as 67e12")]
 
 @dataclasses.dataclass(frozen=True)
 class Efficiency(Record):
-    """Shares of the peak figures that real kernels achieve, in (0, 1]."""
+    """Shares of the peak figures that real kernels achieve, in (0, 1]. ``attention`` is that of
+    fused attention; None: it achieves what matrix products do."""
 
     matmul: _Achieved = 1.0
     memory: _Achieved = 1.0
     source: Text = "not given: peak figures are used as they are"
+    attention: _Achieved | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,6 +219,8 @@ class Cluster(Record):
         device = result["device"]
         result["device"] = {key: value for key, value in device.items() if value is not None}
         result["levels"] = list(result["levels"])
+        if result["device"]["efficiency"]["attention"] is None:
+            del result["device"]["efficiency"]["attention"]
         runtime = result["device"]["runtime"]
         runtime["updates"] = list(runtime["updates"])
         if runtime["exposed"] is None:

@@ -32,8 +32,10 @@ def _origins(settings: Settings) -> Iterator[Origin]:
     device = cluster.device
     yield Origin(f"device '{device.name}'", _device_figures(device), device.source)
     efficiency = device.efficiency
-    shares = f"matmul {efficiency.matmul:.0%}, memory {efficiency.memory:.0%} of the peak"
-    yield Origin("efficiency", shares, efficiency.source)
+    shares = [f"matmul {efficiency.matmul:.0%}", f"memory {efficiency.memory:.0%}"]
+    if efficiency.attention is not None:
+        shares.insert(1, f"attention {efficiency.attention:.0%}")
+    yield Origin("efficiency", f"{', '.join(shares)} of the peak", efficiency.source)
     state = settings.optimizer_state_bytes
     yield Origin(
         "optimizer",

@@ -139,6 +139,7 @@ def core_cluster(cluster: Cluster, mesh_axes: tuple[tuple[int, int], ...]) -> _C
         peak_flops_per_s=dict(device.flops_per_s),
         matmul_efficiency=device.efficiency.matmul,
         memory_efficiency=device.efficiency.memory,
+        attention_efficiency=device.efficiency.attention,
     )
     levels = [
         _C.Level(

@@ -322,3 +322,13 @@ def test_what_is_exposed_is_read_back(data: dict[str, Any]) -> None:
     assert parse_cluster(cluster.to_dict(), "test") == cluster
     data["device"]["runtime"]["exposed"]["gradients"] = 1.5
     assert "device.runtime.exposed.gradients" in message(data)
+
+
+def test_attention_may_have_a_share_of_its_own(data: dict[str, Any]) -> None:
+    assert parse_cluster(data, "test").device.efficiency.attention is None
+    data["device"]["efficiency"]["attention"] = 0.2
+    cluster = parse_cluster(data, "test")
+    assert cluster.device.efficiency.attention == 0.2
+    assert parse_cluster(json.loads(json.dumps(cluster.to_dict())), "copy") == cluster
+    data["device"]["efficiency"]["attention"] = 0.0
+    assert "device.efficiency.attention" in message(data)

@@ -40,6 +40,10 @@ TEST(Device, DtypesThatAreNotListedRunAsFloat32) {
   device.matmul_efficiency = 0.5;
   EXPECT_DOUBLE_EQ(device.matmul_flops_per_s(DType::kBFloat16), 50e12);
   EXPECT_DOUBLE_EQ(device.matmul_flops_per_s(DType::kFloat16), 5e12);
+  EXPECT_DOUBLE_EQ(device.attention_flops_per_s(DType::kBFloat16), 50e12);
+  device.attention_efficiency = 0.2;
+  EXPECT_DOUBLE_EQ(device.attention_flops_per_s(DType::kBFloat16), 20e12);
+  EXPECT_DOUBLE_EQ(device.matmul_flops_per_s(DType::kBFloat16), 50e12);
   device.peak_flops_per_s.erase(DType::kFloat32);
   EXPECT_THROW(device.matmul_flops_per_s(DType::kFloat16), UserError);
 }

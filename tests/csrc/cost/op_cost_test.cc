@@ -86,6 +86,28 @@ TEST(OpCost, IsComputeTimeWhereThatIsLonger) {
                    2 * kLaunch_s + 4e6 / (4 * kFlopsPerS));
 }
 
+TEST(Roofline, AttentionHasARateOfItsOwn) {
+  Product product;
+  product.rule.attention = true;
+  const OpWork work = op_work(product.graph, product.graph.node(product.node),
+                              product.rule, kSplitB, product.mesh);
+  Device machine_device = device();
+  EXPECT_DOUBLE_EQ(roofline(work, machine_device).forward_s,
+                   kLaunch_s + 1e6 / (2 * kFlopsPerS));
+  machine_device.attention_efficiency = 0.125;  // a quarter of products' share
+  EXPECT_DOUBLE_EQ(roofline(work, machine_device).forward_s,
+                   kLaunch_s + 1e6 / (2 * kFlopsPerS / 4));
+  EXPECT_DOUBLE_EQ(roofline(work, machine_device).backward_s,
+                   kLaunch_s + 3e6 / (2 * kFlopsPerS / 4));
+  product.rule.attention = false;
+  EXPECT_DOUBLE_EQ(
+      roofline(op_work(product.graph, product.graph.node(product.node),
+                       product.rule, kSplitB, product.mesh),
+               machine_device)
+          .forward_s,
+      kLaunch_s + 1e6 / (2 * kFlopsPerS));
+}
+
 TEST(OpCost, IsTheTimeOfTheBusiestRank) {
   Product product;
   product.rule.factors[0].imbalance = 1.5;
