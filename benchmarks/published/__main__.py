@@ -4,9 +4,9 @@
     python -m benchmarks.published --rows 15 45 --best  # some, with the best that we find
     python -m benchmarks.published --draw        # the table and the picture of what is there
 
-Rows that need what is not there are listed with what that is. Nothing is fitted to a row: one
-set of constants describes a kind of machine (``clusters``). Writes
-benchmarks/results/published.json and published.svg.
+Rows that need what is not there are listed with what that is. One set of constants describes a
+kind of machine (``clusters``), and one of them is calibrated on half of the rows (``calibrate``).
+Writes benchmarks/results/published.json and published.svg.
 """
 
 from __future__ import annotations
@@ -18,35 +18,68 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.published.calibrate import calibrated_on, calibrated_share
 from benchmarks.published.predict import predicted
 from benchmarks.published.rows import Row, read_rows
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "published.json"
 
 
-def error_of(found: dict[str, Any], what: str) -> float | None:
+def error_of(found: dict[str, Any], what: str, key: str = "predicted") -> float | None:
     """By how much the prediction is above what was published, as a share of it; None for rows
     with two ends, and where one of both is not there."""
-    published, ends = found["published"][what], found["predicted"]
+    published, ends = found["published"][what], found[key]
     if published is None or len(ends) != 1 or ends[0] is None:
         return None
     return float(ends[0][what] / published - 1)
 
 
+def is_between(found: dict[str, Any], key: str) -> bool:
+    """Whether the published speed is between the two predictions of a row."""
+    ends = [end["tokens_per_s"] for end in found[key] if end]
+    return min(ends) <= float(found["published"]["tokens_per_s"]) <= max(ends)
+
+
+def _errors(rows: list[Row], results: dict[str, Any], what: str) -> dict[str, Any]:
+    """Of these rows, before and after attention's share was calibrated; empty if there is none."""
+    found = {}
+    for when, key in (("before", "before"), ("after", "predicted")):
+        errors = [error_of(results[str(row.id)], what, key) for row in rows]
+        known = [error for error in errors if error is not None]
+        if known:
+            found[when] = {
+                "rows": len(known),
+                "mean_error": statistics.mean(known),
+                "mean_absolute_error": statistics.mean(map(abs, known)),
+                "worst_error": max(known, key=abs),
+            }
+    return found
+
+
 def summary(rows: list[Row], results: dict[str, Any]) -> dict[str, Any]:
-    """Errors of speeds and memory by source."""
+    """Errors of speeds and memory by source and half; and how many of the rows with two
+    predictions were published between them."""
+    calibrated = {row.id for row in calibrated_on(rows)}
+    rows = [row for row in rows if str(row.id) in results]
     found: dict[str, Any] = {}
     for source in dict.fromkeys(row.source for row in rows):
-        own = [results[str(row.id)] for row in rows if row.source == source]
+        own = [row for row in rows if row.source == source]
+        halves = {
+            "all": own,
+            "calibrated on": [row for row in own if row.id in calibrated],
+            "judged": [row for row in own if row.id not in calibrated],
+        }
+        found[source] = {}
         for what in ("tokens_per_s", "memory_gib"):
-            errors = [e for e in (error_of(result, what) for result in own) if e is not None]
-            if errors:
-                found.setdefault(source, {})[what] = {
-                    "rows": len(errors),
-                    "mean_error": statistics.mean(errors),
-                    "mean_absolute_error": statistics.mean(map(abs, errors)),
-                    "worst_error": max(errors, key=abs),
-                }
+            by_half = {half: _errors(halves[half], results, what) for half in halves}
+            found[source][what] = {half: errors for half, errors in by_half.items() if errors}
+        pairs = [results[str(row.id)] for row in own if not row.has_one_end]
+        if pairs:
+            found[source]["between two predictions"] = {
+                "rows": len(pairs),
+                "before": sum(is_between(result, "before") for result in pairs),
+                "after": sum(is_between(result, "predicted") for result in pairs),
+            }
     return found
 
 
@@ -74,22 +107,23 @@ def print_table(rows: list[Row], results: dict[str, Any]) -> None:
         )
 
 
-def draw(rows: list[Row], results: dict[str, Any], output: Path) -> None:
-    """Predicted against published speeds, one kind of marker for each source."""
+def draw(rows: list[Row], calibrated: set[int], results: dict[str, Any], output: Path) -> None:
+    """Predicted against published speeds, one kind of marker for each source, hollow for the rows
+    that were calibrated on."""
     import matplotlib
     from matplotlib.figure import Figure
 
     matplotlib.rcParams["svg.hashsalt"] = "published"
     axes = Figure(figsize=(5.5, 5.0), layout="constrained").subplots()
     for source, marker in zip(dict.fromkeys(row.source for row in rows), "osD^vP*X", strict=False):
-        pairs = []
-        for row in rows:
+        own = [row for row in rows if row.source == source]
+        color = axes.plot([], [], marker, label=source, markersize=5)[0].get_color()
+        for row in own:
             found = results[str(row.id)]
-            published = found["published"]["tokens_per_s"]
-            if row.source == source and published:
-                pairs += [(published, end["tokens_per_s"]) for end in found["predicted"] if end]
-        if pairs:
-            axes.plot(*zip(*pairs, strict=True), marker, label=source, markersize=5, alpha=0.7)
+            ends = [end["tokens_per_s"] for end in found["predicted"] if end]
+            fill = "none" if row.id in calibrated else color
+            published = [found["published"]["tokens_per_s"]] * len(ends)
+            axes.plot(published, ends, marker, color=color, markerfacecolor=fill, markersize=5)
     ends = axes.get_xlim()
     axes.plot(ends, ends, color="grey", linewidth=0.8)
     axes.set(xscale="log", yscale="log", xlabel="published", ylabel="predicted")
@@ -120,22 +154,28 @@ def main() -> None:
         _write(output, rows, sources, results)
     shown = [row for row in able if str(row.id) in results]
     print_table(shown, results)
-    for source, errors in summary(shown, results).items():
-        print(f"{source}: {json.dumps(errors)}")
+    for source, by_what in summary(rows, results).items():
+        for what, errors in by_what.items():
+            print(f"{source}, {what}: {json.dumps(errors)}")
+    half = [row for row in calibrated_on(rows) if str(row.id) in results]
+    if half:
+        share = calibrated_share(half, results)
+        print(f"attention: a share of {share:.0%} fits rows {[row.id for row in half]} best")
     for row in rows:
         if row.missing:
             print(f"{row.id:3} {row.model}: not there: {', '.join(row.missing)}")
     _write(output, rows, sources, results)
-    draw(shown, results, output.with_suffix(".svg"))
+    calibrated = {row.id for row in calibrated_on(rows)}
+    draw(shown, calibrated, results, output.with_suffix(".svg"))
 
 
 def _write(
     output: Path, rows: list[Row], sources: dict[str, dict[str, str]], results: dict[str, Any]
 ) -> None:
-    shown = [row for row in rows if str(row.id) in results]
     record = {
         "sources": sources,
-        "errors": summary(shown, results),
+        "errors": summary(rows, results),
+        "calibrated_on": [row.id for row in calibrated_on(rows)],
         "missing": {str(row.id): row.missing for row in rows if row.missing},
         "rows": results,
     }

@@ -51,9 +51,17 @@ def our_best(task: PlanningTask, row: Row) -> Point | None:
     return point.memory_bytes, point.time_s
 
 
+def without_calibration(task: PlanningTask) -> PlanningTask:
+    """With attention as fast as matrix products."""
+    device = task.cluster.device
+    device = replace(device, efficiency=replace(device.efficiency, attention=None))
+    return replace(task, cluster=replace(task.cluster, device=device))
+
+
 def predicted(row: Row, with_best: bool) -> dict[str, Any]:
-    """Tokens per second and device, and GiB: of the row's strategy, one or two ends of it, and
-    if asked for of the best that the search finds for the same number of micro-batches."""
+    """Tokens per second and device, and GiB: of the row's strategy, one or two ends of it, also
+    before anything was calibrated, and if asked for of the best that the search finds for the
+    same number of micro-batches."""
     model, tokens = example_of(row)
     captured = micro_batched(capture(model, tokens), row.accumulation)
     task = PlanningTask(captured, cluster_of(row), optimizer=OPTIMIZER)
@@ -70,8 +78,13 @@ def predicted(row: Row, with_best: bool) -> dict[str, Any]:
         p.shape[-1] for name, p in model.named_parameters() if "norm" in name or "ln" in name
     )
     published = row.tokens_per_s(sum(p.numel() for p in parameters), len(layers), width)
+
+    def ends(task: PlanningTask) -> list[dict[str, float] | None]:
+        return [figures(strategy_point(task, row, r)) for r in RECOMPUTES[row.recompute]]
+
     found = {
         "published": {"tokens_per_s": published, "memory_gib": row.memory_gib},
-        "predicted": [figures(strategy_point(task, row, r)) for r in RECOMPUTES[row.recompute]],
+        "before": ends(without_calibration(task)),
+        "predicted": ends(task),
     }
     return found | ({"our_best": figures(our_best(task, row))} if with_best else {})

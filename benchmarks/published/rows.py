@@ -34,6 +34,11 @@ class Row:
         """Sequences of a step: what all devices together compute at once, as often as they do."""
         return int(self.local_batch * self.devices // self.tensor * self.accumulation)
 
+    @property
+    def has_one_end(self) -> bool:
+        """Whether it can be planned, with recomputation as ours: it has one prediction."""
+        return not self.missing and self.recompute != "selective"
+
     def tokens_per_s(self, parameters: int, layers: int, width: int) -> float | None:
         """Of one device; where operations per second were published, by the usual count of them
         for a token."""

@@ -11,6 +11,7 @@ import torch
 
 from benchmarks.published import predict
 from benchmarks.published.__main__ import RESULTS, error_of, summary
+from benchmarks.published.calibrate import calibrated_on, calibrated_share, error_with
 from benchmarks.published.rows import FOLDER, MODELS, Row, cluster_of, example_of, read_rows
 from tensoropt_torch import load_cluster
 from tensoropt_torch.frontend import capture
@@ -104,6 +105,45 @@ def test_steps_of_micro_batches_update_once() -> None:
     assert two[0] == pytest.approx(one[0], rel=0.05)
 
 
+def test_attention_takes_longer_by_its_share() -> None:
+    row, task = small_row("none")
+    row = Row(row.record | {"sequence": 2048, "model": "MPT 760M"})
+    model, tokens = example_of(row)
+    task = replace(task, captured=capture(model, tokens))
+    after = predict.strategy_point(task, row, recompute=False)
+    before = predict.strategy_point(predict.without_calibration(task), row, recompute=False)
+    assert before and after
+    efficiency = task.cluster.device.efficiency
+    assert efficiency.attention is not None
+    # Queries by keys and weights by values, half of them, 1 + 2.5 times, in 24 layers.
+    flops = 24 * 3.5 * 4 * 0.5 * row.local_batch * 2048 * 2048 * 1536
+    more = flops * (1 / efficiency.attention - 1 / efficiency.matmul)
+    assert after[1] - before[1] == pytest.approx(more / 989e12, rel=1e-6)
+
+
+def test_halves_are_dealt_out_by_number() -> None:
+    judged = Row({"source": "x", "recompute": "none", "missing": []})
+    rows = [replace(judged, record=judged.record | {"id": i}) for i in range(5)]
+    rows.insert(1, Row({"source": "x", "recompute": "selective", "missing": []}))
+    rows.insert(2, Row({"source": "y", "recompute": "full", "missing": []}))
+    rows.insert(3, Row({"source": "x", "recompute": "full", "missing": ["float8"]}))
+    assert [row.id for row in calibrated_on(rows)] == [1, 3]
+
+
+def test_clusters_have_the_share_that_was_calibrated() -> None:
+    record = json.loads(RESULTS.read_text())
+    half = calibrated_on(ROWS)
+    assert record["calibrated_on"] == [row.id for row in half]
+    share = calibrated_share(half, record["rows"])
+    for file in (FOLDER / "clusters").iterdir():
+        assert load_cluster(file).device.efficiency.attention == share
+    for row in half:
+        found = record["rows"][str(row.id)]
+        assert error_with(row, found, share) == pytest.approx(error_of(found, "tokens_per_s"))
+        before = error_with(row, found, cluster_of(row).device.efficiency.matmul)
+        assert before == pytest.approx(error_of(found, "tokens_per_s", "before"))
+
+
 def test_errors_are_signed_shares() -> None:
     ends = [{"tokens_per_s": 110.0, "memory_gib": 5.0}]
     found = {"published": {"tokens_per_s": 100.0, "memory_gib": None}, "predicted": ends}
@@ -117,7 +157,7 @@ def test_committed_results_are_of_these_rows() -> None:
     record = json.loads(RESULTS.read_text())
     shown = [row for row in ABLE if str(row.id) in record["rows"]]
     assert len(shown) == len(record["rows"]) == len(ABLE)
-    assert record["errors"] == summary(shown, record["rows"])
+    assert record["errors"] == summary(ROWS, record["rows"])
     assert record["missing"] == {str(row.id): row.missing for row in ROWS if row.missing}
     for row in shown:
         assert record["rows"][str(row.id)]["published"]["memory_gib"] == row.memory_gib
