@@ -18,6 +18,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+from matplotlib.figure import Figure
+
 from benchmarks.published.calibrate import calibrated_on, calibrated_share
 from benchmarks.published.predict import predicted
 from benchmarks.published.rows import Row, read_rows
@@ -72,7 +75,8 @@ def summary(rows: list[Row], results: dict[str, Any]) -> dict[str, Any]:
         found[source] = {}
         for what in ("tokens_per_s", "memory_gib"):
             by_half = {half: _errors(halves[half], results, what) for half in halves}
-            found[source][what] = {half: errors for half, errors in by_half.items() if errors}
+            if by_half["all"]:
+                found[source][what] = {half: errors for half, errors in by_half.items() if errors}
         pairs = [results[str(row.id)] for row in own if not row.has_one_end]
         if pairs:
             found[source]["between two predictions"] = {
@@ -107,29 +111,28 @@ def print_table(rows: list[Row], results: dict[str, Any]) -> None:
         )
 
 
-def draw(rows: list[Row], calibrated: set[int], results: dict[str, Any], output: Path) -> None:
+def draw(
+    rows: list[Row], labels: dict[str, str], calibrated: set[int], results: dict[str, Any]
+) -> Figure:
     """Predicted against published speeds, one kind of marker for each source, hollow for the rows
     that were calibrated on."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    matplotlib.rcParams["svg.hashsalt"] = "published"
-    axes = Figure(figsize=(5.5, 5.0), layout="constrained").subplots()
+    figure = Figure(figsize=(5.5, 5.0), layout="constrained")
+    axes = figure.subplots()
     for source, marker in zip(dict.fromkeys(row.source for row in rows), "osD^vP*X", strict=False):
         own = [row for row in rows if row.source == source]
-        color = axes.plot([], [], marker, label=source, markersize=5)[0].get_color()
+        color = axes.plot([], [], marker, label=labels[source], markersize=5)[0].get_color()
         for row in own:
             found = results[str(row.id)]
             ends = [end["tokens_per_s"] for end in found["predicted"] if end]
             fill = "none" if row.id in calibrated else color
             published = [found["published"]["tokens_per_s"]] * len(ends)
             axes.plot(published, ends, marker, color=color, markerfacecolor=fill, markersize=5)
-    ends = axes.get_xlim()
-    axes.plot(ends, ends, color="grey", linewidth=0.8)
+    limits = axes.get_xlim()
+    axes.plot(limits, limits, color="grey", linewidth=0.8)
     axes.set(xscale="log", yscale="log", xlabel="published", ylabel="predicted")
     axes.set_title("tokens per second and device", fontsize="medium")
     axes.legend(title="source", fontsize="small")
-    axes.figure.savefig(output, metadata={"Date": None})
+    return figure
 
 
 def main() -> None:
@@ -157,16 +160,21 @@ def main() -> None:
     for source, by_what in summary(rows, results).items():
         for what, errors in by_what.items():
             print(f"{source}, {what}: {json.dumps(errors)}")
-    half = [row for row in calibrated_on(rows) if str(row.id) in results]
-    if half:
+    half = calibrated_on(rows)
+    if all(str(row.id) in results for row in half):
         share = calibrated_share(half, results)
         print(f"attention: a share of {share:.0%} fits rows {[row.id for row in half]} best")
     for row in rows:
         if row.missing:
             print(f"{row.id:3} {row.model}: not there: {', '.join(row.missing)}")
     _write(output, rows, sources, results)
-    calibrated = {row.id for row in calibrated_on(rows)}
-    draw(shown, calibrated, results, output.with_suffix(".svg"))
+    calibrated = {row.id for row in half}
+    labels = {
+        letter: f"{letter}, {source['what'].split(',')[0]}" for letter, source in sources.items()
+    }
+    matplotlib.rcParams["svg.hashsalt"] = "published"
+    figure = draw(shown, labels, calibrated, results)
+    figure.savefig(output.with_suffix(".svg"), metadata={"Date": None})
 
 
 def _write(
