@@ -52,7 +52,7 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "html_table": (),
     "logs": (),
     "progress": ("units", "logs"),
-    "pages": ("errors", "units"),
+    "pages": ("errors", "layer_names", "units"),
     "config": ("errors",),
     "runtime/host": ("errors",),
     "runtime": ("errors", "runtime/host"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -53,6 +51,11 @@ class Chart:
     equal: bool = False
 
 
+def rounded(value: float) -> float:
+    """To six digits, which nobody sees the difference of and which makes pages smaller."""
+    return float(f"{value:.6g}")
+
+
 def figure_json(chart: Chart) -> str:
     """The data and layout of a chart, as JSON that may stand inside of a script element.
 
@@ -67,8 +70,8 @@ def figure_json(chart: Chart) -> str:
         colour = _COLOURS[index % len(_COLOURS)]
         figure.add_scatter(
             name=line.name,
-            x=list(line.x),
-            y=list(line.y),
+            x=[rounded(value) for value in line.x],
+            y=[rounded(value) for value in line.y],
             text=list(line.texts),
             hovertemplate="%{text}<extra>%{fullData.name}</extra>",
             mode="markers" if line.form == "points" else "lines+markers",
@@ -93,11 +96,11 @@ def figure_json(chart: Chart) -> str:
         hovermode="closest",
     )
     text: str = figure.to_json()
-    return text.replace("<", "\\u003c")
+    return text
 
 
 def library() -> str:
-    """The script of plotly, as base64 of what gzip makes of it: 2 of 4.8 MB.
+    """The script of plotly.
 
     Raises:
         TensorOptError: plotly is not installed.
@@ -105,8 +108,8 @@ def library() -> str:
     with needed_for("a report"):
         from plotly import offline
 
-    packed = gzip.compress(offline.get_plotlyjs().encode(), mtime=0)
-    return base64.b64encode(packed).decode()
+    text: str = offline.get_plotlyjs()
+    return text
 
 
 def _ends(lines: Sequence[Line]) -> list[float]:

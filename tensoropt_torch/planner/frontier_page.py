@@ -14,7 +14,7 @@ from tensoropt_torch import _C
 from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
-from tensoropt_torch.pages.charts import Chart, Line
+from tensoropt_torch.pages.charts import Chart, Line, rounded
 from tensoropt_torch.pages.page import Page
 from tensoropt_torch.plan import Plan, Settings
 from tensoropt_torch.plan.description import model_at_hand
@@ -236,17 +236,15 @@ def _picks(
     baselines = (additions.baselines or {}).items()
     return {
         "limit": limit,
-        "frontier": _texts(view.points),
-        "baselines": {name: _texts(points) for name, points in baselines},
+        "frontier": [{**_figures(*point), "text": format_costs(*point)} for point in view.points],
+        "baselines": {name: [_figures(*point) for point in points] for name, points in baselines},
         "described": [point.index for point in described],
     }
 
 
-def _texts(points: Points) -> list[dict[str, Any]]:
-    return [
-        {"memory": memory, "time": time_s, "text": format_costs(memory, time_s)}
-        for memory, time_s in points
-    ]
+def _figures(memory: float, time_s: float) -> dict[str, float]:
+    """Memory as it is, since limits are compared with it."""
+    return {"memory": memory, "time": rounded(time_s)}
 
 
 def _count_view(settings: Settings, row: ProfileRow) -> CountView:

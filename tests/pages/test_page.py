@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import sys
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 from tensoropt_torch import TensorOptError
 from tensoropt_torch.pages.charts import Chart, Line, figure_json
 from tensoropt_torch.pages.optional import needed_for
-from tensoropt_torch.pages.page import in_script, write_page
+from tensoropt_torch.pages.page import in_json, packed, write_page
 
 
 def test_what_is_missing_is_named_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,9 +29,10 @@ def test_other_errors_are_not_hidden() -> None:
 
 
 def test_data_in_a_page_cannot_end_its_script() -> None:
-    assert "<" not in in_script({"name": "</script>"})
-    line = Line("</script>", [1.0], [2.0], ["<b>"])
-    assert "<" not in figure_json(Chart("c", "label", [line], "x", "y"))
+    text = in_json({"name": "</script>", "rows": ["<b>"] * 1000})
+    inside = packed(text)
+    assert "<" not in inside and len(inside) < len(text) / 10
+    assert gzip.decompress(base64.b64decode(inside)).decode() == text
 
 
 def test_a_page_that_cannot_be_written_is_named(tmp_path: Path) -> None:

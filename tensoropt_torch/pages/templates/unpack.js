@@ -1,19 +1,18 @@
-// Unpacks the library that draws (gzip, base64), then runs the scripts that need it.
+// Unpacks what is packed (gzip, base64), then runs the scripts that need it, in their order.
 "use strict";
-async function unpacked(base64) {
-  const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+async function unpack(element) {
+  const bytes = Uint8Array.from(atob(element.textContent), (letter) => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return new Response(stream).text();
+  element.textContent = await new Response(stream).text();
 }
-function run(text) {
+function run({ textContent }) {
   const script = document.createElement("script");
-  script.textContent = text;
+  script.textContent = textContent;
   document.body.append(script);
 }
-unpacked(document.getElementById("library").textContent)
-  .then((library) => {
-    run(library);
-    for (const script of document.querySelectorAll("[data-after-library]")) run(script.textContent);
+Promise.all(Array.from(document.querySelectorAll("[data-packed]"), unpack))
+  .then(() => {
+    document.querySelectorAll("[data-run]").forEach(run);
     document.documentElement.classList.add("drawn");
   })
   .catch((error) => console.error(`charts are not drawn: ${error}; all figures are in the tables`));

@@ -1,0 +1,106 @@
+"""Pictures of three reports for the documentation, taken in a browser.
+
+    python -m benchmarks.report_pictures [--reports build/reports]
+
+The Transformer of the paper on 16 devices, and Llama 3 8B on 8 and on 64 H100, planned without
+measuring. Needs one of the browsers that the tests of the report use. Writes docs/pictures, and the
+reports themselves to the folder that is given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import io
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from PIL import Image
+from playwright.sync_api import Page, sync_playwright
+
+import tensoropt_torch
+from benchmarks.models import catalogue
+from benchmarks.models.llama import Llama, LlamaConfig
+from benchmarks.paper.setups import paper_cluster
+from tensoropt_torch import Cluster, Comparison, Example, PlanningOptions, load_cluster
+from tensoropt_torch.errors import TensorOptError
+
+ROOT = Path(__file__).resolve().parents[1]
+PICTURES = ROOT / "docs" / "pictures"
+BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
+WIDTH, HEIGHT = 1100, 1000  # of the window, in pixels
+COLOURS = 64  # of a picture
+
+
+def transformer() -> Comparison:
+    with torch.device("meta"):
+        model, args = catalogue.transformer()
+    planning = PlanningOptions(cluster=paper_cluster(), optimizer="adam")
+    return tensoropt_torch.compare(Example(model, args), planning=planning)
+
+
+def llama(cluster: Cluster, sequences: int) -> Comparison:
+    """In bfloat16, with states and copies of parameters in float32."""
+    tokens = torch.zeros(sequences, 4096, dtype=torch.long, device="meta")
+    with torch.device("meta"):
+        model = Llama(LlamaConfig()).bfloat16()
+    optimizer = tensoropt_torch.OptimizerModel("adamw", "float32", True)
+    planning = PlanningOptions(cluster=cluster, optimizer=optimizer)
+    return tensoropt_torch.compare(Example(model, (tokens, tokens)), planning=planning)
+
+
+def machines_of_8(count: int) -> Cluster:
+    cluster = load_cluster("h100-2x8")
+    levels = (dataclasses.replace(cluster.levels[0], count=count), *cluster.levels[1:])
+    return replace(cluster, levels=levels)
+
+
+REPORTS: dict[str, Callable[[], Comparison]] = {
+    "transformer-16": transformer,
+    "llama-8": lambda: llama(load_cluster("h100-8"), 16),
+    "llama-64": lambda: llama(machines_of_8(8), 128),
+}
+
+
+def find_browser() -> str:
+    """Raises TensorOptError if none is installed."""
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        raise TensorOptError(
+            f"none of {', '.join(BROWSERS)} is installed; .ci/system_packages.sh test does that"
+        )
+    return found
+
+
+def take(page: Page, report: Path, picture: Path) -> None:
+    """The top of a page, in few colours so that the file is small."""
+    page.goto(report.as_uri())
+    page.wait_for_selector("html.drawn")
+    image = Image.open(io.BytesIO(page.screenshot()))
+    image.convert("RGB").quantize(COLOURS).save(picture, optimize=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--reports", type=Path, default=ROOT / "build" / "reports")
+    folder = parser.parse_args().reports
+    folder.mkdir(parents=True, exist_ok=True)
+    PICTURES.mkdir(exist_ok=True)
+    flags = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as player:
+        browser = player.chromium.launch(executable_path=find_browser(), args=flags)
+        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
+        for name, compared in REPORTS.items():
+            report = folder / f"{name}.html"
+            compared().report(report)
+            take(page, report, PICTURES / f"report-{name}.png")
+            print(f"{name}: {report.stat().st_size / 1e6:.1f} MB")
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
