@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
+
 from tensoropt_torch import _C
 from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.errors import TensorOptError
@@ -121,6 +123,7 @@ def frontier_page(view: FrontierView, additions: Additions) -> str:
     return Page("frontier.html.jinja", view.title).html(
         charts,
         settings=view.settings,
+        model=_model_in_words(view.captured),
         limit=limit,
         points=described,
         choices=choices,
@@ -152,6 +155,23 @@ def _beside(view: FrontierView, additions: Additions, limit: float) -> list[_Str
         return []
     every = {view.name: view.points, **additions.baselines}
     return [_Strategies(name, points, pick_index(points, limit)) for name, points in every.items()]
+
+
+def _model_in_words(captured: CapturedModel) -> str:
+    """What a model is known by to the planner: its parameters, and what it is called with."""
+    values = [source.placeholder.meta["val"] for source in captured.parameters]
+    dtypes = dict.fromkeys(str(value.dtype).removeprefix("torch.") for value in values)
+    inputs = []
+    for source in captured.inputs:
+        value = source.placeholder.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            shape = " x ".join(map(str, value.shape))
+            inputs.append(f"{source.names[0]} ({shape}, {str(value.dtype).removeprefix('torch.')})")
+    number = sum(value.numel() for value in values)
+    return (
+        f"A model of {number:,} parameters ({', '.join(dtypes)}) in {len(values)} tensors, "
+        f"called with {', '.join(inputs)} on all devices together."
+    )
 
 
 def _limit(view: FrontierView, memory_limit: float | None) -> float:

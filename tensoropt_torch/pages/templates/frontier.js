@@ -18,7 +18,7 @@ function besides(limit, time) {
   return Object.entries(picks.baselines).map(([name, points]) => {
     const at = pickAt(points, limit);
     if (at < 0) return `${name} does not fit`;
-    return time ? `${name} ${(points[at].time / time).toFixed(2)} times` : name;
+    return time ? `${name} takes ${(points[at].time / time).toFixed(3)} times as long` : name;
   });
 }
 
@@ -66,12 +66,16 @@ byId("limit").addEventListener("input", () => setLimit(limitOf(Number(byId("limi
 byId("limit-gib").addEventListener("input", () => {
   const typed = Number(byId("limit-gib").value);
   if (typed > 0) setLimit(typed * GIB, true);
+  else byId("pick").textContent = "a limit is a number of GiB above 0";
 });
 frontierChart.on("plotly_click", ({ points }) => {
   if (points[0].curveNumber === 0) setLimit(picks.frontier[points[0].pointNumber].memory, true);
 });
 byId("show-pick").addEventListener("click", () => {
-  byId("first-point").value = String(nearestDescribed());
+  const shown = String(nearestDescribed());
+  const ends = [picks.described[0], picks.described[picks.described.length - 1]].map(String);
+  byId("first-point").value = shown;
+  if (byId("second-point").value === shown) byId("second-point").value = ends.find((end) => end !== shown) ?? shown;
   showPoints();
   byId("first-point").focus();
 });
@@ -101,7 +105,10 @@ function changedRows(first, second) {
   });
   if (rows.length) return rows;
   const row = document.createElement("tr");
-  row.insertCell().textContent = "nothing: operators and parameters are split alike";
+  row.insertCell().textContent = 
+    first === second
+      ? "nothing: it is the same point"
+      : "operators and parameters are split alike; what is kept for backward or gathered again differs, see the collectives";
   row.cells[0].colSpan = 3;
   return [row];
 }
