@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import io
 import os
 import shutil
 from collections.abc import Callable
@@ -19,7 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 import tensoropt_torch
@@ -33,7 +31,6 @@ ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
 WIDTH, HEIGHT = 1100, 1000  # of the window, in pixels
-COLOURS = 64  # of a picture
 
 
 def transformer() -> Comparison:
@@ -77,11 +74,10 @@ def find_browser() -> str:
 
 
 def take(page: Page, report: Path, picture: Path) -> None:
-    """The top of a page, in few colours so that the file is small."""
+    """The top of a page."""
     page.goto(report.as_uri())
     page.wait_for_selector("html.drawn")
-    image = Image.open(io.BytesIO(page.screenshot()))
-    image.convert("RGB").quantize(COLOURS).save(picture, optimize=True)
+    page.screenshot(path=picture)
 
 
 def main() -> None:
