@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,19 +13,10 @@ import torch
 from playwright.sync_api import Browser, Page, sync_playwright
 
 import tensoropt_torch
-from tensoropt_torch import Comparison, Example
+from benchmarks.report_pictures import find_browser
+from tensoropt_torch import Comparison, Example, TensorOptError
 from tensoropt_torch.units import format_costs
 from tests.distributed.models import GPT, GPTConfig
-
-BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
-
-
-def find_browser() -> str:
-    """One that is installed."""
-    found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if found is None:
-        pytest.skip(f"none of {', '.join(BROWSERS)} is installed (.ci/system_packages.sh test)")
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +38,10 @@ def path(comparison: Comparison, tmp_path_factory: pytest.TempPathFactory) -> Pa
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     flags = ["--no-sandbox"] if os.geteuid() == 0 else []
-    executable = find_browser()
+    try:
+        executable = find_browser()
+    except TensorOptError as error:
+        pytest.skip(str(error))
     with sync_playwright() as player:
         browser = player.chromium.launch(executable_path=executable, args=flags)
         yield browser
