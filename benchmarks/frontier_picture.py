@@ -22,17 +22,22 @@ from benchmarks.models.llama import Llama, LlamaConfig
 OUTPUT = Path(__file__).resolve().parents[1] / "docs" / "frontier.svg"
 CLUSTER = "h100-8"
 SHOWN = {"data parallel": "s", "ZeRO-3": "^", "Megatron": "D"}  # baselines and their markers
+OPTIMIZER = tensoropt_torch.OptimizerModel("adamw", "float32", True)
+
+
+def llama(sequences: int) -> tensoropt_torch.Example:
+    """Llama 3 8B in bfloat16, with so many sequences of 4,096 tokens."""
+    tokens = torch.zeros(sequences, 4096, dtype=torch.long, device="meta")
+    with torch.device("meta"):
+        model = Llama(LlamaConfig()).bfloat16()
+    return tensoropt_torch.Example(model, (tokens, tokens))
 
 
 def main() -> None:
     """Plans and draws."""
     matplotlib.rcParams["svg.hashsalt"] = "frontier"  # the same file from the same figures
-    tokens = torch.zeros(16, 4096, dtype=torch.long, device="meta")
-    with torch.device("meta"):
-        model = Llama(LlamaConfig()).bfloat16()
-    example = tensoropt_torch.Example(model, (tokens, tokens))
-    optimizer = tensoropt_torch.OptimizerModel("adamw", "float32", True)
-    options = tensoropt_torch.PlanningOptions(cluster=CLUSTER, optimizer=optimizer)
+    example = llama(16)
+    options = tensoropt_torch.PlanningOptions(cluster=CLUSTER, optimizer=OPTIMIZER)
     recomputing = replace(options, recompute=True)
     frontier = tensoropt_torch.find_frontier(example, planning=recomputing)
     comparison = tensoropt_torch.compare(example, planning=options)

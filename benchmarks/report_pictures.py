@@ -10,20 +10,18 @@ reports themselves to the folder that is given.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 from playwright.sync_api import Page, sync_playwright
 
 import tensoropt_torch
+from benchmarks.frontier_picture import OPTIMIZER, llama
 from benchmarks.models import catalogue
-from benchmarks.models.llama import Llama, LlamaConfig
-from benchmarks.paper.setups import paper_cluster
+from benchmarks.paper.setups import paper_cluster, with_machines
 from tensoropt_torch import Cluster, Comparison, Example, PlanningOptions, load_cluster
 from tensoropt_torch.errors import TensorOptError
 
@@ -40,26 +38,15 @@ def transformer() -> Comparison:
     return tensoropt_torch.compare(Example(model, args), planning=planning)
 
 
-def llama(cluster: Cluster, sequences: int) -> Comparison:
-    """In bfloat16, with states and copies of parameters in float32."""
-    tokens = torch.zeros(sequences, 4096, dtype=torch.long, device="meta")
-    with torch.device("meta"):
-        model = Llama(LlamaConfig()).bfloat16()
-    optimizer = tensoropt_torch.OptimizerModel("adamw", "float32", True)
-    planning = PlanningOptions(cluster=cluster, optimizer=optimizer)
-    return tensoropt_torch.compare(Example(model, (tokens, tokens)), planning=planning)
-
-
-def machines_of_8(count: int) -> Cluster:
-    cluster = load_cluster("h100-2x8")
-    levels = (dataclasses.replace(cluster.levels[0], count=count), *cluster.levels[1:])
-    return replace(cluster, levels=levels)
+def llama_on(cluster: Cluster, sequences: int) -> Comparison:
+    planning = PlanningOptions(cluster=cluster, optimizer=OPTIMIZER)
+    return tensoropt_torch.compare(llama(sequences), planning=planning)
 
 
 REPORTS: dict[str, Callable[[], Comparison]] = {
     "transformer-16": transformer,
-    "llama-8": lambda: llama(load_cluster("h100-8"), 16),
-    "llama-64": lambda: llama(machines_of_8(8), 128),
+    "llama-8": lambda: llama_on(load_cluster("h100-8"), 16),
+    "llama-64": lambda: llama_on(with_machines(load_cluster("h100-2x8"), 8), 128),
 }
 
 

@@ -70,8 +70,13 @@ def paper_cluster(machines: int = 2) -> Cluster:
     """The paper's machines, as many as are asked for."""
     cluster = load_cluster(PRESET)
     device = dataclasses.replace(cluster.device, memory_bytes=DEVICE_BYTES)
-    levels = (dataclasses.replace(cluster.levels[0], count=machines), *cluster.levels[1:])
-    return dataclasses.replace(cluster, device=device, levels=levels)
+    return with_machines(dataclasses.replace(cluster, device=device), machines)
+
+
+def with_machines(cluster: Cluster, count: int) -> Cluster:
+    """The cluster with so many machines."""
+    levels = (dataclasses.replace(cluster.levels[0], count=count), *cluster.levels[1:])
+    return dataclasses.replace(cluster, levels=levels)
 
 
 def with_bandwidth(cluster: Cluster, level: int, factor: float) -> Cluster:

@@ -105,7 +105,7 @@ function changedRows(first, second) {
   });
   if (rows.length) return rows;
   const row = document.createElement("tr");
-  row.insertCell().textContent = 
+  row.insertCell().textContent =
     first === second
       ? "nothing: it is the same point"
       : "operators and parameters are split alike; what is kept for backward or gathered again differs, see the collectives";
