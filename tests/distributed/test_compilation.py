@@ -153,7 +153,7 @@ def compiled_and_not(_: object) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("world_size", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_inductor_drops_the_same_and_compiles_once(world_size: int) -> None:
     for found in run_ranks(world_size, f"{HERE}:compiled_and_not", None, 500):
         assert not found["wrong"]

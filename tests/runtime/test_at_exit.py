@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.distributed.harness import free_port
 
 # The interpreter keeps its lock from the last collective to its end, and no other library does
@@ -26,7 +28,6 @@ items = [None] * 2
 for _ in range(20):
     dist.all_gather_object(items, rank)
 """
-RUNS = 6
 
 
 def run(folder: Path) -> list[int]:
@@ -45,6 +46,7 @@ def run(folder: Path) -> list[int]:
             rank.communicate()
 
 
-def test_threads_of_the_network_do_not_abort_a_process_that_ends(tmp_path: Path) -> None:
-    for _ in range(RUNS):
+@pytest.mark.parametrize("runs", [1, pytest.param(6, marks=pytest.mark.slow)])
+def test_threads_of_the_network_do_not_abort_a_process_that_ends(tmp_path: Path, runs: int) -> None:
+    for _ in range(runs):
         assert run(tmp_path) == [0, 0]
