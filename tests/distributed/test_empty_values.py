@@ -24,6 +24,7 @@ def _is_one(node: object) -> bool:
     return hasattr(getattr(node, "meta", {}).get("val"), "shape")
 
 
+@pytest.mark.slow
 def test_strategies_of_phi3_equal_one_process() -> None:
     preloaded = (*PRELOADED, "benchmarks.coverage.ranks")
     job = Job("phi3", strategies=6)

@@ -211,7 +211,7 @@ def run_check(name: str) -> None:
     CHECKS[name](None)
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", CHECKS)
 def test_parts_of_blocks_make_whole_tensors(name: str, world_size: int) -> None:
     if name == "other layouts" and world_size == 2:
@@ -219,6 +219,6 @@ def test_parts_of_blocks_make_whole_tensors(name: str, world_size: int) -> None:
     run_ranks(world_size, f"{HERE}:run_check", name, 240)
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_checkpoints_of_parts_of_blocks(tmp_path: Path, world_size: int) -> None:
     run_ranks(world_size, f"{HERE}:check_checkpoints", tmp_path, 240)
