@@ -37,7 +37,7 @@ NOT_RUN = {
     "python -m benchmarks.published": "takes minutes; tests/benchmarks has its parts",
     "python -m benchmarks.paper --draw": "needs all studies; tests/benchmarks has its parts",
 }
-SLOW = "profile-hardware"
+BEGINNING = "docs/first-model.md"  # what it starts is started by the fast tests too
 # What commands that measure are given in addition, and how many ranks there are.
 SHORTER = {
     "profile-hardware": "profile-hardware --budget 2 --max-bytes 4096",
@@ -89,6 +89,11 @@ def reason_not_to_run(command: str) -> str | None:
     return next((why for begin, why in NOT_RUN.items() if command.startswith(begin)), None)
 
 
+def is_slow(block: Block, command: str) -> bool:
+    words = command.split()
+    return "profile-hardware" in words or (words[0] == "torchrun" and block.document != BEGINNING)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With the files of the documents, and the commands of this environment."""
@@ -136,7 +141,7 @@ def test_script_runs(folder: Path, block: Block) -> None:
         pytest.param(
             *(block, command),
             id=f"{block}: {command}",
-            marks=[pytest.mark.slow] if SLOW in command.split() else [],
+            marks=[pytest.mark.slow] if is_slow(block, command) else [],
         )
         for block, command in COMMANDS
         if not reason_not_to_run(command)

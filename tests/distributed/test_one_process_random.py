@@ -82,7 +82,7 @@ def check_strategies(count: int) -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4])
+@pytest.mark.parametrize("world_size", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
 def test_random_strategies_draw_what_the_model_draws(world_size: int) -> None:
     for wrong in run_ranks(world_size, f"{HERE}:check_strategies", 6, 300):
         assert not wrong, wrong[0]
