@@ -21,6 +21,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=threads, capture_output=True, text=True, timeout=200)
 
 
+@pytest.mark.slow
 def test_memory_and_operators_are_predicted_and_measured(tmp_path: Path) -> None:
     arguments = ("--models", "llama", "--ranks", "4", "--device", "cpu", "--small")
     done = run(tmp_path, *arguments, "--strategies", "1", "--budget", "5")

@@ -77,6 +77,7 @@ def test_micro_batches_are_as_one_batch(plain: Log, folder: Path) -> None:
         assert_equal(log, plain)
 
 
+@pytest.mark.slow
 def test_a_run_without_a_plan_goes_on_with_one(plain: Log, folder: Path) -> None:
     checkpoint = str(folder / "plain" / "epoch=1.ckpt")
     job = Job("language", str(folder / "on"), 2, resume_from=checkpoint, options=OPTIONS)
@@ -84,7 +85,9 @@ def test_a_run_without_a_plan_goes_on_with_one(plain: Log, folder: Path) -> None
         assert_equal(log, plain, first_epoch=2)
 
 
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+@pytest.mark.parametrize(
+    "precision", ["32-true", pytest.param("bf16-mixed", marks=pytest.mark.slow)]
+)
 def test_a_module_with_a_forward_of_its_own_computes_its_loss(
     tmp_path: Path, precision: str
 ) -> None:
