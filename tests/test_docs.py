@@ -1,7 +1,8 @@
 """The code blocks of README.md and docs/*.md do what is written around them.
 
 Of each document blocks of Python that begin with ``# name.py`` are files in one folder;
-the others run there as scripts, and so does every line of a block of shell commands.
+the others run there as scripts, and so do the lines of a block of shell commands, one after
+another since they use what those before have written.
 What is not run is listed below with its reason, or found word for word in a source file.
 """
 
@@ -37,7 +38,7 @@ NOT_RUN = {
     "python -m benchmarks.published": "takes minutes; tests/benchmarks has its parts",
     "python -m benchmarks.paper --draw": "needs all studies; tests/benchmarks has its parts",
 }
-BEGINNING = "docs/first-model.md"  # what it starts is started by the fast tests too
+BEGINNING = "docs/first-model.md"  # whose jobs of several processes are not slow tests
 # What commands that measure are given in addition, and how many ranks there are.
 SHORTER = {
     "profile-hardware": "profile-hardware --budget 2 --max-bytes 4096",
@@ -91,7 +92,7 @@ def reason_not_to_run(command: str) -> str | None:
 
 def is_slow(block: Block, command: str) -> bool:
     words = command.split()
-    return "profile-hardware" in words or (words[0] == "torchrun" and block.document != BEGINNING)
+    return "profile-hardware" in words or ("torchrun" in words and block.document != BEGINNING)
 
 
 @pytest.fixture(scope="module")
@@ -135,22 +136,25 @@ def test_script_runs(folder: Path, block: Block) -> None:
     run(folder, sys.executable, script.name)
 
 
-@pytest.mark.parametrize(
-    ("block", "command"),
-    [
-        pytest.param(
-            *(block, command),
-            id=f"{block}: {command}",
-            marks=[pytest.mark.slow] if is_slow(block, command) else [],
-        )
-        for block, command in COMMANDS
-        if not reason_not_to_run(command)
-    ],
-)
-def test_command_runs(folder: Path, block: Block, command: str) -> None:
-    for given, shorter in SHORTER.items():
-        command = re.sub(rf"(?<=\s){re.escape(given)}(?=\s|$)", shorter, command)
-    run(folder, "bash", "-c", command)
+def jobs(slow: bool) -> list[object]:
+    """The commands of each block that are slow, or those that are not."""
+    by_block: dict[Block, list[str]] = {}
+    for block, command in COMMANDS:
+        if not reason_not_to_run(command) and is_slow(block, command) == slow:
+            by_block.setdefault(block, []).append(command)
+    marks = [pytest.mark.slow] if slow else []
+    return [
+        pytest.param(commands, id=f"{block}: {commands[0]}", marks=marks)
+        for block, commands in by_block.items()
+    ]
+
+
+@pytest.mark.parametrize("commands", [*jobs(slow=False), *jobs(slow=True)])
+def test_commands_run(folder: Path, commands: list[str]) -> None:
+    for command in commands:
+        for given, shorter in SHORTER.items():
+            command = re.sub(rf"(?<=\s){re.escape(given)}(?=\s|$)", shorter, command)
+        run(folder, "bash", "-c", command)
 
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.first in EXCERPTS], ids=str)

@@ -3,7 +3,6 @@ kept for later."""
 
 from __future__ import annotations
 
-import functools
 import random
 
 import pytest
@@ -13,37 +12,36 @@ from tests.distributed.harness import run_ranks
 
 RANKS = "tests.distributed.accumulation"
 STRATEGIES = 4
-CASES = [
-    (2, "tied"),
-    (4, "cast"),
-    *(
-        pytest.param(*case, marks=pytest.mark.slow)
-        for case in [(2, "cast"), (2, "resnet"), (4, "tied")]
-    ),
-]
+CASES = [(2, "tied"), (4, "cast")]
+MORE_CASES = [(2, "cast"), (2, "resnet"), (4, "tied")]
 
 
-@functools.cache
-def found(ranks: int, model: str) -> list[Found]:
-    """By rank."""
+@pytest.fixture(
+    scope="module",
+    params=[*CASES, *(pytest.param(case, marks=pytest.mark.slow) for case in MORE_CASES)],
+    ids=lambda case: "{}-{}".format(*case),
+)
+def found(request: pytest.FixtureRequest) -> tuple[str, list[Found]]:
+    """The model, and what each rank found."""
+    ranks, model = request.param
     start = random.randrange(90)
     print(f"first seed of {model} on {ranks} ranks: {start}")
     jobs = [Job(model, range(start, start + STRATEGIES))]
-    return [result for (result,) in run_ranks(ranks, f"{RANKS}:check_all", jobs, 300)]
+    return model, [result for (result,) in run_ranks(ranks, f"{RANKS}:check_all", jobs, 300)]
 
 
-@pytest.mark.parametrize(("ranks", "model"), CASES)
-def test_loops_equal_one_process(ranks: int, model: str) -> None:
-    for result in found(ranks, model):
+def test_loops_equal_one_process(found: tuple[str, list[Found]]) -> None:
+    _, results = found
+    for result in results:
         assert not result.wrong, "\n".join(result.wrong[:8])
         assert "before" in result.reuses
 
 
-@pytest.mark.parametrize(("ranks", "model"), CASES)
 def test_kept_passes_send_no_gradients_to_parameters_and_hold_one_of_each(
-    ranks: int, model: str
+    found: tuple[str, list[Found]],
 ) -> None:
-    costs = [cost for result in found(ranks, model) for cost in result.costs]
+    model, results = found
+    costs = [cost for result in results for cost in result.costs]
     assert any(c.put_off and not c.bucketed for c in costs)
     for c in costs:
         assert c.kept == c.kept_again <= c.reduced, c

@@ -82,7 +82,10 @@ def check(link: str, favoured: bool, arguments: Sequence[int], timeout_s: float)
         assert longest_s < TIMES * median_s + WHILE_S, plan
 
 
-@pytest.mark.parametrize("link", ["loopback", pytest.param("slow link", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "link",
+    [pytest.param(link, marks=() if link == "loopback" else pytest.mark.slow) for link in LINKS],
+)
 def test_no_step_takes_much_longer_than_the_others(link: str) -> None:
     check(link, False, (2, 30), 300)
 
