@@ -7,7 +7,7 @@ come back by rank. If a rank fails, ``RankError`` shows its traceback. Nothing i
 left running and nothing waits for ever: after ``timeout_s`` all processes are
 killed.
 
-Ranks are forked from a server that has imported torch, which takes seconds.
+Ranks are forked from a server that has imported what takes seconds (``warm.py``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-PRELOADED = ("torch", "torch.distributed.tensor", "torch._subclasses.fake_tensor", "pytest")
+PRELOADED = ("tests.distributed.warm",)
 POLL_S = 0.01
 LATE_S = 5.0  # how long the other ranks may take to end after a failure
 
