@@ -2,6 +2,7 @@
 
     python benchmarks/estimation_error.py                # all, an hour or two on 2 cores
     python benchmarks/estimation_error.py --ranks 2 --models rnn    # one of its parts
+    python benchmarks/estimation_error.py --passes 4 --fitted 10    # in half of the time
     python benchmarks/estimation_error.py --quick        # small, to see it work
 
 For 2 and 4 Gloo processes: the hardware is profiled, then for an RNN, a WideResNet and
@@ -405,6 +406,13 @@ def _time_errors(figures: dict[str, Any]) -> str:
     )
 
 
+def effort_of(arguments: argparse.Namespace) -> Effort:
+    """What is asked for."""
+    given = {"passes": arguments.passes, "fitted": arguments.fitted}
+    changed = {name: number for name, number in given.items() if number is not None}
+    return replace(QUICK if arguments.quick else Effort(), **changed)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
@@ -416,11 +424,13 @@ def main() -> None:
         help="none of them: collectives only",
     )
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--passes", type=int, help="runs of each strategy, by default 6")
+    parser.add_argument("--fitted", type=int, help="strategies that scales are from: 20")
     parser.add_argument("--output", type=Path, help=f"by default {RESULTS}, none with --quick")
     parser.add_argument(WORKER, action="store_true", help=argparse.SUPPRESS)  # a rank
     arguments = parser.parse_args()
     if arguments.worker:
-        worker(arguments, QUICK if arguments.quick else Effort())
+        worker(arguments, effort_of(arguments))
         return
     with tempfile.TemporaryDirectory() as folder:
         default = Path(folder) / "quick.json" if arguments.quick else RESULTS
@@ -430,6 +440,8 @@ def main() -> None:
         os.environ["TENSOROPT_HOME"] = own or folder
         for_ranks = ["--output", str(output.resolve()), "--models", *arguments.models]
         for_ranks += ["--quick"] if arguments.quick else []
+        effort = effort_of(arguments)
+        for_ranks += ["--passes", str(effort.passes), "--fitted", str(effort.fitted)]
         for ranks in arguments.ranks:
             run_ranks(__file__, ranks, for_ranks)
         if output != Path(folder) / "quick.json":

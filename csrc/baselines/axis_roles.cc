@@ -57,17 +57,9 @@ RoleMasks::Part RoleMasks::part_of(const SpaceNode& node) const {
 }
 
 void RoleMasks::add_factors(const Node& node, Part& part) const {
-  const Rule& rule = space_.rule(node.id);
-  const int count = static_cast<int>(rule.factors.size());
+  const int count = static_cast<int>(space_.rule(node.id).factors.size());
   for (int f = 0; f < count; ++f) part.dims.push_back(dims_.of_factor(node, f));
-  part.in_weight.assign(count, false);
-  for (std::size_t i = 0; i < rule.operands.size(); ++i) {
-    const auto& dims = rule.operands[i].dims;
-    if (dims.size() < 2 || !is_parameter(space_, node.operands[i])) continue;
-    for (const int factor : dims) {
-      if (factor != kNoFactor) part.in_weight[factor] = true;
-    }
-  }
+  part.in_weight = weight_factors(space_, node);
 }
 
 void RoleMasks::add_tensor(ValueId value, Part& part) const {

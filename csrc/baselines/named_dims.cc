@@ -118,4 +118,17 @@ bool is_parameter(const StrategySpace& space, ValueId value) {
   return node->kind == NodeKind::kParameter;
 }
 
+std::vector<bool> weight_factors(const StrategySpace& space, const Node& node) {
+  const Rule& rule = space.rule(node.id);
+  std::vector<bool> result(rule.factors.size(), false);
+  for (std::size_t i = 0; i < rule.operands.size(); ++i) {
+    const auto& dims = rule.operands[i].dims;
+    if (dims.size() < 2 || !is_parameter(space, node.operands[i])) continue;
+    for (const int factor : dims) {
+      if (factor != kNoFactor) result[factor] = true;
+    }
+  }
+  return result;
+}
+
 }  // namespace tensoropt

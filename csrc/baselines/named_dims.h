@@ -58,4 +58,8 @@ class NamedDims {
 // The operand is a parameter, or a view of one.
 bool is_parameter(const StrategySpace& space, ValueId value);
 
+// By factor of an operator: a weight among its operands, a parameter of two and
+// more dims, has it.
+std::vector<bool> weight_factors(const StrategySpace& space, const Node& node);
+
 }  // namespace tensoropt

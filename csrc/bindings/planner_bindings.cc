@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "baselines/work_splits.h"
 #include "bindings/bindings.h"
 #include "bindings/literals.h"
 #include "bindings/planner.h"
@@ -82,6 +83,31 @@ py::list describe_nodes(const StrategySpace& space) {
     }
     row["configs"] = labels;
     row["runs_again"] = runs_again;
+    rows.append(row);
+  }
+  return rows;
+}
+
+// For each operator its FLOPs, forward and backward, of all devices together,
+// and what splits them on each mesh axis.
+py::list describe_work(const StrategySpace& space, const Strategy& strategy) {
+  const WorkSplits splits(space);
+  py::list rows;
+  for (std::size_t i = 0; i < space.nodes().size(); ++i) {
+    const SpaceNode& node = space.nodes()[i];
+    if (node.kind != SpaceNodeKind::kOp) continue;
+    py::list by_axis;
+    const SpaceConfig& config = node.configs->configs[strategy.config[i]];
+    for (const WorkSplit split : splits.of(node, config)) {
+      by_axis.append(std::string(to_string(split)));
+    }
+    const Node& op = space.graph().node(node.node);
+    const Rule& rule = space.rule(op.id);
+    py::dict row;
+    row["name"] = node.name;
+    row["flops"] = rule.forward_flops +
+                   (space.graph().has_backward(op) ? rule.backward_flops : 0);
+    row["splits"] = by_axis;
     rows.append(row);
   }
   return rows;
@@ -275,6 +301,12 @@ void bind_space(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
   planner
       .def("describe_nodes",
            [](const Planner& self) { return describe_nodes(self.space()); })
+      .def(
+          "describe_work",
+          [](const Planner& self, const Strategy& strategy) {
+            return describe_work(self.space(), strategy);
+          },
+          py::arg("strategy"), "What splits operators; work_splits.h.")
       .def("describe_ports",
            [](const Planner& self, int node) {
              return describe_ports(self.space(), node);

@@ -3,6 +3,7 @@ time go, as plain data."""
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from tensoropt_torch.plan.description import (
     model_at_hand,
     planner_of,
 )
+from tensoropt_torch.plan.work import WorkShare, work_in_words, work_shares
+from tensoropt_torch.units import format_bytes
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class PlanDetails:
         memory: bytes by what they are for; their sum is the plan's memory.
         time: seconds of a step by what it is for; their sum is the plan's step time.
         operator_time: seconds of forward and backward, by the name of an operator.
+        work: what splits the work of operators, the most of it first.
     """
 
     description: PlanDescription
@@ -57,6 +61,26 @@ class PlanDetails:
     memory: Mapping[str, float]
     time: Mapping[str, float]
     operator_time: Mapping[str, float]
+    work: tuple[WorkShare, ...]
+
+    @property
+    def summary(self) -> str:
+        """What the plan does, in a few sentences."""
+        held = _held_in_words(self.storage, math.prod(self.description.sizes))
+        gathered = sum(
+            one.num_bytes
+            for one in self.collectives
+            if one.kind == "all_gather" and one.moved.startswith("parameters")
+        )
+        if gathered:
+            held += f", and gathers {format_bytes(gathered)} of them in a step"
+        again = self.description.num_recomputed
+        return _joined(
+            work_in_words(self.work, math.prod(self.description.sizes)),
+            held,
+            f"{again} operators run again in backward" if again else "",
+            _micro_batches_in_words(self.description.micro_batches),
+        )
 
 
 def details_of(plan: Described, planner: _C.Planner | None = None) -> PlanDetails:
@@ -67,7 +91,7 @@ def details_of(plan: Described, planner: _C.Planner | None = None) -> PlanDetail
     """
     planner = planner or planner_of(plan)
     description = described(planner, plan)
-    parameters = _parameters(planner, plan)
+    parameters = _parameters(planner.describe_nodes(), plan)
     rows = _in_a_step(planner.describe_estimates(plan.strategy()), plan.settings.micro_batches)
     return PlanDetails(
         description,
@@ -76,7 +100,42 @@ def details_of(plan: Described, planner: _C.Planner | None = None) -> PlanDetail
         _memory(parameters, plan),
         _time(planner, plan, rows),
         {row["name"]: row["time_s"] for row in rows},
+        work_shares(planner, plan),
     )
+
+
+def outlines_of(plans: Sequence[Described], planner: _C.Planner) -> list[str]:
+    """Of plans in one strategy space: their ``summary``, but for what is gathered and run again,
+    which takes ten times as long to find."""
+    nodes = planner.describe_nodes()
+    return [_outline(plan, planner, nodes) for plan in plans]
+
+
+def _outline(plan: Described, planner: _C.Planner, nodes: Sequence[Mapping[str, Any]]) -> str:
+    count = plan.settings.num_devices
+    return _joined(
+        work_in_words(work_shares(planner, plan), count),
+        _held_in_words(_storage(_parameters(nodes, plan)), count),
+        _micro_batches_in_words(plan.settings.micro_batches),
+    )
+
+
+def _joined(*clauses: str) -> str:
+    return " ".join(f"{clause}." for clause in clauses if clause)
+
+
+def _held_in_words(storage: Sequence[Storage], num_devices: int) -> str:
+    whole = sum(one.num_bytes for one in storage)
+    if not whole or num_devices == 1:
+        return ""
+    share = sum(one.device_bytes for one in storage) / whole
+    if share == 1:
+        return "Every device holds all parameters"
+    return f"A device holds {share:.1%} of the parameters"
+
+
+def _micro_batches_in_words(count: int) -> str:
+    return f"A step runs its batch as {count} micro-batches" if count > 1 else ""
 
 
 def _in_a_step(rows: Sequence[Mapping[str, Any]], micro_batches: int) -> list[dict[str, Any]]:
@@ -97,12 +156,14 @@ class _Parameter:
     trained: bool
 
 
-def _parameters(planner: _C.Planner, plan: Described) -> list[_Parameter]:
+def _parameters(nodes: Sequence[Mapping[str, Any]], plan: Described) -> list[_Parameter]:
+    """By the nodes of the strategy space (``Planner.describe_nodes``)."""
     sizes = [size for size, _ in plan.settings.mesh_axes]
     model = model_at_hand(plan)
     layouts = {
         row["name"]: config_label(model, row, config)
-        for row, config in zip(planner.describe_nodes(), plan.config, strict=True)
+        for row, config in zip(nodes, plan.config, strict=True)
+        if not row["target"]
     }
     found = []
     for source in model.parameters:

@@ -17,6 +17,7 @@ from tensoropt_torch.config.records import Record, parse_record
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.html_table import html_table
+from tensoropt_torch.plan.details import details_of
 from tensoropt_torch.plan.diff import PlanDiff, diff
 from tensoropt_torch.plan.micro_batches import micro_batched
 from tensoropt_torch.plan.settings import EXACT, Guarantee, InputMode, Settings
@@ -134,6 +135,15 @@ class Plan(Record):
         if model is None:
             return diff(self, other)
         return diff(self.with_model(model), other.with_model(model))
+
+    def summary(self) -> str:
+        """What it does, in a few sentences: what splits the work of operators, how much of the
+        parameters a device holds and gathers, what runs again in backward.
+
+        Raises:
+            TensorOptError: the plan was loaded without its model (``with_model``).
+        """
+        return details_of(self).summary
 
     def of_variant(self, captured: CapturedModel, strategy: VariantStrategy) -> Plan:
         """The plan of another graph of the model."""

@@ -87,8 +87,7 @@ class Comparison:
         """Writes a page of the frontier with the baselines beside it to one HTML file; as
         ``Frontier.report``."""
         assert self._frontier is not None, "this comparison was not found here"
-        baselines = {baseline.name: baseline.points for baseline in self.baselines}
-        additions = Additions(self.memory_limit, baselines, counts, peak)
+        additions = Additions(self.memory_limit, self.baselines, counts, peak)
         write_page(path, frontier_page(self._frontier.view, additions))
 
     def __repr__(self) -> str:

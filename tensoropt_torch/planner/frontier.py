@@ -263,7 +263,11 @@ class Frontier(Sequence[FrontierPoint]):
         return Plan.of(found.settings, found.captured, strategy, costs, self.guarantee)
 
     def thinned(self, count: int) -> list[FrontierPoint]:
-        """At most ``count`` points, evenly spaced by index, ends included."""
+        """At most ``count`` points, evenly spaced by index, ends included; of one the fastest.
+
+        Raises:
+            TensorOptError: ``count`` is below 1.
+        """
         return [self._points[i] for i in thinned_indices(len(self), count)]
 
     def to_records(self) -> list[dict[str, float]]:

@@ -12,29 +12,23 @@ from typing import Any, Protocol
 
 import torch
 
-from tensoropt_torch import _C
 from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.pages.charts import Chart, Line, rounded
 from tensoropt_torch.pages.page import Page
 from tensoropt_torch.plan import Plan, Settings
-from tensoropt_torch.plan.description import model_at_hand
-from tensoropt_torch.plan.details import PlanDetails, details_of
 from tensoropt_torch.plan.provenance import provenance
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.checks import check_memory_limit
+from tensoropt_torch.planner.described_points import PlanWords, PointView, described_points
 from tensoropt_torch.planner.device_counts import ProfileRow, cost_of_step, rates_of
 from tensoropt_torch.planner.explanation import explanation_of
 from tensoropt_torch.planner.folding import fold_choices, fold_fallbacks
 from tensoropt_torch.planner.memory_limits import DEFAULT_MEMORY_FRACTION
-from tensoropt_torch.planner.points import named_points, pick_index, thinned_indices
+from tensoropt_torch.planner.points import pick_index
 from tensoropt_torch.units import format_costs, format_seconds
 
 Points = Sequence[tuple[float, float]]
-
-# How many points are looked into, besides those that have names.
-DESCRIBED = 6
 
 
 class Peak(Protocol):
@@ -59,38 +53,31 @@ class FrontierView:
     plan: Callable[[int], Plan]
 
 
+class Strategies(Protocol):
+    """Those of one system: (memory_bytes, time_s) points by ascending memory, and their plans."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def points(self) -> Points: ...
+    def plan(self, index: int, /) -> Plan: ...
+
+
 @dataclass(frozen=True)
 class Additions:
     """What stands beside a frontier.
 
     Attributes:
         memory_limit: bytes per device; by default 90 % of the device's memory.
-        baselines: (memory_bytes, time_s) points by the name of a baseline.
+        baselines: strategies of other systems.
         counts: what ``profile`` found for several numbers of devices.
         peak: the simulated peak of the point that ``mini_time`` picks at the limit.
     """
 
     memory_limit: float | None = None
-    baselines: Mapping[str, Points] | None = None
+    baselines: Sequence[Strategies] = ()
     counts: Sequence[ProfileRow] = ()
     peak: Peak | None = None
-
-
-@dataclass(frozen=True)
-class PointView:
-    """A point that is looked into; ``names`` such as ``knee``."""
-
-    index: int
-    names: str
-    memory_bytes: float
-    time_s: float
-    details: PlanDetails
-
-    @property
-    def title(self) -> str:
-        """Number, names and costs."""
-        names = f" ({self.names})" if self.names else ""
-        return f"Point {self.index}{names}: {format_costs(self.memory_bytes, self.time_s)}"
 
 
 @dataclass(frozen=True)
@@ -114,7 +101,9 @@ def frontier_page(view: FrontierView, additions: Additions) -> str:
             "of the search; search without memory_limit, or with more devices"
         )
     limit = _limit(view, additions.memory_limit)
-    described = _described(view, limit)
+    plans = PlanWords()
+    described = described_points(view.points, view.plan, limit, plans)
+    outlines = plans.outlines([view.plan(index) for index in range(len(view.points))])
     choices = fold_choices([point.details for point in described])
     charts = [
         _frontier_chart(view, additions, described),
@@ -127,9 +116,12 @@ def frontier_page(view: FrontierView, additions: Additions) -> str:
         limit=limit,
         points=described,
         choices=choices,
-        picks=_picks(view, additions, described, limit),
-        rows=[(index, *point) for index, point in enumerate(view.points)],
-        baselines=_beside(view, additions, limit),
+        picks=_picks(view, additions, described, limit, outlines),
+        rows=[
+            (index, *point, outline)
+            for index, (point, outline) in enumerate(zip(view.points, outlines, strict=True))
+        ],
+        baselines=_beside(view, additions, limit, plans),
         counts=[_count_view(view.settings, row) for row in additions.counts],
         peak=additions.peak,
         fallbacks=fold_fallbacks(explanation_of(view.captured, view.settings)),
@@ -141,20 +133,27 @@ def frontier_page(view: FrontierView, additions: Additions) -> str:
 
 
 @dataclass(frozen=True)
-class _Strategies:
-    """Points of one name, and which of them is picked at the limit."""
+class _Pick:
+    """Which of some strategies is picked at the limit, and what it does."""
 
     name: str
     points: Points
     picked: int | None
+    summary: str
 
 
-def _beside(view: FrontierView, additions: Additions, limit: float) -> list[_Strategies]:
-    """The frontier and the baselines, if there are any."""
+def _beside(
+    view: FrontierView, additions: Additions, limit: float, plans: PlanWords
+) -> list[_Pick]:
+    """Of the frontier and the baselines, if there are any."""
     if not additions.baselines:
         return []
-    every = {view.name: view.points, **additions.baselines}
-    return [_Strategies(name, points, pick_index(points, limit)) for name, points in every.items()]
+    found = []
+    for one in (view, *additions.baselines):
+        picked = pick_index(one.points, limit)
+        summary = "" if picked is None else plans.details(one.plan(picked)).summary
+        found.append(_Pick(one.name, one.points, picked, summary))
+    return found
 
 
 def _model_in_words(captured: CapturedModel) -> str:
@@ -181,31 +180,6 @@ def _limit(view: FrontierView, memory_limit: float | None) -> float:
         device = parse_cluster(view.settings.cluster, "settings").device
         return DEFAULT_MEMORY_FRACTION * device.memory_bytes
     return memory_limit if math.isfinite(memory_limit) else view.points[-1][0]
-
-
-def _described(view: FrontierView, limit: float) -> list[PointView]:
-    names = named_points(view.points)
-    picked = pick_index(view.points, limit)
-    if picked is not None:
-        names.setdefault(picked, []).append("picked at the limit")
-    planners: dict[int, _C.Planner] = {}  # by number of micro-batches
-
-    def details(plan: Plan) -> PlanDetails:
-        count = plan.settings.micro_batches
-        if count not in planners:
-            planners[count] = make_planner(model_at_hand(plan), plan.settings)
-        return details_of(plan, planners[count])
-
-    indices = sorted({*thinned_indices(len(view.points), DESCRIBED), *names})
-    return [
-        PointView(
-            index,
-            ", ".join(names.get(index, ())),
-            *view.points[index],
-            details(view.plan(index)),
-        )
-        for index in indices
-    ]
 
 
 def _axes(settings: Settings) -> list[str]:
@@ -236,8 +210,7 @@ def _frontier_chart(
 ) -> Chart:
     names = {point.index: point.names for point in described if point.names}
     lines = [_line(view.name, view.points, names)]
-    baselines = (additions.baselines or {}).items()
-    lines += [_line(name, points, {}) for name, points in baselines if points]
+    lines += [_line(one.name, one.points, {}) for one in additions.baselines if one.points]
     ends = " to ".join(format_costs(*view.points[index]) for index in (0, -1))
     return Chart(
         "frontier",
@@ -250,14 +223,22 @@ def _frontier_chart(
 
 
 def _picks(
-    view: FrontierView, additions: Additions, described: Sequence[PointView], limit: float
+    view: FrontierView,
+    additions: Additions,
+    described: Sequence[PointView],
+    limit: float,
+    outlines: Sequence[str],
 ) -> dict[str, Any]:
-    """What the page's script needs to name the pick at any limit."""
-    baselines = (additions.baselines or {}).items()
+    """What the page's script needs to name the pick at any limit, and to say what it does."""
     return {
         "limit": limit,
-        "frontier": [{**_figures(*point), "text": format_costs(*point)} for point in view.points],
-        "baselines": {name: [_figures(*point) for point in points] for name, points in baselines},
+        "frontier": [
+            {**_figures(*point), "text": format_costs(*point), "outline": outline}
+            for point, outline in zip(view.points, outlines, strict=True)
+        ],
+        "baselines": {
+            one.name: [_figures(*point) for point in one.points] for one in additions.baselines
+        },
         "described": [point.index for point in described],
     }
 

@@ -6,6 +6,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
+from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.units import format_bytes, format_seconds
 
 OURS = "TensorOpt"  # among baselines
@@ -64,7 +65,15 @@ def frontier_rows(
 
 
 def thinned_indices(length: int, count: int) -> list[int]:
-    """At most ``count`` indices, evenly spaced, ends included."""
+    """At most ``count`` indices, evenly spaced, ends included; of one the last.
+
+    Raises:
+        TensorOptError: ``count`` is below 1.
+    """
+    if count < 1:
+        raise TensorOptError(f"a number of points is at least 1, not {count}")
     if length <= count:
         return list(range(length))
+    if count == 1:
+        return [length - 1]
     return [round(i * (length - 1) / (count - 1)) for i in range(count)]

@@ -169,7 +169,11 @@ class WhyPlan:
 
     def __str__(self) -> str:
         matter = f"{len(self.decisions)} of {self.num_considered} decisions matter"
-        lines = [f"{self.plan!r}", f"{matter} (searched in {format_duration(self.seconds)}):"]
+        lines = [
+            f"{self.plan!r}",
+            self.plan.summary(),
+            f"{matter} (searched in {format_duration(self.seconds)}):",
+        ]
         lines += [f"- {decision.sentence(self.plan)}" for decision in self.decisions[:MOST_PRINTED]]
         if len(self.decisions) > MOST_PRINTED:
             lines.append(

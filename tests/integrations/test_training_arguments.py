@@ -65,15 +65,16 @@ def test_optimizers_that_need_whole_parameters_are_refused(tmp_path: Path) -> No
     check_optimizer(arguments(tmp_path, optim="sgd"))
 
 
-def test_processes_that_transformers_does_not_see_are_told() -> None:
+def test_processes_that_transformers_does_not_see_are_told(tmp_path: Path) -> None:
+    job = "tests.integrations.test_training_arguments:train_on_one_of_two"
     with pytest.raises(
         AssertionError, match=r"has 2 processes, of which .* sees 1; .*use_cpu=True"
     ):
-        run_ranks(2, "tests.integrations.test_training_arguments:train_on_one_of_two", None, 60)
+        run_ranks(2, job, str(tmp_path), 60)
 
 
-def train_on_one_of_two(_: None) -> None:
-    args = TrainingArguments(output_dir="unused", report_to=[], save_strategy="no")
+def train_on_one_of_two(folder: str) -> None:
+    args = TrainingArguments(output_dir=folder, report_to=[], save_strategy="no")
     Trainer(model=gpt2(), args=args, train_dataset=Texts(4)).train()
 
 

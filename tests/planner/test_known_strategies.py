@@ -6,15 +6,30 @@ import pytest
 import torch
 
 from benchmarks.models.llama import Llama, LlamaConfig
+from tensoropt_torch import _C, Plan
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.frontend import CapturedModel, capture
+from tensoropt_torch.plan import Settings
+from tensoropt_torch.plan.details import details_of
 from tensoropt_torch.plan.space import make_planner
+from tensoropt_torch.plan.work import PARALLELISM
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
 from tests.planner.known_strategies import ROLES, allowed_configs
 
 DEVICES = 4
 STATE_BYTES = 16  # float32 parameter, gradient and two moments
+
+# Into how many parts the work is cut, and which share of the parameters a device holds.
+SPLIT: dict[str, tuple[dict[str, int], float]] = {
+    "data parallel": ({"batch": 4}, 1.0),
+    "fully sharded": ({"batch": 4}, 0.25),
+    "tensor parallel": ({"features": 4}, 0.25),
+    "sequence parallel": ({"features": 4}, 0.25),
+    "data and tensor parallel": ({"batch": 2, "features": 2}, 0.5),
+    "fully sharded and tensor parallel": ({"batch": 2, "features": 2}, 0.25),
+    "fully sharded and sequence parallel": ({"batch": 2, "features": 2}, 0.25),
+}
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +47,15 @@ def parameter_bytes(captured: CapturedModel) -> float:
     return float(STATE_BYTES * sum(t.numel() for t in tensors))
 
 
-def frontier_of(captured: CapturedModel, name: str) -> list[tuple[float, float]]:
-    task = PlanningTask(captured, load_cluster("h100-8"))
-    planner = make_planner(captured, task.settings(DEVICES))
+def search(captured: CapturedModel, name: str) -> tuple[Settings, _C.SearchResult]:
+    settings = PlanningTask(captured, load_cluster("h100-8")).settings(DEVICES)
+    planner = make_planner(captured, settings)
     allowed = allowed_configs(planner, ROLES[name]) if name else []
-    result = SearchSettings(epsilon=1e-3).run(planner, allowed=allowed)
+    return settings, SearchSettings(epsilon=1e-3).run(planner, allowed=allowed)
+
+
+def frontier_of(captured: CapturedModel, name: str) -> list[tuple[float, float]]:
+    _, result = search(captured, name)
     return [tuple(point) for point in result.points]
 
 
@@ -69,3 +88,29 @@ def test_the_costs_of_known_strategies_are_what_they_are_known_for(
     # Sequence parallelism splits what tensor parallelism holds on every device.
     assert smallest["sequence parallel"] < smallest["tensor parallel"]
     assert smallest["fully sharded and tensor parallel"] < smallest["data and tensor parallel"]
+
+
+@pytest.mark.parametrize("name", ROLES)
+def test_known_strategies_are_called_what_they_are(captured: CapturedModel, name: str) -> None:
+    settings, result = search(captured, name)
+    plan = Plan.of(settings, captured, result.unroll(0))
+    details = details_of(plan)
+    parts, held = SPLIT[name]
+    most, *others = details.work
+    assert most.parts == parts and most.share > 0.9, details.summary
+    assert sum(one.share for one in (most, *others)) == pytest.approx(1)
+    kinds = " x ".join(PARALLELISM[kind] for kind in parts)
+    assert f"({kinds} parallelism)" in details.summary
+    # Norms are small and may be held whole.
+    storage = details.storage
+    share = sum(one.device_bytes for one in storage) / sum(one.num_bytes for one in storage)
+    assert share == pytest.approx(held, abs=0.01), details.summary
+    whole = sum(one.num_bytes for one in storage)
+    gathered = sum(
+        one.num_bytes
+        for one in details.collectives
+        if one.kind == "all_gather" and one.moved.startswith("parameters")
+    )
+    assert (gathered > 0.4 * whole) is name.startswith("fully sharded"), details.summary
+    assert (gathered > 0) is ("gathers" in details.summary)
+    assert plan.summary() == details.summary

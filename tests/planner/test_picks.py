@@ -75,6 +75,9 @@ def test_the_knee_is_the_corner() -> None:
 def test_thinning_keeps_the_ends() -> None:
     assert thinned_indices(5, 10) == [0, 1, 2, 3, 4]
     assert thinned_indices(101, 3) == [0, 50, 100]
+    assert thinned_indices(101, 1) == [100]
+    with pytest.raises(TensorOptError, match="at least 1, not 0"):
+        thinned_indices(101, 0)
 
 
 def test_plans_survive_a_file(frontier: Frontier, tmp_path: Path) -> None:

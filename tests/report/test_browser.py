@@ -90,10 +90,13 @@ def test_the_page_answers(page: Page, comparison: Comparison) -> None:
     # The slider, by keyboard: each step is a point.
     press(page, "#limit", "Home")
     assert page.inner_text("#pick").startswith("nothing fits")
+    assert page.inner_text("#pick-outline") == ""
     press(page, "#limit", "ArrowRight", "ArrowRight")
     assert f"mini_time picks point 1: {format_costs(*points[1])}" in page.inner_text("#pick")
     spoken = page.get_attribute("#limit", "aria-valuetext")
     assert spoken is not None and "picks point 1" in spoken
+    said = page.inner_text("#pick-outline").split(". ")[0]
+    assert said and comparison.ours.plan(1).summary().startswith(said)
 
     # A limit that is typed, between two points.
     between = (points[1][0] + points[2][0]) / 2 / 2**30

@@ -66,10 +66,15 @@ def test_headings_have_an_order(page: ReadPage) -> None:
 
 
 def test_all_points_are_in_a_table(page: ReadPage, comparison: Comparison) -> None:
-    assert page.table("Cost frontier") == [
+    rows = page.table("Cost frontier")
+    assert [row[:3] for row in rows] == [
         [str(index), format_bytes(memory), format_seconds(time_s)]
         for index, (memory, time_s) in enumerate(comparison.ours.points)
     ]
+    for index, (*_, outline) in enumerate(rows):
+        work, held = outline.removesuffix(".").split(". ")
+        summary = comparison.ours.plan(index).summary()
+        assert summary.startswith(f"{work}. ") and held in summary
 
 
 def test_baselines_stand_beside_the_frontier(page: ReadPage, comparison: Comparison) -> None:
@@ -78,7 +83,12 @@ def test_baselines_stand_beside_the_frontier(page: ReadPage, comparison: Compari
     for baseline in (comparison.ours, *comparison.baselines):
         point = baseline.at(LIMIT)
         picked = format_seconds(point[1]) if point else "does not fit"
-        assert rows[baseline.name][-1] == picked if baseline.points else "no strategy"
+        if not baseline.points:
+            assert rows[baseline.name] == ["no strategy for this model"]
+            continue
+        assert rows[baseline.name][-2] == picked
+        plan = baseline.plan_at(LIMIT)
+        assert rows[baseline.name][-1] == (plan.summary() if plan else "")
 
 
 def test_numbers_of_devices_have_times_and_costs(page: ReadPage, counts: list[ProfileRow]) -> None:

@@ -31,6 +31,7 @@ function setLimit(limit, moveSlider) {
     : `nothing fits; the least needs ${picks.frontier[0].text}`;
   const others = besides(limit, point && point.time);
   byId("pick").textContent = [named, ...others].join("; ");
+  byId("pick-outline").textContent = point ? point.outline : "";
   if (moveSlider) byId("limit").value = picked + 1;
   byId("limit").setAttribute("aria-valuetext", `${(limit / GIB).toPrecision(4)} GiB: ${named}`);
   if (document.activeElement !== byId("limit-gib")) {

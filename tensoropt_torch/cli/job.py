@@ -13,9 +13,9 @@ from rich.console import Console
 
 from tensoropt_torch import api
 from tensoropt_torch.calibration import ProfileOptions, ValidationOptions
+from tensoropt_torch.cli.arguments import add_model, load_model, planning_of
 from tensoropt_torch.report.costs import validation_summary, validation_table
 from tensoropt_torch.runtime.job import device_of_group
-from tensoropt_torch.tasks import Example, PlanningOptions
 from tensoropt_torch.units import format_seconds
 
 
@@ -27,11 +27,11 @@ def add_profile_hardware(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-bytes", type=int, default=defaults.max_bytes)
     parser.add_argument("--budget", type=float, default=defaults.budget_s, help="seconds")
     parser.add_argument("--fresh", action="store_true", help="measure again what is known")
-    parser.set_defaults(run=profile_hardware)
 
 
 def add_validate(parser: argparse.ArgumentParser) -> None:
-    """The arguments of ``tensoropt validate``, besides those of a model."""
+    """The arguments of ``tensoropt validate``."""
+    add_model(parser)
     defaults = ValidationOptions()
     parser.add_argument("--strategies", type=int, default=defaults.strategies)
     parser.add_argument("--steps", type=int, default=defaults.steps)
@@ -45,7 +45,7 @@ def add_validate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--report", type=Path, help="write a page to this HTML file")
 
 
-def profile_hardware(options: argparse.Namespace, console: Console) -> None:
+def run_profile_hardware(options: argparse.Namespace, console: Console) -> None:
     """Measure the running job and say where that is kept."""
     with _job(console):
         profile, path = api.profile_hardware(
@@ -69,10 +69,9 @@ def profile_hardware(options: argparse.Namespace, console: Console) -> None:
         console.print(f"written to {path}", soft_wrap=True)
 
 
-def validate(
-    options: argparse.Namespace, console: Console, example: Example, planning: PlanningOptions
-) -> None:
+def run_validate(options: argparse.Namespace, console: Console) -> None:
     """Run random strategies of a model and print how well they were predicted."""
+    example, planning = load_model(options.model), planning_of(options)
     with _job(console):
         found = api.validate(
             example,

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
 from rich.console import Console
 
 from tensoropt_torch import api
+from tensoropt_torch.cli.arguments import (
+    add_model,
+    load_model,
+    planning_of,
+    read_bytes,
+    read_counts,
+)
 from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.planner.baselines import Comparison
 from tensoropt_torch.planner.memory_limits import Predictor
@@ -17,12 +23,9 @@ from tensoropt_torch.simulate import MemoryProfile, StepSettings
 from tensoropt_torch.tasks import Example, PlanningOptions
 
 
-def add_report(
-    parser: argparse.ArgumentParser,
-    read_bytes: Callable[[str], float],
-    read_counts: Callable[[str], list[int]],
-) -> None:
-    """Its arguments, besides those of a model."""
+def add_report(parser: argparse.ArgumentParser) -> None:
+    """Its arguments."""
+    add_model(parser)
     parser.add_argument("--output", type=Path, default=Path("report.html"))
     parser.add_argument("--memory-limit", type=read_bytes, help="per device, e.g. 12GiB")
     parser.add_argument("--counts", type=read_counts, help="numbers of devices, e.g. 1,2,4,8")
@@ -34,10 +37,9 @@ def add_report(
     )
 
 
-def report(
-    options: argparse.Namespace, console: Console, example: Example, planning: PlanningOptions
-) -> None:
+def run_report(options: argparse.Namespace, console: Console) -> None:
     """Plan, and write the page."""
+    example, planning = load_model(options.model), planning_of(options)
     limit = options.memory_limit
     comparison = api.compare(
         example, memory_limit=limit, num_devices=options.devices, planning=planning

@@ -1,0 +1,179 @@
+"""Arguments that several commands have, and what they mean."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.plan import Plan
+from tensoropt_torch.planner.optimizers import OptimizerModel
+from tensoropt_torch.planner.search_settings import SearchSettings
+from tensoropt_torch.tasks import Example, PlanningOptions, model_of
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """A model, and how it is planned for: what ``load_model`` and ``planning_of`` read."""
+    parser.add_argument(
+        "model",
+        help="file.py:function; the function returns (module, args), (module, args, kwargs) or "
+        "a tensoropt_torch.Example",
+    )
+    parser.add_argument("--cluster", default="cpu", help="preset or cluster file")
+    parser.add_argument("--devices", type=int, help="by default all of the cluster")
+    parser.add_argument("--optimizer", default="adamw")
+    parser.add_argument(
+        "--state-dtype", help="of the optimizer's states, e.g. float32; default: the parameter's"
+    )
+    parser.add_argument(
+        "--master-weights", action="store_true", help="copies of parameters in --state-dtype"
+    )
+    parser.add_argument("--inputs", choices=["replicated", "sharded"], default="replicated")
+    parser.add_argument("--space", choices=["ordered", "full"], default="ordered")
+    parser.add_argument(
+        "--split-spatial", action="store_true", help="may split spatial dims of convolutions"
+    )
+    parser.add_argument(
+        "--recompute",
+        action=argparse.BooleanOptionalAction,
+        help="operators may run again in backward instead of keeping what they make (default: "
+        "where the model calls torch.utils.checkpoint)",
+    )
+    parser.add_argument(
+        "--max-micro-batches",
+        type=int,
+        default=1,
+        help="the batch may be run as up to so many micro-batches, one after the other",
+    )
+    parser.add_argument(
+        "--overlap",
+        action=argparse.BooleanOptionalAction,
+        help="reshard parameters while the device computes (default: where it is faster)",
+    )
+    parser.add_argument(
+        "--reduce-dtype",
+        choices=["parameter", "compute"],
+        default="parameter",
+        help="sum gradients in the dtype of the parameter or in that of its use under autocast",
+    )
+    for name, meaning in (("pin", "split so"), ("forbid", "not split so")):
+        parser.add_argument(
+            f"--{name}",
+            action="append",
+            default=[],
+            metavar="NAME=SPLIT",
+            help=f"parameters or operators that are {meaning}, e.g. embed.weight=S0, "
+            "'blocks.*.attn=h'; may be repeated (docs/why-this-plan.md, Pins)",
+        )
+    parser.add_argument("--epsilon", type=float, default=SearchSettings().epsilon)
+
+
+def read_bytes(text: str) -> float:
+    """``12GiB``, ``16e9``, ``800MB``."""
+    units = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "GB": 1e9, "MB": 1e6, "KB": 1e3}
+    unit = next((unit for unit in units if text.endswith(unit)), "")
+    try:
+        return float(text.removesuffix(unit)) * units.get(unit, 1)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is no number of bytes; give one such as 12GiB, 800MB or 16e9"
+        ) from error
+
+
+def read_counts(text: str) -> list[int]:
+    """``1,2,4,8``."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"'{text}' are no numbers of devices; give them such as 1,2,4,8"
+        ) from error
+
+
+def load_model(spec: str) -> Example:
+    """The module with example inputs that ``file.py:function`` returns."""
+    found = call_user("model", spec)
+    if isinstance(found, Example):
+        return found
+    if not isinstance(found, (tuple, list)) or len(found) not in (2, 3):
+        raise TensorOptError(
+            f"model '{spec}' gives {type(found).__name__}; the function must return "
+            "(module, args), (module, args, kwargs) or a tensoropt_torch.Example"
+        )
+    return Example(*found)
+
+
+def call_user(what: str, spec: str) -> Any:
+    """What ``file.py:function`` returns."""
+    path, _, name = spec.rpartition(":")
+    if not Path(path).is_file():
+        raise TensorOptError(f"{what} '{spec}': there is no file '{path}'; give file.py:function")
+    module_spec = importlib.util.spec_from_file_location("tensoropt_user_model", path)
+    assert module_spec is not None and module_spec.loader is not None
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[module_spec.name] = module
+    sys.path.insert(0, str(Path(path).resolve().parent))
+    module_spec.loader.exec_module(module)
+    if not hasattr(module, name):
+        raise TensorOptError(f"{what} '{spec}': '{path}' has no function '{name}'")
+    return getattr(module, name)()
+
+
+def load_plan(path: Path, model: str | None) -> Plan:
+    """A saved plan, with its model if that is given."""
+    plan = Plan.load(path)
+    if model is None:
+        return plan
+    captured = model_of(plan, load_model(model))
+    plan.check_model(captured)
+    return plan.with_model(captured)
+
+
+def write_json(path: Path, record: Any) -> None:
+    """Raises TensorOptError if the file cannot be written."""
+    try:
+        path.write_text(json.dumps(record, indent=1))
+    except OSError as error:
+        raise TensorOptError(f"'{path}' cannot be written: {error}") from error
+
+
+def optimizer_of(options: argparse.Namespace) -> OptimizerModel:
+    """What the options of ``add_model`` say of it."""
+    return OptimizerModel.of(
+        OptimizerModel(options.optimizer, options.state_dtype, options.master_weights)
+    )
+
+
+def _wishes(option: str, given: Sequence[str]) -> dict[str, str]:
+    """``NAME=SPLIT`` of ``--pin`` or ``--forbid``, by name."""
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or name in found:
+            what = "is given twice" if equals else "has no '='"
+            raise TensorOptError(f"--{option} {text} {what}; give NAME=SPLIT, once for each name")
+        found[name] = value
+    return found
+
+
+def planning_of(options: argparse.Namespace) -> PlanningOptions:
+    """What the options of ``add_model`` say."""
+    return PlanningOptions(
+        cluster=options.cluster,
+        optimizer=optimizer_of(options),
+        inputs=options.inputs,
+        space=options.space,
+        split_spatial=options.split_spatial,
+        recompute=options.recompute,
+        max_micro_batches=options.max_micro_batches,
+        overlap=options.overlap,
+        reduce_dtype=options.reduce_dtype,
+        pin=_wishes("pin", options.pin),
+        forbid=_wishes("forbid", options.forbid),
+        search=SearchSettings(epsilon=options.epsilon),
+    )

@@ -1,0 +1,153 @@
+"""Commands that find strategies."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+from typing import get_args
+
+from rich.console import Console
+
+from tensoropt_torch import api
+from tensoropt_torch.cli.arguments import (
+    add_model,
+    load_model,
+    planning_of,
+    read_bytes,
+    read_counts,
+    write_json,
+)
+from tensoropt_torch.plan.details import details_of
+from tensoropt_torch.plan.provenance import provenance
+from tensoropt_torch.planner.device_counts import Objective
+from tensoropt_torch.planner.memory_limits import Predictor
+from tensoropt_torch.planner.wish_costs import wish_costs
+from tensoropt_torch.report.tables import (
+    comparison_table,
+    frontier_table,
+    plan_summary,
+    plan_table,
+    profile_table,
+    tradeoffs_table,
+    wish_table,
+)
+from tensoropt_torch.units import format_bytes, format_seconds
+
+
+def add_frontier(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``tensoropt frontier``."""
+    add_model(parser)
+    parser.add_argument("--json", type=Path, help="write the points to this file")
+
+
+def run_frontier(options: argparse.Namespace, console: Console) -> None:
+    """Print the points, and write them."""
+    frontier = api.find_frontier(
+        load_model(options.model), num_devices=options.devices, planning=planning_of(options)
+    )
+    points = [(p.memory_bytes, p.time_s) for p in frontier]
+    console.print(frontier_table(points, frontier.title, rows=20))
+    if options.json:
+        record = {
+            "num_devices": frontier.num_devices,
+            "guarantee": asdict(frontier.guarantee),
+            "points": frontier.to_records(),
+        }
+        write_json(options.json, record)
+
+
+def add_plan(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``tensoropt plan``."""
+    add_model(parser)
+    parser.add_argument("--option", choices=["mini_time", "mini_parallelism"], default="mini_time")
+    parser.add_argument("--memory-limit", type=read_bytes, help="per device, e.g. 12GiB")
+    parser.add_argument(
+        "--memory",
+        choices=get_args(Predictor),
+        default="sums",
+        help="what the limit is compared with: sums of the search, or simulated peaks",
+    )
+    parser.add_argument("--output", type=Path, help="write the plan to this file")
+    parser.add_argument("--details", action="store_true", help="print every operator's config")
+
+
+def run_plan(options: argparse.Namespace, console: Console) -> None:
+    """Print what is picked, and write it."""
+    plan = api.find_strategy(
+        load_model(options.model),
+        option=options.option,
+        memory_limit=options.memory_limit,
+        num_devices=options.devices,
+        planning=planning_of(options),
+        memory=options.memory,
+    )
+    details = details_of(plan)
+    peak = "" if plan.peak_bytes is None else f" ({format_bytes(plan.peak_bytes)} at the peak)"
+    console.print(
+        f"{options.option}: {plan.num_devices} devices, {format_seconds(plan.time_s)} a step, "
+        f"{format_bytes(plan.memory_bytes)} per device{peak}; {plan_summary(details.description)}"
+    )
+    console.print(details.summary)
+    for origin in provenance(plan.settings):
+        console.print(f"  {origin}", soft_wrap=True)
+    if options.details:
+        console.print(plan_table(details.description))
+    if plan.settings.wishes:
+        costs = wish_costs(plan, memory_limit=options.memory_limit)
+        console.print(wish_table(costs))
+    if options.output:
+        plan.save(options.output)
+
+
+def add_profile(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``tensoropt profile``."""
+    add_model(parser)
+    parser.add_argument("--counts", type=read_counts, required=True, help="e.g. 1,2,4,8")
+    parser.add_argument("--memory-limit", type=read_bytes, help="per device, e.g. 12GiB")
+
+
+def run_profile(options: argparse.Namespace, console: Console) -> None:
+    """Print the least step time for each number of devices."""
+    rows = api.profile(
+        load_model(options.model),
+        device_counts=options.counts,
+        memory_limit=options.memory_limit,
+        planning=planning_of(options),
+    )
+    console.print(profile_table(rows))
+
+
+def add_compare(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``tensoropt compare``."""
+    add_model(parser)
+    parser.add_argument("--memory-limit", type=read_bytes, help="per device, e.g. 12GiB")
+
+
+def run_compare(options: argparse.Namespace, console: Console) -> None:
+    """Print the frontier beside the baselines."""
+    comparison = api.compare(
+        load_model(options.model),
+        memory_limit=options.memory_limit,
+        num_devices=options.devices,
+        planning=planning_of(options),
+    )
+    console.print(comparison_table(comparison))
+
+
+def add_tradeoffs(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``tensoropt tradeoffs``."""
+    add_model(parser)
+    parser.add_argument("--counts", type=read_counts, required=True, help="e.g. 1,2,4,8")
+    parser.add_argument("--objective", choices=get_args(Objective), default="money")
+
+
+def run_tradeoffs(options: argparse.Namespace, console: Console) -> None:
+    """Print the points that no other beats in memory, time and the objective at once."""
+    found = api.find_tradeoffs(
+        load_model(options.model),
+        device_counts=options.counts,
+        objective=options.objective,
+        planning=planning_of(options),
+    )
+    console.print(tradeoffs_table(found))

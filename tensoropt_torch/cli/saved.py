@@ -1,0 +1,51 @@
+"""Commands that look at plans in files."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from tensoropt_torch.cli.arguments import load_plan
+from tensoropt_torch.plan.details import details_of
+from tensoropt_torch.plan.provenance import provenance
+from tensoropt_torch.report.tables import diff_table, facts_table, plan_summary, plan_table
+
+
+def add_show(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``tensoropt show``."""
+    parser.add_argument("plan", type=Path)
+    _add_model(parser)
+
+
+def run_show(options: argparse.Namespace, console: Console) -> None:
+    """Print what a plan is for, what it costs and, with its model, what it does."""
+    plan = load_plan(options.plan, options.model)
+    console.print(facts_table(plan))
+    for origin in provenance(plan.settings):
+        console.print(f"  {origin}", soft_wrap=True)
+    if plan.captured is not None:
+        details = details_of(plan)
+        console.print(plan_table(details.description))
+        console.print(plan_summary(details.description))
+        console.print(details.summary)
+
+
+def add_diff(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``tensoropt diff``."""
+    parser.add_argument("before", type=Path)
+    parser.add_argument("after", type=Path)
+    _add_model(parser)
+
+
+def run_diff(options: argparse.Namespace, console: Console) -> None:
+    """Print what changes."""
+    before, after = (load_plan(path, options.model) for path in (options.before, options.after))
+    console.print(diff_table(before.diff(after)))
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--model", help="file.py:function of the plan's model: operators are then named"
+    )

@@ -1,0 +1,87 @@
+"""Points of a frontier that a page looks into, and what plans do in words."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tensoropt_torch import _C
+from tensoropt_torch.plan import Plan, Settings
+from tensoropt_torch.plan.description import model_at_hand
+from tensoropt_torch.plan.details import PlanDetails, details_of, outlines_of
+from tensoropt_torch.plan.space import make_planner
+from tensoropt_torch.planner.points import named_points, pick_index, thinned_indices
+from tensoropt_torch.units import format_costs
+
+# How many points are looked into, besides those that have names.
+DESCRIBED = 6
+
+
+@dataclass(frozen=True)
+class PointView:
+    """A point that is looked into; ``names`` such as ``knee``."""
+
+    index: int
+    names: str
+    memory_bytes: float
+    time_s: float
+    details: PlanDetails
+
+    @property
+    def title(self) -> str:
+        """Number, names and costs."""
+        names = f" ({self.names})" if self.names else ""
+        return f"Point {self.index}{names}: {format_costs(self.memory_bytes, self.time_s)}"
+
+
+class PlanWords:
+    """What plans of one model do. Each of their strategy spaces, which differ by the number of
+    micro-batches for example, is made once."""
+
+    def __init__(self) -> None:
+        self._planners: list[tuple[Settings, _C.Planner]] = []
+
+    def details(self, plan: Plan) -> PlanDetails:
+        """All figures of one."""
+        return details_of(plan, self._planner(plan))
+
+    def outlines(self, plans: Sequence[Plan]) -> list[str]:
+        """A sentence or two of each."""
+        groups: dict[_C.Planner, list[int]] = defaultdict(list)
+        for index, plan in enumerate(plans):
+            groups[self._planner(plan)].append(index)
+        found = [""] * len(plans)
+        for planner, indices in groups.items():
+            outlines = outlines_of([plans[index] for index in indices], planner)
+            for index, outline in zip(indices, outlines, strict=True):
+                found[index] = outline
+        return found
+
+    def _planner(self, plan: Plan) -> _C.Planner:
+        for settings, planner in self._planners:
+            if settings == plan.settings:
+                return planner
+        planner = make_planner(model_at_hand(plan), plan.settings)
+        self._planners.append((plan.settings, planner))
+        return planner
+
+
+def described_points(
+    points: Sequence[tuple[float, float]],
+    plan: Callable[[int], Plan],
+    limit: float,
+    words: PlanWords,
+) -> list[PointView]:
+    """Ends, knee, the pick at the limit, and some between them."""
+    names = named_points(points)
+    picked = pick_index(points, limit)
+    if picked is not None:
+        names.setdefault(picked, []).append("picked at the limit")
+    indices = sorted({*thinned_indices(len(points), DESCRIBED), *names})
+    return [
+        PointView(
+            index, ", ".join(names.get(index, ())), *points[index], words.details(plan(index))
+        )
+        for index in indices
+    ]
