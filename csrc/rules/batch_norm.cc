@@ -27,6 +27,7 @@ RuleBuilder common_rule(const Graph& graph, const Node& node, FactorKind batch,
   const auto& shape = rule.operand_shape(0);
   bind_dim(rule, 0, rule.factor("b", shape[0], batch));
   bind_dim(rule, 1, rule.factor("c", shape[1]));
+  rule.may_be_uneven(kChannel);
   for (const char* name : per_channel) {
     const int operand = node.operand_index(name);
     if (operand >= 0) rule.bind_operand(operand, 0, kChannel);
@@ -44,7 +45,8 @@ RuleBuilder common_rule(const Graph& graph, const Node& node, FactorKind batch,
 
 // Two sums for each channel: over the batch in both passes, and of all channels
 // for running statistics, which are whole. The one over the batch in forward
-// gathers; so few bytes take the time of an all-reduce.
+// gathers, and that of channels whose parts differ reduces; so few bytes take
+// the same time.
 void add_statistics(RuleBuilder& rule, bool requires_grad, bool tracked) {
   std::vector<int> over{kBatch};
   const auto rank = static_cast<int>(rule.operand_shape(0).size());
@@ -87,7 +89,7 @@ Rule batch_norm_rule(const Graph& graph, const Node& node) {
 }
 
 // The call itself will do where a rank has all that it computes.
-LocalForm batch_norm_local(const Graph&, const Node& node,
+LocalForm batch_norm_local(const Graph& graph, const Node& node,
                            const LocalContext& context) {
   AxisSet batch = context.factor_axes[kBatch];
   for (std::size_t f = kFirstSpatial; f < context.factor_axes.size(); ++f) {
@@ -101,8 +103,10 @@ LocalForm batch_norm_local(const Graph&, const Node& node,
   LocalForm form;
   form.target = "tensoropt.batch_norm_sharded.default";
   form.operands = {"input", "weight", "bias", "running_mean", "running_var"};
+  const std::int64_t all = graph.operand(node, 0).meta.shape[1];
   form.extra = {node.double_argument("momentum", 0.1),
-                node.double_argument("eps", 1e-5)};
+                node.double_argument("eps", 1e-5),
+                context.range(kChannel, all).begin};
   form.groups = {batch, channels};
   return form;
 }

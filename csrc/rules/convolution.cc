@@ -44,6 +44,7 @@ constexpr WeightDims kTransposed{0, 1};
 // of both.
 void bind_groups(RuleBuilder& rule, std::int64_t groups, int channel_dim) {
   const int group = rule.factor("g", groups);
+  rule.may_be_uneven(group);
   rule.bind_operand(0, channel_dim, group);
   rule.bind_operand(1, 0, group);
   rule.bind_output(0, channel_dim, group);
@@ -54,6 +55,8 @@ void bind_channels(RuleBuilder& rule, WeightDims dims, int channel_dim) {
   const auto& weight = rule.operand_shape(1);
   const int n = rule.factor("n", weight[dims.out]);
   const int k = rule.factor("k", weight[dims.in]);
+  rule.may_be_uneven(n);
+  rule.may_be_uneven(k);
   rule.bind_operand(0, channel_dim, k);
   rule.bind_operand(1, dims.in, k);
   rule.bind_operand(1, dims.out, n);
@@ -108,8 +111,8 @@ LocalForm convolution_local(const Graph& graph, const Node& node,
     add_halos(form, convolution_windows(graph, node), spatial, 0, context);
   }
   if (groups > 1) {
-    form.arguments.push_back(
-        {"groups", Literal(groups / context.parts(kGroup))});
+    const DimRange own = context.range(kGroup, groups);
+    form.arguments.push_back({"groups", Literal(own.size())});
   }
   return form;
 }

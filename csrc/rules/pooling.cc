@@ -71,6 +71,7 @@ Rule pooling_rule(const Graph& graph, const Node& node, int spatial,
   std::vector<int> factors;
   for (int dim = 0; dim < static_cast<int>(shape.size()) - spatial; ++dim) {
     factors.push_back(rule.factor(str_format("d{}", dim), shape[dim]));
+    rule.may_be_uneven(factors.back());
     rule.bind_operand(0, dim, factors.back());
     for (int out = 0; out < rule.num_outputs(); ++out) {
       rule.bind_output(out, dim, factors.back());

@@ -1,5 +1,6 @@
 // tensoropt::batch_norm_sharded(input, weight, bias, running_mean, running_var,
-//                               momentum, eps, batch_group, channel_group)
+//                               momentum, eps, channel_begin, batch_group,
+//                               channel_group)
 //
 // Batch normalisation in training of a share of the batch: `input` [n, c, ...]
 // has n of the samples and c of the channels, `weight` and `bias` are of these
@@ -68,33 +69,45 @@ at::Tensor global_statistics(const at::Tensor& x, const std::string& group) {
   return at::stack({whole, parts.select(1, 1).mean(0).add_(between)});
 }
 
+// [2, all]: joined over the ranks that have other channels, in equal parts
+// where these divide.
+at::Tensor of_all_channels(const at::Tensor& statistics, std::int64_t all,
+                           std::int64_t begin, const std::string& group) {
+  if (group.empty()) return statistics;
+  if (all % size_of(group) == 0) {
+    return all_gather(statistics, find_group(group)).transpose(0, 1).flatten(1);
+  }
+  at::Tensor result = at::zeros({2, all}, statistics.options());
+  result.narrow(1, begin, statistics.size(1)).copy_(statistics);
+  all_reduce(result, find_group(group));
+  return result;
+}
+
 // Moves running statistics towards those of this batch, with the unbiased
 // variance.
 void update_running(const Optional& mean, const Optional& variance,
-                    const at::Tensor& statistics, double count, double momentum,
-                    const std::string& channel_group) {
-  at::Tensor all = statistics;
-  if (!channel_group.empty()) {
-    all = all_gather(statistics, find_group(channel_group))
-              .transpose(0, 1)
-              .flatten(1);
-  }
-  mean->mul_(1 - momentum).add_(all[0], momentum);
-  variance->mul_(1 - momentum).add_(all[1] * (count / (count - 1)), momentum);
+                    const at::Tensor& statistics, double count,
+                    double momentum) {
+  mean->mul_(1 - momentum).add_(statistics[0], momentum);
+  variance->mul_(1 - momentum)
+      .add_(statistics[1] * (count / (count - 1)), momentum);
 }
 
 Normalised forward_kernel(const at::Tensor& input, const Optional& weight,
                           const Optional& bias, const Optional& running_mean,
                           const Optional& running_var, double momentum,
-                          double eps, const std::string& batch_group,
+                          double eps, std::int64_t channel_begin,
+                          const std::string& batch_group,
                           const std::string& channel_group) {
   const at::Tensor x = input.to(compute_type(input));
   const at::Tensor statistics = global_statistics(x, batch_group);
   const at::Tensor mean = statistics[0];
   const at::Tensor inverse = (statistics[1] + eps).rsqrt_();
   if (running_mean.has_value()) {
-    update_running(running_mean, running_var, statistics,
-                   global_count(input, batch_group), momentum, channel_group);
+    update_running(running_mean, running_var,
+                   of_all_channels(statistics, running_mean->numel(),
+                                   channel_begin, channel_group),
+                   global_count(input, batch_group), momentum);
   }
   at::Tensor result = x - per_channel(mean, x);
   result.mul_(per_channel(weight.has_value()
@@ -109,7 +122,8 @@ Normalised forward_meta(const at::Tensor& input, const Optional& /*weight*/,
                         const Optional& /*bias*/,
                         const Optional& /*running_mean*/,
                         const Optional& /*running_var*/, double /*momentum*/,
-                        double /*eps*/, const std::string& /*batch_group*/,
+                        double /*eps*/, std::int64_t /*channel_begin*/,
+                        const std::string& /*batch_group*/,
                         const std::string& /*channel_group*/) {
   const auto options = input.options().dtype(compute_type(input));
   return {at::empty_like(input), at::empty({input.size(1)}, options),
@@ -119,14 +133,15 @@ Normalised forward_meta(const at::Tensor& input, const Optional& /*weight*/,
 Normalised call_forward(const at::Tensor& input, const Optional& weight,
                         const Optional& bias, const Optional& running_mean,
                         const Optional& running_var, double momentum,
-                        double eps, const std::string& batch_group,
+                        double eps, std::int64_t channel_begin,
+                        const std::string& batch_group,
                         const std::string& channel_group) {
   static const auto op =
       c10::Dispatcher::singleton()
           .findSchemaOrThrow("tensoropt::_batch_norm_sharded", "")
           .typed<decltype(forward_kernel)>();
   return op.call(input, weight, bias, running_mean, running_var, momentum, eps,
-                 batch_group, channel_group);
+                 channel_begin, batch_group, channel_group);
 }
 
 struct BatchNormSharded : torch::autograd::Function<BatchNormSharded> {
@@ -134,12 +149,13 @@ struct BatchNormSharded : torch::autograd::Function<BatchNormSharded> {
                             const Optional& weight, const Optional& bias,
                             const Optional& running_mean,
                             const Optional& running_var, double momentum,
-                            double eps, const std::string& batch_group,
+                            double eps, std::int64_t channel_begin,
+                            const std::string& batch_group,
                             const std::string& channel_group) {
     const at::AutoDispatchBelowADInplaceOrView guard;
     const auto [result, mean, inverse] =
         call_forward(input, weight, bias, running_mean, running_var, momentum,
-                     eps, batch_group, channel_group);
+                     eps, channel_begin, batch_group, channel_group);
     context->save_for_backward(
         {input, weight.value_or(at::Tensor()), mean, inverse});
     context->saved_data["batch_group"] = batch_group;
@@ -165,7 +181,7 @@ struct BatchNormSharded : torch::autograd::Function<BatchNormSharded> {
     const auto dims = reduced_dims(gradient);
     at::Tensor sums =
         at::stack({gradient.sum(dims), (gradient * centred).sum(dims)});
-    torch::autograd::variable_list result(9);
+    torch::autograd::variable_list result(10);
     const auto& types = context->saved_data;
     if (const auto type = types.find("weight_type"); type != types.end()) {
       result[1] = (sums[1] * inverse).to(type->second.toScalarType());
@@ -203,20 +219,22 @@ at::Tensor batch_norm_sharded(const at::Tensor& input, const Optional& weight,
                               const Optional& bias,
                               const Optional& running_mean,
                               const Optional& running_var, double momentum,
-                              double eps, const std::string& batch_group,
+                              double eps, std::int64_t channel_begin,
+                              const std::string& batch_group,
                               const std::string& channel_group) {
   return std::get<0>(call_forward(input, weight, bias, running_mean,
-                                  running_var, momentum, eps, batch_group,
-                                  channel_group));
+                                  running_var, momentum, eps, channel_begin,
+                                  batch_group, channel_group));
 }
 
 at::Tensor batch_norm_sharded_autograd(
     const at::Tensor& input, const Optional& weight, const Optional& bias,
     const Optional& running_mean, const Optional& running_var, double momentum,
-    double eps, const std::string& batch_group,
+    double eps, std::int64_t channel_begin, const std::string& batch_group,
     const std::string& channel_group) {
   return BatchNormSharded::apply(input, weight, bias, running_mean, running_var,
-                                 momentum, eps, batch_group, channel_group);
+                                 momentum, eps, channel_begin, batch_group,
+                                 channel_group);
 }
 
 }  // namespace
@@ -225,11 +243,12 @@ TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
   library.def(
       "batch_norm_sharded(Tensor input, Tensor? weight, Tensor? bias, "
       "Tensor(a!)? running_mean, Tensor(b!)? running_var, float momentum, "
-      "float eps, str batch_group, str channel_group) -> Tensor");
+      "float eps, int channel_begin, str batch_group, str channel_group) -> "
+      "Tensor");
   library.def(
       "_batch_norm_sharded(Tensor input, Tensor? weight, Tensor? bias, "
       "Tensor(a!)? running_mean, Tensor(b!)? running_var, float momentum, "
-      "float eps, str batch_group, str channel_group) -> "
+      "float eps, int channel_begin, str batch_group, str channel_group) -> "
       "(Tensor, Tensor, Tensor)");
 }
 TORCH_LIBRARY_IMPL(tensoropt, CompositeExplicitAutograd, library) {

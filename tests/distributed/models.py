@@ -198,6 +198,14 @@ def resnet() -> Case:
     return images(nn.Sequential(*stem, *blocks, *head))
 
 
+def odd_channels() -> Case:
+    """Channels, and groups of one channel, that no mesh divides."""
+    first = (nn.Conv2d(3, 7, 3, padding=1, bias=False), nn.BatchNorm2d(7), nn.ReLU(inplace=True))
+    separable = (nn.Conv2d(7, 7, 3, padding=1, groups=7), nn.Conv2d(7, 13, 1), nn.BatchNorm2d(13))
+    head = (nn.MaxPool2d(2), nn.AdaptiveAvgPool2d((1, 1)), nn.Flatten(), nn.Linear(13, 13))
+    return images(nn.Sequential(*first, *separable, *head))
+
+
 class Mixture(nn.Module):
     """What else convolutional networks are made of, and a moving average."""
 
@@ -276,6 +284,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "odd_257_tied": lambda: odd_sizes(257, tie=True),
     "odd_1009": lambda: odd_sizes(1009),
     "odd_1009_tied": lambda: odd_sizes(1009, tie=True),
+    "odd_channels": odd_channels,
     "odd_fused": lambda: fused(odd_fused(), width=30),
     "mixed": mixed,
     "lstm": lambda: rnn("lstm"),

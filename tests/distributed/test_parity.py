@@ -61,7 +61,7 @@ RECURRENT = [
 ]
 ODD_SIZES = [
     (count, Job(model, torch.float64, points=8, randoms=16))
-    for model in ("odd_257", "odd_257_tied", "odd_1009_tied", "odd_1009")
+    for model in ("odd_257", "odd_257_tied", "odd_1009_tied", "odd_1009", "odd_channels")
     for count in (2, 3, 4)
 ] + [
     (count, Job("odd_fused", torch.float64, points=8, randoms=16, tolerance=1e-4))
@@ -146,6 +146,7 @@ FEW = [
     RECURRENT[0],
     ODD_SIZES[1],
     ODD_SIZES[5],
+    ODD_SIZES[13],
     SHARDED_INPUTS[0],
     MIXED[1],
     RECOMPUTATION[0],

@@ -241,7 +241,7 @@ def batch_norm_sharded(calls: Sequence[RankCall]) -> list[torch.Tensor]:
     results = []
     for rank, call in enumerate(calls):
         x, weight, bias, running_mean, running_var = call.operands
-        momentum, eps = call.extra
+        momentum, eps, channel_begin = call.extra
         shape = [-1] + [1] * (x.dim() - 2)
         mean, variance = (moment.reshape(shape) for moment in moments[rank][:2])
         result = (x - mean) / (variance + eps).sqrt()
@@ -250,6 +250,8 @@ def batch_norm_sharded(calls: Sequence[RankCall]) -> list[torch.Tensor]:
         results.append(result if bias is None else result + bias.reshape(shape))
         if running_mean is not None:
             blocks = call.groups[1] or [rank]
+            before = blocks[: blocks.index(rank)]
+            assert channel_begin == sum(calls[r].operands[0].shape[1] for r in before)
             for running, index in ((running_mean, 0), (running_var, 2)):
                 new = torch.cat([moments[r][index] for r in blocks]).detach()
                 running.copy_((1 - momentum) * running + momentum * new)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tests.rules.case import Case, integers, real
+from tests.rules.case import Case, integers, real, weights
 
 IGNORE = -100
 
@@ -43,8 +43,26 @@ def attention_cases() -> Iterator[Case]:
     yield Case(attention, mask, name="uneven heads, mask of heads")
 
 
+def convolution_cases() -> Iterator[Case]:
+    images, filters, bias = real(2, 7, 4, 4), real(11, 7, 3, 3), real(11)
+    yield Case("aten.conv2d.default", (images, filters, bias), name="uneven channels")
+    yield Case("aten.conv1d.default", (real(2, 5, 4), real(7, 5, 2)), name="uneven channels")
+    transposed = (images, real(7, 5, 2, 2), real(5))
+    yield Case("aten.conv_transpose2d.input", transposed, name="uneven channels")
+    depthwise = (images, real(7, 1, 3, 3), real(7), [1, 1], [1, 1], [1, 1], 7)
+    yield Case("aten.conv2d.default", depthwise, name="uneven groups")
+    for name in ("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d"):
+        yield Case(f"aten.{name}.default", (images, [2, 2]), name="uneven channels")
+    running = (real(7), real(7), weights(7), weights(7))
+    for training in (True, False):
+        name = f"uneven channels, {'training' if training else 'evaluation'}"
+        args = (images, *running, training, 0.3, 1e-3, False)
+        yield Case("aten.batch_norm.default", args, name=name)
+
+
 def uneven_cases() -> Iterator[Case]:
     yield from linear_cases()
     yield from embedding_cases()
     yield from loss_cases()
     yield from attention_cases()
+    yield from convolution_cases()

@@ -156,8 +156,8 @@ def layers(group: str) -> dict[str, list[Case]]:
     norm = (normal(4, 3, 2), normal(3), normal(3), torch.zeros(3), torch.ones(3), 0.1, 1e-5)
     attention = (normal(2, 2, 4, 3), normal(2, 2, 8, 3), normal(2, 2, 8, 3), 4, None, False)
     return {
-        "batch_norm_sharded": [Case((*norm, group, ""), WITHOUT_AOT)],
-        "_batch_norm_sharded": [Case((*(_detached(a) for a in norm), group, ""))],
+        "batch_norm_sharded": [Case((*norm, 0, group, ""), WITHOUT_AOT)],
+        "_batch_norm_sharded": [Case((*(_detached(a) for a in norm), 0, group, ""))],
         "causal_attention_rows": [Case(attention)],
         "keep_mask": [Case((torch.rand(4, 3), 0.5, torch.tensor(7), [0, 1]))],
         "linear_blocks": [
