@@ -23,7 +23,9 @@ from tensoropt_torch.plan.micro_batches import micro_batched
 from tensoropt_torch.plan.settings import EXACT, Guarantee, InputMode, Settings
 from tensoropt_torch.units import format_bytes, format_costs, format_seconds
 
-FORMAT_VERSION = 6
+# Of the file, and of what it means: configs are numbers in the strategy space of the model, so
+# that it changes with the configs that rules give (tests/plan/test_space_version.py).
+FORMAT_VERSION = 7
 
 # A strategy adds its costs up in another order than the search.
 _ROUNDING = 1e-9
