@@ -26,7 +26,7 @@ using testing::RandomModel;
 
 constexpr int kModels = 200;
 constexpr std::int64_t kBatch = 64;
-constexpr double kMostCombinations = 5e4;
+constexpr double kMostCombinations = 2e4;
 constexpr double kEpsilon = 0.05;
 
 double num_combinations(const Problem& problem) {
