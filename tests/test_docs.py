@@ -95,6 +95,10 @@ def is_slow(block: Block, command: str) -> bool:
     return "profile-hardware" in words or ("torchrun" in words and block.document != BEGINNING)
 
 
+# What a command reads, and the script that writes it, by its first line: either may run alone.
+WRITTEN_BEFORE = {"from_pretrained.py": "from transformers import GPT2Config, GPT2LMHeadModel"}
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With the files of the documents, and the commands of this environment."""
@@ -154,6 +158,10 @@ def test_commands_run(folder: Path, commands: list[str]) -> None:
     for command in commands:
         for given, shorter in SHORTER.items():
             command = re.sub(rf"(?<=\s){re.escape(given)}(?=\s|$)", shorter, command)
+        for reader, first in WRITTEN_BEFORE.items():
+            if reader in command:
+                (writer,) = (block for block in SCRIPTS if block.first == first)
+                test_script_runs(folder, writer)
         run(folder, "bash", "-c", command)
 
 
