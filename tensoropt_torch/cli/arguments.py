@@ -73,6 +73,11 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--epsilon", type=float, default=SearchSettings().epsilon)
 
 
+def add_memory_limit(parser: argparse.ArgumentParser) -> None:
+    """A limit in bytes, None without one."""
+    parser.add_argument("--memory-limit", type=read_bytes, help="per device, e.g. 12GiB")
+
+
 def read_bytes(text: str) -> float:
     """``12GiB``, ``16e9``, ``800MB``."""
     units = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "GB": 1e9, "MB": 1e6, "KB": 1e3}

@@ -10,13 +10,13 @@ from rich.table import Table
 
 from tensoropt_torch import api
 from tensoropt_torch.cli.arguments import (
+    add_memory_limit,
     add_model,
     call_user,
     load_model,
     load_plan,
     optimizer_of,
     planning_of,
-    read_bytes,
     write_json,
 )
 from tensoropt_torch.config import list_presets, load_cluster, parse_cluster
@@ -82,7 +82,7 @@ def add_memory(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``tensoropt memory``."""
     add_model(parser)
     parser.add_argument("--plan", type=Path, help="a saved plan; by default that of mini_time")
-    parser.add_argument("--memory-limit", type=read_bytes, help="per device, e.g. 12GiB")
+    add_memory_limit(parser)
     parser.add_argument("--device", choices=["cpu", "cuda"], help="by default the cluster's")
     parser.add_argument("--rank", type=int, default=0)
 

@@ -11,10 +11,10 @@ from rich.console import Console
 
 from tensoropt_torch import api
 from tensoropt_torch.cli.arguments import (
+    add_memory_limit,
     add_model,
     load_model,
     planning_of,
-    read_bytes,
     read_counts,
     write_json,
 )
@@ -61,7 +61,7 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``tensoropt plan``."""
     add_model(parser)
     parser.add_argument("--option", choices=["mini_time", "mini_parallelism"], default="mini_time")
-    parser.add_argument("--memory-limit", type=read_bytes, help="per device, e.g. 12GiB")
+    add_memory_limit(parser)
     parser.add_argument(
         "--memory",
         choices=get_args(Predictor),
@@ -104,7 +104,7 @@ def add_profile(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``tensoropt profile``."""
     add_model(parser)
     parser.add_argument("--counts", type=read_counts, required=True, help="e.g. 1,2,4,8")
-    parser.add_argument("--memory-limit", type=read_bytes, help="per device, e.g. 12GiB")
+    add_memory_limit(parser)
 
 
 def run_profile(options: argparse.Namespace, console: Console) -> None:
@@ -121,7 +121,7 @@ def run_profile(options: argparse.Namespace, console: Console) -> None:
 def add_compare(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``tensoropt compare``."""
     add_model(parser)
-    parser.add_argument("--memory-limit", type=read_bytes, help="per device, e.g. 12GiB")
+    add_memory_limit(parser)
 
 
 def run_compare(options: argparse.Namespace, console: Console) -> None:

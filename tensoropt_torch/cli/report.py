@@ -10,10 +10,10 @@ from rich.console import Console
 
 from tensoropt_torch import api
 from tensoropt_torch.cli.arguments import (
+    add_memory_limit,
     add_model,
     load_model,
     planning_of,
-    read_bytes,
     read_counts,
 )
 from tensoropt_torch.config import parse_cluster
@@ -27,7 +27,7 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     """Its arguments."""
     add_model(parser)
     parser.add_argument("--output", type=Path, default=Path("report.html"))
-    parser.add_argument("--memory-limit", type=read_bytes, help="per device, e.g. 12GiB")
+    add_memory_limit(parser)
     parser.add_argument("--counts", type=read_counts, help="numbers of devices, e.g. 1,2,4,8")
     parser.add_argument(
         "--memory",
