@@ -53,7 +53,7 @@ class PeakTooLargeError(TensorOptError):
 
     def __init__(self, num_devices: int, limit: float, least_bytes: int) -> None:
         super().__init__(
-            f"no strategy on {num_devices} devices has a simulated peak of at most "
+            f"no point of the frontier on {num_devices} devices has a simulated peak of at most "
             f"{format_bytes(limit)} per device: the least is {format_bytes(least_bytes)}; raise "
             "memory_limit to that, or use more devices"
         )
@@ -184,8 +184,8 @@ def mini_parallelism(task: PlanningTask, memory_limit: float | None = None) -> S
             least.append((error.least_bytes, count))
     num_bytes, count = min(least)
     raise TensorOptError(
-        f"no number of devices of cluster '{task.cluster.name}' (up to "
-        f"{task.cluster.num_devices}) has a simulated peak of at most {format_bytes(limit)} per "
+        f"no point of the frontiers on up to {task.cluster.num_devices} devices of cluster "
+        f"'{task.cluster.name}' has a simulated peak of at most {format_bytes(limit)} per "
         f"device: the least is {format_bytes(num_bytes)} on {count}; raise memory_limit to that, "
         "or use a smaller batch"
     )
