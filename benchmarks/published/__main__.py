@@ -28,6 +28,9 @@ from benchmarks.published.rows import Row, read_rows
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "published.json"
 
 
+STAGES = {"before": "before", "links": "links", "after": "predicted"}  # by what the table says
+
+
 def error_of(found: dict[str, Any], what: str, key: str = "predicted") -> float | None:
     """By how much the prediction is above what was published, as a share of it; None for rows
     with two ends, and where one of both is not there."""
@@ -44,9 +47,10 @@ def is_between(found: dict[str, Any], key: str) -> bool:
 
 
 def _errors(rows: list[Row], results: dict[str, Any], what: str) -> dict[str, Any]:
-    """Of these rows, before and after attention's share was calibrated; empty if there is none."""
+    """Of these rows, before any figure was changed, with those of the links, and after attention's
+    share was calibrated as well; empty if there is none."""
     found = {}
-    for when, key in (("before", "before"), ("after", "predicted")):
+    for when, key in STAGES.items():
         errors = [error_of(results[str(row.id)], what, key) for row in rows]
         known = [error for error in errors if error is not None]
         if known:
@@ -81,9 +85,7 @@ def summary(rows: list[Row], results: dict[str, Any]) -> dict[str, Any]:
         if pairs:
             found[source]["between two predictions"] = {
                 "rows": len(pairs),
-                "before": sum(is_between(result, "before") for result in pairs),
-                "after": sum(is_between(result, "predicted") for result in pairs),
-            }
+            } | {when: sum(is_between(r, key) for r in pairs) for when, key in STAGES.items()}
     return found
 
 

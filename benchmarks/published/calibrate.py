@@ -8,7 +8,7 @@ judged.
 A step takes longer by the same for each unit of 1 / share, as attention computes for longer than it
 moves its operands. So two predictions of a row say what it is for any share::
 
-    time(share) = before + (1 / share - 1 / matmul) * slope
+    time(share) = time(matmul) + (1 / share - 1 / matmul) * slope
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def calibrated_on(rows: Sequence[Row]) -> list[Row]:
 
 def error_with(row: Row, result: Mapping[str, Any], share: float) -> float:
     """The error of the row's speed if attention reached that share, from its predictions with that
-    of matrix products and with that of its cluster file."""
+    of matrix products ("links") and with that of its cluster file."""
     efficiency = cluster_of(row).device.efficiency
     assert efficiency.attention is not None
-    before, after = (1 / result[key][0]["tokens_per_s"] for key in ("before", "predicted"))
-    slope = (after - before) / (1 / efficiency.attention - 1 / efficiency.matmul)
-    time_s = before + (1 / share - 1 / efficiency.matmul) * slope
+    fast, own = (1 / result[key][0]["tokens_per_s"] for key in ("links", "predicted"))
+    slope = (own - fast) / (1 / efficiency.attention - 1 / efficiency.matmul)
+    time_s = fast + (1 / share - 1 / efficiency.matmul) * slope
     return float(1 / time_s / result["published"]["tokens_per_s"] - 1)
 
 

@@ -21,6 +21,7 @@ from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.optimizers import OptimizerModel
 from tensoropt_torch.planner.task import PlanningTask
 
+NVLINK_LATENCY_S = 5e-6  # as was assumed
 OPTIMIZER = OptimizerModel("adamw", "float32", True)  # 16 bytes for each parameter
 NAMES = {"optimizer": "data parallel"}  # of baselines, by sharding; of others ZeRO-3
 AT_ITS_FASTEST = ("ZeRO-2", "optimizer")
@@ -51,17 +52,24 @@ def our_best(task: PlanningTask, row: Row) -> Point | None:
     return point.memory_bytes, point.time_s
 
 
-def without_calibration(task: PlanningTask) -> PlanningTask:
+def with_fast_attention(task: PlanningTask) -> PlanningTask:
     """With attention as fast as matrix products."""
     device = task.cluster.device
     device = replace(device, efficiency=replace(device.efficiency, attention=None))
     return replace(task, cluster=replace(task.cluster, device=device))
 
 
+def with_assumed_links(task: PlanningTask) -> PlanningTask:
+    """With the links inside of machines as data sheets say, for all collectives."""
+    *outer, nvlink = task.cluster.levels
+    nvlink = replace(nvlink, latency_s=NVLINK_LATENCY_S, collectives={})
+    return replace(task, cluster=replace(task.cluster, levels=(*outer, nvlink)))
+
+
 def predicted(row: Row, with_best: bool) -> dict[str, Any]:
     """Tokens per second and device, and GiB: of the row's strategy, one or two ends of it, also
-    before anything was calibrated, and if asked for of the best that the search finds for the
-    same number of micro-batches."""
+    before figures were changed and with those of the links alone, and if asked for of the best
+    that the search finds for the same number of micro-batches."""
     model, tokens = example_of(row)
     captured = micro_batched(capture(model, tokens), row.accumulation)
     task = PlanningTask(captured, cluster_of(row), optimizer=OPTIMIZER)
@@ -84,7 +92,8 @@ def predicted(row: Row, with_best: bool) -> dict[str, Any]:
 
     found = {
         "published": {"tokens_per_s": published, "memory_gib": row.memory_gib},
-        "before": ends(without_calibration(task)),
+        "before": ends(with_assumed_links(with_fast_attention(task))),
+        "links": ends(with_fast_attention(task)),
         "predicted": ends(task),
     }
     return found | ({"our_best": figures(our_best(task, row))} if with_best else {})

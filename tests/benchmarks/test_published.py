@@ -111,7 +111,7 @@ def test_attention_takes_longer_by_its_share() -> None:
     model, tokens = example_of(row)
     task = replace(task, captured=capture(model, tokens))
     after = predict.strategy_point(task, row, recompute=False)
-    before = predict.strategy_point(predict.without_calibration(task), row, recompute=False)
+    before = predict.strategy_point(predict.with_fast_attention(task), row, recompute=False)
     assert before and after
     efficiency = task.cluster.device.efficiency
     assert efficiency.attention is not None
@@ -119,6 +119,23 @@ def test_attention_takes_longer_by_its_share() -> None:
     flops = 24 * 3.5 * 4 * 0.5 * row.local_batch * 2048 * 2048 * 1536
     more = flops * (1 / efficiency.attention - 1 / efficiency.matmul)
     assert after[1] - before[1] == pytest.approx(more / 989e12, rel=1e-6)
+
+
+def test_gathers_are_slower_than_links_of_a_data_sheet(monkeypatch: pytest.MonkeyPatch) -> None:
+    row, task = small_row("none")
+    (level,) = task.cluster.levels
+    monkeypatch.setattr(predict, "NVLINK_LATENCY_S", level.latency_s)
+    after = predict.strategy_point(task, row, recompute=False)
+    before = predict.strategy_point(predict.with_assumed_links(task), row, recompute=False)
+    assert before and after
+    assert after[0] == before[0]
+    # Two gathers and a reduction of parameters in bfloat16.
+    model, _ = example_of(Row(row.record | {"model": "MPT 760M"}))
+    parameters = sum(p.numel() for p in model.parameters())
+    per_byte = 1 / level.collectives["all_gather"].bandwidth_bytes_per_s
+    moved = 3 * 2 * parameters * (1 - 1 / row.devices)
+    more = moved * (per_byte - 1 / level.bandwidth_bytes_per_s)
+    assert after[1] - before[1] == pytest.approx(more, rel=0.1)
 
 
 def test_halves_are_dealt_out_by_number() -> None:
@@ -140,8 +157,8 @@ def test_clusters_have_the_share_that_was_calibrated() -> None:
     for row in half:
         found = record["rows"][str(row.id)]
         assert error_with(row, found, share) == pytest.approx(error_of(found, "tokens_per_s"))
-        before = error_with(row, found, cluster_of(row).device.efficiency.matmul)
-        assert before == pytest.approx(error_of(found, "tokens_per_s", "before"))
+        fast = error_with(row, found, cluster_of(row).device.efficiency.matmul)
+        assert fast == pytest.approx(error_of(found, "tokens_per_s", "links"))
 
 
 def test_errors_are_signed_shares() -> None:

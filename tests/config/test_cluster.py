@@ -325,6 +325,7 @@ def test_what_is_exposed_is_read_back(data: dict[str, Any]) -> None:
 
 
 def test_attention_may_have_a_share_of_its_own(data: dict[str, Any]) -> None:
+    del data["device"]["efficiency"]["attention"]
     assert parse_cluster(data, "test").device.efficiency.attention is None
     data["device"]["efficiency"]["attention"] = 0.2
     cluster = parse_cluster(data, "test")

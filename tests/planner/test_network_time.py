@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -27,15 +28,19 @@ def captured() -> CapturedModel:
 
 
 def with_network(task: PlanningTask, factor: float) -> PlanningTask:
-    levels = tuple(
-        dataclasses.replace(
-            level,
-            bandwidth_bytes_per_s=level.bandwidth_bytes_per_s / factor,
-            latency_s=level.latency_s * factor,
+    def slower(speed: Any) -> Any:
+        return dataclasses.replace(
+            speed,
+            bandwidth_bytes_per_s=speed.bandwidth_bytes_per_s / factor,
+            latency_s=speed.latency_s * factor,
         )
-        for level in task.cluster.levels
-    )
-    return dataclasses.replace(task, cluster=dataclasses.replace(task.cluster, levels=levels))
+
+    levels = []
+    for level in task.cluster.levels:
+        collectives = {name: slower(speed) for name, speed in level.collectives.items()}
+        levels.append(dataclasses.replace(slower(level), collectives=collectives))
+    cluster = dataclasses.replace(task.cluster, levels=tuple(levels))
+    return dataclasses.replace(task, cluster=cluster)
 
 
 def splits(task: PlanningTask, config: list[int]) -> list[tuple[float, float]]:
