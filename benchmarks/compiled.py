@@ -25,18 +25,9 @@ import torch.distributed as dist
 from torch import nn
 
 from benchmarks.links import run_on_links
+from benchmarks.models.small import MODELS, Batch
 from benchmarks.ranks import format_ratio
-from benchmarks.step_time import (
-    CPU,
-    MIB,
-    MODELS,
-    Batch,
-    Mode,
-    made,
-    mode_of,
-    ratios,
-    share,
-)
+from benchmarks.step_time import CPU, MIB, Mode, made, mode_of, ratios, share
 from tensoropt_torch import emit
 from tensoropt_torch.emit.compilation import describe
 from tensoropt_torch.plan import Plan

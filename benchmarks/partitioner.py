@@ -39,8 +39,8 @@ from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import CheckpointPolicy
 
 import tensoropt_torch
+from benchmarks.models.small import small_gpt
 from benchmarks.recomputation import small_transformer
-from benchmarks.step_time import small_gpt
 from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.plan.details import details_of
 from tensoropt_torch.plan.space import make_planner

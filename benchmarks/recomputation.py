@@ -28,8 +28,8 @@ from torch import nn
 import tensoropt_torch
 from benchmarks.links import run_on_links
 from benchmarks.models import transformer as transformer_models
+from benchmarks.models.small import small_gpt
 from benchmarks.ranks import WORKER, format_ratio, ratio_figures
-from benchmarks.step_time import small_gpt
 from benchmarks.training import CPU, Trainer
 from tensoropt_torch.calibration.hardware import measure_cluster
 from tensoropt_torch.frontend import capture

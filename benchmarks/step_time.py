@@ -32,8 +32,8 @@ from torch import nn
 
 import tensoropt_torch
 from benchmarks.links import run_on_links
-from benchmarks.models.gpt import GPTConfig, gpt
-from benchmarks.peers import Styles, gpt_styles, peers, wide_styles
+from benchmarks.models.small import MODELS, Batch
+from benchmarks.peers import Peer, peers
 from benchmarks.ranks import format_ratio, ratio_figures
 from tensoropt_torch import emit
 from tensoropt_torch.plan import Plan
@@ -46,39 +46,6 @@ RESULTS = Path(__file__).parent / "results" / "step_time.json"
 CPU = torch.device("cpu")
 TURNS, STEPS, WARM_UPS = 5, 4, 2
 MIB = 2**20
-
-Batch = tuple[torch.Tensor, ...]
-
-
-class Wide(nn.Module):
-    """Layers with many parameters for each sample."""
-
-    def __init__(self, width: int = 2048, layers: int = 4) -> None:
-        super().__init__()
-        blocks = (nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(layers))
-        self.blocks = nn.ModuleList(blocks)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for block in self.blocks:
-            x = block(x)
-        return x.square().mean()
-
-
-def small_gpt() -> tuple[nn.Module, Batch]:
-    """6 layers of 256, 16 x 128 tokens of 4,096."""
-    config = GPTConfig(vocab_size=4096, block_size=128, n_layer=6, n_head=8, n_embd=256)
-    return gpt(config), tuple(torch.randint(4096, (2, 16, 128)))
-
-
-def wide() -> tuple[nn.Module, Batch]:
-    """4 layers of 2,048, 64 samples."""
-    return Wide(), (torch.randn(64, 2048),)
-
-
-MODELS: dict[str, tuple[Callable[[], tuple[nn.Module, Batch]], Styles]] = {
-    "gpt": (small_gpt, gpt_styles),
-    "wide": (wide, wide_styles),
-}
 
 
 class OnDTensors(torch.optim.Adam):
@@ -100,8 +67,7 @@ class Mode:
 
 def made(name: str) -> tuple[nn.Module, Batch]:
     torch.manual_seed(0)
-    make, _ = MODELS[name]
-    return make()
+    return MODELS[name].make()
 
 
 def share(batch: Batch, groups: int) -> Batch:
@@ -140,12 +106,12 @@ def mode_of(
 def by_hand(name: str) -> dict[str, Mode]:
     """The peers."""
 
-    def make(peer_name: str) -> tuple[nn.Module, Batch]:
+    def make(peer: Peer) -> tuple[nn.Module, Batch]:
         model, batch = made(name)
-        peer = peers()[peer_name]
-        return peer.make(model, MODELS[name][1]), share(batch, peer.data_groups)
+        return peer.make(model), share(batch, peer.data_groups)
 
-    return {peer_name: mode_of(partial(make, peer_name)) for peer_name in peers()}
+    found = peers(MODELS[name])
+    return {peer_name: mode_of(partial(make, peer)) for peer_name, peer in found.items()}
 
 
 def ours(plan: Plan, name: str) -> tuple[nn.Module, Batch]:
@@ -214,7 +180,8 @@ def measure(name: str) -> dict[str, Any]:
     different = {id(mode): mode for mode in modes.values()}
     turns = [{key: time_of(mode) for key, mode in different.items()} for _ in range(TURNS)]
     seconds = {label: [turn[id(mode)] for turn in turns] for label, mode in modes.items()}
-    best = [min(times) for times in zip(*(seconds[peer] for peer in peers()), strict=True)]
+    by_peer = (seconds[peer_name] for peer_name in peers(MODELS[name]))
+    best = [min(times) for times in zip(*by_peer, strict=True)]
     rows: dict[str, Any] = {}
     for label, mode in modes.items():
         rows[label] = {

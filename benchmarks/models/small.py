@@ -1,0 +1,139 @@
+"""Models that a small machine trains in a second or less, with what people split them by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
+
+from benchmarks.models.gpt import GPTConfig, gpt
+from benchmarks.models.rnn import RNN, RNNConfig
+from benchmarks.models.wide_resnet import WideResNet, WideResNetConfig
+
+Batch = tuple[torch.Tensor, ...]
+# Which linear layers are split by columns and by rows: names within the model.
+Styles = Callable[[Any], dict[str, ParallelStyle]]
+
+
+@dataclass(frozen=True)
+class SmallModel:
+    """A model that gives its loss, and a batch.
+
+    Attributes:
+        make: both of them, on the default device.
+        blocks: the modules that FSDP2 gathers one at a time.
+        styles: how people split its layers; None: nobody does.
+    """
+
+    make: Callable[[], tuple[nn.Module, Batch]]
+    blocks: Callable[[Any], Iterable[nn.Module]]
+    styles: Styles | None = None
+
+
+class Wide(nn.Module):
+    """Layers with many parameters for each sample."""
+
+    def __init__(self, width: int = 2048, layers: int = 4) -> None:
+        super().__init__()
+        blocks = (nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(layers))
+        self.blocks = nn.ModuleList(blocks)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The mean square of what the layers give."""
+        for block in self.blocks:
+            x = block(x)
+        return x.square().mean()
+
+
+class OfHuggingFace(nn.Module):
+    """The loss of a model of Hugging Face on ids and labels."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Mean cross entropy of the labels."""
+        loss: torch.Tensor = self.model(input_ids=ids, labels=labels).loss
+        return loss
+
+
+def small_gpt() -> tuple[nn.Module, Batch]:
+    """6 layers of 256, 16 x 128 tokens of 4,096."""
+    config = GPTConfig(vocab_size=4096, block_size=128, n_layer=6, n_head=8, n_embd=256)
+    return gpt(config), tuple(torch.randint(4096, (2, 16, 128)))
+
+
+def wide() -> tuple[nn.Module, Batch]:
+    """4 layers of 2,048, 64 samples."""
+    return Wide(), (torch.randn(64, 2048),)
+
+
+def small_bert() -> tuple[nn.Module, Batch]:
+    """6 layers of 256, 16 x 64 tokens of 30,522, of which no four equal parts can be made."""
+    import transformers
+
+    sizes = {"hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 4}
+    dropouts = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    config = transformers.BertConfig(intermediate_size=1024, **sizes, **dropouts)
+    model = OfHuggingFace(transformers.BertForMaskedLM(config))
+    return model, tuple(torch.randint(config.vocab_size, (2, 16, 64)))
+
+
+def small_experts() -> tuple[nn.Module, Batch]:
+    """Mixtral with 4 layers of 256 and 8 experts, 16 x 64 tokens of 4,096."""
+    import transformers
+
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4}
+    config = transformers.MixtralConfig(vocab_size=4096, **sizes, **heads, num_local_experts=8)
+    model = OfHuggingFace(transformers.MixtralForCausalLM(config))
+    return model, tuple(torch.randint(4096, (2, 16, 64)))
+
+
+def small_resnet() -> tuple[nn.Module, Batch]:
+    """8 bottlenecks of 24 to 192 channels inside, 32 images of 64 x 64."""
+    config = WideResNetConfig(blocks=(2, 2, 2, 2), width=24, image_size=64, n_class=10)
+    return WideResNet(config), (torch.randn(32, 3, 64, 64), torch.randint(10, (32,)))
+
+
+def small_lstm() -> tuple[nn.Module, Batch]:
+    """2 layers of 512, 32 x 20 tokens of 4,096."""
+    model = RNN(RNNConfig(vocab_size=4096, n_layer=2, n_hidden=512))
+    return model, tuple(torch.randint(4096, (2, 32, 20)))
+
+
+def gpt_styles(model: Any) -> dict[str, ParallelStyle]:
+    """Heads and hidden features are split, and the vocabulary, as in PyTorch's tutorial."""
+    styles: dict[str, ParallelStyle] = {
+        "wte": RowwiseParallel(input_layouts=Replicate()),
+        "lm_head": ColwiseParallel(output_layouts=Replicate()),
+    }
+    columns, rows = ("attn.query", "attn.key", "attn.value", "mlp.fc"), ("attn.proj", "mlp.proj")
+    for index in range(len(model.blocks)):
+        styles |= {f"blocks.{index}.{name}": ColwiseParallel() for name in columns}
+        styles |= {f"blocks.{index}.{name}": RowwiseParallel() for name in rows}
+    return styles
+
+
+def wide_styles(model: Any) -> dict[str, ParallelStyle]:
+    """Layers in turn by columns and by rows."""
+    return {
+        f"blocks.{index}.0": RowwiseParallel() if index % 2 else ColwiseParallel()
+        for index in range(len(model.blocks))
+    }
+
+
+MODELS = {
+    "gpt": SmallModel(small_gpt, lambda model: model.blocks, gpt_styles),
+    "wide": SmallModel(wide, lambda model: model.blocks, wide_styles),
+    "bert": SmallModel(small_bert, lambda model: model.model.bert.encoder.layer),
+    "experts": SmallModel(small_experts, lambda model: model.model.model.layers),
+    "resnet": SmallModel(small_resnet, lambda model: model.layers),
+    "lstm": SmallModel(small_lstm, lambda model: [model.embed, model.layers, model.head]),
+}
