@@ -10,11 +10,12 @@ fastest point within its peak of memory. Others of ours tell how good the pick w
 predicted to be fastest, the smallest point, the knee and known strategies; data parallelism
 without buckets; and steps of the optimizer on ``DTensor``s. Ratios are those of one turn.
 ``--link`` limits the loopback, as in overlap.py, ``--models`` runs some of them. Writes its
-entries of benchmarks/results/step_time.json.
+entries of benchmarks/results/step_time.json, and a picture of all entries.
 """
 
 from __future__ import annotations
 
+import json
 import statistics
 import sys
 import time
@@ -26,15 +27,18 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import matplotlib
 import torch
 import torch.distributed as dist
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator
 from torch import nn
 
 import tensoropt_torch
 from benchmarks.links import run_on_links
 from benchmarks.models.small import MODELS, Batch
 from benchmarks.peers import Peer, peers
-from benchmarks.ranks import format_ratio, ratio_figures
+from benchmarks.ranks import WORKER, format_ratio, ratio_figures
 from tensoropt_torch import emit
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.baselines import find_baselines
@@ -222,5 +226,39 @@ def format_row(row: dict[str, Any]) -> str:
     return ", ".join([*parts, f"loss {row['loss']:.5f}"])
 
 
+def draw(results: dict[str, Any]) -> Figure:
+    """Steps as a share of those of the fastest peer, a panel for each job: median and quartiles
+    of peers and of what is picked."""
+    markers = {"DDP": "s", "FSDP2": "D", "TP": "^", "TP x DP": "v", "TP x FSDP2": "<", "ours": "o"}
+    figure = Figure(figsize=(4.2 * len(results), 3.4), layout="constrained")
+    panels = figure.subplots(1, len(results), squeeze=False, sharey=True)[0]
+    for axes, (where, job) in zip(panels, results.items(), strict=True):
+        for place, (label, marker) in enumerate(markers.items()):
+            shown = [
+                (index + 0.1 * (place - 2.5), rows[label]["to_best_peer"])
+                for index, rows in enumerate(job["models"].values())
+                if label in rows
+            ]
+            middles = [ratio["median_ratio"] for _, ratio in shown]
+            ends = zip(*(ratio["quartiles_of_ratio"] for _, ratio in shown), strict=True)
+            lengths = [
+                [abs(end - middle) for end, middle in zip(side, middles, strict=True)]
+                for side in ends
+            ]
+            axes.errorbar([x for x, _ in shown], middles, lengths or None, fmt=marker, label=label)
+        axes.axhline(1.0, color="grey", linewidth=0.8)
+        axes.set_xticks(range(len(job["models"])), list(job["models"]))
+        axes.set(title=where, yscale="log", ylabel="step time (fastest peer: 1)")
+        axes.yaxis.set_major_locator(FixedLocator([0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 8]))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_locator(NullLocator())
+    panels[0].legend(fontsize="small")
+    return figure
+
+
 if __name__ == "__main__":
     run_on_links(__file__, __doc__, measure, list(MODELS), RESULTS, format_row)
+    if WORKER not in sys.argv:
+        matplotlib.rcParams["svg.hashsalt"] = "step_time"
+        picture = draw(json.loads(RESULTS.read_text()))
+        picture.savefig(RESULTS.with_suffix(".svg"), metadata={"Date": None})
