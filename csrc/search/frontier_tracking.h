@@ -56,7 +56,7 @@ struct SearchOptions {
   bool use_bounds = true;
   // With so many cells of tables, known strategies are recombined and configs
   // ruled out before the whole is searched. Never changes what is promised.
-  std::int64_t many_cells = 300000;
+  std::int64_t many_cells = 5000;
 };
 
 struct SearchStats {
