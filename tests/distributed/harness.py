@@ -218,6 +218,7 @@ def _outcome(function: str, payload: Any) -> Outcome:
         dist.init_process_group("gloo")
         module, _, name = function.partition(":")
         result = getattr(importlib.import_module(module), name)(payload)
+        dist.barrier()  # others may still be connecting to this rank
         dist.destroy_process_group()
     except BaseException:
         return False, (time.monotonic(), traceback.format_exc())

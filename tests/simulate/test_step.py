@@ -66,12 +66,13 @@ def test_experts_that_get_equal_shares_take_what_is_measured() -> None:
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("model", ["gpt", "llama", "transformer", "lstm", "gru", "resnet"])
-@pytest.mark.parametrize("num_devices", [1, 2, 4])
-@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize(
+    ("num_devices", "recompute"), [(1, False), (2, False), (2, True), (4, True)]
+)
 def test_peaks_of_random_strategies_are_those_measured(
     model: str, num_devices: int, recompute: bool
 ) -> None:
-    check(Job(model, num_devices, (0, 1, 2), recompute=recompute))
+    check(Job(model, num_devices, (0, 1), recompute=recompute))
 
 
 def mean_error(job: Job, timeout_s: float = 500) -> float:
@@ -96,8 +97,8 @@ def test_peaks_with_micro_batches_are_those_measured(model: str, micro_batches: 
 )
 def test_the_mean_error_of_many_strategies_is_small(model: str, micro_batches: int) -> None:
     """With recomputation, and with micro-batches where they can be: batch normalisation, which
-    a ResNet has, refuses them."""
-    seeds = tuple(range(20))
+    a ResNet has, refuses them. benchmarks/memory_error.py looks at more of them."""
+    seeds = tuple(range(8))
     job = Job(model, 2, seeds, recompute=True, micro_batches=micro_batches)
     assert mean_error(job, timeout_s=1500) < 0.01
 
