@@ -17,6 +17,7 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ sys.path[:0] = [str(ROOT)]
 from benchmarks.isolated import run_isolated  # noqa: E402
 from benchmarks.machine import machine  # noqa: E402
 from benchmarks.paper.tables import rows_of  # noqa: E402
-from tensoropt_torch import load_cluster  # noqa: E402
+from tensoropt_torch import Cluster, load_cluster  # noqa: E402
 from tensoropt_torch.frontend import capture  # noqa: E402
 from tensoropt_torch.planner.candidates import find_frontier  # noqa: E402
 from tensoropt_torch.planner.explanation import explanation_of  # noqa: E402
@@ -82,12 +83,22 @@ MODELS: dict[str, Callable[[], Made]] = {
 }
 
 
+def by_data_sheet(preset: str) -> Cluster:
+    """The preset as it was when the first version was measured: all collectives as fast as the
+    link, attention as fast as matrix products."""
+    cluster = load_cluster(preset)
+    device = cluster.device
+    device = replace(device, efficiency=replace(device.efficiency, attention=None))
+    levels = [replace(level, latency_s=5e-6, collectives={}) for level in cluster.levels]
+    return replace(cluster, device=device, levels=tuple(levels))
+
+
 def measure(name: str, devices: int) -> dict[str, Any]:
     """The ends of the frontier, what it takes to find it, and what is left whole."""
     with torch.device("meta"):
         model, inputs = MODELS[name]()
     captured = capture(model, (), inputs)
-    task = PlanningTask(captured, load_cluster("h100-8"))
+    task = PlanningTask(captured, by_data_sheet("h100-8"))
     seconds = []
     for _ in range(REPEATS):
         start = time.process_time()

@@ -3,7 +3,7 @@
     python benchmarks/planning_time.py --models gpt2 llama --devices 16 64
     python benchmarks/planning_time.py --models rnn transformer --epsilon 1e-3
 
-Models are on the meta device, devices on machines of the paper's kind; each in a
+Models are on the meta device, devices on machines of 8, the paper's or those with H100; each in a
 process of its own. Writes benchmarks/results/planning_time.json, where entries of
 other models, devices and epsilons stay.
 """
@@ -15,6 +15,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -31,11 +32,14 @@ from benchmarks.isolated import run_isolated  # noqa: E402
 from benchmarks.machine import machine, peak_rss_bytes  # noqa: E402
 from benchmarks.models import catalogue  # noqa: E402
 from benchmarks.models.catalogue import Example, tokens  # noqa: E402
-from benchmarks.paper.setups import paper_cluster  # noqa: E402
+from benchmarks.paper.setups import paper_cluster, with_machines  # noqa: E402
+from tensoropt_torch import Cluster, load_cluster  # noqa: E402
 from tensoropt_torch.frontend import capture  # noqa: E402
 from tensoropt_torch.plan.micro_batches import micro_batched  # noqa: E402
 from tensoropt_torch.plan.space import make_planner  # noqa: E402
+from tensoropt_torch.planner.baselines import find_baselines  # noqa: E402
 from tensoropt_torch.planner.candidates import find_frontier  # noqa: E402
+from tensoropt_torch.planner.frontier import Frontier  # noqa: E402
 from tensoropt_torch.planner.optimizers import OPTIMIZER_STATES  # noqa: E402
 from tensoropt_torch.planner.search_settings import SearchSettings  # noqa: E402
 from tensoropt_torch.planner.task import PlanningTask  # noqa: E402
@@ -50,6 +54,12 @@ def gpt2() -> Example:
     return GPT(config), tokens(16, 1024)
 
 
+def h100_cluster(machines: int) -> Cluster:
+    """So many DGX."""
+    return with_machines(load_cluster("h100-2x8"), machines)
+
+
+CLUSTERS: dict[str, Callable[[int], Cluster]] = {"paper": paper_cluster, "h100": h100_cluster}
 MODELS: dict[str, Callable[[], Example]] = {"gpt2": gpt2, **catalogue.MODELS}
 
 
@@ -60,9 +70,11 @@ def measure(
     epsilon: float,
     recompute: bool,
     max_micro_batches: int,
+    machines: str,
+    beside_fsdp: bool,
 ) -> dict[str, Any]:
     """Plan one model; seconds by phase, and the frontier."""
-    cluster = paper_cluster(max(2, devices // DEVICES_OF_A_MACHINE))
+    cluster = CLUSTERS[machines](max(2, devices // DEVICES_OF_A_MACHINE))
     start = time.perf_counter()
     with torch.device("meta"):
         model, args = MODELS[name]()
@@ -89,6 +101,7 @@ def measure(
     return {
         "model": name,
         "machine": machine(),
+        "cluster": machines,
         "devices": devices,
         "optimizer": optimizer,
         "epsilon": epsilon,
@@ -109,7 +122,25 @@ def measure(
         "knee": [frontier.knee.memory_bytes, frontier.knee.time_s],
         "fastest": [frontier.fastest.memory_bytes, frontier.fastest.time_s],
         "stats": dict(frontier.stats),
-    }
+    } | ({"fsdp": fsdp(task, devices, frontier)} if beside_fsdp else {})
+
+
+def fsdp(task: PlanningTask, devices: int, frontier: Frontier) -> dict[str, Any]:
+    """Where fully sharded data parallelism lies beside the frontier, in one batch: as it is, with
+    all recomputed and with half of what recomputation saves. Each as (bytes, seconds), and the
+    seconds of the fastest point in its memory."""
+    found = {}
+    for recompute in (False, True):
+        asked = replace(task, recompute=recompute, in_micro_batches=())
+        (baseline,) = find_baselines(asked, devices, ("ZeRO-3",))
+        points = baseline.points
+        if recompute:
+            found["full recomputation"] = points[0]
+            half = (points[0][0] + points[-1][0]) / 2
+            found["selective recomputation"] = max(p for p in points if p[0] <= half)
+        else:
+            found["no recomputation"] = points[0]
+    return {name: (*p, frontier.at(memory_bytes=p[0]).time_s) for name, p in found.items()}
 
 
 def merged(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -117,7 +148,8 @@ def merged(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     fields = itemgetter("model", "devices", "optimizer", "epsilon")
 
     def key(run: dict[str, Any]) -> tuple[Any, ...]:
-        return *fields(run), run.get("recompute", False), run.get("max_micro_batches", 1)
+        options = run.get("recompute", False), run.get("max_micro_batches", 1)
+        return *fields(run), *options, run.get("cluster", "paper")
 
     kept = json.loads(RESULT.read_text())["runs"] if RESULT.exists() else []
     runs = {key(run): run for run in [*kept, *records]}
@@ -128,11 +160,13 @@ def main() -> None:
     """Measure the models that are named, print the frontiers, write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", default=["gpt2", "llama"], choices=list(MODELS))
+    parser.add_argument("--cluster", default="paper", choices=list(CLUSTERS))
     parser.add_argument("--devices", type=int, nargs="+", default=[16])
     parser.add_argument("--optimizer", default="adamw", choices=list(OPTIMIZER_STATES))
     parser.add_argument("--epsilon", type=float, default=SearchSettings().epsilon)
     parser.add_argument("--recompute", action="store_true")
     parser.add_argument("--max-micro-batches", type=int, default=1)
+    parser.add_argument("--beside-fsdp", action="store_true", help="also where that lies")
     options = parser.parse_args()
     console = Console()
     RESULT.parent.mkdir(exist_ok=True)
@@ -146,6 +180,8 @@ def main() -> None:
                 options.epsilon,
                 options.recompute,
                 options.max_micro_batches,
+                options.cluster,
+                options.beside_fsdp,
             )
             console.print(record)
             RESULT.write_text(json.dumps({"runs": merged([record])}, indent=1) + "\n")

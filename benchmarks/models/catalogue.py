@@ -5,6 +5,7 @@ arguments of one training step.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -27,6 +28,17 @@ def llama() -> Example:
     return Llama(LlamaConfig()), tokens(16, 4096)
 
 
+def llama_long() -> Example:
+    """The same with 16 sequences of 8192 tokens."""
+    return Llama(LlamaConfig()), tokens(16, 8192)
+
+
+def llama_70b(batch: int) -> Example:
+    """The shape of Llama 3 70B: 80 layers, sequences of 8192 tokens."""
+    config = LlamaConfig(n_layer=80, n_embd=8192, n_head=64, n_kv_head=8, n_hidden=28672)
+    return Llama(config), tokens(batch, 8192)
+
+
 def rnn() -> Example:
     """The paper's RNN of 108 GiB, batch 256."""
     return rnn_model.RNN(rnn_model.RNNConfig()), rnn_model.tokens()
@@ -46,6 +58,9 @@ def transformer_small() -> Example:
 
 MODELS: dict[str, Callable[[], Example]] = {
     "llama": llama,
+    "llama-8192": llama_long,
+    "llama-70b-64": partial(llama_70b, 128),
+    "llama-70b-256": partial(llama_70b, 512),
     "vgg16": vgg16,
     "wide_resnet": wide_resnet,
     "rnn": rnn,
