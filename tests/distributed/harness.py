@@ -25,6 +25,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -218,8 +219,20 @@ def _outcome(function: str, payload: Any) -> Outcome:
         dist.init_process_group("gloo")
         module, _, name = function.partition(":")
         result = getattr(importlib.import_module(module), name)(payload)
-        dist.barrier()  # others may still be connecting to this rank
+        _wait_for_others()
         dist.destroy_process_group()
     except BaseException:
         return False, (time.monotonic(), traceback.format_exc())
     return True, result
+
+
+def _wait_for_others() -> None:
+    """For some seconds: they may still be connecting to this rank. Without its groups, which a
+    test may have broken."""
+    import torch.distributed as dist
+
+    store = dist.distributed_c10d._get_default_store()
+    with contextlib.suppress(RuntimeError):  # the rank that keeps the store may have ended
+        store.set(f"done/{dist.get_rank()}", "")
+        names = [f"done/{rank}" for rank in range(dist.get_world_size())]
+        store.wait(names, timedelta(seconds=LATE_S))
