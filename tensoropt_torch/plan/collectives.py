@@ -94,7 +94,7 @@ class _Model:
     def collectives(self, program: _Program) -> Iterator[tuple[Collectives, int]]:
         """Each with its axis set."""
         num_bytes = program.num_bytes
-        for code, _, _, slot, size, _ in _steps(program.steps):
+        for code, _, _, slot, size, _ in program_steps(program.steps):
             kind = _KINDS[code]
             after = num_bytes * _growth(kind, size)
             if kind not in _LOCAL:
@@ -110,8 +110,8 @@ class _Model:
         return tuple(self._levels[level] for level in sorted(crossed))
 
 
-def _steps(program: Sequence[int]) -> Iterator[Sequence[int]]:
-    """The six integers of each step (``csrc/common/step_code.h``)."""
+def program_steps(program: Sequence[int]) -> Iterator[Sequence[int]]:
+    """The six integers of each step of an encoded program (``csrc/common/step_code.h``)."""
     at = 0
     while at < len(program):
         code, *others = program[at : at + _INTS_PER_STEP]

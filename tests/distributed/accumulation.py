@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -20,6 +19,7 @@ from tensoropt_torch.emit.module import ParallelModule
 from tensoropt_torch.emit.parallelize import RankContext
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan.collectives import program_steps
 from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.task import PlanningTask
@@ -223,7 +223,7 @@ def put_off(strategy: Strategy) -> tuple[int, int]:
         way = [user, source.placeholder] if str(user.target) == CAST else [source.placeholder]
         steps = [program.reshard(edges[values[node][0]]).backward for node in way]
         # Slots of process groups; -1 for local steps.
-        counts = [sum(slot >= 0 for slot in encoded[3::6]) for encoded in steps]
+        counts = [sum(step[3] >= 0 for step in program_steps(encoded)) for encoded in steps]
         while counts and not counts[0]:
             counts, way = counts[1:], way[1:]
         collectives += sum(counts)
@@ -237,9 +237,14 @@ def put_off(strategy: Strategy) -> tuple[int, int]:
 
 
 def local_bytes(value: torch.Tensor, layout: str, plan: Plan) -> int:
+    """Of this rank's part."""
     sizes = [size for size, _ in plan.settings.mesh_axes]
-    split = [n for n, axis in zip(sizes, layout.split(","), strict=True) if axis[0] == "S"]
-    return value.numel() * value.element_size() // math.prod(split)
+    place = torch.unravel_index(torch.tensor(dist.get_rank()), sizes)
+    part = torch.empty(value.shape, dtype=value.dtype, device="meta")
+    for size, at, axis in zip(sizes, place, layout.split(","), strict=True):
+        if axis[0] == "S":
+            part = part.chunk(size, int(axis[1:]))[int(at)]
+    return part.numel() * part.element_size()
 
 
 def costs(strategy: Strategy, case: Case) -> Costs:
