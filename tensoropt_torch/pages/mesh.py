@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 MOST_CELLS = 64
+MOST_IN_A_ROW = 16
 _WIDTH, _HEIGHT, _GAP = 14, 16, 3
 
 # Entries of a config or layout that cut nothing.
@@ -17,9 +18,10 @@ _WHOLE = ("-", "R", "P")
 @dataclass(frozen=True)
 class Cell:
     """A device, or several where they are too many: ``part`` of ``parts`` is its, drawn at
-    ``x``."""
+    ``x`` and ``y``."""
 
     x: int
+    y: int
     part: int
     parts: int
 
@@ -45,7 +47,7 @@ class Drawing:
 
     @property
     def width(self) -> int:
-        return self.cells[-1].x + _WIDTH
+        return max(cell.x for cell in self.cells) + _WIDTH
 
     @property
     def cell_width(self) -> int:
@@ -53,6 +55,10 @@ class Drawing:
 
     @property
     def height(self) -> int:
+        return self.cells[-1].y + _HEIGHT
+
+    @property
+    def cell_height(self) -> int:
         return _HEIGHT
 
 
@@ -100,17 +106,31 @@ def _drawn(sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def _cells(entries: Sequence[str], sizes: Sequence[int]) -> list[Cell]:
+    """In rows of the inner axes, as many as there is room for."""
     cutting = [_cuts(entry) for entry in entries[: len(sizes)]]
     parts = math.prod(size for size, cuts in zip(sizes, cutting, strict=True) if cuts)
-    cells, x, before = [], 0, None
+    in_rows = _axes_of_rows(sizes)
+    cells: list[Cell] = []
+    x, y, before = 0, 0, None
     for place in itertools.product(*(range(size) for size in sizes)):
         if before is not None:
-            # Wider between groups of the outer axes.
             moved = next(i for i, (a, b) in enumerate(zip(place, before, strict=True)) if a != b)
-            x += _WIDTH + (0 if moved == len(sizes) - 1 else _GAP)
+            if moved < in_rows:
+                x, y = 0, y + _HEIGHT
+            else:
+                # Wider between groups of the outer axes.
+                x += _WIDTH + (0 if moved == len(sizes) - 1 else _GAP)
         part = 0
         for at, size, cuts in zip(place, sizes, cutting, strict=True):
             part = part * size + at if cuts else part
-        cells.append(Cell(x, part, parts))
+        cells.append(Cell(x, y, part, parts))
         before = place
     return cells
+
+
+def _axes_of_rows(sizes: Sequence[int]) -> int:
+    """How many of the outer axes go down the rows."""
+    for first in range(len(sizes)):
+        if math.prod(sizes[first:]) <= MOST_IN_A_ROW:
+            return first
+    return max(len(sizes) - 1, 0)

@@ -43,3 +43,17 @@ def test_a_drawing_is_made_once() -> None:
     first = drawings.of("b", (2,))
     assert drawings.of("b", (2,)) is first
     assert drawings.of("n", (2,)).name != first.name
+
+
+def test_many_devices_are_drawn_in_rows_of_the_inner_axes() -> None:
+    drawing = Drawings().of("-,-,b,b,b,b", (2,) * 6)
+    rows: dict[int, list[int]] = {}
+    for cell in drawing.cells:
+        rows.setdefault(cell.y, []).append(cell.part)
+    assert list(rows.values()) == [list(range(16))] * 4
+    assert drawing.height == 4 * drawing.cell_height
+    first, *others = ([c.x for c in drawing.cells if c.y == y] for y in rows)
+    assert all(other == first for other in others)
+    assert drawing.width == first[-1] + drawing.cell_width
+    few = Drawings().of("b,b", (2, 2))
+    assert few.height == few.cell_height

@@ -164,7 +164,11 @@ def test_a_page_of_many_points_is_small(tmp_path: Path) -> None:
         tokens = torch.zeros(16, 256, dtype=torch.long)
         model = GPT(GPTConfig(n_layer=4, n_head=12, n_embd=768, vocab_size=50304, block_size=256))
         frontier = tensoropt_torch.find_frontier(
-            model, (tokens, tokens), cluster="h100-8", recompute=True
+            model,
+            (tokens, tokens),
+            cluster="h100-8",
+            recompute=True,
+            search=tensoropt_torch.SearchSettings(epsilon=1e-3),
         )
     assert len(frontier) > 100
     frontier.report(tmp_path / "report.html")
