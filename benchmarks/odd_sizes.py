@@ -17,7 +17,6 @@ import re
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ sys.path[:0] = [str(ROOT)]
 from benchmarks.isolated import run_isolated  # noqa: E402
 from benchmarks.machine import machine  # noqa: E402
 from benchmarks.paper.tables import rows_of  # noqa: E402
+from benchmarks.published.predict import with_assumed_links, with_fast_attention  # noqa: E402
 from tensoropt_torch import Cluster, load_cluster  # noqa: E402
 from tensoropt_torch.frontend import capture  # noqa: E402
 from tensoropt_torch.planner.candidates import find_frontier  # noqa: E402
@@ -84,13 +84,8 @@ MODELS: dict[str, Callable[[], Made]] = {
 
 
 def by_data_sheet(preset: str) -> Cluster:
-    """The preset as it was when the first version was measured: all collectives as fast as the
-    link, attention as fast as matrix products."""
-    cluster = load_cluster(preset)
-    device = cluster.device
-    device = replace(device, efficiency=replace(device.efficiency, attention=None))
-    levels = [replace(level, latency_s=5e-6, collectives={}) for level in cluster.levels]
-    return replace(cluster, device=device, levels=tuple(levels))
+    """The preset as it was when the first version was measured."""
+    return with_assumed_links(with_fast_attention(load_cluster(preset)))
 
 
 def measure(name: str, devices: int) -> dict[str, Any]:

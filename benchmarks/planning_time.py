@@ -14,7 +14,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
@@ -32,8 +32,8 @@ from benchmarks.isolated import run_isolated  # noqa: E402
 from benchmarks.machine import machine, peak_rss_bytes  # noqa: E402
 from benchmarks.models import catalogue  # noqa: E402
 from benchmarks.models.catalogue import Example, tokens  # noqa: E402
-from benchmarks.paper.setups import paper_cluster, with_machines  # noqa: E402
-from tensoropt_torch import Cluster, load_cluster  # noqa: E402
+from benchmarks.paper.setups import h100_cluster, paper_cluster  # noqa: E402
+from tensoropt_torch import Cluster  # noqa: E402
 from tensoropt_torch.frontend import capture  # noqa: E402
 from tensoropt_torch.plan.micro_batches import micro_batched  # noqa: E402
 from tensoropt_torch.plan.space import make_planner  # noqa: E402
@@ -52,11 +52,6 @@ def gpt2() -> Example:
     """GPT-2 small: 12 layers, batch 16 of 1024 tokens."""
     config = GPTConfig(vocab_size=50304, block_size=1024, n_layer=12, n_head=12, n_embd=768)
     return GPT(config), tokens(16, 1024)
-
-
-def h100_cluster(machines: int) -> Cluster:
-    """So many DGX."""
-    return with_machines(load_cluster("h100-2x8"), machines)
 
 
 CLUSTERS: dict[str, Callable[[int], Cluster]] = {"paper": paper_cluster, "h100": h100_cluster}
@@ -129,17 +124,19 @@ def fsdp(task: PlanningTask, devices: int, frontier: Frontier) -> dict[str, Any]
     """Where fully sharded data parallelism lies beside the frontier, in one batch: as it is, with
     all recomputed and with half of what recomputation saves. Each as (bytes, seconds), and the
     seconds of the fastest point in its memory."""
-    found = {}
-    for recompute in (False, True):
+
+    def points(recompute: bool) -> Sequence[tuple[float, float]]:
         asked = replace(task, recompute=recompute, in_micro_batches=())
         (baseline,) = find_baselines(asked, devices, ("ZeRO-3",))
-        points = baseline.points
-        if recompute:
-            found["full recomputation"] = points[0]
-            half = (points[0][0] + points[-1][0]) / 2
-            found["selective recomputation"] = max(p for p in points if p[0] <= half)
-        else:
-            found["no recomputation"] = points[0]
+        return baseline.points
+
+    recomputed = points(recompute=True)
+    half = (recomputed[0][0] + recomputed[-1][0]) / 2
+    found = {
+        "no recomputation": points(recompute=False)[0],
+        "full recomputation": recomputed[0],
+        "selective recomputation": max(point for point in recomputed if point[0] <= half),
+    }
     return {name: (*p, frontier.at(memory_bytes=p[0]).time_s) for name, p in found.items()}
 
 

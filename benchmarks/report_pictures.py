@@ -14,7 +14,6 @@ import os
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -23,7 +22,7 @@ from playwright.sync_api import Page, sync_playwright
 import tensoropt_torch
 from benchmarks.frontier_picture import OPTIMIZER, llama
 from benchmarks.models import catalogue
-from benchmarks.paper.setups import paper_cluster, with_machines
+from benchmarks.paper.setups import h100_cluster, paper_cluster
 from tensoropt_torch import Cluster, Comparison, Example, PlanningOptions, load_cluster
 from tensoropt_torch.errors import TensorOptError
 
@@ -45,15 +44,10 @@ def llama_on(cluster: Cluster, sequences: int) -> Comparison:
     return tensoropt_torch.compare(llama(sequences), planning=planning)
 
 
-def eight_machines() -> Cluster:
-    cluster = with_machines(load_cluster("h100-2x8"), 8)
-    return replace(cluster, name="h100-8x8", description="8 machines with 8 H100 each")
-
-
 REPORTS: dict[str, Callable[[], Comparison]] = {
     "transformer-16": transformer,
     "llama-8": lambda: llama_on(load_cluster("h100-8"), 16),
-    "llama-64": lambda: llama_on(eight_machines(), 128),
+    "llama-64": lambda: llama_on(h100_cluster(8), 128),
 }
 
 

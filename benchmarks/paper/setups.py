@@ -1,4 +1,4 @@
-"""What is planned: the paper's models and clusters."""
+"""What is planned: the paper's models and clusters, and newer machines beside them."""
 
 from __future__ import annotations
 
@@ -71,6 +71,13 @@ def paper_cluster(machines: int = 2) -> Cluster:
     cluster = load_cluster(PRESET)
     device = dataclasses.replace(cluster.device, memory_bytes=DEVICE_BYTES)
     return with_machines(dataclasses.replace(cluster, device=device), machines)
+
+
+def h100_cluster(machines: int) -> Cluster:
+    """So many DGX H100."""
+    cluster = with_machines(load_cluster("h100-2x8"), machines)
+    text = f"{machines} machines with 8 H100 each"
+    return dataclasses.replace(cluster, name=f"h100-{machines}x8", description=text)
 
 
 def with_machines(cluster: Cluster, count: int) -> Cluster:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.published.rows import Row, cluster_of, example_of
+from tensoropt_torch import Cluster
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan.micro_batches import micro_batched
 from tensoropt_torch.planner.baselines import find_baselines
@@ -52,18 +53,18 @@ def our_best(task: PlanningTask, row: Row) -> Point | None:
     return point.memory_bytes, point.time_s
 
 
-def with_fast_attention(task: PlanningTask) -> PlanningTask:
+def with_fast_attention(cluster: Cluster) -> Cluster:
     """With attention as fast as matrix products."""
-    device = task.cluster.device
+    device = cluster.device
     device = replace(device, efficiency=replace(device.efficiency, attention=None))
-    return replace(task, cluster=replace(task.cluster, device=device))
+    return replace(cluster, device=device)
 
 
-def with_assumed_links(task: PlanningTask) -> PlanningTask:
+def with_assumed_links(cluster: Cluster) -> Cluster:
     """With the links inside of machines as data sheets say, for all collectives."""
-    *outer, nvlink = task.cluster.levels
+    *outer, nvlink = cluster.levels
     nvlink = replace(nvlink, latency_s=NVLINK_LATENCY_S, collectives={})
-    return replace(task, cluster=replace(task.cluster, levels=(*outer, nvlink)))
+    return replace(cluster, levels=(*outer, nvlink))
 
 
 def predicted(row: Row, with_best: bool) -> dict[str, Any]:
@@ -72,7 +73,8 @@ def predicted(row: Row, with_best: bool) -> dict[str, Any]:
     that the search finds for the same number of micro-batches."""
     model, tokens = example_of(row)
     captured = micro_batched(capture(model, tokens), row.accumulation)
-    task = PlanningTask(captured, cluster_of(row), optimizer=OPTIMIZER)
+    cluster = cluster_of(row)
+    task = PlanningTask(captured, cluster, optimizer=OPTIMIZER)
     shares = row.batch * row.sequence / row.devices
 
     def figures(point: Point | None) -> dict[str, float] | None:
@@ -87,13 +89,14 @@ def predicted(row: Row, with_best: bool) -> dict[str, Any]:
     )
     published = row.tokens_per_s(sum(p.numel() for p in parameters), len(layers), width)
 
-    def ends(task: PlanningTask) -> list[dict[str, float] | None]:
-        return [figures(strategy_point(task, row, r)) for r in RECOMPUTES[row.recompute]]
+    def ends(cluster: Cluster) -> list[dict[str, float] | None]:
+        own = replace(task, cluster=cluster)
+        return [figures(strategy_point(own, row, r)) for r in RECOMPUTES[row.recompute]]
 
     found = {
         "published": {"tokens_per_s": published, "memory_gib": row.memory_gib},
-        "before": ends(with_assumed_links(with_fast_attention(task))),
-        "links": ends(with_fast_attention(task)),
-        "predicted": ends(task),
+        "before": ends(with_assumed_links(with_fast_attention(cluster))),
+        "links": ends(with_fast_attention(cluster)),
+        "predicted": ends(cluster),
     }
     return found | ({"our_best": figures(our_best(task, row))} if with_best else {})

@@ -111,7 +111,8 @@ def test_attention_takes_longer_by_its_share() -> None:
     model, tokens = example_of(row)
     task = replace(task, captured=capture(model, tokens))
     after = predict.strategy_point(task, row, recompute=False)
-    before = predict.strategy_point(predict.with_fast_attention(task), row, recompute=False)
+    fast = replace(task, cluster=predict.with_fast_attention(task.cluster))
+    before = predict.strategy_point(fast, row, recompute=False)
     assert before and after
     efficiency = task.cluster.device.efficiency
     assert efficiency.attention is not None
@@ -126,7 +127,8 @@ def test_gathers_are_slower_than_links_of_a_data_sheet(monkeypatch: pytest.Monke
     (level,) = task.cluster.levels
     monkeypatch.setattr(predict, "NVLINK_LATENCY_S", level.latency_s)
     after = predict.strategy_point(task, row, recompute=False)
-    before = predict.strategy_point(predict.with_assumed_links(task), row, recompute=False)
+    assumed = replace(task, cluster=predict.with_assumed_links(task.cluster))
+    before = predict.strategy_point(assumed, row, recompute=False)
     assert before and after
     assert after[0] == before[0]
     # Two gathers and a reduction of parameters in bfloat16.

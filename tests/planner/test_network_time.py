@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import pytest
 import torch
@@ -12,9 +11,11 @@ from benchmarks.models.rnn import RNN, RNNConfig
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.config.cluster import Exposed
 from tensoropt_torch.frontend import CapturedModel, capture
+from tensoropt_torch.plan.settings import Settings
 from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.planner.why import faster_network
 
 SEEDS = range(5)
 
@@ -27,25 +28,11 @@ def captured() -> CapturedModel:
     return capture(model, (tokens, tokens))
 
 
-def with_network(task: PlanningTask, factor: float) -> PlanningTask:
-    def slower(speed: Any) -> Any:
-        return dataclasses.replace(
-            speed,
-            bandwidth_bytes_per_s=speed.bandwidth_bytes_per_s / factor,
-            latency_s=speed.latency_s * factor,
-        )
-
-    levels = []
-    for level in task.cluster.levels:
-        collectives = {name: slower(speed) for name, speed in level.collectives.items()}
-        levels.append(dataclasses.replace(slower(level), collectives=collectives))
-    cluster = dataclasses.replace(task.cluster, levels=tuple(levels))
-    return dataclasses.replace(task, cluster=cluster)
-
-
-def splits(task: PlanningTask, config: list[int]) -> list[tuple[float, float]]:
+def splits(
+    captured: CapturedModel, settings: Settings, config: list[int]
+) -> list[tuple[float, float]]:
     """(computing, network time) of every point with these configs."""
-    planner = make_planner(task.captured, task.settings(4))
+    planner = make_planner(captured, settings)
     rows = planner.describe_nodes()
     masks = [
         [i == chosen for i in range(len(row["configs"]))]
@@ -58,11 +45,12 @@ def splits(task: PlanningTask, config: list[int]) -> list[tuple[float, float]]:
 
 
 def test_another_network_changes_the_network_time_only(captured: CapturedModel) -> None:
-    task = PlanningTask(captured, load_cluster("h100-8"))
-    planner = make_planner(captured, task.settings(4))
+    settings = PlanningTask(captured, load_cluster("h100-8")).settings(4)
+    planner = make_planner(captured, settings)
     for seed in SEEDS:
         config = planner.random_strategy(seed).config
-        fast, slow = splits(task, config), splits(with_network(task, 3), config)
+        fast = splits(captured, settings, config)
+        slow = splits(captured, faster_network(settings, 1 / 3), config)
         compute_s = fast[0][0]
         for computing, _ in fast + slow:
             assert computing == pytest.approx(compute_s, rel=1e-9), seed
