@@ -101,7 +101,7 @@ def plans(task: PlanningTask, planner: _C.Planner, strategies: int) -> Iterator[
     for seed in range(strategies):
         yield (
             f"random, seed {seed}",
-            Plan.of(settings, task.captured, varied_strategy(planner, seed)),
+            Plan.of(planner, settings, task.captured, varied_strategy(planner, seed)),
         )
 
 
@@ -174,7 +174,7 @@ def measure(
                 "simulated_bytes": simulate_step(plan, task.captured, step).peak_bytes,
                 "measured_bytes": training.peak_bytes(inputs),
                 "search_bytes": plan.memory_bytes,
-                "computing_s": planner.compute_time(plan.strategy()),
+                "computing_s": planner.compute_time(plan.strategy(planner)),
                 "measured_computing_s": times.step_s - times.network_s,
             }
         )

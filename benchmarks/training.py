@@ -40,7 +40,7 @@ class Trainer:
         planner = make_planner(self._task.captured, self._settings)
         for seed in range(count):
             strategy = varied_strategy(planner, seed)
-            yield Plan.of(self._settings, self._task.captured, strategy)
+            yield Plan.of(planner, self._settings, self._task.captured, strategy)
 
     def start(self, plan: Plan) -> Training:
         """The model under a plan, with the optimizer of the task."""

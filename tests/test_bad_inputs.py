@@ -13,6 +13,7 @@ from torch import nn
 
 import tensoropt_torch
 from tensoropt_torch import Plan, SearchSettings, TensorOptError, cli
+from tensoropt_torch.plan.choices import Choices
 
 
 def find(**wrong: Any) -> Any:
@@ -109,13 +110,21 @@ def test_wrong_arguments_are_tensoropt_errors(call: Callable[[], Any], word: str
     assert type(error.value) is TensorOptError
 
 
-def test_a_plan_whose_configs_do_not_exist_is_refused() -> None:
+def test_a_plan_whose_choices_do_not_exist_is_refused() -> None:
     made = plan()
     model, args = nn.Linear(8, 8), (torch.zeros(8, 8),)
-    for config in ([99999] * len(made.config), [-1] * len(made.config), list(made.config[:-1])):
-        wrong = replace(made, config=tuple(config), captured=None)
-        with pytest.raises(TensorOptError, match=r"config|nodes"):
+    configs = made.choices.configs
+    for changed, edges, problem in (
+        ({**configs, "weight": "S7"}, {}, "'weight' has no config 'S7'"),
+        ({**configs, "bias_2": "R"}, {}, "there is no operator, value or parameter 'bias_2'"),
+        ({"weight": "R"}, {}, "no config is given for 'bias'"),
+        (configs, {"weight -> weight[0]": "before"}, "there is no edge 'weight -> weight[0]'"),
+    ):
+        wrong = replace(made, choices=Choices(changed, edges), captured=None)
+        with pytest.raises(TensorOptError) as error:
             tensoropt_torch.simulate_memory(model, wrong, args, loss_fn=torch.mean)
+        assert problem in str(error.value)
+        assert "plan again" in str(error.value)
 
 
 MODEL = "import torch\ndef example():\n    return torch.nn.Linear(8, 8), (torch.zeros(8, 8),)\n"

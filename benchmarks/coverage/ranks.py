@@ -95,7 +95,7 @@ def plans(example: Example, count: int) -> Iterator[tuple[str, Plan]]:
     planner = make_planner(captured, settings)
     for seed in range(count - len(chosen)):
         strategy = planner.random_strategy(seed)
-        yield f"random strategy, seed {seed}", Plan.of(settings, captured, strategy)
+        yield f"random strategy, seed {seed}", Plan.of(planner, settings, captured, strategy)
 
 
 def _train_alone(example: Example) -> Trace:

@@ -71,8 +71,9 @@ def random_plan(
     task = PlanningTask(captured, load_cluster("cpu"), recompute=recompute)
     settings = replace(task.settings(num_devices), micro_batches=micro_batches)
     captured = micro_batched(captured, micro_batches)
-    strategy = make_planner(captured, settings).random_strategy(seed)
-    return Plan.of(replace(settings, overlap=seed % 2 == 0), captured, strategy)
+    planner = make_planner(captured, settings)
+    settings = replace(settings, overlap=seed % 2 == 0)
+    return Plan.of(planner, settings, captured, planner.random_strategy(seed))
 
 
 def step_settings(job: Job, rank: int) -> StepSettings:

@@ -42,13 +42,13 @@ def _split(task: PlanningTask, devices: int, frontier: Frontier) -> list[dict[st
     chosen = {*thinned_indices(len(frontier), SPLIT_POINTS), frontier.knee.index}
     rows = []
     for index in sorted(chosen):
-        strategy = frontier.plan(index).strategy()
-        network_s = planner.network_time(strategy)
+        plan = frontier.plan(index)
+        network_s = planner.network_time(plan.strategy(planner))
         rows.append(
             {
-                "memory_bytes": strategy.memory,
+                "memory_bytes": plan.memory_bytes,
                 "network_s": network_s,
-                "compute_s": strategy.time - network_s,
+                "compute_s": plan.time_s - network_s,
             }
         )
     return rows

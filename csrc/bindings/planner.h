@@ -16,6 +16,7 @@
 #include "problem/propagation.h"
 #include "search/frontier_tracking.h"
 #include "space/space.h"
+#include "space/strategy_names.h"
 
 namespace tensoropt {
 
@@ -54,6 +55,12 @@ class Planner {
   const Registry& registry() const { return *rules_.registry; }
   const Mesh& mesh() const { return setup_.mesh; }
   const OpProfile& operators() const { return operators_; }
+
+  const StrategyNames& names() {
+    const std::lock_guard lock(names_mutex_);
+    if (!names_) names_.emplace(space_);
+    return *names_;
+  }
 
   // From now on there are only strategies with the configs of each node that
   // its mask allows. Once, before anything is asked for.
@@ -110,6 +117,8 @@ class Planner {
   std::vector<ConfigMask> allowed_;  // by node; none: all configs
   Problem whole_;
   std::optional<Problem> problem_;
+  std::mutex names_mutex_;
+  std::optional<StrategyNames> names_;
   std::mutex baselines_mutex_;
   std::optional<Baselines> baselines_;
 };

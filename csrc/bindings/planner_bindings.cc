@@ -91,6 +91,7 @@ py::list describe_nodes(const StrategySpace& space) {
 // For each operator its FLOPs, forward and backward, of all devices together,
 // and what splits them on each mesh axis.
 py::list describe_work(const StrategySpace& space, const Strategy& strategy) {
+  space.check(strategy);
   const WorkSplits splits(space);
   py::list rows;
   for (std::size_t i = 0; i < space.nodes().size(); ++i) {
@@ -200,18 +201,17 @@ py::dict stats_dict(const SearchStats& stats) {
 void bind_strategy(py::module_& module) {
   py::class_<Strategy>(module, "Strategy",
                        "One config per space node, one choice per edge.")
-      .def(py::init([](double memory, double time, std::vector<int> config,
-                       std::vector<std::int32_t> node_tag,
-                       std::vector<std::int32_t> edge_tag) {
-             return Strategy{memory, time, std::move(config),
-                             std::move(node_tag), std::move(edge_tag)};
-           }),
-           py::arg("memory"), py::arg("time"), py::arg("config"),
-           py::arg("node_tag"), py::arg("edge_tag"))
+      .def(py::init(
+               [](std::vector<int> config, std::vector<std::int32_t> edge_tag) {
+                 Strategy strategy;
+                 strategy.config = std::move(config);
+                 strategy.edge_tag = std::move(edge_tag);
+                 return strategy;
+               }),
+           py::arg("config"), py::arg("edge_tag"))
       .def_readonly("memory", &Strategy::memory)
       .def_readonly("time", &Strategy::time)
       .def_readonly("config", &Strategy::config)
-      .def_readonly("node_tag", &Strategy::node_tag)
       .def_readonly("edge_tag", &Strategy::edge_tag);
 
   py::class_<SearchResult>(module, "SearchResult")
@@ -302,6 +302,25 @@ void bind_space(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
       .def("describe_nodes",
            [](const Planner& self) { return describe_nodes(self.space()); })
       .def(
+          "choices",
+          [](Planner& self, const Strategy& strategy) {
+            NamedChoices choices = self.names().of(strategy);
+            return py::make_tuple(std::move(choices.configs),
+                                  std::move(choices.edges));
+          },
+          py::arg("strategy"),
+          "The config of each node, and what is kept on edges, by name; "
+          "space/strategy_names.h.")
+      .def(
+          "strategy",
+          [](Planner& self, std::map<std::string, std::string> configs,
+             std::map<std::string, std::string> edges) {
+            return self.names().strategy(
+                {std::move(configs), std::move(edges)});
+          },
+          py::arg("configs"), py::arg("edges"),
+          "The strategy of what choices() gave, without its costs.")
+      .def(
           "describe_work",
           [](const Planner& self, const Strategy& strategy) {
             return describe_work(self.space(), strategy);
@@ -313,6 +332,7 @@ void bind_space(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
            })
       .def("describe_edges",
            [](const Planner& self, const Strategy& strategy) {
+             self.space().check(strategy);
              py::list rows;
              const auto& edges = self.space().edges();
              for (std::size_t i = 0; i < edges.size(); ++i) {

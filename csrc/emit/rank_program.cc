@@ -9,19 +9,7 @@ namespace tensoropt {
 RankProgram::RankProgram(const StrategySpace& space, const Registry& registry,
                          const Strategy& strategy, int rank)
     : space_(space), registry_(registry), strategy_(strategy), rank_(rank) {
-  TO_CHECK(strategy.config.size() == space.nodes().size() &&
-               strategy.edge_tag.size() == space.edges().size(),
-           "the strategy has {} nodes and {} edges, the model has {} and {}: "
-           "it belongs to another model",
-           strategy.config.size(), strategy.edge_tag.size(),
-           space.nodes().size(), space.edges().size());
-  for (std::size_t node = 0; node < strategy.config.size(); ++node) {
-    const auto count = space.nodes()[node].configs->configs.size();
-    TO_CHECK(strategy.config[node] >= 0 &&
-                 strategy.config[node] < static_cast<int>(count),
-             "config {} of '{}' does not exist, there are {}",
-             strategy.config[node], space.nodes()[node].name, count);
-  }
+  space.check(strategy);
 }
 
 namespace {

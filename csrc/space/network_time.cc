@@ -8,21 +8,6 @@ namespace tensoropt {
 
 namespace {
 
-void check_configs(const StrategySpace& space, const Strategy& strategy) {
-  const auto& nodes = space.nodes();
-  TO_CHECK(strategy.config.size() == nodes.size() &&
-               strategy.edge_tag.size() == space.edges().size(),
-           "the strategy has {} nodes and {} edges, the space {} and {}",
-           strategy.config.size(), strategy.edge_tag.size(), nodes.size(),
-           space.edges().size());
-  for (std::size_t i = 0; i < nodes.size(); ++i) {
-    const int count = static_cast<int>(nodes[i].configs->configs.size());
-    TO_CHECK(strategy.config[i] >= 0 && strategy.config[i] < count,
-             "node '{}' has {} configs, the strategy takes number {}",
-             nodes[i].name, count, strategy.config[i]);
-  }
-}
-
 double edge_time_s(const StrategySpace& space, const Strategy& strategy,
                    int index) {
   const SpaceEdge& edge = space.edges()[index];
@@ -42,7 +27,7 @@ double edge_time_s(const StrategySpace& space, const Strategy& strategy,
 }  // namespace
 
 double network_time_s(const StrategySpace& space, const Strategy& strategy) {
-  check_configs(space, strategy);
+  space.check(strategy);
   double time_s = 0;
   for (std::size_t i = 0; i < space.nodes().size(); ++i) {
     time_s += space.nodes()[i].configs->costs[strategy.config[i]].network_s;
@@ -54,7 +39,7 @@ double network_time_s(const StrategySpace& space, const Strategy& strategy) {
 }
 
 double compute_time_s(const StrategySpace& space, const Strategy& strategy) {
-  check_configs(space, strategy);
+  space.check(strategy);
   double time_s = 0;
   for (std::size_t i = 0; i < space.nodes().size(); ++i) {
     const OpCost& cost = space.nodes()[i].configs->costs[strategy.config[i]];

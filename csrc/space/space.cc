@@ -237,6 +237,11 @@ bool StrategySpace::recomputes_source(const SpaceEdge& edge,
 }
 
 void StrategySpace::add_nodes() {
+  std::unordered_map<std::string, int> times;
+  const auto unique = [&](const std::string& name) {
+    const int count = ++times[name];
+    return count == 1 ? name : str_format("{} ({})", name, count);
+  };
   node_of_.assign(graph_.nodes().size(), -1);
   relay_of_.assign(graph_.values().size(), -1);
   for (const Node& node : graph_.nodes()) {
@@ -244,7 +249,8 @@ void StrategySpace::add_nodes() {
                       : node.kind == NodeKind::kOutput ? SpaceNodeKind::kOutput
                                                        : SpaceNodeKind::kSource;
     node_of_[node.id] = static_cast<int>(nodes_.size());
-    nodes_.push_back({kind, node.id, -1, node.name, configs_of_node(node)});
+    nodes_.push_back(
+        {kind, node.id, -1, unique(node.name), configs_of_node(node)});
     for (const ValueId id : node.outputs) {
       const Value& value = graph_.value(id);
       const bool whole = constant_[id] || node.kind == NodeKind::kInput;
@@ -260,7 +266,7 @@ void StrategySpace::add_nodes() {
           uneven_dims_of(value));
       relay_of_[id] = static_cast<int>(nodes_.size());
       nodes_.push_back(
-          {SpaceNodeKind::kRelay, -1, id, name,
+          {SpaceNodeKind::kRelay, -1, id, unique(name),
            intern(signature, [&] { return relay_configs(value); })});
     }
   }
@@ -351,6 +357,21 @@ LocalCall StrategySpace::local_call_of(NodeId node, const OpConfig& config,
                                        int rank) const {
   return local_call(registry_, graph_, graph_.node(node), rules_[node], config,
                     machine_.mesh, rank);
+}
+
+void StrategySpace::check(const Strategy& strategy) const {
+  TO_CHECK(strategy.config.size() == nodes_.size() &&
+               strategy.edge_tag.size() == edges_.size(),
+           "the strategy has {} nodes and {} edges, the model has {} and {}: "
+           "it belongs to another model",
+           strategy.config.size(), strategy.edge_tag.size(), nodes_.size(),
+           edges_.size());
+  for (std::size_t i = 0; i < nodes_.size(); ++i) {
+    const auto count = static_cast<int>(nodes_[i].configs->configs.size());
+    TO_CHECK(strategy.config[i] >= 0 && strategy.config[i] < count,
+             "config {} of '{}' does not exist, there are {}",
+             strategy.config[i], nodes_[i].name, count);
+  }
 }
 
 const TensorResharder& StrategySpace::resharder(const TensorMeta& meta) const {

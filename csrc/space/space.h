@@ -34,6 +34,7 @@
 #include "cost/edge_cost.h"
 #include "cost/op_profile.h"
 #include "problem/problem.h"
+#include "problem/strategy.h"
 #include "rules/registry.h"
 #include "space/exclusions.h"
 #include "space/idle_dims.h"
@@ -111,7 +112,7 @@ struct SpaceNode {
   SpaceNodeKind kind = SpaceNodeKind::kOp;
   NodeId node = -1;    // of the graph; -1 for a relay
   ValueId value = -1;  // of a relay
-  std::string name;
+  std::string name;    // one that repeats has a number, as in "scale (2)"
   const ConfigList* configs = nullptr;
 };
 
@@ -190,6 +191,10 @@ class StrategySpace {
   // All tables. Complexity: the sum over distinct edges of the products of
   // their ends' config counts.
   Problem build_problem(int num_threads) const;
+
+  // Throws UserError, naming what is wrong, if the strategy is of another
+  // space.
+  void check(const Strategy& strategy) const;
 
   // Whether max_configs left nothing out.
   bool complete() const { return complete_; }

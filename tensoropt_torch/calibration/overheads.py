@@ -139,7 +139,7 @@ class _Lab:
             for row in planner.describe_nodes()
         ]
         result = SearchSettings().run(planner, allowed=masks)
-        plan = Plan.of(settings, captured, result.unroll(len(result.points) - 1))
+        plan = Plan.of(planner, settings, captured, result.unroll(len(result.points) - 1))
         return self._time(model, plan, x, optimizer)
 
     def resharded(self) -> tuple[tuple[float, int], ...]:
@@ -149,7 +149,7 @@ class _Lab:
         rows = []
         for seed in range(RESHARDED):
             strategy = planner.random_strategy(seed)
-            plan = Plan.of(settings, captured, strategy)
+            plan = Plan.of(planner, settings, captured, strategy)
             reset_collective_counts()
             times = self._time(model, plan, x, FITTED[0])
             programs = collective_counts().programs // (STEPS + WARM_UPS)

@@ -35,6 +35,7 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import Plan, Settings
+from tensoropt_torch.plan.choices import Choices
 from tensoropt_torch.plan.space import make_planner, varied_strategy
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.strategy_store import KeptStrategy, StrategyStore
@@ -232,14 +233,18 @@ class _Lab:
         planner = space.planner
         if kept is None:
             strategy = varied_strategy(planner, seed)
-            return Plan.of(space.settings, space.captured, strategy)
-        strategy = _strategy(kept)
-        time_s = planner.compute_time(strategy) + planner.network_time(strategy)
-        return replace(Plan.of(space.settings, space.captured, strategy), time_s=time_s)
+            return Plan.of(planner, space.settings, space.captured, strategy)
+        strategy = _strategy(kept, planner)
+        return replace(
+            Plan.of(planner, space.settings, space.captured, strategy),
+            memory_bytes=kept.memory_bytes,
+            time_s=planner.compute_time(strategy) + planner.network_time(strategy),
+        )
 
     def network(self, seed: int, plan: Plan) -> tuple[float, float]:
         """Predicted: time of the network in s, and how many collectives there are."""
-        space, strategy = self._space(seed), plan.strategy()
+        space = self._space(seed)
+        strategy = plan.strategy(space.planner)
         network_s = space.planner.network_time(strategy)
         added_s = space.slower_planner.network_time(strategy) - network_s
         return network_s, added_s / TINY_S
@@ -324,9 +329,8 @@ class _Run:
         self.kept = KeptStrategy(
             self.seed,
             self.plan.memory_bytes,
-            self.plan.config,
-            self.plan.node_tag,
-            self.plan.edge_tag,
+            self.plan.choices.configs,
+            self.plan.choices.edges,
             times.fastest.step_s,
             times.fastest.network_s,
             self._peak_bytes,
@@ -353,10 +357,9 @@ class _Run:
         )
 
 
-def _strategy(kept: KeptStrategy) -> _C.Strategy:
-    """Without its time, which depends on the costs."""
-    tags = list(kept.node_tag), list(kept.edge_tag)
-    return _C.Strategy(kept.memory_bytes, 0.0, list(kept.config), *tags)
+def _strategy(kept: KeptStrategy, planner: _C.Planner) -> _C.Strategy:
+    """Without its costs."""
+    return Choices(kept.configs, kept.edges).strategy(planner)
 
 
 def _load(store: StrategyStore, space_of: Callable[[int], _Space]) -> dict[int, KeptStrategy]:
@@ -364,7 +367,8 @@ def _load(store: StrategyStore, space_of: Callable[[int], _Space]) -> dict[int, 
     try:
         found = store.load()
         for kept in found.values():
-            space_of(kept.seed).planner.network_time(_strategy(kept))
+            planner = space_of(kept.seed).planner
+            planner.network_time(_strategy(kept, planner))
     except ValueError as error:
         warnings.warn(f"{error}; strategies are run again", stacklevel=2)
         return {}

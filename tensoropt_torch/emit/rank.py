@@ -52,7 +52,8 @@ class RankPart:
         self.rank = rank
         self.sizes = tuple(size for size, _ in plan.settings.mesh_axes)
         self._planner = make_planner(captured, plan.settings, storage)
-        self._program = _C.RankProgram(self._planner, plan.strategy(), rank)
+        self._strategy = plan.strategy(self._planner)
+        self._program = _C.RankProgram(self._planner, self._strategy, rank)
 
     @property
     def axis_sets(self) -> list[int]:
@@ -106,7 +107,7 @@ class RankPart:
     ) -> GraphEmitter:
         """What writes the rank's graph; ``group_name`` is that of its process group, by
         axis set."""
-        draws = WholeDraws(self._planner, self.plan.config, self.sizes, self.rank)
+        draws = WholeDraws(self._planner, self._strategy.config, self.sizes, self.rank)
         return GraphEmitter(
             self.captured,
             self._planner,

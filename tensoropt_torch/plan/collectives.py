@@ -130,11 +130,12 @@ def _growth(kind: str, size: int) -> float:
 
 def _programs(planner: _C.Planner, plan: Described) -> Iterator[_Program]:
     """Of all edges, forward and backward."""
-    rank = _C.RankProgram(planner, plan.strategy(), 0)
+    strategy = plan.strategy(planner)
+    rank = _C.RankProgram(planner, strategy, 0)
     sizes = [size for size, _ in plan.settings.mesh_axes]
     kinds = _kinds_of_values(plan)
     each = plan.settings.micro_batches
-    for index, edge in enumerate(planner.describe_edges(plan.strategy())):
+    for index, edge in enumerate(planner.describe_edges(strategy)):
         reshard = rank.reshard(index)
         what = kinds.get(edge["value"], "activations")
         whole = reshard.value_bytes * num_shards(edge["to"], sizes)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
+from tensoropt_torch.plan.choices import Choices
 from tensoropt_torch.plan.settings import Settings
 from tensoropt_torch.plan.space import make_planner
 
@@ -22,8 +23,10 @@ class Described(Protocol):
     @property
     def settings(self) -> Settings: ...
     @property
-    def config(self) -> tuple[int, ...]: ...
-    def strategy(self) -> _C.Strategy: ...
+    def memory_bytes(self) -> float: ...
+    @property
+    def choices(self) -> Choices: ...
+    def strategy(self, planner: _C.Planner) -> _C.Strategy: ...
 
 
 @dataclass(frozen=True)
@@ -74,14 +77,15 @@ def describe(plan: Described) -> PlanDescription:
 
 def described(planner: _C.Planner, plan: Described) -> PlanDescription:
     """The same by the strategy space of the plan."""
-    chosen = list(zip(planner.describe_nodes(), plan.config, strict=True))
+    strategy = plan.strategy(planner)
+    chosen = list(zip(planner.describe_nodes(), strategy.config, strict=True))
     model = model_at_hand(plan)
     choices = tuple(
-        Choice(row["name"], row["target"] or "parameter", config_label(model, row, config))
-        for row, config in chosen
+        Choice(row["name"], row["target"] or "parameter", shown_config(model, row, plan))
+        for row, _ in chosen
         if len(row["configs"]) > 1 and row["target"] != "relay"
     )
-    edges = planner.describe_edges(plan.strategy())
+    edges = planner.describe_edges(strategy)
     moved = [e for e in edges if e["from"] != e["to"] or e["gradient_from"] != e["gradient_to"]]
     kept = Counter(e["reuse"] for e in moved if e["reuse"] != "none")
     sizes = tuple(size for size, _ in plan.settings.mesh_axes)
@@ -99,10 +103,10 @@ def described(planner: _C.Planner, plan: Described) -> PlanDescription:
     )
 
 
-def config_label(model: CapturedModel, row: Mapping[str, Any], config: int) -> str:
-    """One of the configs of a space node (``Planner.describe_nodes``) in words; where a parameter
+def shown_config(model: CapturedModel, row: Mapping[str, Any], plan: Described) -> str:
+    """The config of a space node (``Planner.describe_nodes``); that of a parameter says how it
     is stored by its own dims, also if the graph sees it by blocks."""
-    label: str = row["configs"][config]
+    label = plan.choices.configs[row["name"]]
     blocks = None if row["target"] else model.blocks.get(row["name"])
     return label if blocks is None else blocks.label(label)
 

@@ -16,10 +16,10 @@ from tensoropt_torch.plan.collectives import Collectives, collectives_of, num_sh
 from tensoropt_torch.plan.description import (
     Described,
     PlanDescription,
-    config_label,
     described,
     model_at_hand,
     planner_of,
+    shown_config,
 )
 from tensoropt_torch.plan.work import WorkShare, work_in_words, work_shares
 from tensoropt_torch.units import format_bytes
@@ -92,7 +92,9 @@ def details_of(plan: Described, planner: _C.Planner | None = None) -> PlanDetail
     planner = planner or planner_of(plan)
     description = described(planner, plan)
     parameters = _parameters(planner.describe_nodes(), plan)
-    rows = _in_a_step(planner.describe_estimates(plan.strategy()), plan.settings.micro_batches)
+    rows = _in_a_step(
+        planner.describe_estimates(plan.strategy(planner)), plan.settings.micro_batches
+    )
     return PlanDetails(
         description,
         _storage(parameters),
@@ -160,11 +162,7 @@ def _parameters(nodes: Sequence[Mapping[str, Any]], plan: Described) -> list[_Pa
     """By the nodes of the strategy space (``Planner.describe_nodes``)."""
     sizes = [size for size, _ in plan.settings.mesh_axes]
     model = model_at_hand(plan)
-    layouts = {
-        row["name"]: config_label(model, row, config)
-        for row, config in zip(nodes, plan.config, strict=True)
-        if not row["target"]
-    }
+    layouts = {row["name"]: shown_config(model, row, plan) for row in nodes if not row["target"]}
     found = []
     for source in model.parameters:
         value = source.placeholder.meta["val"]
@@ -210,14 +208,14 @@ def _memory(parameters: Sequence[_Parameter], plan: Described) -> dict[str, floa
         "gradients": sum(p.num_bytes / p.shards for p in trained),
         "optimizer state": sum(p.state_bytes / p.shards for p in trained),
     }
-    rest = plan.strategy().memory - sum(found.values())
+    rest = plan.memory_bytes - sum(found.values())
     return found | {"kept for backward": rest}
 
 
 def _time(
     planner: _C.Planner, plan: Described, rows: Sequence[Mapping[str, float]]
 ) -> dict[str, float]:
-    strategy = plan.strategy()
+    strategy = plan.strategy(planner)
     operators = sum(row["time_s"] for row in rows)
     compute = float(planner.compute_time(strategy))
     again = sum(row["again_s"] for row in rows)

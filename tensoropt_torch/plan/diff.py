@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -16,25 +16,12 @@ from tensoropt_torch.units import format_bytes, format_seconds
 # Said by the mesh and the name of the cluster, or too long to be read.
 _NOT_COMPARED = ("cluster", "measured", "operators", "optimizer_state_bytes")
 
-# On which configs are considered.
-_OF_SPACE = (
-    "space",
-    "max_configs",
-    "split_spatial",
-    "recompute",
-    "micro_batches",
-    "inputs",
-    "whole_inputs",
-)
-
 
 class Compared(Described, Protocol):
     """What is needed of a ``Plan`` to compare it."""
 
     @property
     def fingerprint(self) -> str: ...
-    @property
-    def memory_bytes(self) -> float: ...
     @property
     def time_s(self) -> float: ...
 
@@ -56,17 +43,16 @@ class PlanDiff:
         memory_bytes, time_s: per device and of a step, (before, after).
         settings: that differ.
         choices: operators and parameters that are split otherwise, in execution order;
-            None if neither plan has its model at hand.
-        num_choices: how many there are to compare; without a model those of the space.
-        num_changed: how many differ.
+            if neither plan has its model at hand values with several consumers as well, and
+            parameters as the graph sees them.
+        num_choices: how many there are to compare.
     """
 
     memory_bytes: tuple[float, float]
     time_s: tuple[float, float]
     settings: tuple[Change, ...]
-    choices: tuple[Change, ...] | None
+    choices: tuple[Change, ...]
     num_choices: int
-    num_changed: int
 
     @property
     def costs(self) -> tuple[Change, ...]:
@@ -79,19 +65,19 @@ class PlanDiff:
     @property
     def title(self) -> str:
         """How much differs, in words."""
-        return f"{self.num_changed} of {self.num_choices} operators and parameters change"
+        return f"{len(self.choices)} of {self.num_choices} operators and parameters change"
 
     @property
     def changes(self) -> tuple[Change, ...]:
         """All of them."""
-        return (*self.costs, *self.settings, *(self.choices or ()))
+        return (*self.costs, *self.settings, *self.choices)
 
     @property
     def folded_choices(self) -> tuple[Change, ...]:
         """Choices of alike layers that change alike as one, with ``*`` for numbers that
         differ and how many there are."""
         groups = defaultdict(list)
-        for change in self.choices or ():
+        for change in self.choices:
             groups[name_pattern(change.name), change.before, change.after].append(change.name)
         return tuple(
             Change(_with_count(names), before, after)
@@ -116,23 +102,17 @@ def diff(before: Compared, after: Compared) -> PlanDiff:
     """What changes from ``before`` to ``after``.
 
     Raises:
-        TensorOptError: the plans are of different models, batches or meshes; or of different
-            strategy spaces, and have no model at hand.
+        TensorOptError: the plans are of different models, batches or meshes.
     """
     _check(before, after)
-    changed = _settings(before, after)
     costs = (before.memory_bytes, after.memory_bytes), (before.time_s, after.time_s)
-    if before.captured is None or after.captured is None:
-        _check_spaces(changed)
-        pairs = list(zip(before.config, after.config, strict=True))
-        return PlanDiff(*costs, changed, None, len(pairs), sum(a != b for a, b in pairs))
     one, other = _configs(before), _configs(after)
     choices = tuple(
         Change(name, config, other[name])
         for name, config in one.items()
         if other.get(name, config) != config
     )
-    return PlanDiff(*costs, changed, choices, len(one), len(choices))
+    return PlanDiff(*costs, _settings(before, after), choices, len(one))
 
 
 def _check(before: Compared, after: Compared) -> None:
@@ -147,21 +127,13 @@ def _check(before: Compared, after: Compared) -> None:
             )
 
 
-def _check_spaces(changed: Iterable[Change]) -> None:
-    """Configs are numbered: in another space the numbers mean something else."""
-    for change in changed:
-        if change.name in _OF_SPACE:
-            raise TensorOptError(
-                f"the plans have another {change.name} ({change.before} and {change.after}), so "
-                "that their configs are numbered otherwise; give the model to compare them by name"
-            )
-
-
 def _mesh(plan: Compared) -> str:
     return " x ".join(str(size) for size, _ in plan.settings.mesh_axes) or "1"
 
 
 def _configs(plan: Compared) -> dict[str, str]:
+    if plan.captured is None:
+        return plan.choices.configs
     return {choice.node: choice.config for choice in describe(plan).choices}
 
 

@@ -17,15 +17,15 @@ from tensoropt_torch.config.records import Record, parse_record
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.html_table import html_table
+from tensoropt_torch.plan.choices import Choices
 from tensoropt_torch.plan.details import details_of
 from tensoropt_torch.plan.diff import PlanDiff, diff
 from tensoropt_torch.plan.micro_batches import micro_batched
 from tensoropt_torch.plan.settings import EXACT, Guarantee, InputMode, Settings
 from tensoropt_torch.units import format_bytes, format_costs, format_seconds
 
-# Of the file, and of what it means: configs are numbers in the strategy space of the model, so
-# that it changes with the configs that rules give (tests/plan/test_space_version.py).
-FORMAT_VERSION = 7
+# Of the file. Configs are labels, so that it does not change with those that rules give.
+FORMAT_VERSION = 8
 
 # A strategy adds its costs up in another order than the search.
 _ROUNDING = 1e-9
@@ -40,9 +40,7 @@ class VariantStrategy(Record):
     fingerprint: str
     memory_bytes: float
     time_s: float
-    config: tuple[int, ...]
-    node_tag: tuple[int, ...]
-    edge_tag: tuple[int, ...]
+    choices: Choices
     gathered: bool = False
     micro_batches: int = 1
 
@@ -53,16 +51,17 @@ class VariantStrategy(Record):
 
     @staticmethod
     def of(
-        captured: CapturedModel, strategy: _C.Strategy, gathered: bool = False
+        planner: _C.Planner,
+        captured: CapturedModel,
+        strategy: _C.Strategy,
+        gathered: bool = False,
     ) -> VariantStrategy:
-        """A strategy that was found for the graph."""
+        """A strategy that was found by ``planner`` for the graph."""
         return VariantStrategy(
             captured.fingerprint,
             strategy.memory,
             strategy.time,
-            tuple(strategy.config),
-            tuple(strategy.node_tag),
-            tuple(strategy.edge_tag),
+            Choices.of(planner, strategy),
             gathered,
             captured.micro_batches,
         )
@@ -74,9 +73,8 @@ class Plan(Record):
 
     ``memory_bytes`` is the predicted memory per device (states and what is kept
     for backward; temporaries are not counted), ``time_s`` the predicted
-    time of a training step. ``config``, ``node_tag`` and ``edge_tag`` are the
-    strategy (``_C.Strategy``). ``frontier`` are all points of the frontier it
-    was picked from, as (memory_bytes, time_s), and ``guarantee`` says what holds
+    time of a training step. ``choices`` are the strategy. ``frontier`` are all points of the
+    frontier it was picked from, as (memory_bytes, time_s), and ``guarantee`` says what holds
     for them. ``variants`` are strategies of other graphs of the model. ``captured`` is the
     model it was made for, where that is at hand; it is not saved. ``peak_bytes`` is the
     simulated peak, where the plan was picked by it, and ``measured_s`` what a step took, where
@@ -87,9 +85,7 @@ class Plan(Record):
     fingerprint: str
     memory_bytes: float
     time_s: float
-    config: tuple[int, ...]
-    node_tag: tuple[int, ...]
-    edge_tag: tuple[int, ...]
+    choices: Choices
     frontier: tuple[tuple[float, float], ...] = ()
     guarantee: Guarantee = EXACT
     peak_bytes: int | None = None
@@ -99,21 +95,20 @@ class Plan(Record):
 
     @staticmethod
     def of(
+        planner: _C.Planner,
         settings: Settings,
         captured: CapturedModel,
         strategy: _C.Strategy,
         frontier: tuple[tuple[float, float], ...] = (),
         guarantee: Guarantee = EXACT,
     ) -> Plan:
-        """The plan of a strategy found for ``settings``."""
+        """The plan of a strategy that ``planner`` found for ``settings``."""
         return Plan(
             settings,
             captured.fingerprint,
             strategy.memory,
             strategy.time,
-            tuple(strategy.config),
-            tuple(strategy.node_tag),
-            tuple(strategy.edge_tag),
+            Choices.of(planner, strategy),
             frontier,
             guarantee,
             captured=captured,
@@ -126,12 +121,11 @@ class Plan(Record):
         return replace(self, captured=captured)
 
     def diff(self, other: Plan) -> PlanDiff:
-        """What changes from this plan to another one. Operators and parameters are named if
+        """What changes from this plan to another one; of operators and parameters alone if
         one of the plans has its model at hand.
 
         Raises:
-            TensorOptError: the plans are of different models, batches or meshes; or of
-                different strategy spaces, and have no model at hand.
+            TensorOptError: the plans are of different models, batches or meshes.
         """
         model = self.captured or other.captured
         if model is None:
@@ -155,9 +149,7 @@ class Plan(Record):
             fingerprint=strategy.fingerprint,
             memory_bytes=strategy.memory_bytes,
             time_s=strategy.time_s,
-            config=strategy.config,
-            node_tag=strategy.node_tag,
-            edge_tag=strategy.edge_tag,
+            choices=strategy.choices,
             frontier=(),
             peak_bytes=None,
             measured_s=None,
@@ -174,15 +166,13 @@ class Plan(Record):
                 "for it, or register the same rules (register_rule) as for the plan"
             )
 
-    def strategy(self) -> _C.Strategy:
-        """The strategy for the C++ core."""
-        return _C.Strategy(
-            self.memory_bytes,
-            self.time_s,
-            list(self.config),
-            list(self.node_tag),
-            list(self.edge_tag),
-        )
+    def strategy(self, planner: _C.Planner) -> _C.Strategy:
+        """The strategy in its space (``make_planner``), for the C++ core.
+
+        Raises:
+            TensorOptError: the space does not have it.
+        """
+        return self.choices.strategy(planner)
 
     def __repr__(self) -> str:
         costs = format_costs(self.memory_bytes, self.time_s)
@@ -240,7 +230,7 @@ class Plan(Record):
     def strategy_hash(self) -> str:
         """Equal for equal strategies of a model, whatever they are predicted to cost."""
         count = self.settings.micro_batches
-        text = json.dumps([count, self.config, self.node_tag, self.edge_tag])
+        text = json.dumps([count, asdict(self.choices)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property

@@ -46,7 +46,7 @@ def work_shares(planner: _C.Planner, plan: Described) -> tuple[WorkShare, ...]:
     """All different ways in which operators are split, the one with the most work first."""
     sizes = [size for size, _ in plan.settings.mesh_axes]
     flops: Counter[tuple[tuple[str, int], ...]] = Counter()
-    for row in planner.describe_work(plan.strategy()):
+    for row in planner.describe_work(plan.strategy(planner)):
         flops[_parts(row["splits"], sizes)] += row["flops"]
     whole = max(1.0, sum(flops.values()))
     return tuple(WorkShare(dict(parts), work / whole) for parts, work in flops.most_common())

@@ -168,7 +168,7 @@ def _search(
 
     def plan(index: int) -> Plan:
         strategy = result.unroll(index)
-        return Plan.of(space.settings, space.captured, strategy, points, guarantee)
+        return Plan.of(planner, space.settings, space.captured, strategy, points, guarantee)
 
     return Baseline(name, points, plan)
 

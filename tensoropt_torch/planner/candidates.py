@@ -57,7 +57,7 @@ class Candidate:
         for planner, settings, captured in self._spaces:
             with progress(f"searching {_what(settings)}", ticking=True):
                 result = self._task.search.run(planner, memory_limit, pick_limits=pick_limits)
-            found.append(Searched(result, settings, captured, planner.complete))
+            found.append(Searched(result, planner, settings, captured))
         frontier = Frontier(found, time.perf_counter() - start)
         log.info("%r", frontier)
         log.debug("what the search did: %s", frontier.stats)

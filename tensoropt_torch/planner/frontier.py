@@ -80,16 +80,19 @@ class Searched:
     """What was found in one strategy space: of the model, or of a number of micro-batches."""
 
     result: _C.SearchResult
+    planner: _C.Planner
     settings: Settings
     captured: CapturedModel
-    complete: bool
 
     @property
     def guarantee(self) -> Guarantee:
         """What holds for it."""
         result = self.result
         return Guarantee(
-            bool(result.exact), float(result.epsilon), tuple(result.heuristics), self.complete
+            bool(result.exact),
+            float(result.epsilon),
+            tuple(result.heuristics),
+            bool(self.planner.complete),
         )
 
 
@@ -258,9 +261,14 @@ class Frontier(Sequence[FrontierPoint]):
     def plan(self, index: int) -> Plan:
         """The plan of a point."""
         found, number = self.searched(index)
-        strategy = found.result.unroll(number)
-        costs = tuple(self._costs)
-        return Plan.of(found.settings, found.captured, strategy, costs, self.guarantee)
+        return Plan.of(
+            found.planner,
+            found.settings,
+            found.captured,
+            found.result.unroll(number),
+            tuple(self._costs),
+            self.guarantee,
+        )
 
     def thinned(self, count: int) -> list[FrontierPoint]:
         """At most ``count`` points, evenly spaced by index, ends included; of one the fastest.

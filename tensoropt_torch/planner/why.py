@@ -18,7 +18,7 @@ from tensoropt_torch.layer_names import folded_name, name_pattern
 from tensoropt_torch.plan import Plan, Settings
 from tensoropt_torch.plan.allowed import allowed_configs
 from tensoropt_torch.plan.collectives import num_shards
-from tensoropt_torch.plan.description import config_label, described, model_at_hand
+from tensoropt_torch.plan.description import described, model_at_hand, shown_config
 from tensoropt_torch.plan.diff import PlanDiff
 from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.explanation import PARAMETER
@@ -280,11 +280,11 @@ class _Explainer:
         """None if no strategy splits the group otherwise."""
         masks = list(self._wished)
         for node in group.nodes:
-            labels = self._rows[node]["configs"]
-            own = self._kind(group, labels[self._plan.config[node]])
+            row = self._rows[node]
+            own = self._kind(group, self._plan.choices.configs[row["name"]])
             masks[node] = [
                 allowed and self._kind(group, label) != own
-                for allowed, label in zip(masks[node], labels, strict=True)
+                for allowed, label in zip(masks[node], row["configs"], strict=True)
             ]
             if not any(masks[node]):
                 return None
@@ -319,15 +319,12 @@ class _Explainer:
     def _instead(self, group: _Group, plan: Plan | None) -> str:
         if plan is None:
             return ""
-        labels = [
-            config_label(self._captured, self._rows[node], plan.config[node])
-            for node in group.nodes
-        ]
+        labels = [shown_config(self._captured, self._rows[node], plan) for node in group.nodes]
         return Counter(labels).most_common(1)[0][0]
 
     def _plan_of(self, result: _C.SearchResult, index: int) -> Plan:
-        strategy = result.unroll(index)
-        return Plan.of(self._plan.settings, self._captured, strategy, tuple(result.points))
+        settings, strategy = self._plan.settings, result.unroll(index)
+        return Plan.of(self._planner, settings, self._captured, strategy, tuple(result.points))
 
     def _matters(self, decision: Decision) -> bool:
         if decision.in_memory is None:
@@ -354,8 +351,9 @@ class _Explainer:
         limit = self._plan.memory_bytes
         result = self._search.run(planner, pick_limits=[limit])
         index = pick_index(result.points, limit * (1 + _ROUNDING)) or 0
-        best = Plan.of(settings, self._captured, result.unroll(index), tuple(result.points))
-        strategy = self._plan.strategy()
+        points = tuple(result.points)
+        best = Plan.of(planner, settings, self._captured, result.unroll(index), points)
+        strategy = self._plan.strategy(planner)
         time_s = float(planner.compute_time(strategy) + planner.network_time(strategy))
         return NetworkChange(factor, time_s, best, self._plan.diff(best))
 

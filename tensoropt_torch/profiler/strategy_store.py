@@ -17,7 +17,7 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.profiler.conditioned import ConditionedFile
 from tensoropt_torch.profiler.sealed import SealedFormat
 
-FILE = SealedFormat("file of strategies that were run", 1, "run them again")
+FILE = SealedFormat("file of strategies that were run", 2, "run them again")
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class KeptStrategy(Record):
     Attributes:
         seed: from which it was drawn, by the costs of that time.
         memory_bytes: the sum of the search.
-        config, node_tag, edge_tag: the strategy, as in a plan.
+        configs, edges: the strategy, as in a plan.
         step_s, network_s, peak_bytes: as measured.
         spread: how much longer its longest run was than its shortest, as a share; None if
             there was one.
@@ -36,9 +36,8 @@ class KeptStrategy(Record):
 
     seed: int
     memory_bytes: Positive
-    config: tuple[int, ...]
-    node_tag: tuple[int, ...]
-    edge_tag: tuple[int, ...]
+    configs: dict[str, str]
+    edges: dict[str, str]
     step_s: Positive
     network_s: NotNegative
     peak_bytes: Positive

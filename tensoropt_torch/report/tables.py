@@ -59,8 +59,7 @@ def facts_table(plan: Plan) -> Table:
 
 def diff_table(diff: PlanDiff) -> Table:
     """What changes from one plan to another: costs, settings, operators and parameters."""
-    hint = None if diff.choices is not None else "give the model to see which (--model)"
-    table = Table(title=diff.title, caption=hint)
+    table = Table(title=diff.title)
     for column in ("", "before", "after"):
         table.add_column(column)
     for change in diff.folded_changes:

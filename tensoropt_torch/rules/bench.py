@@ -222,7 +222,7 @@ class Bench:
         choice = [0] * self._num_nodes
         choice[self._space_node] = config
         edges = [0] * len(self._planner.edges())
-        strategy = _C.Strategy(0.0, 0.0, choice, [0] * self._num_nodes, edges)
+        strategy = _C.Strategy(choice, edges)
         ranks = range(self._mesh.num_devices)
         programs = [_C.RankProgram(self._planner, strategy, rank) for rank in ranks]
         return [LocalForm.of(program.call(self._graph.graph_node)) for program in programs]

@@ -201,7 +201,7 @@ def plan_twice(home: str) -> tuple[Settings, Settings, float, float, list[str]]:
     forget_plans(home)
     second = find()
     planner = make_planner(second.captured, second.settings)
-    strategy = second.strategy()
+    strategy = second.strategy(planner)
     rows = planner.describe_estimates(strategy)
     operators_s = sum(row["time_s"] for row in rows)
     without = make_planner(
@@ -356,7 +356,7 @@ def validate_with_made_up_times(_: None) -> tuple[validation.Validation, list[in
         planner = make_planner(plan.captured, plan.settings)
         number, strategy = divmod(next(runs), 10)
         slower = 1.5 if number == strategy % 2 else 1.0
-        network_s = planner.network_time(plan.strategy())
+        network_s = planner.network_time(plan.strategy(planner))
         return StepTimes(slower * plan.time_s / 2, 0.0, slower * network_s * 2)
 
     Training.times = half
@@ -389,7 +389,8 @@ def test_validation_compares_predicted_with_measured() -> None:
     task = PlanningTask(captured, load_cluster("cpu"))
     planner = make_planner(captured, task.settings(2))
     for row in found.rows:
-        plan = Plan.of(task.settings(2), captured, varied_strategy(planner, row.seed))
+        strategy = varied_strategy(planner, row.seed)
+        plan = Plan.of(planner, task.settings(2), captured, strategy)
         assert row.simulated_bytes == simulate_step(plan, captured).peak_bytes
     assert found.rank_correlation == pytest.approx(1.0)
 

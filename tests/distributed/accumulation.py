@@ -133,7 +133,7 @@ class Strategy:
     @property
     def reuses(self) -> frozenset[str]:
         """The kinds of tensor reuse that there are."""
-        edges = self.planner.describe_edges(self.module.plan.strategy())
+        edges = self.planner.describe_edges(self.module.plan.strategy(self.planner))
         return frozenset(edge["reuse"] for edge in edges)
 
 
@@ -146,7 +146,7 @@ def strategies(case: Case, job: Job) -> Iterator[Strategy]:
         bucket_bytes = 0 if seed % 4 < 2 else settings.bucket_bytes
         own = replace(settings, overlap=seed % 2 == 0, bucket_bytes=bucket_bytes)
         planner = make_planner(captured, own)
-        plan = Plan.of(own, captured, planner.random_strategy(seed))
+        plan = Plan.of(planner, own, captured, planner.random_strategy(seed))
         module = emit.parallelize(case.model, captured, plan, CPU, context)
         yield Strategy(f"random strategy, seed {seed}", module, planner)
 
@@ -215,7 +215,8 @@ def put_off(strategy: Strategy) -> tuple[int, int]:
     plan = strategy.module.plan
     assert plan.captured is not None
     values = plan.captured.lowering.values
-    program = _C.RankProgram(strategy.planner, plan.strategy(), dist.get_rank())
+    planner = strategy.planner
+    program = _C.RankProgram(planner, plan.strategy(planner), dist.get_rank())
     edges = EdgeIndex.of(strategy.planner).first
     collectives = num_bytes = 0
     for source in plan.captured.parameters:
@@ -365,7 +366,8 @@ def two_with_the_same_parameter(case: Case) -> tuple[ParallelModule, ParallelMod
     for strategy in strategies(case, Job("one", range(60))):
         captured = strategy.module.plan.captured
         assert captured is not None
-        program = _C.RankProgram(strategy.planner, strategy.module.plan.strategy(), 0)
+        planner = strategy.planner
+        program = _C.RankProgram(planner, strategy.module.plan.strategy(planner), 0)
         value = captured.lowering.values[captured.parameters[0].placeholder][0]
         edge = EdgeIndex.of(strategy.planner).first[value]
         gradient, stored = program.gradient_layout(edge), program.layout_of(value)

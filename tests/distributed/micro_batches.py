@@ -104,7 +104,7 @@ def pairs(inputs: str) -> list[Pair]:
     found = []
     for seed in SEEDS:
         own = replace(settings, overlap=seed % 2 == 0)
-        plan = Plan.of(own, micro, planner.random_strategy(seed))
+        plan = Plan.of(planner, own, micro, planner.random_strategy(seed))
         plain = copy.deepcopy(model)
         parallel = emit.parallelize(
             copy.deepcopy(model), captured, plan, torch.device("cpu"), options=VariantOptions()
@@ -243,7 +243,8 @@ def captured_on_meta(_: object) -> list[float]:
     )
     *_, (micro, settings) = task.graphs(dist.get_world_size())
     assert micro.micro_batching is not None and micro.micro_batching.totals is not None
-    plan = Plan.of(settings, micro, make_planner(micro, settings).random_strategy(0))
+    planner = make_planner(micro, settings)
+    plan = Plan.of(planner, settings, micro, planner.random_strategy(0))
     parallel = emit.parallelize(copy.deepcopy(model), captured, plan, torch.device("cpu"))
     loss, expected = parallel(*tensors), model(*tensors)
     loss.backward()
@@ -280,7 +281,7 @@ def programs(_: object) -> list[tuple[int, int, int, int]]:
     found = []
     for seed in range(8):
         strategy = planner.random_strategy(seed)
-        plan = Plan.of(settings, part, strategy)
+        plan = Plan.of(planner, settings, part, strategy)
         module = emit.parallelize(model, captured, plan, torch.device("cpu"))
         program = _C.RankProgram(planner, strategy, dist.get_rank())
         edges = [program.reshard(edge) for edge in range(len(planner.edges()))]

@@ -116,14 +116,9 @@ def labels(plan: Plan, case_name: str) -> str:
     """The configs of all nodes that have a choice, to name the operator."""
     assert plan.captured is not None
     rows = make_planner(plan.captured, plan.settings).describe_nodes()
-    chosen = zip(rows, plan.config, strict=True)
-    return (
-        case_name
-        + ": "
-        + "; ".join(
-            f"{row['name']}={row['configs'][c]}" for row, c in chosen if len(row["configs"]) > 1
-        )
-    )
+    configs = plan.choices.configs
+    names = [row["name"] for row in rows if len(row["configs"]) > 1]
+    return f"{case_name}: " + "; ".join(f"{name}={configs[name]}" for name in names)
 
 
 def plans(case: Case, job: Job) -> Iterator[tuple[str, Plan]]:
@@ -149,14 +144,15 @@ def plans(case: Case, job: Job) -> Iterator[tuple[str, Plan]]:
         allowed = allowed_configs(planner, roles)
         result = SearchSettings(epsilon=1e-3).run(planner, allowed=allowed)
         for point in {0, len(result.points) - 1}:
-            yield f"{name}, point {point}", Plan.of(settings, captured, result.unroll(point))
+            strategy = result.unroll(point)
+            yield f"{name}, point {point}", Plan.of(planner, settings, captured, strategy)
     for baseline in find_baselines(task, dist.get_world_size()) if job.baselines else ():
         for point in sorted({0, len(baseline.points) - 1}):
             yield f"{baseline.name}, point {point}", baseline.plan(point)
     for seed in range(job.randoms):
         strategy = planner.random_strategy(seed)
         own = replace(settings, overlap=seed % 2 == 0, bucket_bytes=BUCKETS[seed % len(BUCKETS)])
-        yield f"random strategy, seed {seed}", Plan.of(own, captured, strategy)
+        yield f"random strategy, seed {seed}", Plan.of(planner, own, captured, strategy)
 
 
 def share(tensors: tuple[torch.Tensor, ...], inputs: str) -> list[torch.Tensor]:

@@ -49,11 +49,7 @@ def expected_calls(plan: Plan) -> Counter[str]:
     """What the plan says."""
     assert plan.captured is not None
     rows = make_planner(plan.captured, plan.settings).describe_nodes()
-    again = [
-        row["target"]
-        for row, config in zip(rows, plan.config, strict=True)
-        if row["configs"][config].endswith(AGAIN)
-    ]
+    again = [row["target"] for row in rows if plan.choices.configs[row["name"]].endswith(AGAIN)]
     return Counter(again * STEPS)
 
 
@@ -95,6 +91,6 @@ def runs(model: str) -> list[Run]:
     settings = task.settings(1)
     planner = make_planner(captured, settings)
     for seed in range(RANDOM_STRATEGIES):
-        plan = Plan.of(settings, captured, planner.random_strategy(seed))
+        plan = Plan.of(planner, settings, captured, planner.random_strategy(seed))
         found.append(trained(f"random, seed {seed}", case, plan, context))
     return found

@@ -69,8 +69,8 @@ def plans(task: PlanningTask) -> Iterator[tuple[str, Plan]]:
     settings = replace(task.settings(ranks), overlap=True)
     for baseline in find_baselines(task, ranks, ("data parallel", "ZeRO-3")):
         yield baseline.name, replace(baseline.plan(0), settings=settings)
-    strategy = varied_strategy(make_planner(task.captured, settings), 1)
-    yield "random", Plan.of(settings, task.captured, strategy)
+    planner = make_planner(task.captured, settings)
+    yield "random", Plan.of(planner, settings, task.captured, varied_strategy(planner, 1))
 
 
 def step_times(module: nn.Module, tokens: torch.Tensor, steps: int) -> list[float]:

@@ -44,7 +44,10 @@ def modules(seed: int) -> list[ParallelModule]:
     task = PlanningTask(captured, tensoropt_torch.load_cluster("cpu"))
     settings = task.settings(RANKS)
     planner = make_planner(captured, settings)
-    plans = [Plan.of(settings, captured, planner.random_strategy(s)) for s in range(seed, seed + 4)]
+    plans = [
+        Plan.of(planner, settings, captured, planner.random_strategy(s))
+        for s in range(seed, seed + 4)
+    ]
     return [tensoropt_torch.parallelize(case.model, plan) for plan in plans]
 
 

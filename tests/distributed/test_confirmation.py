@@ -54,7 +54,9 @@ def check_model(name: str) -> tuple[int, int]:
     task = PlanningTask(captured, tensoropt_torch.load_cluster("cpu"))
     settings = task.settings(dist.get_world_size())
     planner = make_planner(captured, settings)
-    plans = [Plan.of(settings, captured, planner.random_strategy(seed)) for seed in range(6)]
+    plans = [
+        Plan.of(planner, settings, captured, planner.random_strategy(seed)) for seed in range(6)
+    ]
     (plain,) = find_baselines(task, dist.get_world_size(), ("data parallel",))
     plans += [plain.plan(0)] if plain.points else []
     context = RankContext.make([size for size, _ in settings.mesh_axes], torch.device("cpu"))

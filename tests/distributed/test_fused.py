@@ -60,7 +60,7 @@ def random_modules(model: nn.Module) -> Iterator[ParallelModule]:
     planner = make_planner(captured, settings)
     seen: set[str] = set()
     for seed in SEEDS:
-        plan = Plan.of(settings, captured, planner.random_strategy(seed))
+        plan = Plan.of(planner, settings, captured, planner.random_strategy(seed))
         module = tensoropt_torch.parallelize(model, plan)
         key = str(sorted(strided(module).items()))
         if key not in seen and len(seen) < PLANS and strided(module):

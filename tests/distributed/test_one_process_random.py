@@ -74,7 +74,7 @@ def check_strategies(count: int) -> list[str]:
     context = RankContext.make([size for size, _ in settings.mesh_axes], CPU)
     wrong = []
     for seed in range(count):
-        plan = Plan.of(settings, captured, planner.random_strategy(seed))
+        plan = Plan.of(planner, settings, captured, planner.random_strategy(seed))
         module = emit.parallelize(model, captured, plan, CPU, context, one_process_random=True)
         found = list(differences(seeded_training(module), expected, 1e-10))
         if found:

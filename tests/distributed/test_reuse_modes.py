@@ -40,7 +40,7 @@ def plan_with(mode: str, task: PlanningTask) -> tuple[Plan, int]:
         gathered = [e for e in edges if e["reuse"] == mode and "S" in e["from"] and e["to"] == "R"]
         others = [e for e in edges if e["reuse"] == "before" and mode != "before"]
         if gathered and not others:
-            return Plan.of(settings, task.captured, strategy), len(gathered)
+            return Plan.of(planner, settings, task.captured, strategy), len(gathered)
     raise AssertionError(f"no strategy keeps {mode}")
 
 
@@ -52,10 +52,9 @@ def count_gathers(mode: str) -> tuple[int, int, int, float]:
     captured = capture(whole, (x,), loss_fn=nn.functional.mse_loss, targets=(y,))
     plan, expected = plan_with(mode, PlanningTask(captured, load_cluster("cpu")))
     module = emit.parallelize(whole, captured, plan, torch.device("cpu"))
-    program = _C.RankProgram(
-        make_planner(captured, plan.settings), plan.strategy(), dist.get_rank()
-    )
-    edges = range(len(plan.edge_tag))
+    planner = make_planner(captured, plan.settings)
+    program = _C.RankProgram(planner, plan.strategy(planner), dist.get_rank())
+    edges = range(len(planner.edges()))
     backward_programs = sum(bool(program.reshard(edge).backward) for edge in edges)
     loss = module(x, y)
     ops.reset_collective_counts()

@@ -231,7 +231,7 @@ def plans(captured: CapturedModel, uses: str) -> Iterator[Plan]:
     planner = make_planner(captured, settings)
     result = SearchSettings(epsilon=0.05).run(planner, allowed=forced(planner, uses))
     for point in sorted({0, len(result.points) - 1}):
-        yield Plan.of(settings, captured, result.unroll(point))
+        yield Plan.of(planner, settings, captured, result.unroll(point))
 
 
 def check_strategies(all_uses: list[str]) -> list[str]:

@@ -52,7 +52,7 @@ def plan_with(layout: str, model: CapturedModel) -> Plan:
     settings = task.settings(dist.get_world_size())
     planner = make_planner(model, settings)
     for seed in itertools.count():
-        plan = Plan.of(settings, model, planner.random_strategy(seed))
+        plan = Plan.of(planner, settings, model, planner.random_strategy(seed))
         if RankPart(plan, model, 0).storage[TABLE] == layout:
             return plan
     raise AssertionError

@@ -62,7 +62,7 @@ def compare(_: None) -> tuple[list[str], set[str]]:
         for point in find_frontier(asked, dist.get_world_size()).thinned(6)
     ]
     plans += [
-        Plan.of(settings, captured, planner.random_strategy(seed))
+        Plan.of(planner, settings, captured, planner.random_strategy(seed))
         for seed in range(RANDOM_STRATEGIES)
     ]
     context = RankContext.make([2], torch.device("cpu"))
@@ -74,10 +74,10 @@ def compare(_: None) -> tuple[list[str], set[str]]:
         if found:
             wrong.append(f"strategy {index}: {found} under {labels(plan, 'custom')}")
         rows = make_planner(captured, plan.settings).describe_nodes()
-        nodes = {node["target"]: (i, node) for i, node in enumerate(rows)}
+        nodes = {row["target"]: row["name"] for row in rows}
         for name in ("scaled_add", "head_mean"):
-            place, node = nodes[f"tensoropt_test.{name}.default"]
-            used.add(f"{name} {node['configs'][plan.config[place]]}")
+            node = nodes[f"tensoropt_test.{name}.default"]
+            used.add(f"{name} {plan.choices.configs[node]}")
     return wrong, used
 
 

@@ -193,7 +193,10 @@ def plans(example: Example, job: Job) -> Iterator[tuple[str, Plan]]:
     planner = make_planner(captured, settings)
     for seed in range(job.randoms):
         with_overlap = replace(settings, overlap=seed % 2 == 0)
-        yield f"seed {seed}", Plan.of(with_overlap, captured, planner.random_strategy(seed))
+        yield (
+            f"seed {seed}",
+            Plan.of(planner, with_overlap, captured, planner.random_strategy(seed)),
+        )
 
 
 def check(job: Job) -> tuple[int, list[str]]:

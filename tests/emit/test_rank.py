@@ -37,7 +37,7 @@ def random_plans(name: str, count: int) -> Iterator[Plan]:
     settings = task.settings(DEVICES)
     planner = make_planner(task.captured, settings)
     for seed in range(count):
-        yield Plan.of(settings, task.captured, planner.random_strategy(seed))
+        yield Plan.of(planner, settings, task.captured, planner.random_strategy(seed))
 
 
 def named_groups(graph: fx.GraphModule) -> set[str]:

@@ -37,7 +37,7 @@ def task() -> PlanningTask:
 def test_times_are_those_of_the_whole_step(seed: int) -> None:
     *_, (captured, settings) = task().graphs(4)
     planner = make_planner(captured, settings)
-    plan = Plan.of(settings, captured, planner.random_strategy(seed))
+    plan = Plan.of(planner, settings, captured, planner.random_strategy(seed))
     details = details_of(plan)
     assert sum(details.time.values()) == pytest.approx(plan.time_s)
     moved = sum(one.time_s for one in details.collectives)
@@ -65,7 +65,8 @@ def test_the_frontier_is_the_best_of_both_graphs() -> None:
         again = Plan.from_json(point.plan.to_json()).with_model(both.captured)
         assert again.captured is not None and again.captured.micro_batches == point.micro_batches
         planner = make_planner(again.captured, again.settings)
-        seconds = planner.network_time(again.strategy()) + planner.compute_time(again.strategy())
+        strategy = again.strategy(planner)
+        seconds = planner.network_time(strategy) + planner.compute_time(strategy)
         assert seconds == pytest.approx(point.time_s)
 
 

@@ -40,8 +40,8 @@ def test_plans_with_measured_costs_survive(plan: Plan) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "problem"),
     [
-        (("config", 0), "x", "config[0] = 'x' is not allowed: Input should be a valid integer"),
-        (("config",), 5, "config = 5 is not allowed"),
+        (("choices", "configs", "weight"), 1, "choices.configs.weight = 1 is not allowed"),
+        (("choices", "edges"), 5, "choices.edges = 5 is not allowed"),
         (("time_s",), None, "time_s = None is not allowed"),
         (("settings", "inputs"), "all", "settings.inputs = 'all' is not allowed; it must be one"),
         (("settings", "space_"), 1, "'settings.space_' is unknown; did you mean 'space'?"),
@@ -72,10 +72,10 @@ def test_what_is_wrong_with_a_plan_is_named(
 
 def test_missing_fields_are_named(plan: Plan) -> None:
     record = json.loads(plan.to_json())
-    del record["node_tag"], record["settings"]["cluster"]
+    del record["choices"], record["settings"]["cluster"]
     with pytest.raises(TensorOptError) as error:
         Plan.from_json(json.dumps(record))
-    assert "key 'node_tag' is missing" in str(error.value)
+    assert "key 'choices' is missing" in str(error.value)
     assert "key 'settings.cluster' is missing" in str(error.value)
 
 

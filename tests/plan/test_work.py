@@ -37,7 +37,8 @@ def test_shares_of_random_strategies_add_up_and_parts_divide_the_devices() -> No
     planner = make_planner(made.captured, made.settings(DEVICES))
     seen = set()
     for seed in range(20):
-        plan = Plan.of(made.settings(DEVICES), made.captured, varied_strategy(planner, seed))
+        strategy = varied_strategy(planner, seed)
+        plan = Plan.of(planner, made.settings(DEVICES), made.captured, strategy)
         shares = details_of(plan, planner).work
         assert sum(one.share for one in shares) == pytest.approx(1), seed
         assert [one.share for one in shares] == sorted((s.share for s in shares), reverse=True)

@@ -79,8 +79,8 @@ def chosen(plan: Plan) -> Iterator[tuple[dict[str, Any], str]]:
     """Every node with the label of its config."""
     assert plan.captured is not None
     rows = make_planner(plan.captured, plan.settings).describe_nodes()
-    for row, config in zip(rows, plan.config, strict=True):
-        yield row, row["configs"][config]
+    for row in rows:
+        yield row, plan.choices.configs[row["name"]]
 
 
 def storage(plan: Plan) -> Iterator[tuple[str, str, list[str]]]:
@@ -116,7 +116,7 @@ def test_data_parallel_replicates_parameters_and_splits_the_rest(found: Found) -
         assert all(label == "R,R" for _, label, _ in storage(plan))
         planner = make_planner(found.task.captured, plan.settings)
         parameters = {name for name, _, _ in storage(plan)}
-        for edge in planner.describe_edges(plan.strategy()):
+        for edge in planner.describe_edges(plan.strategy(planner)):
             if edge["source"] in parameters:
                 assert "S" not in edge["to"], edge
         heavy = ("linear", "conv", "attention", "lstm", "embedding", "norm", "loss")

@@ -47,15 +47,15 @@ def parameter_bytes(captured: CapturedModel) -> float:
     return float(STATE_BYTES * sum(t.numel() for t in tensors))
 
 
-def search(captured: CapturedModel, name: str) -> tuple[Settings, _C.SearchResult]:
+def search(captured: CapturedModel, name: str) -> tuple[_C.Planner, Settings, _C.SearchResult]:
     settings = PlanningTask(captured, load_cluster("h100-8")).settings(DEVICES)
     planner = make_planner(captured, settings)
     allowed = allowed_configs(planner, ROLES[name]) if name else []
-    return settings, SearchSettings(epsilon=1e-3).run(planner, allowed=allowed)
+    return planner, settings, SearchSettings(epsilon=1e-3).run(planner, allowed=allowed)
 
 
 def frontier_of(captured: CapturedModel, name: str) -> list[tuple[float, float]]:
-    _, result = search(captured, name)
+    *_, result = search(captured, name)
     return [tuple(point) for point in result.points]
 
 
@@ -92,8 +92,8 @@ def test_the_costs_of_known_strategies_are_what_they_are_known_for(
 
 @pytest.mark.parametrize("name", ROLES)
 def test_known_strategies_are_called_what_they_are(captured: CapturedModel, name: str) -> None:
-    settings, result = search(captured, name)
-    plan = Plan.of(settings, captured, result.unroll(0))
+    planner, settings, result = search(captured, name)
+    plan = Plan.of(planner, settings, captured, result.unroll(0))
     details = details_of(plan)
     parts, held = SPLIT[name]
     most, *others = details.work

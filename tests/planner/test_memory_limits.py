@@ -37,7 +37,8 @@ def layouts(plan: Plan) -> tuple[set[str], set[str], set[str]]:
     planner = make_planner(plan.captured, plan.settings)
     stored, used, given = set(), set(), set()
     names = {source.names[0] for source in plan.captured.parameters}
-    for i, (row, config) in enumerate(zip(planner.describe_nodes(), plan.config, strict=True)):
+    configs = plan.strategy(planner).config
+    for i, (row, config) in enumerate(zip(planner.describe_nodes(), configs, strict=True)):
         inputs, outputs = planner.describe_ports(i)[config]
         if row["name"] in names:
             stored.add(outputs[0][0])

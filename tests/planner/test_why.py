@@ -15,7 +15,7 @@ from torch import nn
 from benchmarks import planning_time
 from benchmarks.models import catalogue, transformer
 from examples import gpt
-from tensoropt_torch import Plan, TensorOptError, cli, explain_plan, load_cluster
+from tensoropt_torch import TensorOptError, cli, explain_plan, load_cluster
 from tensoropt_torch import find_frontier as find_frontier_of
 from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.plan import wishes_of
@@ -64,14 +64,6 @@ def why(request: pytest.FixtureRequest) -> WhyPlan:
     return explain_plan(frontier.knee.plan)
 
 
-def configs_of(plan: Plan) -> dict[str, str]:
-    assert plan.captured is not None
-    rows = make_planner(plan.captured, plan.settings).describe_nodes()
-    return {
-        row["name"]: row["configs"][config] for row, config in zip(rows, plan.config, strict=True)
-    }
-
-
 def test_some_decisions_matter_and_are_told(why: WhyPlan) -> None:
     assert 0 < len(why.decisions) <= why.num_considered
     text = str(why)
@@ -86,19 +78,19 @@ def test_some_decisions_matter_and_are_told(why: WhyPlan) -> None:
 def test_alternatives_decide_otherwise_and_cost_what_is_said(why: WhyPlan) -> None:
     assert why.plan.captured is not None
     planner = make_planner(why.plan.captured, why.plan.settings)
-    own = configs_of(why.plan)
+    own = why.plan.choices.configs
     sizes = [size for size, _ in why.plan.settings.mesh_axes]
     for decision in why.decisions:
         for other in (decision.in_memory, decision.in_time):
             if other is None:
                 continue
-            found = configs_of(other)
+            found = other.choices.configs
             for name in decision.names:
                 if decision.operator == "parameter":
                     assert num_shards(found[name], sizes) != num_shards(own[name], sizes)
                 else:
                     assert sorted(found[name].split(",")) != sorted(own[name].split(","))
-            strategy = other.strategy()
+            strategy = other.strategy(planner)
             time_s = planner.compute_time(strategy) + planner.network_time(strategy)
             assert other.time_s == pytest.approx(time_s)
         if decision.in_memory is not None:
@@ -110,7 +102,7 @@ def test_alternatives_decide_otherwise_and_cost_what_is_said(why: WhyPlan) -> No
 def test_no_random_strategy_that_decides_otherwise_is_better(why: WhyPlan) -> None:
     """Drawn from the strategies in which every name of a decision has another config."""
     assert why.plan.captured is not None
-    own = configs_of(why.plan)
+    own = why.plan.choices.configs
     sizes = [size for size, _ in why.plan.settings.mesh_axes]
     for decision in why.decisions[:3]:
         planner = make_planner(why.plan.captured, why.plan.settings)
@@ -172,7 +164,7 @@ def test_the_network_is_that_of_another_cluster(why: WhyPlan) -> None:
         picked = find_frontier(task, DEVICES, [limit]).at(limit)
         assert change.best.time_s == pytest.approx(picked.time_s, rel=ERROR)
         planner = make_planner(captured, task.settings(DEVICES))
-        strategy = why.plan.strategy()
+        strategy = why.plan.strategy(planner)
         compute, network = planner.compute_time(strategy), planner.network_time(strategy)
         assert change.time_s == pytest.approx(compute + network)
         assert change.time_s >= change.best.time_s / (1 + ERROR)
@@ -201,7 +193,7 @@ def test_wishes_hold_in_alternatives(captured_mlp: CapturedModel) -> None:
     )
     for decision in why.decisions:
         for other in filter(None, (decision.in_memory, decision.in_time)):
-            assert configs_of(other)["0.0.weight"] == "R"
+            assert other.choices.configs["0.0.weight"] == "R"
 
 
 def test_a_plan_without_its_model_is_refused(why: WhyPlan) -> None:

@@ -1,0 +1,144 @@
+// Strategies by name: back as they were, also in a space that numbers its
+// configs otherwise, and refused by name where something is not there.
+
+#include "space/strategy_names.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+
+#include "common/check.h"
+#include "problem/random_strategy.h"
+#include "space/network_time.h"
+#include "space/small_space.h"
+
+namespace tensoropt {
+namespace {
+
+using testing::SmallSpace;
+
+constexpr std::uint64_t kSeeds = 50;
+
+SpaceOptions with_all() {
+  SpaceOptions options{.config_space = ConfigSpace::kFull};
+  options.recompute = true;
+  options.micro_batches = 2;
+  return options;
+}
+
+std::string refusal(const StrategyNames& names, const NamedChoices& choices) {
+  try {
+    names.strategy(choices);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(StrategyNames, StrategiesComeBackAsTheyWere) {
+  const SmallSpace small(with_all());
+  const StrategyNames names(*small.space);
+  const Problem problem = small.space->build_problem(1);
+  bool some_kept = false;
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    SCOPED_TRACE(seed);
+    const Strategy strategy = random_strategy(problem, seed, 0);
+    const NamedChoices choices = names.of(strategy);
+    const Strategy again = names.strategy(choices);
+    EXPECT_EQ(again.config, strategy.config);
+    EXPECT_EQ(again.edge_tag, strategy.edge_tag);
+    EXPECT_EQ(choices.configs.size(), small.space->nodes().size());
+    some_kept |= !choices.edges.empty();
+  }
+  EXPECT_TRUE(some_kept);
+}
+
+TEST(StrategyNames, ALargerSpaceHasTheSameStrategies) {
+  const SmallSpace small;
+  const SmallSpace large(
+      SpaceOptions{.config_space = ConfigSpace::kFull, .recompute = true});
+  const StrategyNames names(*small.space);
+  const StrategyNames names_in_large(*large.space);
+  const Problem problem = small.space->build_problem(1);
+  bool some_numbers_differ = false;
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    SCOPED_TRACE(seed);
+    const Strategy strategy = random_strategy(problem, seed, 0);
+    NamedChoices choices = names.of(strategy);
+    const Strategy there = names_in_large.strategy(choices);
+    some_numbers_differ |= there.config != strategy.config;
+    for (std::size_t i = 0; i < small.space->edges().size(); ++i) {
+      const SpaceEdge& here = small.space->edges()[i];
+      const SpaceEdge& edge = large.space->edges()[i];
+      EXPECT_EQ(
+          small.space->source_port(here, strategy.config[here.source]).value,
+          large.space->source_port(edge, there.config[edge.source]).value);
+      EXPECT_EQ(
+          small.space->target_port(here, strategy.config[here.target]).gradient,
+          large.space->target_port(edge, there.config[edge.target]).gradient);
+    }
+    EXPECT_EQ(compute_time_s(*small.space, strategy),
+              compute_time_s(*large.space, there));
+  }
+  EXPECT_TRUE(some_numbers_differ);
+}
+
+TEST(StrategyNames, NodesThatAreCalledAlikeAreNumbered) {
+  const SmallSpace small;
+  Graph graph;
+  const ValueId x =
+      graph.add_source(NodeKind::kParameter, "scale", {{4}, DType::kFloat32});
+  const NodeId scale =
+      graph.add_op("scale", "aten.relu.default", {{"self", ValueRef{x}}},
+                   {{{4}, DType::kFloat32}});
+  graph.set_outputs({graph.node(scale).outputs[0]});
+  const StrategySpace space(
+      graph, builtin_registry(),
+      Machine{small.mesh, small.device, small.collectives}, SpaceOptions{});
+  const StrategyNames names(space);
+  const Strategy strategy = random_strategy(space.build_problem(1), 0, 0);
+  const NamedChoices choices = names.of(strategy);
+  EXPECT_EQ(choices.configs.count("scale"), 1);
+  EXPECT_EQ(choices.configs.count("scale (2)"), 1);
+  EXPECT_EQ(names.strategy(choices).config, strategy.config);
+}
+
+TEST(StrategyNames, WhatIsNotThereIsRefusedByName) {
+  const SmallSpace small;
+  const StrategyNames names(*small.space);
+  const Problem problem = small.space->build_problem(1);
+  const NamedChoices good = names.of(random_strategy(problem, 0, 0));
+  ASSERT_EQ(refusal(names, good), "");
+
+  NamedChoices choices = good;
+  choices.configs["fc1"] = "n9,n9";
+  EXPECT_EQ(refusal(names, choices), "'fc1' has no config 'n9,n9'");
+  choices = good;
+  choices.configs.erase("fc1");
+  EXPECT_EQ(refusal(names, choices), "no config is given for 'fc1'");
+  choices = good;
+  choices.configs["fc9"] = "b,b";
+  EXPECT_EQ(refusal(names, choices),
+            "there is no operator, value or parameter 'fc9'");
+  choices = good;
+  choices.edges["fc1 -> fc9[0]"] = "before";
+  EXPECT_EQ(refusal(names, choices), "there is no edge 'fc1 -> fc9[0]'");
+  choices = good;
+  choices.edges["w1 -> fc1[1]"] = "held, before";
+  EXPECT_EQ(refusal(names, choices),
+            "edge 'w1 -> fc1[1]' has no choice 'held, before'");
+}
+
+TEST(StrategyNames, StrategiesOfAnotherSpaceAreRefused) {
+  const SmallSpace small;
+  const StrategyNames names(*small.space);
+  Strategy strategy = random_strategy(small.space->build_problem(1), 0, 0);
+  strategy.config[0] = 10000;
+  EXPECT_THROW(names.of(strategy), UserError);
+  strategy.config.pop_back();
+  EXPECT_THROW(names.of(strategy), UserError);
+}
+
+}  // namespace
+}  // namespace tensoropt

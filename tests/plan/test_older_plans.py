@@ -1,0 +1,100 @@
+"""Plan files that earlier versions wrote are read, and mean what they meant.
+
+    python -m tests.plan.test_older_plans
+
+writes one by this version, for a format that has none. Files that are there stay as they are:
+they are what users have.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import tensoropt_torch
+from tensoropt_torch import Plan, TensorOptError
+from tensoropt_torch.frontend import CapturedModel, capture
+from tensoropt_torch.plan.details import details_of
+from tensoropt_torch.plan.plan import FORMAT_VERSION
+from tensoropt_torch.plan.space import make_planner
+from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.simulate import StepSettings, simulate_step
+from tests.distributed.models import CASES
+
+OLDER = Path(__file__).parent / "older"
+MODEL = "gpt"
+DEVICES = 4
+
+
+def captured() -> CapturedModel:
+    case = CASES[MODEL]()
+    return capture(case.model, case.args, **case.keywords)
+
+
+def newest() -> Plan:
+    """With all that a plan may choose."""
+    task = PlanningTask(captured(), tensoropt_torch.load_cluster("h100-8"), recompute=True)
+    settings = task.settings(DEVICES)
+    planner = make_planner(task.captured, settings)
+    for seed in range(100):
+        plan = Plan.of(planner, settings, task.captured, planner.random_strategy(seed))
+        details = details_of(plan, planner).description
+        if details.num_recomputed and {"before", "after"} <= details.kept.keys():
+            return replace(plan, frontier=((plan.memory_bytes, plan.time_s),))
+    raise AssertionError("no seed chooses everything")
+
+
+@pytest.fixture(params=sorted(OLDER.glob("*.json")), ids=lambda path: path.stem)
+def older(request: pytest.FixtureRequest) -> Path:
+    found: Path = request.param
+    return found
+
+
+def test_each_format_that_is_read_has_a_file() -> None:
+    assert [int(path.stem) for path in sorted(OLDER.glob("*.json"))][-1:] == [FORMAT_VERSION]
+
+
+def test_older_plans_mean_what_they_meant(older: Path) -> None:
+    """All that is in the file is in the plan that is read, and its strategy is in the space."""
+    written = json.loads(older.read_text())
+    plan = Plan.load(older).with_model(captured())
+    assert plan.captured is not None
+    plan.check_model(plan.captured)
+    planner = make_planner(plan.captured, plan.settings)
+    strategy = plan.strategy(planner)
+    configs, edges = planner.choices(strategy)
+    assert configs == written["choices"]["configs"]
+    assert edges == written["choices"]["edges"]
+    seconds = planner.compute_time(strategy) + planner.network_time(strategy)
+    assert seconds == pytest.approx(plan.time_s, rel=0.5), "costs may change, but not so much"
+
+
+def test_older_plans_can_be_run(older: Path) -> None:
+    plan = Plan.load(older)
+    step = StepSettings.on(torch.device("cpu"), "adam")
+    assert simulate_step(plan, captured(), step).peak_bytes > 0
+
+
+def test_settings_that_an_older_plan_does_not_know_have_their_defaults(older: Path) -> None:
+    record = json.loads(older.read_text())
+    plan = Plan.from_json(json.dumps(record))
+    del record["settings"]["micro_batches"], record["variants"], record["peak_bytes"]
+    assert Plan.from_json(json.dumps(record)) == plan
+
+
+def test_a_plan_that_does_not_fit_says_what_is_missing(older: Path) -> None:
+    plan = Plan.load(older)
+    name, *_ = plan.choices.configs
+    configs = {**plan.choices.configs, name: "split otherwise"}
+    wrong = replace(plan, choices=replace(plan.choices, configs=configs))
+    step = StepSettings.on(torch.device("cpu"), "adam")
+    with pytest.raises(TensorOptError, match=f"'{name}' has no config 'split otherwise'.*again"):
+        simulate_step(wrong, captured(), step)
+
+
+if __name__ == "__main__":
+    (OLDER / f"{FORMAT_VERSION}.json").write_text(newest().to_json() + "\n")
