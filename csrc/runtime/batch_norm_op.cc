@@ -13,7 +13,8 @@
 // Backward reduces two numbers per channel over batch_group; gradients of
 // weight and bias are those of the share, Partial over batch_group. Saved:
 // input, weight, two numbers per channel. bfloat16 and float16 are computed in
-// float32.
+// float32. Whatever is as large as the input is computed by ATen's kernels of
+// batch normalisation, each in one pass.
 
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -31,13 +32,6 @@ using torch::autograd::AutogradContext;
 using Optional = std::optional<at::Tensor>;
 // The output; mean and 1 / deviation [c].
 using Normalised = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
-
-// All dims but the channels.
-std::vector<std::int64_t> reduced_dims(const at::Tensor& input) {
-  std::vector<std::int64_t> dims{0};
-  for (std::int64_t dim = 2; dim < input.dim(); ++dim) dims.push_back(dim);
-  return dims;
-}
 
 // [c] as [1, c, 1, ...].
 at::Tensor per_channel(const at::Tensor& numbers, const at::Tensor& input) {
@@ -58,8 +52,8 @@ double global_count(const at::Tensor& input, const std::string& batch_group) {
 
 // [2, c]: mean and variance over the whole batch.
 at::Tensor global_statistics(const at::Tensor& x, const std::string& group) {
-  const auto [variance, mean] = at::var_mean(
-      x, reduced_dims(x), /*correction=*/at::Scalar(0), /*keepdim=*/false);
+  const auto [mean, variance] =
+      at::batch_norm_update_stats(x, {}, {}, /*momentum=*/0);
   const at::Tensor local = at::stack({mean, variance});
   if (group.empty()) return local;
   const at::Tensor parts = all_gather(local, find_group(group));
@@ -83,6 +77,19 @@ at::Tensor of_all_channels(const at::Tensor& statistics, std::int64_t all,
   return result;
 }
 
+// (x - mean) / sqrt(variance + eps) * weight + bias, by channel.
+at::Tensor normalise(const at::Tensor& x, const Optional& weight,
+                     const Optional& bias, const at::Tensor& mean,
+                     const at::Tensor& variance, double eps) {
+  return std::get<0>(at::native_batch_norm(x, weight, bias, mean, variance,
+                                           /*training=*/false, /*momentum=*/0,
+                                           eps));
+}
+
+Optional in_type(const Optional& tensor, at::ScalarType type) {
+  return tensor.has_value() ? Optional(tensor->to(type)) : std::nullopt;
+}
+
 // Moves running statistics towards those of this batch, with the unbiased
 // variance.
 void update_running(const Optional& mean, const Optional& variance,
@@ -101,21 +108,18 @@ Normalised forward_kernel(const at::Tensor& input, const Optional& weight,
                           const std::string& channel_group) {
   const at::Tensor x = input.to(compute_type(input));
   const at::Tensor statistics = global_statistics(x, batch_group);
-  const at::Tensor mean = statistics[0];
-  const at::Tensor inverse = (statistics[1] + eps).rsqrt_();
   if (running_mean.has_value()) {
     update_running(running_mean, running_var,
                    of_all_channels(statistics, running_mean->numel(),
                                    channel_begin, channel_group),
                    global_count(input, batch_group), momentum);
   }
-  at::Tensor result = x - per_channel(mean, x);
-  result.mul_(per_channel(weight.has_value()
-                              ? inverse * weight->to(inverse.scalar_type())
-                              : inverse,
-                          x));
-  if (bias.has_value()) result.add_(per_channel(*bias, x));
-  return {result.to(input.scalar_type()), mean.clone(), inverse};
+  const auto type = x.scalar_type();
+  const at::Tensor result =
+      normalise(x, in_type(weight, type), in_type(bias, type), statistics[0],
+                statistics[1], eps);
+  return {result.to(input.scalar_type()), statistics[0].clone(),
+          (statistics[1] + eps).rsqrt_()};
 }
 
 Normalised forward_meta(const at::Tensor& input, const Optional& /*weight*/,
@@ -176,15 +180,12 @@ struct BatchNormSharded : torch::autograd::Function<BatchNormSharded> {
     const at::AutoDispatchBelowADInplaceOrView guard;
     const at::Tensor& inverse = saved[3];
     const at::Tensor gradient = gradients[0].to(inverse.scalar_type());
-    const at::Tensor centred =
-        saved[0].to(inverse.scalar_type()) - per_channel(saved[2], saved[0]);
-    const auto dims = reduced_dims(gradient);
-    at::Tensor sums =
-        at::stack({gradient.sum(dims), (gradient * centred).sum(dims)});
+    const at::Tensor x = saved[0].to(inverse.scalar_type());
+    at::Tensor sums = gradient_sums(gradient, x, saved[2], inverse);
     torch::autograd::variable_list result(10);
     const auto& types = context->saved_data;
     if (const auto type = types.find("weight_type"); type != types.end()) {
-      result[1] = (sums[1] * inverse).to(type->second.toScalarType());
+      result[1] = sums[1].to(type->second.toScalarType(), false, true);
     }
     if (const auto type = types.find("bias_type"); type != types.end()) {
       result[2] = sums[0].to(type->second.toScalarType(), false, true);
@@ -193,25 +194,39 @@ struct BatchNormSharded : torch::autograd::Function<BatchNormSharded> {
       const std::string group = types.at("batch_group").toStringRef();
       if (!group.empty()) all_reduce(sums, find_group(group));
       sums.div_(global_count(saved[0], group));
-      result[0] = input_gradient(gradient, centred, sums, inverse, saved[1])
+      result[0] = input_gradient(gradient, x, sums, saved[2], inverse, saved[1])
                       .to(saved[0].scalar_type());
     }
     return result;
   }
 
  private:
+  // [2, c]: of the gradient, and of its product with the normalised input.
+  static at::Tensor gradient_sums(const at::Tensor& gradient,
+                                  const at::Tensor& x, const at::Tensor& mean,
+                                  const at::Tensor& inverse) {
+    // The weight is of no use without a gradient of the input, but has to be
+    // there on CUDA.
+    const at::Tensor& weight = inverse;
+    const auto [_, products, sums] = at::native_batch_norm_backward(
+        gradient, x, weight, {}, {}, mean, inverse, /*train=*/true, /*eps=*/0,
+        {false, true, true});
+    return at::stack({sums, products});
+  }
+
   // (gradient - its mean - normalised * mean of gradient * normalised)
-  // * weight / deviation. Overwrites `centred`.
+  // * weight / deviation.
   static at::Tensor input_gradient(const at::Tensor& gradient,
-                                   at::Tensor centred, const at::Tensor& means,
+                                   const at::Tensor& x, const at::Tensor& means,
+                                   const at::Tensor& mean,
                                    const at::Tensor& inverse,
                                    const at::Tensor& weight) {
-    const at::Tensor slope = means[1] * inverse.square();
-    const at::Tensor scale = weight.defined() ? inverse * weight : inverse;
-    return centred.mul_(per_channel(slope.neg(), centred))
-        .add_(gradient)
-        .sub_(per_channel(means[0], centred))
-        .mul_(per_channel(scale, centred));
+    const at::Tensor scale =
+        weight.defined() ? inverse * weight.to(inverse.scalar_type()) : inverse;
+    const at::Tensor variance = inverse.pow(-2);
+    return normalise(x, (means[1] * scale).neg_(), (means[0] * scale).neg_(),
+                     mean, variance, /*eps=*/0)
+        .addcmul_(gradient, per_channel(scale, gradient));
   }
 };
 

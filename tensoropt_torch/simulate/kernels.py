@@ -56,6 +56,11 @@ def _not_last_dim(name: str) -> Callable[[Arguments], int]:
     return workspace
 
 
+def _batch_norm_backward(arguments: Arguments) -> int:
+    """A copy, where there is a gradient of the input."""
+    return _tensor_bytes(arguments["input"]) if arguments["output_mask"][0] else 0
+
+
 def _attention_tiles(query_length: int, key_length: int) -> tuple[int, int]:
     """The tile of scores that a thread holds: positions of queries and of keys."""
     rows = 256 if query_length >= 768 else 64 if query_length >= 192 else 32
@@ -83,7 +88,7 @@ _FORMULAS: Mapping[str, Callable[[Arguments], int]] = {
     "aten::huber_loss": _loss(1),
     "aten::binary_cross_entropy_with_logits": _loss(2),
     "aten::logsumexp": _copies("self", 1),
-    "aten::native_batch_norm_backward": _copies("input", 1),
+    "aten::native_batch_norm_backward": _batch_norm_backward,
     "aten::native_group_norm_backward": _copies("input", 2),
     "aten::embedding_dense_backward": _contiguous_copy("grad_output"),
     "aten::_softmax_backward_data": _not_last_dim("grad_output"),
