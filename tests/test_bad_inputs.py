@@ -119,6 +119,8 @@ def test_a_plan_whose_choices_do_not_exist_is_refused() -> None:
         ({**configs, "bias_2": "R"}, {}, "there is no operator, value or parameter 'bias_2'"),
         ({"weight": "R"}, {}, "no config is given for 'bias'"),
         (configs, {"weight -> weight[0]": "before"}, "there is no edge 'weight -> weight[0]'"),
+        (configs, {"weight -> linear[1]": "held"}, "'weight -> linear[1]' cannot be crossed with"),
+        (configs, {"weight -> linear[1]": "kept"}, "has no choice 'kept'"),
     ):
         wrong = replace(made, choices=Choices(changed, edges), captured=None)
         with pytest.raises(TensorOptError) as error:

@@ -31,6 +31,7 @@ py::dict local_call_dict(const LocalCall& call) {
 py::list describe_estimates(const StrategySpace& space,
                             const OpProfile& operators,
                             const Strategy& strategy) {
+  space.check(strategy);
   py::list rows;
   for (std::size_t i = 0; i < space.nodes().size(); ++i) {
     const SpaceNode& node = space.nodes()[i];

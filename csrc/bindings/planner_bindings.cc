@@ -321,6 +321,13 @@ void bind_space(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
           py::arg("configs"), py::arg("edges"),
           "The strategy of what choices() gave, without its costs.")
       .def(
+          "check_edges",
+          [](Planner& self, const Strategy& strategy) {
+            self.names().check_edges(strategy);
+          },
+          py::arg("strategy"),
+          "Raises if a value cannot go to a consumer as the strategy says.")
+      .def(
           "describe_work",
           [](const Planner& self, const Strategy& strategy) {
             return describe_work(self.space(), strategy);

@@ -40,6 +40,20 @@ class Crossing {
     return options;
   }
 
+  bool is_option(const EdgeChoice& choice) const {
+    const auto values = value_options();
+    const auto gradients = gradient_options();
+    return std::any_of(values.begin(), values.end(),
+                       [&](const EdgeOption& option) {
+                         return option.choice.reuse == choice.reuse &&
+                                option.choice.held == choice.held;
+                       }) &&
+           std::any_of(gradients.begin(), gradients.end(),
+                       [&](const EdgeOption& option) {
+                         return option.choice.summed == choice.summed;
+                       });
+  }
+
  private:
   std::vector<EdgeOption> value_options() const {
     const double once_s =
@@ -155,6 +169,12 @@ EdgeOptions edge_options(const EdgeSpec& edge, const Mesh& mesh,
                          const SharedResharder& gradients, const Port& from,
                          const Port& to) {
   return Crossing(edge, mesh, values, gradients, from, to).options();
+}
+
+bool is_option(const EdgeChoice& choice, const EdgeSpec& edge, const Mesh& mesh,
+               const SharedResharder& values, const SharedResharder& gradients,
+               const Port& from, const Port& to) {
+  return Crossing(edge, mesh, values, gradients, from, to).is_option(choice);
 }
 
 }  // namespace tensoropt

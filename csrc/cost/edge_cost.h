@@ -84,4 +84,9 @@ EdgeOptions edge_options(const EdgeSpec& edge, const Mesh& mesh,
                          const SharedResharder& gradients, const Port& from,
                          const Port& to);
 
+// Whether the choice is one of all options, also of those that are dominated.
+bool is_option(const EdgeChoice& choice, const EdgeSpec& edge, const Mesh& mesh,
+               const SharedResharder& values, const SharedResharder& gradients,
+               const Port& from, const Port& to);
+
 }  // namespace tensoropt

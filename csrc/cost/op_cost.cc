@@ -32,9 +32,6 @@ double compute_parts(const Rule& rule, const OpConfig& config,
     if (axes[factor] == 0) continue;
     parts *= parts_of(rule.factors[factor], axes[factor], mesh);
   }
-  for (std::size_t factor = 0; factor < axes.size(); ++factor) {
-    if (axes[factor] != 0) parts /= rule.factors[factor].imbalance;
-  }
   return parts;
 }
 
@@ -73,6 +70,8 @@ double saved_bytes(const Graph& graph, const Node& node, const Rule& rule,
   }
   const std::vector<AxisSet> axes = factor_axes(rule, config);
   for (const ExtraSaved& extra : rule.extra_saved) {
+    const int split = extra.only_if_split;
+    if (split != kNoFactor && axes[split] == 0) continue;
     bytes += extra.bytes / parts_of(extra.factors, rule, axes, mesh);
   }
   return bytes;

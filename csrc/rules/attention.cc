@@ -50,15 +50,10 @@ bool equal_ranks(const RuleBuilder& rule) {
   return true;
 }
 
-// The last block of rows of a causal mask sees nearly all keys, the average row
-// half of them.
-constexpr double kCausalImbalance = 2;
-
 // Batch dims and heads are split alike on all operands, heads also into parts
-// that differ, and query rows by themselves. Rows of a causal mask depend on
-// their global position, for which the per-rank form has no dropout. Keys are
-// not split: softmax is over them.
-std::vector<int> bind_dims(RuleBuilder& rule, bool causal, bool drops) {
+// that differ, and query rows by themselves. Keys are not split: softmax is
+// over them.
+std::vector<int> bind_dims(RuleBuilder& rule) {
   const auto& query = rule.operand_shape(0);
   const auto& key = rule.operand_shape(1);
   const auto& value = rule.operand_shape(2);
@@ -76,12 +71,36 @@ std::vector<int> bind_dims(RuleBuilder& rule, bool causal, bool drops) {
     if (dim == rank - 3) rule.may_be_uneven(factor);
     factors.push_back(factor);
   }
-  if (causal && drops) return factors;
   factors.push_back(rule.factor("l", query[rank - 2]));
-  if (causal) rule.imbalance(factors.back(), kCausalImbalance);
   rule.bind_operand(0, rank - 2, factors.back());
   rule.bind_output(0, rank - 2, factors.back());
   return factors;
+}
+
+// Where rows of a causal mask are split, blocks trade half of their rows with
+// those at the other end, and get the results back. Autograd keeps these rows
+// and their results besides what is made of them (attention_op.cc).
+void trade_rows(RuleBuilder& rule, const Graph& graph, const Node& node,
+                const std::vector<int>& factors) {
+  const int rows = factors.back();
+  const double query = graph.operand(node, 0).meta.num_bytes();
+  const double output = graph.output(node, 0).meta.num_bytes();
+  const auto trade = [&](double bytes, Pass pass) {
+    rule.runs_collective({Collective::kAllToAll, {rows}, bytes, factors, pass});
+  };
+  trade(query, Pass::kForward);
+  trade(output, Pass::kForward);
+  if (!graph.output(node, 0).requires_grad) return;
+  trade(output, Pass::kBackward);
+  trade(query, Pass::kBackward);
+  rule.saves_if_split(rows, query / 2 + output, factors);
+  // The masks of the rows, in the dtype of the query, are those of all heads.
+  const auto& shape = rule.operand_shape(0);
+  const double scores =
+      static_cast<double>(shape[shape.size() - 2]) *
+      static_cast<double>(rule.operand_shape(1)[shape.size() - 2]);
+  rule.saves_if_split(
+      rows, scores / 2 * item_size(graph.operand(node, 0).meta.dtype), {rows});
 }
 
 Rule attention_rule(const Graph& graph, const Node& node) {
@@ -89,7 +108,10 @@ Rule attention_rule(const Graph& graph, const Node& node) {
   const bool drops = node.double_argument("dropout_p", 0) > 0;
   std::vector<int> factors;
   if (equal_ranks(rule)) {
-    factors = bind_dims(rule, node.bool_argument("is_causal", false), drops);
+    factors = bind_dims(rule);
+    if (node.bool_argument("is_causal", false)) {
+      trade_rows(rule, graph, node, factors);
+    }
     if (node.operand_index("attn_mask") >= 0) bind_mask(rule, 3);
   }
   if (drops) rule.random();
@@ -109,11 +131,12 @@ LocalForm attention_local(const Graph& graph, const Node& node,
     return form;
   }
   const Literal* scale = node.find("scale");
-  form.target = "tensoropt.causal_attention_rows.default";
+  form.target = "tensoropt.balanced_causal_attention.default";
   form.operands = {"query", "key", "value"};
-  form.extra = {context.part(rows) * context.output_shapes[0][rows],
+  form.extra = {node.double_argument("dropout_p", 0),
                 scale ? *scale : Literal{},
                 node.bool_argument("enable_gqa", false)};
+  form.groups = {context.factor_axes[rows]};
   return form;
 }
 

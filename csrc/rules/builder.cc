@@ -104,6 +104,11 @@ void RuleBuilder::saves_extra(double bytes, std::vector<int> factors) {
   rule_.extra_saved.push_back({bytes, std::move(factors)});
 }
 
+void RuleBuilder::saves_if_split(int factor, double bytes,
+                                 std::vector<int> factors) {
+  rule_.extra_saved.push_back({bytes, std::move(factors), factor});
+}
+
 void RuleBuilder::lends_borders(int dim, std::int64_t entries) {
   const TensorMeta& meta = graph_.operand(node_, 0).meta;
   if (entries == 0 || meta.num_elements() == 0) return;

@@ -28,9 +28,6 @@ class RuleBuilder {
                      FactorKind kind = FactorKind::kDefault);
   // Splits two factors at once (Factor::joint).
   int joint_factor(std::string name, int one, int other);
-  void imbalance(int factor, double busiest) {
-    rule_.factors[factor].imbalance = busiest;
-  }
   // Parts may differ in size (Factor::uneven).
   void may_be_uneven(int factor) { rule_.factors[factor].uneven = true; }
   void all_may_be_uneven() {
@@ -56,6 +53,8 @@ class RuleBuilder {
   void additive(int operand) { rule_.operands[operand].additive = true; }
   void linear_in(std::vector<int> operands);
   void saves_extra(double bytes, std::vector<int> factors);
+  // Only where a factor is split.
+  void saves_if_split(int factor, double bytes, std::vector<int> factors);
   void runs_collective(InnerCollective collective);
   void looks_up(Lookup lookup) { rule_.lookups.push_back(lookup); }
   // Parts of operand 0 lend so many entries of a dim to their neighbours, whose

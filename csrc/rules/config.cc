@@ -218,6 +218,10 @@ std::vector<AxisSet> factor_axes(const Rule& rule, const OpConfig& config) {
   return axes;
 }
 
+std::string label_of(const std::vector<int>& linear_set) {
+  return str_format("+{}", str_join(linear_set, "."));
+}
+
 std::string to_string(const Rule& rule, const OpConfig& config) {
   std::string text;
   for (std::size_t axis = 0; axis < config.size(); ++axis) {
@@ -226,7 +230,7 @@ std::string to_string(const Rule& rule, const OpConfig& config) {
     if (use.is_factor()) {
       text += rule.factors[use.factor_index()].name;
     } else if (use.is_linear()) {
-      text += str_format("+{}", use.linear_set());
+      text += label_of(rule.linear_sets[use.linear_set()]);
     } else {
       text += '-';
     }

@@ -92,7 +92,10 @@ OpInterface interface_of(const Rule& rule, const OpConfig& config);
 // The axes that split each factor.
 std::vector<AxisSet> factor_axes(const Rule& rule, const OpConfig& config);
 
-// E.g. "b0,b0,n,-"; "+0" is linear set 0.
+// E.g. "+0.1": pending sums pass from operands 0 and 1.
+std::string label_of(const std::vector<int>& linear_set);
+
+// E.g. "b0,b0,n,+0".
 std::string to_string(const Rule& rule, const OpConfig& config);
 
 // All ways to place a tensor without pending sums, canonical order for alike

@@ -34,9 +34,6 @@ struct Factor {
   std::string name;
   std::int64_t size = 1;
   FactorKind kind = FactorKind::kDefault;
-  // Where it is split, the busiest rank has so many times the work of an equal
-  // share.
-  double imbalance = 1;
   // A spatial dim of windows: neighbours lend each other borders. It is split
   // only if the space asks for it.
   bool spatial = false;
@@ -65,6 +62,7 @@ struct TensorRule {
 struct ExtraSaved {
   double bytes = 0;
   std::vector<int> factors;
+  int only_if_split = kNoFactor;  // else nothing is kept
 };
 
 enum class Pass { kForward, kBackward };

@@ -6,15 +6,23 @@
 // has n of the samples and c of the channels, `weight` and `bias` are of these
 // channels. Mean and variance are those of the whole batch, from the means and
 // variances of the ranks of `batch_group`, which have equal shares (Chan et
-// al., 1979; nothing is lost where means are large). The running statistics are
-// of all channels, the blocks of the ranks of `channel_group` joined in rank
-// order, and updated in place on every rank alike. Either group may be empty.
+// al., 1979; no digits of them are lost where means are large). The running
+// statistics are of all channels, the blocks of the ranks of `channel_group`
+// joined in rank order, and updated in place on every rank alike. Either group
+// may be empty.
 //
 // Backward reduces two numbers per channel over batch_group; gradients of
 // weight and bias are those of the share, Partial over batch_group. Saved:
 // input, weight, two numbers per channel. bfloat16 and float16 are computed in
 // float32. Whatever is as large as the input is computed by ATen's kernels of
-// batch normalisation, each in one pass.
+// batch normalisation, each in one pass; what they reduce to numbers, by
+//
+// tensoropt::_batch_statistics(x) -> [2, c]
+//     Mean and variance, without correction.
+// tensoropt::_batch_gradient_sums(gradient, x, mean, inverse) -> [2, c]
+//     Sums of the gradient, and of its product with the normalised input.
+//
+// whose meta kernels make nothing else, as simulations have to see them.
 
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -50,11 +58,42 @@ double global_count(const at::Tensor& input, const std::string& batch_group) {
                              size_of(batch_group));
 }
 
-// [2, c]: mean and variance over the whole batch.
-at::Tensor global_statistics(const at::Tensor& x, const std::string& group) {
+at::Tensor batch_statistics(const at::Tensor& x) {
   const auto [mean, variance] =
       at::batch_norm_update_stats(x, {}, {}, /*momentum=*/0);
-  const at::Tensor local = at::stack({mean, variance});
+  return at::stack({mean, variance});
+}
+
+at::Tensor batch_gradient_sums(const at::Tensor& gradient, const at::Tensor& x,
+                               const at::Tensor& mean,
+                               const at::Tensor& inverse) {
+  // The weight is of no use without a gradient of the input, but has to be
+  // there on CUDA.
+  const at::Tensor& weight = inverse;
+  const auto [_, products, sums] = at::native_batch_norm_backward(
+      gradient, x, weight, {}, {}, mean, inverse, /*train=*/true, /*eps=*/0,
+      {false, true, true});
+  return at::stack({sums, products});
+}
+
+at::Tensor batch_statistics_meta(const at::Tensor& x) {
+  return at::empty({2, x.size(1)}, x.options());
+}
+
+at::Tensor batch_gradient_sums_meta(const at::Tensor& /*gradient*/,
+                                    const at::Tensor& x,
+                                    const at::Tensor& /*mean*/,
+                                    const at::Tensor& /*inverse*/) {
+  return batch_statistics_meta(x);
+}
+
+// [2, c]: mean and variance over the whole batch.
+at::Tensor global_statistics(const at::Tensor& x, const std::string& group) {
+  static const auto op =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("tensoropt::_batch_statistics", "")
+          .typed<decltype(batch_statistics)>();
+  const at::Tensor local = op.call(x);
   if (group.empty()) return local;
   const at::Tensor parts = all_gather(local, find_group(group));
   const at::Tensor means = parts.select(1, 0);
@@ -106,7 +145,8 @@ Normalised forward_kernel(const at::Tensor& input, const Optional& weight,
                           double eps, std::int64_t channel_begin,
                           const std::string& batch_group,
                           const std::string& channel_group) {
-  const at::Tensor x = input.to(compute_type(input));
+  const at::Tensor x =
+      input.to(compute_type(input)).contiguous(input.suggest_memory_format());
   const at::Tensor statistics = global_statistics(x, batch_group);
   if (running_mean.has_value()) {
     update_running(running_mean, running_var,
@@ -130,7 +170,8 @@ Normalised forward_meta(const at::Tensor& input, const Optional& /*weight*/,
                         const std::string& /*batch_group*/,
                         const std::string& /*channel_group*/) {
   const auto options = input.options().dtype(compute_type(input));
-  return {at::empty_like(input), at::empty({input.size(1)}, options),
+  return {at::empty_like(input, {}, input.suggest_memory_format()),
+          at::empty({input.size(1)}, options),
           at::empty({input.size(1)}, options)};
 }
 
@@ -181,7 +222,11 @@ struct BatchNormSharded : torch::autograd::Function<BatchNormSharded> {
     const at::Tensor& inverse = saved[3];
     const at::Tensor gradient = gradients[0].to(inverse.scalar_type());
     const at::Tensor x = saved[0].to(inverse.scalar_type());
-    at::Tensor sums = gradient_sums(gradient, x, saved[2], inverse);
+    static const auto sums_op =
+        c10::Dispatcher::singleton()
+            .findSchemaOrThrow("tensoropt::_batch_gradient_sums", "")
+            .typed<decltype(batch_gradient_sums)>();
+    at::Tensor sums = sums_op.call(gradient, x, saved[2], inverse);
     torch::autograd::variable_list result(10);
     const auto& types = context->saved_data;
     if (const auto type = types.find("weight_type"); type != types.end()) {
@@ -201,19 +246,6 @@ struct BatchNormSharded : torch::autograd::Function<BatchNormSharded> {
   }
 
  private:
-  // [2, c]: of the gradient, and of its product with the normalised input.
-  static at::Tensor gradient_sums(const at::Tensor& gradient,
-                                  const at::Tensor& x, const at::Tensor& mean,
-                                  const at::Tensor& inverse) {
-    // The weight is of no use without a gradient of the input, but has to be
-    // there on CUDA.
-    const at::Tensor& weight = inverse;
-    const auto [_, products, sums] = at::native_batch_norm_backward(
-        gradient, x, weight, {}, {}, mean, inverse, /*train=*/true, /*eps=*/0,
-        {false, true, true});
-    return at::stack({sums, products});
-  }
-
   // (gradient - its mean - normalised * mean of gradient * normalised)
   // * weight / deviation.
   static at::Tensor input_gradient(const at::Tensor& gradient,
@@ -265,6 +297,15 @@ TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
       "Tensor(a!)? running_mean, Tensor(b!)? running_var, float momentum, "
       "float eps, int channel_begin, str batch_group, str channel_group) -> "
       "(Tensor, Tensor, Tensor)");
+  library.def("_batch_statistics(Tensor x) -> Tensor");
+  library.def(
+      "_batch_gradient_sums(Tensor gradient, Tensor x, Tensor mean, "
+      "Tensor inverse) -> Tensor");
+}
+// As CompositeExplicitAutograd, but simulations do not look inside.
+TORCH_LIBRARY_IMPL(tensoropt, CompositeExplicitAutogradNonFunctional, library) {
+  library.impl("_batch_statistics", batch_statistics);
+  library.impl("_batch_gradient_sums", batch_gradient_sums);
 }
 TORCH_LIBRARY_IMPL(tensoropt, CompositeExplicitAutograd, library) {
   library.impl("batch_norm_sharded", batch_norm_sharded);
@@ -272,6 +313,8 @@ TORCH_LIBRARY_IMPL(tensoropt, CompositeExplicitAutograd, library) {
 }
 TORCH_LIBRARY_IMPL(tensoropt, Meta, library) {
   library.impl("_batch_norm_sharded", forward_meta);
+  library.impl("_batch_statistics", batch_statistics_meta);
+  library.impl("_batch_gradient_sums", batch_gradient_sums_meta);
 }
 TORCH_LIBRARY_IMPL(tensoropt, Autograd, library) {
   library.impl("batch_norm_sharded", batch_norm_sharded_autograd);

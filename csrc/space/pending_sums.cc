@@ -80,16 +80,14 @@ void remove_idle_linear_sets(const Graph& graph, std::vector<Rule>& rules,
     auto& sets = rules[node->id].linear_sets;
     const bool later = std::any_of(node->outputs.begin(), node->outputs.end(),
                                    [&](ValueId id) { return pays[id]; });
-    int index = 0;
     std::erase_if(sets, [&](const std::vector<int>& set) {
       const int count = count_pending(*node, set, pending);
       const bool idle =
           count == 0 || (count < 2 && !later && !shrinks(graph, *node, set));
       if (idle) {
         left_out.push_back(
-            {node->id, ExclusionReason::kIdleSum, str_format("+{}", index)});
+            {node->id, ExclusionReason::kIdleSum, label_of(set)});
       }
-      ++index;
       return idle;
     });
     for (const auto& set : sets) {

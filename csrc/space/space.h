@@ -187,6 +187,9 @@ class StrategySpace {
   // The way the edge is crossed between two configs; none if forbidden.
   EdgeOptions options_of(const SpaceEdge& edge, int source_config,
                          int target_config) const;
+  // Whether it may be crossed so, at whatever cost.
+  bool allows(const SpaceEdge& edge, int source_config, int target_config,
+              const EdgeChoice& choice) const;
 
   // All tables. Complexity: the sum over distinct edges of the products of
   // their ends' config counts.
@@ -241,6 +244,9 @@ class StrategySpace {
       const SpaceEdge& edge, const TensorMeta& meta,
       const std::map<TensorKind, MoveCosts>& in_bucket) const;
   EdgeKind kind_of(const SpaceEdge& edge) const;
+  // None if the edge cannot be crossed between these configs.
+  std::optional<EdgeSpec> spec_of(const SpaceEdge& edge, const EdgeKind& kind,
+                                  int source_config, int target_config) const;
   std::vector<bool> followers(const SpaceEdge& edge, int source_config) const;
   std::shared_ptr<const EdgeTable> edge_table(const SpaceEdge& edge) const;
 

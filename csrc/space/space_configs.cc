@@ -84,8 +84,8 @@ std::string StrategySpace::op_signature(const Node& node) const {
                                 rule.backward_flops, rule.launches, rule.view,
                                 rule.attention, copies_parameter(node));
   for (const Factor& factor : rule.factors) {
-    text += str_format(";{}:{}:{}:{}:{}:{}", factor.name, factor.size,
-                       static_cast<int>(factor.kind), factor.imbalance,
+    text += str_format(";{}:{}:{}:{}:{}", factor.name, factor.size,
+                       static_cast<int>(factor.kind),
                        str_join(factor.joint, "."), factor.uneven);
   }
   const auto add = [&](const TensorRule& tensor, const Value& value) {
@@ -105,7 +105,8 @@ std::string StrategySpace::op_signature(const Node& node) const {
     text += str_format("+{}", str_join(set, "."));
   }
   for (const ExtraSaved& extra : rule.extra_saved) {
-    text += str_format("e{}:{}", extra.bytes, str_join(extra.factors, "."));
+    text += str_format("e{}:{}:{}", extra.bytes, str_join(extra.factors, "."),
+                       extra.only_if_split);
   }
   for (const InnerCollective& inner : rule.collectives) {
     text += str_format("c{}:{}:{}:{}:{}:{}", static_cast<int>(inner.kind),

@@ -75,6 +75,26 @@ StrategySpace::EdgeKind StrategySpace::kind_of(const SpaceEdge& edge) const {
 EdgeOptions StrategySpace::options_of(const SpaceEdge& edge, int source_config,
                                       int target_config) const {
   const EdgeKind kind = kind_of(edge);
+  const auto spec = spec_of(edge, kind, source_config, target_config);
+  if (!spec) return {};
+  return edge_options(*spec, machine_.mesh, kind.values, kind.gradients,
+                      source_port(edge, source_config),
+                      target_port(edge, target_config));
+}
+
+bool StrategySpace::allows(const SpaceEdge& edge, int source_config,
+                           int target_config, const EdgeChoice& choice) const {
+  const EdgeKind kind = kind_of(edge);
+  const auto spec = spec_of(edge, kind, source_config, target_config);
+  return spec && is_option(choice, *spec, machine_.mesh, kind.values,
+                           kind.gradients, source_port(edge, source_config),
+                           target_port(edge, target_config));
+}
+
+std::optional<EdgeSpec> StrategySpace::spec_of(const SpaceEdge& edge,
+                                               const EdgeKind& kind,
+                                               int source_config,
+                                               int target_config) const {
   EdgeSpec spec = kind.spec;
   const SpaceConfig& source =
       nodes_[edge.source].configs->configs[source_config];
@@ -83,12 +103,16 @@ EdgeOptions StrategySpace::options_of(const SpaceEdge& edge, int source_config,
   const Port& from = source.outputs[edge.source_port];
   const Port& to = target.inputs[edge.target_port];
   const bool recomputed = recomputes_source(edge, source_config);
-  if (!edge.pairs.has(source.runs_again, target.runs_again)) return {};
+  if (!edge.pairs.has(source.runs_again, target.runs_again)) {
+    return std::nullopt;
+  }
   if (target.runs_again) spec.consumer_saves = true;
   if (recomputed) spec.producer_keeps = true;
   if (kind.target_relay) {
     const bool left = target.keeping == Keeping::kRecomputed;
-    if (recomputation_->may_leave(edge.value) && recomputed != left) return {};
+    if (recomputation_->may_leave(edge.value) && recomputed != left) {
+      return std::nullopt;
+    }
     spec.consumer_saves = target.keeping != Keeping::kNothing;
     if (left) {
       spec.may_keep = false;
@@ -99,10 +123,11 @@ EdgeOptions StrategySpace::options_of(const SpaceEdge& edge, int source_config,
     const bool available = source.keeping != Keeping::kNothing;
     spec.producer_keeps = spec.may_replay = available;
     // The relay's own copy is the one to keep then.
-    if (!available && spec.consumer_saves && from.value == to.value) return {};
+    if (!available && spec.consumer_saves && from.value == to.value) {
+      return std::nullopt;
+    }
   }
-  return edge_options(spec, machine_.mesh, kind.values, kind.gradients, from,
-                      to);
+  return spec;
 }
 
 // A follower takes the layout it gets, if it can: the target configs allowed.

@@ -39,7 +39,10 @@ std::optional<EdgeChoice> choice_called(std::string_view words) {
 
 StrategyNames::StrategyNames(const StrategySpace& space) : space_(space) {
   const auto& nodes = space.nodes();
+  std::set<std::string_view> known;
   for (const SpaceNode& node : nodes) {
+    TO_ASSERT(known.insert(node.name).second, "two nodes are named '{}'",
+              node.name);
     Numbers& numbers = config_numbers_[node.configs];
     const auto& configs = node.configs->configs;
     if (!numbers.empty()) continue;
@@ -74,6 +77,19 @@ NamedChoices StrategyNames::of(const Strategy& strategy) const {
     if (!words.empty()) choices.edges[edges_[i]] = std::move(words);
   }
   return choices;
+}
+
+void StrategyNames::check_edges(const Strategy& strategy) const {
+  space_.check(strategy);
+  for (std::size_t i = 0; i < edges_.size(); ++i) {
+    const SpaceEdge& edge = space_.edges()[i];
+    const auto choice = EdgeChoice::of(strategy.edge_tag[i]);
+    TO_CHECK(space_.allows(edge, strategy.config[edge.source],
+                           strategy.config[edge.target], choice),
+             "edge '{}' cannot be crossed with '{}' between the configs of its "
+             "ends",
+             edges_[i], in_words(choice));
+  }
 }
 
 int StrategyNames::config_of(const SpaceNode& node,

@@ -36,6 +36,10 @@ class StrategyNames {
   // Throws UserError if the strategy is not one of the space.
   NamedChoices of(const Strategy& strategy) const;
 
+  // Throws UserError, naming it, for an edge that cannot be crossed as the
+  // strategy does. Looks at the layouts of all edges.
+  void check_edges(const Strategy& strategy) const;
+
   // Throws UserError, naming it, for a node or an edge that the space does not
   // have, for a node without a choice, and for a choice that is unknown there.
   Strategy strategy(const NamedChoices& choices) const;

@@ -47,5 +47,5 @@ def run_diff(options: argparse.Namespace, console: Console) -> None:
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--model", help="file.py:function of the plan's model: operators are then named"
+        "--model", help="file.py:function of the plan's model: work and collectives are then told"
     )

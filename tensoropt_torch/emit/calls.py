@@ -78,18 +78,18 @@ def invocation(
         operands: those of the rank, tensors or nodes of the graph that is written.
         number: which of the random calls of a step it is; None: it is not random.
     """
+    target = operator_named(form.target) if form.target else node.target
+    assert isinstance(target, OpOverload), form.target
     if form.target:
         tensors = target_operands(node, form.operands, operands)
         names = [site.group_name(axes) if axes else "" for axes in form.groups]
-        target = operator_named(form.target)
-        assert target is not None, form.target
-        return Invocation(target, (*tensors, *form.extra, *names))
-    assert isinstance(node.target, OpOverload)
-    args, kwargs = local_arguments(node, form.arguments, operands, site.device)
+        call = Invocation(target, (*tensors, *form.extra, *names))
+    else:
+        call = Invocation(target, *local_arguments(node, form.arguments, operands, site.device))
     if number is None:
-        return Invocation(node.target, args, kwargs)
+        return call
     stream = (number, form.shard_index)
-    return Invocation(call_seeded, (node.target, site.step_seed, stream, *args), kwargs)
+    return Invocation(call_seeded, (target, site.step_seed, stream, *call.args), call.kwargs)
 
 
 def draws(node: fx.Node, form: LocalForm, with_rule: Container[str]) -> bool:
@@ -98,4 +98,4 @@ def draws(node: fx.Node, form: LocalForm, with_rule: Container[str]) -> bool:
     assert isinstance(node.target, OpOverload)
     unknown = str(node.target) not in with_rule
     tagged = torch.Tag.nondeterministic_seeded in node.target.tags
-    return not form.target and (form.random or (unknown and tagged))
+    return form.random or (unknown and tagged)

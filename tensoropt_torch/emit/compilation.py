@@ -50,7 +50,6 @@ _TRACED = frozenset(
     {
         OPS.embedding_shard.default,
         OPS.gather_shard.default,
-        OPS.causal_attention_rows.default,
         OPS.linear_blocks.default,
         OPS.cross_entropy_sharded.default,
         OPS.nll_loss_sharded.default,

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from tensoropt_torch import _C
 from tensoropt_torch.config.records import Record
-from tensoropt_torch.errors import TensorOptError
 
 
 @dataclass(frozen=True)
@@ -35,10 +34,5 @@ class Choices(Record):
         Raises:
             TensorOptError: the space does not have it.
         """
-        try:
-            return planner.strategy(self.configs, self.edges)
-        except TensorOptError as error:
-            raise TensorOptError(
-                f"the plan does not fit the strategies of this model: {error}; it was made by "
-                "another version of tensoropt_torch or changed by hand: plan again"
-            ) from error
+        strategy: _C.Strategy = planner.strategy(self.configs, self.edges)
+        return strategy

@@ -42,9 +42,8 @@ class PlanDiff:
     Attributes:
         memory_bytes, time_s: per device and of a step, (before, after).
         settings: that differ.
-        choices: operators and parameters that are split otherwise, in execution order;
-            if neither plan has its model at hand values with several consumers as well, and
-            parameters as the graph sees them.
+        choices: operators and parameters that are split otherwise, in execution order, or by
+            name if neither plan has its model at hand.
         num_choices: how many there are to compare.
     """
 
@@ -132,8 +131,8 @@ def _mesh(plan: Compared) -> str:
 
 
 def _configs(plan: Compared) -> dict[str, str]:
-    if plan.captured is None:
-        return plan.choices.configs
+    if plan.captured is None:  # names with a colon are those of values
+        return {name: label for name, label in plan.choices.configs.items() if ":" not in name}
     return {choice.node: choice.config for choice in describe(plan).choices}
 
 

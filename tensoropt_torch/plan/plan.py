@@ -121,8 +121,7 @@ class Plan(Record):
         return replace(self, captured=captured)
 
     def diff(self, other: Plan) -> PlanDiff:
-        """What changes from this plan to another one; of operators and parameters alone if
-        one of the plans has its model at hand.
+        """What changes from this plan to another one.
 
         Raises:
             TensorOptError: the plans are of different models, batches or meshes.
@@ -166,13 +165,23 @@ class Plan(Record):
                 "for it, or register the same rules (register_rule) as for the plan"
             )
 
-    def strategy(self, planner: _C.Planner) -> _C.Strategy:
-        """The strategy in its space (``make_planner``), for the C++ core.
+    def strategy(self, planner: _C.Planner, check: bool = False) -> _C.Strategy:
+        """The strategy in its space (``make_planner``), for the C++ core. ``check`` looks at all
+        values on their way to consumers, which takes longer than the rest.
 
         Raises:
             TensorOptError: the space does not have it.
         """
-        return self.choices.strategy(planner)
+        try:
+            strategy = self.choices.strategy(planner)
+            if check:
+                planner.check_edges(strategy)
+            return strategy
+        except TensorOptError as error:
+            raise TensorOptError(
+                f"the plan does not fit the strategies of this model: {error}; it was made by "
+                "another version of tensoropt_torch or changed by hand: plan again"
+            ) from error
 
     def __repr__(self) -> str:
         costs = format_costs(self.memory_bytes, self.time_s)

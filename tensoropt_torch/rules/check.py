@@ -31,7 +31,8 @@ GOOD_MULTIPLE = 12
 @dataclass(frozen=True)
 class RuleReport:
     """What was checked. ``splits`` are the splits of one mesh axis that were run:
-    names of factors, ``+0`` for pending sums that pass the first linear set."""
+    names of factors, ``+0.1`` for pending sums that pass
+    from tensors 0 and 1."""
 
     operator: str
     rule: str
@@ -110,7 +111,7 @@ def _check_config(bench: Bench, config: int) -> None:
 
 def _describe(use: str) -> str:
     if use.startswith("+"):
-        return f"pending sums pass linear set {use[1:]}"
+        return f"pending sums pass from tensors {use[1:]}"
     return f"factor '{use}' is split"
 
 

@@ -340,29 +340,32 @@ def routed_experts_shard(
     return result
 
 
-def causal_attention_rows(
+def balanced_causal_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    first_row: int,
+    group: str,
+    dropout_p: float = 0.0,
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """Causal attention of the query rows from ``first_row`` on.
+    """Causal attention of query rows that are split over a group, which shares the work: later
+    rows see more keys, so each rank computes half of its own rows and half of those of the block
+    at the same distance from the other end. Collective.
 
     Args:
-        query: ``[..., rows, e]``, a block of the rows.
+        query: ``[..., rows, e]``, the block of this rank, in the order of the group.
         key, value: of all positions, as in
             ``torch.nn.functional.scaled_dot_product_attention``.
-        first_row: the position of the first query row.
-        scale, enable_gqa: as there.
+        group: the name of the process group.
+        dropout_p, scale, enable_gqa: as there.
 
     Returns:
-        The same rows of the result.
+        The rows of this rank's block.
 
     """
-    result: torch.Tensor = OPS.causal_attention_rows(
-        query, key, value, first_row, scale, enable_gqa
+    result: torch.Tensor = OPS.balanced_causal_attention(
+        query, key, value, dropout_p, scale, enable_gqa, group
     )
     return result
 

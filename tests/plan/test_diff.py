@@ -11,6 +11,7 @@ from torch import nn
 
 import tensoropt_torch
 from tensoropt_torch import Frontier, Plan, TensorOptError
+from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.units import format_bytes
 
 
@@ -64,9 +65,16 @@ def test_without_a_model_plans_are_compared_by_name(ends: tuple[Plan, Plan]) -> 
 
 def test_plans_of_other_spaces_are_compared_by_name(ends: tuple[Plan, Plan]) -> None:
     """Though the configs are numbered otherwise there."""
-    plan = Plan.from_json(ends[0].to_json())
-    other = replace(plan, settings=replace(plan.settings, space="full"))
-    assert plan.diff(other).choices == ()
+    plan = ends[0]
+    assert plan.captured is not None
+    settings = replace(plan.settings, space="full")
+    larger = make_planner(plan.captured, settings)
+    strategy = plan.strategy(larger)
+    assert strategy.config != plan.strategy(make_planner(plan.captured, plan.settings)).config
+    other = Plan.of(larger, settings, plan.captured, strategy)
+    alone = Plan.from_json(plan.to_json()).diff(Plan.from_json(other.to_json()))
+    assert alone.choices == ()
+    assert [change.name for change in alone.settings] == ["space"]
 
 
 def test_settings_that_change_are_named(ends: tuple[Plan, Plan]) -> None:

@@ -69,7 +69,7 @@ def test_what_changes_between_saved_plans_is_shown(
     capsys.readouterr()
     assert cli.main(["diff", *plans]) == 0
     text = capsys.readouterr().out
-    assert "memory per device" in text and "give the model" in text
+    assert "memory per device" in text and "weight" in text
     assert cli.main(["diff", *plans, "--model", model]) == 0
     assert "weight" in capsys.readouterr().out
 

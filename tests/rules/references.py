@@ -141,19 +141,25 @@ def _routed_experts(calls: Sequence[RankCall], rank: int) -> torch.Tensor:
     return total
 
 
-def causal_attention_rows(calls: Sequence[RankCall]) -> list[torch.Tensor]:
-    """Rows from ``first_row`` on see the keys up to their own position."""
+def balanced_causal_attention(calls: Sequence[RankCall]) -> list[torch.Tensor]:
+    """Rows of a block see the keys up to their own position; dropout is that of the block."""
     results = []
-    for call in calls:
+    for rank, call in enumerate(calls):
         query, key, value = call.operands
-        first_row, scale, grouped = call.extra
+        dropout_p, scale, grouped = call.extra
+        part = call.groups[0].index(rank)
         if grouped:
             key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
             value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3)
         scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
         rows, keys = scores.shape[-2:]
-        hidden = torch.arange(keys) > first_row + torch.arange(rows)[:, None]
-        results.append(scores.masked_fill(hidden, float("-inf")).softmax(-1) @ value)
+        hidden = torch.arange(keys) > part * rows + torch.arange(rows)[:, None]
+        weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+        if dropout_p > 0:
+            generator = torch.Generator().manual_seed(part)
+            kept = torch.rand(weights.shape, generator=generator) >= dropout_p
+            weights = weights * kept / (1 - dropout_p)
+        results.append(weights @ value)
     return results
 
 
@@ -319,7 +325,7 @@ REFERENCES: dict[str, Reference] = {
     "tensoropt.embedding_bag_shard.default": embedding_bag_shard,
     "tensoropt.grouped_mm_shard.default": grouped_mm_shard,
     "tensoropt.routed_experts_shard.default": routed_experts_shard,
-    "tensoropt.causal_attention_rows.default": causal_attention_rows,
+    "tensoropt.balanced_causal_attention.default": balanced_causal_attention,
     "tensoropt.cross_entropy_sharded.default": cross_entropy_sharded,
     "tensoropt.nll_loss_sharded.default": nll_loss_sharded,
     "tensoropt.cross_entropy_vocab.default": cross_entropy_vocab,

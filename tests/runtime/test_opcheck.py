@@ -154,11 +154,18 @@ def losses(group: str) -> dict[str, list[Case]]:
 
 def layers(group: str) -> dict[str, list[Case]]:
     norm = (normal(4, 3, 2), normal(3), normal(3), torch.zeros(3), torch.ones(3), 0.1, 1e-5)
-    attention = (normal(2, 2, 4, 3), normal(2, 2, 8, 3), normal(2, 2, 8, 3), 4, None, False)
+    heads = (normal(2, 2, 4, 3), normal(2, 2, 8, 3), normal(2, 2, 8, 3))
+    x, permuted = normal(4, 3, 2).detach(), normal(4, 2, 3).transpose(1, 2)
     return {
-        "batch_norm_sharded": [Case((*norm, 0, group, ""), WITHOUT_AOT)],
+        "batch_norm_sharded": [
+            Case((*norm, 0, group, ""), WITHOUT_AOT),
+            Case((permuted, *norm[1:], 0, group, ""), WITHOUT_AOT),
+        ],
+        "_batch_statistics": [Case((x,))],
+        "_batch_gradient_sums": [Case((x, x, torch.zeros(3), torch.ones(3)))],
         "_batch_norm_sharded": [Case((*(_detached(a) for a in norm), 0, group, ""))],
-        "causal_attention_rows": [Case(attention)],
+        "balanced_causal_attention": [Case((*heads, 0.0, None, False, group))],
+        "swap_with_mirror": [Case((normal(3, 2), group))],
         "keep_mask": [Case((torch.rand(4, 3), 0.5, torch.tensor(7), [0, 1]))],
         "linear_blocks": [
             Case((normal(4, 2), normal(3, 5, 2), normal(3, 5))),

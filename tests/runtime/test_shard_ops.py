@@ -89,29 +89,6 @@ def test_a_maximum_of_split_rows_is_refused():
         ops.embedding_bag_shard(normal(4, 2, seed=0), indices() % 4, OFFSETS, (0, 6), 4, None, 2)
 
 
-# --- attention ---------------------------------------------------------------
-
-
-@pytest.mark.parametrize("keys", [8, 12, 20])
-@pytest.mark.parametrize("heads", [1, 2, 4])
-def test_blocks_of_rows_are_causal_attention(keys: int, heads: int):
-    query = normal(2, 4, 12, 3, seed=1)
-    key, value = normal(2, heads, keys, 3, seed=2), normal(2, heads, keys, 3, seed=3)
-    expected = F.scaled_dot_product_attention(
-        query, key, value, is_causal=True, scale=0.4, enable_gqa=True
-    )
-    parts = [
-        ops.causal_attention_rows(rows, key, value, 4 * i, 0.4, True)
-        for i, rows in enumerate(query.chunk(3, -2))
-    ]
-    close(torch.cat(parts, -2), expected)
-    incoming = normal(2, 4, 12, 3, seed=4).detach()
-    whole = gradients(expected, [query, key, value], incoming)
-    close_all = gradients(torch.cat(parts, -2), [query, key, value], incoming)
-    for got, wanted in zip(close_all, whole, strict=True):
-        close(got, wanted)
-
-
 # --- products of groups ------------------------------------------------------
 
 ENDS = (
@@ -182,8 +159,6 @@ def test_rows_of_any_shape_that_count_from_the_end():
 
 def test_fake_tensors_have_the_shapes():
     with FakeTensorMode():
-        query, key = torch.empty(2, 4, 6, 3), torch.empty(2, 4, 12, 3)
-        assert ops.causal_attention_rows(query, key, key, 6).shape == (2, 4, 6, 3)
         weight, index = torch.empty(8, 5, requires_grad=True), torch.empty(13, dtype=torch.long)
         offsets = torch.empty(6, dtype=torch.long)
         for row_offset in (-1, 4):

@@ -108,13 +108,14 @@ TEST(Roofline, AttentionHasARateOfItsOwn) {
       kLaunch_s + 1e6 / (2 * kFlopsPerS));
 }
 
-TEST(OpCost, IsTheTimeOfTheBusiestRank) {
+TEST(OpCost, SomeIsKeptOnlyWhereAFactorIsSplit) {
   Product product;
-  product.rule.factors[0].imbalance = 1.5;
-  EXPECT_DOUBLE_EQ(product.cost(kWhole).time_s,
-                   2 * kLaunch_s + 4e6 / kFlopsPerS);
-  EXPECT_DOUBLE_EQ(product.cost(kSplitB).time_s,
-                   2 * kLaunch_s + 1.5 * 4e6 / (2 * kFlopsPerS));
+  product.rule.extra_saved = {{800, {0}, 0}};
+  const double whole = product.cost(kWhole).memory_bytes;
+  const double split = product.cost(kSplitB).memory_bytes;
+  product.rule.extra_saved.clear();
+  EXPECT_EQ(product.cost(kWhole).memory_bytes, whole);
+  EXPECT_EQ(product.cost(kSplitB).memory_bytes + 800 / 2, split);
 }
 
 TEST(OpCost, IsMemoryTimeWhereThatIsLonger) {

@@ -21,7 +21,7 @@ Rule rule_of_sizes(const std::vector<std::int64_t>& sizes, int num_sets) {
   for (const std::int64_t size : sizes) {
     rule.factors.push_back({str_format("f{}", rule.factors.size()), size});
   }
-  rule.linear_sets.resize(num_sets, {0});
+  for (int set = 0; set < num_sets; ++set) rule.linear_sets.push_back({set});
   return rule;
 }
 

@@ -94,7 +94,7 @@ TEST(Interface, OfLinearSets) {
   const Rule rule = small_rule(FactorKind::kDefault);
   const Mesh mesh({{2, 0}});
   EXPECT_EQ(ports(rule, "+0", mesh), (Texts{"P/R", "R/P", "R/P", "P/R"}));
-  EXPECT_EQ(ports(rule, "+1", mesh), (Texts{"R/P", "R/P", "P/R", "P/R"}));
+  EXPECT_EQ(ports(rule, "+2", mesh), (Texts{"R/P", "R/P", "P/R", "P/R"}));
   EXPECT_EQ(ports(rule, "k", mesh), (Texts{"S1/S1", "S0/S0", "R/P", "P/R"}));
 }
 

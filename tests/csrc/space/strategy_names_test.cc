@@ -130,6 +130,31 @@ TEST(StrategyNames, WhatIsNotThereIsRefusedByName) {
             "edge 'w1 -> fc1[1]' has no choice 'held, before'");
 }
 
+TEST(StrategyNames, EdgesAreCrossedOnlyAsTheyCanBe) {
+  const SmallSpace small(with_all());
+  const StrategyNames names(*small.space);
+  const Problem problem = small.space->build_problem(1);
+  int refused = 0;
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    SCOPED_TRACE(seed);
+    Strategy strategy = random_strategy(problem, seed, 0);
+    EXPECT_NO_THROW(names.check_edges(strategy));
+    // What no option has, dominated or not: the loss is not held.
+    strategy.edge_tag.back() = EdgeChoice{.held = true}.tag();
+    EXPECT_THROW(names.check_edges(strategy), UserError);
+    // Configs that cannot be neighbours.
+    const Strategy other = random_strategy(problem, seed + kSeeds, 0);
+    strategy = random_strategy(problem, seed, 0);
+    strategy.config = other.config;
+    try {
+      names.check_edges(strategy);
+    } catch (const UserError&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 0);
+}
+
 TEST(StrategyNames, StrategiesOfAnotherSpaceAreRefused) {
   const SmallSpace small;
   const StrategyNames names(*small.space);
