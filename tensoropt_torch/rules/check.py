@@ -102,16 +102,18 @@ def _check_config(bench: Bench, config: int) -> None:
         bench.check(config)
     except RuleError as error:
         uses = dict.fromkeys(use for use in bench.labels[config].split(",") if use != "-")
-        splits = " and ".join(_describe(use) for use in uses) or "nothing is split"
+        names = bench.operand_names
+        splits = " and ".join(_describe(use, names) for use in uses) or "nothing is split"
         raise RuleError(
             f"the rule '{bench.rule}' does not compute {bench.op_call.overload} where {splits}: "
             f"{error}"
         ) from error
 
 
-def _describe(use: str) -> str:
+def _describe(use: str, operands: Sequence[str]) -> str:
     if use.startswith("+"):
-        return f"pending sums pass from tensors {use[1:]}"
+        names = ", ".join(operands[int(number)] for number in use[1:].split("."))
+        return f"pending sums pass from {names}"
     return f"factor '{use}' is split"
 
 

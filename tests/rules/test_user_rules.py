@@ -50,7 +50,7 @@ def test_a_right_rule_is_checked_in_every_config() -> None:
     report = check_rule(scaled_add, scaled_add_example())
     assert report.operator == f"{LIBRARY}.scaled_add.default"
     assert report.rule == "...0 n, ...0 n, n -> ...0 n"
-    assert report.splits == ("...0", "n", "+0", "+1")
+    assert report.splits == ("...0", "n", "+0.1", "+2")
     uses = 5  # the splits and none
     assert report.num_configs == uses + uses + uses**2
     assert report.gradients
@@ -95,8 +95,8 @@ def test_lists_of_tensors_and_several_outputs() -> None:
     [
         ({"rule": "... n, ... n, _ -> ... n"}, "factor 'n' is split.*config 'n'.*call"),
         ({"rule": "... n, ... _, n -> ... n"}, "factor 'n' is split"),
-        ({"linear_in": [["x"]]}, r"linear set 0.*output 0 in layout 'P'"),
-        ({"linear_in": [["x", "y", "scale"]]}, "linear set 0.*output 0"),
+        ({"linear_in": [["x"]]}, r"pending sums pass from x:.*output 0 in layout 'P'"),
+        ({"linear_in": [["x", "y", "scale"]]}, "pending sums pass from x, y, scale:.*output 0"),
     ],
     ids=str,
 )
@@ -265,5 +265,5 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert cli.main(["check-rule", f"{file}:right"]) == 0
     assert "35 configs" in re.sub(r"\s+", " ", capsys.readouterr().out)
     assert cli.main(["check-rule", f"{file}:wrong"]) == 2
-    assert "linear set 0" in capsys.readouterr().err
+    assert "pending sums pass from x" in capsys.readouterr().err
     assert cli.main(["check-rule", f"{file}:missing"]) == 2
