@@ -22,6 +22,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import CheckpointPolicy
 
 import tensoropt_torch
-from benchmarks.models.small import small_gpt
-from benchmarks.recomputation import small_transformer
+from benchmarks.models.small import small_gpt, small_transformer
 from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.plan.details import details_of
 from tensoropt_torch.plan.space import make_planner
@@ -54,7 +54,10 @@ BUDGETS = tuple(i / 10 for i in range(1, 11))  # 0 keeps nothing, so all is in m
 OPERATOR = "tensoropt_operator"  # in the metadata of nodes: which of ours they are from
 
 Example = tuple[nn.Module, tuple[torch.Tensor, ...]]
-MODELS: dict[str, Callable[[], Example]] = {"gpt": small_gpt, "transformer": small_transformer}
+MODELS: dict[str, Callable[[], Example]] = {
+    "gpt": small_gpt,
+    "transformer": partial(small_transformer, 4, 16),
+}
 
 
 def forward_seconds(model: nn.Module, args: tuple[torch.Tensor, ...]) -> dict[str, float]:

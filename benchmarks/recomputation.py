@@ -30,8 +30,7 @@ from torch import nn
 
 import tensoropt_torch
 from benchmarks.links import run_on_links
-from benchmarks.models import transformer as transformer_models
-from benchmarks.models.small import small_gpt
+from benchmarks.models.small import small_gpt, small_transformer
 from benchmarks.ranks import WORKER, format_ratio, ratio_figures
 from benchmarks.training import CPU, Trainer
 from tensoropt_torch.calibration.hardware import measure_cluster
@@ -56,18 +55,6 @@ MICRO_BATCHES = (2, 4, 8)
 PASSES = 3
 STEPS = 3
 DEVICE_BUDGET_S = 5.0
-
-
-def small_transformer(
-    layers: int = 4, batch: int = 16
-) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    """Encoder and decoder of so many layers of 256, sequences of 64 tokens."""
-    config = transformer_models.TransformerConfig(
-        vocab_size=1024, n_layer=layers, n_head=4, head_size=64, n_embd=256, n_hidden=1024
-    )
-    generator = torch.Generator().manual_seed(1)
-    tokens = torch.randint(1024, (3, batch, 64), generator=generator)
-    return transformer_models.Transformer(config), tuple(tokens)
 
 
 MODELS: dict[str, Callable[[], tuple[nn.Module, tuple[torch.Tensor, ...]]]] = {

@@ -13,6 +13,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 
 from benchmarks.models.gpt import GPTConfig, gpt
 from benchmarks.models.rnn import RNN, RNNConfig
+from benchmarks.models.transformer import Transformer, TransformerConfig
 from benchmarks.models.wide_resnet import WideResNet, WideResNetConfig
 
 Batch = tuple[torch.Tensor, ...]
@@ -67,6 +68,15 @@ def small_gpt() -> tuple[nn.Module, Batch]:
     """6 layers of 256, 16 x 128 tokens of 4,096."""
     config = GPTConfig(vocab_size=4096, block_size=128, n_layer=6, n_head=8, n_embd=256)
     return gpt(config), tuple(torch.randint(4096, (2, 16, 128)))
+
+
+def small_transformer(layers: int, batch: int) -> tuple[nn.Module, Batch]:
+    """Encoder and decoder of so many layers of 256, ``batch`` sequences of 64 tokens."""
+    config = TransformerConfig(
+        vocab_size=1024, n_layer=layers, n_head=4, head_size=64, n_embd=256, n_hidden=1024
+    )
+    generator = torch.Generator().manual_seed(1)
+    return Transformer(config), tuple(torch.randint(1024, (3, batch, 64), generator=generator))
 
 
 def wide() -> tuple[nn.Module, Batch]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import fx, nn
+from torch.nn import functional as F
 
 from tensoropt_torch import _C
 from tensoropt_torch.config import load_cluster
@@ -16,6 +17,8 @@ from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.plan.local_form import LocalForm
 from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.runtime.random import call_seeded
+from tensoropt_torch.runtime.recomputation import recomputed_draw
 from tests.distributed.models import make
 
 SITE = CallSite(torch.device("cpu"), lambda axes: f"group {axes}", step_seed=3)
@@ -77,6 +80,44 @@ def test_other_targets_get_the_names_of_their_groups_last() -> None:
             assert found.function is operator_named(form.target)
             assert list(found.args[-len(names) :]) == names
             assert set(form.groups) - {0} <= form.axis_sets
+            seen += 1
+    assert seen > 0
+
+
+class Dropping(nn.Module):
+    """Attention with dropout under a causal mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(1, 1, 16, 8) -> a scalar."""
+        return F.scaled_dot_product_attention(x @ self.weight, x, x, None, 0.5, True).sum()
+
+
+def test_random_calls_of_other_targets_are_seeded() -> None:
+    captured = capture(Dropping(), (torch.ones(1, 1, 16, 8),))
+    settings = PlanningTask(captured, load_cluster("cpu")).settings(DEVICES)
+    planner = make_planner(captured, settings)
+    known = captured.lowering.rules.targets()
+    seen = 0
+    for seed in range(20):
+        for node, form, metas in cases(captured, planner, seed):
+            if "attention" not in form.target:
+                continue
+            assert draws(node, form, known)
+            found = invocation(node, form, [tensor(*meta) for meta in metas], SITE, 7)
+            target, step_seed, (number, _), *arguments = found.args
+            assert found.function is call_seeded
+            assert target is operator_named(form.target)
+            assert (step_seed, number) == (3, 7)
+            assert arguments[-1] == f"group {form.groups[0]}"
+            graph = fx.Graph()
+            operands = [graph.placeholder(name) for name in "qkv"]
+            written = invocation(node, form, operands, SITE, 7).write(graph, runs_again=True)
+            assert written.target is recomputed_draw
+            assert written.args[0] is target
             seen += 1
     assert seen > 0
 

@@ -42,6 +42,7 @@ MESHES = [(2,), (2, 2), (3,), pytest.param((2, 3), marks=pytest.mark.slow)]
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_config_computes_the_operator(case: Case, sizes: tuple[int, ...]) -> None:
     bench = Bench(case, sizes)
+    assert len(set(bench.labels)) == bench.num_configs  # plans are saved by labels
     for config in range(bench.num_configs):
         bench.check(config)
 
