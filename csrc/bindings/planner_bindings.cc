@@ -304,22 +304,32 @@ void bind_space(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
       .def(
           "choices",
           [](Planner& self, const Strategy& strategy) {
-            NamedChoices choices = self.names().of(strategy);
-            return py::make_tuple(std::move(choices.configs),
-                                  std::move(choices.edges));
+            const NamedChoices choices = self.names().of(strategy);
+            py::list configs;
+            for (std::size_t i = 0; i < choices.configs.size(); ++i) {
+              configs.append(py::make_tuple(self.space().nodes()[i].name,
+                                            choices.configs[i]));
+            }
+            py::list edges;
+            for (const auto& [number, words] : choices.edges) {
+              edges.append(py::make_tuple(
+                  number, self.names().edge_name(number), words));
+            }
+            return py::make_tuple(configs, edges);
           },
           py::arg("strategy"),
-          "The config of each node, and what is kept on edges, by name; "
-          "space/strategy_names.h.")
+          "Name and config of each node; number and name of edges and what is "
+          "kept there; space/strategy_names.h.")
       .def(
           "strategy",
-          [](Planner& self, std::map<std::string, std::string> configs,
-             std::map<std::string, std::string> edges) {
+          [](Planner& self, std::vector<std::string> configs,
+             std::map<int, std::string> edges) {
             return self.names().strategy(
                 {std::move(configs), std::move(edges)});
           },
           py::arg("configs"), py::arg("edges"),
-          "The strategy of what choices() gave, without its costs.")
+          "The strategy with these configs by node, and so on the edges with "
+          "these numbers, without its costs.")
       .def(
           "check_edges",
           [](Planner& self, const Strategy& strategy) {

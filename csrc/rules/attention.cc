@@ -78,8 +78,10 @@ std::vector<int> bind_dims(RuleBuilder& rule) {
 }
 
 // Where rows of a causal mask are split, blocks trade half of their rows with
-// those at the other end, and get the results back. Autograd keeps these rows
-// and their results besides what is made of them (attention_op.cc).
+// those at the other end, and get the results back (attention_op.cc). That is
+// priced as an all-to-all of all rows, which takes as long on two ranks and
+// longer on more. Autograd keeps the rows that were got, results before they
+// are traded, and masks.
 void trade_rows(RuleBuilder& rule, const Graph& graph, const Node& node,
                 const std::vector<int>& factors) {
   const int rows = factors.back();

@@ -1,5 +1,6 @@
 #include "rules/builder.h"
 
+#include <algorithm>
 #include <numeric>
 
 namespace tensoropt {
@@ -97,7 +98,11 @@ void RuleBuilder::save_product(int a, int b) {
 }
 
 void RuleBuilder::linear_in(std::vector<int> operands) {
-  rule_.linear_sets.push_back(std::move(operands));
+  std::sort(operands.begin(), operands.end());
+  auto& sets = rule_.linear_sets;
+  if (std::find(sets.begin(), sets.end(), operands) == sets.end()) {
+    sets.push_back(std::move(operands));
+  }
 }
 
 void RuleBuilder::saves_extra(double bytes, std::vector<int> factors) {

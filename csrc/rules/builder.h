@@ -51,6 +51,7 @@ class RuleBuilder {
   // Saves operands `a` and `b` of a product, each if the other needs it.
   void save_product(int a, int b);
   void additive(int operand) { rule_.operands[operand].additive = true; }
+  // A set that is there already is not added again.
   void linear_in(std::vector<int> operands);
   void saves_extra(double bytes, std::vector<int> factors);
   // Only where a factor is split.

@@ -1,8 +1,8 @@
 #include "space/strategy_names.h"
 
 #include <array>
+#include <iterator>
 #include <optional>
-#include <set>
 #include <utility>
 
 #include "common/check.h"
@@ -38,11 +38,7 @@ std::optional<EdgeChoice> choice_called(std::string_view words) {
 }  // namespace
 
 StrategyNames::StrategyNames(const StrategySpace& space) : space_(space) {
-  const auto& nodes = space.nodes();
-  std::set<std::string_view> known;
-  for (const SpaceNode& node : nodes) {
-    TO_ASSERT(known.insert(node.name).second, "two nodes are named '{}'",
-              node.name);
+  for (const SpaceNode& node : space.nodes()) {
     Numbers& numbers = config_numbers_[node.configs];
     const auto& configs = node.configs->configs;
     if (!numbers.empty()) continue;
@@ -53,15 +49,12 @@ StrategyNames::StrategyNames(const StrategySpace& space) : space_(space) {
                 configs[i].label);
     }
   }
-  for (const SpaceEdge& edge : space.edges()) {
-    edges_.push_back(str_format("{} -> {}[{}]", nodes[edge.source].name,
-                                nodes[edge.target].name, edge.target_port));
-  }
-  for (std::size_t i = 0; i < edges_.size(); ++i) {
-    const bool is_new =
-        edge_numbers_.emplace(edges_[i], static_cast<int>(i)).second;
-    TO_ASSERT(is_new, "two edges are named '{}'", edges_[i]);
-  }
+}
+
+std::string StrategyNames::edge_name(int number) const {
+  const SpaceEdge& edge = space_.edges()[number];
+  return str_format("{} -> {}[{}]", space_.nodes()[edge.source].name,
+                    space_.nodes()[edge.target].name, edge.target_port);
 }
 
 NamedChoices StrategyNames::of(const Strategy& strategy) const {
@@ -70,63 +63,49 @@ NamedChoices StrategyNames::of(const Strategy& strategy) const {
   NamedChoices choices;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     const SpaceConfig& config = nodes[i].configs->configs[strategy.config[i]];
-    choices.configs[nodes[i].name] = config.label;
+    choices.configs.push_back(config.label);
   }
-  for (std::size_t i = 0; i < edges_.size(); ++i) {
+  for (std::size_t i = 0; i < strategy.edge_tag.size(); ++i) {
     std::string words = in_words(EdgeChoice::of(strategy.edge_tag[i]));
-    if (!words.empty()) choices.edges[edges_[i]] = std::move(words);
+    if (!words.empty()) choices.edges[static_cast<int>(i)] = std::move(words);
   }
   return choices;
 }
 
 void StrategyNames::check_edges(const Strategy& strategy) const {
   space_.check(strategy);
-  for (std::size_t i = 0; i < edges_.size(); ++i) {
+  for (std::size_t i = 0; i < space_.edges().size(); ++i) {
     const SpaceEdge& edge = space_.edges()[i];
     const auto choice = EdgeChoice::of(strategy.edge_tag[i]);
     TO_CHECK(space_.allows(edge, strategy.config[edge.source],
                            strategy.config[edge.target], choice),
              "edge '{}' cannot be crossed with '{}' between the configs of its "
              "ends",
-             edges_[i], in_words(choice));
-  }
-}
-
-int StrategyNames::config_of(const SpaceNode& node,
-                             const NamedChoices& choices) const {
-  const auto label = choices.configs.find(node.name);
-  TO_CHECK(label != choices.configs.end(), "no config is given for '{}'",
-           node.name);
-  const Numbers& numbers = config_numbers_.at(node.configs);
-  const auto found = numbers.find(label->second);
-  TO_CHECK(found != numbers.end(), "'{}' has no config '{}'", node.name,
-           label->second);
-  return found->second;
-}
-
-void StrategyNames::check_known(const NamedChoices& choices) const {
-  std::set<std::string_view> known;
-  for (const SpaceNode& node : space_.nodes()) known.insert(node.name);
-  for (const auto& [name, label] : choices.configs) {
-    TO_CHECK(known.contains(name),
-             "there is no operator, value or parameter '{}'", name);
+             edge_name(static_cast<int>(i)), in_words(choice));
   }
 }
 
 Strategy StrategyNames::strategy(const NamedChoices& choices) const {
   const auto& nodes = space_.nodes();
+  TO_CHECK(choices.configs.size() == nodes.size(),
+           "{} configs are given for {} operators, parameters and values",
+           choices.configs.size(), nodes.size());
   Strategy strategy;
-  for (const SpaceNode& node : nodes) {
-    strategy.config.push_back(config_of(node, choices));
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const Numbers& numbers = config_numbers_.at(nodes[i].configs);
+    const auto found = numbers.find(choices.configs[i]);
+    TO_CHECK(found != numbers.end(), "'{}' has no config '{}'", nodes[i].name,
+             choices.configs[i]);
+    strategy.config.push_back(found->second);
   }
-  if (choices.configs.size() > nodes.size()) check_known(choices);
-  strategy.edge_tag.assign(edges_.size(), 0);
-  for (const auto& [name, words] : choices.edges) {
-    const auto found = edge_numbers_.find(name);
-    TO_CHECK(found != edge_numbers_.end(), "there is no edge '{}'", name);
+  strategy.edge_tag.assign(space_.edges().size(), 0);
+  for (const auto& [number, words] : choices.edges) {
+    TO_CHECK(0 <= number && number < std::ssize(strategy.edge_tag),
+             "there is no edge {}, only {}", number, strategy.edge_tag.size());
     const std::optional<EdgeChoice> choice = choice_called(words);
-    TO_CHECK(choice.has_value(), "edge '{}' has no choice '{}'", name, words);
-    strategy.edge_tag[found->second] = choice->tag();
+    TO_CHECK(choice.has_value(), "edge '{}' has no choice '{}'",
+             edge_name(number), words);
+    strategy.edge_tag[number] = choice->tag();
   }
   return strategy;
 }

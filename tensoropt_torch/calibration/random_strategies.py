@@ -35,7 +35,6 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import Plan, Settings
-from tensoropt_torch.plan.choices import Choices
 from tensoropt_torch.plan.space import make_planner, varied_strategy
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.strategy_store import KeptStrategy, StrategyStore
@@ -329,8 +328,8 @@ class _Run:
         self.kept = KeptStrategy(
             self.seed,
             self.plan.memory_bytes,
-            self.plan.choices.configs,
-            self.plan.choices.edges,
+            self.plan.choices.labels,
+            self.plan.choices.kept,
             times.fastest.step_s,
             times.fastest.network_s,
             self._peak_bytes,
@@ -359,7 +358,8 @@ class _Run:
 
 def _strategy(kept: KeptStrategy, planner: _C.Planner) -> _C.Strategy:
     """Without its costs."""
-    return Choices(kept.configs, kept.edges).strategy(planner)
+    strategy: _C.Strategy = planner.strategy(kept.configs, dict(kept.edges))
+    return strategy
 
 
 def _load(store: StrategyStore, space_of: Callable[[int], _Space]) -> dict[int, KeptStrategy]:

@@ -1,4 +1,4 @@
-"""What a strategy chooses, by names that mean the same in every strategy space that has them."""
+"""What a strategy chooses, in words that mean the same in every strategy space that has them."""
 
 from __future__ import annotations
 
@@ -10,23 +10,35 @@ from tensoropt_torch.config.records import Record
 
 @dataclass(frozen=True)
 class Choices(Record):
-    """A strategy without its costs.
+    """A strategy without its costs. Names are for readers: they depend on how the model was
+    captured, and may differ between ranks.
 
     Attributes:
-        configs: how operators, parameters and values with several consumers are split, as
-            labels such as ``b0,n``, by their names in the strategy space.
-        edges: what is kept, held and summed where a value goes to a consumer, such as
-            ``before, held``, by edge, such as ``wte.weight -> embedding[0]``; edges on which
+        configs: how operators, parameters and values with several consumers are split, in the
+            order of the strategy space, as (name, label) such as ``("fc.linear", "b0,n")``.
+        edges: what is kept, held and summed where a value goes to a consumer, as (number, name,
+            words) such as ``(3, "wte.weight -> embedding[0]", "before, held")``; edges on which
             nothing is are left out.
     """
 
-    configs: dict[str, str]
-    edges: dict[str, str]
+    configs: tuple[tuple[str, str], ...]
+    edges: tuple[tuple[int, str, str], ...]
 
     @staticmethod
     def of(planner: _C.Planner, strategy: _C.Strategy) -> Choices:
         """Those of a strategy in a space."""
-        return Choices(*planner.choices(strategy))
+        configs, edges = planner.choices(strategy)
+        return Choices(tuple(configs), tuple(edges))
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Of the configs, in the order of the strategy space."""
+        return tuple(label for _, label in self.configs)
+
+    @property
+    def kept(self) -> tuple[tuple[int, str], ...]:
+        """The words of edges, by number."""
+        return tuple((number, words) for number, _, words in self.edges)
 
     def strategy(self, planner: _C.Planner) -> _C.Strategy:
         """The same in a space, which may number its configs otherwise.
@@ -34,5 +46,5 @@ class Choices(Record):
         Raises:
             TensorOptError: the space does not have it.
         """
-        strategy: _C.Strategy = planner.strategy(self.configs, self.edges)
+        strategy: _C.Strategy = planner.strategy(self.labels, dict(self.kept))
         return strategy

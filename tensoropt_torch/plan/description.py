@@ -78,17 +78,18 @@ def describe(plan: Described) -> PlanDescription:
 def described(planner: _C.Planner, plan: Described) -> PlanDescription:
     """The same by the strategy space of the plan."""
     strategy = plan.strategy(planner)
-    chosen = list(zip(planner.describe_nodes(), strategy.config, strict=True))
+    rows = planner.describe_nodes()
     model = model_at_hand(plan)
     choices = tuple(
-        Choice(row["name"], row["target"] or "parameter", shown_config(model, row, plan))
-        for row, _ in chosen
+        Choice(row["name"], row["target"] or "parameter", shown_config(model, row, label))
+        for row, label in zip(rows, plan.choices.labels, strict=True)
         if len(row["configs"]) > 1 and row["target"] != "relay"
     )
     edges = planner.describe_edges(strategy)
     moved = [e for e in edges if e["from"] != e["to"] or e["gradient_from"] != e["gradient_to"]]
     kept = Counter(e["reuse"] for e in moved if e["reuse"] != "none")
     sizes = tuple(size for size, _ in plan.settings.mesh_axes)
+    chosen = zip(rows, strategy.config, strict=True)
     recomputed = sum(row["runs_again"][config] for row, config in chosen)
     return PlanDescription(
         sizes,
@@ -103,10 +104,9 @@ def described(planner: _C.Planner, plan: Described) -> PlanDescription:
     )
 
 
-def shown_config(model: CapturedModel, row: Mapping[str, Any], plan: Described) -> str:
+def shown_config(model: CapturedModel, row: Mapping[str, Any], label: str) -> str:
     """The config of a space node (``Planner.describe_nodes``); that of a parameter says how it
     is stored by its own dims, also if the graph sees it by blocks."""
-    label = plan.choices.configs[row["name"]]
     blocks = None if row["target"] else model.blocks.get(row["name"])
     return label if blocks is None else blocks.label(label)
 

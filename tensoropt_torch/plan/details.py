@@ -162,7 +162,11 @@ def _parameters(nodes: Sequence[Mapping[str, Any]], plan: Described) -> list[_Pa
     """By the nodes of the strategy space (``Planner.describe_nodes``)."""
     sizes = [size for size, _ in plan.settings.mesh_axes]
     model = model_at_hand(plan)
-    layouts = {row["name"]: shown_config(model, row, plan) for row in nodes if not row["target"]}
+    layouts = {
+        row["name"]: shown_config(model, row, label)
+        for row, label in zip(nodes, plan.choices.labels, strict=True)
+        if not row["target"]
+    }
     found = []
     for source in model.parameters:
         value = source.placeholder.meta["val"]

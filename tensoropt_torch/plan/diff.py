@@ -132,7 +132,7 @@ def _mesh(plan: Compared) -> str:
 
 def _configs(plan: Compared) -> dict[str, str]:
     if plan.captured is None:  # names with a colon are those of values
-        return {name: label for name, label in plan.choices.configs.items() if ":" not in name}
+        return {name: label for name, label in plan.choices.configs if ":" not in name}
     return {choice.node: choice.config for choice in describe(plan).choices}
 
 

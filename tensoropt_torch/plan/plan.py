@@ -239,7 +239,7 @@ class Plan(Record):
     def strategy_hash(self) -> str:
         """Equal for equal strategies of a model, whatever they are predicted to cost."""
         count = self.settings.micro_batches
-        text = json.dumps([count, asdict(self.choices)], sort_keys=True)
+        text = json.dumps([count, self.choices.labels, self.choices.kept])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property

@@ -280,11 +280,11 @@ class _Explainer:
         """None if no strategy splits the group otherwise."""
         masks = list(self._wished)
         for node in group.nodes:
-            row = self._rows[node]
-            own = self._kind(group, self._plan.choices.configs[row["name"]])
+            labels = self._rows[node]["configs"]
+            own = self._kind(group, self._plan.choices.labels[node])
             masks[node] = [
                 allowed and self._kind(group, label) != own
-                for allowed, label in zip(masks[node], row["configs"], strict=True)
+                for allowed, label in zip(masks[node], labels, strict=True)
             ]
             if not any(masks[node]):
                 return None
@@ -319,7 +319,10 @@ class _Explainer:
     def _instead(self, group: _Group, plan: Plan | None) -> str:
         if plan is None:
             return ""
-        labels = [shown_config(self._captured, self._rows[node], plan) for node in group.nodes]
+        chosen = plan.choices.labels
+        labels = [
+            shown_config(self._captured, self._rows[node], chosen[node]) for node in group.nodes
+        ]
         return Counter(labels).most_common(1)[0][0]
 
     def _plan_of(self, result: _C.SearchResult, index: int) -> Plan:

@@ -27,7 +27,7 @@ class KeptStrategy(Record):
     Attributes:
         seed: from which it was drawn, by the costs of that time.
         memory_bytes: the sum of the search.
-        configs, edges: the strategy, as in a plan.
+        configs, edges: the strategy, as in a plan: labels by node, and words by edge.
         step_s, network_s, peak_bytes: as measured.
         spread: how much longer its longest run was than its shortest, as a share; None if
             there was one.
@@ -36,8 +36,8 @@ class KeptStrategy(Record):
 
     seed: int
     memory_bytes: Positive
-    configs: dict[str, str]
-    edges: dict[str, str]
+    configs: tuple[str, ...]
+    edges: tuple[tuple[int, str], ...]
     step_s: Positive
     network_s: NotNegative
     peak_bytes: Positive

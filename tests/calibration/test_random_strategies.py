@@ -331,7 +331,7 @@ def test_a_damaged_file_is_not_believed(tmp_path: Path) -> None:
 
 # --- The file ------------------------------------------------------------------
 
-KEPT = KeptStrategy(3, 10.0, {"mm": "b0,n"}, {"x -> mm[0]": "before"}, 0.5, 0.1, 20.0, None, 30.0)
+KEPT = KeptStrategy(3, 10.0, ("b0,n", "k,n"), ((1, "before"),), 0.5, 0.1, 20.0, None, 30.0)
 
 
 def test_what_is_written_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,9 +116,9 @@ def labels(plan: Plan, case_name: str) -> str:
     """The configs of all nodes that have a choice, to name the operator."""
     assert plan.captured is not None
     rows = make_planner(plan.captured, plan.settings).describe_nodes()
-    configs = plan.choices.configs
-    names = [row["name"] for row in rows if len(row["configs"]) > 1]
-    return f"{case_name}: " + "; ".join(f"{name}={configs[name]}" for name in names)
+    chosen = zip(rows, plan.choices.labels, strict=True)
+    texts = [f"{row['name']}={label}" for row, label in chosen if len(row["configs"]) > 1]
+    return f"{case_name}: " + "; ".join(texts)
 
 
 def plans(case: Case, job: Job) -> Iterator[tuple[str, Plan]]:

@@ -49,7 +49,8 @@ def expected_calls(plan: Plan) -> Counter[str]:
     """What the plan says."""
     assert plan.captured is not None
     rows = make_planner(plan.captured, plan.settings).describe_nodes()
-    again = [row["target"] for row in rows if plan.choices.configs[row["name"]].endswith(AGAIN)]
+    chosen = zip(rows, plan.choices.labels, strict=True)
+    again = [row["target"] for row, label in chosen if label.endswith(AGAIN)]
     return Counter(again * STEPS)
 
 

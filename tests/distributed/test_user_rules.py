@@ -77,7 +77,7 @@ def compare(_: None) -> tuple[list[str], set[str]]:
         nodes = {row["target"]: row["name"] for row in rows}
         for name in ("scaled_add", "head_mean"):
             node = nodes[f"tensoropt_test.{name}.default"]
-            used.add(f"{name} {plan.choices.configs[node]}")
+            used.add(f"{name} {dict(plan.choices.configs)[node]}")
     return wrong, used
 
 

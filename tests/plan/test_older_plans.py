@@ -91,8 +91,8 @@ def test_settings_that_an_older_plan_does_not_know_have_their_defaults(older: Pa
 
 def test_a_plan_that_does_not_fit_says_what_is_missing(older: Path) -> None:
     plan = Plan.load(older)
-    name, *_ = plan.choices.configs
-    configs = {**plan.choices.configs, name: "split otherwise"}
+    (name, _), *others = plan.choices.configs
+    configs = ((name, "split otherwise"), *others)
     wrong = replace(plan, choices=replace(plan.choices, configs=configs))
     step = StepSettings.on(torch.device("cpu"), "adam")
     with pytest.raises(TensorOptError, match=f"'{name}' has no config 'split otherwise'.*again"):

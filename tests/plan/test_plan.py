@@ -40,7 +40,7 @@ def test_plans_with_measured_costs_survive(plan: Plan) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "problem"),
     [
-        (("choices", "configs", "weight"), 1, "choices.configs.weight = 1 is not allowed"),
+        (("choices", "configs", 0, 1), 1, "choices.configs[0][1] = 1 is not allowed"),
         (("choices", "edges"), 5, "choices.edges = 5 is not allowed"),
         (("time_s",), None, "time_s = None is not allowed"),
         (("settings", "inputs"), "all", "settings.inputs = 'all' is not allowed; it must be one"),

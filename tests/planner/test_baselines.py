@@ -79,8 +79,7 @@ def chosen(plan: Plan) -> Iterator[tuple[dict[str, Any], str]]:
     """Every node with the label of its config."""
     assert plan.captured is not None
     rows = make_planner(plan.captured, plan.settings).describe_nodes()
-    for row in rows:
-        yield row, plan.choices.configs[row["name"]]
+    yield from zip(rows, plan.choices.labels, strict=True)
 
 
 def storage(plan: Plan) -> Iterator[tuple[str, str, list[str]]]:

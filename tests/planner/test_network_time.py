@@ -69,7 +69,7 @@ def test_one_device_has_no_network(captured: CapturedModel) -> None:
 def test_a_strategy_of_another_space_is_refused(captured: CapturedModel) -> None:
     task = PlanningTask(captured, load_cluster("h100-8"))
     strategy = make_planner(captured, task.settings(4)).random_strategy(1)
-    with pytest.raises(ValueError, match="has 1 configs"):
+    with pytest.raises(ValueError, match="does not exist, there are 1"):
         make_planner(captured, task.settings(1)).network_time(strategy)
 
 

@@ -78,13 +78,13 @@ def test_some_decisions_matter_and_are_told(why: WhyPlan) -> None:
 def test_alternatives_decide_otherwise_and_cost_what_is_said(why: WhyPlan) -> None:
     assert why.plan.captured is not None
     planner = make_planner(why.plan.captured, why.plan.settings)
-    own = why.plan.choices.configs
+    own = dict(why.plan.choices.configs)
     sizes = [size for size, _ in why.plan.settings.mesh_axes]
     for decision in why.decisions:
         for other in (decision.in_memory, decision.in_time):
             if other is None:
                 continue
-            found = other.choices.configs
+            found = dict(other.choices.configs)
             for name in decision.names:
                 if decision.operator == "parameter":
                     assert num_shards(found[name], sizes) != num_shards(own[name], sizes)
@@ -102,7 +102,7 @@ def test_alternatives_decide_otherwise_and_cost_what_is_said(why: WhyPlan) -> No
 def test_no_random_strategy_that_decides_otherwise_is_better(why: WhyPlan) -> None:
     """Drawn from the strategies in which every name of a decision has another config."""
     assert why.plan.captured is not None
-    own = why.plan.choices.configs
+    own = dict(why.plan.choices.configs)
     sizes = [size for size, _ in why.plan.settings.mesh_axes]
     for decision in why.decisions[:3]:
         planner = make_planner(why.plan.captured, why.plan.settings)
@@ -193,7 +193,7 @@ def test_wishes_hold_in_alternatives(captured_mlp: CapturedModel) -> None:
     )
     for decision in why.decisions:
         for other in filter(None, (decision.in_memory, decision.in_time)):
-            assert other.choices.configs["0.0.weight"] == "R"
+            assert dict(other.choices.configs)["0.0.weight"] == "R"
 
 
 def test_a_plan_without_its_model_is_refused(why: WhyPlan) -> None:

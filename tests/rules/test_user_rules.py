@@ -61,6 +61,12 @@ def test_means_and_sizes_in_arguments() -> None:
     assert check_rule(head_mean, head_mean_example()).splits == ("b", "h", "+0", "+1")
 
 
+def test_sets_that_are_named_twice_count_once() -> None:
+    twice = [*SCALED_ADD["linear_in"], ["y", "x"], ["scale"]]
+    register_rule(scaled_add, **{**SCALED_ADD, "linear_in": twice}, example=scaled_add_example())
+    assert check_rule(scaled_add, scaled_add_example()).splits == ("...0", "n", "+0.1", "+2")
+
+
 def test_literals_of_a_rank() -> None:
     local = {"local": lambda call: {"rows": call.arguments["rows"] // call.parts["r"]}}
     register_rule(tile_rows, "n -> r n", **local, example=(real(12), 24))

@@ -98,10 +98,10 @@ TEST(StrategyNames, NodesThatAreCalledAlikeAreNumbered) {
       Machine{small.mesh, small.device, small.collectives}, SpaceOptions{});
   const StrategyNames names(space);
   const Strategy strategy = random_strategy(space.build_problem(1), 0, 0);
-  const NamedChoices choices = names.of(strategy);
-  EXPECT_EQ(choices.configs.count("scale"), 1);
-  EXPECT_EQ(choices.configs.count("scale (2)"), 1);
-  EXPECT_EQ(names.strategy(choices).config, strategy.config);
+  EXPECT_EQ(names.strategy(names.of(strategy)).config, strategy.config);
+  EXPECT_EQ(space.nodes()[0].name, "scale");
+  EXPECT_EQ(space.nodes()[1].name, "scale (2)");
+  EXPECT_EQ(names.edge_name(0), "scale -> scale (2)[0]");
 }
 
 TEST(StrategyNames, WhatIsNotThereIsRefusedByName) {
@@ -112,22 +112,22 @@ TEST(StrategyNames, WhatIsNotThereIsRefusedByName) {
   ASSERT_EQ(refusal(names, good), "");
 
   NamedChoices choices = good;
-  choices.configs["fc1"] = "n9,n9";
-  EXPECT_EQ(refusal(names, choices), "'fc1' has no config 'n9,n9'");
+  choices.configs[0] = "n9,n9";
+  EXPECT_EQ(refusal(names, choices), "'x' has no config 'n9,n9'");
   choices = good;
-  choices.configs.erase("fc1");
-  EXPECT_EQ(refusal(names, choices), "no config is given for 'fc1'");
-  choices = good;
-  choices.configs["fc9"] = "b,b";
+  choices.configs.pop_back();
   EXPECT_EQ(refusal(names, choices),
-            "there is no operator, value or parameter 'fc9'");
+            str_format("{} configs are given for {} operators, parameters and "
+                       "values",
+                       good.configs.size() - 1, good.configs.size()));
   choices = good;
-  choices.edges["fc1 -> fc9[0]"] = "before";
-  EXPECT_EQ(refusal(names, choices), "there is no edge 'fc1 -> fc9[0]'");
+  choices.edges[99] = "before";
+  EXPECT_EQ(refusal(names, choices), str_format("there is no edge 99, only {}",
+                                                small.space->edges().size()));
   choices = good;
-  choices.edges["w1 -> fc1[1]"] = "held, before";
+  choices.edges[0] = "held, before";
   EXPECT_EQ(refusal(names, choices),
-            "edge 'w1 -> fc1[1]' has no choice 'held, before'");
+            "edge 'x -> fc1[0]' has no choice 'held, before'");
 }
 
 TEST(StrategyNames, EdgesAreCrossedOnlyAsTheyCanBe) {
