@@ -101,17 +101,14 @@ def diff(before: Compared, after: Compared) -> PlanDiff:
     """What changes from ``before`` to ``after``.
 
     Raises:
-        TensorOptError: the plans are of different models, batches or meshes.
+        TensorOptError: the plans are of different models, batches or meshes; or in other
+            micro-batches, and have no model at hand.
     """
     _check(before, after)
     costs = (before.memory_bytes, after.memory_bytes), (before.time_s, after.time_s)
-    one, other = _configs(before), _configs(after)
-    choices = tuple(
-        Change(name, config, other[name])
-        for name, config in one.items()
-        if other.get(name, config) != config
-    )
-    return PlanDiff(*costs, _settings(before, after), choices, len(one))
+    pairs = _configs(before, after)
+    choices = tuple(change for change in pairs if change.before != change.after)
+    return PlanDiff(*costs, _settings(before, after), choices, len(pairs))
 
 
 def _check(before: Compared, after: Compared) -> None:
@@ -130,10 +127,23 @@ def _mesh(plan: Compared) -> str:
     return " x ".join(str(size) for size, _ in plan.settings.mesh_axes) or "1"
 
 
-def _configs(plan: Compared) -> dict[str, str]:
-    if plan.captured is None:  # names with a colon are those of values
-        return {name: label for name, label in plan.choices.configs if ":" not in name}
-    return {choice.node: choice.config for choice in describe(plan).choices}
+def _configs(before: Compared, after: Compared) -> list[Change]:
+    """All of them, by name; without a model by place, since names depend on the capture."""
+    one, other = before.choices.configs, after.choices.configs
+    if before.captured is None or after.captured is None:
+        if len(one) != len(other):
+            raise TensorOptError(
+                f"the plans choose {len(one)} and {len(other)} configs, which only the model tells "
+                "apart; give it (Plan.with_model, --model)"
+            )
+        pairs = zip(one, other, strict=True)
+        # Names with a colon are those of values.
+        return [Change(name, a, b) for (name, a), (_, b) in pairs if ":" not in name]
+    named = {choice.node: choice.config for choice in describe(after).choices}
+    return [
+        Change(choice.node, choice.config, named.get(choice.node, choice.config))
+        for choice in describe(before).choices
+    ]
 
 
 def _settings(before: Compared, after: Compared) -> tuple[Change, ...]:

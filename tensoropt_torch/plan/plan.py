@@ -124,7 +124,8 @@ class Plan(Record):
         """What changes from this plan to another one.
 
         Raises:
-            TensorOptError: the plans are of different models, batches or meshes.
+            TensorOptError: the plans are of different models, batches or meshes; or in other
+                micro-batches, and have no model at hand.
         """
         model = self.captured or other.captured
         if model is None:

@@ -56,11 +56,22 @@ def test_one_model_is_enough(ends: tuple[Plan, Plan]) -> None:
     assert loaded.diff(before) == after.diff(before)
 
 
-def test_without_a_model_plans_are_compared_by_name(ends: tuple[Plan, Plan]) -> None:
+def test_without_a_model_plans_are_compared_by_place(ends: tuple[Plan, Plan]) -> None:
     before, after = ends
     alone = Plan.from_json(before.to_json()).diff(Plan.from_json(after.to_json()))
     assert set(before.diff(after).choices) <= set(alone.choices)
     assert all(change.before != change.after for change in alone.choices)
+
+
+def test_without_a_model_names_do_not_matter(ends: tuple[Plan, Plan]) -> None:
+    """They depend on the capture, and may differ between processes."""
+    before, after = (Plan.from_json(plan.to_json()) for plan in ends)
+    renamed = tuple((f"other.{name}", label) for name, label in after.choices.configs)
+    other = replace(after, choices=replace(after.choices, configs=renamed))
+    assert before.diff(other).choices == before.diff(after).choices != ()
+    fewer = replace(after, choices=replace(after.choices, configs=renamed[1:]))
+    with pytest.raises(TensorOptError, match="give it"):
+        before.diff(fewer)
 
 
 def test_plans_of_other_spaces_are_compared_by_name(ends: tuple[Plan, Plan]) -> None:
