@@ -6,7 +6,7 @@
 // a block that begins at row `first` sees the keys up to first + i. Later
 // blocks see more keys. So the second half of a block is computed by the rank
 // that has the block at the same distance from the other end
-// (swap_with_mirror): every rank has early rows and late ones, and all take
+// (exchange_rows): every rank has early rows and late ones, and all take
 // nearly as long, as long if `rows` is even. Autograd sees the calls inside.
 
 #include <ATen/ATen.h>
@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "runtime/collectives.h"
 
@@ -51,12 +52,18 @@ struct Attention {
   }
 };
 
-at::Tensor swap_with_mirror(const at::Tensor& x, const std::string& group) {
+// What the rank at the same distance from the other end has, which gets `x`;
+// all ranks have tensors of one shape. Gradients go back the same way.
+at::Tensor swap_with_mirror(const at::Tensor& x, const Group& group,
+                            const std::string& name) {
   static const auto op =
       c10::Dispatcher::singleton()
-          .findSchemaOrThrow("tensoropt::swap_with_mirror", "")
-          .typed<at::Tensor(const at::Tensor&, const std::string&)>();
-  return op.call(x, group);
+          .findSchemaOrThrow("tensoropt::exchange_rows", "")
+          .typed<at::Tensor(const at::Tensor&, at::IntArrayRef, at::IntArrayRef,
+                            const std::string&)>();
+  std::vector<std::int64_t> counts(group->getSize(), 0);
+  counts[group->getSize() - 1 - group->getRank()] = x.numel();
+  return op.call(x.flatten(), counts, counts, name).view(x.sizes());
 }
 
 at::Tensor balanced_causal_attention(const at::Tensor& query,
@@ -75,9 +82,9 @@ at::Tensor balanced_causal_attention(const at::Tensor& query,
       attention.of_rows(query.narrow(-2, 0, early), part * rows);
   if (late == 0) return own;
   const at::Tensor others =
-      swap_with_mirror(query.narrow(-2, early, late), name);
+      swap_with_mirror(query.narrow(-2, early, late), group, name);
   const at::Tensor result = attention.of_rows(others, mirror * rows + early);
-  return at::cat({own, swap_with_mirror(result, name)}, -2);
+  return at::cat({own, swap_with_mirror(result, group, name)}, -2);
 }
 
 }  // namespace

@@ -42,8 +42,7 @@ class PlanDiff:
     Attributes:
         memory_bytes, time_s: per device and of a step, (before, after).
         settings: that differ.
-        choices: operators and parameters that are split otherwise, in execution order, or by
-            name if neither plan has its model at hand.
+        choices: operators and parameters that are split otherwise, in execution order.
         num_choices: how many there are to compare.
     """
 

@@ -279,9 +279,10 @@ class _Explainer:
     def _decision(self, group: _Group) -> Decision | None:
         """None if no strategy splits the group otherwise."""
         masks = list(self._wished)
+        chosen = self._plan.choices.labels
         for node in group.nodes:
             labels = self._rows[node]["configs"]
-            own = self._kind(group, self._plan.choices.labels[node])
+            own = self._kind(group, chosen[node])
             masks[node] = [
                 allowed and self._kind(group, label) != own
                 for allowed, label in zip(masks[node], labels, strict=True)

@@ -165,7 +165,6 @@ def layers(group: str) -> dict[str, list[Case]]:
         "_batch_gradient_sums": [Case((x, x, torch.zeros(3), torch.ones(3)))],
         "_batch_norm_sharded": [Case((*(_detached(a) for a in norm), 0, group, ""))],
         "balanced_causal_attention": [Case((*heads, 0.0, None, False, group))],
-        "swap_with_mirror": [Case((normal(3, 2), group))],
         "keep_mask": [Case((torch.rand(4, 3), 0.5, torch.tensor(7), [0, 1]))],
         "linear_blocks": [
             Case((normal(4, 2), normal(3, 5, 2), normal(3, 5))),
