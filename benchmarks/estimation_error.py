@@ -279,7 +279,7 @@ def study(name: str, profile: HardwareProfile, effort: Effort) -> dict[str, Any]
     plain = plain_task(task, profile)
     case = Case(model, args, measured_operators(task, profile, effort), effort)
     fitted, others = case.validated()
-    scales = scales_of(fitted)
+    scales = scales_of(fitted.rows)
     in_steps = scaled(case.task, scales)
     ours = Validation(tuple(rescaled(row, scales) for row in others.rows)).to_record()
     measured_s = [row.measured_step_s for row in others.rows]

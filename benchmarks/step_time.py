@@ -5,10 +5,12 @@
 
 In the same processes each model trains in turn with each of benchmarks/peers.py and with plans
 of ours, all with the same optimizer (Adam, foreach off) and global batch. ``ours`` is what a
-user gets without options, planned with nothing measured before; for each peer there is the
-fastest point within its peak of memory. Others of ours tell how good the pick was: what is
+user gets without options, planned with nothing measured before; for each peer there is what
+its peak of memory as a limit gives. Others of ours tell how good the pick was: what is
 predicted to be fastest, the smallest point, the knee and known strategies; data parallelism
-without buckets; and steps of the optimizer on ``DTensor``s. Ratios are those of one turn.
+without buckets; and steps of the optimizer on ``DTensor``s. Their times are predicted by the costs
+before plans were run, and by those that the run plans of ``ours`` corrected. Ratios are those of
+one turn.
 ``--link`` limits the loopback, as in overlap.py, ``--models`` runs some of them. Writes its
 entries of benchmarks/results/step_time.json, and a picture of all entries.
 """
@@ -41,6 +43,7 @@ from benchmarks.peers import Peer, peers
 from benchmarks.ranks import WORKER, format_ratio, ratio_figures
 from tensoropt_torch import emit
 from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.runtime.library import OPS
@@ -61,12 +64,13 @@ class OnDTensors(torch.optim.Adam):
 
 @dataclass
 class Mode:
-    """A way to train, with what a step takes of memory."""
+    """A way to train, with what a step takes of memory, and what was predicted of its time."""
 
     step: Callable[[], torch.Tensor]
     peak_bytes: int
     loss: float
     plan: Plan | None = None
+    predicted_s: tuple[float, float] | None = None  # before plans were run, and after
 
 
 def made(name: str) -> tuple[nn.Module, Batch]:
@@ -137,7 +141,9 @@ def modes_of(name: str) -> tuple[dict[str, Mode], float]:
     frontier = find_frontier(task, ranks)
     plans["ours, predicted to be fastest"] = frontier.fastest.plan
     for peer_name, peer in modes.items():
-        plans[f"ours, memory of {peer_name}"] = within(frontier, peer.peak_bytes)
+        plans[f"ours, memory of {peer_name}"] = within(
+            peer.peak_bytes, example, planning, frontier.smallest.plan
+        )
     plans["ours, knee"] = frontier.knee.plan
     plans["ours, smallest"] = frontier.smallest.plan
     for baseline in find_baselines(task, ranks, ("data parallel", "ZeRO-3", "Megatron")):
@@ -147,6 +153,8 @@ def modes_of(name: str) -> tuple[dict[str, Mode], float]:
     for label, plan in plans.items():
         first = made_of.setdefault(plan.strategy_hash, label)
         modes[label] = modes[first] if first != label else mode_of(partial(ours, plan, name), plan)
+        costs = frontier.fastest.plan, plans["ours"]
+        modes[label].predicted_s = predicted_s(plan, costs[0]), predicted_s(plan, costs[1])
     plain = plans["ours, data parallel"]
     alone = replace(plain, settings=replace(plain.settings, bucket_bytes=0))
     modes["ours, data parallel without buckets"] = mode_of(partial(ours, alone, name))
@@ -155,11 +163,20 @@ def modes_of(name: str) -> tuple[dict[str, Mode], float]:
     return modes, planned_s
 
 
-def within(frontier: tensoropt_torch.Frontier, peak_bytes: int) -> Plan:
-    """The fastest plan whose sum of memory is no more, or the smallest."""
-    fitting = [point for point in frontier if point.memory_bytes <= peak_bytes]
-    best = min(fitting, key=lambda point: point.time_s, default=frontier.smallest)
-    return best.plan
+def within(peak_bytes: int, example: Example, planning: PlanningOptions, smallest: Plan) -> Plan:
+    """What the limit gives, or the smallest plan where nothing fits."""
+    if smallest.memory_bytes > peak_bytes:
+        return smallest
+    return tensoropt_torch.find_strategy(example, planning=planning, memory_limit=peak_bytes)
+
+
+def predicted_s(plan: Plan, other: Plan) -> float:
+    """The step time of a plan by the costs of another one of the same model."""
+    assert other.captured is not None
+    planner = make_planner(other.captured, other.settings)
+    strategy = plan.strategy(planner)
+    seconds: float = planner.compute_time(strategy) + planner.network_time(strategy)
+    return seconds
 
 
 def time_of(mode: Mode) -> float:
@@ -196,8 +213,9 @@ def measure(name: str) -> dict[str, Any]:
             "to_best_peer": ratios(seconds[label], best),
         }
         if mode.plan is not None:
-            rows[label]["predicted_s"] = mode.plan.time_s
             rows[label]["predicted_mib"] = mode.plan.memory_bytes / MIB
+        if mode.predicted_s is not None:
+            rows[label]["predicted_s"], rows[label]["corrected_s"] = mode.predicted_s
         _, _, peer = label.partition("memory of ")
         if peer:
             rows[label]["to_that_peer"] = ratios(seconds[label], seconds[peer])
@@ -221,6 +239,7 @@ def format_row(row: dict[str, Any]) -> str:
         parts.append(f"{format_ratio(row['to_that_peer'])} of that peer")
     if "predicted_s" in row:
         parts.append(f"{row['predicted_s']:.3f} s predicted")
+        parts.append(f"{row['corrected_s']:.3f} s by corrected costs")
     if "planned_s" in row:
         parts.append(f"planned in {row['planned_s']:.0f} s")
     return ", ".join([*parts, f"loss {row['loss']:.5f}"])

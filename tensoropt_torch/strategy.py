@@ -4,7 +4,7 @@ running one."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from typing import Any, Literal
@@ -22,7 +22,7 @@ from tensoropt_torch.frontend import as_module
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner import picks
-from tensoropt_torch.planner.finalists import find_finalists
+from tensoropt_torch.planner.finalists import find_finalists, replanned
 from tensoropt_torch.planner.frontier import FrontierPoint
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.clock import SharedClock
@@ -147,6 +147,7 @@ class _Finder:
         plan = plans[0]
         if len(plans) > 1:
             plan, raced = self._fastest(plans, task)
+            log.info("%s takes %r", self._question.option, plan)
         if self._file is not None and validated and raced:
             file = self._file
             from_first_rank(lambda: file.keep(plan, measured.operators))
@@ -198,15 +199,16 @@ class _Finder:
         validation = calibration.validate(model, task, example.batch, device, options)
         fraction = validation.memory_fraction(planning.memory, task.memory_fraction)
         if self._runs_here and len(validation.rows) >= min(options.strategies, LEAST_STRATEGIES):
-            task = calibration.scaled(task, calibration.scales_of(validation))
+            task = calibration.scaled(task, calibration.scales_of(validation.rows))
         elif self._runs_here:
             _warn_unscaled(validation, options)
         self._phases.end(VALIDATING)
         is_complete = validation.asked is None
         return replace(task, memory_fraction=fraction), is_complete
 
-    def _pick(self, task: PlanningTask) -> list[Plan]:
-        """What the option picks, and others that may be faster where they run."""
+    def _pick(self, task: PlanningTask, fastest: Plan | None = None) -> list[Plan]:
+        """What the option picks, and others that may be faster where they run, the ``fastest``
+        so far among them."""
         option, limit = self._question.option, self._question.memory_limit
         by_peaks = self._planning.memory == "simulated"
         allowed = task.default_memory_limit if limit is None else limit
@@ -224,27 +226,61 @@ class _Finder:
             of_sums = point.point if isinstance(point, SimulatedPoint) else point
             others = find_finalists(task, of_sums, allowed)[1:]
             plans += simulate.within(task, others, allowed) if by_peaks else others
+            if fastest is not None and fastest.strategy_hash not in _hashes(plans):
+                plans.insert(1, replanned(task, fastest, plans[0]))
         chosen = plans[: self._planning.measuring.finalists]
         return [replace(plan, captured=None) for plan in chosen]
 
     def _fastest(self, plans: list[Plan], task: PlanningTask) -> tuple[Plan, bool]:
-        """The one whose steps are the shortest, and whether all of them were run."""
-        example, measuring = self._question.example, self._planning.measuring
-        device = device_of_group()
-        spent_s = self._phases.total_s - self._phases.seconds.get(VALIDATING, 0.0)
-        left_s = measuring.budget_s - SharedClock(device).slowest([spent_s])[0]
+        """The one whose steps are the shortest, and whether all of them were run. What they took
+        corrects the costs, and what is picked by these is run as well."""
+        first = self._race(plans, task, self._left_s())
+        if len(first.runs) < 2 or self._left_s() < self._slowest(self._phases.seconds["search"]):
+            return first.winner, first.complete
+        found = calibration.corrected(task, self._count, first.runs)
+        plans = from_first_rank(partial(self._pick, found.task, first.winner))
+        self._phases.end("search")
+        again = self._race(plans, found.task, self._left_s(), found.runs)
+        if not again.runs:
+            return first.winner, first.complete
+        return again.winner, first.complete and again.complete
+
+    def _race(
+        self,
+        plans: list[Plan],
+        task: PlanningTask,
+        budget_s: float,
+        known: Mapping[str, calibration.PlanRun] | None = None,
+    ) -> calibration.Race:
+        example = self._question.example
         race = calibration.race(
             plans,
             as_module(example.model),
             task,
             example.batch,
-            device,
-            min(measuring.finalists_s, max(0.0, left_s)),
-            fresh=measuring.fresh,
+            device_of_group(),
+            budget_s,
+            fresh=self._planning.measuring.fresh,
+            known=known,
         )
         self._phases.end("race")
-        log.info("%s takes %r", self._question.option, race.winner)
-        return race.winner, race.complete
+        return race
+
+    def _left_s(self) -> float:
+        """Seconds that plans may still be run for."""
+        measuring, seconds = self._planning.measuring, self._phases.seconds
+        planned_s = self._slowest(self._phases.total_s - seconds.get(VALIDATING, 0.0))
+        race_s = measuring.finalists_s - self._slowest(seconds.get("race", 0.0))
+        return max(0.0, min(race_s, measuring.budget_s - planned_s))
+
+    @staticmethod
+    def _slowest(seconds: float) -> float:
+        """On the rank that took longest."""
+        return SharedClock(device_of_group()).slowest([seconds])[0]
+
+
+def _hashes(plans: Sequence[Plan]) -> set[str]:
+    return {plan.strategy_hash for plan in plans}
 
 
 def _plain(planning: PlanningOptions) -> Mapping[str, Any]:

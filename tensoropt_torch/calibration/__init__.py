@@ -1,6 +1,7 @@
 """Costs that come from the running job, and how well they predict it."""
 
-from tensoropt_torch.calibration.finalists import can_race, race
+from tensoropt_torch.calibration.correction import corrected
+from tensoropt_torch.calibration.finalists import PlanRun, Race, can_race, race
 from tensoropt_torch.calibration.job import MeasureOptions, profiled_task, with_operators
 from tensoropt_torch.calibration.kept_plans import KeptPlan, KeptPlans
 from tensoropt_torch.calibration.profiling import ProfileOptions, profile_hardware
@@ -12,10 +13,13 @@ __all__ = [
     "KeptPlan",
     "KeptPlans",
     "MeasureOptions",
+    "PlanRun",
     "ProfileOptions",
+    "Race",
     "Validation",
     "ValidationOptions",
     "can_race",
+    "corrected",
     "profile_hardware",
     "profiled_task",
     "race",

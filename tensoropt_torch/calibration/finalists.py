@@ -11,7 +11,7 @@ import gc
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -23,12 +23,12 @@ from tensoropt_torch.calibration.batch import Batch, index_on_meta, share_of
 from tensoropt_torch.calibration.budget import Budget, GoesOn, OutOfTimeError
 from tensoropt_torch.calibration.machine import key_of_job
 from tensoropt_torch.calibration.runs import StepTimes, Training, optimizer_maker
-from tensoropt_torch.config.records import Positive, Record, parse_record
+from tensoropt_torch.config.records import NotNegative, Positive, Record, parse_record
 from tensoropt_torch.emit import WeightSource
 from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.logs import get_logger
-from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan import Choices, Plan
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.conditioned import ConditionedFile
 from tensoropt_torch.profiler.sealed import SealedFormat
@@ -38,7 +38,7 @@ from tensoropt_torch.units import format_seconds
 
 log = get_logger(__name__)
 
-FILE = SealedFormat("file of times of steps", 2, "run them again")
+FILE = SealedFormat("file of times of steps", 3, "run them again")
 STEPS, LEAST_STEPS = 3, 2  # of a plan in a round, besides one that warms up
 # Plans whose best round took so much longer than that of the fastest are out after it: what else
 # the machine does in a round makes single ones differ by as much. After the last none is.
@@ -56,21 +56,33 @@ class _Job:
 
 
 @dataclass(frozen=True)
+class PlanRun(Record):
+    """What steps of a plan took, in s: the whole step, and of it the network (``StepTimes``)."""
+
+    micro_batches: int
+    choices: Choices
+    step_s: Positive
+    network_s: NotNegative
+
+
+@dataclass(frozen=True)
 class Race:
     """What came of one.
 
     Attributes:
         winner: the plan whose steps are the shortest, with what they took.
         complete: whether all plans were run, by this job or an earlier one.
+        runs: what is known of these plans, by ``Plan.strategy_hash``.
     """
 
     winner: Plan
     complete: bool
+    runs: Mapping[str, PlanRun] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class _Content(Record):
-    steps_s: Mapping[str, Positive]
+    runs: Mapping[str, PlanRun]
 
 
 def can_race(model: nn.Module, batch: Batch) -> bool:
@@ -90,6 +102,7 @@ def race(
     budget_s: float,
     *,
     fresh: bool = False,
+    known: Mapping[str, PlanRun] | None = None,
 ) -> Race:
     """The one whose steps are the shortest; the first without enough time, or, with a warning,
     where a step fails on all ranks. Requires that they can be run (``can_race``). Collective;
@@ -104,26 +117,29 @@ def race(
         device: where to run.
         budget_s: seconds for all of them, from the end of the first.
         fresh: those are run again that an earlier job has run.
+        known: what this job has run before, with the same programs.
     """
     file = ConditionedFile("steps", FILE, _conditions(plans[0], task, device))
-    known = from_first_rank(lambda: {} if fresh else _load(file))
-    missing = [plan for plan in plans if plan.strategy_hash not in known]
+    runs = from_first_rank(lambda: {} if fresh else _load(file)) | dict(known or {})
+    missing = [plan for plan in plans if plan.strategy_hash not in runs]
     if missing:
         try:
-            rivals = [known[plan.strategy_hash] for plan in plans if plan.strategy_hash in known]
+            rivals = [runs[p.strategy_hash].step_s for p in plans if p.strategy_hash in runs]
             job = _Job(model, task, batch, device)
-            known |= on_all_ranks(partial(_run, missing, rivals, job, budget_s))
+            runs |= on_all_ranks(partial(_run, missing, rivals, job, budget_s))
         except (RuntimeError, ValueError, LookupError) as error:  # values of the example, maybe
             warnings.warn(f"no plan is run, since a step fails: {error}", stacklevel=3)
             return Race(plans[0], complete=False)
-        from_first_rank(partial(_keep, file, known))
-    found = [(known[p.strategy_hash], p) for p in plans if p.strategy_hash in known]
-    for step_s, plan in found:
-        log.info("%r takes %s", plan, format_seconds(step_s))
+    if missing or known:
+        from_first_rank(partial(_keep, file, runs))
+    found = {p.strategy_hash: runs[p.strategy_hash] for p in plans if p.strategy_hash in runs}
     if not found:
         return Race(plans[0], complete=False)
-    step_s, fastest = min(found, key=lambda entry: entry[0])
-    return Race(replace(fastest, measured_s=step_s), len(found) == len(plans))
+    steps_s = [(found[p.strategy_hash].step_s, p) for p in plans if p.strategy_hash in found]
+    for step_s, plan in steps_s:
+        log.info("%r takes %s", plan, format_seconds(step_s))
+    step_s, fastest = min(steps_s, key=lambda entry: entry[0])
+    return Race(replace(fastest, measured_s=step_s), len(found) == len(plans), found)
 
 
 def _run(
@@ -131,9 +147,9 @@ def _run(
     rivals_s: Sequence[float],
     job: _Job,
     budget_s: float,
-) -> dict[str, float]:
-    """Seconds of a step by strategy, of those for which there was time; beside others, of
-    which it is known."""
+) -> dict[str, PlanRun]:
+    """By strategy, of those for which there was time; beside others, of which it is known how
+    long a step takes."""
     settings, task = plans[0].settings, job.task
     context = RankContext.make([size for size, _ in settings.mesh_axes], job.device)
     own = share_of(job.batch, task.captured, settings, job.device)
@@ -145,11 +161,12 @@ def _run(
     with progress(what, len(MARGINS) * len(plans), about_s=about_s, at_most_s=budget_s) as step:
         runs = [_Run(plan.with_model(task.captured), job, context, own) for plan in plans]
         measures = [partial(run.time, budget, len(runs) - i, keeps) for i, run in enumerate(runs)]
-        found = _race(measures, rivals_s, budget, step)
+        steps_s = _race(measures, rivals_s, budget, step)
+    found = {plans[i].strategy_hash: runs[i].result(step_s) for i, step_s in steps_s.items()}
     del runs, measures
     gc.collect()  # modules hold themselves, and what they have on the device
     context.groups.close()
-    return {plans[index].strategy_hash: step_s for index, step_s in found.items()}
+    return found
 
 
 def _race(
@@ -192,16 +209,27 @@ class _Run:
         self._context = context
         self._own = own
         self._training: Training | None = None
-        self._was_run = False
+        self._network_share: float | None = None
 
     def time(self, budget: Budget, waiting: int, keeps: bool) -> StepTimes:
         """Trains, the first time within a share of the time, of which others that are
         ``waiting`` get theirs."""
-        goes_on = self._within(budget if self._was_run else budget.share(waiting))
+        was_run = self._network_share is not None
+        goes_on = self._within(budget if was_run else budget.share(waiting))
         training = self._training or self._start()
         self._training = training if keeps else None
-        self._was_run = True
-        return training.times(STEPS, warm_ups=1, network=False, goes_on=goes_on)
+        if not was_run:  # which may slow steps down, and warms up
+            timed = training.times(LEAST_STEPS, warm_ups=1, goes_on=goes_on)
+            self._network_share = timed.network_s / timed.step_s
+        warm_ups = 1 if was_run else 0
+        return training.times(STEPS, warm_ups=warm_ups, network=False, goes_on=goes_on)
+
+    def result(self, step_s: float) -> PlanRun:
+        """After it was run, with what a step took."""
+        assert self._network_share is not None
+        plan = self._plan
+        network_s = self._network_share * step_s
+        return PlanRun(plan.settings.micro_batches, plan.choices, step_s, network_s)
 
     def _start(self) -> Training:
         plan, context, (args, kwargs) = self._plan, self._context, self._own
@@ -234,19 +262,19 @@ def _conditions(plan: Plan, task: PlanningTask, device: torch.device) -> dict[st
     return {"model": task.captured.fingerprint, "settings": settings, "machine": asdict(machine)}
 
 
-def _load(file: ConditionedFile) -> dict[str, float]:
+def _load(file: ConditionedFile) -> dict[str, PlanRun]:
     """A file that does not work is not used."""
     try:
         found = file.read()
-        return {} if found is None else dict(parse_record(_Content, found, "content").steps_s)
+        return {} if found is None else dict(parse_record(_Content, found, "content").runs)
     except TensorOptError as error:
         warnings.warn(f"{error}; plans are run again", stacklevel=2)
         return {}
 
 
-def _keep(file: ConditionedFile, steps_s: Mapping[str, float]) -> bool:
+def _keep(file: ConditionedFile, runs: Mapping[str, PlanRun]) -> bool:
     try:
-        file.write({"steps_s": dict(steps_s)})
+        file.write(asdict(_Content(runs)))
     except TensorOptError as error:
         warnings.warn(f"{error}; what plans took is not kept", stacklevel=2)
         return False

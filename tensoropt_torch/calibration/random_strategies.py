@@ -29,13 +29,14 @@ from tensoropt_torch.calibration.runs import (
     optimizer_maker,
     run_in_passes,
 )
+from tensoropt_torch.calibration.spaces import Space, spaces_of
 from tensoropt_torch.calibration.validation import ValidatedStrategy, Validation
 from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.logs import get_logger
-from tensoropt_torch.plan import Plan, Settings
-from tensoropt_torch.plan.space import make_planner, varied_strategy
+from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan.space import varied_strategy
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.strategy_store import KeptStrategy, StrategyStore
 from tensoropt_torch.progress import Step, Tell, progress, silent
@@ -46,9 +47,6 @@ log = get_logger(__name__)
 
 # A run that takes longer than its share ends after so many measured steps.
 LEAST_STEPS = 2
-
-# So much longer collectives tell how many there are.
-TINY_S = 1e-9
 
 
 @dataclass(frozen=True)
@@ -141,33 +139,6 @@ def _make(runs: Sequence[_Run], lab: _Lab, tell: Tell | None) -> None:
             run.keep(RepeatedTimes.of(times))
 
 
-@dataclass(frozen=True)
-class _Space:
-    """The strategies of the model in some number of micro-batches."""
-
-    captured: CapturedModel
-    settings: Settings
-    planner: _C.Planner
-    slower_planner: _C.Planner  # with collectives that take ``TINY_S`` longer
-
-
-def _spaces(task: PlanningTask) -> list[_Space]:
-    count = dist.get_world_size()
-    collective_s = task.cluster.device.runtime.collective_s + TINY_S
-    slower = task.with_runtime(collective_s=collective_s)
-    return [
-        _Space(
-            captured,
-            settings,
-            make_planner(captured, settings),
-            make_planner(captured, slower_settings),
-        )
-        for (captured, settings), (_, slower_settings) in zip(
-            task.graphs(count), slower.graphs(count), strict=True
-        )
-    ]
-
-
 class _Lab:
     """What all runs of a task have in common."""
 
@@ -187,7 +158,7 @@ class _Lab:
         self._model = model
         self._captured = task.captured
         self._settings = task.settings(dist.get_world_size())
-        self._spaces = _spaces(task)
+        self._spaces = spaces_of(task, dist.get_world_size())
         self._context = RankContext.make([size for size, _ in self._settings.mesh_axes], device)
         self.batch = share_of(batch, task.captured, self._settings, device)
         self._make_optimizer = options.optimizer or optimizer_maker(task.optimizer)
@@ -243,10 +214,7 @@ class _Lab:
     def network(self, seed: int, plan: Plan) -> tuple[float, float]:
         """Predicted: time of the network in s, and how many collectives there are."""
         space = self._space(seed)
-        strategy = plan.strategy(space.planner)
-        network_s = space.planner.network_time(strategy)
-        added_s = space.slower_planner.network_time(strategy) - network_s
-        return network_s, added_s / TINY_S
+        return space.network(plan.strategy(space.planner))
 
     def simulated_bytes(self, plan: Plan) -> float | None:
         """The simulated peak of the first rank, on all ranks, if it is wanted."""
@@ -283,7 +251,7 @@ class _Lab:
         }
         return {**graphs, "settings": settings, "machine": asdict(machine), **runs}
 
-    def _space(self, seed: int) -> _Space:
+    def _space(self, seed: int) -> Space:
         return self._spaces[seed % len(self._spaces)]
 
 
@@ -362,7 +330,7 @@ def _strategy(kept: KeptStrategy, planner: _C.Planner) -> _C.Strategy:
     return strategy
 
 
-def _load(store: StrategyStore, space_of: Callable[[int], _Space]) -> dict[int, KeptStrategy]:
+def _load(store: StrategyStore, space_of: Callable[[int], Space]) -> dict[int, KeptStrategy]:
     """The strategies of a file. One that does not work is not used."""
     try:
         found = store.load()
@@ -377,7 +345,7 @@ def _load(store: StrategyStore, space_of: Callable[[int], _Space]) -> dict[int, 
 
 def _keep(
     store: StrategyStore,
-    space_of: Callable[[int], _Space],
+    space_of: Callable[[int], Space],
     strategies: Sequence[KeptStrategy],
 ) -> int:
     merged = _load(store, space_of) | {kept.seed: kept for kept in strategies}

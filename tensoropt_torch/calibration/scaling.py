@@ -13,9 +13,9 @@ import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from tensoropt_torch.calibration.validation import ValidatedStrategy, Validation
+from tensoropt_torch.calibration.validation import ValidatedStrategy
 from tensoropt_torch.config.cluster import Cluster, Device, Level, LinkSpeed, Runtime
 from tensoropt_torch.planner.task import PlanningTask
 
@@ -24,6 +24,24 @@ _Link = TypeVar("_Link", Level, LinkSpeed)
 # The mean error that must be gained for seconds of collectives which are all of the network
 # time, half as much where they are half of it.
 GAIN = 0.005
+
+# Fewer strategies would be fitted by a factor and seconds without a remainder, noise included.
+LEAST_FOR_SECONDS = 3
+
+
+class TimedStrategy(Protocol):
+    """Predicted and measured times of a step, in s, and how many collectives it has."""
+
+    @property
+    def step_s(self) -> float: ...
+    @property
+    def measured_step_s(self) -> float: ...
+    @property
+    def network_s(self) -> float: ...
+    @property
+    def measured_network_s(self) -> float: ...
+    @property
+    def collectives(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -36,7 +54,7 @@ class Scales:
     collective_s: float = 0.0
 
 
-def scales_of(found: Validation) -> Scales:
+def scales_of(strategies: Iterable[TimedStrategy]) -> Scales:
     """What fits the strategies that were run best: of computing the median ratio, of the
     network the least sum of relative errors, which a few disturbed runs do not move. 1 and
     0 s where nothing was measured.
@@ -44,10 +62,12 @@ def scales_of(found: Validation) -> Scales:
     Where strategies have about as many collectives for their network time, nearly any factor
     goes with some seconds: those that gain next to nothing (``GAIN``) are not taken.
     """
-    compute = _median_ratio((_compute_s(row), _measured_compute_s(row)) for row in found.rows)
-    rows = [row for row in found.rows if min(row.network_s, row.measured_network_s) > 0]
+    rows = list(strategies)
+    compute = _median_ratio((_compute_s(row), _measured_compute_s(row)) for row in rows)
+    rows = [row for row in rows if min(row.network_s, row.measured_network_s) > 0]
     median = _median_ratio((row.network_s, row.measured_network_s) for row in rows)
-    likely = (fit for fit in _through_two(rows) if 0.5 < fit[0] / median < 2)
+    pairs = _through_two(rows) if len(rows) >= LEAST_FOR_SECONDS else ()
+    likely = (fit for fit in pairs if 0.5 < fit[0] / median < 2)
     candidates = [(median, 0.0), *likely]
     return Scales(compute, *min(candidates, key=lambda fit: _error(rows, *fit)))
 
@@ -60,7 +80,7 @@ def rescaled(row: ValidatedStrategy, scales: Scales) -> ValidatedStrategy:
     return replace(row, step_s=step_s, network_s=network_s)
 
 
-def _through_two(rows: Sequence[ValidatedStrategy]) -> Iterator[tuple[float, float]]:
+def _through_two(rows: Sequence[TimedStrategy]) -> Iterator[tuple[float, float]]:
     """Factors and seconds that are right for two rows; the best fit is one of these."""
     for a, b in combinations(rows, 2):
         determinant = a.network_s * b.collectives - b.network_s * a.collectives
@@ -71,7 +91,7 @@ def _through_two(rows: Sequence[ValidatedStrategy]) -> Iterator[tuple[float, flo
         yield across / determinant, down / determinant
 
 
-def _error(rows: Sequence[ValidatedStrategy], network: float, collective_s: float) -> float:
+def _error(rows: Sequence[TimedStrategy], network: float, collective_s: float) -> float:
     return sum(
         abs(_network_s(row, network, collective_s) / row.measured_network_s - 1)
         + GAIN * abs(collective_s) * row.collectives / row.measured_network_s
@@ -79,7 +99,7 @@ def _error(rows: Sequence[ValidatedStrategy], network: float, collective_s: floa
     )
 
 
-def _network_s(row: ValidatedStrategy, network: float, collective_s: float) -> float:
+def _network_s(row: TimedStrategy, network: float, collective_s: float) -> float:
     return network * row.network_s + collective_s * row.collectives
 
 
@@ -102,11 +122,11 @@ def scaled(task: PlanningTask, scales: Scales) -> PlanningTask:
     )
 
 
-def _compute_s(row: ValidatedStrategy) -> float:
+def _compute_s(row: TimedStrategy) -> float:
     return row.step_s - row.network_s
 
 
-def _measured_compute_s(row: ValidatedStrategy) -> float:
+def _measured_compute_s(row: TimedStrategy) -> float:
     return row.measured_step_s - row.measured_network_s
 
 

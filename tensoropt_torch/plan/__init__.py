@@ -1,5 +1,6 @@
 """A strategy of a model on a mesh: what it was made for, what it does, and how it is kept."""
 
+from tensoropt_torch.plan.choices import Choices
 from tensoropt_torch.plan.plan import Plan, VariantStrategy
 from tensoropt_torch.plan.settings import (
     Guarantee,
@@ -14,6 +15,7 @@ from tensoropt_torch.plan.settings import (
 from tensoropt_torch.plan.wishes import Pins, Wish, wishes_of
 
 __all__ = [
+    "Choices",
     "Guarantee",
     "InputMode",
     "MeasuredCurve",

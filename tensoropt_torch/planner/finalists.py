@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.frontier import FrontierPoint
 from tensoropt_torch.planner.task import PlanningTask
@@ -25,6 +26,27 @@ def find_finalists(task: PlanningTask, point: FrontierPoint, memory_limit: float
             plan = replace(plan, frontier=pick.frontier, guarantee=pick.guarantee)
             found.setdefault(plan.strategy_hash, plan)
     return list(found.values())
+
+
+def replanned(task: PlanningTask, plan: Plan, pick: Plan) -> Plan:
+    """The strategy of another plan of the model with the costs of the task, beside the frontier
+    of its ``pick``."""
+    captured, settings = next(
+        graph
+        for graph in task.graphs(plan.num_devices)
+        if graph[0].micro_batches == plan.settings.micro_batches
+    )
+    planner = make_planner(captured, settings)
+    strategy = plan.strategy(planner)
+    return replace(
+        plan,
+        settings=settings,
+        time_s=planner.compute_time(strategy) + planner.network_time(strategy),
+        frontier=pick.frontier,
+        guarantee=pick.guarantee,
+        measured_s=None,
+        captured=captured,
+    )
 
 
 def _others(task: PlanningTask, point: FrontierPoint, memory_limit: float) -> Iterator[Plan]:

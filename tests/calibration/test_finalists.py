@@ -176,10 +176,11 @@ def test_the_predicted_one_is_taken_where_there_is_no_time(tmp_path: Path) -> No
 def damaged(home: str) -> list[str]:
     os.environ["TENSOROPT_HOME"] = home
     find()
-    (path,) = Path(home).glob("steps/*.json")
+    paths = list(Path(home).glob("steps/*.json"))
     torch.distributed.barrier()
     if torch.distributed.get_rank() == 0:
-        path.write_text(path.read_text()[:-30])
+        for path in paths:
+            path.write_text(path.read_text()[:-30])
     forget_plans(home)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -189,7 +190,7 @@ def damaged(home: str) -> list[str]:
 
 def test_a_damaged_file_is_not_used(tmp_path: Path) -> None:
     first, second = run_ranks(2, f"{HERE}:damaged", str(tmp_path))
-    assert len(first) == 1 and "steps" in first[0] and "damaged" in first[0]
+    assert first and all("steps" in message and "damaged" in message for message in first)
     assert second == []
 
 

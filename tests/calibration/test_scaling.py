@@ -11,7 +11,7 @@ from torch import nn
 
 from tensoropt_torch import _C, load_cluster
 from tensoropt_torch.calibration.scaling import Scales, rescaled, scaled, scales_of
-from tensoropt_torch.calibration.validation import ValidatedStrategy, Validation
+from tensoropt_torch.calibration.validation import ValidatedStrategy
 from tensoropt_torch.config.cluster import Runtime, Update
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan.space import make_planner
@@ -42,7 +42,7 @@ def test_scales_are_those_that_steps_were_made_with(seed: int) -> None:
         network_s = made.network * predicted[1] + made.collective_s * collectives
         rows.append(row(index, predicted, (made.compute * predicted[0], network_s), collectives))
     rows[0] = row(0, (1.0, 1.0), (100.0, 100.0), 5)  # one that something disturbed
-    found = scales_of(Validation(tuple(rows)))
+    found = scales_of(rows)
     assert found.compute == pytest.approx(made.compute), seed
     assert found.network == pytest.approx(made.network), seed
     assert found.collective_s == pytest.approx(made.collective_s), seed
@@ -62,13 +62,13 @@ def test_seconds_that_gain_next_to_nothing_are_not_taken(seed: int) -> None:
         network_s = 3e-4 * collectives * generator.uniform(0.98, 1.02)
         measured_s = 1.1 * network_s * generator.uniform(0.97, 1.03)
         rows.append(row(number, (0.05, network_s), (0.05, measured_s), collectives))
-    found = scales_of(Validation(tuple(rows)))
+    found = scales_of(rows)
     assert abs(found.collective_s) * 100 < 0.5 * 0.033, (seed, found)
     assert found.network == pytest.approx(1.1, rel=0.5), (seed, found)
 
 
 def test_nothing_measured_scales_nothing() -> None:
-    assert scales_of(Validation((row(0, (1.0, 0.0), (2.0, 0.0)),))) == Scales(2.0, 1.0)
+    assert scales_of([row(0, (1.0, 0.0), (2.0, 0.0))]) == Scales(2.0, 1.0)
 
 
 def planner_of(task: PlanningTask) -> _C.Planner:

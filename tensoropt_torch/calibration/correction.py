@@ -1,0 +1,101 @@
+"""Costs corrected by the plans that were run before one was taken.
+
+Few plans tell much here, since they are those that others are compared with: what their steps
+took says how far predictions of their like are off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tensoropt_torch import _C
+from tensoropt_torch.calibration.finalists import PlanRun
+from tensoropt_torch.calibration.scaling import Scales, scaled, scales_of
+from tensoropt_torch.calibration.spaces import Space, spaces_of
+from tensoropt_torch.logs import get_logger
+from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.runtime.agreement import from_first_rank
+from tensoropt_torch.units import format_seconds
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Corrected:
+    """A task whose times are those that plans took.
+
+    Attributes:
+        runs: of the plans that run the same programs under these costs, by
+            ``Plan.strategy_hash``.
+    """
+
+    task: PlanningTask
+    runs: Mapping[str, PlanRun]
+
+
+@dataclass(frozen=True)
+class _TimedPlan:
+    """Predicted and measured, in s (``TimedStrategy``)."""
+
+    step_s: float
+    measured_step_s: float
+    network_s: float
+    measured_network_s: float
+    collectives: float
+
+
+def corrected(task: PlanningTask, num_devices: int, runs: Mapping[str, PlanRun]) -> Corrected:
+    """By some plans of the task that were run. Collective; equal on all ranks."""
+    before = partial(_spaces, task, num_devices, runs.values())
+    scales = from_first_rank(lambda: _scales(before(), runs.values()))
+    log.info(
+        "of what was predicted, steps of %d plans took x %.3g for computing, x %.3g for the "
+        "network, and %s more for each collective",
+        len(runs),
+        scales.compute,
+        scales.network,
+        format_seconds(scales.collective_s),
+    )
+    result = scaled(task, scales)
+    after = partial(_spaces, result, num_devices, runs.values())
+    same = from_first_rank(lambda: _with_the_same_programs(runs, before(), after()))
+    return Corrected(result, {name: runs[name] for name in same})
+
+
+def _spaces(task: PlanningTask, num_devices: int, runs: Collection[PlanRun]) -> dict[int, Space]:
+    """By the number of micro-batches, those that the runs are of."""
+    counts = {run.micro_batches for run in runs}
+    return {s.captured.micro_batches: s for s in spaces_of(task, num_devices, counts)}
+
+
+def _scales(spaces: Mapping[int, Space], runs: Collection[PlanRun]) -> Scales:
+    return scales_of([_timed(spaces[run.micro_batches], run) for run in runs])
+
+
+def _timed(space: Space, run: PlanRun) -> _TimedPlan:
+    strategy = run.choices.strategy(space.planner)
+    network_s, collectives = space.network(strategy)
+    step_s = space.planner.compute_time(strategy) + network_s
+    return _TimedPlan(step_s, run.step_s, network_s, run.network_s, collectives)
+
+
+def _with_the_same_programs(
+    runs: Mapping[str, PlanRun], before: Mapping[int, Space], after: Mapping[int, Space]
+) -> list[str]:
+    """Those that other costs of collectives do not lead on other ways between layouts."""
+    return [
+        name
+        for name, run in runs.items()
+        if _programs(before[run.micro_batches].planner, run)
+        == _programs(after[run.micro_batches].planner, run)
+    ]
+
+
+def _programs(planner: _C.Planner, run: PlanRun) -> list[Any]:
+    """Of all edges; on the first rank, since all ranks go the same ways."""
+    program = _C.RankProgram(planner, run.choices.strategy(planner), 0)
+    reshards = [program.reshard(edge) for edge in range(len(planner.edges()))]
+    return [(r.forward, r.forward_sets, r.backward, r.backward_sets) for r in reshards]
