@@ -27,16 +27,17 @@ def run_on_links(
     names: Sequence[str],
     results_path: Path,
     format_row: Callable[[dict[str, Any]], str],
+    on_demand: Sequence[str] = (),
 ) -> None:
     """Run the jobs of a script, print its rows, write its JSON.
 
-    ``measure`` runs one of ``names`` on every rank and returns rows by label. Rows of models
-    that are not run stay, if they are of an equal machine.
+    ``measure`` runs one of ``names``, or of those ``on_demand``, on every rank and returns rows
+    by label. Rows of models that are not run stay, if they are of an equal machine.
     """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2])
     parser.add_argument("--link", help="a rate as tc writes it, such as 2gbit")
-    parser.add_argument("--models", nargs="+", default=list(names), choices=names)
+    parser.add_argument("--models", nargs="+", default=list(names), choices=[*names, *on_demand])
     parser.add_argument(WORKER, action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:

@@ -5,24 +5,26 @@
 
 In the same processes each model trains in turn with each of benchmarks/peers.py and with plans
 of ours, all with the same optimizer (Adam, foreach off) and global batch. ``ours`` is what a
-user gets without options, planned with nothing measured before; for each peer there is what
-its peak of memory as a limit gives. Others of ours tell how good the pick was: what is
+user gets without options, planned with nothing measured before; for each peer there is the
+fastest point within its peak of memory. Others of ours tell how good the pick was: what is
 predicted to be fastest, the smallest point, the knee and known strategies; data parallelism
 without buckets; and steps of the optimizer on ``DTensor``s. Their times are predicted by the costs
-before plans were run, and by those that the run plans of ``ours`` corrected. Ratios are those of
-one turn.
+before plans were run, and by those that the run plans of ``ours`` corrected, of which the points
+within a peer's memory are. Modules that need much memory are made again in each turn, of which
+there are fewer then. Ratios are those of one turn.
 ``--link`` limits the loopback, as in overlap.py, ``--models`` runs some of them. Writes its
 entries of benchmarks/results/step_time.json, and a picture of all entries.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import statistics
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,21 +40,26 @@ from torch import nn
 
 import tensoropt_torch
 from benchmarks.links import run_on_links
-from benchmarks.models.small import MODELS, Batch
+from benchmarks.models.small import LARGE, MODELS, Batch
 from benchmarks.peers import Peer, peers
 from benchmarks.ranks import WORKER, format_ratio, ratio_figures
 from tensoropt_torch import emit
+from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.candidates import find_frontier
+from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.runtime.library import OPS
 from tensoropt_torch.tasks import Example, PlanningOptions, agreed_task
 
 RESULTS = Path(__file__).parent / "results" / "step_time.json"
 CPU = torch.device("cpu")
+ALL = {**MODELS, **LARGE}
 TURNS, STEPS, WARM_UPS = 5, 4, 2
+LARGE_TURNS, LARGE_STEPS, LARGE_WARM_UPS = 3, 2, 2  # DDP makes buckets anew in the second
 MIB = 2**20
+LARGE_BYTES = 1024 * MIB  # of a rank; so much is not kept for the next turn
 
 
 class OnDTensors(torch.optim.Adam):
@@ -62,20 +69,29 @@ class OnDTensors(torch.optim.Adam):
         return super().step(closure)
 
 
+Step = Callable[[], torch.Tensor]
+
+
 @dataclass
 class Mode:
     """A way to train, with what a step takes of memory, and what was predicted of its time."""
 
-    step: Callable[[], torch.Tensor]
+    start: Callable[[], Step]
     peak_bytes: int
     loss: float
     plan: Plan | None = None
     predicted_s: tuple[float, float] | None = None  # before plans were run, and after
+    kept: Step | None = None
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it is made again in each turn."""
+        return self.kept is None
 
 
 def made(name: str) -> tuple[nn.Module, Batch]:
     torch.manual_seed(0)
-    return MODELS[name].make()
+    return ALL[name].make()
 
 
 def share(batch: Batch, groups: int) -> Batch:
@@ -90,17 +106,22 @@ def mode_of(
     optimizer_kind: type[torch.optim.Adam] = torch.optim.Adam,
 ) -> Mode:
     """Makes a module and its optimizer, and counts the bytes of them and of a step."""
+
+    def start() -> Step:
+        module, batch = make()
+        optimizer = optimizer_kind(module.parameters(), lr=1e-4, foreach=False)
+
+        def step() -> torch.Tensor:
+            loss: torch.Tensor = module(*batch)
+            torch.autograd.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss.detach()
+
+        return step
+
     OPS.count_allocations(True)
-    module, batch = make()
-    optimizer = optimizer_kind(module.parameters(), lr=1e-4, foreach=False)
-
-    def step() -> torch.Tensor:
-        loss: torch.Tensor = module(*batch)
-        torch.autograd.backward(loss)
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.detach()
-
+    step = start()
     step()
     OPS.reset_peak_allocated()
     loss = step()
@@ -108,7 +129,11 @@ def mode_of(
     OPS.count_allocations(False)
     dist.all_reduce(peak, dist.ReduceOp.MAX)
     dist.all_reduce(loss)
-    return Mode(step, int(peak), float(loss) / dist.get_world_size(), plan)
+    kept = step if int(peak) < LARGE_BYTES else None
+    mode = Mode(start, int(peak), float(loss) / dist.get_world_size(), plan, kept=kept)
+    del step
+    gc.collect()  # modules hold themselves
+    return mode
 
 
 def by_hand(name: str) -> dict[str, Mode]:
@@ -118,7 +143,7 @@ def by_hand(name: str) -> dict[str, Mode]:
         model, batch = made(name)
         return peer.make(model), share(batch, peer.data_groups)
 
-    found = peers(MODELS[name])
+    found = peers(ALL[name])
     return {peer_name: mode_of(partial(make, peer)) for peer_name, peer in found.items()}
 
 
@@ -138,22 +163,22 @@ def modes_of(name: str) -> tuple[dict[str, Mode], float]:
     planned_s = time.perf_counter() - began
     task = agreed_task(example, planning)  # with what was measured
     ranks = dist.get_world_size()
-    frontier = find_frontier(task, ranks)
-    plans["ours, predicted to be fastest"] = frontier.fastest.plan
+    predicted = find_frontier(task, ranks).fastest.plan
+    plans["ours, predicted to be fastest"] = predicted
+    corrected = with_costs_of(plans["ours"], task)
+    frontier = find_frontier(corrected, ranks)
     for peer_name, peer in modes.items():
-        plans[f"ours, memory of {peer_name}"] = within(
-            peer.peak_bytes, example, planning, frontier.smallest.plan
-        )
+        plans[f"ours, memory of {peer_name}"] = within(frontier, peer.peak_bytes)
     plans["ours, knee"] = frontier.knee.plan
     plans["ours, smallest"] = frontier.smallest.plan
-    for baseline in find_baselines(task, ranks, ("data parallel", "ZeRO-3", "Megatron")):
+    for baseline in find_baselines(corrected, ranks, ("data parallel", "ZeRO-3", "Megatron")):
         if baseline.points:
             plans[f"ours, {baseline.name}"] = baseline.plan(len(baseline.points) - 1)
-    made_of: dict[str, str] = {}  # plans that are alike are run once
+    made_of: dict[str, str] = {}  # plans that are alike are run once; costs decide on programs
     for label, plan in plans.items():
-        first = made_of.setdefault(plan.strategy_hash, label)
+        first = made_of.setdefault(f"{plan.strategy_hash} {asdict(plan.settings)}", label)
         modes[label] = modes[first] if first != label else mode_of(partial(ours, plan, name), plan)
-        costs = frontier.fastest.plan, plans["ours"]
+        costs = predicted, plans["ours"]
         modes[label].predicted_s = predicted_s(plan, costs[0]), predicted_s(plan, costs[1])
     plain = plans["ours, data parallel"]
     alone = replace(plain, settings=replace(plain.settings, bucket_bytes=0))
@@ -163,11 +188,22 @@ def modes_of(name: str) -> tuple[dict[str, Mode], float]:
     return modes, planned_s
 
 
-def within(peak_bytes: int, example: Example, planning: PlanningOptions, smallest: Plan) -> Plan:
-    """What the limit gives, or the smallest plan where nothing fits."""
-    if smallest.memory_bytes > peak_bytes:
-        return smallest
-    return tensoropt_torch.find_strategy(example, planning=planning, memory_limit=peak_bytes)
+def within(frontier: tensoropt_torch.Frontier, peak_bytes: int) -> Plan:
+    """The fastest plan whose sum of memory is no more, or the smallest."""
+    fitting = [point for point in frontier if point.memory_bytes <= peak_bytes]
+    best = min(fitting, key=lambda point: point.time_s, default=frontier.smallest)
+    return best.plan
+
+
+def with_costs_of(plan: Plan, task: PlanningTask) -> PlanningTask:
+    """The task by the costs of a plan of it."""
+    settings = plan.settings
+    return replace(
+        task,
+        cluster=parse_cluster(settings.cluster, "the plan"),
+        measured=settings.measured,
+        operators=settings.operators,
+    )
 
 
 def predicted_s(plan: Plan, other: Plan) -> float:
@@ -181,14 +217,20 @@ def predicted_s(plan: Plan, other: Plan) -> float:
 
 def time_of(mode: Mode) -> float:
     """Seconds of a step on the slowest rank."""
+    large = mode.is_large
+    warm_ups, steps = (LARGE_WARM_UPS, LARGE_STEPS) if large else (WARM_UPS, STEPS)
+    step = mode.kept or mode.start()
     times = []
-    for index in range(WARM_UPS + STEPS):
+    for index in range(warm_ups + steps):
         dist.barrier()
         began = time.perf_counter()
-        mode.step()
+        step()
         dist.barrier()
-        if index >= WARM_UPS:
+        if index >= warm_ups:
             times.append(time.perf_counter() - began)
+    if large:
+        del step
+        gc.collect()
     slowest = torch.tensor(statistics.median(times))
     dist.all_reduce(slowest, dist.ReduceOp.MAX)
     return float(slowest)
@@ -199,9 +241,10 @@ def measure(name: str) -> dict[str, Any]:
     to the fastest peer and to the one whose memory is the limit."""
     modes, planned_s = modes_of(name)
     different = {id(mode): mode for mode in modes.values()}
-    turns = [{key: time_of(mode) for key, mode in different.items()} for _ in range(TURNS)]
+    count = LARGE_TURNS if any(mode.is_large for mode in different.values()) else TURNS
+    turns = [{key: time_of(mode) for key, mode in different.items()} for _ in range(count)]
     seconds = {label: [turn[id(mode)] for turn in turns] for label, mode in modes.items()}
-    by_peer = (seconds[peer_name] for peer_name in peers(MODELS[name]))
+    by_peer = (seconds[peer_name] for peer_name in peers(ALL[name]))
     best = [min(times) for times in zip(*by_peer, strict=True)]
     rows: dict[str, Any] = {}
     for label, mode in modes.items():
@@ -276,7 +319,7 @@ def draw(results: dict[str, Any]) -> Figure:
 
 
 if __name__ == "__main__":
-    run_on_links(__file__, __doc__, measure, list(MODELS), RESULTS, format_row)
+    run_on_links(__file__, __doc__, measure, list(MODELS), RESULTS, format_row, list(LARGE))
     if WORKER not in sys.argv:
         matplotlib.rcParams["svg.hashsalt"] = "step_time"
         picture = draw(json.loads(RESULTS.read_text()))

@@ -3,6 +3,7 @@ running one."""
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -18,6 +19,7 @@ from tensoropt_torch.calibration import (
     Validation,
     ValidationOptions,
 )
+from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import as_module
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import Plan
@@ -225,25 +227,28 @@ class _Finder:
         if self._races:
             of_sums = point.point if isinstance(point, SimulatedPoint) else point
             others = find_finalists(task, of_sums, allowed)[1:]
+            if fastest is not None:
+                others.insert(0, replanned(task, fastest, point.plan))
             plans += simulate.within(task, others, allowed) if by_peaks else others
-            if fastest is not None and fastest.strategy_hash not in _hashes(plans):
-                plans.insert(1, replanned(task, fastest, plans[0]))
-        chosen = plans[: self._planning.measuring.finalists]
+        chosen = _without_copies(plans)[: self._planning.measuring.finalists]
         return [replace(plan, captured=None) for plan in chosen]
 
     def _fastest(self, plans: list[Plan], task: PlanningTask) -> tuple[Plan, bool]:
         """The one whose steps are the shortest, and whether all of them were run. What they took
-        corrects the costs, and what is picked by these is run as well."""
+        corrects the costs, and what is picked by these is run as well, if there is time."""
         first = self._race(plans, task, self._left_s())
         if len(first.runs) < 2 or self._left_s() < self._slowest(self._phases.seconds["search"]):
             return first.winner, first.complete
         found = calibration.corrected(task, self._count, first.runs)
-        plans = from_first_rank(partial(self._pick, found.task, first.winner))
+        try:
+            plans = from_first_rank(partial(self._pick, found.task, first.winner))
+        except TensorOptError as error:
+            log.info("nothing is picked by what plans took: %s", error)
+            return first.winner, first.complete
         self._phases.end("search")
         again = self._race(plans, found.task, self._left_s(), found.runs)
-        if not again.runs:
-            return first.winner, first.complete
-        return again.winner, first.complete and again.complete
+        winner = min(again.winner, first.winner, key=_measured_s)
+        return winner, first.complete and again.complete
 
     def _race(
         self,
@@ -279,8 +284,16 @@ class _Finder:
         return SharedClock(device_of_group()).slowest([seconds])[0]
 
 
-def _hashes(plans: Sequence[Plan]) -> set[str]:
-    return {plan.strategy_hash for plan in plans}
+def _without_copies(plans: Sequence[Plan]) -> list[Plan]:
+    """The first plan of each strategy."""
+    found: dict[str, Plan] = {}
+    for plan in plans:
+        found.setdefault(plan.strategy_hash, plan)
+    return list(found.values())
+
+
+def _measured_s(plan: Plan) -> float:
+    return math.inf if plan.measured_s is None else plan.measured_s
 
 
 def _plain(planning: PlanningOptions) -> Mapping[str, Any]:

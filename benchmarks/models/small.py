@@ -70,6 +70,12 @@ def small_gpt() -> tuple[nn.Module, Batch]:
     return gpt(config), tuple(torch.randint(4096, (2, 16, 128)))
 
 
+def gpt2() -> tuple[nn.Module, Batch]:
+    """GPT-2 small, its head by itself, 8 x 64 tokens of 50,257."""
+    config = GPTConfig(vocab_size=50257, block_size=64, n_layer=12, n_head=12, n_embd=768)
+    return gpt(config), tuple(torch.randint(50257, (2, 8, 64)))
+
+
 def small_transformer(layers: int, batch: int) -> tuple[nn.Module, Batch]:
     """Encoder and decoder of so many layers of 256, ``batch`` sequences of 64 tokens."""
     config = TransformerConfig(
@@ -147,3 +153,6 @@ MODELS = {
     "resnet": SmallModel(small_resnet, lambda model: model.layers),
     "lstm": SmallModel(small_lstm, lambda model: [model.embed, model.layers, model.head]),
 }
+
+# Seconds a step, and some GiB for each way to train it.
+LARGE = {"gpt2": SmallModel(gpt2, lambda model: model.blocks, gpt_styles)}

@@ -3,9 +3,28 @@
 #include <torch/csrc/autograd/engine.h>
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 
 namespace tensoropt {
+
+namespace {
+
+// Threads of backward look for queues as well.
+struct Numbered {
+  std::mutex mutex;
+  std::int64_t last = 0;
+  std::unordered_map<std::int64_t, c10::weak_intrusive_ptr<ParameterQueue>>
+      queues;
+};
+
+Numbered& numbered() {
+  // Never destroyed: queues may outlive what is at the end of the process.
+  static auto* all = new Numbered;
+  return *all;
+}
+
+}  // namespace
 
 ParameterQueue::ParameterQueue(std::int64_t most_under_way,
                                std::int64_t bucket_bytes)
@@ -131,6 +150,33 @@ ParameterQueue::Pass& ParameterQueue::this_pass() {
   const int number = torch::autograd::get_current_graph_task_id();
   passes_.erase(passes_.upper_bound(number), passes_.end());
   return passes_[number];
+}
+
+std::int64_t ParameterQueue::number_of(const Pointer& queue) {
+  Numbered& all = numbered();
+  const std::lock_guard lock(all.mutex);
+  if (queue->number_ == 0) {
+    queue->number_ = ++all.last;
+    all.queues.emplace(queue->number_, queue);
+  }
+  return queue->number_;
+}
+
+ParameterQueue::Pointer ParameterQueue::find(std::int64_t number) {
+  Numbered& all = numbered();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.queues.find(number);
+  Pointer queue = found == all.queues.end() ? Pointer() : found->second.lock();
+  TORCH_CHECK_VALUE(queue, "there is no parameter queue ", number);
+  return queue;
+}
+
+void ParameterQueue::release_resources() {
+  values_.clear();
+  passes_.clear();
+  Numbered& all = numbered();
+  const std::lock_guard lock(all.mutex);
+  all.queues.erase(number_);
 }
 
 }  // namespace tensoropt

@@ -15,6 +15,9 @@
 // several collectives go on by one when another gradient begins. So what is in
 // memory, and the order of collectives, depend on the graph alone, which is
 // alike on all ranks.
+//
+// Operators name a queue by a number, as long as somebody has it: an object
+// among their arguments takes longer to pass than all they do.
 #pragma once
 
 #include <torch/custom_class.h>
@@ -38,6 +41,12 @@ class ParameterQueue : public torch::CustomClassHolder {
   // Throws c10::ValueError below 1 under way, or 0 bytes.
   ParameterQueue(std::int64_t most_under_way, std::int64_t bucket_bytes);
 
+  using Pointer = c10::intrusive_ptr<ParameterQueue>;
+  // Which no other queue of this process has.
+  static std::int64_t number_of(const Pointer& queue);
+  // Throws c10::ValueError if there is none.
+  static Pointer find(std::int64_t number);
+
   // Replaces what was begun in the slot.
   void begin_value(std::int64_t slot, Program program, at::Tensor x);
   void begin_values(std::vector<std::int64_t> slots, GatherBucket bucket);
@@ -50,6 +59,8 @@ class ParameterQueue : public torch::CustomClassHolder {
   void begin_gradient(std::int64_t slot, Program program, at::Tensor gradient);
   // Waits. Undefined if the pass has begun nothing since it was taken.
   at::Tensor take_gradient(std::int64_t slot);
+
+  void release_resources() override;  // nobody has it any more
 
  private:
   struct Alone {
@@ -81,7 +92,7 @@ class ParameterQueue : public torch::CustomClassHolder {
   using Value = std::variant<Execution, std::shared_ptr<Gathering>, at::Tensor>;
 
   void finish(const std::shared_ptr<Gathering>& gathering);
-
+  std::int64_t number_ = 0;  // 0: nobody asked
   std::unordered_map<std::int64_t, Value> values_;
   std::size_t most_under_way_;
   std::int64_t bucket_bytes_;

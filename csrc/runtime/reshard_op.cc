@@ -8,7 +8,7 @@
 // The value is cast to `dtype`, if it is given, before its program runs, and
 // the gradient to `reduce_dtype`.
 //
-// tensoropt::ParameterQueue(most_under_way, bucket_bytes)
+// tensoropt::ParameterQueue(most_under_way, bucket_bytes).number() -> queue
 // tensoropt::await_gradient(x, queue, slot) -> x
 // tensoropt::begin_value(x, forward, forward_groups, queue, slot, dtype)
 // tensoropt::begin_gathers(xs, dims, group, queue, slots, dtype)
@@ -42,7 +42,8 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-using Queue = c10::intrusive_ptr<ParameterQueue>;
+using Queue = ParameterQueue::Pointer;
+using QueueNumber = std::int64_t;
 using Strings = std::vector<std::string>;
 using DType = std::optional<at::ScalarType>;
 
@@ -90,62 +91,65 @@ at::Tensor reshard_below_autograd(const at::Tensor& x, at::IntArrayRef forward,
 }
 
 void begin_value(const at::Tensor& x, at::IntArrayRef steps,
-                 const Strings& groups, const Queue& queue, std::int64_t slot,
+                 const Strings& groups, QueueNumber queue, std::int64_t slot,
                  DType dtype) {
   // What is under way must not hold the graph, which holds the queue.
-  queue->begin_value(slot, Program(steps, groups), cast(x.detach(), dtype));
+  ParameterQueue::find(queue)->begin_value(slot, Program(steps, groups),
+                                           cast(x.detach(), dtype));
 }
 
 void begin_value_autograd(const at::Tensor& x, at::IntArrayRef steps,
-                          const Strings& groups, const Queue& queue,
+                          const Strings& groups, QueueNumber queue,
                           std::int64_t slot, DType dtype) {
   call_below_autograd<begin_value>("tensoropt::begin_value", x, steps, groups,
                                    queue, slot, dtype);
 }
 
 void begin_gathers(at::TensorList xs, at::IntArrayRef dims,
-                   const std::string& group, const Queue& queue,
+                   const std::string& group, QueueNumber queue,
                    at::IntArrayRef slots, DType dtype) {
   TORCH_CHECK_VALUE(xs.size() == slots.size(), xs.size(),
                     " tensors are gathered for ", slots.size(), " slots");
   std::vector<at::Tensor> parts;
   for (const at::Tensor& x : xs) parts.push_back(cast(x.detach(), dtype));
-  queue->begin_values(slots.vec(), GatherBucket(parts, dims, group));
+  ParameterQueue::find(queue)->begin_values(slots.vec(),
+                                            GatherBucket(parts, dims, group));
 }
 
 void begin_gathers_autograd(at::TensorList xs, at::IntArrayRef dims,
-                            const std::string& group, const Queue& queue,
+                            const std::string& group, QueueNumber queue,
                             at::IntArrayRef slots, DType dtype) {
   call_below_autograd<begin_gathers>("tensoropt::begin_gathers", xs, dims,
                                      group, queue, slots, dtype);
 }
 
-void put_value(const at::Tensor& value, const Queue& queue, std::int64_t slot) {
+void put_value(const at::Tensor& value, QueueNumber queue, std::int64_t slot) {
   // Every forward makes an output of its own of it.
-  queue->put_value(slot, value.detach());
+  ParameterQueue::find(queue)->put_value(slot, value.detach());
 }
 
-void put_value_autograd(const at::Tensor& value, const Queue& queue,
+void put_value_autograd(const at::Tensor& value, QueueNumber queue,
                         std::int64_t slot) {
   call_below_autograd<put_value>("tensoropt::put_value", value, queue, slot);
 }
 
-at::Tensor take_value(const at::Tensor& /*x*/, const Queue& queue,
+at::Tensor take_value(const at::Tensor& /*x*/, QueueNumber queue,
                       std::int64_t slot) {
-  at::Tensor value = queue->take_value(slot);
+  at::Tensor value = ParameterQueue::find(queue)->take_value(slot);
   TORCH_CHECK_VALUE(value.defined(), "no value was begun in slot ", slot);
   return value;
 }
 
 void begin_gradient(const at::Tensor& gradient, at::IntArrayRef steps,
-                    const Strings& groups, const Queue& queue,
+                    const Strings& groups, QueueNumber queue,
                     std::int64_t slot) {
-  queue->begin_gradient(slot, Program(steps, groups), gradient);
+  ParameterQueue::find(queue)->begin_gradient(slot, Program(steps, groups),
+                                              gradient);
 }
 
 void begin_gradient_below_autograd(const at::Tensor& gradient,
                                    at::IntArrayRef steps, const Strings& groups,
-                                   const Queue& queue, std::int64_t slot) {
+                                   QueueNumber queue, std::int64_t slot) {
   call_below_autograd<begin_gradient>("tensoropt::begin_gradient", gradient,
                                       steps, groups, queue, slot);
 }
@@ -162,6 +166,16 @@ at::Tensor value_of(const at::Tensor& x, at::IntArrayRef forward,
   return reshard_below_autograd(x, forward, forward_groups, dtype);
 }
 
+// A queue among what autograd saves.
+c10::IValue capsule(const Queue& queue) {
+  return c10::IValue::make_capsule(
+      c10::static_intrusive_pointer_cast<torch::CustomClassHolder>(queue));
+}
+
+Queue queue_in(const c10::IValue& saved) {
+  return c10::static_intrusive_pointer_cast<ParameterQueue>(saved.toCapsule());
+}
+
 struct Reshard : torch::autograd::Function<Reshard> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
                             at::IntArrayRef forward,
@@ -175,7 +189,7 @@ struct Reshard : torch::autograd::Function<Reshard> {
     context->saved_data["groups"] = backward_groups;
     context->saved_data["dtype"] = reduce_dtype;
     if (queue) {
-      context->saved_data["queue"] = queue;
+      context->saved_data["queue"] = capsule(queue);
       context->saved_data["slot"] = slot;
     }
     // An input that is returned becomes a view that autograd knows of.
@@ -201,7 +215,8 @@ struct Reshard : torch::autograd::Function<Reshard> {
     if (const auto queue = saved.find("queue"); queue != saved.end()) {
       begin_gradient_below_autograd(
           gradient, steps, groups,
-          queue->second.toCustomClass<ParameterQueue>(), saved["slot"].toInt());
+          ParameterQueue::number_of(queue_in(queue->second)),
+          saved["slot"].toInt());
       gradient = at::Tensor();  // await_gradient has it
     } else if (!steps.empty()) {
       gradient = reshard_below_autograd(gradient, steps, groups, {});
@@ -241,47 +256,47 @@ at::Tensor reshard_parameter(const at::Tensor& x, at::IntArrayRef forward,
                              const Strings& forward_groups,
                              at::IntArrayRef /*backward*/,
                              const Strings& /*backward_groups*/,
-                             const Queue& queue, std::int64_t slot, DType dtype,
+                             QueueNumber queue, std::int64_t slot, DType dtype,
                              DType /*reduce_dtype*/) {
-  return reshard_without_gradient(x, forward, forward_groups, dtype, queue,
-                                  slot);
+  return reshard_without_gradient(x, forward, forward_groups, dtype,
+                                  ParameterQueue::find(queue), slot);
 }
 
 at::Tensor reshard_parameter_autograd(
     const at::Tensor& x, at::IntArrayRef forward, const Strings& forward_groups,
-    at::IntArrayRef backward, const Strings& backward_groups,
-    const Queue& queue, std::int64_t slot, DType dtype, DType reduce_dtype) {
+    at::IntArrayRef backward, const Strings& backward_groups, QueueNumber queue,
+    std::int64_t slot, DType dtype, DType reduce_dtype) {
   if (!is_differentiated(x)) {
-    return reshard_without_gradient(x, forward, forward_groups, dtype, queue,
-                                    slot);
+    return reshard_without_gradient(x, forward, forward_groups, dtype,
+                                    ParameterQueue::find(queue), slot);
   }
   return Reshard::apply(x, forward, forward_groups, backward, backward_groups,
-                        queue, slot, dtype, reduce_dtype);
+                        ParameterQueue::find(queue), slot, dtype, reduce_dtype);
 }
 
 struct AwaitGradient : torch::autograd::Function<AwaitGradient> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
-                            const Queue& queue, std::int64_t slot) {
+                            QueueNumber queue, std::int64_t slot) {
     context->set_materialize_grads(false);
-    context->saved_data["queue"] = queue;
+    context->saved_data["queue"] = capsule(ParameterQueue::find(queue));
     context->saved_data["slot"] = slot;
     return x;
   }
 
   static variable_list backward(AutogradContext* context,
                                 variable_list /*gradients*/) {
-    const auto queue =
-        context->saved_data["queue"].toCustomClass<ParameterQueue>();
-    return {queue->take_gradient(context->saved_data["slot"].toInt()), {}, {}};
+    auto& saved = context->saved_data;
+    return {
+        queue_in(saved["queue"])->take_gradient(saved["slot"].toInt()), {}, {}};
   }
 };
 
-at::Tensor await_gradient(const at::Tensor& x, const Queue& /*queue*/,
+at::Tensor await_gradient(const at::Tensor& x, QueueNumber /*queue*/,
                           std::int64_t /*slot*/) {
   return x.view_as(x);
 }
 
-at::Tensor await_gradient_autograd(const at::Tensor& x, const Queue& queue,
+at::Tensor await_gradient_autograd(const at::Tensor& x, QueueNumber queue,
                                    std::int64_t slot) {
   if (!is_differentiated(x)) return x.view_as(x);
   return AwaitGradient::apply(x, queue, slot);
@@ -291,7 +306,8 @@ at::Tensor await_gradient_autograd(const at::Tensor& x, const Queue& queue,
 
 TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
   library.class_<ParameterQueue>("ParameterQueue")
-      .def(torch::init<std::int64_t, std::int64_t>());
+      .def(torch::init<std::int64_t, std::int64_t>())
+      .def("number", &ParameterQueue::number_of);
   library.def(
       "reshard(Tensor(a) x, int[] forward, str[] forward_groups, "
       "int[] backward, str[] backward_groups, *, ScalarType? dtype=None, "
@@ -299,31 +315,30 @@ TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
   library.def(
       "reshard_parameter(Tensor(a) x, int[] forward, str[] forward_groups, "
       "int[] backward, str[] backward_groups, "
-      "__torch__.torch.classes.tensoropt.ParameterQueue queue, int slot, *, "
+      "int queue, int slot, *, "
       "ScalarType? dtype=None, ScalarType? reduce_dtype=None) -> Tensor(a)");
   library.def(
       "begin_value(Tensor x, int[] forward, str[] forward_groups, "
-      "__torch__.torch.classes.tensoropt.ParameterQueue queue, int slot, *, "
+      "int queue, int slot, *, "
       "ScalarType? dtype=None) -> ()");
   library.def(
       "begin_gathers(Tensor[] xs, int[] dims, str group, "
-      "__torch__.torch.classes.tensoropt.ParameterQueue queue, int[] slots, "
+      "int queue, int[] slots, "
       "*, ScalarType? dtype=None) -> ()");
   library.def(
       "put_value(Tensor value, "
-      "__torch__.torch.classes.tensoropt.ParameterQueue queue, int slot) -> "
+      "int queue, int slot) -> "
       "()");
   library.def(
       "take_value(Tensor x, "
-      "__torch__.torch.classes.tensoropt.ParameterQueue queue, int slot) -> "
+      "int queue, int slot) -> "
       "Tensor");
   library.def(
-      "begin_gradient(Tensor gradient, int[] steps, str[] groups, "
-      "__torch__.torch.classes.tensoropt.ParameterQueue queue, int slot) -> "
-      "()");
+      "begin_gradient(Tensor gradient, int[] steps, str[] groups, int queue, "
+      "int slot) -> ()");
   library.def(
       "await_gradient(Tensor(a) x, "
-      "__torch__.torch.classes.tensoropt.ParameterQueue queue, int slot) -> "
+      "int queue, int slot) -> "
       "Tensor(a)");
 }
 TORCH_LIBRARY_IMPL(tensoropt, CompositeExplicitAutograd, library) {

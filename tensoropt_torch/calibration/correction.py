@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from tensoropt_torch import _C
@@ -49,7 +49,7 @@ class _TimedPlan:
 
 def corrected(task: PlanningTask, num_devices: int, runs: Mapping[str, PlanRun]) -> Corrected:
     """By some plans of the task that were run. Collective; equal on all ranks."""
-    before = partial(_spaces, task, num_devices, runs.values())
+    before = cache(partial(_spaces, task, num_devices, runs.values()))
     scales = from_first_rank(lambda: _scales(before(), runs.values()))
     log.info(
         "of what was predicted, steps of %d plans took x %.3g for computing, x %.3g for the "
@@ -60,8 +60,9 @@ def corrected(task: PlanningTask, num_devices: int, runs: Mapping[str, PlanRun])
         format_seconds(scales.collective_s),
     )
     result = scaled(task, scales)
-    after = partial(_spaces, result, num_devices, runs.values())
-    same = from_first_rank(lambda: _with_the_same_programs(runs, before(), after()))
+    same = from_first_rank(
+        lambda: _with_the_same_programs(runs, before(), _spaces(result, num_devices, runs.values()))
+    )
     return Corrected(result, {name: runs[name] for name in same})
 
 

@@ -128,7 +128,7 @@ def race(
             job = _Job(model, task, batch, device)
             runs |= on_all_ranks(partial(_run, missing, rivals, job, budget_s))
         except (RuntimeError, ValueError, LookupError) as error:  # values of the example, maybe
-            warnings.warn(f"no plan is run, since a step fails: {error}", stacklevel=3)
+            warnings.warn(f"plans are not run, since a step fails: {error}", stacklevel=3)
             return Race(plans[0], complete=False)
     if missing or known:
         from_first_rank(partial(_keep, file, runs))
@@ -184,7 +184,7 @@ def _race(
     for number, margin in enumerate(MARGINS):
         total = done + (len(MARGINS) - number) * len(running)
         for index in running:
-            if best_s and budget.is_spent():
+            if (best_s or rivals_s) and budget.is_spent():
                 return best_s
             try:
                 step_s = runs[index]().step_s
@@ -218,11 +218,11 @@ class _Run:
         goes_on = self._within(budget if was_run else budget.share(waiting))
         training = self._training or self._start()
         self._training = training if keeps else None
-        if not was_run:  # which may slow steps down, and warms up
-            timed = training.times(LEAST_STEPS, warm_ups=1, goes_on=goes_on)
+        found = training.times(STEPS, warm_ups=1, network=False, goes_on=goes_on)
+        if not was_run:  # by itself, since it may slow steps down
+            timed = training.times(LEAST_STEPS, warm_ups=0, goes_on=goes_on)
             self._network_share = timed.network_s / timed.step_s
-        warm_ups = 1 if was_run else 0
-        return training.times(STEPS, warm_ups=warm_ups, network=False, goes_on=goes_on)
+        return found
 
     def result(self, step_s: float) -> PlanRun:
         """After it was run, with what a step took."""

@@ -55,7 +55,8 @@ class MeasureOptions:
         rounds: how often the frontier is searched to find such operators.
         finalists: how many plans are run for some steps before the fastest of them is taken:
             what is predicted to be fastest, and known strategies that are predicted to take
-            not much longer. With 1 predictions decide alone.
+            not much longer; and again, at most, by the costs that these correct. With 1
+            predictions decide alone.
         fresh: plan again, and measure again what an earlier job has measured for a plan. A
             hardware profile stays.
     """

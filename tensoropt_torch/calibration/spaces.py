@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 
 from tensoropt_torch import _C
 from tensoropt_torch.frontend import CapturedModel
@@ -23,12 +24,16 @@ class Space:
     captured: CapturedModel
     settings: Settings
     planner: _C.Planner
-    _slower_planner: _C.Planner  # with collectives that take ``TINY_S`` longer
+    _slower: Settings  # with collectives that take ``TINY_S`` longer
 
     def network(self, strategy: _C.Strategy) -> tuple[float, float]:
         """Predicted: time of the network in s, and how many collectives there are."""
         network_s = self.planner.network_time(strategy)
         return network_s, (self._slower_planner.network_time(strategy) - network_s) / TINY_S
+
+    @cached_property
+    def _slower_planner(self) -> _C.Planner:
+        return make_planner(self.captured, self._slower)
 
 
 def spaces_of(
@@ -39,12 +44,7 @@ def spaces_of(
     collective_s = task.cluster.device.runtime.collective_s + TINY_S
     slower = task.with_runtime(collective_s=collective_s)
     return [
-        Space(
-            captured,
-            settings,
-            make_planner(captured, settings),
-            make_planner(captured, slower_settings),
-        )
+        Space(captured, settings, make_planner(captured, settings), slower_settings)
         for (captured, settings), (_, slower_settings) in zip(
             task.graphs(num_devices), slower.graphs(num_devices), strict=True
         )

@@ -204,7 +204,7 @@ class Plan(Record):
         time_s = points[index][1] if index >= 0 else 0.0
         if self.time_s > time_s * (1 + _ROUNDING):
             more = self.time_s / points[-1][1] - 1
-            return f"a known strategy, predicted {more:.0%} above the fastest point"
+            return f"not on the frontier, predicted {more:.0%} above the fastest point"
         return f"point {index} of {len(points)}, {self.guarantee}"
 
     def facts(self) -> Iterator[tuple[str, str]]:

@@ -12,9 +12,21 @@ from tensoropt_torch.runtime.library import OPS
 MOST_UNDER_WAY = 4
 
 
-def parameter_queue(
-    bucket_bytes: int = 0, most_under_way: int = MOST_UNDER_WAY
-) -> torch.ScriptObject:
+class ParameterQueue(int):
+    """The number by which operators name a queue, and the queue. Autograd graphs that were made
+    with it keep the queue as well."""
+
+    _queue: torch.ScriptObject
+
+    @staticmethod
+    def make(most_under_way: int, bucket_bytes: int) -> ParameterQueue:
+        queue = torch.classes.tensoropt.ParameterQueue(most_under_way, bucket_bytes)
+        number = ParameterQueue(queue.number())
+        number._queue = queue
+        return number
+
+
+def parameter_queue(bucket_bytes: int = 0, most_under_way: int = MOST_UNDER_WAY) -> ParameterQueue:
     """Where parameters and their gradients are while they are resharded, of one forward
     and its backward.
 
@@ -26,12 +38,10 @@ def parameter_queue(
         ValueError: ``most_under_way`` is below 1, or ``bucket_bytes`` below 0.
 
     """
-    make = torch.classes.tensoropt.ParameterQueue
-    queue: torch.ScriptObject = make(most_under_way, bucket_bytes)
-    return queue
+    return ParameterQueue.make(most_under_way, bucket_bytes)
 
 
-def await_gradient(x: torch.Tensor, queue: torch.ScriptObject, slot: int) -> torch.Tensor:
+def await_gradient(x: torch.Tensor, queue: int, slot: int) -> torch.Tensor:
     """The parameter, unchanged. Its gradient leaves the queue here. To be called before all
     that computes, since autograd then comes back last."""
     result: torch.Tensor = OPS.await_gradient(x, queue, slot)
@@ -42,7 +52,7 @@ def begin_value(
     x: torch.Tensor,
     forward: Sequence[int],
     forward_groups: Sequence[str],
-    queue: torch.ScriptObject,
+    queue: int,
     slot: int,
     *,
     dtype: torch.dtype | None = None,
@@ -55,7 +65,7 @@ def begin_gathers(
     xs: Sequence[torch.Tensor],
     dims: Sequence[int],
     group: str,
-    queue: torch.ScriptObject,
+    queue: int,
     slots: Sequence[int],
     *,
     dtype: torch.dtype | None = None,
@@ -72,12 +82,12 @@ def begin_gathers(
     OPS.begin_gathers(xs, dims, group, queue, slots, dtype=dtype)
 
 
-def put_value(value: torch.Tensor, queue: torch.ScriptObject, slot: int) -> None:
+def put_value(value: torch.Tensor, queue: int, slot: int) -> None:
     """Gives a value that was resharded before to ``reshard_parameter``."""
     OPS.put_value(value, queue, slot)
 
 
-def take_value(x: torch.Tensor, queue: torch.ScriptObject, slot: int) -> torch.Tensor:
+def take_value(x: torch.Tensor, queue: int, slot: int) -> torch.Tensor:
     """Waits for what ``begin_value`` or ``begin_gathers`` began in the slot, of ``x``.
 
     Raises:
@@ -94,7 +104,7 @@ def reshard_parameter(
     forward_groups: Sequence[str],
     backward: Sequence[int],
     backward_groups: Sequence[str],
-    queue: torch.ScriptObject,
+    queue: int,
     slot: int,
     *,
     dtype: torch.dtype | None = None,

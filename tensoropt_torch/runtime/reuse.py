@@ -27,6 +27,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from tensoropt_torch.runtime import ops
 from tensoropt_torch.runtime.parameter_queue import (
+    ParameterQueue,
     begin_gathers,
     begin_value,
     parameter_queue,
@@ -116,7 +117,7 @@ class _Bucket:
         self._before = before  # in forward, so that it is next in backward
         self._ahead = ahead
         self._members: list[_Member] = []
-        self._queue: torch.ScriptObject | None = None
+        self._queue: ParameterQueue | None = None
         self._is_done = False
 
     def add(self, source: _Source, program: _Program, gathered_dim: int | None) -> None:
@@ -156,7 +157,7 @@ class _Bucket:
         is_unchanged = all(member.program.input.is_as_it_was for member in needed)
         return bool(needed) and is_unchanged and not self._is_done
 
-    def _begin(self) -> torch.ScriptObject:
+    def _begin(self) -> ParameterQueue:
         """Where the results will be, in the order of those that are needed."""
         if self._queue is not None:
             return self._queue

@@ -52,7 +52,7 @@ def command(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     run += ["-m", "tensoropt_torch.cli", *arguments]
     environment = {**os.environ, "TENSOROPT_HOME": str(home), "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        run, env=environment, capture_output=True, text=True, timeout=300, check=False
+        run, env=environment, capture_output=True, text=True, timeout=900, check=False
     )
 
 

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 import tensoropt_torch
-from tensoropt_torch import _C, MeasureOptions, Plan, calibration, load_cluster
-from tensoropt_torch.calibration import PlanRun, corrected
+from tensoropt_torch import _C, MeasureOptions, Plan, TensorOptError, calibration, load_cluster
+from tensoropt_torch.calibration import PlanRun, Race, corrected
 from tensoropt_torch.calibration.runs import StepTimes, Training
 from tensoropt_torch.calibration.scaling import GAIN, Scales
 from tensoropt_torch.calibration.spaces import spaces_of
@@ -24,7 +24,7 @@ from tensoropt_torch.emit import ParallelModule
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Choices
 from tensoropt_torch.plan.space import make_planner
-from tensoropt_torch.planner import finalists
+from tensoropt_torch.planner import finalists, picks
 from tensoropt_torch.planner.task import PlanningTask
 from tests.distributed.harness import run_ranks
 
@@ -152,3 +152,48 @@ def test_what_the_corrected_costs_pick_is_run(tmp_path: Path, network: float) ->
     assert plan.frontier[-1][1] <= plan.time_s * (1 + 1e-9)
     assert (plan.strategy_hash == predicted.strategy_hash) == (network == 1.0)
     assert Plan.from_json(plan.to_json()) == plan
+
+
+def nothing_better(payload: tuple[str, str]) -> tuple[list[list[str]], Plan]:
+    """The strategies of each race, and the plan that is taken."""
+    home, what = payload
+    os.environ["TENSOROPT_HOME"] = home
+    calibration.profiled_task = lambda task, *_: task  # type: ignore[assignment]
+    calibration.with_operators = lambda task, *_: task  # type: ignore[assignment]
+    finalists.NEAR = math.inf
+    picked, searched = picks.mini_time, list[Any]()
+    raced: list[list[Plan]] = []
+
+    def pick(*arguments: Any) -> Any:
+        searched.append(arguments)
+        if what == "nothing fits" and len(searched) > 1:
+            raise TensorOptError("nothing fits")
+        return picked(*arguments)
+
+    def race(plans: list[Plan], *_: Any, **__: Any) -> Race:
+        raced.append(plans)
+        if len(raced) > 1 and what == "fails":
+            return Race(plans[0], complete=False)
+        step_s = float(len(raced))
+        runs = {p.strategy_hash: PlanRun(1, p.choices, step_s, step_s / 9) for p in plans}
+        return Race(replace(plans[-1], measured_s=step_s), True, runs)
+
+    picks.mini_time = pick
+    calibration.race = race
+    example = model(), (torch.linspace(-1, 1, 256 * 64).reshape(256, 64),)
+    plan = tensoropt_torch.find_strategy(
+        *example, cluster=of_slow_links(), inputs="sharded", loss_fn=loss
+    )
+    hashes = [[p.strategy_hash for p in plans] for plans in raced]
+    return hashes, replace(plan, captured=None)
+
+
+@pytest.mark.parametrize("what", ["is slower", "fails", "nothing fits"])
+def test_the_fastest_stays_where_what_is_picked_by_it(tmp_path: Path, what: str) -> None:
+    mine, other = run_ranks(2, f"{HERE}:nothing_better", (str(tmp_path), what))
+    assert mine == other
+    raced, plan = mine
+    assert plan.measured_s == 1.0 and plan.strategy_hash == raced[0][-1]
+    assert len(raced) == (1 if what == "nothing fits" else 2)
+    for hashes in raced[1:]:
+        assert plan.strategy_hash in hashes[:2] and len(set(hashes)) == len(hashes)

@@ -69,7 +69,8 @@ def watch(made_up: bool) -> Watched:
         found = times(training, *args, **kwargs)
         if made_up:
             found = replace(found, step_s=plan.memory_bytes)
-        watched.made_up_s[plan.strategy_hash] = found.step_s
+        least_s = watched.made_up_s.get(plan.strategy_hash, math.inf)
+        watched.made_up_s[plan.strategy_hash] = min(least_s, found.step_s)
         return found
 
     Training.times = watching  # type: ignore[method-assign]
@@ -138,9 +139,8 @@ def test_the_fastest_that_was_run_is_taken(tmp_path: Path) -> None:
     assert mine.first == other.first and mine.losses == other.losses
     assert len(set(mine.runs)) > 1
     assert mine.runs == other.runs
-    fastest = min(mine.made_up_s, key=lambda name: mine.made_up_s[name])
-    assert mine.first.strategy_hash == fastest
-    assert mine.first.measured_s == mine.made_up_s[fastest]
+    fastest = mine.first.strategy_hash
+    assert mine.first.measured_s == mine.made_up_s[fastest] == min(mine.made_up_s.values())
     assert mine.predicted.measured_s is None and mine.runs_of_predicted == 0
     assert mine.predicted.strategy_hash in mine.runs
     assert mine.is_unchanged
@@ -228,7 +228,7 @@ def examples_that_fail(home: str) -> tuple[float | None, list[str], float | None
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         failed = found(Lookup(), (ids,), measuring=QUICK)
-    messages = [str(w.message) for w in caught if "no plan is run" in str(w.message)]
+    messages = [str(w.message) for w in caught if "plans are not run" in str(w.message)]
     return failed.measured_s, messages, found(Lookup(), (ids % 16,), measuring=QUICK).measured_s
 
 

@@ -51,6 +51,7 @@ QUICK = MeasureOptions(
     budget_s=3.0,
     random_strategies=2,
     rounds=1,
+    finalists=1,  # costs stay as they were measured
 )
 SHORT = ProfileOptions(max_bytes=2048, budget_s=1.0)
 

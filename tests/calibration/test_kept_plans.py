@@ -47,7 +47,7 @@ from tensoropt_torch.strategy import _plain
 from tests.distributed.harness import RankError, run_ranks
 
 HERE = "tests.calibration.test_kept_plans"
-QUICK = MeasureOptions(max_bytes=2048, budget_s=12.0, random_strategies=1, rounds=1)
+QUICK = MeasureOptions(max_bytes=2048, budget_s=30.0, random_strategies=1, rounds=1)
 BATCH = (torch.linspace(-1, 1, 64 * 16).reshape(64, 16),)
 KEPT = "so that nothing is searched or run"
 
@@ -163,7 +163,7 @@ def test_what_takes_time_is_told(tmp_path: Path) -> None:
     assert len(told) == 2
     assert all(part in told[0] for part in parts), told
     assert [part for part in parts if part in told[1]] == list(parts[:3])
-    assert any("within 12 s" in message for message in mine.messages)
+    assert any(f"within {QUICK.budget_s:g} s" in message for message in mine.messages)
 
 
 def without_race(home_of: str) -> list[tuple[bool, float | None]]:
@@ -448,7 +448,7 @@ def race_budgets(home_of: str) -> list[float]:
 
     calibration.race = race
     rank = dist.get_rank()
-    for spent_s in (0.0, 9.0 + rank, 20.0):
+    for spent_s in (0.0, QUICK.budget_s - 3.0 + rank, QUICK.budget_s + 8.0):
         progress.Phases.total_s = spent_s  # type: ignore[assignment, method-assign]
         find(measuring=replace(QUICK, fresh=True))
     return given
@@ -456,7 +456,7 @@ def race_budgets(home_of: str) -> list[float]:
 
 def test_the_race_gets_what_is_left_on_the_slowest_rank(tmp_path: Path) -> None:
     mine, other = run_ranks(2, f"{HERE}:race_budgets", str(tmp_path))
-    assert mine == other == pytest.approx([QUICK.finalists_s, QUICK.budget_s - 10.0, 0.0])
+    assert mine == other == pytest.approx([QUICK.finalists_s, 2.0, 0.0])
 
 
 def differently(home_of: str) -> list[str]:

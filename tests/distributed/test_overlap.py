@@ -94,7 +94,7 @@ def terms_awaited(parameters: list[Parameter], most: int = 2) -> list[torch.Tens
 
 
 def begin_with_alike(
-    parameters: list[Parameter], leaves: list[torch.Tensor], queue: torch.ScriptObject, slot: int
+    parameters: list[Parameter], leaves: list[torch.Tensor], queue: int, slot: int
 ) -> set[int]:
     """The slots that have begun."""
     programs, groups = parameters[slot].programs[:2]

@@ -74,6 +74,6 @@ def test_a_plan_says_whether_it_is_of_the_frontier(task: PlanningTask) -> None:
     assert frontier.smallest.plan.origin.startswith(f"point 0 of {len(frontier)}")
     fastest = frontier.fastest.plan
     other = replace(fastest, time_s=1.25 * fastest.time_s)
-    assert other.origin == "a known strategy, predicted 25% above the fastest point"
+    assert other.origin == "not on the frontier, predicted 25% above the fastest point"
     assert "0.5 s measured" not in repr(other)
     assert "500.000 ms measured" in repr(replace(other, measured_s=0.5))
