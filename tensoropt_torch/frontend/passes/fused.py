@@ -121,10 +121,11 @@ def see_blocks(graph: fx.Graph) -> None:
 
 @functools.cache
 def _can_be_held() -> bool:
-    """Whether this PyTorch has ``DTensor``s that are made of parts of blocks."""
-    from torch.distributed.tensor._dtensor_spec import DTensorSpec
+    """Whether this PyTorch has ``DTensor``s that are made of parts of blocks, and makes such of
+    them: 2.11 takes what comes of one, a gradient say, for an order of axes."""
+    from torch.distributed.tensor import _sharding_prop
 
-    return "use_strided_shard_as_shard_order" in DTensorSpec.__dataclass_fields__
+    return hasattr(_sharding_prop, "_propagate_use_strided_shard_flag")
 
 
 def _is_parameter(node: fx.Node) -> bool:
