@@ -42,7 +42,7 @@ PYTHON_PATHS := tensoropt_torch tests examples docs setup.py \
 
 # For builds of the core without PyTorch, apart from the folder of fmt's headers,
 # and without precompiled headers: they are also the proof that it needs neither.
-CORE_ONLY = -G Ninja -DTENSOROPT_CORE_ONLY=ON \
+CORE_ONLY = -G Ninja -DTENSOROPT_CORE_ONLY=ON -DTENSOROPT_WERROR=ON \
   -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON \
   -DTENSOROPT_FMT_INCLUDE_DIR=$$($(PYTHON) -c 'import os, torch; \
     print(os.path.dirname(torch.__file__) + "/include")')

@@ -3,12 +3,14 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
-#include <fstream>
+#include <cstdint>
+#include <cstdio>
 #include <limits>
-#include <optional>
-#include <sstream>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 
 namespace tensoropt {
@@ -25,26 +27,51 @@ int affinity() {
   return static_cast<int>(std::thread::hardware_concurrency());
 }
 
-std::optional<double> number_in(const fs::path& file) {
-  std::ifstream in(file);
-  double value = 0;
-  if (in >> value) return value;
-  return std::nullopt;
+// Empty if there is no such file. Without streams, whose numbers need a locale:
+// where the library carries a C++ runtime of its own, that of the process may
+// not have one for it.
+std::string text_of(const fs::path& file) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> in(
+      std::fopen(file.c_str(), "r"), std::fclose);
+  std::string text;
+  if (!in) return text;
+  char buffer[4096];
+  while (const std::size_t count =
+             std::fread(buffer, 1, sizeof(buffer), in.get())) {
+    text.append(buffer, count);
+  }
+  return text;
+}
+
+// Up to a separator, which leaves `rest` as well.
+std::string_view take(std::string_view& rest, char separator) {
+  const std::string_view taken = rest.substr(0, rest.find(separator));
+  rest.remove_prefix(std::min(taken.size() + 1, rest.size()));
+  return taken;
+}
+
+// 0 if there is none.
+double number_in(std::string_view text) {
+  std::int64_t value = 0;
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return static_cast<double>(value);
+}
+
+double ratio(double quota, double period) {
+  return quota > 0 && period > 0 ? quota / period : kNoQuota;
 }
 
 // "QUOTA PERIOD" or "max PERIOD", in microseconds.
 double quota_of_v2(const fs::path& folder) {
-  std::ifstream in(folder / "cpu.max");
-  double quota = 0;
-  double period = 0;
-  return in >> quota >> period && period > 0 ? quota / period : kNoQuota;
+  const std::string text = text_of(folder / "cpu.max");
+  std::string_view rest = text;
+  const double quota = number_in(take(rest, ' '));
+  return ratio(quota, number_in(rest));
 }
 
 double quota_of_v1(const fs::path& folder) {
-  const auto quota = number_in(folder / "cpu.cfs_quota_us");
-  const auto period = number_in(folder / "cpu.cfs_period_us");
-  const bool limited = quota && period && *quota > 0 && *period > 0;
-  return limited ? *quota / *period : kNoQuota;
+  return ratio(number_in(text_of(folder / "cpu.cfs_quota_us")),
+               number_in(text_of(folder / "cpu.cfs_period_us")));
 }
 
 // Of a group and of all that it is in, up to where groups are mounted. Inside a
@@ -61,25 +88,24 @@ double least_quota(const fs::path& mount, const std::string& group,
   return least;
 }
 
-bool has_cpu(const std::string& controllers) {
-  std::istringstream names(controllers);
-  for (std::string name; std::getline(names, name, ',');) {
-    if (name == "cpu") return true;
+bool has_cpu(std::string_view controllers) {
+  while (!controllers.empty()) {
+    if (take(controllers, ',') == "cpu") return true;
   }
   return false;
 }
 
 // Lines are "NUMBER:CONTROLLERS:GROUP"; version 2 has no controllers.
 double quota(const fs::path& root) {
-  std::ifstream groups(root / "proc/self/cgroup");
+  const std::string groups = text_of(root / "proc/self/cgroup");
   const fs::path mounts = root / "sys/fs/cgroup";
   double least = kNoQuota;
-  for (std::string line; std::getline(groups, line);) {
-    const std::size_t first = line.find(':');
-    const std::size_t second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string names = line.substr(first + 1, second - first - 1);
-    const std::string group = line.substr(second + 1);
+  for (std::string_view rest = groups; !rest.empty();) {
+    std::string_view line = take(rest, '\n');
+    if (std::count(line.begin(), line.end(), ':') < 2) continue;
+    take(line, ':');
+    const std::string_view names = take(line, ':');
+    const std::string group(line);
     if (names.empty()) {
       least = std::min(least, least_quota(mounts, group, quota_of_v2));
     } else if (has_cpu(names)) {
