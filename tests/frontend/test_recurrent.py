@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import fx, nn
 
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.frontend.capture import CapturedModel
@@ -62,6 +62,30 @@ def test_numbers_are_those_of_the_stack(cell: str, options: str) -> None:
     found = loss_and_gradients(run_captured(captured, model, x), model)
     for got, wanted in zip(found, expected, strict=True):  # sums may go in another order
         torch.testing.assert_close(got, wanted, rtol=1e-13, atol=1e-13)
+
+
+class States(fx.Interpreter):
+    """Sees the states that cells start from."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self.seen: list[torch.Tensor] = []
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if str(target) in ("aten.lstm.input", "aten.gru.input"):
+            self.seen += [args[1]] if isinstance(args[1], torch.Tensor) else args[1]
+        return super().call_function(target, args, kwargs)
+
+
+@pytest.mark.parametrize("cell", list(CELLS))
+def test_states_of_zeros_are_what_cudnn_takes(cell: str) -> None:
+    model = Model(cell)
+    captured = capture(model, (torch.randn(3, 5, 6),))
+    known = {**captured.constants, **dict(model.named_parameters())}
+    states = States(captured.graph_module)
+    states.run(*(known.get(s.names[0], torch.randn(3, 5, 6)) for s in captured.sources))
+    assert len(states.seen) == (4 if cell == "lstm" else 2)
+    assert all(state.is_contiguous() and state.shape == (1, 5, 4) for state in states.seen)
 
 
 def test_projections_and_eval_mode_stay_right() -> None:

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils import _pytree as pytree
 
-from tensoropt_torch.frontend.passes import cleanup, regions
+from tensoropt_torch.frontend.passes import autocast, cleanup, regions
 from tests.frontend.graphs import (
     Body,
     check_after_every_pass,
@@ -91,8 +91,16 @@ def region_in_low_precision_module(self: Layer, x: torch.Tensor) -> torch.Tensor
         return F.mse_loss(hidden, x.bfloat16()) + F.l1_loss(hidden, x.bfloat16())
 
 
+def made_of_products(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    """Autocast knows products, which einsum and this sum of squares are made of."""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        hidden = torch.einsum("ij,kj->ik", x, x) + torch.tensordot(x, x, dims=([1], [1]))
+        return hidden.float().sum() + torch.einsum("ij,j->ij", x, x[0]).square().sum()
+
+
 AUTOCAST = [
     low_precision,
+    made_of_products,
     one_weight_twice,
     disabled_inside,
     region_in_low_precision_module,
@@ -111,6 +119,40 @@ def test_values_say_the_dtypes_that_are_computed() -> None:
     products = module.graph.find_nodes(op="call_function", target=torch.ops.aten.linear.default)
     assert [node.meta["val"].dtype for node in products] == [torch.bfloat16]
     assert {used.meta["val"].dtype for used in products[0].all_input_nodes} == {torch.bfloat16}
+
+
+def cross_entropy(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        hidden = self.linear(x)
+        return F.cross_entropy(hidden, torch.arange(len(x)) % hidden.shape[1])
+
+
+def test_a_loss_is_computed_in_float32() -> None:
+    """Of low scores, where PyTorch on CPUs rounds the logarithms."""
+    _, module = normalised(cross_entropy, regions.inline_regions)
+    (loss,) = module.graph.find_nodes(
+        op="call_function", target=torch.ops.aten.cross_entropy_loss.default
+    )
+    assert loss.args[0].meta["val"].dtype == loss.meta["val"].dtype == torch.float32
+
+
+def normalised_products(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(self.linear(x), x.shape[1:]).sum()
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_autocast_casts_depends_on_the_device(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without one, the casts are those that are made where there is one."""
+    monkeypatch.setattr(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False)
+    _, module = normalised(normalised_products)
+    region = autocast.AutocastRegion(device, torch.float16, enabled=True)
+    for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten.linear.default):
+        region.call(module.graph, node)
+    (norm,) = module.graph.find_nodes(op="call_function", target=torch.ops.aten.layer_norm.default)
+    region.call(module.graph, norm)
+    assert norm.meta["val"].dtype == (torch.float32 if device == "cuda" else torch.float16)
 
 
 def test_parameters_are_cast_once_in_a_region() -> None:

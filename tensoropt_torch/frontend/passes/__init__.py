@@ -39,6 +39,7 @@ from tensoropt_torch.frontend.passes.merged_dims import (
     split_before_permutations,
 )
 from tensoropt_torch.frontend.passes.nodes import BUFFER, FOLDED, Pass, target_name
+from tensoropt_torch.frontend.passes.recurrent import write_out_states
 from tensoropt_torch.frontend.passes.regions import inline_regions
 
 PASSES: tuple[Pass, ...] = (
@@ -59,6 +60,7 @@ PASSES: tuple[Pass, ...] = (
     group_repeated_heads,
     join_routed_experts,
     fold_constants,
+    write_out_states,
     decompose_composites,
     views_to_reshapes,
     split_before_permutations,

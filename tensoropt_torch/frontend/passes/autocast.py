@@ -33,7 +33,7 @@ class AutocastRegion:
         """Cast the operands of a call as autocast does; its value follows."""
         settled = node.meta.get(_SETTLED, False)
         node.meta[_SETTLED] = True
-        if self._enabled and not settled and self._is_eligible(node):
+        if self._enabled and not settled:
             dtype = self._operand_dtype(node)
             if dtype is not None:
                 self._cast_operands(graph, node, dtype)
@@ -43,28 +43,26 @@ class AutocastRegion:
         """Results leave in the dtype that they have."""
         return node
 
-    def _is_eligible(self, node: fx.Node) -> bool:
-        key = f"Autocast{self._device.upper()}"
-        if not isinstance(node.target, OpOverload):
-            return False
-        schema = node.target._schema
-        name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
-        return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, key))
-
     def _operand_dtype(self, node: fx.Node) -> torch.dtype | None:
         """What this call casts its operands to, seen by the dtype of its result.
 
         Operators that autocast lowers give its dtype. Others give float32, as do
-        those for which it promotes operands of several dtypes.
+        those for which it promotes operands of several dtypes. Of operators that are
+        made of such ones, einsum of products and cross entropy of a softmax, those
+        count whose result has another dtype for it.
         """
-        results = self._results_under_autocast(node)
-        got = [result.dtype for result in results if result.is_floating_point()]
-        if not got:
+        if _has_kernel(node, f"Autocast{self._device.upper()}"):
+            without = None
+        elif _has_kernel(node, "CompositeImplicitAutograd"):
+            without = _dtype_of(self._results(node, enabled=False))
+        else:
             return None
-        return got[0] if got[0] in (self._dtype, torch.float32) else None
+        dtype = _dtype_of(self._results(node, enabled=True))
+        return dtype if dtype in (self._dtype, torch.float32) and dtype != without else None
 
-    def _results_under_autocast(self, node: fx.Node) -> list[torch.Tensor]:
-        autocast = torch.autocast(self._device, dtype=self._dtype, cache_enabled=False)
+    def _results(self, node: fx.Node, enabled: bool) -> list[torch.Tensor]:
+        """Of fake operands, with or without autocast."""
+        autocast = torch.autocast(self._device, self._dtype, enabled, cache_enabled=False)
         with FakeTensorMode(), torch.no_grad():
 
             def fake(operand: fx.Node) -> Any:
@@ -99,6 +97,18 @@ class AutocastRegion:
         if operand.op == "placeholder" and not operand.meta.get(BUFFER, False):
             self._parameters[operand, dtype] = cast
         return cast
+
+
+def _has_kernel(node: fx.Node, key: str) -> bool:
+    if not isinstance(node.target, OpOverload):
+        return False
+    name = node.target.name()  # type: ignore[no-untyped-call]
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, key))
+
+
+def _dtype_of(results: list[torch.Tensor]) -> torch.dtype | None:
+    """Of the first that has a floating-point one."""
+    return next((result.dtype for result in results if result.is_floating_point()), None)
 
 
 def _callable(node: fx.Node) -> Any:

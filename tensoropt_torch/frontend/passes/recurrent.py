@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from tensoropt_torch.frontend.passes.nodes import add_call
+
 aten = torch.ops.aten
 
 # Operator -> number of states (h, and c of an LSTM).
@@ -61,6 +63,20 @@ def is_stack(node: fx.Node) -> bool:
         return False
     stack = _Stack.of(node)
     return stack.num_layers * stack.directions > 1
+
+
+def write_out_states(graph: fx.Graph) -> None:
+    """States that repeat a smaller tensor, as zeros do, lie in memory of their own: cuDNN
+    takes no others."""
+    as_usual = {"memory_format": torch.contiguous_format}
+    for node in graph.nodes:
+        if str(node.target) not in _NUM_STATES:
+            continue
+        for state in dict.fromkeys(_Stack.of(node).states):
+            if str(state.target) == "aten.expand.default":
+                with graph.inserting_before(node):
+                    copy = add_call(graph, aten.clone.default, (state,), state, as_usual)
+                node.replace_input_with(state, copy)
 
 
 def layer_by_layer(graph: fx.Graph, node: fx.Node) -> list[fx.Node]:
