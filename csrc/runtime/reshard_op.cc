@@ -9,7 +9,7 @@
 // the gradient to `reduce_dtype`.
 //
 // tensoropt::ParameterQueue(most_under_way, bucket_bytes).number() -> queue
-// tensoropt::await_gradient(x, queue, slot) -> x
+// tensoropt::await_gradients(xs, queue, slots) -> xs
 // tensoropt::begin_value(x, forward, forward_groups, queue, slot, dtype)
 // tensoropt::begin_gathers(xs, dims, group, queue, slots, dtype)
 // tensoropt::put_value(value, queue, slot)
@@ -23,15 +23,18 @@
 // program ahead of its use, begin_gathers one collective in place of the
 // programs of several; put_value gives a value that is there already.
 // take_value waits for what was begun; `x` says where it runs. In backward the
-// program of the gradient is only begun; await_gradient, which stands between
-// the parameter and its use, waits for it. These calls come first in the graph,
-// and autograd runs what came first only when nothing else is ready: at the end
-// of backward. `slot` numbers the parameters.
+// program of the gradient is only begun; await_gradients, which stands between
+// the parameters and their use, waits for it. It comes first in the graph, and
+// autograd runs what came first only when nothing else is ready: at the end of
+// backward. `slot` numbers the parameters.
 
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "runtime/parameter_queue.h"
 #include "runtime/program.h"
@@ -166,14 +169,26 @@ at::Tensor value_of(const at::Tensor& x, at::IntArrayRef forward,
   return reshard_below_autograd(x, forward, forward_groups, dtype);
 }
 
-// A queue among what autograd saves.
-c10::IValue capsule(const Queue& queue) {
-  return c10::IValue::make_capsule(
-      c10::static_intrusive_pointer_cast<torch::CustomClassHolder>(queue));
+// What backward needs, among what autograd saves.
+struct Gradients : torch::CustomClassHolder {
+  std::vector<std::int64_t> steps;
+  Strings groups;
+  DType dtype;
+  Queue queue;
+  std::vector<std::int64_t> slots;
+};
+using SavedGradients = c10::intrusive_ptr<Gradients>;
+
+constexpr auto kGradients = "gradients";
+
+void save(AutogradContext* context, const SavedGradients& gradients) {
+  context->set_materialize_grads(false);
+  context->saved_data[kGradients] = c10::IValue::make_capsule(gradients);
 }
 
-Queue queue_in(const c10::IValue& saved) {
-  return c10::static_intrusive_pointer_cast<ParameterQueue>(saved.toCapsule());
+SavedGradients saved_in(AutogradContext* context) {
+  return c10::static_intrusive_pointer_cast<Gradients>(
+      context->saved_data[kGradients].toCapsule());
 }
 
 struct Reshard : torch::autograd::Function<Reshard> {
@@ -184,14 +199,13 @@ struct Reshard : torch::autograd::Function<Reshard> {
                             const Strings& backward_groups, const Queue& queue,
                             std::int64_t slot, DType dtype,
                             DType reduce_dtype) {
-    context->set_materialize_grads(false);
-    context->saved_data["steps"] = backward;
-    context->saved_data["groups"] = backward_groups;
-    context->saved_data["dtype"] = reduce_dtype;
-    if (queue) {
-      context->saved_data["queue"] = capsule(queue);
-      context->saved_data["slot"] = slot;
-    }
+    const auto gradients = c10::make_intrusive<Gradients>();
+    gradients->steps = backward.vec();
+    gradients->groups = backward_groups;
+    gradients->dtype = reduce_dtype;
+    gradients->queue = queue;
+    gradients->slots = {slot};
+    save(context, gradients);
     // An input that is returned becomes a view that autograd knows of.
     if (forward.empty() && dtype.value_or(x.scalar_type()) == x.scalar_type()) {
       return x;
@@ -205,21 +219,16 @@ struct Reshard : torch::autograd::Function<Reshard> {
     if (!gradient.defined()) return variable_list(9);
     TORCH_CHECK(!(at::GradMode::is_enabled() && gradient.requires_grad()),
                 "tensoropt::reshard cannot be differentiated twice");
-    auto& saved = context->saved_data;
-    gradient = cast(gradient, saved["dtype"].toOptional<at::ScalarType>());
-    const auto steps = saved["steps"].toIntVector();
-    Strings groups;
-    for (const auto& group : saved["groups"].toListRef()) {
-      groups.push_back(group.toStringRef());
-    }
-    if (const auto queue = saved.find("queue"); queue != saved.end()) {
-      begin_gradient_below_autograd(
-          gradient, steps, groups,
-          ParameterQueue::number_of(queue_in(queue->second)),
-          saved["slot"].toInt());
-      gradient = at::Tensor();  // await_gradient has it
-    } else if (!steps.empty()) {
-      gradient = reshard_below_autograd(gradient, steps, groups, {});
+    const SavedGradients saved = saved_in(context);
+    gradient = cast(gradient, saved->dtype);
+    if (saved->queue) {
+      begin_gradient_below_autograd(gradient, saved->steps, saved->groups,
+                                    ParameterQueue::number_of(saved->queue),
+                                    saved->slots[0]);
+      gradient = at::Tensor();  // await_gradients has it
+    } else if (!saved->steps.empty()) {
+      gradient =
+          reshard_below_autograd(gradient, saved->steps, saved->groups, {});
     }
     return {gradient, {}, {}, {}, {}, {}, {}, {}, {}};
   }
@@ -274,32 +283,64 @@ at::Tensor reshard_parameter_autograd(
                         ParameterQueue::find(queue), slot, dtype, reduce_dtype);
 }
 
-struct AwaitGradient : torch::autograd::Function<AwaitGradient> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
-                            QueueNumber queue, std::int64_t slot) {
-    context->set_materialize_grads(false);
-    context->saved_data["queue"] = capsule(ParameterQueue::find(queue));
-    context->saved_data["slot"] = slot;
-    return x;
+struct AwaitGradients : torch::autograd::Function<AwaitGradients> {
+  static variable_list forward(AutogradContext* context, at::TensorList xs,
+                               const Queue& queue, at::IntArrayRef slots) {
+    const auto gradients = c10::make_intrusive<Gradients>();
+    gradients->queue = queue;
+    gradients->slots = slots.vec();
+    save(context, gradients);
+    return xs.vec();
   }
 
   static variable_list backward(AutogradContext* context,
                                 variable_list /*gradients*/) {
-    auto& saved = context->saved_data;
-    return {
-        queue_in(saved["queue"])->take_gradient(saved["slot"].toInt()), {}, {}};
+    const SavedGradients saved = saved_in(context);
+    variable_list gradients;
+    for (const std::int64_t slot : saved->slots) {
+      gradients.push_back(saved->queue->take_gradient(slot));
+    }
+    gradients.resize(gradients.size() + 2);  // of queue and slots
+    return gradients;
   }
 };
 
-at::Tensor await_gradient(const at::Tensor& x, QueueNumber /*queue*/,
-                          std::int64_t /*slot*/) {
-  return x.view_as(x);
+std::vector<at::Tensor> await_gradients(at::TensorList xs,
+                                        QueueNumber /*queue*/,
+                                        at::IntArrayRef /*slots*/) {
+  std::vector<at::Tensor> views;
+  for (const at::Tensor& x : xs) views.push_back(x.view_as(x));
+  return views;
 }
 
-at::Tensor await_gradient_autograd(const at::Tensor& x, QueueNumber queue,
-                                   std::int64_t slot) {
-  if (!is_differentiated(x)) return x.view_as(x);
-  return AwaitGradient::apply(x, queue, slot);
+bool have_one_node(at::TensorList xs) {
+  const auto& first = xs[0].grad_fn();
+  return first && std::all_of(xs.begin(), xs.end(), [&](const at::Tensor& x) {
+           return x.grad_fn() == first;
+         });
+}
+
+// Together if their gradients go to one node. Otherwise each by itself: a hook
+// that waits for a gradient would be called where there is none.
+std::vector<at::Tensor> await_gradients_autograd(at::TensorList xs,
+                                                 QueueNumber queue,
+                                                 at::IntArrayRef slots) {
+  TORCH_CHECK_VALUE(xs.size() == slots.size(), xs.size(),
+                    " gradients are awaited in ", slots.size(), " slots");
+  const Queue awaited = ParameterQueue::find(queue);
+  if (xs.empty()) return {};
+  if (std::all_of(xs.begin(), xs.end(), is_differentiated) &&
+      have_one_node(xs)) {
+    return AwaitGradients::apply(xs, awaited, slots);
+  }
+  std::vector<at::Tensor> results;
+  for (std::size_t i = 0; i < xs.size(); ++i) {
+    results.push_back(is_differentiated(xs[i])
+                          ? AwaitGradients::apply(xs.slice(i, 1), awaited,
+                                                  slots.slice(i, 1))[0]
+                          : xs[i].view_as(xs[i]));
+  }
+  return results;
 }
 
 }  // namespace
@@ -337,9 +378,8 @@ TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
       "begin_gradient(Tensor gradient, int[] steps, str[] groups, int queue, "
       "int slot) -> ()");
   library.def(
-      "await_gradient(Tensor(a) x, "
-      "int queue, int slot) -> "
-      "Tensor(a)");
+      "await_gradients(Tensor(a)[] xs, int queue, int[] slots) -> "
+      "Tensor(a)[]");
 }
 TORCH_LIBRARY_IMPL(tensoropt, CompositeExplicitAutograd, library) {
   library.impl("reshard", reshard);
@@ -349,7 +389,7 @@ TORCH_LIBRARY_IMPL(tensoropt, CompositeExplicitAutograd, library) {
   library.impl("put_value", put_value);
   library.impl("take_value", take_value);
   library.impl("begin_gradient", begin_gradient);
-  library.impl("await_gradient", await_gradient);
+  library.impl("await_gradients", await_gradients);
 }
 TORCH_LIBRARY_IMPL(tensoropt, Meta, library) {
   library.impl("reshard", reshard_meta);
@@ -360,7 +400,7 @@ TORCH_LIBRARY_IMPL(tensoropt, Autograd, library) {
   library.impl("begin_value", begin_value_autograd);
   library.impl("begin_gathers", begin_gathers_autograd);
   library.impl("put_value", put_value_autograd);
-  library.impl("await_gradient", await_gradient_autograd);
+  library.impl("await_gradients", await_gradients_autograd);
 }
 
 }  // namespace tensoropt::reshard_op

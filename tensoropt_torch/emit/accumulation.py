@@ -25,10 +25,9 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import fx, nn
-from torch.autograd.graph import Node
 from torch.distributed.tensor import DTensor, Placement
 
-from tensoropt_torch.emit.local_parts import as_whole
+from tensoropt_torch.emit.local_parts import as_whole, is_for_grad
 from tensoropt_torch.emit.parts import redistributed
 from tensoropt_torch.emit.placements import placements_of
 from tensoropt_torch.frontend import Blocks
@@ -113,7 +112,7 @@ def _hook(
 
     def before_program(gradients: Gradients) -> Gradients | None:
         (gradient,) = gradients
-        if gradient is None or not _is_free(gradient, parameter, accumulate):
+        if gradient is None or not is_for_grad(gradient, parameter, accumulate):
             return None
         with torch.no_grad():
             if reduces:
@@ -127,17 +126,6 @@ def _hook(
 
     value.grad_fn.register_prehook(before_program)
     accumulate.register_prehook(before_accumulation)
-
-
-def _is_free(gradient: torch.Tensor, parameter: nn.Parameter, accumulate: Node) -> bool:
-    """Whether it only is for ``.grad``: no hook of the parameter, ``torch.autograd.grad`` or
-    second derivative waits for it."""
-    if gradient.requires_grad or parameter._backward_hooks:
-        return False
-    try:
-        return bool(torch._C._will_engine_execute_node(accumulate))
-    except RuntimeError:  # raised for leaves in torch.autograd.grad
-        return False
 
 
 def reduce_kept(parameter: torch.Tensor) -> None:

@@ -62,7 +62,7 @@ _LOCAL = frozenset(
         reuse.keep_before,
         ops.lookup_agreement,
         getitem,
-        OPS.await_gradient.default,
+        OPS.await_gradients.default,
         OPS.bounded_lookup.default,
         OPS.check_lookup.default,
     }

@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 
 from tensoropt_torch.emit.accumulation import GRADIENT_EDGE
 from tensoropt_torch.emit.edges import GradientEdge
-from tensoropt_torch.emit.local_parts import as_whole, local_tensor, own_gradient
+from tensoropt_torch.emit.local_parts import accumulated, as_whole, local_tensor, own_gradient
 from tensoropt_torch.emit.overlap import HELD, slot_of, slots_begun
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.emit.variant import RunGraph, Variant
@@ -280,10 +280,11 @@ class _Delivery(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, waiting: _Waiting, outputs: Sequence[torch.Tensor], *_: torch.Tensor
+        ctx: Any, waiting: _Waiting, outputs: Sequence[torch.Tensor], *parameters: torch.Tensor
     ) -> Any:
         ctx.set_materialize_grads(False)
         ctx.waiting = waiting
+        ctx.parameters = parameters
         return tuple(outputs)
 
     @staticmethod
@@ -300,7 +301,7 @@ class _Delivery(torch.autograd.Function):
         gradients = ctx.waiting.take()
         own = [local_tensor(g) for g in gradients if g is not None]
         torch._foreach_mul_(own, factor)
-        return (None, None, *gradients)
+        return (None, None, *accumulated(ctx, ctx.parameters, gradients))
 
 
 class LocalGradients:
@@ -412,8 +413,8 @@ def _head(rank_graph: fx.GraphModule, held: Sequence[fx.Node]) -> fx.GraphModule
     copy = _Copy()
     slots = {slot_of(node) for node in held}
     for node in rank_graph.graph.nodes:
-        if node.target is torch.ops.tensoropt.await_gradient.default:
-            copy.nodes[node] = copy.nodes[node.args[0]]  # no gradient comes
+        if node.target is torch.ops.tensoropt.await_gradients.default:  # none comes
+            copy.nodes |= {user: copy.nodes[node.args[0][user.args[1]]] for user in node.users}
             continue
         begins = node in held or _is_queue(node, held) or slots_begun(node) & slots
         if node.op == "placeholder" or begins:

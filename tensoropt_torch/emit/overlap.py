@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -116,12 +117,14 @@ class Overlap:
             return {}
         self._queue = self._graph.call_function(parameter_queue, (self._bucket_bytes,))
         self._slots = {edge: slot for slot, edge in enumerate(parameters)}
+        slots = list(self._slots.values())
+        awaited = self._graph.call_function(
+            torch.ops.tensoropt.await_gradients.default,
+            (list(parameters.values()), self._queue, slots),
+        )
         return {
-            edge: self._graph.call_function(
-                torch.ops.tensoropt.await_gradient.default,
-                (node, self._queue, self._slots[edge]),
-            )
-            for edge, node in parameters.items()
+            edge: self._graph.call_function(operator.getitem, (awaited, slot))
+            for edge, slot in self._slots.items()
         }
 
     def __contains__(self, edge: int) -> bool:

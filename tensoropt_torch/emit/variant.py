@@ -9,7 +9,7 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from tensoropt_torch.emit.local_parts import local_part
+from tensoropt_torch.emit.local_parts import local_parts
 from tensoropt_torch.frontend import CapturedModel, Source
 from tensoropt_torch.plan import Plan, VariantStrategy
 from tensoropt_torch.runtime import reuse
@@ -50,6 +50,8 @@ class Variant:
         self.strategy: VariantStrategy | None = None  # if it is not the plan's
         self._places = [self._place(source, root) for source in captured.sources]
         self._views = [views.get(source.names[0]) for source in captured.sources]
+        own = zip(self._places, self._views, strict=True)
+        self._own_views = [view for place, view in own if place is not None]
 
     @property
     def input_names(self) -> list[str]:
@@ -59,14 +61,15 @@ class Variant:
     def run(self, inputs: Sequence[Any], seed: int, run_graph: RunGraph) -> Any:
         """The outputs for these inputs, literals included, in the containers of the model;
         ``run_graph`` calls the graph."""
-        rest = iter(inputs)
-        values = [
-            next(rest) if place is None else local_part(_of(place), view)
-            for place, view in zip(self._places, self._views, strict=True)
-        ]
+        rest, own = iter(inputs), iter(local_parts(self._own(), self._own_views))
+        values = [next(rest) if place is None else next(own) for place in self._places]
         with reuse.ReuseRegistry(ahead=self.plan.settings.overlap):
             outputs = run_graph(self.graph, (*values, seed))
         return pytree.tree_unflatten(list(outputs), self.captured.out_spec)
+
+    def _own(self) -> list[torch.Tensor]:
+        """The parameters, buffers and tables, in the order of the sources."""
+        return [place[0][place[1]] for place in self._places if place is not None]  # type: ignore[misc]
 
     def _place(self, source: Source, root: nn.Module) -> Place | None:
         """Where a parameter or a constant is found; None for an input."""
@@ -79,10 +82,3 @@ class Variant:
         owner = root.get_submodule(path)
         own = owner._parameters if source.kind == "parameter" else owner._buffers
         return own, leaf
-
-
-def _of(place: Place) -> torch.Tensor:
-    own, name = place
-    tensor = own[name]
-    assert tensor is not None
-    return tensor

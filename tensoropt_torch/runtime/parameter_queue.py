@@ -41,11 +41,13 @@ def parameter_queue(bucket_bytes: int = 0, most_under_way: int = MOST_UNDER_WAY)
     return ParameterQueue.make(most_under_way, bucket_bytes)
 
 
-def await_gradient(x: torch.Tensor, queue: int, slot: int) -> torch.Tensor:
-    """The parameter, unchanged. Its gradient leaves the queue here. To be called before all
+def await_gradients(
+    xs: Sequence[torch.Tensor], queue: int, slots: Sequence[int]
+) -> list[torch.Tensor]:
+    """The parameters, unchanged. Their gradients leave the queue here. To be called before all
     that computes, since autograd then comes back last."""
-    result: torch.Tensor = OPS.await_gradient(x, queue, slot)
-    return result
+    results: list[torch.Tensor] = OPS.await_gradients(xs, queue, slots)
+    return results
 
 
 def begin_value(
@@ -110,7 +112,7 @@ def reshard_parameter(
     dtype: torch.dtype | None = None,
     reduce_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """``reshard`` of what ``await_gradient`` gave for this slot. Takes what
+    """``reshard`` of what ``await_gradients`` gave for this slot. Takes what
     ``begin_value`` or ``begin_gathers`` began, if one did. In backward the program of its
     gradient is begun, and not waited for."""
     result: torch.Tensor = OPS.reshard_parameter(

@@ -6,15 +6,18 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from tensoropt_torch import emit
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.emit.context import RankContext
+from tensoropt_torch.emit.parts import parts_of
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.plan.micro_batches import micro_batched
@@ -72,8 +75,28 @@ def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-    return full.detach().clone()
+    if not isinstance(tensor, DTensor):
+        return tensor.detach().clone()
+    if tensor.is_cuda and dist.get_world_size() > 1:
+        return of_all_parts(tensor)
+    return tensor.full_tensor().detach().clone()
+
+
+def of_all_parts(tensor: DTensor) -> torch.Tensor:
+    """As ``full_tensor``, whose collective takes memory of GPUs for that of the CPU where the
+    processes speak over Gloo, and ends them."""
+    parts = parts_of(tensor.shape, tensor.device_mesh, tensor.placements)
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, (parts, tensor.to_local().detach().cpu()))
+    result = torch.empty(tensor.shape, dtype=tensor.dtype)
+    for places, values in everyone:
+        pieces = [values]
+        if len(places) > 1:  # parts of blocks
+            (dim,) = {p.dim for p in tensor.placements if isinstance(p, _StridedShard)}
+            pieces = values.split([place[dim].stop - place[dim].start for place in places], dim)
+        for place, piece in zip(places, pieces, strict=True):
+            result[place] = piece
+    return result.to(tensor.device)
 
 
 def train(model: nn.Module, step: object) -> Trace:

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 from tensoropt_torch.runtime import ops
 from tensoropt_torch.runtime.parameter_queue import (
-    await_gradient,
+    await_gradients,
     begin_gathers,
     begin_value,
     parameter_queue,
@@ -82,7 +82,7 @@ def terms_awaited(parameters: list[Parameter], most: int = 2) -> list[torch.Tens
     summed by themselves, a few at once, or all at once."""
     bucket_bytes = BUCKETS[parameters[0].seed // 100 % len(BUCKETS)]
     queue = parameter_queue(bucket_bytes, most)
-    leaves = [await_gradient(p.leaf, queue, slot) for slot, p in enumerate(parameters)]
+    leaves = await_gradients([p.leaf for p in parameters], queue, range(len(parameters)))
     terms = []
     begun: set[int] = set()
     for slot, (p, leaf) in enumerate(zip(parameters, leaves, strict=True)):

@@ -3,6 +3,7 @@ over ranks in the dtype that was asked for."""
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import pytest
@@ -118,7 +119,10 @@ def _is_gather(node: fx.Node) -> bool:
     """Of a weight."""
     source = node.args[0]
     while isinstance(source, fx.Node) and source.op != "placeholder":
-        source = source.args[0]
+        operand = source.args[0]
+        if source.target is operator.getitem:  # of what await_gradients gives
+            operand = operand.args[0][source.args[1]]
+        source = operand
     assert isinstance(source, fx.Node)
     return bool(node.args[2]) and source.name.endswith("weight")
 

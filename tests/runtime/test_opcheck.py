@@ -101,9 +101,9 @@ def reshards(group: str) -> dict[str, list[Case]]:
             )
             for casts in ({}, {"dtype": torch.bfloat16})
         ],
-        "await_gradient": [
-            Case((normal(4, 3), new_queue(), 0), WITH_QUEUE),
-            Case((torch.randn(4, 3), new_queue(), 0), WITH_QUEUE),
+        "await_gradients": [
+            Case(([normal(4, 3), torch.randn(2), normal(2)], new_queue(), [0, 2, 1]), WITH_QUEUE),
+            Case(([torch.randn(4, 3)], new_queue(), [0]), WITH_QUEUE),
         ],
         "halo_exchange": [
             Case((normal(4, 3), 0, low, high, 0.0, group), WITHOUT_AOT)

@@ -1,0 +1,179 @@
+"""What a step costs besides its operators: a module under a plan beside the model as it is.
+
+    python benchmarks/overhead.py                  # --device cuda on a GPU
+
+One process trains a GPT, as it is and under a plan, in turn: alone (1 rank), where a plan should
+cost nothing, and as one of 2 that are data parallel, of which the other one is made up: a fake
+process group copies what it has where others would send. With layers so small that they
+take no time what is left is the overhead of each; and with those of GPT-2 small. In float32
+and under autocast to bfloat16. Writes its entries of benchmarks/results/overhead.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+
+import torch
+import torch.distributed as dist
+from gpt import GPT, GPTConfig
+from torch import nn
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from benchmarks.machine import machine
+from benchmarks.ranks import WORKER, format_ratio, ratio_figures
+from tensoropt_torch import emit
+from tensoropt_torch.planner.baselines import find_baselines
+from tensoropt_torch.profiler.store import write_atomically
+from tensoropt_torch.tasks import Example, PlanningOptions, task_of
+
+RESULTS = Path(__file__).parent / "results" / "overhead.json"
+PHASES = ("forward", "backward", "optimizer", "zero_grad")
+WARM_UPS = 3
+# The model, rows of a rank, and turns.
+MODELS = {
+    "tiny layers": (GPTConfig(vocab_size=64, block_size=8, n_layer=12, n_head=2, n_embd=16), 4, 60),
+    "GPT-2 small": (
+        GPTConfig(vocab_size=50304, block_size=64, n_layer=12, n_head=12, n_embd=768),
+        4,
+        12,
+    ),
+}
+PRECISIONS = ("float32", "bfloat16 autocast")
+
+Step = Callable[[], list[float]]
+
+
+def casting(precision: str, device: torch.device) -> AbstractContextManager[Any]:
+    if precision == "float32":
+        return nullcontext()
+    return torch.autocast(device.type, torch.bfloat16)
+
+
+def step_of(
+    module: nn.Module, batch: tuple[torch.Tensor, ...], precision: str, device: torch.device
+) -> Step:
+    """Trains, and gives the seconds of each phase."""
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4)
+
+    def now() -> float:
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    def step() -> list[float]:
+        marks = [now()]
+        with casting(precision, device):
+            loss: torch.Tensor = module(*batch)
+        marks.append(now())
+        torch.autograd.backward(loss)
+        marks.append(now())
+        optimizer.step()
+        marks.append(now())
+        optimizer.zero_grad()
+        marks.append(now())
+        return [after - before for before, after in itertools.pairwise(marks)]
+
+    return step
+
+
+def parallel(
+    model: nn.Module, batch: tuple[torch.Tensor, ...], precision: str, device: torch.device
+) -> nn.Module:
+    """Under data parallelism, which is all there is for one rank."""
+    with casting(precision, device):
+        planning = PlanningOptions(optimizer="adamw", inputs="sharded", measure=False)
+        task = task_of(Example(model, batch), planning)
+    (baseline,) = find_baselines(task, dist.get_world_size(), ("data parallel",))
+    plan = baseline.plan(len(baseline.points) - 1)
+    assert plan.captured is not None
+    return emit.parallelize(model, plan.captured, plan, device)
+
+
+def measure(name: str, precision: str, device: torch.device) -> dict[str, Any]:
+    """Seconds of the phases, and ratios of whole steps."""
+    config, rows, turns = MODELS[name]
+    ranks = dist.get_world_size()
+    torch.manual_seed(0)
+    model = GPT(config).to(device)
+    batch = tuple(torch.randint(config.vocab_size, (2, rows * ranks, config.block_size)))
+    batch = tuple(tensor.to(device) for tensor in batch)
+    own = tuple(tensor[:rows].clone() for tensor in batch)
+    module = parallel(model, batch, precision, device)
+    steps = {
+        "plain": step_of(model, own, precision, device),
+        "ours": step_of(module, own, precision, device),
+    }
+    found: dict[str, list[list[float]]] = {way: [] for way in steps}
+    for turn in range(WARM_UPS + turns):
+        for way, step in steps.items():
+            times = step()
+            if turn >= WARM_UPS:
+                found[way].append(times)
+    ratios = [sum(a) / sum(b) for a, b in zip(found["ours"], found["plain"], strict=True)]
+    figures: dict[str, Any] = ratio_figures(ratios)
+    for way, rows_of in found.items():
+        figures[way] = {
+            phase: statistics.median(times)
+            for phase, times in zip(PHASES, zip(*rows_of, strict=True), strict=True)
+        }
+    return figures
+
+
+def run_worker(ranks: int, kind: str, names: list[str]) -> None:
+    """Prints what was measured as JSON."""
+    torch.set_num_threads(1)
+    dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
+    device = torch.empty(0, device=kind).device
+    found = {
+        name: {precision: measure(name, precision, device) for precision in PRECISIONS}
+        for name in names
+    }
+    about = torch.cuda.get_device_name() if kind == "cuda" else "CPU"
+    print(json.dumps({"device": about, "models": found}))
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    """Measures in processes of their own, prints the ratios, writes the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument(WORKER, action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        run_worker(arguments.ranks[0], arguments.device, arguments.models)
+        return
+    output: Path = arguments.output
+    results = json.loads(output.read_text()) if output.exists() else {}
+    for ranks in arguments.ranks:
+        command = [sys.executable, __file__, WORKER, "--device", arguments.device]
+        command += ["--ranks", str(ranks), "--models", *arguments.models]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        found = json.loads(done.stdout.splitlines()[-1])
+        key = f"{found['device']}, 1 of {ranks}"
+        earlier = results.get(key, {})
+        kept = earlier.get("models", {}) if earlier.get("machine") == machine() else {}
+        results[key] = {"machine": machine(), "models": {**kept, **found["models"]}}
+        for name, by_precision in found["models"].items():
+            for precision, figures in by_precision.items():
+                print(f"{key}, {name}, {precision}: {format_ratio(figures)}")
+        write_atomically(output, json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
