@@ -84,9 +84,17 @@ def _summary(name: str, record: dict[str, Any]) -> str:
     return f"{name:14} {state} {record.get('seconds', 0):7.1f} s  {reason}"
 
 
+def _found_before(output: Path, about: dict[str, Any], again: set[str]) -> dict[str, Any]:
+    """Of an equal machine, by other steps than those that are run now."""
+    earlier = json.loads(output.read_text()) if output.exists() else {}
+    kept: dict[str, Any] = earlier.pop("steps", {})
+    return {name: found for name, found in kept.items() if earlier == about and name not in again}
+
+
 def check(steps: list[Step], limit_s: float, output: Path, about: dict[str, Any]) -> bool:
     """Runs the steps in order, as long as there is time; whether all passed."""
     end = time.monotonic() + limit_s
+    earlier = _found_before(output, about, {step.name for step in steps})
     found: dict[str, Any] = {}
     for step in steps:
         print(f"{step.name}: {step.shows}", flush=True)
@@ -102,7 +110,7 @@ def check(steps: list[Step], limit_s: float, output: Path, about: dict[str, Any]
         if "last_words" in found[step.name]:
             print(found[step.name]["last_words"][-1200:], flush=True)
         unfinished = output.with_suffix(".unfinished")
-        unfinished.write_text(json.dumps({**about, "steps": found}, indent=1) + "\n")
+        unfinished.write_text(json.dumps({**about, "steps": earlier | found}, indent=1) + "\n")
         unfinished.replace(output)
     print("\n".join(["", *(_summary(name, record) for name, record in found.items())]))
     return all(record["passed"] for record in found.values())

@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 import torch
 
+from benchmarks.gpu_check.steps import ROOT
 from benchmarks.gpu_check.worker import arguments, report
 from tensoropt_torch import doctor
 
@@ -17,7 +18,12 @@ def main() -> None:
     device = torch.cuda.is_available() if kind == "cuda" else True
     missing = [finding.name for finding in found if not finding.serves]
     passed = doctor.can_run(found) and device
-    report(passed, missing=missing, findings=[asdict(finding) for finding in found])
+    name = torch.cuda.get_device_name() if kind == "cuda" and device else "CPU"
+    findings = [
+        {key: str(value).replace(str(ROOT), ".") for key, value in asdict(finding).items()}
+        for finding in found
+    ]
+    report(passed, device=name, pytorch=torch.__version__, missing=missing, findings=findings)
 
 
 if __name__ == "__main__":
