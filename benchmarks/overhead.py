@@ -48,7 +48,7 @@ MODELS = {
     "GPT-2 small": (
         GPTConfig(vocab_size=50304, block_size=64, n_layer=12, n_head=12, n_embd=768),
         4,
-        12,
+        10,
     ),
 }
 PRECISIONS = ("float32", "bfloat16 autocast")
@@ -132,13 +132,13 @@ def measure(name: str, precision: str, device: torch.device) -> dict[str, Any]:
     return figures
 
 
-def run_worker(ranks: int, kind: str, names: list[str]) -> None:
+def run_worker(ranks: int, kind: str, names: list[str], precisions: list[str]) -> None:
     """Prints what was measured as JSON."""
     torch.set_num_threads(1)
     dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
     device = torch.empty(0, device=kind).device
     found = {
-        name: {precision: measure(name, precision, device) for precision in PRECISIONS}
+        name: {precision: measure(name, precision, device) for precision in precisions}
         for name in names
     }
     about = torch.cuda.get_device_name() if kind == "cuda" else "CPU"
@@ -152,17 +152,19 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--precisions", nargs="+", default=list(PRECISIONS), choices=PRECISIONS)
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument(WORKER, action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
-        run_worker(arguments.ranks[0], arguments.device, arguments.models)
+        run_worker(arguments.ranks[0], arguments.device, arguments.models, arguments.precisions)
         return
     output: Path = arguments.output
     results = json.loads(output.read_text()) if output.exists() else {}
     for ranks in arguments.ranks:
         command = [sys.executable, __file__, WORKER, "--device", arguments.device]
         command += ["--ranks", str(ranks), "--models", *arguments.models]
+        command += ["--precisions", *arguments.precisions]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         found = json.loads(done.stdout.splitlines()[-1])
         key = f"{found['device']}, 1 of {ranks}"
