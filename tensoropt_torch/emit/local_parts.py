@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Sequence
 from typing import Any
 
@@ -147,14 +148,19 @@ def _claim(gradient: torch.Tensor) -> bool:
         return False
     storage: Any = gradient.untyped_storage()
     start, end = _span(gradient)
+    if start == end:
+        return True
     try:
-        taken: list[tuple[int, int]] = storage.spans_of_gradients
+        taken: list[tuple[int, int]] = storage.spans_of_gradients  # in order
     except AttributeError:
         storage.spans_of_gradients = [(start, end)]
         return True
-    if any(start < other_end and other_start < end for other_start, other_end in taken):
+    place = bisect(taken, (start, end))
+    if place > 0 and taken[place - 1][1] > start:
         return False
-    taken.append((start, end))
+    if place < len(taken) and taken[place][0] < end:
+        return False
+    taken.insert(place, (start, end))
     return True
 
 

@@ -3,12 +3,14 @@ parameters, as fused optimizers need it."""
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, Replicate, init_device_mesh
 
-from tensoropt_torch.emit.local_parts import local_parts, local_tensor
+from tensoropt_torch.emit.local_parts import local_parts, local_tensor, own_gradient
 from tests.distributed.harness import run_ranks
 
 HERE = "tests.distributed.test_local_parts"
@@ -157,3 +159,20 @@ def test_gradients_are_those_of_plain_parameters() -> None:
     assert list(found) == list(WAYS)
     for name, (ours, plain) in found.items():
         assert ours == plain, name
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_memory_is_claimed_once(seed: int) -> None:
+    """Of one storage, by whoever comes first: an oracle of all its elements."""
+    generator = random.Random(seed)
+    storage = torch.zeros(40)
+    taken = [False] * 40
+    for _ in range(60):
+        start = generator.randrange(40)
+        stop = generator.randrange(start, min(start + 6, 40) + 1)
+        free = not any(taken[start:stop])
+        part = storage[start:stop]
+        own = own_gradient(part, part.stride())
+        assert (own is part) == free, (seed, start, stop)
+        if free:
+            taken[start:stop] = [True] * (stop - start)
