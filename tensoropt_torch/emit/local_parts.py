@@ -41,19 +41,17 @@ def local_parts(
     one gradient, and what is done to it in place, such as clipping, would be done twice. It
     lies in memory as the parameter does, which fused optimizers take for granted.
     """
-    trained = (
-        [i for i, t in enumerate(tensors) if t.requires_grad and isinstance(t, DTensor)]
-        if torch.is_grad_enabled()
-        else []
-    )
     parts = [
         _part(tensor, shape) if isinstance(tensor, DTensor) else tensor
         for tensor, shape in zip(tensors, shapes, strict=True)
     ]
+    trained = [i for i, t in enumerate(tensors) if t.requires_grad and isinstance(t, DTensor)]
+    if not trained or not torch.is_grad_enabled():
+        return parts
     # Gradients that are added to others, or that somebody waits for, leave one by one: not all
     # of them are in memory besides, and no hook is called where there is none.
-    one_by_one = not all(_is_plain(tensors[i]) for i in trained)
-    for members in ([i] for i in trained) if one_by_one else [trained] if trained else []:
+    together = all(_is_plain(tensors[i]) for i in trained)
+    for members in [trained] if together else [[i] for i in trained]:
         found = _LocalParts.apply(  # type: ignore[no-untyped-call]
             [parts[i] for i in members], *[tensors[i] for i in members]
         )
