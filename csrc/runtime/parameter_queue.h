@@ -92,6 +92,7 @@ class ParameterQueue : public torch::CustomClassHolder {
   using Value = std::variant<Execution, std::shared_ptr<Gathering>, at::Tensor>;
 
   void finish(const std::shared_ptr<Gathering>& gathering);
+
   std::int64_t number_ = 0;  // 0: nobody asked
   std::unordered_map<std::int64_t, Value> values_;
   std::size_t most_under_way_;

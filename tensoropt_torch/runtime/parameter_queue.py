@@ -16,14 +16,7 @@ class ParameterQueue(int):
     """The number by which operators name a queue, and the queue. Autograd graphs that were made
     with it keep the queue as well."""
 
-    _queue: torch.ScriptObject
-
-    @staticmethod
-    def make(most_under_way: int, bucket_bytes: int) -> ParameterQueue:
-        queue = torch.classes.tensoropt.ParameterQueue(most_under_way, bucket_bytes)
-        number = ParameterQueue(queue.number())
-        number._queue = queue
-        return number
+    queue: torch.ScriptObject
 
 
 def parameter_queue(bucket_bytes: int = 0, most_under_way: int = MOST_UNDER_WAY) -> ParameterQueue:
@@ -38,7 +31,10 @@ def parameter_queue(bucket_bytes: int = 0, most_under_way: int = MOST_UNDER_WAY)
         ValueError: ``most_under_way`` is below 1, or ``bucket_bytes`` below 0.
 
     """
-    return ParameterQueue.make(most_under_way, bucket_bytes)
+    queue = torch.classes.tensoropt.ParameterQueue(most_under_way, bucket_bytes)
+    number = ParameterQueue(queue.number())
+    number.queue = queue
+    return number
 
 
 def await_gradients(
