@@ -210,8 +210,8 @@ bool Baselines::divides_somewhere(int name, std::int64_t parts) const {
     const Rule& rule = space_.rule(node.id);
     for (std::size_t f = 0; f < rule.factors.size(); ++f) {
       const Factor& split = rule.factors[f];
-      const bool uneven = split.uneven && split.size >= parts;
-      if (split.size % parts != 0 && !uneven) continue;
+      const bool uneven = split.uneven && split.count() >= parts;
+      if (split.count() % parts != 0 && !uneven) continue;
       const int factor = static_cast<int>(f);
       if (roles_.dims().of_factor(node, factor).name == name) return true;
     }

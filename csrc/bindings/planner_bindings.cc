@@ -131,6 +131,20 @@ py::list describe_ports(const StrategySpace& space, int node) {
   return rows;
 }
 
+// The units of an operator's operands and outputs, by dim; empty: single
+// entries.
+py::tuple units_of_node(const StrategySpace& space, NodeId id) {
+  const Node& node = space.graph().node(id);
+  const auto units = [&](const std::vector<ValueId>& values) {
+    py::list rows;
+    for (const ValueId value : values) {
+      rows.append(space.graph().value(value).meta.units);
+    }
+    return rows;
+  };
+  return py::make_tuple(units(node.operands), units(node.outputs));
+}
+
 void bind_emitted_reshard(py::module_& module) {
   using Self = const EmittedReshard&;
   py::class_<EmittedReshard>(
@@ -347,6 +361,14 @@ void bind_space(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
            [](const Planner& self, int node) {
              return describe_ports(self.space(), node);
            })
+      .def(
+          "units_of_node",
+          [](const Planner& self, int graph_node) {
+            return units_of_node(self.space(), graph_node);
+          },
+          py::arg("graph_node"),
+          "How many neighbouring entries of each dim are never parted, of "
+          "operands and outputs; empty: single ones.")
       .def("describe_edges",
            [](const Planner& self, const Strategy& strategy) {
              self.space().check(strategy);

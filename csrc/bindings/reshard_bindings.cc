@@ -215,7 +215,7 @@ void bind_collectives(py::module_& module) {
 // A resharder with the mesh that its programs are encoded for.
 struct PyResharder {
   Mesh mesh;
-  Shape shape;
+  TensorMeta tensor;
   TensorResharder resharder;
 
   const TensorResharder::Path& plan(const std::string& from,
@@ -230,15 +230,19 @@ void bind_resharder(py::module_& module) {
                           "reshard/planner.h.")
       .def(py::init([](const Mesh& mesh, const CollectiveModel& collectives,
                        const Device& device, const Shape& shape, int item_size,
-                       bool uneven) {
+                       bool uneven, const Shape& units) {
+             const TensorMeta tensor{.shape = shape, .units = units};
+             std::int64_t bytes = item_size;
+             for (const std::int64_t unit : units) bytes *= unit;
              return PyResharder{
-                 mesh, shape,
-                 TensorResharder(mesh, collectives, device, shape, item_size,
-                                 TensorResharder::kMaxLayouts, kAllDims,
+                 mesh, tensor,
+                 TensorResharder(mesh, collectives, device, tensor.counts(),
+                                 bytes, TensorResharder::kMaxLayouts, kAllDims,
                                  uneven ? kAllDims : 0)};
            }),
            py::arg("mesh"), py::arg("collectives"), py::arg("device"),
-           py::arg("shape"), py::arg("item_size"), py::arg("uneven") = false)
+           py::arg("shape"), py::arg("item_size"), py::arg("uneven") = false,
+           py::arg("units") = Shape{})
       .def(
           "time_s",
           [](const PyResharder& self, const std::string& from,
@@ -255,7 +259,7 @@ void bind_resharder(py::module_& module) {
           "encode",
           [](const PyResharder& self, const std::string& from,
              const std::string& to, int rank) {
-            EncodedProgram code = encode(self.plan(from, to).steps, self.shape,
+            EncodedProgram code = encode(self.plan(from, to).steps, self.tensor,
                                          Layout::parse(from), self.mesh, rank);
             return py::make_tuple(std::move(code.steps),
                                   std::move(code.groups));

@@ -38,10 +38,10 @@ std::vector<LocalOperand> local_operands(const Graph& graph, const Node& node,
   std::vector<LocalOperand> operands;
   for (std::size_t i = 0; i < node.operands.size(); ++i) {
     const Value& value = graph.operand(node, static_cast<int>(i));
-    operands.push_back({{local_shape(value.meta.shape,
-                                     interface.operands[i].value, mesh, rank),
-                         value.meta.dtype},
-                        value.requires_grad});
+    operands.push_back(
+        {{local_shape(value.meta, interface.operands[i].value, mesh, rank),
+          value.meta.dtype},
+         value.requires_grad});
   }
   return operands;
 }
@@ -91,10 +91,10 @@ LocalContext local_context(const Graph& graph, const Node& node,
                            const Rule& rule, const OpConfig& config,
                            const Mesh& mesh, int rank) {
   const OpInterface interface = interface_of(rule, config);
-  LocalContext context{mesh, rank, factor_axes(rule, config), {}};
+  LocalContext context{mesh, rank, factor_axes(rule, config), {}, rule.factors};
   for (std::size_t i = 0; i < node.outputs.size(); ++i) {
     context.output_shapes.push_back(
-        local_shape(graph.output(node, static_cast<int>(i)).meta.shape,
+        local_shape(graph.output(node, static_cast<int>(i)).meta,
                     interface.outputs[i].value, mesh, rank));
   }
   return context;

@@ -18,9 +18,10 @@ constexpr double kOptimizerLaunches = 2.0;
 // How often the largest part of a factor goes into it.
 double parts_of(const Factor& factor, AxisSet axes, const Mesh& mesh) {
   const int parts = mesh.size_of(axes);
-  if (splits_evenly(factor.size, parts)) return parts;
-  return static_cast<double>(factor.size) /
-         static_cast<double>(largest_part(factor.size, parts));
+  const std::int64_t count = factor.count();
+  if (splits_evenly(count, parts)) return parts;
+  return static_cast<double>(count) /
+         static_cast<double>(largest_part(count, parts));
 }
 
 // By how much the busiest rank's share of the work is smaller than the whole.
@@ -106,7 +107,7 @@ DType compute_dtype(const Graph& graph, const Node& node) {
 
 double local_bytes(const TensorMeta& meta, const Layout& layout,
                    const Mesh& mesh) {
-  return meta.num_bytes() / shards_of_largest(meta.shape, layout, mesh);
+  return meta.num_bytes() / shards_of_largest(meta.counts(), layout, mesh);
 }
 
 OpWork op_work(const Graph& graph, const Node& node, const Rule& rule,
@@ -196,7 +197,7 @@ double TrainingSetup::state_bytes(DType parameter) const {
 double update_traffic_bytes(const TensorMeta& meta, const Layout& storage,
                             const Mesh& mesh, const TrainingSetup& setup) {
   const double elements = static_cast<double>(meta.num_elements()) /
-                          shards_of_largest(meta.shape, storage, mesh);
+                          shards_of_largest(meta.counts(), storage, mesh);
   return elements *
          (3 * item_size(meta.dtype) + 2 * setup.state_bytes(meta.dtype));
 }
@@ -208,7 +209,7 @@ OpCost parameter_cost(const TensorMeta& meta, bool trainable,
   if (!trainable) return {0, bytes};
   OpCost cost;
   const double elements = static_cast<double>(meta.num_elements()) /
-                          shards_of_largest(meta.shape, storage, mesh);
+                          shards_of_largest(meta.counts(), storage, mesh);
   cost.memory_bytes = 2 * bytes + elements * setup.state_bytes(meta.dtype);
   cost.time_s = kOptimizerLaunches * device.launch_overhead_s +
                 update_traffic_bytes(meta, storage, mesh, setup) /

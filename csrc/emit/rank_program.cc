@@ -58,14 +58,13 @@ EmittedReshard RankProgram::reshard(int edge_index) const {
   const Mesh& mesh = space_.machine().mesh;
   const TensorMeta gradient = space_.gradient_meta(value);
   EmittedReshard reshard;
-  const Shape& shape = value.meta.shape;
   reshard.forward =
-      encode(space_.value_resharder(edge).plan(from.value, to.value), shape,
-             from.value, mesh, rank_);
+      encode(space_.value_resharder(edge).plan(from.value, to.value),
+             value.meta, from.value, mesh, rank_);
   if (value.requires_grad) {
     reshard.backward =
         encode(space_.gradient_resharder(edge).plan(to.gradient, from.gradient),
-               shape, to.gradient, mesh, rank_);
+               value.meta, to.gradient, mesh, rank_);
   }
   reshard.value_bytes = local_bytes(value.meta, to.value, mesh);
   reshard.bucket_bytes = space_.options().bucket_bytes;

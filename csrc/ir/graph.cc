@@ -12,6 +12,20 @@ std::int64_t TensorMeta::num_elements() const {
   return count;
 }
 
+std::vector<std::int64_t> TensorMeta::counts() const {
+  std::vector<std::int64_t> result = shape;
+  for (std::size_t dim = 0; dim < units.size(); ++dim) {
+    result[dim] /= units[dim];
+  }
+  return result;
+}
+
+std::int64_t TensorMeta::unit_bytes() const {
+  std::int64_t bytes = item_size(dtype);
+  for (const std::int64_t unit : units) bytes *= unit;
+  return bytes;
+}
+
 double TensorMeta::num_bytes() const {
   return static_cast<double>(num_elements()) * item_size(dtype);
 }
@@ -182,6 +196,17 @@ NodeId Graph::add_op(std::string name, std::string target,
     add_value(id, static_cast<int>(i), std::move(outputs[i]), requires_grad);
   }
   return id;
+}
+
+void Graph::set_units(ValueId value, std::vector<std::int64_t> units) {
+  TensorMeta& meta = values_[value].meta;
+  TO_ASSERT(units.size() == meta.shape.size(), "{} units of {} dims",
+            units.size(), meta.shape.size());
+  for (std::size_t dim = 0; dim < units.size(); ++dim) {
+    TO_ASSERT(units[dim] > 0 && meta.shape[dim] % units[dim] == 0,
+              "units of {} in a dim of {}", units[dim], meta.shape[dim]);
+  }
+  meta.units = std::move(units);
 }
 
 NodeId Graph::set_outputs(const std::vector<ValueId>& values) {

@@ -26,6 +26,14 @@ using ValueId = int;
 struct TensorMeta {
   std::vector<std::int64_t> shape;
   DType dtype = DType::kFloat32;
+  // So many neighbouring entries of each dim are never parted (space/units.h);
+  // empty: single ones.
+  std::vector<std::int64_t> units = {};
+
+  std::int64_t unit(int dim) const { return units.empty() ? 1 : units[dim]; }
+  // The shape counted in units, and the bytes of what is one in all dims.
+  std::vector<std::int64_t> counts() const;
+  std::int64_t unit_bytes() const;
 
   std::int64_t num_elements() const;
   double num_bytes() const;
@@ -108,6 +116,9 @@ class Graph {
   NodeId add_op(std::string name, std::string target,
                 std::vector<NamedArgument> arguments,
                 std::vector<TensorMeta> outputs, bool differentiable = true);
+
+  // The units of a value's dims, which must divide their sizes.
+  void set_units(ValueId value, std::vector<std::int64_t> units);
 
   // Ends the graph: these values leave it.
   NodeId set_outputs(const std::vector<ValueId>& values);

@@ -29,8 +29,8 @@ struct EncodedProgram {
   bool operator==(const EncodedProgram&) const = default;
 };
 
-// The steps start from a tensor of this shape in layout `from`.
-EncodedProgram encode(const Steps& steps, const Shape& shape,
+// The steps start from a tensor in layout `from`.
+EncodedProgram encode(const Steps& steps, const TensorMeta& tensor,
                       const Layout& from, const Mesh& mesh, int rank);
 
 }  // namespace tensoropt

@@ -26,8 +26,8 @@ std::int64_t to_picoseconds(double time_s) {
 }  // namespace
 
 MoveCosts::MoveCosts(const Mesh& mesh, const CollectiveModel& collectives,
-                     const Device& device, const Shape& shape, int item_size,
-                     DimSet uneven)
+                     const Device& device, const Shape& shape,
+                     std::int64_t item_size, DimSet uneven)
     : mesh_(mesh),
       num_axes_(mesh.num_axes()),
       num_dims_(static_cast<int>(shape.size())),
@@ -37,7 +37,8 @@ MoveCosts::MoveCosts(const Mesh& mesh, const CollectiveModel& collectives,
            num_dims_);
   tabulate_fits(shape);
   const std::vector<int> shards = tabulate_shards();
-  const double bytes = static_cast<double>(num_elements(shape)) * item_size;
+  const double bytes =
+      static_cast<double>(num_elements(shape)) * static_cast<double>(item_size);
   for (const int count : shards) {  // a copy reads and writes
     copy_ps_.push_back(to_picoseconds(device.memory_time_s(2 * bytes / count)));
   }

@@ -25,7 +25,7 @@ class MoveCosts {
  public:
   // `uneven` dims may be split into parts that differ, none of them empty.
   MoveCosts(const Mesh& mesh, const CollectiveModel& collectives,
-            const Device& device, const Shape& shape, int item_size,
+            const Device& device, const Shape& shape, std::int64_t item_size,
             DimSet uneven = 0);
 
   const Mesh& mesh() const { return mesh_; }

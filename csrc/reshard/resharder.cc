@@ -32,8 +32,8 @@ struct TensorResharder::Cache {
 TensorResharder::TensorResharder(const Mesh& mesh,
                                  const CollectiveModel& collectives,
                                  const Device& device, const Shape& shape,
-                                 int item_size, int max_layouts, DimSet dims,
-                                 DimSet uneven)
+                                 std::int64_t item_size, int max_layouts,
+                                 DimSet dims, DimSet uneven)
     : finder_(make_path_finder(
           MoveCosts(mesh, collectives, device, shape, item_size, uneven),
           max_layouts, dims)),

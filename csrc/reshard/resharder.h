@@ -56,9 +56,9 @@ class TensorResharder {
   // way, and of these only `uneven` ones into parts that differ. Keeps
   // references to nothing. Throws UserError for a shape with more than 14 dims.
   TensorResharder(const Mesh& mesh, const CollectiveModel& collectives,
-                  const Device& device, const Shape& shape, int item_size,
-                  int max_layouts = kMaxLayouts, DimSet dims = kAllDims,
-                  DimSet uneven = 0);
+                  const Device& device, const Shape& shape,
+                  std::int64_t item_size, int max_layouts = kMaxLayouts,
+                  DimSet dims = kAllDims, DimSet uneven = 0);
   TensorResharder(TensorResharder&&) noexcept;
   TensorResharder& operator=(TensorResharder&&) noexcept;
   ~TensorResharder();

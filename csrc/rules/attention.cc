@@ -50,10 +50,10 @@ bool equal_ranks(const RuleBuilder& rule) {
   return true;
 }
 
-// Batch dims and heads are split alike on all operands, heads also into parts
-// that differ, and query rows by themselves. Keys are not split: softmax is
-// over them.
-std::vector<int> bind_dims(RuleBuilder& rule) {
+// Batch dims and heads are split alike on all operands, and query rows by
+// themselves, those of a causal mask into equal parts. Keys are not split:
+// softmax is over them.
+std::vector<int> bind_dims(RuleBuilder& rule, bool causal) {
   const auto& query = rule.operand_shape(0);
   const auto& key = rule.operand_shape(1);
   const auto& value = rule.operand_shape(2);
@@ -68,10 +68,10 @@ std::vector<int> bind_dims(RuleBuilder& rule) {
       rule.bind_operand(operand, dim, factor);
     }
     rule.bind_output(0, dim, factor);
-    if (dim == rank - 3) rule.may_be_uneven(factor);
     factors.push_back(factor);
   }
   factors.push_back(rule.factor("l", query[rank - 2]));
+  if (causal) rule.keep_even(factors.back());
   rule.bind_operand(0, rank - 2, factors.back());
   rule.bind_output(0, rank - 2, factors.back());
   return factors;
@@ -110,10 +110,9 @@ Rule attention_rule(const Graph& graph, const Node& node) {
   const bool drops = node.double_argument("dropout_p", 0) > 0;
   std::vector<int> factors;
   if (equal_ranks(rule)) {
-    factors = bind_dims(rule);
-    if (node.bool_argument("is_causal", false)) {
-      trade_rows(rule, graph, node, factors);
-    }
+    const bool causal = node.bool_argument("is_causal", false);
+    factors = bind_dims(rule, causal);
+    if (causal) trade_rows(rule, graph, node, factors);
     if (node.operand_index("attn_mask") >= 0) bind_mask(rule, 3);
   }
   if (drops) rule.random();

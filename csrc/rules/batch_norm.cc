@@ -2,6 +2,8 @@
 // those of the whole batch, however it is split, and the running statistics are
 // buffers that every rank updates whole. In evaluation it is element-wise.
 
+#include <algorithm>
+
 #include "rules/builder.h"
 #include "rules/registry.h"
 
@@ -27,7 +29,6 @@ RuleBuilder common_rule(const Graph& graph, const Node& node, FactorKind batch,
   const auto& shape = rule.operand_shape(0);
   bind_dim(rule, 0, rule.factor("b", shape[0], batch));
   bind_dim(rule, 1, rule.factor("c", shape[1]));
-  rule.may_be_uneven(kChannel);
   for (const char* name : per_channel) {
     const int operand = node.operand_index(name);
     if (operand >= 0) rule.bind_operand(operand, 0, kChannel);
@@ -88,6 +89,20 @@ Rule batch_norm_rule(const Graph& graph, const Node& node) {
   return rule.take();
 }
 
+// How many samples the ranks of a group have; empty if all have as many.
+Shape samples_of(const LocalContext& context, AxisSet group,
+                 std::int64_t batch) {
+  Shape samples;
+  LocalContext other = context;
+  for (const int rank : context.mesh.group_of(group, context.rank)) {
+    other.rank = rank;
+    samples.push_back(other.range(kBatch, batch).size());
+  }
+  const bool equal =
+      std::equal(samples.begin() + 1, samples.end(), samples.begin());
+  return equal ? Shape{} : samples;
+}
+
 // The call itself will do where a rank has all that it computes.
 LocalForm batch_norm_local(const Graph& graph, const Node& node,
                            const LocalContext& context) {
@@ -103,10 +118,11 @@ LocalForm batch_norm_local(const Graph& graph, const Node& node,
   LocalForm form;
   form.target = "tensoropt.batch_norm_sharded.default";
   form.operands = {"input", "weight", "bias", "running_mean", "running_var"};
-  const std::int64_t all = graph.operand(node, 0).meta.shape[1];
+  const Shape& shape = graph.operand(node, 0).meta.shape;
   form.extra = {node.double_argument("momentum", 0.1),
                 node.double_argument("eps", 1e-5),
-                context.range(kChannel, all).begin};
+                context.range(kChannel, shape[1]).begin,
+                samples_of(context, batch, shape[0])};
   form.groups = {batch, channels};
   return form;
 }

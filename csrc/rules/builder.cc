@@ -28,6 +28,7 @@ int RuleBuilder::spatial_factor(std::string name, std::int64_t size,
                                 FactorKind kind) {
   const int index = factor(std::move(name), size, kind);
   rule_.factors[index].spatial = true;
+  keep_even(index);
   return index;
 }
 

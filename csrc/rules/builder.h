@@ -23,16 +23,13 @@ class RuleBuilder {
 
   int factor(std::string name, std::int64_t size,
              FactorKind kind = FactorKind::kDefault);
-  // Split only if the space asks for it.
+  // Split only if the space asks for it, and then evenly.
   int spatial_factor(std::string name, std::int64_t size,
                      FactorKind kind = FactorKind::kDefault);
   // Splits two factors at once (Factor::joint).
   int joint_factor(std::string name, int one, int other);
-  // Parts may differ in size (Factor::uneven).
-  void may_be_uneven(int factor) { rule_.factors[factor].uneven = true; }
-  void all_may_be_uneven() {
-    for (Factor& factor : rule_.factors) factor.uneven = true;
-  }
+  // Parts are equal: else operator or per-rank form would be wrong.
+  void keep_even(int factor) { rule_.factors[factor].uneven = false; }
   void bind_operand(int operand, int dim, int factor);
   void bind_output(int output, int dim, int factor);
   // One factor per dim of output 0 ("d0", "d1", ...), bound to it and to the

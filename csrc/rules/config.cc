@@ -129,7 +129,7 @@ bool fits_joint(const Rule& rule, int factor,
     }
   }
   const std::vector<int>& members = rule.factors[factor].joint;
-  return splits_evenly(rule.factors[factor].size, cuts) &&
+  return splits_evenly(rule.factors[factor].count(), cuts) &&
          std::all_of(members.begin(), members.end(), [&](int member) {
            return fits_joint(rule, member, parts);
          });
@@ -159,7 +159,7 @@ std::vector<OpConfig> enumerate_configs(const Rule& rule, const Mesh& mesh,
                         AxisSet axes) {
     if (choice >= num_factors) return true;
     const Factor& factor = rule.factors[choice];
-    const Cut cut{factor.size, parts[choice], axes, factor.uneven};
+    const Cut cut{factor.count(), parts[choice], axes, factor.uneven};
     return may_cut(cut, mesh, choice, left_out) &&
            (factor.uneven || fits_joint(rule, choice, parts));
   };

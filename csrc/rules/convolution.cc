@@ -44,7 +44,6 @@ constexpr WeightDims kTransposed{0, 1};
 // of both.
 void bind_groups(RuleBuilder& rule, std::int64_t groups, int channel_dim) {
   const int group = rule.factor("g", groups);
-  rule.may_be_uneven(group);
   rule.bind_operand(0, channel_dim, group);
   rule.bind_operand(1, 0, group);
   rule.bind_output(0, channel_dim, group);
@@ -55,8 +54,6 @@ void bind_channels(RuleBuilder& rule, WeightDims dims, int channel_dim) {
   const auto& weight = rule.operand_shape(1);
   const int n = rule.factor("n", weight[dims.out]);
   const int k = rule.factor("k", weight[dims.in]);
-  rule.may_be_uneven(n);
-  rule.may_be_uneven(k);
   rule.bind_operand(0, channel_dim, k);
   rule.bind_operand(1, dims.in, k);
   rule.bind_operand(1, dims.out, n);

@@ -115,6 +115,7 @@ class Binder {
     const auto [found, added] = factors_.try_emplace(name, -1);
     if (added) {
       found->second = rule_.factor(name, expected);
+      rule_.keep_even(found->second);
       sizes_[name] = expected;
     }
     const std::int64_t known = sizes_[name];

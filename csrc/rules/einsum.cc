@@ -281,7 +281,7 @@ LocalForm grouped_product_local(const Graph& graph, const Node& node,
   }
   const std::int64_t groups = graph.operand(node, 1).meta.shape[0];
   form.target = "tensoropt.grouped_mm_shard.default";
-  form.extra = {groups / context.parts(kGroups) * context.part(kGroups)};
+  form.extra = {context.range(kGroups, groups).begin};
   return form;
 }
 

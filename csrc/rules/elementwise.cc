@@ -138,7 +138,6 @@ void apply_saves(RuleBuilder& rule, Saves saves) {
 RuleBuilder pointwise(const Graph& graph, const Node& node) {
   RuleBuilder rule(graph, node);
   rule.broadcast();
-  rule.all_may_be_uneven();
   rule.flops(rule.output_elements(), rule.output_elements());
   return rule;
 }

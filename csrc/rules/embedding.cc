@@ -26,8 +26,6 @@ Rule embedding_rule(const Graph& graph, const Node& node) {
     rule.bind_output(0, static_cast<int>(dim), factor);
   }
   const int d = rule.factor("d", weight[1]);
-  rule.may_be_uneven(rows);
-  rule.may_be_uneven(d);
   rule.bind_operand(0, 0, rows);
   rule.bind_operand(0, 1, d);
   rule.bind_output(0, static_cast<int>(index.size()), d);
@@ -74,8 +72,6 @@ Rule embedding_bag_rule(const Graph& graph, const Node& node) {
   const int rows = rule.factor("v", parts && !padding && !max ? weight[0] : 1);
   const int bags = rule.factor("b", parts ? rule.output_shape(0)[0] : 1);
   const int d = rule.factor("d", only_result_used(graph, node) ? weight[1] : 1);
-  rule.may_be_uneven(rows);
-  rule.may_be_uneven(d);
   rule.bind_operand(0, 0, rows);
   rule.bind_operand(0, 1, d);
   rule.bind_output(0, 0, bags);
@@ -97,16 +93,16 @@ LocalForm embedding_bag_local(const Graph& graph, const Node& node,
   const bool rows = context.factor_axes[kRows] != 0;
   if (!rows && context.factor_axes[kBags] == 0) return form;
   const std::int64_t table = graph.operand(node, 0).meta.shape[0];
-  const std::int64_t bags =
-      graph.output(node, 0).meta.shape[0] / context.parts(kBags);
+  const DimRange bags =
+      context.range(kBags, graph.output(node, 0).meta.shape[0]);
   form.target = "tensoropt.embedding_bag_shard.default";
   form.operands = {"weight", "indices", "offsets", "per_sample_weights"};
   form.extra = {node.int_argument("mode", 0),
                 node.bool_argument("include_last_offset", false),
                 node.int_argument("padding_idx", -1),
                 rows ? context.range(kRows, table).begin : std::int64_t{-1},
-                bags * context.part(kBags),
-                bags};
+                bags.begin,
+                bags.size()};
   return form;
 }
 

@@ -61,7 +61,7 @@ bool splits_looked_up(const LocalContext& context) {
 
 // The first position of this rank.
 std::int64_t first_position(const LocalContext& context, std::int64_t size) {
-  return size / context.parts(kLookedUp) * context.part(kLookedUp);
+  return context.range(kLookedUp, size).begin;
 }
 
 // Rows of dim 0 as an embedding looks them up; positions may count from the

@@ -91,7 +91,6 @@ Rule class_loss_rule(const Graph& graph, const Node& node,
   const int classes = rule.factor("c", split_classes ? logits[class_dim] : 1,
                                   FactorKind::kCombined);
   if (split_classes) rule.bind_operand(0, class_dim, classes);
-  rule.may_be_uneven(classes);
   if (loss.index_target) {
     rule.looks_up({.operand = 1,
                    .size = logits[class_dim],
@@ -122,7 +121,7 @@ Rule nll_rule(const Graph& graph, const Node& node) {
   return class_loss_rule(graph, node, false);
 }
 
-// The axes that split positions.
+// The axes that split positions, which are the factors after that of the class.
 AxisSet position_axes(const LocalContext& context) {
   AxisSet axes = 0;
   for (std::size_t f = 1; f < context.factor_axes.size(); ++f) {
@@ -145,7 +144,8 @@ LocalForm cross_entropy_local(const Graph& graph, const Node& node,
     form.groups = {classes, loss.reduction == kMean ? positions : 0};
   } else if (positions != 0 && loss.reduction == kMean) {
     if (!loss.index_target) {
-      form.scale = 1.0 / context.mesh.size_of(positions);
+      const auto factors = static_cast<int>(context.factor_axes.size());
+      for (int f = 1; f < factors; ++f) form.scale *= context.share(f);
       return form;
     }
     form.target = "tensoropt.cross_entropy_sharded.default";

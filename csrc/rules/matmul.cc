@@ -21,8 +21,6 @@ Rule linear_rule(const Graph& graph, const Node& node) {
   }
   const int n = rule.factor("n", matrix ? weight[0] : 1);
   const int k = rule.factor("k", weight.back());
-  rule.may_be_uneven(n);
-  rule.may_be_uneven(k);
   rule.bind_operand(0, last, k);
   rule.bind_operand(1, matrix ? 1 : 0, k);
   if (matrix) {
@@ -40,7 +38,8 @@ Rule linear_rule(const Graph& graph, const Node& node) {
 }
 
 // [..., k] x [c, n, k] (+ [c, n]) -> [..., c, n], or [k, c, n] if the weight is
-// transposed. What uses the c blocks takes them apart, so they are not split.
+// transposed. What uses the c blocks takes them apart, so they are not split,
+// and n and k evenly only, as the parameter is.
 Rule linear_blocks_rule(const Graph& graph, const Node& node) {
   RuleBuilder rule(graph, node);
   const auto& input = rule.operand_shape(0);
@@ -54,6 +53,8 @@ Rule linear_blocks_rule(const Graph& graph, const Node& node) {
   }
   const int n = rule.factor("n", weight[transposed ? 2 : 1]);
   const int k = rule.factor("k", input[last]);
+  rule.keep_even(n);
+  rule.keep_even(k);
   rule.bind_operand(0, last, k);
   rule.bind_operand(1, transposed ? 0 : 2, k);
   rule.bind_operand(1, transposed ? 2 : 1, n);
@@ -111,11 +112,6 @@ void bind_product(RuleBuilder& rule, int a, int b) {
   }
   const std::int64_t depth = left[left_rank - 1];
   const int k = rule.factor("k", depth);
-  // Of a matrix without batch dims, which may be a weight: features.
-  if (right_rank == 2) {
-    rule.may_be_uneven(n);
-    rule.may_be_uneven(k);
-  }
   rule.bind_operand(a, left_rank - 1, k);
   rule.bind_operand(b, right_rank > 1 ? right_rank - 2 : 0, k);
   rule.save_product(a, b);

@@ -93,7 +93,7 @@ LocalForm group_norm_local(const Graph&, const Node& node,
   const std::int64_t num_groups = node.int_argument("num_groups", 1);
   LocalForm form;
   form.arguments.push_back(
-      {"num_groups", Literal(num_groups / context.parts(kGroupFactor))});
+      {"num_groups", Literal(context.range(kGroupFactor, num_groups).size())});
   return form;
 }
 

@@ -97,9 +97,8 @@ LocalForm loss_local(const Graph&, const Node& node,
                      const LocalContext& context) {
   LocalForm form;
   if (node.int_argument("reduction", kMean) == kMean) {
-    for (const AxisSet axes : context.factor_axes) {
-      form.scale /= context.mesh.size_of(axes);
-    }
+    const auto factors = static_cast<int>(context.factor_axes.size());
+    for (int f = 0; f < factors; ++f) form.scale *= context.share(f);
   }
   return form;
 }

@@ -71,7 +71,6 @@ Rule pooling_rule(const Graph& graph, const Node& node, int spatial,
   std::vector<int> factors;
   for (int dim = 0; dim < static_cast<int>(shape.size()) - spatial; ++dim) {
     factors.push_back(rule.factor(str_format("d{}", dim), shape[dim]));
-    rule.may_be_uneven(factors.back());
     rule.bind_operand(0, dim, factors.back());
     for (int out = 0; out < rule.num_outputs(); ++out) {
       rule.bind_output(out, dim, factors.back());
@@ -106,7 +105,7 @@ LocalForm pooling_local(const Graph& graph, const Node& node,
   if (is_mean(graph, node, spatial, pooling)) {
     const auto factors = static_cast<int>(context.factor_axes.size());
     for (int factor = factors - spatial; factor < factors; ++factor) {
-      form.scale /= context.parts(factor);
+      form.scale *= context.share(factor);
     }
   } else if (has_windows(graph, node, spatial, pooling)) {
     const double padding =

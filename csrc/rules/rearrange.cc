@@ -298,10 +298,12 @@ Rule triangle_rule(const Graph& graph, const Node& node) {
 LocalForm triangle_local(const Graph& graph, const Node& node,
                          const LocalContext& context) {
   const int columns = static_cast<int>(rank_of(graph, node)) - 1;
-  const Shape& local = context.output_shapes[0];
+  const Shape& shape = graph.operand(node, 0).meta.shape;
   const std::int64_t diagonal = node.int_argument("diagonal", 0);
-  const std::int64_t first_row = context.part(columns - 1) * local[columns - 1];
-  const std::int64_t first_column = context.part(columns) * local[columns];
+  const std::int64_t first_row =
+      context.range(columns - 1, shape[columns - 1]).begin;
+  const std::int64_t first_column =
+      context.range(columns, shape[columns]).begin;
   LocalForm form;
   form.arguments.push_back(
       {"diagonal", Literal(diagonal + first_row - first_column)});

@@ -63,6 +63,7 @@ void bind_dims(RuleBuilder& rule, const Call& call) {
   const int batch = rule.factor("b", call.batch);
   const bool split = call.stacks == 1 && !call.projected;
   const int units = rule.factor("h", split ? call.units : 1);
+  rule.keep_even(units);
   rule.bind_operand(0, call.batch_dim, batch);
   rule.bind_output(0, call.batch_dim, batch);
   for (int i = 1; i < call.first_weight; ++i) {

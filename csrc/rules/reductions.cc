@@ -48,14 +48,14 @@ Rule linear_reduction_rule(const Graph& graph, const Node& node) {
   return rule.take();
 }
 
-// A mean over a part counts 1/parts of the mean over all.
+// A mean over a part counts as much of the mean over all as it has of it.
 LocalForm mean_local(const Graph& graph, const Node& node,
                      const LocalContext& context) {
   const auto reduced =
       reduced_dims(node, graph.operand(node, 0).meta.shape.size());
   LocalForm form;
   for (std::size_t dim = 0; dim < reduced.size(); ++dim) {
-    if (reduced[dim]) form.scale /= context.parts(static_cast<int>(dim));
+    if (reduced[dim]) form.scale *= context.share(static_cast<int>(dim));
   }
   return form;
 }

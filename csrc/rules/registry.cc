@@ -76,14 +76,18 @@ void check_dims(const Rule& rule, const TensorRule& tensor,
   }
 }
 
-// Equal blocks of a factor are blocks of all its dims; others only of dims of
-// its size.
-void keep_blocks_even(Rule& rule, const TensorRule& tensor,
-                      const std::vector<std::int64_t>& shape) {
-  for (std::size_t dim = 0; dim < shape.size(); ++dim) {
+// Equal blocks of a factor are blocks of all its dims. Others only of dims of
+// its size, or of as many units: then those of the factor are never parted.
+void settle_blocks(Rule& rule, const TensorRule& tensor,
+                   const TensorMeta& meta) {
+  for (int dim = 0; dim < meta.rank(); ++dim) {
     if (tensor.dims[dim] == kNoFactor) continue;
     Factor& factor = rule.factors[tensor.dims[dim]];
-    if (factor.size != shape[dim]) factor.uneven = false;
+    if (const std::int64_t unit = meta.unit(dim); unit > 1) {
+      factor.unit = factor.size / (meta.shape[dim] / unit);
+    } else if (factor.size != meta.shape[dim]) {
+      factor.uneven = false;
+    }
   }
 }
 
@@ -101,10 +105,10 @@ void keep_empty_dims_whole(Rule& rule, const TensorRule& tensor,
   for (std::size_t dim = 0; dim < shape.size(); ++dim) {
     if (shape[dim] > 0 || tensor.dims[dim] == kNoFactor) continue;
     const int empty = tensor.dims[dim];
-    rule.factors[empty].size = 1;
+    rule.factors[empty].keep_whole();
     for (Factor& factor : rule.factors) {
       if (std::count(factor.joint.begin(), factor.joint.end(), empty) > 0) {
-        factor.size = 1;
+        factor.keep_whole();
       }
     }
   }
@@ -131,7 +135,7 @@ Rule rule_of(const Registry& registry, const Graph& graph, const Node& node) {
       definition ? definition->rule(graph, node) : replicated_rule(graph, node);
   const auto complete = [&](const TensorRule& tensor, const Value& value) {
     check_dims(rule, tensor, value.meta.shape, node);
-    keep_blocks_even(rule, tensor, value.meta.shape);
+    settle_blocks(rule, tensor, value.meta);
     keep_empty_dims_whole(rule, tensor, value.meta.shape);
   };
   for (std::size_t i = 0; i < node.operands.size(); ++i) {

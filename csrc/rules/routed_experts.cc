@@ -66,6 +66,7 @@ void bind_dims(RuleBuilder& rule, const Node& node, double item_bytes) {
   const int experts = rule.factor("e", rule.operand_shape(3)[0]);
   const int inner = rule.factor(
       "f", inner_blocks(node, rule.operand_shape(4)[1], item_bytes));
+  rule.keep_even(inner);
   rule.joint_factor("te", tokens, experts);
   for (int i = 0; i < 3; ++i) rule.bind_operand(i, 0, tokens);
   for (int i = 3; i < 5; ++i) rule.bind_operand(i, 0, experts);

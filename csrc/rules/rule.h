@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -42,8 +43,14 @@ struct Factor {
   std::vector<int> joint = {};
   // May be split where parts are not equal: the operator, and its per-rank
   // form, are right for whatever range of it a rank has. Dims that are bound to
-  // it have its size.
-  bool uneven = false;
+  // it have its size, or as many units.
+  bool uneven = true;
+  // So many neighbouring indices are never parted: those of the dims' units.
+  std::int64_t unit = 1;
+
+  std::int64_t count() const { return size / unit; }
+  // It is not split.
+  void keep_whole() { size = unit = 1; }
 };
 
 constexpr int kNoFactor = -1;
@@ -121,6 +128,7 @@ struct LocalContext {
   std::vector<AxisSet> factor_axes;
   // Local shapes of the outputs.
   std::vector<Shape> output_shapes;
+  std::span<const Factor> factors = {};
 
   int parts(int factor) const { return mesh.size_of(factor_axes[factor]); }
   int part(int factor) const {
@@ -128,7 +136,17 @@ struct LocalContext {
   }
   // What the rank has of a factor of this size; parts may differ.
   DimRange range(int factor, std::int64_t size) const {
-    return range_of(size, factor_axes[factor], mesh, rank);
+    const std::int64_t unit = factors[factor].unit;
+    const DimRange units =
+        range_of(size / unit, factor_axes[factor], mesh, rank);
+    return {unit * units.begin, unit * units.end};
+  }
+  // How much of a factor that is; 1 if it is whole.
+  double share(int factor) const {
+    if (factor_axes[factor] == 0) return 1;
+    const std::int64_t size = factors[factor].size;
+    return static_cast<double>(range(factor, size).size()) /
+           static_cast<double>(size);
   }
 };
 

@@ -68,7 +68,6 @@ Rule reshape_rule(const Graph& graph, const Node& node) {
     rule.bind_output(0, o, factor);
     if (rule.num_operands() > 1) rule.bind_operand(1, o, factor);
   }
-  rule.all_may_be_uneven();
   rule.linear_in({0});
   rule.alias();
   return rule.take();
@@ -83,7 +82,6 @@ Rule permutation(const Graph& graph, const Node& node,
     rule.bind_output(0, o, factor);
     rule.bind_operand(0, order[o], factor);
   }
-  rule.all_may_be_uneven();
   rule.linear_in({0});
   rule.alias();
   return rule.take();
@@ -153,7 +151,6 @@ Rule same_rule(const Graph& graph, const Node& node) {
 Rule expand_rule(const Graph& graph, const Node& node) {
   RuleBuilder rule(graph, node);
   rule.broadcast();
-  rule.all_may_be_uneven();
   rule.linear_in({0});
   rule.view();
   return rule.take();

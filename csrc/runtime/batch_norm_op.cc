@@ -1,12 +1,13 @@
 // tensoropt::batch_norm_sharded(input, weight, bias, running_mean, running_var,
-//                               momentum, eps, channel_begin, batch_group,
-//                               channel_group)
+//                               momentum, eps, channel_begin, samples,
+//                               batch_group, channel_group)
 //
 // Batch normalisation in training of a share of the batch: `input` [n, c, ...]
 // has n of the samples and c of the channels, `weight` and `bias` are of these
 // channels. Mean and variance are those of the whole batch, from the means and
-// variances of the ranks of `batch_group`, which have equal shares (Chan et
-// al., 1979; no digits of them are lost where means are large). The running
+// variances of the ranks of `batch_group` (Chan et al., 1979; no digits of them
+// are lost where means are large), which have so many `samples` in rank order,
+// or, if that is empty, equal shares. The running
 // statistics are of all channels, the blocks of the ranks of `channel_group`
 // joined in rank order, and updated in place on every rank alike. Either group
 // may be empty.
@@ -24,6 +25,7 @@
 //
 // whose meta kernels make nothing else, as simulations have to see them.
 
+#include <c10/util/accumulate.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
@@ -53,9 +55,20 @@ std::int64_t size_of(const std::string& group) {
 }
 
 // Elements of a channel in the whole batch.
-double global_count(const at::Tensor& input, const std::string& batch_group) {
-  return static_cast<double>(input.numel() / input.size(1) *
-                             size_of(batch_group));
+double global_count(const at::Tensor& input, at::IntArrayRef samples,
+                    const std::string& batch_group) {
+  const std::int64_t own = input.numel() / input.size(1);
+  if (samples.empty()) return static_cast<double>(own * size_of(batch_group));
+  return static_cast<double>(own / input.size(0) * c10::sum_integers(samples));
+}
+
+// The mean over ranks [r, ...], each of which counts as many samples as it has.
+at::Tensor mean_of_ranks(const at::Tensor& parts, at::IntArrayRef samples) {
+  if (samples.empty()) return parts.mean(0);
+  const at::Tensor shares = at::tensor(samples, at::kDouble)
+                                .div_(c10::sum_integers(samples))
+                                .to(parts.options());
+  return (parts * shares.unsqueeze(1)).sum(0);
 }
 
 at::Tensor batch_statistics(const at::Tensor& x) {
@@ -88,7 +101,8 @@ at::Tensor batch_gradient_sums_meta(const at::Tensor& /*gradient*/,
 }
 
 // [2, c]: mean and variance over the whole batch.
-at::Tensor global_statistics(const at::Tensor& x, const std::string& group) {
+at::Tensor global_statistics(const at::Tensor& x, at::IntArrayRef samples,
+                             const std::string& group) {
   static const auto op =
       c10::Dispatcher::singleton()
           .findSchemaOrThrow("tensoropt::_batch_statistics", "")
@@ -97,9 +111,10 @@ at::Tensor global_statistics(const at::Tensor& x, const std::string& group) {
   if (group.empty()) return local;
   const at::Tensor parts = all_gather(local, find_group(group));
   const at::Tensor means = parts.select(1, 0);
-  const at::Tensor whole = means.mean(0);
-  const at::Tensor between = (means - whole).square_().mean(0);
-  return at::stack({whole, parts.select(1, 1).mean(0).add_(between)});
+  const at::Tensor whole = mean_of_ranks(means, samples);
+  const at::Tensor between = mean_of_ranks((means - whole).square_(), samples);
+  const at::Tensor within = mean_of_ranks(parts.select(1, 1), samples);
+  return at::stack({whole, within + between});
 }
 
 // [2, all]: joined over the ranks that have other channels, in equal parts
@@ -143,16 +158,17 @@ Normalised forward_kernel(const at::Tensor& input, const Optional& weight,
                           const Optional& bias, const Optional& running_mean,
                           const Optional& running_var, double momentum,
                           double eps, std::int64_t channel_begin,
+                          at::IntArrayRef samples,
                           const std::string& batch_group,
                           const std::string& channel_group) {
   const at::Tensor x =
       input.to(compute_type(input)).contiguous(input.suggest_memory_format());
-  const at::Tensor statistics = global_statistics(x, batch_group);
+  const at::Tensor statistics = global_statistics(x, samples, batch_group);
   if (running_mean.has_value()) {
     update_running(running_mean, running_var,
                    of_all_channels(statistics, running_mean->numel(),
                                    channel_begin, channel_group),
-                   global_count(input, batch_group), momentum);
+                   global_count(input, samples, batch_group), momentum);
   }
   const auto type = x.scalar_type();
   const at::Tensor result =
@@ -167,6 +183,7 @@ Normalised forward_meta(const at::Tensor& input, const Optional& /*weight*/,
                         const Optional& /*running_mean*/,
                         const Optional& /*running_var*/, double /*momentum*/,
                         double /*eps*/, std::int64_t /*channel_begin*/,
+                        at::IntArrayRef /*samples*/,
                         const std::string& /*batch_group*/,
                         const std::string& /*channel_group*/) {
   const auto options = input.options().dtype(compute_type(input));
@@ -179,14 +196,14 @@ Normalised call_forward(const at::Tensor& input, const Optional& weight,
                         const Optional& bias, const Optional& running_mean,
                         const Optional& running_var, double momentum,
                         double eps, std::int64_t channel_begin,
-                        const std::string& batch_group,
+                        at::IntArrayRef samples, const std::string& batch_group,
                         const std::string& channel_group) {
   static const auto op =
       c10::Dispatcher::singleton()
           .findSchemaOrThrow("tensoropt::_batch_norm_sharded", "")
           .typed<decltype(forward_kernel)>();
   return op.call(input, weight, bias, running_mean, running_var, momentum, eps,
-                 channel_begin, batch_group, channel_group);
+                 channel_begin, samples, batch_group, channel_group);
 }
 
 struct BatchNormSharded : torch::autograd::Function<BatchNormSharded> {
@@ -195,15 +212,17 @@ struct BatchNormSharded : torch::autograd::Function<BatchNormSharded> {
                             const Optional& running_mean,
                             const Optional& running_var, double momentum,
                             double eps, std::int64_t channel_begin,
+                            at::IntArrayRef samples,
                             const std::string& batch_group,
                             const std::string& channel_group) {
     const at::AutoDispatchBelowADInplaceOrView guard;
     const auto [result, mean, inverse] =
         call_forward(input, weight, bias, running_mean, running_var, momentum,
-                     eps, channel_begin, batch_group, channel_group);
+                     eps, channel_begin, samples, batch_group, channel_group);
     context->save_for_backward(
         {input, weight.value_or(at::Tensor()), mean, inverse});
     context->saved_data["batch_group"] = batch_group;
+    context->saved_data["samples"] = samples;
     if (weight.has_value()) {
       context->saved_data["weight_type"] = weight->scalar_type();
     }
@@ -227,7 +246,7 @@ struct BatchNormSharded : torch::autograd::Function<BatchNormSharded> {
             .findSchemaOrThrow("tensoropt::_batch_gradient_sums", "")
             .typed<decltype(batch_gradient_sums)>();
     at::Tensor sums = sums_op.call(gradient, x, saved[2], inverse);
-    torch::autograd::variable_list result(10);
+    torch::autograd::variable_list result(11);
     const auto& types = context->saved_data;
     if (const auto type = types.find("weight_type"); type != types.end()) {
       result[1] = sums[1].to(type->second.toScalarType(), false, true);
@@ -238,7 +257,8 @@ struct BatchNormSharded : torch::autograd::Function<BatchNormSharded> {
     if (context->needs_input_grad(0)) {
       const std::string group = types.at("batch_group").toStringRef();
       if (!group.empty()) all_reduce(sums, find_group(group));
-      sums.div_(global_count(saved[0], group));
+      const auto samples = types.at("samples").toIntVector();
+      sums.div_(global_count(saved[0], samples, group));
       result[0] = input_gradient(gradient, x, sums, saved[2], inverse, saved[1])
                       .to(saved[0].scalar_type());
     }
@@ -262,26 +282,24 @@ struct BatchNormSharded : torch::autograd::Function<BatchNormSharded> {
   }
 };
 
-at::Tensor batch_norm_sharded(const at::Tensor& input, const Optional& weight,
-                              const Optional& bias,
-                              const Optional& running_mean,
-                              const Optional& running_var, double momentum,
-                              double eps, std::int64_t channel_begin,
-                              const std::string& batch_group,
-                              const std::string& channel_group) {
+at::Tensor batch_norm_sharded(
+    const at::Tensor& input, const Optional& weight, const Optional& bias,
+    const Optional& running_mean, const Optional& running_var, double momentum,
+    double eps, std::int64_t channel_begin, at::IntArrayRef samples,
+    const std::string& batch_group, const std::string& channel_group) {
   return std::get<0>(call_forward(input, weight, bias, running_mean,
                                   running_var, momentum, eps, channel_begin,
-                                  batch_group, channel_group));
+                                  samples, batch_group, channel_group));
 }
 
 at::Tensor batch_norm_sharded_autograd(
     const at::Tensor& input, const Optional& weight, const Optional& bias,
     const Optional& running_mean, const Optional& running_var, double momentum,
-    double eps, std::int64_t channel_begin, const std::string& batch_group,
-    const std::string& channel_group) {
+    double eps, std::int64_t channel_begin, at::IntArrayRef samples,
+    const std::string& batch_group, const std::string& channel_group) {
   return BatchNormSharded::apply(input, weight, bias, running_mean, running_var,
-                                 momentum, eps, channel_begin, batch_group,
-                                 channel_group);
+                                 momentum, eps, channel_begin, samples,
+                                 batch_group, channel_group);
 }
 
 }  // namespace
@@ -290,12 +308,14 @@ TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
   library.def(
       "batch_norm_sharded(Tensor input, Tensor? weight, Tensor? bias, "
       "Tensor(a!)? running_mean, Tensor(b!)? running_var, float momentum, "
-      "float eps, int channel_begin, str batch_group, str channel_group) -> "
+      "float eps, int channel_begin, int[] samples, str batch_group, "
+      "str channel_group) -> "
       "Tensor");
   library.def(
       "_batch_norm_sharded(Tensor input, Tensor? weight, Tensor? bias, "
       "Tensor(a!)? running_mean, Tensor(b!)? running_var, float momentum, "
-      "float eps, int channel_begin, str batch_group, str channel_group) -> "
+      "float eps, int channel_begin, int[] samples, str batch_group, "
+      "str channel_group) -> "
       "(Tensor, Tensor, Tensor)");
   library.def("_batch_statistics(Tensor x) -> Tensor");
   library.def(

@@ -182,6 +182,15 @@ Shape local_shape(std::span<const std::int64_t> shape, const Layout& layout,
   return local;
 }
 
+Shape local_shape(const TensorMeta& meta, const Layout& layout,
+                  const Mesh& mesh, int rank) {
+  Shape local = local_shape(meta.counts(), layout, mesh, rank);
+  for (std::size_t dim = 0; dim < meta.units.size(); ++dim) {
+    local[dim] *= meta.units[dim];
+  }
+  return local;
+}
+
 DimRange local_range(std::span<const std::int64_t> shape, const Layout& layout,
                      const Mesh& mesh, int dim, int rank) {
   return range_of(shape[dim], layout.axes_sharding(dim), mesh, rank);

@@ -10,7 +10,8 @@
 // after the other from the outermost on: so DTensor places it as well. Parts
 // then differ: no rank has more of any dim than rank 0. `divides` says whether
 // all are equal. A dim of size 0 is never split; other dims of a tensor without
-// elements may be.
+// elements may be. A tensor with units (TensorMeta::units) is cut as one of its
+// counts is.
 #pragma once
 
 #include <array>
@@ -22,6 +23,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ir/graph.h"
 #include "sharding/mesh.h"
 
 namespace tensoropt {
@@ -147,6 +149,9 @@ double shards_of_largest(std::span<const std::int64_t> shape,
 // The shape that a rank has; by default the largest. Requires
 // applies_to(shape, layout).
 Shape local_shape(std::span<const std::int64_t> shape, const Layout& layout,
+                  const Mesh& mesh, int rank = 0);
+// Of a tensor that may have units.
+Shape local_shape(const TensorMeta& meta, const Layout& layout,
                   const Mesh& mesh, int rank = 0);
 
 DimRange local_range(std::span<const std::int64_t> shape, const Layout& layout,

@@ -41,7 +41,7 @@ Counts count(const StrategySpace& space, ConfigSpace config_space,
   for (const auto& [index, parts] : uneven) {
     const Factor factor = factor_at(index);
     if (factor.size > 1) {
-      counts.uneven_splits.push_back({factor.name, factor.size, parts});
+      counts.uneven_splits.push_back({factor.name, factor.count(), parts});
     }
   }
   return counts;
@@ -59,7 +59,7 @@ Counts count_op(const StrategySpace& space, const Rule& rule) {
 }
 
 Counts count_parameter(const StrategySpace& space, const Value& value) {
-  const Shape& shape = value.meta.shape;
+  const Shape shape = value.meta.counts();
   const DimSet uneven = space.uneven_dims_of(value);
   return count(
       space, ConfigSpace::kFull, shape.size() + 1,

@@ -46,7 +46,7 @@ bool IdleDims::is_idle(ValueId value, int dim) const {
 }
 
 Shape IdleDims::splittable_shape(const Value& value) const {
-  Shape shape = value.meta.shape;
+  Shape shape = value.meta.counts();
   for (std::size_t dim = 0; dim < shape.size(); ++dim) {
     if (is_idle(value.id, static_cast<int>(dim))) shape[dim] = 1;
   }
@@ -66,7 +66,7 @@ void IdleDims::remove_from(std::vector<Rule>& rules,
       if (dims < 0 || useful_[dims] || factor.size == 1) continue;
       left_out.push_back(
           {node.id, ExclusionReason::kIdleDim, factor.name, factor.size});
-      factor.size = 1;
+      factor.keep_whole();
     }
   }
 }

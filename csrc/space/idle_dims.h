@@ -25,7 +25,7 @@ class IdleDims {
   const DimClasses& classes() const { return classes_; }
   bool is_idle(ValueId value, int dim) const;
 
-  // The shape of a value with idle dims made unsplittable (size 1).
+  // The shape of a value in units, with idle dims made unsplittable (size 1).
   Shape splittable_shape(const Value& value) const;
 
   // Makes idle factors of light operators unsplittable; adds them to

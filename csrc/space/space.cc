@@ -6,6 +6,7 @@
 #include "common/check.h"
 #include "space/parameter_copies.h"
 #include "space/pending_sums.h"
+#include "space/units.h"
 
 namespace tensoropt {
 
@@ -29,7 +30,7 @@ void make_unsplittable(NodeId node, Rule& rule, Exclusions& left_out) {
     if (factor.size == 1) continue;
     left_out.push_back(
         {node, ExclusionReason::kConstant, factor.name, factor.size});
-    factor.size = 1;
+    factor.keep_whole();
   }
   rule.linear_sets.clear();
 }
@@ -39,7 +40,7 @@ void make_spatial_whole(NodeId node, Rule& rule, Exclusions& left_out) {
     if (!factor.spatial || factor.size == 1) continue;
     left_out.push_back(
         {node, ExclusionReason::kSpatial, factor.name, factor.size});
-    factor.size = 1;
+    factor.keep_whole();
   }
 }
 
@@ -88,9 +89,21 @@ void StrategySpace::find_rules(const Registry& registry) {
   constant_ = find_constants(graph_);
   std::set<std::string> unknown;
   rules_.resize(graph_.nodes().size());
+  const auto is_shared = [&](const Node& node) {
+    return is_shared_out(graph_, node, options_);
+  };
+  for (const Node& node : graph_.nodes()) {
+    if (node.kind == NodeKind::kOp) {
+      rules_[node.id] = rule_of(registry, graph_, node);
+    }
+  }
+  for (const NodeId id : set_units(graph_, rules_, machine_.mesh, is_shared)) {
+    const Node& node = graph_.node(id);
+    if (node.kind == NodeKind::kOp)
+      rules_[id] = rule_of(registry, graph_, node);
+  }
   for (const Node& node : graph_.nodes()) {
     if (node.kind != NodeKind::kOp) continue;
-    rules_[node.id] = rule_of(registry, graph_, node);
     if (!options_.split_spatial) {
       make_spatial_whole(node.id, rules_[node.id], exclusions_);
     }
@@ -102,9 +115,7 @@ void StrategySpace::find_rules(const Registry& registry) {
       unknown_targets_.push_back(node.target);
     }
   }
-  idle_dims_.emplace(graph_, rules_, [&](const Node& node) {
-    return is_shared_out(graph_, node, options_);
-  });
+  idle_dims_.emplace(graph_, rules_, is_shared);
   copies_ = find_parameter_copies(graph_, rules_);
   if (options_.idle_configs) return;
   idle_dims_->remove_from(rules_, exclusions_);
@@ -258,7 +269,8 @@ void StrategySpace::add_nodes() {
       const std::string name =
           str_format("{}:{}", node.name, value.output_index);
       const std::string signature = str_format(
-          "relay {} {} {} {} {} {} {} {}", str_join(value.meta.shape, "x"),
+          "relay {} {} {} {} {} {} {} {} {}", str_join(value.meta.shape, "x"),
+          str_join(value.meta.units, "x"),
           str_join(idle_dims_->splittable_shape(value), "x"),
           to_string(value.meta.dtype), value.requires_grad, may_be_kept(id),
           recomputation_->may_leave(id),
@@ -304,7 +316,7 @@ void StrategySpace::add_resharders() {
     const auto add = [&](const Port& port) {
       for (const Layout& layout : {port.value, port.gradient}) {
         used.dims |= sharded_dims(layout);
-        used.uneven |= uneven_dims(value.meta.shape, layout, machine_.mesh);
+        used.uneven |= uneven_dims(value.meta.counts(), layout, machine_.mesh);
       }
     };
     for (const SpaceConfig& config : nodes_[edge.source].configs->configs) {
@@ -314,16 +326,16 @@ void StrategySpace::add_resharders() {
       add(config.inputs[edge.target_port]);
     }
     for (const TensorMeta& meta : {value.meta, gradient_meta(value)}) {
-      Splits& all = splits[{meta.shape, item_size(meta.dtype)}];
+      Splits& all = splits[{meta.counts(), meta.unit_bytes()}];
       all.dims |= used.dims;
       all.uneven |= used.uneven;
     }
   }
   for (const auto& [tensor, used] : splits) {
-    const auto& [shape, item_size] = tensor;
+    const auto& [counts, unit_bytes] = tensor;
     resharders_.try_emplace(
-        tensor, machine_.mesh, machine_.collectives, machine_.device, shape,
-        item_size, TensorResharder::kMaxLayouts, used.dims, used.uneven);
+        tensor, machine_.mesh, machine_.collectives, machine_.device, counts,
+        unit_bytes, TensorResharder::kMaxLayouts, used.dims, used.uneven);
   }
 }
 
@@ -338,12 +350,11 @@ void StrategySpace::add_buckets() {
                        const TensorMeta& meta,
                        const BucketedCollectives& together) {
     if (real_dtype(meta.dtype) != meta.dtype) return;  // sent by themselves
-    const int bytes = item_size(meta.dtype);
-    const double least = static_cast<double>(num_elements(meta.shape)) * bytes /
-                         machine_.mesh.num_devices();
+    const double least = meta.num_bytes() / machine_.mesh.num_devices();
     if (least >= options_.bucket_bytes) return;  // no bucket is shared
-    costs.try_emplace({meta.shape, bytes}, machine_.mesh, together,
-                      machine_.device, meta.shape, bytes);
+    const Shape counts = meta.counts();
+    costs.try_emplace({counts, meta.unit_bytes()}, machine_.mesh, together,
+                      machine_.device, counts, meta.unit_bytes());
   };
   for (const SpaceEdge& edge : edges_) {
     if (!leaves_parameter(edge)) continue;
@@ -375,7 +386,7 @@ void StrategySpace::check(const Strategy& strategy) const {
 }
 
 const TensorResharder& StrategySpace::resharder(const TensorMeta& meta) const {
-  return resharders_.at({meta.shape, item_size(meta.dtype)});
+  return resharders_.at({meta.counts(), meta.unit_bytes()});
 }
 
 SharedResharder StrategySpace::value_resharder(const SpaceEdge& edge) const {
@@ -392,7 +403,7 @@ SharedResharder StrategySpace::shared_resharder(
     const SpaceEdge& edge, const TensorMeta& meta,
     const std::map<TensorKind, MoveCosts>& in_bucket) const {
   if (!leaves_parameter(edge)) return resharder(meta);
-  const auto found = in_bucket.find({meta.shape, item_size(meta.dtype)});
+  const auto found = in_bucket.find({meta.counts(), meta.unit_bytes()});
   return {resharder(meta), found == in_bucket.end() ? nullptr : &found->second};
 }
 

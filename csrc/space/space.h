@@ -129,12 +129,13 @@ struct SpaceEdge {
 
 class StrategySpace {
  public:
-  // The arguments but the options must outlive the space.
+  // Registry and machine must outlive the space.
   StrategySpace(const Graph& graph, const Registry& registry,
                 const Machine& machine, const SpaceOptions& options);
 
   const std::vector<SpaceNode>& nodes() const { return nodes_; }
   const std::vector<SpaceEdge>& edges() const { return edges_; }
+  // The model, with the units of its values.
   const Graph& graph() const { return graph_; }
   const Machine& machine() const { return machine_; }
   const Rule& rule(NodeId node) const { return rules_[node]; }
@@ -210,7 +211,8 @@ class StrategySpace {
 
  private:
   struct EdgeKind;
-  using TensorKind = std::pair<Shape, int>;  // and bytes of an element
+  // The shape in units, and the bytes of a unit.
+  using TensorKind = std::pair<Shape, std::int64_t>;
 
   void find_rules(const Registry& registry);
   void find_saved();
@@ -250,7 +252,7 @@ class StrategySpace {
   std::vector<bool> followers(const SpaceEdge& edge, int source_config) const;
   std::shared_ptr<const EdgeTable> edge_table(const SpaceEdge& edge) const;
 
-  const Graph& graph_;
+  Graph graph_;  // with units
   const Registry& registry_;
   Machine machine_;
   SpaceOptions options_;

@@ -64,9 +64,10 @@ const ConfigList* StrategySpace::configs_of_node(const Node& node) {
     const Value& value = graph_.output(node, 0);
     const auto pinned = options_.storage.find(node.name);
     signature = str_format(
-        "source {} {} {} {} {} {} {}", static_cast<int>(node.kind),
-        str_join(value.meta.shape, "x"), to_string(value.meta.dtype),
-        value.requires_grad, is_shared_out(graph_, node, options_),
+        "source {} {} {} {} {} {} {} {}", static_cast<int>(node.kind),
+        str_join(value.meta.shape, "x"), str_join(value.meta.units, "x"),
+        to_string(value.meta.dtype), value.requires_grad,
+        is_shared_out(graph_, node, options_),
         pinned == options_.storage.end() ? "" : pinned->second.to_string(),
         uneven_dims_of(value));
   }
@@ -84,14 +85,15 @@ std::string StrategySpace::op_signature(const Node& node) const {
                                 rule.backward_flops, rule.launches, rule.view,
                                 rule.attention, copies_parameter(node));
   for (const Factor& factor : rule.factors) {
-    text += str_format(";{}:{}:{}:{}:{}", factor.name, factor.size,
-                       static_cast<int>(factor.kind),
+    text += str_format(";{}:{}:{}:{}:{}:{}", factor.name, factor.size,
+                       factor.unit, static_cast<int>(factor.kind),
                        str_join(factor.joint, "."), factor.uneven);
   }
   const auto add = [&](const TensorRule& tensor, const Value& value) {
-    text += str_format("|{},{},{},{},{},{},{}", str_join(tensor.dims, "."),
+    text += str_format("|{},{},{},{},{},{},{},{}", str_join(tensor.dims, "."),
                        tensor.saved, tensor.additive, tensor.reads,
                        str_join(value.meta.shape, "x"),
+                       str_join(value.meta.units, "x"),
                        to_string(value.meta.dtype), value.requires_grad);
   };
   for (std::size_t i = 0; i < rule.operands.size(); ++i) {
@@ -194,7 +196,7 @@ ConfigList StrategySpace::op_configs(const Node& node) {
 
 std::vector<Layout> StrategySpace::source_layouts(const Node& node,
                                                   ConfigList& list) {
-  const Shape& shape = graph_.output(node, 0).meta.shape;
+  const Shape shape = graph_.output(node, 0).meta.counts();
   const Mesh& mesh = machine_.mesh;
   Layout layout = Layout::replicated(mesh.num_axes());
   if (node.kind == NodeKind::kParameter) {
@@ -258,7 +260,7 @@ ConfigList StrategySpace::output_configs(const Node& node) const {
     for (int axis = 0; axis < mesh.num_axes(); ++axis) {
       sharded.set(axis, Placement::shard(0));
     }
-    const Shape& shape = graph_.value(id).meta.shape;
+    const Shape shape = graph_.value(id).meta.counts();
     if (options_.sharded_inputs && !shape.empty() &&
         divides(shape, sharded, mesh)) {
       layout = sharded;

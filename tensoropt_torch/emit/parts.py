@@ -118,12 +118,15 @@ def part_at(
     dims: Sequence[int | None],
     sizes: Sequence[int],
     coordinate: Sequence[int],
+    units: Sequence[int] = (),
 ) -> Part:
     """What the rank at ``coordinate`` has, where mesh axes of these sizes split ``dims``
-    (None: the axis splits no dim), the outer ones first."""
-    part = [range(size) for size in shape]
+    (None: the axis splits no dim), the outer ones first, between ``units`` of the dims."""
+    units = units or [1] * len(shape)
+    part = [range(size // unit) for size, unit in zip(shape, units, strict=True)]
     for dim, size, index in zip(dims, sizes, coordinate, strict=True):
         if dim is not None:
             own = chunk(len(part[dim]), size, index)
             part[dim] = part[dim][own.start : own.stop]
-    return tuple(slice(extent.start, extent.stop) for extent in part)
+    ends = zip(part, units, strict=True)
+    return tuple(slice(extent.start * unit, extent.stop * unit) for extent, unit in ends)

@@ -33,11 +33,12 @@ class WholeDraws:
         inputs, outputs = self.planner.describe_ports(space_node)[self.config[space_node]]
         return [value for value, _ in inputs], [value for value, _ in outputs]
 
-    def place(self, shape: Sequence[int], layout: str) -> Place:
-        """The rank's part of a tensor."""
+    def place(self, shape: Sequence[int], layout: str, units: Sequence[int]) -> Place:
+        """The rank's part of a tensor with ``units``."""
         placements = layout.split(",") if layout else []
         dims = [int(p[1:]) if p[0] == "S" else None for p in placements]
-        part = part_at(shape, dims, self.sizes, coordinate_of(self.rank, self.sizes))
+        coordinate = coordinate_of(self.rank, self.sizes)
+        part = part_at(shape, dims, self.sizes, coordinate, units)
         return tuple((cut.start, cut.stop - cut.start) for cut in part)
 
     def embed(
@@ -45,19 +46,24 @@ class WholeDraws:
     ) -> list[fx.Node]:
         """The operands as whole tensors, with the strides that they have in one process."""
         layouts, _ = self.layouts(node)
+        units, _ = self.planner.units_of_node(node)
         results = []
-        for part, whole, layout in zip(parts, wholes, layouts, strict=True):
+        for part, whole, layout, of_dims in zip(parts, wholes, layouts, units, strict=True):
             value: torch.Tensor = whole.meta["val"]
             # Of expanded tensors: those that numbers drawn like it have.
             strides = tuple(torch.empty_like(value).stride())
             shape = tuple(value.shape)
-            arguments = (part, shape, strides, self.place(shape, layout))
+            arguments = (part, shape, strides, self.place(shape, layout, of_dims))
             results.append(graph.call_function(random.embed_part, arguments))
         return results
 
     def take(self, graph: fx.Graph, call: fx.Node, whole: Any, node: int) -> fx.Node:
         """The rank's part of what ``call`` gives; ``whole`` is what one process gets."""
         _, layouts = self.layouts(node)
+        _, units = self.planner.units_of_node(node)
         values = whole if isinstance(whole, (tuple, list)) else [whole]
-        places = tuple(self.place(v.shape, text) for v, text in zip(values, layouts, strict=True))
+        places = tuple(
+            self.place(value.shape, layout, of_dims)
+            for value, layout, of_dims in zip(values, layouts, units, strict=True)
+        )
         return graph.call_function(random.take_part, (call, places))

@@ -88,6 +88,9 @@ class Bench:
         self._space_node = graph_nodes.index(self._graph.graph_node)
         self.labels: list[str] = rows[self._space_node]["configs"]
         self._ports = self._planner.describe_ports(self._space_node)
+        inputs, outputs = self._planner.units_of_node(self._graph.graph_node)
+        self._operand_units: list[list[int]] = inputs
+        self._output_units: list[list[int]] = outputs[: self.op_call.used]
         self._num_nodes = len(rows)
 
     @property
@@ -107,6 +110,12 @@ class Bench:
         inputs, outputs = self._ports[config]
         return list(inputs), list(outputs)[: self.op_call.used]
 
+    @property
+    def units(self) -> list[list[int]]:
+        """How many neighbouring entries of each dim are never parted, of operands and outputs;
+        empty: single ones."""
+        return [*self._operand_units, *self._output_units]
+
     def where(self, config: int) -> str:
         """Operator, case, config and mesh, for messages."""
         return f"{self.op_call.name}, config '{self.labels[config]}' on mesh {self.sizes}"
@@ -125,7 +134,8 @@ class Bench:
         run = self.run(config, [value for value, _ in inputs], random)
         for i, (value, _) in enumerate(outputs):
             parts = [rank[i] for rank in run.outputs]
-            self._compare(config, f"output {i}", value, parts, self.outputs[i])
+            expected = (self.outputs[i], self._output_units[i])
+            self._compare(config, f"output {i}", value, parts, *expected)
         self._check_written(config, run, [value for value, _ in inputs])
         differentiable = self.op_call.has_gradients and self.op_call.checks != Checks.FORWARD
         if differentiable and any(output.requires_grad for output in self.outputs):
@@ -138,7 +148,8 @@ class Bench:
         for i, layout in enumerate(layouts):
             parts = [rank[i] for rank in run.operands]
             what = f"operand {i} ('{self.operand_names[i]}') after the call"
-            self._compare(config, what, layout, parts, self.operands[i])
+            expected = (self.operands[i], self._operand_units[i])
+            self._compare(config, what, layout, parts, *expected)
 
     def _check_gradients(
         self,
@@ -164,16 +175,22 @@ class Bench:
                 )
             ]
             what = f"gradient of operand {i} ('{self.operand_names[i]}')"
-            self._compare(config, what, layout, parts, expected)
+            self._compare(config, what, layout, parts, expected, self._operand_units[i])
 
     def _compare(
-        self, config: int, what: str, layout: str, parts: Tensors, whole: torch.Tensor
+        self,
+        config: int,
+        what: str,
+        layout: str,
+        parts: Tensors,
+        whole: torch.Tensor,
+        units: list[int],
     ) -> None:
         with self._naming(config, f"{what} in layout '{layout}'"):
             parts = [part.detach() for part in parts]
             if self.op_call.checks == Checks.SHAPES:
                 parts = [torch.zeros_like(part) for part in parts]
-            got = combine(parts, layout, self.sizes, self.op_call.replica_tolerance)
+            got = combine(parts, layout, self.sizes, self.op_call.replica_tolerance, units)
             assert got.shape == whole.shape, f"{got.shape} != {whole.shape}"
             assert got.dtype == whole.dtype, f"{got.dtype} != {whole.dtype}"
             if self.op_call.checks in (Checks.VALUES, Checks.FORWARD):
@@ -195,8 +212,10 @@ class Bench:
         """Splits the operands by the layouts and calls the operator on each rank."""
         with self._naming(config, "operands"):
             by_operand = [
-                split(tensor, layout, self.sizes, random)
-                for tensor, layout in zip(self._before, layouts, strict=True)
+                split(tensor, layout, self.sizes, random, units)
+                for tensor, layout, units in zip(
+                    self._before, layouts, self._operand_units, strict=True
+                )
             ]
         ranks: list[Tensors] = [[] for _ in range(self._mesh.num_devices)]
         for parts, whole in zip(by_operand, self.operands, strict=True):
@@ -210,8 +229,10 @@ class Bench:
     ) -> list[list[torch.Tensor | None]]:
         """The gradients of each rank's operands, of all ranks' outputs."""
         by_output = [
-            split(gradient, layout, self.sizes, random)
-            for gradient, layout in zip(incoming, layouts, strict=True)
+            split(gradient, layout, self.sizes, random, units)
+            for gradient, layout, units in zip(
+                incoming, layouts, self._output_units, strict=True
+            )
         ]
         given = [gradient for rank in zip(*by_output, strict=True) for gradient in rank]
         found = iter(gradients(_joined(run.operands), _joined(run.outputs), given))

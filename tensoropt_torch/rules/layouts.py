@@ -22,38 +22,47 @@ def placements(layout: str) -> list[str]:
 
 
 def split(
-    tensor: torch.Tensor, layout: str, sizes: Sizes, random: torch.Generator
+    tensor: torch.Tensor,
+    layout: str,
+    sizes: Sizes,
+    random: torch.Generator,
+    units: Sequence[int] = (),
 ) -> list[torch.Tensor]:
-    """The part of each rank: Shard slices, Replicate copies, Partial draws
-    random parts that sum to the whole."""
-    parts = _split(tensor, placements(layout), list(sizes), random)
+    """The part of each rank: Shard slices between ``units`` of the dims (by default single
+    entries), Replicate copies, Partial draws random parts that sum to the whole."""
+    units = units or [1] * tensor.dim()
+    parts = _split(tensor, placements(layout), list(sizes), random, units)
     return [part.clone() for part in parts]
 
 
 def _split(
-    tensor: torch.Tensor, places: list[str], sizes: list[int], random: torch.Generator
+    tensor: torch.Tensor,
+    places: list[str],
+    sizes: list[int],
+    random: torch.Generator,
+    units: Sequence[int],
 ) -> list[torch.Tensor]:
     if not sizes:
         return [tensor]
     if places[0] == "R":  # the same parts, also of what is random
-        return _split(tensor, places[1:], sizes[1:], random) * sizes[0]
-    pieces = _pieces(tensor, places[0], sizes[0], random)
-    return [p for piece in pieces for p in _split(piece, places[1:], sizes[1:], random)]
+        return _split(tensor, places[1:], sizes[1:], random, units) * sizes[0]
+    pieces = _pieces(tensor, places[0], sizes[0], random, units)
+    return [p for piece in pieces for p in _split(piece, places[1:], sizes[1:], random, units)]
 
 
 def _pieces(
-    tensor: torch.Tensor, placement: str, size: int, random: torch.Generator
+    tensor: torch.Tensor, placement: str, size: int, random: torch.Generator, units: Sequence[int]
 ) -> list[torch.Tensor]:
     if placement == "P":
         return _summands(tensor, size, random)
     dim = int(placement[1:])
-    return list(torch.tensor_split(tensor, _ends(tensor.shape[dim], size), dim))
+    return list(torch.tensor_split(tensor, _ends(tensor.shape[dim], size, units[dim]), dim))
 
 
-def _ends(length: int, count: int) -> list[int]:
+def _ends(length: int, count: int, unit: int) -> list[int]:
     """Where parts end, but the last: each is as long as the first, as far as there is
-    something left."""
-    first = math.ceil(length / count)
+    something left, and has whole units."""
+    first = math.ceil(length / unit / count) * unit
     return [min(first * (i + 1), length) for i in range(count - 1)]
 
 
@@ -72,21 +81,27 @@ def combine(
     layout: str,
     sizes: Sizes,
     tolerance: float = REPLICA_TOLERANCES[torch.float64],
+    units: Sequence[int] = (),
 ) -> torch.Tensor:
     """The whole tensor. Raises AssertionError if the parts contradict the
     layout: replicas that differ by more than ``tolerance``, shards that do not fit."""
-    return _combine(list(parts), placements(layout), list(sizes), tolerance)
+    units = units or [1] * parts[0].dim()
+    return _combine(list(parts), placements(layout), list(sizes), tolerance, units)
 
 
 def _combine(
-    parts: list[torch.Tensor], places: list[str], sizes: list[int], tolerance: float
+    parts: list[torch.Tensor],
+    places: list[str],
+    sizes: list[int],
+    tolerance: float,
+    units: Sequence[int],
 ) -> torch.Tensor:
     if not sizes:
         (part,) = parts
         return part
     block = len(parts) // sizes[0]
     blocks = [
-        _combine(parts[i : i + block], places[1:], sizes[1:], tolerance)
+        _combine(parts[i : i + block], places[1:], sizes[1:], tolerance, units)
         for i in range(0, len(parts), block)
     ]
     if places[0] == "R":
@@ -97,7 +112,7 @@ def _combine(
     dim = int(places[0][1:])
     lengths = [b.shape[dim] for b in blocks]
     whole = torch.cat(blocks, dim)
-    ends = [*_ends(sum(lengths), len(blocks)), sum(lengths)]
+    ends = [*_ends(sum(lengths), len(blocks), units[dim]), sum(lengths)]
     assert list(itertools.accumulate(lengths)) == ends, f"parts of lengths {lengths}"
     return whole
 

@@ -45,9 +45,8 @@ class _Writer:
     def operand(self, tensor: torch.Tensor) -> fx.Node:
         name = f"source{len(self.sources)}"
         node = self.graph.placeholder(name)
-        trainable = tensor.requires_grad
-        self.sources[node] = ("parameter" if trainable else "input", name)
-        if not trainable:
+        self.sources[node] = ("input", name)
+        if not tensor.requires_grad:
             node.meta["val"] = _meta(tensor)
             return node
         node.meta["val"] = _meta(tensor, 2)

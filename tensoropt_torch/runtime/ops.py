@@ -467,19 +467,20 @@ def batch_norm_sharded(
     momentum: float = 0.1,
     eps: float = 1e-5,
     channel_begin: int = 0,
+    samples: Sequence[int] = (),
     batch_group: str = "",
     channel_group: str = "",
 ) -> torch.Tensor:
     """Batch normalisation, in training, of a share of the batch and of the channels.
 
     Args:
-        input: ``[n, c, ...]``, an equal share of the batch on every rank; parts of the channels
-            may differ in size.
+        input: ``[n, c, ...]``; parts of the channels may differ in size.
         weight, bias: ``[c]``, of the channels of this rank.
         running_mean, running_var: of the channels of all ranks; updated in place,
             alike on every rank.
         momentum, eps: as in ``torch.nn.functional.batch_norm``.
         channel_begin: the first channel of this rank.
+        samples: n of each rank of ``batch_group``; empty: all have as many.
         batch_group: the group that splits the batch; empty: none does.
         channel_group: the group that splits the channels; empty: none does, or
             there are no running statistics.
@@ -497,6 +498,7 @@ def batch_norm_sharded(
         momentum,
         eps,
         channel_begin,
+        samples,
         batch_group,
         channel_group,
     )

@@ -20,7 +20,12 @@ def coordinates(sizes: tuple[int, ...], rank: int) -> tuple[int, ...]:
     return tuple(reversed(result))
 
 
-def all_layouts(sizes: tuple[int, ...], shape: tuple[int, ...], uneven: bool = False) -> list[str]:
+def all_layouts(
+    sizes: tuple[int, ...],
+    shape: tuple[int, ...],
+    uneven: bool = False,
+    units: tuple[int, ...] = (),
+) -> list[str]:
     """All layouts that divide the shape; or all that leave something on every rank."""
     placements = ["R", "P", *(f"S{dim}" for dim in range(len(shape)))]
     layouts = []
@@ -28,7 +33,8 @@ def all_layouts(sizes: tuple[int, ...], shape: tuple[int, ...], uneven: bool = F
         if uneven:
             layout = ",".join(choice)
             whole = torch.empty(shape, device="meta")
-            if all(block(whole, layout, sizes, rank).numel() for rank in range(math.prod(sizes))):
+            ranks = range(math.prod(sizes))
+            if all(block(whole, layout, sizes, rank, units).numel() for rank in ranks):
                 layouts.append(layout)
             continue
         pieces = [1] * len(shape)
@@ -45,14 +51,21 @@ def axes_with(layout: str, placement: str) -> int:
     return sum(1 << axis for axis, p in enumerate(layout.split(",")) if p == placement)
 
 
-def block(whole: torch.Tensor, layout: str, sizes: tuple[int, ...], rank: int) -> torch.Tensor:
-    """What a rank holds of a tensor, without pending sums."""
+def block(
+    whole: torch.Tensor,
+    layout: str,
+    sizes: tuple[int, ...],
+    rank: int,
+    units: tuple[int, ...] = (),
+) -> torch.Tensor:
+    """What a rank holds of a tensor, without pending sums. ``units``: so many neighbouring
+    entries of each dim stay together."""
     for size, placement, at in zip(sizes, layout.split(","), coordinates(sizes, rank), strict=True):
         if placement[0] == "S":  # outer axes cut first: they are more significant
             dim = int(placement[1:])
-            chunks = whole.chunk(size, dim)
-            nothing = whole.narrow(dim, 0, 0)
-            whole = chunks[at] if at < len(chunks) else nothing
+            unit = units[dim] if units else 1
+            chunks = whole.unflatten(dim, (-1, unit)).chunk(size, dim)
+            whole = chunks[at].flatten(dim, dim + 1) if at < len(chunks) else whole.narrow(dim, 0, 0)
     return whole.clone()
 
 
@@ -67,7 +80,12 @@ def share_index(layout: str, sizes: tuple[int, ...], rank: int) -> tuple[int, in
 
 
 def local_part(
-    whole: torch.Tensor, layout: str, sizes: tuple[int, ...], rank: int, seed: int = 0
+    whole: torch.Tensor,
+    layout: str,
+    sizes: tuple[int, ...],
+    rank: int,
+    seed: int = 0,
+    units: tuple[int, ...] = (),
 ) -> torch.Tensor:
     """What a rank holds; summands of pending sums are random small integers."""
     index, count = share_index(layout, sizes, rank)
@@ -77,7 +95,7 @@ def local_part(
         for _ in range(count - 1)
     ]
     shares = [whole - sum(others), *others]
-    return block(shares[index], layout, sizes, rank)
+    return block(shares[index], layout, sizes, rank, units)
 
 
 def gradient_layouts(layout: str) -> list[str]:

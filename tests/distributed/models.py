@@ -303,13 +303,17 @@ CASES: dict[str, Callable[[], Case]] = {
 }
 
 
-def make(name: str, dtype: torch.dtype) -> Case:
-    """The case with parameters and floating inputs in ``dtype``; same on all ranks."""
+def make(name: str, dtype: torch.dtype, rows: int | None = None) -> Case:
+    """The case with parameters and floating inputs in ``dtype``, and so many rows in the
+    batch; same on all ranks."""
     torch.manual_seed(0)
     case = CASES[name]()
+    batch = len(case.args[0])
+    taken = torch.arange(rows or batch) % batch
 
     def cast(tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        return tuple(t.to(dtype) if t.is_floating_point() else t for t in tensors)
+        of_batch = (t[taken] if len(t) == batch else t for t in tensors)
+        return tuple(t.to(dtype) if t.is_floating_point() else t for t in of_batch)
 
     return Case(case.model.to(dtype), cast(case.args), case.loss_fn, cast(case.targets))
 

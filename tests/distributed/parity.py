@@ -50,6 +50,7 @@ class Job:
     split_spatial: bool = False
     recompute: bool = False
     micro_batches: int = 1
+    rows: int | None = None  # of the batch, if not those of the model's case
     known: bool = False  # also the ends of every known strategy, on 4 devices
     baselines: bool = False  # also the ends of every baseline
     reduce_dtype: str = "parameter"
@@ -187,7 +188,7 @@ def share(tensors: tuple[torch.Tensor, ...], inputs: str) -> list[torch.Tensor]:
 def check(job: Job) -> tuple[int, list[str]]:
     """Runs on every rank: the number of strategies checked, and what was wrong."""
     device = torch.empty(0, device=job.device).device
-    case = make(job.model, job.dtype).to(device)
+    case = make(job.model, job.dtype, job.rows).to(device)
     reference_case = copy.deepcopy(case)
     expected = train(reference_case.model, reference_case.loss)
     context: RankContext | None = None

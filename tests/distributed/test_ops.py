@@ -372,18 +372,20 @@ def test_sum_over_ranks_is_the_look_up(dtype: torch.dtype, index_dtype: torch.dt
 MOMENTUM, EPS = 0.3, 1e-3
 
 
-def batch_norm_case(dtype: torch.dtype, mean: float, channels: int = 6) -> list[torch.Tensor]:
-    """Input [8, channels, 5, 3] whose samples and channels differ, weight, bias, running
+def batch_norm_case(
+    dtype: torch.dtype, mean: float, channels: int = 6, batch: int = 8
+) -> list[torch.Tensor]:
+    """Input [batch, channels, 5, 3] whose samples and channels differ, weight, bias, running
     statistics, and the gradient of the output."""
     generator = torch.Generator().manual_seed(4)
 
     def draw(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
-    x = mean + draw(8, 1, 1, 1) + draw(1, channels, 1, 1) + draw(8, channels, 5, 3)
+    x = mean + draw(batch, 1, 1, 1) + draw(1, channels, 1, 1) + draw(batch, channels, 5, 3)
     per_channel = [draw(channels) for _ in range(4)]
     per_channel[3].square_()
-    tensors = [x, *per_channel, draw(8, channels, 5, 3)]
+    tensors = [x, *per_channel, draw(batch, channels, 5, 3)]
     return [tensor.to(dtype) for tensor in tensors]
 
 
@@ -398,13 +400,13 @@ def batch_norm_of_one(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     return [output.detach(), *found, running_mean, running_var]
 
 
-def check_batch_norm(payload: tuple[torch.dtype, int]) -> ops.CollectiveCounts:
+def check_batch_norm(payload: tuple[torch.dtype, int, int]) -> ops.CollectiveCounts:
     """Axis 0 splits the batch, axis 1 the channels."""
     groups = AxisGroups((2, 2))
     groups.create([0b01, 0b10])
     row, column = divmod(dist.get_rank(), 2)
-    dtype, channels = payload
-    tensors = batch_norm_case(dtype, 0.0, channels)
+    dtype, batch, channels = payload
+    tensors = batch_norm_case(dtype, 0.0, channels, batch)
     expected = batch_norm_of_one(tensors)
     begin = column * -(-channels // 2)
 
@@ -420,8 +422,10 @@ def check_batch_norm(payload: tuple[torch.dtype, int]) -> ops.CollectiveCounts:
     ]
     versions = [tensor._version for tensor in running]
     ops.reset_collective_counts()
+    samples = [len(rows) for rows in tensors[0].chunk(2)] if batch % 2 else []
+    names = (groups.name(0b01), groups.name(0b10))
     output = ops.batch_norm_sharded(
-        x, weight, bias, *running, MOMENTUM, EPS, begin, groups.name(0b01), groups.name(0b10)
+        x, weight, bias, *running, MOMENTUM, EPS, begin, samples, *names
     )
     assert output.dtype == x.dtype
     output.backward(part(tensors[5]))
@@ -444,13 +448,17 @@ def check_batch_norm(payload: tuple[torch.dtype, int]) -> ops.CollectiveCounts:
 
 @pytest.mark.parametrize("dtype", list(TOLERANCE))
 def test_statistics_are_those_of_the_whole_batch(dtype: torch.dtype):
-    for counts in run_ranks(4, f"{HERE}:check_batch_norm", (dtype, 6)):
+    for counts in run_ranks(4, f"{HERE}:check_batch_norm", (dtype, 8, 6)):
         assert (counts.all_gather, counts.all_reduce, counts.collectives) == (2, 1, 3)
 
 
 def test_parts_of_the_channels_may_differ():
-    for counts in run_ranks(4, f"{HERE}:check_batch_norm", (torch.float64, 7)):
+    for counts in run_ranks(4, f"{HERE}:check_batch_norm", (torch.float64, 8, 7)):
         assert (counts.all_gather, counts.all_reduce, counts.collectives) == (1, 2, 3)
+
+
+def test_shares_of_the_batch_may_differ():
+    run_ranks(4, f"{HERE}:check_batch_norm", (torch.float64, 5, 6))
 
 
 def test_statistics_of_a_large_mean_keep_their_digits():
@@ -501,5 +509,5 @@ def test_fake_tensors_need_no_group():
         assert weight.grad is not None
         assert weight.grad.shape == (6, 2)
         images = torch.empty(4, 3, 5, requires_grad=True)
-        output = ops.batch_norm_sharded(images, None, None, None, None, 0.1, 1e-5, 0, "no", "group")
+        output = ops.batch_norm_sharded(images, None, None, None, None, 0.1, 1e-5, 0, [], "no", "group")
         assert output.shape == images.shape

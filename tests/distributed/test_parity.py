@@ -67,6 +67,21 @@ ODD_SIZES = [
     (count, Job("odd_fused", torch.float64, points=8, randoms=16, tolerance=1e-4))
     for count in (3, 4, 2)
 ]
+ODD_BATCHES = [
+    (count, Job(model, torch.float64, points=8, randoms=12, rows=7))
+    for count, models in [
+        (4, ("gpt", "resnet", "lstm", "transformer", "mixture", "routed_experts", "recommender")),
+        (3, ("gpt_tied", "vgg", "gru", "odd_257_tied", "fused", "mlp", "resnet", "experts")),
+        (2, ("llama", "resnet", "lstm", "fused_otherwise", "sorted_experts", "recommender")),
+    ]
+    for model in models
+] + [
+    (4, Job("gpt", torch.float64, points=8, randoms=12, rows=30)),
+    (4, Job("resnet", torch.float64, points=8, randoms=12, rows=30)),
+    (4, Job("transformer", torch.float64, points=8, randoms=12, rows=7, recompute=True)),
+    (2, Job("gpt", torch.float64, points=8, randoms=12, rows=14, micro_batches=2)),
+    (3, Job("vgg", torch.float64, points=4, randoms=12, rows=7, split_spatial=True)),
+]
 SHARDED_INPUTS = [
     (4, Job(model, torch.float64, points=4, randoms=4, inputs="sharded"))
     for model in ("gpt", "resnet", "vgg")
@@ -129,6 +144,7 @@ ALL = [
     *FUSED,
     *RECURRENT,
     *ODD_SIZES,
+    *ODD_BATCHES,
     *SHARDED_INPUTS,
     *MIXED,
     *RECOMPUTATION,
@@ -147,6 +163,9 @@ FEW = [
     ODD_SIZES[1],
     ODD_SIZES[5],
     ODD_SIZES[13],
+    ODD_BATCHES[0],
+    ODD_BATCHES[1],
+    ODD_BATCHES[9],
     SHARDED_INPUTS[0],
     MIXED[1],
     RECOMPUTATION[0],
@@ -167,6 +186,7 @@ def name_of(value: object) -> str:
         "split_spatial": value.split_spatial,
         "recompute": value.recompute,
         f"micro{value.micro_batches}": value.micro_batches > 1,
+        f"{value.rows}rows": value.rows is not None,
         "known": value.known,
         "baselines": value.baselines,
         "compute": value.reduce_dtype == "compute",

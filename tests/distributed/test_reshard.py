@@ -32,8 +32,15 @@ STEP_NAMES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "slice
 class Reshards:
     """Encoded programs for one tensor shape on the running ranks."""
 
-    def __init__(self, sizes: Sizes, shape: tuple[int, ...], uneven: bool = False) -> None:
+    def __init__(
+        self,
+        sizes: Sizes,
+        shape: tuple[int, ...],
+        uneven: bool = False,
+        units: tuple[int, ...] = (),
+    ) -> None:
         self.sizes = sizes
+        self.units = units
         self.rank = dist.get_rank()
         self.groups = AxisGroups(sizes)
         self.groups.create(all_axis_sets(sizes))
@@ -44,7 +51,7 @@ class Reshards:
         mesh = _C.Mesh([(n, i) for i, n in enumerate(sizes)])
         model = _C.AnalyticCollectives(cluster, mesh)
         self._make = partial(_C.TensorResharder, mesh, model, device)
-        self._resharder = self._make(list(shape), 4, uneven=uneven)
+        self._resharder = self._make(list(shape), 4, uneven=uneven, units=list(units))
 
     def of_shape(self, shape: tuple[int, ...]) -> Reshards:
         """For another shape, whose parts may differ, over the same groups."""
@@ -82,27 +89,27 @@ def check_pair(
     dtype: torch.dtype = torch.float32,
 ) -> None:
     """Forward along ``value``; backward along ``gradient`` (from output to input)."""
-    rank, sizes = reshards.rank, reshards.sizes
+    rank, sizes, units = reshards.rank, reshards.sizes, reshards.units
     message = f"rank {rank}: {reshards.describe(*value)}; {reshards.describe(*gradient)}"
     whole = whole_tensor(shape, dtype)
     whole_gradient = whole_tensor(shape, dtype, start=7)
-    before = local_part(whole, value[0], sizes, rank)
+    before = local_part(whole, value[0], sizes, rank, units=units)
     x = before.clone().requires_grad_()
     y = ops.reshard(x, *reshards.encode(*value), *reshards.encode(*gradient))
     assert torch.equal(x, before), f"{message}: the input changed"
     assert y.is_contiguous(), message
-    expected = block(whole, value[1], sizes, rank)
+    expected = block(whole, value[1], sizes, rank, units)
     assert torch.equal(reshards.total(y, value[1]), expected), message
-    y.backward(local_part(whole_gradient, gradient[0], sizes, rank, seed=1))
+    y.backward(local_part(whole_gradient, gradient[0], sizes, rank, seed=1, units=units))
     assert x.grad is not None
-    expected = block(whole_gradient, gradient[1], sizes, rank)
+    expected = block(whole_gradient, gradient[1], sizes, rank, units)
     assert torch.equal(reshards.total(x.grad, gradient[1]), expected), message
 
 
-def check_all_pairs(payload: tuple[Sizes, tuple[int, ...], bool]) -> int:
-    sizes, shape, uneven = payload
-    reshards = Reshards(sizes, shape, uneven)
-    layouts = all_layouts(sizes, shape, uneven)
+def check_all_pairs(payload: tuple[Sizes, tuple[int, ...], bool, tuple[int, ...]]) -> int:
+    sizes, shape, uneven, units = payload
+    reshards = Reshards(sizes, shape, uneven, units)
+    layouts = all_layouts(sizes, shape, uneven, units)
     checked = 0
     for source in layouts:
         for target in layouts:
@@ -128,7 +135,7 @@ def check_all_pairs(payload: tuple[Sizes, tuple[int, ...], bool]) -> int:
     ],
 )
 def test_every_pair_of_layouts(sizes: Sizes, shape: tuple[int, ...], pairs: int):
-    payload = (sizes, shape, False)
+    payload = (sizes, shape, False, ())
     checked = run_ranks(num_ranks(sizes), f"{HERE}:check_all_pairs", payload, 300)
     assert checked == [pairs] * num_ranks(sizes)
 
@@ -144,9 +151,26 @@ def test_every_pair_of_layouts(sizes: Sizes, shape: tuple[int, ...], pairs: int)
     ],
 )
 def test_every_pair_of_uneven_layouts(sizes: Sizes, shape: tuple[int, ...], pairs: int):
-    payload = (sizes, shape, True)
+    payload = (sizes, shape, True, ())
     checked = run_ranks(num_ranks(sizes), f"{HERE}:check_all_pairs", payload, 300)
     assert checked == [pairs] * num_ranks(sizes)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shape", "units", "pairs"),
+    [
+        ((3,), (10, 6), (2, 1), 16),
+        ((2, 2), (28, 6), (4, 1), 256),
+        ((2, 2), (10, 21), (2, 3), 256),
+    ],
+)
+def test_units_stay_together(
+    sizes: Sizes, shape: tuple[int, ...], units: tuple[int, ...], pairs: int
+):
+    payload = (sizes, shape, True, units)
+    checked = run_ranks(num_ranks(sizes), f"{HERE}:check_all_pairs", payload, 300)
+    assert checked == [pairs] * num_ranks(sizes)
+
 
 
 def check_random_shapes(seeds: range) -> int:

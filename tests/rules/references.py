@@ -247,7 +247,9 @@ def batch_norm_sharded(calls: Sequence[RankCall]) -> list[torch.Tensor]:
     results = []
     for rank, call in enumerate(calls):
         x, weight, bias, running_mean, running_var = call.operands
-        momentum, eps, channel_begin = call.extra
+        momentum, eps, channel_begin, samples = call.extra
+        rows = [calls[r].operands[0].shape[0] for r in call.groups[0] or [rank]]
+        assert samples == (rows if len(set(rows)) > 1 else [])
         shape = [-1] + [1] * (x.dim() - 2)
         mean, variance = (moment.reshape(shape) for moment in moments[rank][:2])
         result = (x - mean) / (variance + eps).sqrt()

@@ -15,6 +15,7 @@ from tests.rules.empty_cases import empty_cases
 from tests.rules.indexing_cases import indexing_cases
 from tests.rules.layer_cases import layer_cases
 from tests.rules.loss_cases import loss_cases
+from tests.rules.odd_cases import odd_cases
 from tests.rules.oracle import Bench, PortLayouts, RuleError
 from tests.rules.pointwise_cases import pointwise_cases
 from tests.rules.product_cases import product_cases
@@ -22,11 +23,14 @@ from tests.rules.sampling_cases import sampling_cases
 from tests.rules.shape_cases import shape_cases
 from tests.rules.uneven_cases import uneven_cases
 
-CASES = [
+EVEN = [
     *(*pointwise_cases(), *creation_cases(), *shape_cases(), *indexing_cases()),
     *(*layer_cases(), *product_cases(), *loss_cases()),
-    *(*convolution_cases(), *sampling_cases(), *empty_cases(), *uneven_cases()),
+    *(*convolution_cases(), *sampling_cases(), *empty_cases()),
 ]
+UNEVEN = list(uneven_cases())
+ODD = list(odd_cases(EVEN))
+CASES = [*EVEN, *UNEVEN, *ODD]
 BY_NAME = {str(case): case for case in CASES}
 # Of all elements together: no part has the result, no sum of parts either.
 SELECT_FROM_ALL = {
@@ -34,6 +38,8 @@ SELECT_FROM_ALL = {
     *("aten.var.default", "aten.std.default", "aten.norm.Scalar"),
 }
 MESHES = [(2,), (2, 2), (3,), pytest.param((2, 3), marks=pytest.mark.slow)]
+# Parts of these are equal: rows go to the experts of other ranks.
+EVEN_ONLY = {"tensoropt.routed_experts.default"}
 
 
 # PyTorch says so of losses whose operands broadcast.
@@ -78,9 +84,7 @@ def test_no_config_is_missing() -> None:
     assert set(labels) == all_of_them  # n is 6: parts of 2 and 1
 
 
-@pytest.mark.parametrize("sizes", MESHES, ids=str)
-@pytest.mark.parametrize("case", list(uneven_cases()), ids=str)
-def test_some_config_has_parts_that_differ(case: Case, sizes: tuple[int, ...]) -> None:
+def has_uneven_config(case: Case, sizes: tuple[int, ...]) -> bool:
     bench = Bench(case, sizes)
     tensors = [*bench.operands, *bench.outputs]
     random = torch.Generator()
@@ -89,12 +93,38 @@ def test_some_config_has_parts_that_differ(case: Case, sizes: tuple[int, ...]) -
         inputs, outputs = bench.ports(config)
         layouts = [value.replace("P", "R") for value, _ in [*inputs, *outputs]]
         parts = (
-            split(t.detach(), layout, sizes, random)
-            for t, layout in zip(tensors, layouts, strict=True)
+            split(t.detach(), layout, sizes, random, units)
+            for t, layout, units in zip(tensors, layouts, bench.units, strict=True)
         )
         return any(len({part.shape for part in of_tensor}) > 1 for of_tensor in parts)
 
-    assert any(is_uneven(config) for config in range(bench.num_configs))
+    return any(is_uneven(config) for config in range(bench.num_configs))
+
+
+@pytest.mark.parametrize("sizes", MESHES, ids=str)
+@pytest.mark.parametrize("case", UNEVEN, ids=str)
+def test_some_config_has_parts_that_differ(case: Case, sizes: tuple[int, ...]) -> None:
+    assert has_uneven_config(case, sizes)
+
+
+def test_every_operator_is_split_into_parts_that_differ() -> None:
+    never = {case.target for case in [*constant_cases(), *write_cases()]} | SELECT_FROM_ALL
+    for target in sorted({case.target for case in CASES} - never - EVEN_ONLY):
+        cases = [case for case in (*UNEVEN, *ODD) if case.target == target]
+        assert any(has_uneven_config(case, (2,)) for case in cases), target
+
+
+def test_units_are_not_parted() -> None:
+    """Rows of 4 entries in parts of 4 and 3 rows."""
+    bench = Bench(BY_NAME["aten.view.default: units, merge"], (2,))
+    assert bench.units == [[], [4, 1]]
+    assert "d0" in bench.labels
+    # With 14 rows the devices divide them: no units are needed.
+    even = Bench(Case("aten.view.default", (real(14, 4), [56])), (2,))
+    assert even.units == [[], []]
+    # With fewer rows than devices some would have none.
+    few = Bench(Case("aten.view.default", (real(3, 4), [12])), (4,))
+    assert few.units == [[], []]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,12 @@
-"""Operators that split a size which does not divide: prime ones."""
+"""Operators that split a size which does not divide, prime ones: where odd_cases.py has no
+such case, or several things come together."""
 
 from collections.abc import Iterator
 
-from tests.rules.case import Case, integers, real, weights
+import torch
+
+from tests.rules.case import Case, Random, integers, real, weights
+from tests.rules.loss_cases import sign
 
 IGNORE = -100
 
@@ -60,9 +64,64 @@ def convolution_cases() -> Iterator[Case]:
         yield Case("aten.batch_norm.default", args, name=name)
 
 
+def recurrent_cases() -> Iterator[Case]:
+    x, state = real(4, 7, 3), real(1, 7, 2)
+    options = (True, 1, 0.0, True, False, False)
+    for gates, states, name in ((4, [state, state], "lstm"), (3, state, "gru")):
+        rows = 2 * gates
+        weights = [real(rows, 3), real(rows, 2), real(rows), real(rows)]
+        yield Case(f"aten.{name}.input", (x, states, weights, *options), name="uneven batch")
+
+
+# Of these a dim has several entries for each index of another: they stay together.
+def unit_cases() -> Iterator[Case]:
+    yield Case("aten.view.default", (real(7, 4, 2), [28, 2]), name="units, merge")
+    yield Case("aten.view.default", (real(28, 2), [7, 4, 2]), name="units, split")
+    yield Case("aten.reshape.default", (real(7, 4, 2), [7, 8]), name="units, last two")
+    yield Case("aten.reshape.default", (real(14, 6), [21, 4]), name="units of both")
+    yield Case("aten.flatten.using_ints", (real(7, 4, 2),), name="units, all")
+    yield Case("aten.unflatten.int", (real(28, 2), 0, [7, 4]), name="units")
+    yield Case("aten.ravel.default", (real(7, 4),), name="units")
+    yield Case("aten.repeat_interleave.self_int", (real(7, 4), 3, 0), name="units")
+
+
+def batch_cases() -> Iterator[Case]:
+    x = real(7, 6, 4, 2)
+    norm = (real(7, 6, 4), 3, real(6), real(6), 1e-5)
+    yield Case("aten.group_norm.default", norm, name="uneven batch")
+    yield Case("aten.glu.default", (real(7, 4), -1), name="uneven batch")
+    for shuffle, images in (("channel_shuffle", x), ("native_channel_shuffle", weights(7, 6, 4))):
+        yield Case(f"aten.{shuffle}.default", (images, 3), name="uneven batch")
+    yield Case("aten.pixel_shuffle.default", (real(7, 4, 3, 2), 2), name="uneven batch")
+    yield Case("aten.pixel_unshuffle.default", (real(7, 3, 4, 2), 2), name="uneven batch")
+    for target in ("split_with_sizes.default", "unsafe_split_with_sizes.default", "split.sizes"):
+        yield Case(f"aten.{target}", (real(7, 12), [2, 4, 6], 1), name="uneven batch")
+    written = (real(7, 4, 5), 1, integers(4, 7, 3, 5))
+    yield Case("aten.scatter.src", (*written, weights(7, 3, 5)), name="uneven batch")
+    yield Case("aten.scatter.value", (*written, 1.5), name="uneven batch")
+    signs, pair = sign(7, 3), (real(7, 4), real(7, 4))
+    for code, name in ((1, "mean"), (2, "sum")):
+        name = f"uneven batch, {name}"
+        yield Case("aten.soft_margin_loss.default", (real(7, 3), signs, code), name=name)
+        yield Case("aten.hinge_embedding_loss.default", (real(7, 3), signs, 0.5, code), name=name)
+        args = (real(7), real(7), sign(7), 0.5, code)
+        yield Case("aten.margin_ranking_loss.default", args, name=name)
+        args = (*pair, sign(7), 0.1, code)
+        yield Case("aten.cosine_embedding_loss.default", args, name=name)
+    ends = torch.tensor([0, 3, 7, 11, 12])
+    grouped = (real(12, 4), real(5, 4, 2), ends)
+    yield Case("transformers.grouped_mm_fallback.default", grouped, name="uneven groups")
+    half = (Random(shape, -1, 1, torch.bfloat16, True) for shape in ((12, 96), (5, 96, 48)))
+    args = (*half, ends.to(torch.int32))
+    yield Case("aten._grouped_mm.default", args, name="uneven groups", tolerance=0.2)
+
+
 def uneven_cases() -> Iterator[Case]:
     yield from linear_cases()
     yield from embedding_cases()
     yield from loss_cases()
     yield from attention_cases()
     yield from convolution_cases()
+    yield from recurrent_cases()
+    yield from unit_cases()
+    yield from batch_cases()

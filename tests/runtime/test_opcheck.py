@@ -160,12 +160,12 @@ def layers(group: str) -> dict[str, list[Case]]:
     x, permuted = normal(4, 3, 2).detach(), normal(4, 2, 3).transpose(1, 2)
     return {
         "batch_norm_sharded": [
-            Case((*norm, 0, group, ""), WITHOUT_AOT),
-            Case((permuted, *norm[1:], 0, group, ""), WITHOUT_AOT),
+            Case((*norm, 0, [], group, ""), WITHOUT_AOT),
+            Case((permuted, *norm[1:], 0, [4], group, ""), WITHOUT_AOT),
         ],
         "_batch_statistics": [Case((x,))],
         "_batch_gradient_sums": [Case((x, x, torch.zeros(3), torch.ones(3)))],
-        "_batch_norm_sharded": [Case((*(_detached(a) for a in norm), 0, group, ""))],
+        "_batch_norm_sharded": [Case((*(_detached(a) for a in norm), 0, [], group, ""))],
         "balanced_causal_attention": [Case((*heads, 0.0, None, False, group))],
         "keep_mask": [Case((torch.rand(4, 3), 0.5, torch.tensor(7), [0, 1]))],
         "linear_blocks": [

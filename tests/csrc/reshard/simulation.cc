@@ -172,7 +172,7 @@ void Simulation::run(const Steps& steps) {
   std::vector<std::vector<Fields>> by_step(steps.size());
   for (int rank = 0; rank < mesh_.num_devices(); ++rank) {
     const EncodedProgram code =
-        encode(steps, global_.shape, layout_, mesh_, rank);
+        encode(steps, {.shape = global_.shape}, layout_, mesh_, rank);
     const std::int64_t* ints = code.steps.data();
     for (auto& by_rank : by_step) by_rank.emplace_back(ints, code.groups);
   }

@@ -1,0 +1,27 @@
+// Which neighbouring entries of a dim are never parted.
+//
+// A reshape makes rows [7, 1024] to [7168]: cut into 4 parts the first dim
+// gives 2, 2, 2 and 1 rows, the second 1792 entries each, which are no blocks
+// of rows. So the second one is cut in units of 1024, as the first is: then all
+// operators in between are split alike, without a reshard. That is how every
+// dim class is cut whose numbers of units the devices do not divide and of
+// which each of them gets some.
+//
+// A parameter keeps its entries single: it is a DTensor, which knows no units.
+// So do dims that are split together with a dim of one.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "rules/rule.h"
+
+namespace tensoropt {
+
+// Sets the units of the graph's values; the rules are those without. Returns
+// the nodes whose rules change.
+std::vector<NodeId> set_units(
+    Graph& graph, const std::vector<Rule>& rules, const Mesh& mesh,
+    const std::function<bool(const Node&)>& is_shared_out);
+
+}  // namespace tensoropt
