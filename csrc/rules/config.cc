@@ -117,8 +117,8 @@ void apply_factor(const Rule& rule, int axis, int factor,
   }
 }
 
-// Whether joint factors leave the dims of this factor in equal parts. Requires
-// that it has joint factors, or is even.
+// Whether the dims of this factor, and of those that it splits at once, are in
+// equal parts where joint factors cut them as well.
 bool fits_joint(const Rule& rule, int factor,
                 const std::vector<std::int64_t>& parts) {
   std::int64_t cuts = parts[factor];
@@ -129,7 +129,8 @@ bool fits_joint(const Rule& rule, int factor,
     }
   }
   const std::vector<int>& members = rule.factors[factor].joint;
-  return splits_evenly(rule.factors[factor].count(), cuts) &&
+  const bool alone = cuts == parts[factor];
+  return (alone || splits_evenly(rule.factors[factor].count(), cuts)) &&
          std::all_of(members.begin(), members.end(), [&](int member) {
            return fits_joint(rule, member, parts);
          });
@@ -161,7 +162,7 @@ std::vector<OpConfig> enumerate_configs(const Rule& rule, const Mesh& mesh,
     const Factor& factor = rule.factors[choice];
     const Cut cut{factor.count(), parts[choice], axes, factor.uneven};
     return may_cut(cut, mesh, choice, left_out) &&
-           (factor.uneven || fits_joint(rule, choice, parts));
+           fits_joint(rule, choice, parts);
   };
   std::vector<OpConfig> configs;
   AssignmentWalk walk(mesh, limits, num_factors + num_sets + 1, fits);

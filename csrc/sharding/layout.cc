@@ -191,6 +191,20 @@ Shape local_shape(const TensorMeta& meta, const Layout& layout,
   return local;
 }
 
+bool has_lone_entry(const TensorMeta& meta, const Layout& layout,
+                    const Mesh& mesh) {
+  for (int dim = 0; dim < meta.rank(); ++dim) {
+    const AxisSet axes = layout.axes_sharding(dim);
+    const std::int64_t count = meta.shape[dim] / meta.unit(dim);
+    if (meta.unit(dim) > 1 || splits_evenly(count, mesh.size_of(axes))) {
+      continue;
+    }
+    const std::vector<std::int64_t> sizes = part_sizes(count, axes, mesh);
+    if (*std::min_element(sizes.begin(), sizes.end()) <= 1) return true;
+  }
+  return false;
+}
+
 DimRange local_range(std::span<const std::int64_t> shape, const Layout& layout,
                      const Mesh& mesh, int dim, int rank) {
   return range_of(shape[dim], layout.axes_sharding(dim), mesh, rank);

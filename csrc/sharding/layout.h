@@ -154,6 +154,12 @@ Shape local_shape(std::span<const std::int64_t> shape, const Layout& layout,
 Shape local_shape(const TensorMeta& meta, const Layout& layout,
                   const Mesh& mesh, int rank = 0);
 
+// Whether some rank has one entry of a dim where others have more. An operator
+// may then copy its operand on these and not on that one, since PyTorch calls
+// strides of dims of one entry contiguous whatever they are.
+bool has_lone_entry(const TensorMeta& meta, const Layout& layout,
+                    const Mesh& mesh);
+
 DimRange local_range(std::span<const std::int64_t> shape, const Layout& layout,
                      const Mesh& mesh, int dim, int rank);
 

@@ -127,6 +127,13 @@ std::optional<EdgeSpec> StrategySpace::spec_of(const SpaceEdge& edge,
       return std::nullopt;
     }
   }
+  // What a rank keeps of a copy it need not make again, so the ranks would
+  // not communicate alike in backward.
+  if (spec.consumer_saves &&
+      has_lone_entry(graph_.value(edge.value).meta, to.value, machine_.mesh)) {
+    if (recomputed || !spec.may_keep) return std::nullopt;
+    spec.may_replay = false;
+  }
   return spec;
 }
 

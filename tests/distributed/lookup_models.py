@@ -56,7 +56,7 @@ class Experts(nn.Module):
         gates = torch.zeros_like(scores).scatter(-1, chosen, best / best.sum(-1, keepdim=True))
         hidden = F.silu(torch.einsum("bsd,edf->ebsf", x, self.up))
         x = x + torch.einsum("ebsf,efd,bse->bsd", hidden, self.down, gates)
-        load = F.one_hot(chosen, 4).sum((0, 1, 2)) / chosen.numel()
+        load = F.one_hot(chosen, 4).sum((0, 1, 2)).to(scores.dtype) / chosen.numel()
         balance = (load * scores.mean((0, 1))).sum()
         logits = self.head(x).flatten(0, 1)
         smooth = F.cross_entropy(logits, target.flatten(), label_smoothing=0.1)

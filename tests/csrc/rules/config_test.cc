@@ -31,7 +31,9 @@ Rule random_rule(std::mt19937& random) {
   for (auto count = random() % 4; count > 0; --count) {
     sizes.push_back(kSizes[random() % std::size(kSizes)]);
   }
-  return rule_of_sizes(sizes, static_cast<int>(random() % 3));
+  Rule rule = rule_of_sizes(sizes, static_cast<int>(random() % 3));
+  for (Factor& factor : rule.factors) factor.uneven = random() % 2 == 0;
+  return rule;
 }
 
 // Half of the rules with two factors get one that splits both at once.
@@ -40,6 +42,7 @@ Rule random_rule_with_joint(std::mt19937& random) {
   if (rule.factors.size() < 2 || random() % 2 == 0) return rule;
   Factor joint{"joint", std::gcd(rule.factors[0].size, rule.factors[1].size)};
   joint.joint = {0, 1};
+  joint.uneven = false;
   rule.factors.push_back(joint);
   return rule;
 }
@@ -80,7 +83,9 @@ std::vector<Choices> numbers_of(const Rule& rule, const Mesh& mesh,
   return all;
 }
 
-// By definition: every choice for every axis, kept if all factors divide.
+// By definition: every choice for every axis, kept if all factors divide, or
+// have an entry in every part where these may differ: not where a factor is cut
+// by a joint one as well.
 std::set<Choices> brute_force(const Rule& rule, const Mesh& mesh) {
   const int factors = static_cast<int>(rule.factors.size());
   const int count = factors + static_cast<int>(rule.linear_sets.size()) + 1;
@@ -96,20 +101,27 @@ std::set<Choices> brute_force(const Rule& rule, const Mesh& mesh) {
     all = std::move(longer);
   }
   std::erase_if(all, [&](const Choices& choices) {
-    std::map<int, std::int64_t> parts;
+    std::map<int, AxisSet> cuts;
+    std::set<int> even;
     const auto cut = [&](int choice, int axis) {
-      parts.try_emplace(choice, 1).first->second *= mesh.size(axis);
+      cuts[choice] |= AxisSet{1} << axis;
     };
     for (int axis = 0; axis < mesh.num_axes(); ++axis) {
       cut(choices[axis], axis);
       if (choices[axis] >= factors) continue;
       for (const int factor : rule.factors[choices[axis]].joint) {
         cut(factor, axis);
+        even.insert(factor);
       }
     }
-    return std::any_of(parts.begin(), parts.end(), [&](const auto& part) {
-      return part.first < factors &&
-             rule.factors[part.first].size % part.second != 0;
+    return std::any_of(cuts.begin(), cuts.end(), [&](const auto& entry) {
+      if (entry.first >= factors) return false;
+      const Factor& factor = rule.factors[entry.first];
+      const auto sizes = part_sizes(factor.size, entry.second, mesh);
+      const auto [least, most] =
+          std::minmax_element(sizes.begin(), sizes.end());
+      const bool differ = factor.uneven && !even.contains(entry.first);
+      return *least == 0 || (*least != *most && !differ);
     });
   });
   return all;
@@ -136,6 +148,7 @@ TEST(EnumerateConfigs, FactorsThatMayBeUnevenAreCutIntoPartsWithEntries) {
   EXPECT_EQ(cuts(3, true), one);   // 2, 1; 1, 1, 1, 0
   EXPECT_EQ(cuts(1, true), none);
   Rule rule = rule_of_sizes({7}, 0);
+  rule.factors[0].uneven = false;
   UnevenSplits left_out;
   enumerate_configs(rule, mesh, {}, &left_out);
   EXPECT_EQ(left_out, (UnevenSplits{{0, 2}}));
@@ -166,7 +179,7 @@ Choices canonical(const Choices& choices, const Mesh& mesh) {
   return result;
 }
 
-TEST(EnumerateConfigs, FullSpaceIsEveryAssignmentThatDivides) {
+TEST(EnumerateConfigs, FullSpaceIsEveryAssignmentThatFits) {
   for (unsigned seed = 1; seed <= 100; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
@@ -228,9 +241,10 @@ TEST(EnumerateConfigs, CountsByHand) {
   EXPECT_EQ(enumerate_configs(rule, Mesh({}), {ConfigSpace::kFull}).size(), 1);
 }
 
-TEST(EnumerateConfigs, FactorsThatDoNotDivideAreNotSplit) {
+TEST(EnumerateConfigs, EvenFactorsThatDoNotDivideAreNotSplit) {
   const Mesh mesh({{2, 0}});
-  const Rule rule = rule_of_sizes({50257, 8}, 0);
+  Rule rule = rule_of_sizes({50257, 8}, 0);
+  rule.factors[0].uneven = false;
   const auto configs = enumerate_configs(rule, mesh, {ConfigSpace::kFull});
   ASSERT_EQ(configs.size(), 2);
   EXPECT_EQ(to_string(rule, configs[0]), "f1");
@@ -260,7 +274,11 @@ TEST(EnumerateLayouts, AreTheConfigsOfARuleWithAFactorPerDim) {
     rule.linear_sets.clear();
     const Mesh mesh = random_mesh(random);
     Shape shape;
-    for (const Factor& factor : rule.factors) shape.push_back(factor.size);
+    DimSet uneven = 0;
+    for (const Factor& factor : rule.factors) {
+      if (factor.uneven) uneven |= DimSet{1} << shape.size();
+      shape.push_back(factor.size);
+    }
     for (const ConfigSpace space :
          {ConfigSpace::kFull, ConfigSpace::kOrdered}) {
       std::set<std::string> expected;
@@ -270,11 +288,12 @@ TEST(EnumerateLayouts, AreTheConfigsOfARuleWithAFactorPerDim) {
           if (choices[axis] == static_cast<int>(shape.size())) continue;
           layout.set(axis, Placement::shard(choices[axis]));
         }
-        EXPECT_TRUE(divides(shape, layout, mesh));
+        EXPECT_EQ(uneven_dims(shape, layout, mesh) & ~uneven, 0);
         expected.insert(layout.to_string());
       }
       std::set<std::string> listed;
-      for (const Layout& layout : enumerate_layouts(shape, mesh, {space})) {
+      for (const Layout& layout :
+           enumerate_layouts(shape, mesh, {space}, uneven)) {
         listed.insert(layout.to_string());
       }
       EXPECT_EQ(listed, expected);

@@ -102,6 +102,21 @@ TEST(Divides, LeavesDimsOfSizeZeroWhole) {
             (Shape{2, 0}));
 }
 
+TEST(LoneEntries, AreThoseOfSomeRanksOnly) {
+  const Mesh mesh = mesh_2x3x2();
+  const auto lone = [&](TensorMeta meta, const char* layout) {
+    return has_lone_entry(meta, Layout::parse(layout), mesh);
+  };
+  EXPECT_TRUE(lone({{3, 8}}, "S0,R,R"));  // 2, 1
+  EXPECT_FALSE(lone({{3, 8}}, "S1,R,R"));
+  EXPECT_FALSE(lone({{3, 8}}, "R,S0,R"));                      // 1, 1, 1
+  EXPECT_TRUE(lone({{8, 5}}, "R,S1,P"));                       // 2, 2, 1
+  EXPECT_FALSE(lone({{8, 8}}, "R,S1,P"));                      // 3, 3, 2
+  EXPECT_TRUE(lone({{8, 5}}, "S1,R,S1"));                      // 2, 1, 1, 1
+  EXPECT_FALSE(lone({{12}, DType::kFloat32, {4}}, "S0,R,R"));  // 8, 4
+  EXPECT_TRUE(lone({{10}}, "S0,S0,R"));
+}
+
 // The elements of one dim that a rank holds, by cutting the dim axis by axis,
 // each time into chunks as long as the first one.
 std::vector<std::int64_t> slice(std::int64_t size, const Layout& layout,

@@ -26,13 +26,16 @@ TEST(Explain, EveryOperatorAndParameterIsExplained) {
 }
 
 TEST(Explain, UnevenSplitsAreThoseThatLeaveConfigsOut) {
-  const SmallSpace small(/*batch=*/6);  // by 2, not by 4
+  const SmallSpace small(/*batch=*/3);  // by 2, but 4 would leave one with none
   const NodeExplanation fc1 = explanation_of(small, small.fc1);
   ASSERT_EQ(fc1.uneven_splits.size(), 1);
   EXPECT_EQ(fc1.uneven_splits[0].factor, "b0");
-  EXPECT_EQ(fc1.uneven_splits[0].size, 6);
+  EXPECT_EQ(fc1.uneven_splits[0].size, 3);
   EXPECT_EQ(fc1.uneven_splits[0].parts, 4);
-  EXPECT_TRUE(explanation_of(SmallSpace(8), small.fc1).uneven_splits.empty());
+  for (const int batch : {6, 8}) {
+    const SmallSpace split(batch);
+    EXPECT_TRUE(explanation_of(split, split.fc1).uneven_splits.empty());
+  }
 }
 
 TEST(Explain, CountsAreThoseOfTheSpaces) {
@@ -46,17 +49,18 @@ TEST(Explain, CountsAreThoseOfTheSpaces) {
 }
 
 TEST(Explain, PartsAndEvenCostsAreThoseOfAnEvenSplit) {
-  const SmallSpace small(8), odd(7);
+  const SmallSpace small(8), single(1);
   const NodeExplanation norm = explanation_of(small, small.norm);
   EXPECT_EQ(norm.parts, 4);
   EXPECT_EQ(norm.rule, "b0 _, _ -> b0 _");
-  const NodeExplanation whole = explanation_of(odd, odd.norm);
+  const NodeExplanation whole = explanation_of(single, single.norm);
   EXPECT_EQ(whole.parts, 1);
   EXPECT_DOUBLE_EQ(whole.even_memory_bytes, whole.memory_bytes / 4);
   const double launches_s = 2 * small.device.launch_overhead_s;
   EXPECT_NEAR(whole.even_time_s - launches_s, (whole.time_s - launches_s) / 4,
               1e-15);
-  const NodeExplanation scale = explanation_of(odd, odd.producer(odd.scale));
+  const NodeExplanation scale =
+      explanation_of(single, single.producer(single.scale));
   EXPECT_EQ(scale.parts, 4);
   EXPECT_DOUBLE_EQ(scale.memory_bytes, scale.even_memory_bytes);
 }

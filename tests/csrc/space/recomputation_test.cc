@@ -216,5 +216,43 @@ TEST(Recomputation, ConfigsThatRunAgainKeepNothingAndTakeForwardTwice) {
             before.configs->configs.size() + again);
 }
 
+// Batches of 3 are parts of 2 rows and of one.
+TEST(Recomputation, WhatALoneEntryMayKeepIsNotMadeAgain) {
+  const testing::SmallSpace small(SpaceOptions{.recompute = true},
+                                  /*batch=*/3);
+  const StrategySpace& space = *small.space;
+  int lone = 0, others_before = 0, others_again = 0;
+  for (const SpaceEdge& edge : space.edges()) {
+    const auto& sources = space.nodes()[edge.source].configs->configs;
+    const auto& targets = space.nodes()[edge.target].configs->configs;
+    const SpaceNode& target = space.nodes()[edge.target];
+    const bool saves = target.kind == SpaceNodeKind::kOp &&
+                       space.rule(target.node).operands[edge.target_port].saved;
+    const TensorMeta& meta = space.graph().value(edge.value).meta;
+    for (int s = 0; s < std::ssize(sources); ++s) {
+      for (int t = 0; t < std::ssize(targets); ++t) {
+        const Layout to = targets[t].inputs[edge.target_port].value;
+        const EdgeOptions options = space.options_of(edge, s, t);
+        for (const EdgeOption& option : options.all()) {
+          const bool kept = saves || targets[t].runs_again;
+          const bool before = option.choice.reuse == Reuse::kBefore;
+          const bool again = kept && sources[s].runs_again;
+          if (has_lone_entry(meta, to, small.mesh)) {
+            ++lone;
+            EXPECT_FALSE(before || again) << targets[t].label << " reads what "
+                                          << sources[s].label << " makes";
+          } else {
+            others_before += before ? 1 : 0;
+            others_again += again ? 1 : 0;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(lone, 0);
+  EXPECT_GT(others_before, 0);
+  EXPECT_GT(others_again, 0);
+}
+
 }  // namespace
 }  // namespace tensoropt
