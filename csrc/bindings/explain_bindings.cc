@@ -26,7 +26,8 @@ py::dict record_of(const StrategySpace& space, const NodeExplanation& node) {
   record["max_runs"] = node.max_runs;
   py::list uneven;
   for (const UnevenSplit& split : node.uneven_splits) {
-    uneven.append(py::make_tuple(split.factor, split.size, split.parts));
+    uneven.append(
+        py::make_tuple(split.factor, split.size, split.parts, split.equal));
   }
   record["uneven_splits"] = uneven;
   py::list exclusions;

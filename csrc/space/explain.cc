@@ -41,7 +41,8 @@ Counts count(const StrategySpace& space, ConfigSpace config_space,
   for (const auto& [index, parts] : uneven) {
     const Factor factor = factor_at(index);
     if (factor.size > 1) {
-      counts.uneven_splits.push_back({factor.name, factor.count(), parts});
+      counts.uneven_splits.push_back(
+          {factor.name, factor.count(), parts, !factor.uneven});
     }
   }
   return counts;
@@ -69,7 +70,9 @@ Counts count_parameter(const StrategySpace& space, const Value& value) {
             .size();
       },
       [&](int dim) {
-        return Factor{str_format("dim {}", dim), shape[dim]};
+        return Factor{.name = str_format("dim {}", dim),
+                      .size = shape[dim],
+                      .uneven = (uneven >> dim & 1) != 0};
       });
 }
 

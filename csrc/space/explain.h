@@ -19,12 +19,13 @@
 
 namespace tensoropt {
 
-// A factor, or a dim of a parameter ("dim 0"), that does not divide and is not
-// split into parts that differ.
+// A factor, or a dim of a parameter ("dim 0"), that is not cut into so many
+// parts: they would differ and have to be equal, or some would be empty.
 struct UnevenSplit {
   std::string factor;
   std::int64_t size = 1;
   std::int64_t parts = 1;
+  bool equal = false;  // they have to be
 };
 
 struct NodeExplanation {

@@ -179,12 +179,13 @@ def _node(record: Mapping[str, Any], rules: frozenset[str], max_configs: int) ->
 def _left_out(record: Mapping[str, Any], has_rule: bool, max_configs: int) -> Iterator[LeftOut]:
     if not has_rule:
         yield LeftOut("no rule", "", "it has no rule: register one (register_rule)")
-    uneven: dict[tuple[str, int], list[int]] = {}
-    for factor, size, parts in record["uneven_splits"]:
-        uneven.setdefault((factor, size), []).append(parts)
-    for (factor, size), numbers in uneven.items():
+    uneven: dict[tuple[str, int, bool], list[int]] = {}
+    for factor, size, parts, equal in record["uneven_splits"]:
+        uneven.setdefault((factor, size, equal), []).append(parts)
+    for (factor, size, equal), numbers in uneven.items():
         parts = " or ".join(map(str, sorted(numbers)))
-        text = f"'{factor}' of size {size} cannot be cut into {parts} equal parts"
+        kind = f"{parts} equal parts" if equal else f"{parts} parts of which none is empty"
+        text = f"'{factor}' of size {size} cannot be cut into {kind}"
         yield LeftOut("uneven", f"{factor} ({size}) by {parts}", text)
     for reason, factor, _ in record["exclusions"]:
         yield LeftOut(reason, factor, f"'{factor}' is not split: {_EXCLUSIONS[reason]}")

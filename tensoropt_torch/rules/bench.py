@@ -230,9 +230,7 @@ class Bench:
         """The gradients of each rank's operands, of all ranks' outputs."""
         by_output = [
             split(gradient, layout, self.sizes, random, units)
-            for gradient, layout, units in zip(
-                incoming, layouts, self._output_units, strict=True
-            )
+            for gradient, layout, units in zip(incoming, layouts, self._output_units, strict=True)
         ]
         given = [gradient for rank in zip(*by_output, strict=True) for gradient in rank]
         found = iter(gradients(_joined(run.operands), _joined(run.outputs), given))

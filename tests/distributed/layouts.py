@@ -65,7 +65,8 @@ def block(
             dim = int(placement[1:])
             unit = units[dim] if units else 1
             chunks = whole.unflatten(dim, (-1, unit)).chunk(size, dim)
-            whole = chunks[at].flatten(dim, dim + 1) if at < len(chunks) else whole.narrow(dim, 0, 0)
+            empty = whole.narrow(dim, 0, 0)
+            whole = chunks[at].flatten(dim, dim + 1) if at < len(chunks) else empty
     return whole.clone()
 
 

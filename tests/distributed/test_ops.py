@@ -509,5 +509,6 @@ def test_fake_tensors_need_no_group():
         assert weight.grad is not None
         assert weight.grad.shape == (6, 2)
         images = torch.empty(4, 3, 5, requires_grad=True)
-        output = ops.batch_norm_sharded(images, None, None, None, None, 0.1, 1e-5, 0, [], "no", "group")
+        nothing = (None, None, None, None)
+        output = ops.batch_norm_sharded(images, *nothing, 0.1, 1e-5, 0, [], "no", "group")
         assert output.shape == images.shape

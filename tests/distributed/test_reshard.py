@@ -172,7 +172,6 @@ def test_units_stay_together(
     assert checked == [pairs] * num_ranks(sizes)
 
 
-
 def check_random_shapes(seeds: range) -> int:
     checked = 0
     groups: dict[Sizes, Reshards] = {}

@@ -31,9 +31,9 @@ class Model(nn.Module):
         return nn.functional.cross_entropy(self.head(hidden.renorm(2, 0, 1.0)), y)
 
 
-def explain(num_devices: int = 4, **changes: object) -> Explanation:
+def explain(num_devices: int = 4, rows: int = 24, **changes: object) -> Explanation:
     with torch.device("meta"):
-        model, x = Model(), torch.empty(24, dtype=torch.int64)
+        model, x = Model(), torch.empty(rows, dtype=torch.int64)
     planning = PlanningOptions(cluster="h100-8")
     with pytest.warns(UserWarning, match="aten.renorm.default"):
         return tensoropt_torch.explain(
@@ -61,9 +61,23 @@ def test_rules_are_written_as_users_write_them() -> None:
     assert node_of(explanation, "aten.renorm.default").rule == "_ _ -> _ _"
 
 
+def test_sizes_with_too_few_entries_are_named() -> None:
+    batch = node_of(explain(16, rows=9, cluster="h100-2x8"), "fc.linear").left_out[0].text
+    assert batch == "'b0' of size 9 cannot be cut into 8 or 16 parts of which none is empty"
+
+
+class Causal(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        seen = nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+        return seen.sum()
+
+
 def test_sizes_that_do_not_divide_are_named() -> None:
-    batch = node_of(explain(16, cluster="h100-2x8"), "fc.linear").left_out[0].text
-    assert batch == "'b0' of size 24 cannot be cut into 16 equal parts"
+    with torch.device("meta"):
+        x = torch.empty(2, 2, 6, 8)
+    explanation = tensoropt_torch.explain(Causal(), (x,), cluster="h100-8", num_devices=4)
+    (attention,) = [n for n in explanation.nodes if "attention" in n.target]
+    assert "'l' of size 6 cannot be cut into 4 equal parts" in texts(attention)
 
 
 def test_a_vocabulary_is_split_into_parts_that_differ() -> None:

@@ -130,10 +130,10 @@ def frontier_of(width: int = 64, batch: int = 30) -> Frontier:
 
 
 def test_what_is_left_whole_is_explained(tmp_path: Path) -> None:
-    frontier_of(width=63).report(tmp_path / "r.html")
+    frontier_of(width=3, batch=3).report(tmp_path / "r.html")
     rows = ReadPage.of(tmp_path / "r.html").table("Cannot be split over all 8 devices")
     reasons = {row[0]: row[5] for row in rows}
-    assert "of size 63 cannot be cut into" in reasons["mse_loss"]
+    assert "of size 3 cannot be cut into" in reasons["mse_loss"]
 
 
 def test_a_limit_that_nothing_fits_says_the_least(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ TEST(Explain, UnevenSplitsAreThoseThatLeaveConfigsOut) {
   EXPECT_EQ(fc1.uneven_splits[0].factor, "b0");
   EXPECT_EQ(fc1.uneven_splits[0].size, 3);
   EXPECT_EQ(fc1.uneven_splits[0].parts, 4);
+  EXPECT_FALSE(fc1.uneven_splits[0].equal);
   for (const int batch : {6, 8}) {
     const SmallSpace split(batch);
     EXPECT_TRUE(explanation_of(split, split.fc1).uneven_splits.empty());
