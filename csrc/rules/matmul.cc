@@ -1,5 +1,8 @@
 // Matrix products, with what is added to them.
 
+#include <numeric>
+#include <utility>
+
 #include "rules/builder.h"
 #include "rules/registry.h"
 
@@ -67,6 +70,58 @@ Rule linear_blocks_rule(const Graph& graph, const Node& node) {
   rule.contraction(
       2 * rule.output_elements() * static_cast<double>(input[last]), 0, 1);
   return rule.take();
+}
+
+// [..., k] x [rows, k] (+ [rows]) -> [..., size] for each of several sections
+// of the rows. They are split together, each into equal parts, so a rank needs
+// rows from all over the weight.
+Rule linear_sections_rule(const Graph& graph, const Node& node) {
+  RuleBuilder rule(graph, node);
+  const auto& input = rule.operand_shape(0);
+  const int last = static_cast<int>(input.size()) - 1;
+  std::int64_t common = 0;
+  double columns = 0;
+  for (const std::int64_t size : node.ints_argument("sizes")) {
+    common = std::gcd(common, size);
+    columns += static_cast<double>(size);
+  }
+  const auto bind_outputs = [&](int dim, int factor) {
+    for (int output = 0; output < rule.num_outputs(); ++output) {
+      rule.bind_output(output, dim, factor);
+    }
+  };
+  double rows = 1;
+  for (int dim = 0; dim < last; ++dim) {
+    const int batch = rule.factor(str_format("b{}", dim), input[dim]);
+    rule.bind_operand(0, dim, batch);
+    bind_outputs(dim, batch);
+    rows *= static_cast<double>(input[dim]);
+  }
+  const int n = rule.factor("n", common);
+  rule.keep_even(n);
+  bind_outputs(last, n);
+  const int k = rule.factor("k", input[last]);
+  rule.bind_operand(0, last, k);
+  rule.bind_operand(1, 1, k);
+  if (rule.num_operands() > 2) rule.additive(2);
+  rule.save_product(0, 1);
+  rule.contraction(2 * rows * columns * static_cast<double>(input[last]), 0, 1);
+  return rule.take();
+}
+
+LocalForm linear_sections_local(const Graph& graph, const Node& node,
+                                const LocalContext& context) {
+  const int n = static_cast<int>(graph.operand(node, 0).meta.shape.size()) - 1;
+  std::vector<std::int64_t> starts = node.ints_argument("starts");
+  std::vector<std::int64_t> sizes = node.ints_argument("sizes");
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    sizes[i] /= context.parts(n);
+    starts[i] += context.part(n) * sizes[i];
+  }
+  LocalForm form;
+  form.arguments = {{"starts", Literal(std::move(starts))},
+                    {"sizes", Literal(std::move(sizes))}};
+  return form;
 }
 
 // Binds the batch dims of a product: those left of the matrix dims, aligned at
@@ -211,6 +266,8 @@ Rule bilinear_rule(const Graph& graph, const Node& node) {
 void register_matmul(Registry& registry) {
   registry.add("aten.linear.default", {linear_rule, {}});
   registry.add("tensoropt.linear_blocks.default", {linear_blocks_rule, {}});
+  registry.add("tensoropt.linear_sections.default",
+               {linear_sections_rule, linear_sections_local});
   for (const char* target :
        {"aten.mm.default", "aten.bmm.default", "aten.matmul.default"}) {
     registry.add(target, {product_rule, {}});

@@ -51,6 +51,7 @@ _TRACED = frozenset(
         OPS.embedding_shard.default,
         OPS.gather_shard.default,
         OPS.linear_blocks.default,
+        OPS.linear_sections.default,
         OPS.cross_entropy_sharded.default,
         OPS.nll_loss_sharded.default,
     }

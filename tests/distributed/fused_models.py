@@ -91,6 +91,43 @@ class Attention(nn.Module):
         return out
 
 
+def grouped_by_slice(y: torch.Tensor, sizes: tuple[int, int]) -> Heads:
+    """As Phi-3."""
+    q, kv = sizes
+    return y[..., :q], y[..., q : q + kv], y[..., q + kv :]
+
+
+def grouped_by_split(y: torch.Tensor, sizes: tuple[int, int]) -> Heads:
+    q, kv = sizes
+    first, second, third = y.split([q, kv, kv], dim=-1)
+    return first, second, third
+
+
+class GroupedAttention(nn.Module):
+    """Two heads of queries for each head of keys and values, all of one layer."""
+
+    def __init__(
+        self,
+        taken_apart: Callable[[torch.Tensor, tuple[int, int]], Heads],
+        width: int = 48,
+        heads: int = 24,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        self.heads = heads
+        self.sizes = width, width // 2
+        self.qkv = nn.Linear(width, 2 * width, bias=bias)
+        self.out = nn.Linear(width, width)
+        self.taken_apart = taken_apart
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.taken_apart(self.qkv(x), self.sizes)
+        q, k, v = _heads(q, self.heads), _heads(k, self.heads // 2), _heads(v, self.heads // 2)
+        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        out: torch.Tensor = self.out(seen.transpose(1, 2).reshape(x.shape))
+        return out
+
+
 class Multihead(nn.Module):
     """PyTorch's own attention: of x to itself, or to ``others`` as well."""
 
@@ -144,6 +181,10 @@ class Fused(nn.Module):
 
 def split_and_gated() -> Fused:
     return Fused(Attention(nn.Linear(32, 96), by_split), Gated())
+
+
+def grouped() -> Fused:
+    return Fused(GroupedAttention(grouped_by_slice, bias=False), GroupedAttention(grouped_by_split))
 
 
 def odd_sizes() -> Fused:

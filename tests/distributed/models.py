@@ -19,7 +19,7 @@ from text import load_text
 from benchmarks.models.llama import Llama, LlamaConfig
 from benchmarks.models.rnn import RNN, RNNConfig
 from benchmarks.models.transformer import Transformer, TransformerConfig
-from tests.distributed.fused_models import Fused, other_ways, split_and_gated
+from tests.distributed.fused_models import Fused, grouped, other_ways, split_and_gated
 from tests.distributed.fused_models import odd_sizes as odd_fused
 
 
@@ -296,6 +296,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "mixture": mixture,
     "fused": lambda: fused(split_and_gated()),
     "fused_otherwise": lambda: fused(other_ways()),
+    "grouped": lambda: fused(grouped(), width=48),
     "recommender": recommender,
     "experts": experts,
     "sorted_experts": sorted_experts,

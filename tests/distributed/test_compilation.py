@@ -52,6 +52,7 @@ ZOO = (
     "mixture",
     "fused",
     "fused_otherwise",
+    "grouped",
     "recommender",
     "experts",
     "sorted_experts",

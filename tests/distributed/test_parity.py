@@ -52,7 +52,7 @@ LOOK_UPS = [
 ]
 FUSED = [
     (count, Job(model, torch.float64, points=8, randoms=16))
-    for model in ("fused", "fused_otherwise")
+    for model in ("fused", "fused_otherwise", "grouped")
     for count in (4, 2, 3)
 ]
 RECURRENT = [

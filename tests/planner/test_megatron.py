@@ -92,6 +92,19 @@ def llama(layers: int, heads: int) -> Made:
     return FusedLlama(layers, heads), {"tokens": tokens(), "targets": tokens()}
 
 
+def phi3(layers: int, heads: int) -> Made:
+    config = transformers.Phi3Config(
+        hidden_size=WIDTH,
+        intermediate_size=4 * WIDTH,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads // 2 if heads == 16 else heads // 3,
+        use_cache=False,
+        pad_token_id=0,
+    )
+    return transformers.Phi3ForCausalLM(config), {"input_ids": tokens(), "labels": tokens()}
+
+
 MODELS: Mapping[str, Callable[[int, int], Made]] = {
     "gpt2": gpt2,
     "nanogpt": nanogpt,
@@ -110,7 +123,7 @@ PARTS = {
 def frontier_of(name: str, layers: int, devices: int, **options: Any) -> Frontier:
     heads = 12 if 12 % devices == 0 else 16
     with torch.device("meta"):
-        model, inputs = MODELS[name](layers, heads)
+        model, inputs = {**MODELS, "phi3": phi3}[name](layers, heads)
     return find_frontier(model, (), inputs, cluster="h100-8", num_devices=devices, **options)
 
 
@@ -144,6 +157,21 @@ def test_tensor_parallelism_has_two_all_reduces_each_way(name: str, devices: int
     assert found == {
         ("all_reduce", "activations"): 2,
         ("all_reduce", "gradients of activations"): 2,
+    }
+
+
+@pytest.mark.parametrize("devices", [2, 4, 8])
+def test_unequal_sections_take_one_gather_of_their_weight_more(devices: int) -> None:
+    """Rows of a device's queries, keys and values lie all over it."""
+    whole = ["d0", "d1", "d2"]  # of norms, which are written out, and additions between blocks
+    found = collectives_per_block(
+        "phi3", devices, fastest, forbid={"*": ROWS, "*norm*": whole, "*layers.?.add*": whole}
+    )
+    assert found == {
+        ("all_reduce", "activations"): 2,
+        ("all_reduce", "gradients of activations"): 2,
+        ("all_gather", "parameters"): 1,
+        ("reduce_scatter", "gradients of parameters"): 1,
     }
 
 

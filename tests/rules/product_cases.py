@@ -82,6 +82,16 @@ def block_cases() -> Iterator[Case]:
     yield Case(target, (real(12, 4), real(2, 6, 4), real(2, 6)), name="rows")
 
 
+def section_cases() -> Iterator[Case]:
+    """Four, two and two outputs for each of six groups."""
+    target = "tensoropt.linear_sections.default"
+    x, weight, bias = real(2, 12, 4), real(48, 4), real(48)
+    cuts = [0, 24, 36], [24, 12, 12]
+    yield Case(target, (x, weight, None, *cuts), name="no bias")
+    yield Case(target, (x, weight, bias, *cuts), name="bias")
+    yield Case(target, (real(12, 4), weight, bias, *cuts), name="rows")
+
+
 def grouped_cases() -> Iterator[Case]:
     ends = torch.tensor([5, 5, 8, 12], dtype=torch.int32)
     args = (real(12, 4), real(4, 4, 6), ends)
@@ -131,6 +141,7 @@ def product_cases() -> Iterator[Case]:
     yield from labelled_cases()
     yield from more_product_cases()
     yield from block_cases()
+    yield from section_cases()
     yield from grouped_cases()
     yield from routed_cases()
     yield from distance_cases()

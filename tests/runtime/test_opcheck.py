@@ -172,6 +172,14 @@ def layers(group: str) -> dict[str, list[Case]]:
             Case((normal(4, 2), normal(3, 5, 2), normal(3, 5))),
             Case((normal(4, 2), normal(2, 3, 5), None, True)),
         ],
+        "linear_sections": [
+            Case((normal(4, 2), normal(6, 2), normal(6), [0, 4], [4, 2])),
+            Case((normal(3, 4, 2), normal(6, 2), None, [1, 4], [2, 1])),
+        ],
+        "_linear_of_rows": [
+            Case((normal(4, 2), normal(6, 2), normal(6), [1, 4], [2, 1])),
+            Case((normal(3, 4, 2), normal(6, 2), None, [1, 4], [2, 1])),
+        ],
         "grouped_mm_shard": [
             Case((normal(6, 3), normal(2, 3, 2), torch.tensor([2, 3, 5, 6]), 2), WITHOUT_AOT)
         ],

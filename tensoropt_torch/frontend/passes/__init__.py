@@ -41,6 +41,7 @@ from tensoropt_torch.frontend.passes.merged_dims import (
 from tensoropt_torch.frontend.passes.nodes import BUFFER, FOLDED, Pass, target_name
 from tensoropt_torch.frontend.passes.recurrent import write_out_states
 from tensoropt_torch.frontend.passes.regions import inline_regions
+from tensoropt_torch.frontend.passes.sections import make_sections
 
 PASSES: tuple[Pass, ...] = (
     inline_regions,
@@ -66,6 +67,7 @@ PASSES: tuple[Pass, ...] = (
     split_before_permutations,
     eliminate_dead_code,
     see_blocks,
+    make_sections,
     keep_rows_apart,
     eliminate_dead_code,
 )

@@ -22,10 +22,12 @@ from torch._ops import OpOverload
 
 from tensoropt_torch.frontend.passes.nodes import (
     BUFFER,
+    SPLITS,
     add_call,
     argument,
     is_cast,
     reshaped,
+    slice_extent,
     target_name,
     value_of,
 )
@@ -38,19 +40,6 @@ WANTED_BLOCKS = "wanted_blocks"  # how it has to be seen; None: as it is
 _LINEAR = "aten.linear.default"
 _ADDMM = "aten.addmm.default"
 _RESHAPES = frozenset({"aten.reshape.default", "aten.unflatten.int"})
-_SPLITS = frozenset(
-    {
-        "aten.split.Tensor",
-        "aten.split.sizes",
-        "aten.split_with_sizes.default",
-        "aten.unsafe_split.Tensor",
-        "aten.unsafe_split_with_sizes.default",
-        "aten.chunk.default",
-        "aten.unsafe_chunk.default",
-        "aten.tensor_split.sections",
-        "aten.tensor_split.indices",
-    }
-)
 _VIEWS = frozenset(
     {
         "aten.permute.default",
@@ -211,7 +200,7 @@ class _Region:
         name = target_name(user)
         if name in (_LINEAR, _ADDMM):
             self._follow_layer(value, dim, user)
-        elif name in _SPLITS:
+        elif name in SPLITS:
             self._follow_split(value, dim, user)
         elif name == "aten.slice.Tensor":
             self._follow_slice(value, dim, user)
@@ -251,7 +240,7 @@ class _Region:
             self.add(part, dim)
             return
         _require(argument(part, "dim") % value_of(value).dim() == dim)
-        start, size = _extent(part, value_of(value).shape[dim], dim)
+        start, size = slice_extent(part, value_of(value).shape[dim], dim)
         _require(argument(part, "step") == 1)
         self._cut(value, part, math.gcd(start, size))
         if size > self._width:
@@ -326,10 +315,10 @@ class _Region:
         value, dim = made[cut], self._dims[cut]
         if target_name(node) in _RESHAPES:
             node.replace_all_uses_with(reshaped(graph, value, value_of(node).shape, node))
-        elif target_name(node) in _SPLITS:
+        elif target_name(node) in SPLITS:
             self._take_pieces(graph, node, value, dim, made)
         else:
-            start, size = _extent(node, value_of(cut).shape[dim], dim)
+            start, size = slice_extent(node, value_of(cut).shape[dim], dim)
             self._replace(node, self._piece(graph, node, value, dim, (start, size)), made)
 
     def _take_pieces(
@@ -405,12 +394,6 @@ def _is_unary(call: fx.Node) -> bool:
     return value_of(call).shape == value_of(operand).shape
 
 
-def _extent(part: fx.Node, size: int, dim: int) -> tuple[int, int]:
-    """Where a slice starts, and how much it has, of a dim of this size."""
-    start = argument(part, "start") or 0
-    return start + size if start < 0 else start, value_of(part).shape[dim]
-
-
 def _same_place(before: Sequence[int], dim: int, after: Sequence[int]) -> int:
     """Where a reshape has what was ``dim``: the first of the dims that it became."""
     size = before[dim]
@@ -431,7 +414,7 @@ def _is_cut(value: fx.Node, dim: int) -> bool:
 
 def _cuts(call: fx.Node, dim: int) -> bool:
     name = target_name(call)
-    if name in _SELECTIONS or name in _SPLITS or name == "aten.slice.Tensor":
+    if name in _SELECTIONS or name in SPLITS or name == "aten.slice.Tensor":
         (operand,) = call.all_input_nodes
         if name == "aten.slice.Tensor" and value_of(call).shape == value_of(operand).shape:
             return _is_cut(call, dim)

@@ -27,6 +27,20 @@ CASTS = frozenset(
         "aten.type_as.default",
     }
 )
+# Cuts along a dim.
+SPLITS = frozenset(
+    {
+        "aten.split.Tensor",
+        "aten.split.sizes",
+        "aten.split_with_sizes.default",
+        "aten.unsafe_split.Tensor",
+        "aten.unsafe_split_with_sizes.default",
+        "aten.chunk.default",
+        "aten.unsafe_chunk.default",
+        "aten.tensor_split.sections",
+        "aten.tensor_split.indices",
+    }
+)
 
 
 def target_name(node: fx.Node) -> str:
@@ -105,6 +119,12 @@ def replace_results(graph: fx.Graph, node: fx.Node, results: Sequence[Any]) -> N
         user.replace_all_uses_with(results[index])
         graph.erase_node(user)
     graph.erase_node(node)
+
+
+def slice_extent(part: fx.Node, size: int, dim: int) -> tuple[int, int]:
+    """Where a slice starts, and how much it has, of a dim of this size."""
+    start = argument(part, "start") or 0
+    return start + size if start < 0 else start, value_of(part).shape[dim]
 
 
 def changes_memory(node: fx.Node) -> bool:
