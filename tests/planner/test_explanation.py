@@ -63,7 +63,7 @@ def test_rules_are_written_as_users_write_them() -> None:
 
 def test_sizes_with_too_few_entries_are_named() -> None:
     batch = node_of(explain(16, rows=9, cluster="h100-2x8"), "fc.linear").left_out[0].text
-    assert batch == "'b0' of size 9 cannot be cut into 8 or 16 parts of which none is empty"
+    assert batch == "'b0' of size 9 cannot be cut into 16 parts of which none is empty"
 
 
 class Causal(nn.Module):
