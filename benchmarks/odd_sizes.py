@@ -2,8 +2,10 @@
 
     python benchmarks/odd_sizes.py --label after
 
-GPT-2 small (a vocabulary of 50257, fused queries, keys and values), BERT base (30522) and
-Qwen2.5-0.5B (14 heads, 2 of keys and values) of Hugging Face on the meta device, on 4 and 8 H100.
+GPT-2 small (a vocabulary of 50257, fused queries, keys and values), BERT base (30522),
+Qwen2.5-0.5B (14 heads, 2 of keys and values), ViT base (30 images of 197 patches) and Phi-4-mini
+(queries of 24 heads, and keys and values of 8, in one weight; two texts) of Hugging Face on the meta
+device, on 4 and 8 H100.
 Writes benchmarks/results/odd_sizes.json under the label, and the table of docs/models.md;
 what other labels have stays. To compare with another version, run this file there with
 ``--output`` of the same file.
@@ -46,8 +48,8 @@ ENDS = ("smallest", "fastest")
 Made = tuple[nn.Module, dict[str, torch.Tensor]]
 
 
-def _tokens() -> dict[str, torch.Tensor]:
-    tokens = torch.zeros(BATCH, LENGTH, dtype=torch.long)
+def _tokens(batch: int = BATCH) -> dict[str, torch.Tensor]:
+    tokens = torch.zeros(batch, LENGTH, dtype=torch.long)
     return {"input_ids": tokens, "labels": tokens}
 
 
@@ -76,10 +78,34 @@ def qwen() -> Made:
     return transformers.Qwen2ForCausalLM(config), _tokens()
 
 
+def vit() -> Made:
+    dropouts = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
+    model = transformers.ViTForImageClassification(transformers.ViTConfig(**dropouts))
+    images, labels = torch.zeros(30, 3, 224, 224), torch.zeros(30, dtype=torch.long)
+    return model, {"pixel_values": images, "labels": labels}
+
+
+def phi4_mini() -> Made:
+    config = transformers.Phi3Config(
+        vocab_size=200064,
+        hidden_size=3072,
+        intermediate_size=8192,
+        num_hidden_layers=32,
+        num_attention_heads=24,
+        num_key_value_heads=8,
+        tie_word_embeddings=True,
+        pad_token_id=0,
+        use_cache=False,
+    )
+    return transformers.Phi3ForCausalLM(config), _tokens(2)
+
+
 MODELS: dict[str, Callable[[], Made]] = {
     "GPT-2 small": gpt2,
     "BERT base": bert,
     "Qwen2.5-0.5B": qwen,
+    "ViT base": vit,
+    "Phi-4-mini": phi4_mini,
 }
 
 
@@ -138,14 +164,16 @@ def main() -> None:
     parser.add_argument("--label", default="after")
     parser.add_argument("--output", type=Path, default=RESULT)
     parser.add_argument("--devices", type=int, nargs="+", default=[4, 8])
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     options = parser.parse_args()
     runs = {
         f"{name}, {devices}": run_isolated(measure, name, devices)
-        for name in MODELS
+        for name in options.models
         for devices in options.devices
     }
     records = json.loads(options.output.read_text()) if options.output.exists() else {}
-    records[options.label] = {"machine": machine(), "runs": runs}
+    others = records.get(options.label, {}).get("runs", {})
+    records[options.label] = {"machine": machine(), "runs": others | runs}
     options.output.write_text(json.dumps(records, indent=1) + "\n")
     if options.output == RESULT:
         text = PAGE.read_text()
