@@ -232,8 +232,7 @@ void bind_resharder(py::module_& module) {
                        const Device& device, const Shape& shape, int item_size,
                        bool uneven, const Shape& units) {
              const TensorMeta tensor{.shape = shape, .units = units};
-             std::int64_t bytes = item_size;
-             for (const std::int64_t unit : units) bytes *= unit;
+             const std::int64_t bytes = item_size * tensor.unit_elements();
              return PyResharder{
                  mesh, tensor,
                  TensorResharder(mesh, collectives, device, tensor.counts(),

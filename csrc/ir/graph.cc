@@ -20,10 +20,14 @@ std::vector<std::int64_t> TensorMeta::counts() const {
   return result;
 }
 
+std::int64_t TensorMeta::unit_elements() const {
+  std::int64_t count = 1;
+  for (const std::int64_t unit : units) count *= unit;
+  return count;
+}
+
 std::int64_t TensorMeta::unit_bytes() const {
-  std::int64_t bytes = item_size(dtype);
-  for (const std::int64_t unit : units) bytes *= unit;
-  return bytes;
+  return unit_elements() * item_size(dtype);
 }
 
 double TensorMeta::num_bytes() const {

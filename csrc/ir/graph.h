@@ -31,8 +31,10 @@ struct TensorMeta {
   std::vector<std::int64_t> units = {};
 
   std::int64_t unit(int dim) const { return units.empty() ? 1 : units[dim]; }
-  // The shape counted in units, and the bytes of what is one in all dims.
+  // The shape counted in units, and the elements and bytes of what is one unit
+  // in all dims.
   std::vector<std::int64_t> counts() const;
+  std::int64_t unit_elements() const;
   std::int64_t unit_bytes() const;
 
   std::int64_t num_elements() const;

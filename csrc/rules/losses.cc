@@ -144,8 +144,7 @@ LocalForm cross_entropy_local(const Graph& graph, const Node& node,
     form.groups = {classes, loss.reduction == kMean ? positions : 0};
   } else if (positions != 0 && loss.reduction == kMean) {
     if (!loss.index_target) {
-      const auto factors = static_cast<int>(context.factor_axes.size());
-      for (int f = 1; f < factors; ++f) form.scale *= context.share(f);
+      form.scale = context.share_from(ClassLoss::kClass + 1);
       return form;
     }
     form.target = "tensoropt.cross_entropy_sharded.default";

@@ -10,18 +10,27 @@ namespace tensoropt {
 
 namespace {
 
-// [..., k] x [n, k] (+ [n]) -> [..., n]; weights [k] give [...].
-Rule linear_rule(const Graph& graph, const Node& node) {
-  RuleBuilder rule(graph, node);
+// Binds the rows of a layer, all dims of operand 0 but the last, which all
+// outputs have as well. Returns the last dim.
+int bind_rows(RuleBuilder& rule) {
   const auto& input = rule.operand_shape(0);
-  const auto& weight = rule.operand_shape(1);
   const int last = static_cast<int>(input.size()) - 1;
-  const bool matrix = weight.size() > 1;
   for (int dim = 0; dim < last; ++dim) {
     const int batch = rule.factor(str_format("b{}", dim), input[dim]);
     rule.bind_operand(0, dim, batch);
-    rule.bind_output(0, dim, batch);
+    for (int output = 0; output < rule.num_outputs(); ++output) {
+      rule.bind_output(output, dim, batch);
+    }
   }
+  return last;
+}
+
+// [..., k] x [n, k] (+ [n]) -> [..., n]; weights [k] give [...].
+Rule linear_rule(const Graph& graph, const Node& node) {
+  RuleBuilder rule(graph, node);
+  const auto& weight = rule.operand_shape(1);
+  const bool matrix = weight.size() > 1;
+  const int last = bind_rows(rule);
   const int n = rule.factor("n", matrix ? weight[0] : 1);
   const int k = rule.factor("k", weight.back());
   rule.bind_operand(0, last, k);
@@ -48,12 +57,7 @@ Rule linear_blocks_rule(const Graph& graph, const Node& node) {
   const auto& input = rule.operand_shape(0);
   const auto& weight = rule.operand_shape(1);
   const bool transposed = node.bool_argument("transposed", false);
-  const int last = static_cast<int>(input.size()) - 1;
-  for (int dim = 0; dim < last; ++dim) {
-    const int batch = rule.factor(str_format("b{}", dim), input[dim]);
-    rule.bind_operand(0, dim, batch);
-    rule.bind_output(0, dim, batch);
-  }
+  const int last = bind_rows(rule);
   const int n = rule.factor("n", weight[transposed ? 2 : 1]);
   const int k = rule.factor("k", input[last]);
   rule.keep_even(n);
@@ -77,35 +81,26 @@ Rule linear_blocks_rule(const Graph& graph, const Node& node) {
 // rows from all over the weight.
 Rule linear_sections_rule(const Graph& graph, const Node& node) {
   RuleBuilder rule(graph, node);
-  const auto& input = rule.operand_shape(0);
-  const int last = static_cast<int>(input.size()) - 1;
   std::int64_t common = 0;
-  double columns = 0;
+  std::int64_t columns = 0;
   for (const std::int64_t size : node.ints_argument("sizes")) {
     common = std::gcd(common, size);
-    columns += static_cast<double>(size);
+    columns += size;
   }
-  const auto bind_outputs = [&](int dim, int factor) {
-    for (int output = 0; output < rule.num_outputs(); ++output) {
-      rule.bind_output(output, dim, factor);
-    }
-  };
-  double rows = 1;
-  for (int dim = 0; dim < last; ++dim) {
-    const int batch = rule.factor(str_format("b{}", dim), input[dim]);
-    rule.bind_operand(0, dim, batch);
-    bind_outputs(dim, batch);
-    rows *= static_cast<double>(input[dim]);
-  }
+  const int last = bind_rows(rule);
   const int n = rule.factor("n", common);
   rule.keep_even(n);
-  bind_outputs(last, n);
-  const int k = rule.factor("k", input[last]);
+  for (int output = 0; output < rule.num_outputs(); ++output) {
+    rule.bind_output(output, last, n);
+  }
+  const int k = rule.factor("k", rule.operand_shape(0)[last]);
   rule.bind_operand(0, last, k);
   rule.bind_operand(1, 1, k);
   if (rule.num_operands() > 2) rule.additive(2);
   rule.save_product(0, 1);
-  rule.contraction(2 * rows * columns * static_cast<double>(input[last]), 0, 1);
+  rule.contraction(
+      2 * static_cast<double>(num_elements(rule.operand_shape(0)) * columns), 0,
+      1);
   return rule.take();
 }
 

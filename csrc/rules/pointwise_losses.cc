@@ -97,8 +97,7 @@ LocalForm loss_local(const Graph&, const Node& node,
                      const LocalContext& context) {
   LocalForm form;
   if (node.int_argument("reduction", kMean) == kMean) {
-    const auto factors = static_cast<int>(context.factor_axes.size());
-    for (int f = 0; f < factors; ++f) form.scale *= context.share(f);
+    form.scale = context.share_from(0);
   }
   return form;
 }

@@ -104,9 +104,7 @@ LocalForm pooling_local(const Graph& graph, const Node& node,
   LocalForm form;
   if (is_mean(graph, node, spatial, pooling)) {
     const auto factors = static_cast<int>(context.factor_axes.size());
-    for (int factor = factors - spatial; factor < factors; ++factor) {
-      form.scale *= context.share(factor);
-    }
+    form.scale = context.share_from(factors - spatial);
   } else if (has_windows(graph, node, spatial, pooling)) {
     const double padding =
         pooling == Pooling::kMax ? -std::numeric_limits<double>::infinity() : 0;

@@ -148,6 +148,14 @@ struct LocalContext {
     return static_cast<double>(range(factor, size).size()) /
            static_cast<double>(size);
   }
+  // Of this factor and all after it together.
+  double share_from(int first) const {
+    double product = 1;
+    for (int f = first; f < static_cast<int>(factor_axes.size()); ++f) {
+      product *= share(f);
+    }
+    return product;
+  }
 };
 
 // Operand 0, split along `dim` over `axes`, is extended by `low` entries of the

@@ -246,6 +246,8 @@ class StrategySpace {
       const SpaceEdge& edge, const TensorMeta& meta,
       const std::map<TensorKind, MoveCosts>& in_bucket) const;
   EdgeKind kind_of(const SpaceEdge& edge) const;
+  EdgeOptions options_of(const SpaceEdge& edge, const EdgeKind& kind,
+                         int source_config, int target_config) const;
   // None if the edge cannot be crossed between these configs.
   std::optional<EdgeSpec> spec_of(const SpaceEdge& edge, const EdgeKind& kind,
                                   int source_config, int target_config) const;

@@ -74,7 +74,12 @@ StrategySpace::EdgeKind StrategySpace::kind_of(const SpaceEdge& edge) const {
 
 EdgeOptions StrategySpace::options_of(const SpaceEdge& edge, int source_config,
                                       int target_config) const {
-  const EdgeKind kind = kind_of(edge);
+  return options_of(edge, kind_of(edge), source_config, target_config);
+}
+
+EdgeOptions StrategySpace::options_of(const SpaceEdge& edge,
+                                      const EdgeKind& kind, int source_config,
+                                      int target_config) const {
   const auto spec = spec_of(edge, kind, source_config, target_config);
   if (!spec) return {};
   return edge_options(*spec, machine_.mesh, kind.values, kind.gradients,
@@ -159,6 +164,7 @@ std::shared_ptr<const EdgeTable> StrategySpace::edge_table(
       static_cast<int>(nodes_[edge.source].configs->configs.size());
   const int targets =
       static_cast<int>(nodes_[edge.target].configs->configs.size());
+  const EdgeKind kind = kind_of(edge);
   EdgeTable::Builder builder(sources, targets);
   for (int source = 0; source < sources; ++source) {
     const std::vector<bool> allowed =
@@ -167,7 +173,7 @@ std::shared_ptr<const EdgeTable> StrategySpace::edge_table(
             : std::vector<bool>(static_cast<std::size_t>(targets), true);
     for (int target = 0; target < targets; ++target) {
       if (!allowed[target]) continue;
-      const EdgeOptions options = options_of(edge, source, target);
+      const EdgeOptions options = options_of(edge, kind, source, target);
       for (const EdgeOption& option : options.all()) {
         builder.add(source, target,
                     {option.memory_bytes, option.time_s, option.choice.tag()});
