@@ -4,8 +4,8 @@
 
 GPT-2 small (a vocabulary of 50257, fused queries, keys and values), BERT base (30522),
 Qwen2.5-0.5B (14 heads, 2 of keys and values), ViT base (30 images of 197 patches) and Phi-4-mini
-(queries of 24 heads, and keys and values of 8, in one weight; two texts) of Hugging Face on the meta
-device, on 4 and 8 H100.
+(queries of 24 heads, and keys and values of 8, in one weight; two texts) of Hugging Face on the
+meta device, on 4 and 8 H100.
 Writes benchmarks/results/odd_sizes.json under the label, and the table of docs/models.md;
 what other labels have stays. To compare with another version, run this file there with
 ``--output`` of the same file.
