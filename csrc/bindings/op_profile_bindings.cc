@@ -136,6 +136,13 @@ py::dict form_dict(const LocalForm& form) {
         py::make_tuple(halo.dim, halo.low, halo.high, halo.fill, halo.axes));
   }
   row["halos"] = halos;
+  py::list averaged;
+  for (const AveragedBuffer& buffer : form.averaged) {
+    averaged.append(py::make_tuple(
+        buffer.operand, py::make_tuple(buffer.own.begin, buffer.own.size()),
+        buffer.axes, buffer.joined));
+  }
+  row["averaged"] = averaged;
   row["scale"] = form.scale;
   return row;
 }

@@ -1,6 +1,9 @@
 // Batch normalisation of [batch, channels, ...]. In training the statistics are
 // those of the whole batch, however it is split, and the running statistics are
-// buffers that every rank updates whole. In evaluation it is element-wise.
+// buffers that every rank updates whole. Or they are those of groups of rows
+// (tensoropt::batch_norm_groups): then the batch is split between groups, every
+// rank moves running statistics by its own, and these are averaged after
+// forward. In evaluation it is element-wise.
 
 #include <algorithm>
 
@@ -22,9 +25,11 @@ void bind_dim(RuleBuilder& rule, int dim, int factor) {
   rule.bind_output(0, dim, factor);
 }
 
-// Batch and channels; an operand is the input, or one number per channel.
+// Batch and channels; an operand is the input, or one number per channel. Of
+// the batch so many parts have statistics of their own.
 RuleBuilder common_rule(const Graph& graph, const Node& node, FactorKind batch,
-                        const std::vector<const char*>& per_channel) {
+                        const std::vector<const char*>& per_channel,
+                        std::int64_t groups = 1) {
   RuleBuilder rule(graph, node);
   const auto& shape = rule.operand_shape(0);
   bind_dim(rule, 0, rule.factor("b", shape[0], batch));
@@ -36,8 +41,10 @@ RuleBuilder common_rule(const Graph& graph, const Node& node, FactorKind batch,
   if (graph.output(node, 0).requires_grad) {
     rule.save_operand(0);
     if (node.operand_index("weight") >= 0) rule.save_operand(1);
-    rule.saves_extra(kSavedPerChannel * static_cast<double>(shape[1]),
-                     {kChannel});
+    std::vector<int> divided_by{kChannel};
+    if (groups > 1) divided_by.push_back(kBatch);
+    rule.saves_extra(kSavedPerChannel * static_cast<double>(shape[1] * groups),
+                     std::move(divided_by));
   }
   const double flops = kFlopsPerElement * rule.output_elements();
   rule.flops(flops, 2 * flops);
@@ -89,6 +96,37 @@ Rule batch_norm_rule(const Graph& graph, const Node& node) {
   return rule.take();
 }
 
+// Groups are cut as torch.chunk cuts them: parts of the batch have whole ones
+// if all are equal.
+Rule batch_norm_groups_rule(const Graph& graph, const Node& node) {
+  const std::int64_t groups = node.int_argument("groups", 1);
+  RuleBuilder rule = common_rule(graph, node, FactorKind::kDefault,
+                                 {"weight", "bias"}, groups);
+  const std::int64_t rows = rule.operand_shape(0)[0];
+  rule.keep_runs(kBatch, rows % groups == 0 ? rows / groups : rows);
+  if (node.operand_index("running_mean") >= 0) rule.not_repeatable();
+  return rule.take();
+}
+
+LocalForm batch_norm_groups_local(const Graph& graph, const Node& node,
+                                  const LocalContext& context) {
+  const AxisSet batch = context.factor_axes[kBatch];
+  const AxisSet channels = context.factor_axes[kChannel];
+  if ((batch | channels) == 0) return {};
+  const DimRange own =
+      context.range(kChannel, graph.operand(node, 0).meta.shape[1]);
+  LocalForm form;
+  form.arguments = {
+      {"groups", node.int_argument("groups", 1) / context.parts(kBatch)},
+      {"channel_begin", own.begin}};
+  for (const char* name : {"running_mean", "running_var"}) {
+    const int operand = node.operand_index(name);
+    if (operand < 0) continue;
+    form.averaged.push_back({operand, own, batch | channels, channels});
+  }
+  return form;
+}
+
 // How many samples the ranks of a group have; empty if all have as many.
 Shape samples_of(const LocalContext& context, AxisSet group,
                  std::int64_t batch) {
@@ -131,6 +169,8 @@ LocalForm batch_norm_local(const Graph& graph, const Node& node,
 
 void register_batch_norm(Registry& registry) {
   registry.add("aten.batch_norm.default", {batch_norm_rule, batch_norm_local});
+  registry.add("tensoropt.batch_norm_groups.default",
+               {batch_norm_groups_rule, batch_norm_groups_local});
 }
 
 }  // namespace tensoropt

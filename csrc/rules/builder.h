@@ -30,6 +30,12 @@ class RuleBuilder {
   int joint_factor(std::string name, int one, int other);
   // Parts are equal: else operator or per-rank form would be wrong.
   void keep_even(int factor) { rule_.factors[factor].uneven = false; }
+  // Parts are equal, of so many neighbouring indices each or several times
+  // that.
+  void keep_runs(int factor, std::int64_t length) {
+    rule_.factors[factor].unit = length;
+    keep_even(factor);
+  }
   void bind_operand(int operand, int dim, int factor);
   void bind_output(int output, int dim, int factor);
   // One factor per dim of output 0 ("d0", "d1", ...), bound to it and to the

@@ -1,6 +1,7 @@
 #include "rules/registry.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "rules/builder.h"
 
@@ -84,7 +85,8 @@ void settle_blocks(Rule& rule, const TensorRule& tensor,
     if (tensor.dims[dim] == kNoFactor) continue;
     Factor& factor = rule.factors[tensor.dims[dim]];
     if (const std::int64_t unit = meta.unit(dim); unit > 1) {
-      factor.unit = factor.size / (meta.shape[dim] / unit);
+      factor.unit =
+          std::lcm(factor.unit, factor.size / (meta.shape[dim] / unit));
     } else if (factor.size != meta.shape[dim]) {
       factor.uneven = false;
     }

@@ -169,6 +169,16 @@ struct Halo {
   AxisSet axes = 0;
 };
 
+// The call changes entries `own` of a buffer, on each rank by what that has of
+// the others' data. When forward has ended the buffer becomes the mean over the
+// ranks along `axes`; those along `joined` change other entries.
+struct AveragedBuffer {
+  int operand = 0;
+  DimRange own;
+  AxisSet axes = 0;
+  AxisSet joined = 0;
+};
+
 // How the call on one rank differs from the call of the whole operator.
 struct LocalForm {
   std::string target;                    // replaces the target if not empty
@@ -180,7 +190,8 @@ struct LocalForm {
   std::vector<Literal> extra;
   std::vector<AxisSet> groups;
   std::vector<Halo> halos;  // before the call
-  double scale = 1.0;       // the result is multiplied by this
+  std::vector<AveragedBuffer> averaged;
+  double scale = 1.0;  // the result is multiplied by this
 };
 
 using RuleFunction = std::function<Rule(const Graph&, const Node&)>;

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.frontend.call_context import CallContext, Outputs, current_autocast
+from tensoropt_torch.frontend.call_context import CallContext, current_autocast
 from tensoropt_torch.frontend.capture import Arguments
 
 
@@ -106,19 +106,20 @@ class Call:
 
 
 class CallReader:
-    """Reads the calls of a module whose modules and parameters are these."""
+    """Reads the calls of a module whose modules and parameters are these, which was captured
+    in this context."""
 
     def __init__(
         self,
         modules: Sequence[nn.Module],
         parameters: Sequence[nn.Parameter],
         device: torch.device,
-        outputs: Outputs,
+        context: CallContext,
     ) -> None:
         self._modules = modules
         self._parameters = parameters
         self._device = device
-        self._outputs = outputs
+        self._context = context
 
     def read(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
         """The call with these arguments, in the modes of now.
@@ -131,7 +132,7 @@ class CallReader:
             self._input(value, index, args, kwargs) for index, value in enumerate(values)
         )
         gradients = torch.is_grad_enabled()
-        context = CallContext(gradients, current_autocast(), self._outputs)
+        context = replace(self._context, gradients=gradients, autocast=current_autocast())
         modes = tuple(module.training for module in self._modules)
         trained = tuple(parameter.requires_grad for parameter in self._parameters)
         return Call(CallKind(modes, trained, spec, inputs, context), values)

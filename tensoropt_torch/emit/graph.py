@@ -5,7 +5,7 @@ comes from C++ (``RankProgram``); nothing here knows an operator by name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -14,6 +14,7 @@ from torch._ops import OpOverload
 
 from tensoropt_torch import _C
 from tensoropt_torch.emit.accumulation import GRADIENT_EDGE
+from tensoropt_torch.emit.averaged_buffers import BufferAverages
 from tensoropt_torch.emit.calls import CallSite, Invocation, draws, invocation
 from tensoropt_torch.emit.confirmation import Confirmation
 from tensoropt_torch.emit.edges import EdgeIndex, gradient_edges
@@ -31,7 +32,8 @@ STEP_SEED = "step_seed"
 
 class GraphEmitter:
     """Writes the graph of one rank, node by node, in the captured order. Random operators
-    draw what one process draws where ``whole_draws`` says which part of it is the rank's."""
+    draw what one process draws where ``whole_draws`` says which part of it is the rank's.
+    ``averaged`` are the sizes of the mesh axes, and those whose ranks average buffers."""
 
     def __init__(
         self,
@@ -40,6 +42,7 @@ class GraphEmitter:
         program: _C.RankProgram,
         site: CallSite,
         *,
+        averaged: tuple[Sequence[int], int],
         whole_draws: WholeDraws | None = None,
         overlap: bool = False,
         bucket_bytes: int = 0,
@@ -55,6 +58,7 @@ class GraphEmitter:
         self._overlap = Overlap(self._graph, overlap, bucket_bytes)
         self._overlaps = overlap
         self._lookups = LookupChecks(self._graph)
+        self._averages = BufferAverages(self._graph, *averaged, self._site.group_name)
         self._values: dict[int, fx.Node] = {}
         self._tuples: dict[fx.Node, fx.Node] = {}
         self._known = frozenset(captured.lowering.rules.targets())
@@ -170,6 +174,7 @@ class GraphEmitter:
             return
         graph_node = lowering.nodes[node]
         form = LocalForm.of(self._program.call(graph_node))
+        self._averages.before(tensor_operands(node), form)
         operands = self._operands(node, graph_node)
         for dim, low, high, fill, axes in form.halos:
             target = torch.ops.tensoropt.halo_exchange.default
@@ -184,6 +189,7 @@ class GraphEmitter:
             (new,) = operands  # the cast is part of the reshard that follows
         else:
             new = self._local_call(node, form, operands)
+        self._averages.after(tensor_operands(node), operands, form)
         if isinstance(node.meta["val"], (tuple, list)):
             self._tuples[node] = new
         else:
@@ -237,6 +243,7 @@ class GraphEmitter:
                 seen[old] = self._reshard(self._values[value], edge)
             return seen[old]
 
+        self._averages.write()
         outputs = fx.map_arg(node.args[0], emitted)
         self._lookups.finish(self._site.group_name)
         self._graph.output(outputs)

@@ -90,8 +90,8 @@ def parallelize(
             most_rows=None if count == 1 else batch_rows(captured, whole_inputs),
             backend=backend,
         )
-        wanted = captured.context.outputs
-        reader = CallReader(list(root.modules()), list(root.parameters()), device, wanted)
+        modules, parameters = list(root.modules()), list(root.parameters())
+        reader = CallReader(modules, parameters, device, captured.context)
         variants = Variants(maker, base, reader, options)
     module = ParallelModule(plan, base, root, _seed_generator(plan), variants)
     _check_complete(model, module)

@@ -20,6 +20,7 @@ from torch.distributed.tensor import Placement, Shard
 
 from tensoropt_torch import _C
 from tensoropt_torch.config import parse_cluster
+from tensoropt_torch.emit.averaged_buffers import averaged_axes
 from tensoropt_torch.emit.calls import CallSite
 from tensoropt_torch.emit.graph import GraphEmitter
 from tensoropt_torch.emit.parts import coordinate_of, part_at
@@ -63,12 +64,17 @@ class RankPart:
             reshard = self._program.reshard(edge)
             sets.update(reshard.forward_sets, reshard.backward_sets)
         lookup_axes = 0  # whose ranks agree whether what they look up is in range
-        for node, graph_node in self.captured.lowering.nodes.items():
-            if node.op == "call_function":
-                form = LocalForm.of(self._program.call(graph_node))
-                sets |= form.axis_sets
-                lookup_axes = reduce(or_, (axes for *_, axes in form.lookups), lookup_axes)
-        return sorted((sets | {lookup_axes}) - {0})
+        for form in self._forms:
+            sets |= form.axis_sets
+            lookup_axes = reduce(or_, (axes for *_, axes in form.lookups), lookup_axes)
+        return sorted((sets | {lookup_axes, averaged_axes(self._forms)}) - {0})
+
+    @cached_property
+    def _forms(self) -> list[LocalForm]:
+        """Of all calls."""
+        nodes = self.captured.lowering.nodes.items()
+        calls = [number for node, number in nodes if node.op == "call_function"]
+        return [LocalForm.of(self._program.call(number)) for number in calls]
 
     @cached_property
     def gathers(self) -> dict[int, tuple[Sequence[int], Sequence[int]]]:
@@ -113,6 +119,7 @@ class RankPart:
             self._planner,
             self._program,
             CallSite(device, group_name),
+            averaged=(self.sizes, averaged_axes(self._forms)),
             whole_draws=draws if one_process_random else None,
             overlap=self.plan.settings.overlap,
             bucket_bytes=self.plan.settings.bucket_bytes,

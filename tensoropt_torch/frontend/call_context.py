@@ -24,11 +24,14 @@ class CallContext:
         autocast: what ``torch.autocast`` casts to around the call.
         outputs: ``"loss"``: of an output with a ``loss`` a training step keeps only that;
             ``"all"``: everything, and with a ``loss_fn`` the pair of loss and output.
+        batch_norm_groups: into how many groups of rows, each with statistics of its own, the
+            batch falls for batch normalisation in training.
     """
 
     gradients: bool = True
     autocast: Autocast = ()
     outputs: Outputs = "loss"
+    batch_norm_groups: int = 1
 
 
 TRAINING = CallContext()  # an ordinary training step

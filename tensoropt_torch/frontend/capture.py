@@ -45,7 +45,7 @@ from tensoropt_torch.frontend.input_names import input_names
 from tensoropt_torch.frontend.lowering import Lowering, lower
 from tensoropt_torch.frontend.micro_batches import MicroBatching
 from tensoropt_torch.frontend.on_meta import all_on_meta, is_on_meta, to_meta
-from tensoropt_torch.frontend.passes import Blocks, normalise, target_name
+from tensoropt_torch.frontend.passes import Blocks, group_batch_norms, normalise, target_name
 from tensoropt_torch.frontend.sources import (
     Source,
     constants_of,
@@ -241,6 +241,7 @@ def capture(
     module.graph.owning_module = module
     with autocast_off(current_autocast()):
         normalise(module.graph)
+        group_batch_norms(module.graph, context.batch_norm_groups)
     module.recompile()
     folded = folded_sources(module.graph)
     sources = (*sources, *folded)

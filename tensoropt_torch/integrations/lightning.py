@@ -62,6 +62,9 @@ class TensorOptStrategy(ModelParallelStrategy):  # type: ignore[misc]
         planning: how to plan; ``inputs`` are sharded in any case.
         memory_limit: bytes per device, as for ``find_strategy``.
         weights: what gives values to a module on the meta device.
+        batch_norm_groups: into how many groups of rows batch normalisation in training splits
+            the batch of all processes, as for ``Example``; as many as processes for what
+            ``"ddp"`` computes.
         save_distributed_checkpoint: each process writes its parts into a folder; otherwise
             rank 0 writes all into one file.
         process_group_backend, timeout: as for ``ModelParallelStrategy``.
@@ -75,6 +78,7 @@ class TensorOptStrategy(ModelParallelStrategy):  # type: ignore[misc]
         planning: PlanningOptions | None = None,
         memory_limit: float | None = None,
         weights: WeightSource | None = None,
+        batch_norm_groups: int = 1,
         save_distributed_checkpoint: bool = True,
         process_group_backend: str | None = None,
         timeout: timedelta | None = default_pg_timeout,
@@ -85,7 +89,7 @@ class TensorOptStrategy(ModelParallelStrategy):  # type: ignore[misc]
             timeout=timeout,
         )
         self._module = module
-        self._source = PlanSource(plan, planning, memory_limit, weights)
+        self._source = PlanSource(plan, planning, memory_limit, weights, batch_norm_groups)
         self._parallel: ParallelModule | None = None
 
     # From module to parallel module

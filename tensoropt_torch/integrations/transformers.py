@@ -54,6 +54,9 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         planning: how to plan; ``inputs`` are sharded in any case.
         memory_limit: bytes per device, as for ``find_strategy``.
         weights: what gives values to a model on the meta device.
+        batch_norm_groups: into how many groups of rows batch normalisation in training splits
+            the batch of all processes, as for ``Example``; as many as processes for what
+            ``transformers.Trainer`` computes.
 
     Raises:
         TensorOptError: on every rank; something in ``args`` does not go with a plan.
@@ -70,12 +73,13 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         planning: PlanningOptions | None = None,
         memory_limit: float | None = None,
         weights: WeightSource | None = None,
+        batch_norm_groups: int = 1,
         **kwargs: Any,
     ) -> None:
         if model is None:
             raise TensorOptError("Trainer needs a model=; model_init= would make many")
         self._parallel: ParallelModule | None = None
-        self._source = PlanSource(plan, planning, memory_limit, weights)
+        self._source = PlanSource(plan, planning, memory_limit, weights, batch_norm_groups)
         parallel = model if isinstance(model, ParallelModule) else None
         super().__init__(model if parallel is None else parallel.original, args, *others, **kwargs)
         check_training_arguments(self.args)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import fx
@@ -22,6 +22,17 @@ from tensoropt_torch.frontend.lowering import named_arguments
 COSTS = {"key", "family", "operands_meta", "work"}
 
 _Operand = TypeVar("_Operand")
+
+
+class AveragedBuffer(NamedTuple):
+    """A buffer of which a call changes the entries ``own`` (first, how many), on each rank by
+    what that has of the others' data. It becomes the mean over the ranks along ``axes``, of
+    which those along ``joined`` change other entries."""
+
+    operand: int
+    own: tuple[int, int]
+    axes: int
+    joined: int
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,7 @@ class LocalForm:
             (dim, low, high, fill, axis set).
         scale: what the result is multiplied with.
         random: whether the operator is known to draw random numbers.
+        averaged: buffers that it changes, see ``emit/averaged_buffers.py``.
         shard_index: ranks with equal ones draw equal numbers.
         lookups: operands whose numbers are checked first: (operand, low, high, ignored, axis
             set), see ``emit/lookups.py``.
@@ -52,6 +64,7 @@ class LocalForm:
     halos: Sequence[tuple[int, int, int, float, int]]
     scale: float
     random: bool
+    averaged: Sequence[AveragedBuffer] = ()
     shard_index: int = 0
     lookups: Sequence[tuple[int, int, int, int | None, int]] = ()
     runs_again: bool = False
@@ -59,7 +72,9 @@ class LocalForm:
     @staticmethod
     def of(record: Mapping[str, Any]) -> LocalForm:
         """What ``RankProgram.call`` or ``Planner.local_call`` gives."""
-        return LocalForm(**{name: record[name] for name in record.keys() - COSTS})
+        parts = {name: record[name] for name in record.keys() - COSTS}
+        parts["averaged"] = tuple(AveragedBuffer(*found) for found in record["averaged"])
+        return LocalForm(**parts)
 
     @property
     def axis_sets(self) -> set[int]:

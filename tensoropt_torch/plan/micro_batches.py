@@ -35,6 +35,7 @@ from tensoropt_torch.frontend.passes.nodes import (
     add_call,
     argument,
     changes_memory,
+    running_statistics,
     target_name,
     value_of,
 )
@@ -107,7 +108,7 @@ def _check(captured: CapturedModel, count: int, whole_inputs: Sequence[str]) -> 
                 "use bfloat16",
             )
     for node in captured.graph_module.graph.nodes:
-        if changes_memory(node):
+        if changes_memory(node) or running_statistics(node):
             what = f"op '{operator_name(node)}' ({node.target}) changes a buffer in every forward"
             raise _refusal(count, what, "leave it out (for BatchNorm: GroupNorm or LayerNorm)")
 

@@ -261,6 +261,7 @@ class Bench:
                 for rank, (form, operands) in enumerate(zip(forms, ranks, strict=True))
             ]
             results = list(reference(given))
+        self._average(forms, ranks)
         return [
             [_scaled(t, form.scale) for t in tensors_of(result)[: self.op_call.used]]
             for form, result in zip(forms, results, strict=True)
@@ -278,6 +279,20 @@ class Bench:
                 part = bordered(blocks, group.index(rank), dim, (low, high), fill)
                 ranks[rank] = [part, *ranks[rank][1:]]
         return ranks
+
+    def _average(self, forms: list[LocalForm], ranks: list[Tensors]) -> None:
+        """What ranks have changed of buffers by themselves becomes the mean of it."""
+        for i, (operand, _, axes, joined) in enumerate(forms[0].averaged):
+            sums = [torch.zeros_like(operands[operand]) for operands in ranks]
+            for rank, total in enumerate(sums):
+                members = self._mesh.group_of(axes, rank)
+                for member in members:
+                    begin, length = forms[member].averaged[i].own
+                    changed = ranks[member][operand].narrow(0, begin, length)
+                    total.narrow(0, begin, length).add_(changed)
+                total.div_(len(members) // len(self._mesh.group_of(joined, rank)))
+            for operands, total in zip(ranks, sums, strict=True):
+                operands[operand].data.copy_(total)  # autograd has saved it, but needs no value
 
     def _call(self, form: LocalForm, operands: Tensors) -> Any:
         assert not form.groups, f"{form.target} has no reference"

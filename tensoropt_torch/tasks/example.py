@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, TypedDict, get_args
 
 import torch
 from torch import nn
@@ -14,6 +14,7 @@ from tensoropt_torch.errors import TensorOptError, check_choice
 from tensoropt_torch.frontend import CallContext, CapturedModel, capture
 from tensoropt_torch.frontend.call_context import Outputs, current_autocast
 from tensoropt_torch.plan import Plan
+from tensoropt_torch.planner.checks import check_whole
 
 # A module, one of ATen calls included, or a program that was exported already.
 Model = nn.Module | torch.export.ExportedProgram
@@ -40,6 +41,12 @@ class Example:
         outputs: what a training step gives of an output with a ``loss``: ``"loss"``, that
             alone, so that no device has to hold, say, all logits; or ``"all"``, and with a
             ``loss_fn`` the pair of loss and output.
+        batch_norm_groups: in training batch normalisation takes the statistics of so many
+            equal parts of the batch (``torch.chunk``, dim 0 of what the layer is given), each
+            of them by itself: as many as processes for what ``DistributedDataParallel``
+            computes with ``nn.BatchNorm``, whatever the plan, without a collective in each
+            layer. Running statistics move by the mean of the groups. By default 1: those of
+            the whole batch, as of one process or of ``nn.SyncBatchNorm``.
 
     A ``torch.autocast`` around the planning is one around the step that is planned.
     """
@@ -50,9 +57,11 @@ class Example:
     loss_fn: Callable[..., torch.Tensor] | None = None
     targets: Sequence[Any] = field(default=(), repr=False)
     outputs: Outputs = "loss"
+    batch_norm_groups: int = 1
 
     def __post_init__(self) -> None:
         check_choice("outputs", self.outputs, get_args(Outputs))
+        check_whole("batch_norm_groups", self.batch_norm_groups, least=1)
 
     def capture(self) -> CapturedModel:
         """The model as a graph."""
@@ -62,7 +71,11 @@ class Example:
             self.kwargs,
             loss_fn=self.loss_fn,
             targets=self.targets,
-            context=CallContext(autocast=current_autocast(), outputs=self.outputs),
+            context=CallContext(
+                autocast=current_autocast(),
+                outputs=self.outputs,
+                batch_norm_groups=self.batch_norm_groups,
+            ),
         )
 
     @property
@@ -77,9 +90,7 @@ class ExampleKeywords(TypedDict, total=False):
     loss_fn: Callable[..., torch.Tensor] | None
     targets: Sequence[Any]
     outputs: Outputs
-
-
-_KEYWORDS: tuple[Literal["loss_fn", "targets", "outputs"], ...] = ("loss_fn", "targets", "outputs")
+    batch_norm_groups: int
 
 
 def example_of(
@@ -93,7 +104,8 @@ def example_of(
     Raises:
         TensorOptError: as one and in parts.
     """
-    parts: dict[str, Any] = {name: keywords[name] for name in _KEYWORDS if name in keywords}
+    names = ExampleKeywords.__annotations__
+    parts: dict[str, Any] = {name: value for name, value in keywords.items() if name in names}
     if not isinstance(model, Example):
         return Example(model, args, kwargs, **parts)
     parts |= {name: value for name, value in (("args", args), ("kwargs", kwargs)) if value}

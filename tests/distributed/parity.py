@@ -18,7 +18,7 @@ from tensoropt_torch import emit
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.emit.parts import parts_of
-from tensoropt_torch.frontend import capture
+from tensoropt_torch.frontend import CallContext, capture
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.plan.micro_batches import micro_batched
 from tensoropt_torch.plan.space import make_planner
@@ -26,6 +26,7 @@ from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
+from tests.distributed.batch_norm import batch_norm_in_groups
 from tests.distributed.models import Case, make
 from tests.planner.known_strategies import ROLES, allowed_configs
 
@@ -57,6 +58,7 @@ class Job:
     tolerance: float = 0  # where it computes in another dtype
     compile: bool | str = False
     device: str = "cpu"  # or "cuda": the current one, which all ranks may share
+    batch_norm_groups: int = 1
 
 
 @dataclass
@@ -146,7 +148,8 @@ def labels(plan: Plan, case_name: str) -> str:
 
 
 def plans(case: Case, job: Job) -> Iterator[tuple[str, Plan]]:
-    captured = capture(case.model, case.args, **case.keywords)
+    context = CallContext(batch_norm_groups=job.batch_norm_groups)
+    captured = capture(case.model, case.args, **case.keywords, context=context)
     task = PlanningTask(
         captured,
         load_cluster(CLUSTERS[job.device]),
@@ -190,7 +193,8 @@ def check(job: Job) -> tuple[int, list[str]]:
     device = torch.empty(0, device=job.device).device
     case = make(job.model, job.dtype, job.rows).to(device)
     reference_case = copy.deepcopy(case)
-    expected = train(reference_case.model, reference_case.loss)
+    with batch_norm_in_groups(job.batch_norm_groups):
+        expected = train(reference_case.model, reference_case.loss)
     context: RankContext | None = None
     wrong: list[str] = []
     count = 0

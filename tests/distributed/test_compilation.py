@@ -31,6 +31,7 @@ WITHOUT_INDUCTOR = [
     (2, Job("gpt", torch.float64, points=2, randoms=2, compile=TRACED)),
     (2, Job("resnet", torch.float64, points=2, randoms=1, compile=TRACED)),
     (2, Job("mixture", torch.float64, points=2, randoms=2, compile=TRACED)),
+    (2, Job("resnet", torch.float64, points=2, randoms=1, compile=TRACED, batch_norm_groups=4)),
     (2, Job("gpt", torch.float64, points=2, randoms=4, compile=TRACED, recompute=True)),
     (2, Job("gpt", torch.float64, points=2, randoms=2, compile=TRACED, inputs="sharded")),
     (3, Job("odd_257_tied", torch.float64, points=2, randoms=3, compile=TRACED)),

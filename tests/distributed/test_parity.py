@@ -82,6 +82,19 @@ ODD_BATCHES = [
     (2, Job("gpt", torch.float64, points=8, randoms=12, rows=14, micro_batches=2)),
     (3, Job("vgg", torch.float64, points=4, randoms=12, rows=7, split_spatial=True)),
 ]
+GROUPED = [
+    (count, Job(model, torch.float64, points=8, randoms=12, batch_norm_groups=groups, **other))
+    for count, model, groups, other in [
+        (4, "resnet", 4, {}),
+        (3, "odd_channels", 3, {"rows": 9}),
+        (2, "mixture", 4, {}),
+        (4, "resnet", 2, {}),
+        (4, "resnet", 4, {"rows": 7}),  # parts that differ: on every device
+        (4, "resnet", 4, {"inputs": "sharded"}),
+        (2, "resnet", 2, {"recompute": True}),
+        (3, "resnet", 6, {"rows": 12, "split_spatial": True}),
+    ]
+]
 SHARDED_INPUTS = [
     (4, Job(model, torch.float64, points=4, randoms=4, inputs="sharded"))
     for model in ("gpt", "resnet", "vgg")
@@ -145,6 +158,7 @@ ALL = [
     *RECURRENT,
     *ODD_SIZES,
     *ODD_BATCHES,
+    *GROUPED,
     *SHARDED_INPUTS,
     *MIXED,
     *RECOMPUTATION,
@@ -166,6 +180,8 @@ FEW = [
     ODD_BATCHES[0],
     ODD_BATCHES[1],
     ODD_BATCHES[9],
+    GROUPED[0],
+    GROUPED[1],
     SHARDED_INPUTS[0],
     MIXED[1],
     RECOMPUTATION[0],
@@ -181,6 +197,7 @@ def name_of(value: object) -> str:
     if not isinstance(value, Job):
         return str(value)
     special = {
+        f"{value.batch_norm_groups}_groups": value.batch_norm_groups > 1,
         value.inputs: value.inputs != "replicated",
         value.space: value.space != "ordered",
         "split_spatial": value.split_spatial,

@@ -123,6 +123,22 @@ def batch_norm_cases() -> Iterator[Case]:
     yield Case(target, (*images, *last), name="images")
 
 
+def batch_norm_groups_cases() -> Iterator[Case]:
+    target, x = "tensoropt.batch_norm_groups.default", real(12, 24, 2)
+    affine, running = (real(24), real(24)), (weights(24), weights(24))
+    for groups in (1, 2, 4, 6, 5):
+        yield Case(target, (x, *affine, *running, 0.3, 1e-3, groups), name=f"{groups} groups")
+    last = (0.3, 1e-3, 4)
+    yield Case(target, (x, None, None, *running, *last), name="not affine")
+    yield Case(target, (x, *affine, None, None, *last), name="no running statistics")
+    yield Case(target, (x, None, affine[1], None, None, *last), name="bias only")
+    yield Case(target, (real(12, 24), *affine, *running, *last), name="2-D")
+    images = (real(12, 12, 2, 3), real(12), real(12), weights(12), weights(12))
+    yield Case(target, (*images, *last), name="images")
+    odd = (real(12, 7, 2), real(7), real(7), weights(7), weights(7))
+    yield Case(target, (*odd, *last), name="odd channels")
+
+
 def group_norm_cases() -> Iterator[Case]:
     x, weight, bias = real(12, 24, 2), real(24), real(24)
     yield Case("aten.group_norm.default", (x, 12), name="plain")
@@ -159,6 +175,7 @@ def convolution_cases() -> Iterator[Case]:
     yield from any_convolution_cases()
     yield from pooling_cases()
     yield from batch_norm_cases()
+    yield from batch_norm_groups_cases()
     yield from group_norm_cases()
     yield from instance_norm_cases()
     yield from weight_norm_cases()

@@ -166,6 +166,15 @@ def layers(group: str) -> dict[str, list[Case]]:
         "_batch_statistics": [Case((x,))],
         "_batch_gradient_sums": [Case((x, x, torch.zeros(3), torch.ones(3)))],
         "_batch_norm_sharded": [Case((*(_detached(a) for a in norm), 0, [], group, ""))],
+        "batch_norm_groups": [
+            Case((*norm, 1)),
+            Case((*norm, 2)),
+            Case((*norm[:3], torch.zeros(5), torch.ones(5), 0.1, 1e-5, 2, 1)),
+            Case((norm[0], None, None, None, None, 0.1, 1e-5, 2)),
+        ],
+        "average_buffers": [
+            Case(([torch.rand(3), torch.rand(5)], [0, 1], [3, 2], [2, 1], group), WITHOUT_AOT)
+        ],
         "balanced_causal_attention": [Case((*heads, 0.0, None, False, group))],
         "keep_mask": [Case((torch.rand(4, 3), 0.5, torch.tensor(7), [0, 1]))],
         "linear_blocks": [

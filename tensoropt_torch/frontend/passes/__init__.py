@@ -14,6 +14,7 @@ from tensoropt_torch.frontend.passes.attention import (
     group_repeated_heads,
     indices_to_views,
 )
+from tensoropt_torch.frontend.passes.batch_norm import group_batch_norms
 from tensoropt_torch.frontend.passes.cleanup import (
     drop_empty_parts,
     eliminate_dead_code,
@@ -88,6 +89,7 @@ __all__ = [
     "WANTED_BLOCKS",
     "Blocks",
     "Pass",
+    "group_batch_norms",
     "normalise",
     "target_name",
 ]

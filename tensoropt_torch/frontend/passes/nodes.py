@@ -145,7 +145,8 @@ def forces_copy(node: fx.Node) -> bool:
 def running_statistics(node: fx.Node) -> list[fx.Node]:
     """The tensors that a batch normalisation in training changes, which its schema
     does not say."""
-    if target_name(node) != "aten.batch_norm.default" or not node.args[5]:
+    is_training = target_name(node) == "aten.batch_norm.default" and bool(node.args[5])
+    if not is_training and target_name(node) != "tensoropt.batch_norm_groups.default":
         return []
     return [running for running in node.args[3:5] if isinstance(running, fx.Node)]
 
