@@ -18,6 +18,7 @@ from tensoropt_torch.emit.averaged_buffers import BufferAverages
 from tensoropt_torch.emit.calls import CallSite, Invocation, draws, invocation
 from tensoropt_torch.emit.confirmation import Confirmation
 from tensoropt_torch.emit.edges import EdgeIndex, gradient_edges
+from tensoropt_torch.emit.in_place import InPlaceCalls
 from tensoropt_torch.emit.lookups import Lookup, LookupChecks
 from tensoropt_torch.emit.overlap import Overlap, Programs
 from tensoropt_torch.emit.whole_draws import WholeDraws
@@ -59,6 +60,7 @@ class GraphEmitter:
         self._overlaps = overlap
         self._lookups = LookupChecks(self._graph)
         self._averages = BufferAverages(self._graph, *averaged, self._site.group_name)
+        self._in_place = InPlaceCalls()
         self._values: dict[int, fx.Node] = {}
         self._tuples: dict[fx.Node, fx.Node] = {}
         self._known = frozenset(captured.lowering.rules.targets())
@@ -211,7 +213,9 @@ class GraphEmitter:
             number = self._random_calls if is_random else None
             self._random_calls += is_random
             call = invocation(node, form, operands, self._site, number)
+            call = self._in_place.of(node, operands, form, call)
             new = call.write(self._graph, form.runs_again)
+            self._in_place.made(node, new, form)
         if form.scale != 1.0:
             scaled = Invocation(torch.ops.aten.mul.Tensor, (new, form.scale))
             new = scaled.write(self._graph, form.runs_again)

@@ -19,6 +19,7 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.passes.aliases import is_view, operator_base, write_back
 from tensoropt_torch.frontend.passes.nodes import (
     BUFFER,
+    IN_PLACE,
     WITHOUT_GRAD,
     add_call,
     changes_memory,
@@ -129,6 +130,7 @@ class _Functionaliser:
             return add_call(self._graph, aten.full_like.default, args, node)
         new = add_call(self._graph, _functional_twin(node), node.args, node, node.kwargs)
         if value_of(new).dtype == value.dtype:
+            new.meta[IN_PLACE] = node.target
             return new
         return add_call(self._graph, aten.to.dtype, (new, value.dtype), node)
 

@@ -15,6 +15,7 @@ Pass = Callable[[fx.Graph], None]
 # Keys in the ``meta`` of nodes.
 BUFFER = "buffer"  # of placeholders that are buffers of the module
 FOLDED = "folded"  # of placeholders that a pass added: the tensor they stand for
+IN_PLACE = "in_place"  # of calls that the module makes in place: by which operator
 WITHOUT_GRAD = "without_grad"  # of calls that were made under ``torch.no_grad``
 
 CASTS = frozenset(
