@@ -215,7 +215,7 @@ class GraphEmitter:
             call = invocation(node, form, operands, self._site, number)
             call = self._in_place.of(node, operands, form, call)
             new = call.write(self._graph, form.runs_again)
-            self._in_place.made(node, new, form)
+            self._in_place.written(node, new, form)
         if form.scale != 1.0:
             scaled = Invocation(torch.ops.aten.mul.Tensor, (new, form.scale))
             new = scaled.write(self._graph, form.runs_again)
