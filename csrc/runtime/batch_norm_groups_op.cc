@@ -19,7 +19,7 @@
 #include <c10/util/irange.h>
 #include <torch/library.h>
 
-#include <numeric>
+#include <algorithm>
 #include <optional>
 
 #include "runtime/collectives.h"
@@ -91,30 +91,48 @@ at::Tensor batch_norm_groups(const at::Tensor& input, const Optional& weight,
   return at::cat(parts, 0);
 }
 
+// What the rank has changed of each buffer, zeros elsewhere, divided by the
+// number of ranks that have changed the same entries: one after the other.
+at::Tensor own_shares(at::TensorList buffers, at::IntArrayRef begins,
+                      at::IntArrayRef sizes, at::IntArrayRef holders) {
+  auto type = compute_type(buffers.front());
+  for (const at::Tensor& buffer : buffers) {
+    type = at::promote_types(type, compute_type(buffer));
+  }
+  std::vector<at::Tensor> shares;
+  for (const auto i : c10::irange(buffers.size())) {
+    const at::Tensor buffer = buffers[i].to(type);
+    if (sizes[i] == buffer.numel()) {
+      shares.push_back(buffer);
+      continue;
+    }
+    shares.push_back(at::zeros_like(buffer));
+    shares.back()
+        .narrow(0, begins[i], sizes[i])
+        .copy_(buffer.narrow(0, begins[i], sizes[i]));
+  }
+  at::Tensor flat = at::cat(shares);
+  const auto differs = [&](std::int64_t count) { return count != holders[0]; };
+  if (std::none_of(holders.begin(), holders.end(), differs)) {
+    return flat.div_(holders[0]);
+  }
+  std::int64_t begin = 0;
+  for (const auto i : c10::irange(buffers.size())) {
+    flat.narrow(0, begin, buffers[i].numel()).div_(holders[i]);
+    begin += buffers[i].numel();
+  }
+  return flat;
+}
+
 void average_buffers(at::TensorList buffers, at::IntArrayRef begins,
                      at::IntArrayRef sizes, at::IntArrayRef holders,
                      const std::string& group) {
   const at::AutoDispatchBelowADInplaceOrView guard;
-  auto type = compute_type(buffers.front());
-  std::int64_t total = 0;
-  for (const at::Tensor& buffer : buffers) {
-    type = at::promote_types(type, compute_type(buffer));
-    total += buffer.numel();
-  }
-  at::Tensor flat = at::zeros({total}, buffers.front().options().dtype(type));
-  std::int64_t begin = 0;
-  for (const auto i : c10::irange(buffers.size())) {
-    flat.narrow(0, begin + begins[i], sizes[i])
-        .copy_(buffers[i].narrow(0, begins[i], sizes[i]))
-        .div_(holders[i]);
-    begin += buffers[i].numel();
-  }
+  at::Tensor flat = own_shares(buffers, begins, sizes, holders);
   all_reduce(flat, find_group(group));
-  begin = 0;
-  for (const at::Tensor& buffer : buffers) {
-    buffer.copy_(flat.narrow(0, begin, buffer.numel()));
-    begin += buffer.numel();
-  }
+  std::vector<std::int64_t> lengths;
+  for (const at::Tensor& buffer : buffers) lengths.push_back(buffer.numel());
+  at::_foreach_copy_(buffers, flat.split_with_sizes(lengths));
 }
 
 void average_buffers_meta(at::TensorList /*buffers*/,
