@@ -8,14 +8,22 @@ Qwen2.5-0.5B (14 heads, 2 of keys and values), ViT base (30 images of 197 patche
 meta device, on 4 and 8 H100.
 Writes benchmarks/results/odd_sizes.json under the label, and the table of docs/models.md;
 what other labels have stays. To compare with another version, run this file there with
-``--output`` of the same file.
+``--output`` of the same file, as times of one hour are not those of another
+
+    python benchmarks/odd_sizes.py --beside CHECKOUT
+
+searches with this version and with the one that is built in another folder in turn, and adds
+the ratios of their times to the label.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
+import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -44,6 +52,23 @@ PAGE = ROOT / "docs" / "models.md"
 TABLE = re.compile(r"(<!-- table: odd sizes -->\n).*?(<!-- end of table -->)", re.DOTALL)
 BATCH, LENGTH = 16, 512
 REPEATS = 3
+TURNS = 12
+# Answers "model, devices" by the CPU seconds of a search; also with older versions.
+SEARCHER = """
+import sys, time, torch
+from benchmarks import odd_sizes as b
+cluster = getattr(b, "by_data_sheet", b.load_cluster)("h100-8")
+tasks = {}
+for line in sys.stdin:
+    name, devices = line.strip().rsplit(", ", 1)
+    if name not in tasks:
+        with torch.device("meta"):
+            model, inputs = b.MODELS[name]()
+        tasks[name] = b.PlanningTask(b.capture(model, (), inputs), cluster)
+    start = time.process_time()
+    b.find_frontier(tasks[name], int(devices))
+    print(time.process_time() - start, flush=True)
+"""
 ENDS = ("smallest", "fastest")
 Made = tuple[nn.Module, dict[str, torch.Tensor]]
 
@@ -137,6 +162,45 @@ def measure(name: str, devices: int) -> dict[str, Any]:
     }
 
 
+class Searcher:
+    """A process that searches with the version in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(folder)}
+        command = [sys.executable, "-c", SEARCHER]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(
+            command, cwd=folder, env=environment, stdin=pipe, stdout=pipe, text=True
+        )
+
+    def seconds(self, run: str) -> float:
+        """CPU seconds of one search, of ``"model, devices"``."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        print(run, file=self._process.stdin, flush=True)
+        return float(self._process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def compare(runs: list[str], other: Path) -> dict[str, list[float]]:
+    """How long searches of this version take of those of another one: quartiles of the ratios
+    of turns."""
+    searchers = Searcher(ROOT), Searcher(other.resolve())
+    ratios = {}
+    try:
+        for run in runs:
+            for searcher in searchers:
+                searcher.seconds(run)
+            turns = [[searcher.seconds(run) for searcher in searchers] for _ in range(TURNS)]
+            ratios[run] = statistics.quantiles([ours / theirs for ours, theirs in turns], n=4)
+    finally:
+        for searcher in searchers:
+            searcher.close()
+    return ratios
+
+
 def table(records: dict[str, Any]) -> str:
     """Before and after, as Markdown."""
     head = [
@@ -146,6 +210,7 @@ def table(records: dict[str, Any]) -> str:
         "fastest: GiB, ms",
         "left whole",
         "tables and search, CPU s",
+        "of before, in turn",
     ]
     rows = []
     labels = list(records)
@@ -154,7 +219,9 @@ def table(records: dict[str, Any]) -> str:
             run = records[label]["runs"][key]
             ends = [f"{run[end][0] / 2**30:.3f}, {run[end][1] * 1e3:.2f}" for end in ENDS]
             seconds = f"{run['search_cpu_s'][REPEATS // 2]:.2f}"
-            rows.append([key, label, *ends, str(run["left_whole"]), seconds])
+            low, middle, high = run.get("of_before", (0, 0, 0))
+            ratio = f"{middle:.2f} ({low:.2f} to {high:.2f})" if middle else ""
+            rows.append([key, label, *ends, str(run["left_whole"]), seconds, ratio])
     return rows_of(head, rows)
 
 
@@ -165,15 +232,18 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULT)
     parser.add_argument("--devices", type=int, nargs="+", default=[4, 8])
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--beside", type=Path, help="a folder with another version, built")
     options = parser.parse_args()
-    runs = {
-        f"{name}, {devices}": run_isolated(measure, name, devices)
-        for name in options.models
-        for devices in options.devices
-    }
+    names = [f"{name}, {count}" for name in options.models for count in options.devices]
     records = json.loads(options.output.read_text()) if options.output.exists() else {}
-    others = records.get(options.label, {}).get("runs", {})
-    records[options.label] = {"machine": machine(), "runs": others | runs}
+    runs = records.get(options.label, {}).get("runs", {})
+    if options.beside is None:
+        of_names = ((name, *name.rsplit(", ", 1)) for name in names)
+        runs |= {key: run_isolated(measure, name, int(n)) for key, name, n in of_names}
+    else:
+        for name, ratios in compare(names, options.beside).items():
+            runs[name]["of_before"] = ratios
+    records[options.label] = {"machine": machine(), "runs": runs}
     options.output.write_text(json.dumps(records, indent=1) + "\n")
     if options.output == RESULT:
         text = PAGE.read_text()

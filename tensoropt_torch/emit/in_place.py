@@ -27,7 +27,7 @@ class InPlaceCalls:
         self, old: fx.Node, operands: list[fx.Node], form: LocalForm, call: Invocation
     ) -> Invocation:
         """``call``, which is that of ``old`` on one rank, in place if it may be."""
-        if form.target or form.runs_again or not operands:
+        if call.function is not old.target or form.runs_again or not operands:
             return call
         if self._made.get(operands[0]) is not old.args[0]:
             return call

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import tensoropt_torch
@@ -53,6 +54,7 @@ IN_PLACE: dict[str, Body] = {
     "residual": lambda layer, x: layer(x).add_(x).relu_(),
     "by a number": lambda layer, x: layer(x).mul_(2),
 }
+RANDOM: Body = lambda layer, x: F.dropout(layer(x), 0.5, inplace=True)  # noqa: E731
 NOT: dict[str, Body] = {
     "a view": lambda layer, x: layer(x).view(-1, 4).relu_(),
     "in another way": lambda layer, x: layer(x).relu(),
@@ -72,6 +74,12 @@ def test_what_is_seen_elsewhere_is_not_overwritten(name: str) -> None:
     found = targets(NOT[name])
     assert any(target.startswith("aten.relu.") for target in found), found
     assert not any("_." in target for target in found if target.startswith("aten.")), found
+
+
+def test_what_draws_is_not_overwritten() -> None:
+    """It is called by what gives it its seed."""
+    found = targets(RANDOM)
+    assert not any("dropout_" in target for target in found), found
 
 
 def test_what_runs_again_is_not_overwritten() -> None:
