@@ -25,6 +25,7 @@ from torch.utils import _pytree as pytree
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.assumed_checks import AssumedChecks
+from tensoropt_torch.frontend.batch_norm import sync_batch_norms_are_plain
 from tensoropt_torch.frontend.call_context import (
     TRAINING,
     CallContext,
@@ -227,6 +228,7 @@ def capture(
         torch.set_grad_enabled(context.gradients),
         autocast_off(current_autocast()),
         checkpoints_counted() as checkpoints,
+        sync_batch_norms_are_plain(),
     ):
         if is_on_meta(model):
             with all_on_meta(model):

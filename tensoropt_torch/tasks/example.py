@@ -46,7 +46,7 @@ class Example:
             of them by itself: as many as processes for what ``DistributedDataParallel``
             computes with ``nn.BatchNorm``, whatever the plan, without a collective in each
             layer. Running statistics move by the mean of the groups. By default 1: those of
-            the whole batch, as of one process or of ``nn.SyncBatchNorm``.
+            the whole batch, as of one process, and always of ``nn.SyncBatchNorm``.
 
     A ``torch.autocast`` around the planning is one around the step that is planned.
     """

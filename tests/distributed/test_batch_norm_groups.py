@@ -198,3 +198,26 @@ def test_micro_batches_do_not_change_running_statistics() -> None:
             max_micro_batches=2,
             num_devices=2,
         )
+
+
+def check_sync(_: None) -> None:
+    """Converted, as on GPUs: one layer only, the other keeps its groups."""
+    torch.manual_seed(0)
+    model = convolutional().double()
+    theirs = copy.deepcopy(model)
+    model[4] = nn.SyncBatchNorm.convert_sync_batchnorm(model[4])
+    x, _ = batch()
+    ours = tensoropt_torch.auto_parallel(
+        model, (x,), loss_fn=_square, batch_norm_groups=2, measure=False
+    )
+    loss = ours(x)
+    with batch_norm_in_groups(2):
+        hidden = theirs[:4](x)
+    expected = _square(theirs[4:](hidden))
+    close(loss, expected)
+    for ours_b, theirs_b in zip(ours.buffers(), theirs.buffers(), strict=True):
+        close(ours_b, theirs_b)
+
+
+def test_sync_batch_norm_is_that_of_the_whole_batch() -> None:
+    run_ranks(2, f"{HERE}:check_sync", None, 100)

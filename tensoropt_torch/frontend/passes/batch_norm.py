@@ -13,7 +13,7 @@ aten = torch.ops.aten
 
 def group_batch_norms(graph: fx.Graph, groups: int) -> None:
     """Calls of ``batch_norm`` in training take the statistics of each of ``groups`` parts of
-    dim 0.
+    dim 0, but those of ``nn.SyncBatchNorm``.
 
     Raises:
         TensorOptError: a group would have a single number in each channel.
@@ -21,8 +21,15 @@ def group_batch_norms(graph: fx.Graph, groups: int) -> None:
     if groups == 1:
         return
     for node in list(graph.nodes):
-        if target_name(node) == "aten.batch_norm.default" and node.args[5]:
+        if target_name(node) != "aten.batch_norm.default" or not node.args[5]:
+            continue
+        if not _is_of_sync_batch_norm(node):
             _group(graph, node, groups)
+
+
+def _is_of_sync_batch_norm(node: fx.Node) -> bool:
+    modules = list((node.meta.get("nn_module_stack") or {}).values())
+    return bool(modules) and "SyncBatchNorm" in str(modules[-1][1])
 
 
 def _group(graph: fx.Graph, node: fx.Node, groups: int) -> None:
