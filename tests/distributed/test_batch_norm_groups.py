@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import tensoropt_torch
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.integrations.plan_source import PlanSource
 from tests.distributed.batch_norm import batch_norm_in_groups
 from tests.distributed.harness import run_ranks
 
@@ -221,3 +222,17 @@ def check_sync(_: None) -> None:
 
 def test_sync_batch_norm_is_that_of_the_whole_batch() -> None:
     run_ranks(2, f"{HERE}:check_sync", None, 100)
+
+
+def check_integrations(_: None) -> bool:
+    x, y = batch()
+    example = tensoropt_torch.Example(
+        convolutional().double(), (x,), loss_fn=F.cross_entropy, targets=(y,)
+    )
+    planning = tensoropt_torch.PlanningOptions(measure=False)
+    module = PlanSource(planning=planning, batch_norm_groups=2).parallelize(example)
+    return "batch_norm_groups" in str(module.rank_graph.code)
+
+
+def test_integrations_pass_the_groups_on() -> None:
+    assert run_ranks(2, f"{HERE}:check_integrations", None, 100) == [True, True]
