@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import fx
 from torch._ops import OpOverload
-from torch.utils import _pytree as pytree
 
-from tensoropt_torch.frontend.passes.nodes import IN_PLACE, computed, value_of
+from tensoropt_torch.frontend.passes.nodes import IN_PLACE, makes_memory
 
 
 def in_place_call(node: fx.Node) -> OpOverload | None:
@@ -21,7 +20,8 @@ def in_place_call(node: fx.Node) -> OpOverload | None:
         return None
     first = node.args[0]
     assert isinstance(first, fx.Node)
-    return in_place if len(first.users) == 1 and _is_fresh(first) else None
+    is_tensor = first.op == "call_function" and isinstance(first.meta["val"], torch.Tensor)
+    return in_place if is_tensor and len(first.users) == 1 and makes_memory(first) else None
 
 
 def _is_twin(in_place: OpOverload, target: object) -> bool:
@@ -29,16 +29,3 @@ def _is_twin(in_place: OpOverload, target: object) -> bool:
     if not isinstance(target, OpOverload) or in_place._overloadname != target._overloadname:
         return False
     return in_place._schema.name == f"{target._schema.name}_"
-
-
-def _is_fresh(node: fx.Node) -> bool:
-    """Whether a call gives one tensor with memory of its own."""
-    if node.op != "call_function" or not isinstance(node.meta["val"], torch.Tensor):
-        return False
-    given = [n.meta["val"] for n in node.all_input_nodes]
-    if not all(isinstance(value, torch.Tensor) for value in given):
-        return False
-    assert callable(node.target)
-    made = pytree.tree_leaves(computed(node.target, node.args, node.kwargs))
-    places = {value_of(n).untyped_storage()._cdata for n in node.all_input_nodes}
-    return all(value.untyped_storage()._cdata not in places for value in made)

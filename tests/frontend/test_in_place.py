@@ -291,6 +291,42 @@ def test_changes_are_seen_under_every_name(body: Body) -> None:
     assert not any(name.endswith("_") for name in names), names
 
 
+def after_idle_dropout(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    hidden = self.linear(x)
+    changed = F.dropout(F.feature_alpha_dropout(hidden, 0.5, False), 0.5, False).relu_()
+    return (hidden * changed).sum()
+
+
+def inside_idle_dropout(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    hidden = self.linear(x)
+    F.dropout(hidden, 0.0, training=True, inplace=True)
+    return hidden.relu_().sum()
+
+
+def one_of_several(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    values, _ = self.linear(x).sort(1)
+    return (values.relu_() + values).sum()
+
+
+IDLE = [one_of_several, after_idle_dropout, inside_idle_dropout]
+
+
+def at_least_one_dim(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    hidden = self.linear(x)
+    return (torch.atleast_1d(hidden).relu_() + hidden).sum()
+
+
+def broadcast(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    hidden = self.linear(x)
+    return (torch.broadcast_tensors(hidden)[0].relu_() + hidden).sum()
+
+
+@pytest.mark.parametrize("body", [at_least_one_dim, broadcast])
+def test_memory_that_a_schema_does_not_tell_of_is_refused(body: Body) -> None:
+    with pytest.raises(TensorOptError, match="another name of that operator's own operand"):
+        normalised(body, *PASSES)
+
+
 # --- check_running_statistics ------------------------------------------------
 
 
@@ -339,7 +375,7 @@ def test_in_place_call_keeps_the_dtype() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [*IN_PLACE, *BUFFER_CHANGES, *RUNNING, *THROUGH_VIEWS, without_grad]
+    "body", [*IN_PLACE, *BUFFER_CHANGES, *RUNNING, *THROUGH_VIEWS, *IDLE, without_grad]
 )
 def test_numbers_stay_the_same_after_every_pass(body: Body) -> None:
     check_after_every_pass(body)

@@ -69,7 +69,7 @@ def test_dropout_that_drops_nothing_goes(probability: float, train: bool, stays:
     def body(self: Layer, x: torch.Tensor) -> torch.Tensor:
         return F.dropout(self.linear(x), probability, train).sum()
 
-    _, module = normalised(body, cleanup.remove_identities)
+    _, module = normalised(body, cleanup.drop_idle_dropouts)
     assert ("aten.dropout.default" in targets(module)) == stays
 
 

@@ -17,6 +17,7 @@ from tensoropt_torch.frontend.passes.attention import (
 from tensoropt_torch.frontend.passes.batch_norm import group_batch_norms
 from tensoropt_torch.frontend.passes.cleanup import (
     drop_empty_parts,
+    drop_idle_dropouts,
     eliminate_dead_code,
     remove_identities,
     strip_assertions,
@@ -47,6 +48,7 @@ from tensoropt_torch.frontend.passes.sections import make_sections
 PASSES: tuple[Pass, ...] = (
     inline_regions,
     strip_assertions,
+    drop_idle_dropouts,
     functionalise_in_place,
     check_running_statistics,
     remove_identities,

@@ -22,6 +22,12 @@ _ASSERTIONS = frozenset(
     }
 )
 
+_DROPOUTS = frozenset(
+    f"aten.{kind}dropout{in_place}.default"
+    for kind in ("", "feature_", "alpha_", "feature_alpha_")
+    for in_place in ("", "_")
+)
+
 
 def strip_assertions(graph: fx.Graph) -> None:
     """Remove checks of shapes, dtypes and devices made at capture."""
@@ -31,8 +37,18 @@ def strip_assertions(graph: fx.Graph) -> None:
             graph.erase_node(node)
 
 
+def drop_idle_dropouts(graph: fx.Graph) -> None:
+    """Remove dropouts of evaluation and of nothing: they give their operand itself, though
+    their schema does not say so."""
+    for node in list(graph.nodes):
+        is_idle = target_name(node) in _DROPOUTS and (node.args[1] == 0 or node.args[2] is False)
+        if is_idle:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+
+
 def remove_identities(graph: fx.Graph) -> None:
-    """Remove calls that return their input: alias, no-op casts, dropout(0).
+    """Remove calls that return their input: alias, no-op casts.
 
     ``contiguous`` goes too: it is recorded only where it copies on the device of
     the capture, and only views need it, which become reshapes.
@@ -47,8 +63,6 @@ def _is_identity(node: fx.Node) -> bool:
     name = target_name(node)
     if name in ("aten.alias.default", "aten.contiguous.default", "aten.lift_fresh_copy.default"):
         return True
-    if name == "aten.dropout.default":
-        return bool(node.args[1] == 0 or node.args[2] is False)
     if name == "aten.expand.default":
         return value_of(node).shape == value_of(node.args[0]).shape
     if name in CASTS:

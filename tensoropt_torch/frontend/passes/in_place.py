@@ -24,6 +24,7 @@ from tensoropt_torch.frontend.passes.nodes import (
     add_call,
     changes_memory,
     expanded,
+    makes_memory,
     running_statistics,
     source_line,
     value_of,
@@ -156,6 +157,8 @@ class _Functionaliser:
         owner = name.owner
         if owner.op == "placeholder" and not owner.meta.get(BUFFER, False):
             raise _refusal(node, "which is an input or a parameter")
+        if owner.op == "call_function" and not makes_memory(owner):
+            raise _refusal(node, "which may be another name of that operator's own operand")
         hidden = node.meta.get(WITHOUT_GRAD, False) or any(
             operator_base(view) == "detach" for view in name.views
         )

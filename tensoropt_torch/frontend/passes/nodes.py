@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
 
 Pass = Callable[[fx.Graph], None]
 
@@ -82,6 +83,23 @@ def computed(
             *fx.map_arg(tuple(args), lambda node: node.meta["val"]),
             **fx.map_arg(dict(kwargs or {}), lambda node: node.meta["val"]),
         )
+
+
+def makes_memory(node: Any) -> bool:
+    """Whether a call gives tensors with memory of their own, of none of its operands, whatever
+    its schema says."""
+    if node.target is operator.getitem:
+        node = node.args[0]
+        assert isinstance(node, fx.Node)
+    assert callable(node.target)
+    given = [value for operand in node.all_input_nodes for value in _tensors(operand.meta["val"])]
+    places = {value.untyped_storage()._cdata for value in given}
+    made = _tensors(computed(node.target, node.args, node.kwargs))
+    return all(value.untyped_storage()._cdata not in places for value in made)
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    return [value for value in pytree.tree_leaves(values) if isinstance(value, torch.Tensor)]
 
 
 def add_call(
