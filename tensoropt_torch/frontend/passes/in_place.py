@@ -157,7 +157,7 @@ class _Functionaliser:
         owner = name.owner
         if owner.op == "placeholder" and not owner.meta.get(BUFFER, False):
             raise _refusal(node, "which is an input or a parameter")
-        if owner.op == "call_function" and not makes_memory(owner):
+        if owner.op == "call_function" and not (_is_unsafe(owner) or makes_memory(owner)):
             raise _refusal(node, "which may be another name of that operator's own operand")
         hidden = node.meta.get(WITHOUT_GRAD, False) or any(
             operator_base(view) == "detach" for view in name.views
@@ -169,6 +169,13 @@ class _Functionaliser:
         for owner, value in self._latest.items():
             if owner.meta.get(BUFFER, False):
                 add_call(self._graph, aten.copy_.default, (owner, value), value)
+
+
+def _is_unsafe(node: fx.Node) -> bool:
+    """Whether it is what ``unsafe_chunk`` and its like give: parts of a tensor that nothing
+    else reads."""
+    call = node.args[0] if node.target is operator.getitem else node
+    return isinstance(call, fx.Node) and operator_base(call).startswith("unsafe_")
 
 
 def _refusal(node: fx.Node, reason: str) -> TensorOptError:
