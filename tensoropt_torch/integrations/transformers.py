@@ -111,7 +111,13 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
 
         call = on_all_ranks(lambda: first_call(model, step)).of_all_ranks()
         own_loss = type(self).compute_loss is not Trainer.compute_loss
-        return Example(model, call.args, call.kwargs, outputs="all" if own_loss else "loss")
+        return Example(
+            model,
+            call.args,
+            call.kwargs,
+            outputs="all" if own_loss else "loss",
+            batch_norm_groups=self._source.batch_norm_groups,
+        )
 
     def parallelize(
         self, plan: Plan | None = None, batches: Iterable[Any] | None = None
