@@ -51,6 +51,8 @@ RoleMasks::Part RoleMasks::part_of(const SpaceNode& node) const {
     if (source.kind == NodeKind::kParameter) {
       part.kind = Kind::kParameter;
       add_tensor(source.outputs[0], part);
+    } else if (source.kind == NodeKind::kConstant) {
+      part.kind = Kind::kConstant;
     }
   }
   return part;
@@ -134,6 +136,9 @@ int RoleMasks::score(const Part& part, const SpaceConfig& config,
 
 RoleMasks::Fit RoleMasks::fit(const Part& part, int split, AxisRole role) {
   const bool parameter = part.kind == Kind::kParameter;
+  if (part.kind == Kind::kConstant && role.kind != RoleKind::kEverything) {
+    return split < 0 ? Fit::kPlays : Fit::kAgainst;
+  }
   switch (role.kind) {
     case RoleKind::kSplit:
       return fit_name(part, split, role.name);

@@ -44,7 +44,14 @@ class RoleMasks {
   std::vector<ConfigMask> allowed(const AxisRoles& roles) const;
 
  private:
-  enum class Kind { kFree, kOp, kParameter, kParameterRelay, kRelay };
+  enum class Kind {
+    kFree,
+    kOp,
+    kParameter,
+    kConstant,
+    kParameterRelay,
+    kRelay
+  };
   enum class Fit { kAgainst, kIdle, kPlays };
 
   // Everything about a node that roles look at.

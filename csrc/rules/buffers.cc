@@ -10,6 +10,7 @@ namespace {
 Rule write_rule(const Graph& graph, const Node& node) {
   RuleBuilder rule(graph, node);
   rule.flops(rule.output_elements(), 0);
+  rule.writes();
   return rule.take();
 }
 

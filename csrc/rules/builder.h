@@ -76,8 +76,10 @@ class RuleBuilder {
   void alias() { rule_.view = rule_.alias = true; }
   void random() { rule_.random = true; }
   void attention() { rule_.attention = true; }
-  // It changes something, such as running statistics.
+  // It changes operands to what they are not yet, as running statistics.
   void not_repeatable() { rule_.repeatable = false; }
+  // It changes operands.
+  void writes() { rule_.writes = true; }
 
   const std::vector<std::int64_t>& operand_shape(int operand) const;
   const std::vector<std::int64_t>& output_shape(int output) const;

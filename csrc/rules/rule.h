@@ -117,6 +117,7 @@ struct Rule {
   bool attention = false;  // fused: has a rate of its own
   // Running it twice does what running it once does.
   bool repeatable = true;
+  bool writes = false;  // changes operands, buffers say, on every device
 };
 
 // How many ways each thing of an operator is split on one rank; what local

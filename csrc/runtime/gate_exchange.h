@@ -1,13 +1,13 @@
 // Between blocks of gate rows and the gates of a rank's units.
 //
-// PyTorch stacks the gates of a recurrent layer with H units as rows: all units
+// Experts with gates make two rows for each of their H inner units: all units
 // of the first gate, then all of the second. Cut into blocks for `size` ranks,
 // rank r holds `gates` consecutive pieces of H / size rows, and piece q of all
-// belongs to gate q / size of the units of rank q % size. A cell needs all
-// gates of the same units:
+// belongs to gate q / size of the units of rank q % size. What comes after
+// needs all gates of the same units:
 //
-//   GateExchange exchange(group, 4);
-//   at::Tensor units = exchange.to_units(rows);    // both [4, H / size, ...]
+//   GateExchange exchange(group, 2);
+//   at::Tensor units = exchange.to_units(rows);    // both [2, H / size, ...]
 //   at::Tensor again = exchange.to_rows(units);    // equal to rows
 #pragma once
 

@@ -1,15 +1,14 @@
-// tensoropt::lstm_shard(input, h, c, w_ih, w_hh, [b_ih, b_hh,] batch_first,
+// tensoropt::lstm_shard(input, h, c, w_ih, w_hh, b_ih, b_hh, batch_first,
 //                       group) -> (output, h_n, c_n)
-// tensoropt::gru_shard(input, h, w_ih, w_hh, [b_ih, b_hh,] batch_first, group)
+// tensoropt::gru_shard(input, h, w_ih, w_hh, b_ih, b_hh, batch_first, group)
 //     -> (output, h_n)
 //
-// One layer whose units are split over the ranks of `group`: weights and biases
-// are this rank's block of gate rows, h and c the states [1, b, u] of its
-// units, as are the results. `input` is whole and its gradient a pending sum.
-// Weights are never gathered. In each step ranks gather h (backward:
-// reduce-scatter) and exchange gate rows for the gates of their units
-// (gate_exchange.h); the input part of the gates is computed and exchanged for
-// all steps at once.
+// tensoropt::lstm and tensoropt::gru (recurrent_op.cc) with H units that are
+// split over the ranks of `group`, u on each: weights are [gates, u, i] and
+// [gates, u, H], biases [gates, u] or none, h and c the states [1, b, u], as
+// are the results. `input` is whole and its gradient a pending sum. Weights are
+// never gathered: in each step ranks gather h (backward: reduce-scatter). The
+// input part of the gates is computed for all steps at once.
 //
 // Saved for backward: the operands, the output, and for each unit and step 5
 // (LSTM) or 4 (GRU) numbers. The output is a view of [u, t, b].
@@ -21,7 +20,7 @@
 #include <tuple>
 #include <vector>
 
-#include "runtime/gate_exchange.h"
+#include "runtime/collectives.h"
 #include "runtime/recurrent_cell.h"
 
 namespace tensoropt::recurrent_shard_op {
@@ -49,6 +48,9 @@ struct Layer {
   std::int64_t batch() const { return input.size(batch_first ? 0 : 1); }
   std::int64_t units() const { return h.size(2); }
   std::int64_t rows() const { return cell().gates() * units(); }
+  bool has_gates(const at::Tensor& weight) const {
+    return weight.size(0) == cell().gates() && weight.size(1) == units();
+  }
 
   // [i, t * b]
   at::Tensor input_columns() const {
@@ -85,12 +87,12 @@ void check_layer(const Layer& layer) {
       " got ",
       layer.input.sizes(), " and ", layer.h.sizes());
   TORCH_CHECK_VALUE(
-      layer.w_ih.dim() == 2 && layer.w_ih.size(0) == layer.rows() &&
-          layer.w_ih.size(1) == layer.input.size(2) && layer.w_hh.dim() == 2 &&
-          layer.w_hh.size(0) == layer.rows() &&
-          layer.w_hh.size(1) % layer.units() == 0,
-      "a sharded recurrent layer needs ", layer.rows(),
-      " gate rows for states of ", layer.units(), " units, got ",
+      layer.w_ih.dim() == 3 && layer.w_hh.dim() == 3 &&
+          layer.has_gates(layer.w_ih) && layer.has_gates(layer.w_hh) &&
+          layer.w_ih.size(2) == layer.input.size(2) &&
+          layer.w_hh.size(2) % layer.units() == 0,
+      "a sharded recurrent layer needs weights of ", layer.cell().gates(),
+      " gates of ", layer.units(), " units, as its states have, got ",
       layer.w_ih.sizes(), " and ", layer.w_hh.sizes());
 }
 
@@ -110,10 +112,16 @@ Layer make_layer(const at::Tensor& input, const at::Tensor& h,
   return layer;
 }
 
+// Gates stacked as rows.
+at::Tensor rows_of(const at::Tensor& weight) { return weight.flatten(0, 1); }
+
+// Of the gates, [gates, u, columns].
 at::Tensor product(const at::Tensor& weight, const at::Tensor& columns,
                    const at::Tensor& bias) {
-  return bias.defined() ? at::addmm(bias.unsqueeze(1), weight, columns)
-                        : at::mm(weight, columns);
+  const at::Tensor rows =
+      bias.defined() ? at::addmm(bias.view({-1, 1}), rows_of(weight), columns)
+                     : at::mm(rows_of(weight), columns);
+  return rows.view({weight.size(0), weight.size(1), columns.size(1)});
 }
 
 // --- LayerResult
@@ -124,30 +132,26 @@ using LayerResult = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
 LayerResult run_forward(const Layer& layer, const Group& group) {
   const RecurrentCell& cell = layer.cell();
-  const GateExchange exchange(group, cell.gates());
   const std::int64_t steps = layer.steps();
   const std::int64_t batch = layer.batch();
   const std::int64_t units = layer.units();
-  const at::Tensor rows =
-      product(layer.w_ih, layer.input_columns(), layer.b_ih);
   const at::Tensor input =
-      exchange.to_units(rows.view({cell.gates(), units, steps * batch}))
+      product(layer.w_ih, layer.input_columns(), layer.b_ih)
           .view({cell.gates(), units, steps, batch});
   CellState state{Layer::columns(layer.h), Layer::columns(layer.c)};
-  at::Tensor states = at::empty({units, steps, batch}, rows.options());
+  at::Tensor states = at::empty({units, steps, batch}, input.options());
   at::Tensor saved =
-      at::empty({cell.saved(), units, steps, batch}, rows.options());
+      at::empty({cell.saved(), units, steps, batch}, input.options());
   for (std::int64_t t = 0; t < steps; ++t) {
     const at::Tensor whole = all_gather(state.h, group).flatten(0, 1);
-    const at::Tensor recurrent = exchange.to_units(
-        product(layer.w_hh, whole, layer.b_hh).view({-1, units, batch}));
-    const CellStep step = cell.forward(input.select(2, t), recurrent, state);
+    const CellStep step = cell.forward(
+        input.select(2, t), product(layer.w_hh, whole, layer.b_hh), state);
     state = step.state;
     states.select(1, t).copy_(state.h);
     saved.select(2, t).copy_(step.saved);
   }
   return {layer.to_output(states), Layer::state(state.h),
-          state.c.defined() ? Layer::state(state.c) : rows.new_empty({0}),
+          state.c.defined() ? Layer::state(state.c) : input.new_empty({0}),
           saved};
 }
 
@@ -187,27 +191,24 @@ using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor,
 
 // What the steps give, from the last to the first.
 struct StepGradients {
-  at::Tensor input;  // of the input part of the units' gates, [g, u, t, b]
-  at::Tensor
-      recurrent;    // of the recurrent part of the gate rows, [g * u, t, b]
-  CellState first;  // of the state before the first step, [u, b]
+  at::Tensor input;      // of the input part of the gates, [g, u, t, b]
+  at::Tensor recurrent;  // of their recurrent part; for an LSTM it is the same
+  CellState first;       // of the state before the first step, [u, b]
 };
 
 StepGradients run_steps(const Layer& layer, const at::Tensor& states,
                         const at::Tensor& saved, const at::Tensor& output,
-                        CellState gradient, const GateExchange& exchange,
-                        const Group& group) {
+                        CellState gradient, const Group& group) {
   const RecurrentCell& cell = layer.cell();
   const std::int64_t batch = layer.batch();
   const std::int64_t units = layer.units();
   const CellState first{Layer::columns(layer.h), Layer::columns(layer.c)};
+  const at::Tensor whole_rows = rows_of(layer.w_hh).t();
   StepGradients result;
-  if (!cell.same_gradient()) {
-    result.input =
-        at::empty({cell.gates(), units, layer.steps(), batch}, saved.options());
-  }
   result.recurrent =
-      at::empty({layer.rows(), layer.steps(), batch}, saved.options());
+      at::empty({cell.gates(), units, layer.steps(), batch}, saved.options());
+  result.input = cell.same_gradient() ? result.recurrent
+                                      : at::empty_like(result.recurrent);
   for (std::int64_t t = layer.steps() - 1; t >= 0; --t) {
     const CellState before =
         t == 0 ? first
@@ -216,12 +217,12 @@ StepGradients run_steps(const Layer& layer, const at::Tensor& states,
     gradient.h = gradient.h + output.select(1, t);
     const CellGradient step =
         cell.backward(gradient, saved.select(2, t), before);
-    const at::Tensor rows = exchange.to_rows(step.recurrent).flatten(0, 1);
     gradient.h = reduce_scatter(
-        at::mm(layer.w_hh.t(), rows).view({-1, units, batch}), group);
+        at::mm(whole_rows, rows_of(step.recurrent)).view({-1, units, batch}),
+        group);
     if (step.state.h.defined()) gradient.h += step.state.h;
     gradient.c = step.state.c;
-    result.recurrent.select(1, t).copy_(rows);
+    result.recurrent.select(2, t).copy_(step.recurrent);
     if (!cell.same_gradient()) result.input.select(2, t).copy_(step.input);
   }
   result.first = gradient;
@@ -229,34 +230,27 @@ StepGradients run_steps(const Layer& layer, const at::Tensor& states,
 }
 
 at::Tensor bias_gradient(const at::Tensor& bias, const at::Tensor& rows) {
-  return bias.defined() ? rows.sum(1) : rows.new_empty({0});
+  return bias.defined() ? rows.sum(1).view(bias.sizes()) : rows.new_empty({0});
 }
 
 Gradients operand_gradients(const Layer& layer, const at::Tensor& states,
-                            const StepGradients& steps,
-                            const GateExchange& exchange, const Group& group) {
+                            const StepGradients& steps, const Group& group) {
   const std::int64_t columns = layer.steps() * layer.batch();
   const at::Tensor recurrent = steps.recurrent.view({layer.rows(), columns});
-  const at::Tensor input =
-      layer.cell().same_gradient()
-          ? recurrent
-          : exchange
-                .to_rows(steps.input.view(
-                    {layer.cell().gates(), layer.units(), columns}))
-                .view({layer.rows(), columns});
+  const at::Tensor input = steps.input.view({layer.rows(), columns});
   const at::Tensor before =
       all_gather(layer.before_steps(layer.h, states), group)
-          .view({layer.w_hh.size(1), columns});
+          .view({layer.w_hh.size(2), columns});
   at::Tensor input_gradient =
-      at::mm(input.t(), layer.w_ih)
+      at::mm(input.t(), rows_of(layer.w_ih))
           .view({layer.steps(), layer.batch(), layer.input.size(2)});
   if (layer.batch_first) input_gradient = input_gradient.transpose(0, 1);
   return {
       input_gradient,
       Layer::state(steps.first.h),
       layer.c.defined() ? Layer::state(steps.first.c) : input.new_empty({0}),
-      at::mm(input, layer.input_columns().t()),
-      at::mm(recurrent, before.t()),
+      at::mm(input, layer.input_columns().t()).view(layer.w_ih.sizes()),
+      at::mm(recurrent, before.t()).view(layer.w_hh.sizes()),
       bias_gradient(layer.b_ih, input),
       bias_gradient(layer.b_hh, recurrent)};
 }
@@ -270,14 +264,13 @@ Gradients backward_kernel(at::TensorList gradients, at::TensorList results,
   const Layer layer =
       make_layer(input, h, c, w_ih, w_hh, b_ih, b_hh, batch_first);
   const Group group = find_group(group_name);
-  const GateExchange exchange(group, layer.cell().gates());
   const at::Tensor states = layer.from_output(results[0]);
   const StepGradients steps = run_steps(
       layer, states, results[1], layer.from_output(gradients[0]),
       {Layer::columns(gradients[1]),
        layer.c.defined() ? Layer::columns(gradients[2]) : at::Tensor()},
-      exchange, group);
-  return operand_gradients(layer, states, steps, exchange, group);
+      group);
+  return operand_gradients(layer, states, steps, group);
 }
 
 Gradients backward_meta(at::TensorList /*gradients*/,
@@ -372,37 +365,22 @@ LayerResult call_forward(const at::Tensor& input, const at::Tensor& h,
   return op.call(input, h, c, w_ih, w_hh, b_ih, b_hh, batch_first, group);
 }
 
-using Lstm = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
-using Gru = std::tuple<at::Tensor, at::Tensor>;
-
-Lstm lstm_bias(const at::Tensor& input, const at::Tensor& h,
-               const at::Tensor& c, const at::Tensor& w_ih,
-               const at::Tensor& w_hh, const Optional& b_ih,
-               const Optional& b_hh, bool batch_first,
-               const std::string& group) {
+std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm_shard(
+    const at::Tensor& input, const at::Tensor& h, const at::Tensor& c,
+    const at::Tensor& w_ih, const at::Tensor& w_hh, const Optional& b_ih,
+    const Optional& b_hh, bool batch_first, const std::string& group) {
   const auto [output, h_n, c_n, saved] =
       call_forward(input, h, c, w_ih, w_hh, b_ih, b_hh, batch_first, group);
   return {output, h_n, c_n};
 }
 
-Lstm lstm(const at::Tensor& input, const at::Tensor& h, const at::Tensor& c,
-          const at::Tensor& w_ih, const at::Tensor& w_hh, bool batch_first,
-          const std::string& group) {
-  return lstm_bias(input, h, c, w_ih, w_hh, {}, {}, batch_first, group);
-}
-
-Gru gru_bias(const at::Tensor& input, const at::Tensor& h,
-             const at::Tensor& w_ih, const at::Tensor& w_hh,
-             const Optional& b_ih, const Optional& b_hh, bool batch_first,
-             const std::string& group) {
+std::tuple<at::Tensor, at::Tensor> gru_shard(
+    const at::Tensor& input, const at::Tensor& h, const at::Tensor& w_ih,
+    const at::Tensor& w_hh, const Optional& b_ih, const Optional& b_hh,
+    bool batch_first, const std::string& group) {
   const auto [output, h_n, c_n, saved] =
       call_forward(input, h, {}, w_ih, w_hh, b_ih, b_hh, batch_first, group);
   return {output, h_n};
-}
-
-Gru gru(const at::Tensor& input, const at::Tensor& h, const at::Tensor& w_ih,
-        const at::Tensor& w_hh, bool batch_first, const std::string& group) {
-  return gru_bias(input, h, w_ih, w_hh, {}, {}, batch_first, group);
 }
 
 }  // namespace
@@ -410,22 +388,14 @@ Gru gru(const at::Tensor& input, const at::Tensor& h, const at::Tensor& w_ih,
 TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
   library.def(
       "lstm_shard(Tensor input, Tensor h, Tensor c, Tensor w_ih, Tensor w_hh, "
-      "bool batch_first, str group) -> (Tensor, Tensor, Tensor)",
-      lstm);
-  library.def(
-      "lstm_shard.bias(Tensor input, Tensor h, Tensor c, Tensor w_ih, "
-      "Tensor w_hh, Tensor? b_ih, Tensor? b_hh, bool batch_first, str group) "
-      "-> (Tensor, Tensor, Tensor)",
-      lstm_bias);
+      "Tensor? b_ih, Tensor? b_hh, bool batch_first, str group) -> "
+      "(Tensor, Tensor, Tensor)",
+      lstm_shard);
   library.def(
       "gru_shard(Tensor input, Tensor h, Tensor w_ih, Tensor w_hh, "
-      "bool batch_first, str group) -> (Tensor, Tensor)",
-      gru);
-  library.def(
-      "gru_shard.bias(Tensor input, Tensor h, Tensor w_ih, Tensor w_hh, "
       "Tensor? b_ih, Tensor? b_hh, bool batch_first, str group) -> "
       "(Tensor, Tensor)",
-      gru_bias);
+      gru_shard);
   library.def(
       "_recurrent_shard(Tensor input, Tensor h, Tensor? c, Tensor w_ih, "
       "Tensor w_hh, Tensor? b_ih, Tensor? b_hh, bool batch_first, str group) "

@@ -12,11 +12,13 @@ namespace tensoropt {
 
 namespace {
 
-// Values that no input or parameter reaches are the same on every device.
-std::vector<bool> find_constants(const Graph& graph) {
+// Values that no input or parameter reaches are the same on every device,
+// unless parts of them are stored.
+std::vector<bool> find_constants(
+    const Graph& graph, const std::function<bool(const Node&)>& is_stored) {
   std::vector<bool> constant(graph.values().size(), false);
   for (const Node& node : graph.nodes()) {
-    const bool source = node.kind == NodeKind::kConstant;
+    const bool source = node.kind == NodeKind::kConstant && !is_stored(node);
     const bool derived = node.kind == NodeKind::kOp &&
                          std::all_of(node.operands.begin(), node.operands.end(),
                                      [&](ValueId id) { return constant[id]; });
@@ -86,7 +88,6 @@ StrategySpace::StrategySpace(const Graph& graph, const Registry& registry,
 }
 
 void StrategySpace::find_rules(const Registry& registry) {
-  constant_ = find_constants(graph_);
   std::set<std::string> unknown;
   rules_.resize(graph_.nodes().size());
   const auto is_shared = [&](const Node& node) {
@@ -97,11 +98,17 @@ void StrategySpace::find_rules(const Registry& registry) {
       rules_[node.id] = rule_of(registry, graph_, node);
     }
   }
-  for (const NodeId id : set_units(graph_, rules_, machine_.mesh, is_shared)) {
+  const auto keeps_single = [&](const Node& node) {
+    return is_stored(node) || is_shared(node);
+  };
+  for (const NodeId id :
+       set_units(graph_, rules_, machine_.mesh, keeps_single)) {
     const Node& node = graph_.node(id);
     if (node.kind == NodeKind::kOp)
       rules_[id] = rule_of(registry, graph_, node);
   }
+  constant_ =
+      find_constants(graph_, [&](const Node& node) { return is_stored(node); });
   for (const Node& node : graph_.nodes()) {
     if (node.kind != NodeKind::kOp) continue;
     if (!options_.split_spatial) {
@@ -120,6 +127,24 @@ void StrategySpace::find_rules(const Registry& registry) {
   if (options_.idle_configs) return;
   idle_dims_->remove_from(rules_, exclusions_);
   remove_idle_linear_sets(graph_, rules_, exclusions_);
+}
+
+// Whether ranks may have parts of it only. What a forward changes is whole:
+// each rank changes it by itself.
+bool StrategySpace::is_stored(const Node& node) const {
+  if (node.kind == NodeKind::kParameter) return true;
+  if (node.kind != NodeKind::kConstant) return false;
+  const Value& value = graph_.output(node, 0);
+  return !is_changed(value) &&
+         value.meta.num_bytes() >= static_cast<double>(kLargeConstantBytes);
+}
+
+bool StrategySpace::is_changed(const Value& value) const {
+  return std::any_of(value.uses.begin(), value.uses.end(), [&](const Use& use) {
+    if (graph_.node(use.node).kind != NodeKind::kOp) return false;
+    const Rule& rule = rules_[use.node];
+    return rule.writes || !rule.repeatable;
+  });
 }
 
 // Whether the operator takes the layout of operand 0 as it comes: moving a

@@ -56,7 +56,8 @@ struct SpaceOptions {
   bool sharded_inputs = false;
   // Inputs that every rank gets whole even so, by name.
   std::set<std::string> whole_inputs = {};
-  // Parameters that are stored in this layout and no other, by name.
+  // Parameters and constants that are stored in this layout and no other, by
+  // name.
   std::map<std::string, Layout> storage = {};
   // For each operator, parameter and relay at most so many layouts, those with
   // the fewest runs (see config.h). Keeps growth with the devices in hand.
@@ -84,6 +85,10 @@ enum class Keeping {
   kValue,
   kRecomputed,  // nothing, its chain makes it again
 };
+
+// Constants of so many bytes are stored in parts where that pays, smaller ones
+// are whole on every device.
+constexpr std::int64_t kLargeConstantBytes = std::int64_t{16} << 20;
 
 // Whether each rank gets its own share of the input.
 bool is_shared_out(const Graph& graph, const Node& node,
@@ -218,6 +223,8 @@ class StrategySpace {
   void find_saved();
   void find_recomputation();
   bool may_be_kept(ValueId value) const;
+  bool is_stored(const Node& node) const;
+  bool is_changed(const Value& value) const;
   bool follows(const Node& node) const;
   bool leaves_parameter(const SpaceEdge& edge) const;
   void add_nodes();
@@ -260,7 +267,8 @@ class StrategySpace {
   SpaceOptions options_;
   std::vector<Rule> rules_;  // by graph node
   Exclusions exclusions_;
-  std::vector<bool> constant_;  // by value: no input or parameter reaches it
+  // By value: no input or parameter reaches it, and no stored constant.
+  std::vector<bool> constant_;
   std::vector<std::optional<DType>> copies_;  // see parameter_copies.h
   std::optional<IdleDims> idle_dims_;
   std::optional<Recomputation> recomputation_;

@@ -38,7 +38,7 @@ void check_pinned(const Node& node, const Shape& shape, const Layout& layout,
   TO_CHECK(layout.num_axes() == mesh.num_axes() && !layout.has_partial() &&
                applies_to(shape, layout) &&
                !has_empty_part(shape, layout, mesh),
-           "parameter '{}' of shape [{}] cannot be stored as '{}' on {} "
+           "'{}' of shape [{}] cannot be stored as '{}' on {} "
            "devices; give R or S followed by a dim, for each of {} mesh axes, "
            "so that no part is empty",
            node.name, str_join(shape, ", "), layout.to_string(),
@@ -64,10 +64,10 @@ const ConfigList* StrategySpace::configs_of_node(const Node& node) {
     const Value& value = graph_.output(node, 0);
     const auto pinned = options_.storage.find(node.name);
     signature = str_format(
-        "source {} {} {} {} {} {} {} {}", static_cast<int>(node.kind),
-        str_join(value.meta.shape, "x"), str_join(value.meta.units, "x"),
-        to_string(value.meta.dtype), value.requires_grad,
-        is_shared_out(graph_, node, options_),
+        "source {} {} {} {} {} {} {} {} {}", static_cast<int>(node.kind),
+        is_stored(node), str_join(value.meta.shape, "x"),
+        str_join(value.meta.units, "x"), to_string(value.meta.dtype),
+        value.requires_grad, is_shared_out(graph_, node, options_),
         pinned == options_.storage.end() ? "" : pinned->second.to_string(),
         uneven_dims_of(value));
   }
@@ -199,12 +199,19 @@ std::vector<Layout> StrategySpace::source_layouts(const Node& node,
   const Shape shape = graph_.output(node, 0).meta.counts();
   const Mesh& mesh = machine_.mesh;
   Layout layout = Layout::replicated(mesh.num_axes());
-  if (node.kind == NodeKind::kParameter) {
-    if (const auto pinned = options_.storage.find(node.name);
-        pinned != options_.storage.end()) {
-      check_pinned(node, shape, pinned->second, mesh);
-      return {pinned->second};
-    }
+  const bool own =
+      node.kind == NodeKind::kParameter || node.kind == NodeKind::kConstant;
+  if (const auto pinned = options_.storage.find(node.name);
+      own && pinned != options_.storage.end()) {
+    check_pinned(node, shape, pinned->second, mesh);
+    TO_CHECK(pinned->second == layout || is_stored(node),
+             "buffer '{}' is stored in parts, as '{}', but this call of the "
+             "model changes it, which each device does by itself; plan with an "
+             "example that changes it (in training mode, say)",
+             node.name, pinned->second.to_string());
+    return {pinned->second};
+  }
+  if (is_stored(node)) {
     // All orders of alike axes: canonical configs of operators ask for the
     // parameter in others too, where an outer axis splits the batch.
     return within_budget(list, [&](const ConfigLimits& limits) {

@@ -79,10 +79,10 @@ class UnitFinder {
 
 std::vector<NodeId> set_units(
     Graph& graph, const std::vector<Rule>& rules, const Mesh& mesh,
-    const std::function<bool(const Node&)>& is_shared_out) {
+    const std::function<bool(const Node&)>& keeps_single) {
   UnitFinder finder(graph, rules);
   for (const Node& node : graph.nodes()) {
-    if (node.kind == NodeKind::kParameter || is_shared_out(node)) {
+    if (node.kind != NodeKind::kOp && keeps_single(node)) {
       finder.keep_single(graph.output(node, 0));
     }
   }

@@ -7,7 +7,8 @@
 // dim class is cut whose numbers of units the devices do not divide and of
 // which each of them gets some.
 //
-// A parameter keeps its entries single: it is a DTensor, which knows no units.
+// What is stored keeps its entries single: it is a DTensor, which knows no
+// units.
 // So do dims that are split together with a dim of one.
 #pragma once
 
@@ -18,10 +19,11 @@
 
 namespace tensoropt {
 
-// Sets the units of the graph's values; the rules are those without. Returns
-// the nodes whose rules change.
+// Sets the units of the graph's values; the rules are those without.
+// `keeps_single` tells sources that have none. Returns the nodes whose rules
+// change.
 std::vector<NodeId> set_units(
     Graph& graph, const std::vector<Rule>& rules, const Mesh& mesh,
-    const std::function<bool(const Node&)>& is_shared_out);
+    const std::function<bool(const Node&)>& keeps_single);
 
 }  // namespace tensoropt

@@ -8,6 +8,7 @@ from torch import nn
 
 from tensoropt_torch.emit.call_kind import CallReader
 from tensoropt_torch.emit.compilation import Compile, backend_of
+from tensoropt_torch.emit.constants import cut_constants
 from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.emit.module import ParallelModule
 from tensoropt_torch.emit.optimizers import watch_optimizers
@@ -66,13 +67,14 @@ def parallelize(
         device,
     )
     values = loader.load(weights or WeightSource(), captured.constants)
+    constants = cut_constants(part, values.constants, context.mesh)
     buffers = {name for name, _ in model.named_buffers(remove_duplicate=False)}
-    tables = {name: t for name, t in values.constants.items() if name not in buffers}
+    tables = {name: t for name, t in constants.items() if name not in buffers}
     structure = ModelStructure(model, captured.form, captured.blocks)
     root = stand_ins(
         structure.module,
         {name: values.parameters[s.names[0]] for s in captured.parameters for name in s.names},
-        {name: values.constants[name] for name in buffers & values.constants.keys()},
+        {name: constants[name] for name in buffers & constants.keys()},
     )
     base = emit_variant(
         part, context, root, tables, one_process_random=one_process_random, backend=backend

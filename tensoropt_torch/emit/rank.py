@@ -127,16 +127,28 @@ class RankPart:
 
     @property
     def storage(self) -> dict[str, str]:
-        """The layouts of the parameters, by their first names."""
-        return {source.names[0]: self._layout(source) for source in self.captured.parameters}
+        """The layouts of what the graphs of a module share, parameters and buffers, by their
+        first names."""
+        found = dict.fromkeys(self.captured.constants, ",".join("R" for _ in self.sizes))
+        for source in self.captured.sources:
+            if source.kind in ("parameter", "constant"):
+                found[source.names[0]] = self._layout(source)
+        folded = {source.names[0] for source in self.captured.sources if source.is_folded}
+        return {name: layout for name, layout in found.items() if name not in folded}
 
     def _layout(self, source: Source) -> str:
         layout: str = self._program.layout_of(self.captured.lowering.values[source.placeholder][0])
         return layout
 
     def placements(self, source: Source) -> list[Placement]:
-        """How a parameter, buffer or input lies on the mesh."""
+        """How a parameter, constant or input lies on the mesh."""
         return list(placements_of(self._layout(source), source.blocks, self.sizes))
+
+    @property
+    def cut_constants(self) -> list[Source]:
+        """The buffers and folded constants of which ranks have parts only."""
+        constants = (source for source in self.captured.sources if source.kind == "constant")
+        return [source for source in constants if not self._is_whole(source)]
 
     @property
     def views(self) -> dict[str, tuple[int, ...]]:
@@ -156,7 +168,7 @@ class RankPart:
         return (shape[0] * micro.count, *shape[1:])
 
     def local_shape(self, source: Source) -> tuple[int, ...]:
-        """The shape of the rank's part of a parameter, buffer or input of the graph."""
+        """The shape of the rank's part of a parameter, constant or input of the graph."""
         shape = self._shape_in_graph(source)
         return shape if source.blocks is None else source.blocks.together(shape)
 

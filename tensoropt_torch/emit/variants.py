@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from tensoropt_torch.emit.call_kind import Call, CallKind, CallReader, TensorKind, literal_kind
 from tensoropt_torch.emit.compilation import compiled
+from tensoropt_torch.emit.constants import cut_constants
 from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.emit.input_checks import check_inputs
 from tensoropt_torch.emit.micro_batched import variant_of
@@ -244,7 +245,7 @@ class VariantMaker:
 
     Args:
         structure: the model, to be captured again.
-        storage: the layouts of the parameters, by name.
+        storage: the layouts of parameters and buffers, by name.
         root: has parameters and buffers.
         most_rows: of a micro-batch; None: the plan has none.
         backend: compiles the graphs; None: nothing does.
@@ -316,11 +317,12 @@ class VariantMaker:
         plan = self._plan.of_variant(captured, strategy)
         part = RankPart(plan, captured, dist.get_rank(), self._storage)
         buffers = {name for name, _ in self._root.named_buffers(remove_duplicate=False)}
-        tables = {
+        folded = {
             name: of_first_rank(name, constant, self._context.device)
             for name, constant in captured.constants.items()
             if name not in buffers
         }
+        tables = cut_constants(part, folded, self._context.mesh)
         variant = emit_variant(
             part,
             self._context,

@@ -36,6 +36,11 @@ class Source:
         """How a parameter is seen in the graph, if it is not as it is."""
         return self.placeholder.meta.get(BLOCKS)
 
+    @property
+    def is_folded(self) -> bool:
+        """Whether it is a constant of this graph only, which capture computed."""
+        return FOLDED in self.placeholder.meta
+
     def as_seen(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor of the source's shape in the one in which the graph takes it."""
         return tensor if self.blocks is None else tensor.view(self.blocks.apart(tensor.shape))

@@ -131,18 +131,17 @@ def lstm_shard(
     Args:
         input: ``[t, b, i]``, whole; its gradient is a pending sum.
         states: h and c, ``[1, b, u]``.
-        weights: this rank's block of ``4 * u`` rows of ``weight_ih``,
-            ``weight_hh`` and, if there are any, ``bias_ih`` and ``bias_hh``.
-        group: the group that splits the units, blocks in rank order.
+        weights: of the gates of this rank's units: ``[4, u, i]``, ``[4, u, h]`` and, if
+            there are any, the biases ``[4, u]``.
+        group: the group that splits the units, in rank order.
         batch_first: input and output are ``[b, t, ...]``.
 
     Returns:
         The output ``[t, b, u]``, and the last h and c.
 
     """
-    call = OPS.lstm_shard.bias if len(weights) > 2 else OPS.lstm_shard.default
     result: tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-    result = call(input, *states, *weights, batch_first, group)
+    result = OPS.lstm_shard(input, *states, *_with_biases(weights), batch_first, group)
     return result
 
 
@@ -155,13 +154,15 @@ def gru_shard(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """A GRU layer whose units are split over ``group``.
 
-    As ``lstm_shard`` with blocks of ``3 * u`` rows; returns the output and the
-    last h.
+    As ``lstm_shard`` with 3 gates; returns the output and the last h.
     """
-    call = OPS.gru_shard.bias if len(weights) > 2 else OPS.gru_shard.default
     result: tuple[torch.Tensor, torch.Tensor]
-    result = call(input, h, *weights, batch_first, group)
+    result = OPS.gru_shard(input, h, *_with_biases(weights), batch_first, group)
     return result
+
+
+def _with_biases(weights: Sequence[torch.Tensor]) -> tuple[torch.Tensor | None, ...]:
+    return (*weights, *[None] * (4 - len(weights)))
 
 
 def embedding_shard(

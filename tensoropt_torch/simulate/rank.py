@@ -14,6 +14,7 @@ from torch.distributed.distributed_c10d import GroupName
 
 from tensoropt_torch.emit.micro_batched import variant_of
 from tensoropt_torch.emit.module import ParallelModule
+from tensoropt_torch.emit.placements import dtensor_of
 from tensoropt_torch.emit.rank import RankPart, mesh_axes_of
 from tensoropt_torch.emit.stand_ins import containers
 from tensoropt_torch.emit.weights import parameter_of
@@ -74,6 +75,8 @@ class SimulatedRank:
             name: torch.empty(constant.shape, dtype=constant.dtype, device=self.device)
             for name, constant in captured.constants.items()
         }
+        for source in self.part.cut_constants:
+            constants |= dict.fromkeys(source.names, self._cut_constant(source))
         named = {
             name: parameters[source.names[0]]
             for source in captured.parameters
@@ -98,6 +101,11 @@ class SimulatedRank:
     def _empty(self, source: Source, shape: tuple[int, ...]) -> torch.Tensor:
         dtype = source.placeholder.meta["val"].dtype
         return torch.empty(shape, dtype=dtype, device=self.device)
+
+    def _cut_constant(self, source: Source) -> torch.Tensor:
+        local = self._empty(source, self.part.local_shape(source))
+        whole = source.placeholder.meta["val"]
+        return dtensor_of(local, self.mesh, self.part.placements(source), whole)
 
     def _parameter(self, source: Source) -> nn.Parameter:
         whole = source.placeholder.meta["val"]

@@ -276,6 +276,12 @@ def routed_experts() -> Case:
     return Case(RoutedExperts(), (tokens[0], tokens[1]))
 
 
+def tables() -> Case:
+    from tests.distributed.table_models import ROWS, Tables, rows_of
+
+    return Case(Tables(), (rows_of(ROWS, 2),))
+
+
 CASES: dict[str, Callable[[], Case]] = {
     "gpt": gpt,
     "gpt_tied": lambda: gpt(tie=True),
@@ -301,6 +307,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "experts": experts,
     "sorted_experts": sorted_experts,
     "routed_experts": routed_experts,
+    "tables": tables,
 }
 
 

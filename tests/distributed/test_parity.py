@@ -95,6 +95,11 @@ GROUPED = [
         (3, "resnet", 6, {"rows": 12, "split_spatial": True}),
     ]
 ]
+TABLES = [
+    (2, Job("tables", torch.float64, points=4, randoms=12)),
+    (4, Job("tables", torch.float64, points=4, randoms=12)),
+    (3, Job("tables", torch.float64, points=4, randoms=12, recompute=True)),
+]
 SHARDED_INPUTS = [
     (4, Job(model, torch.float64, points=4, randoms=4, inputs="sharded"))
     for model in ("gpt", "resnet", "vgg")
@@ -159,6 +164,7 @@ ALL = [
     *ODD_SIZES,
     *ODD_BATCHES,
     *GROUPED,
+    *TABLES,
     *SHARDED_INPUTS,
     *MIXED,
     *RECOMPUTATION,
@@ -182,6 +188,7 @@ FEW = [
     ODD_BATCHES[9],
     GROUPED[0],
     GROUPED[1],
+    TABLES[1],
     SHARDED_INPUTS[0],
     MIXED[1],
     RECOMPUTATION[0],

@@ -16,6 +16,7 @@ HERE = "tests.distributed.test_recurrent"
 STEPS, BATCH, FEATURES = 5, 3, 7
 TOLERANCE = 1e-12  # everything is computed in float64
 CELLS = {"lstm": nn.LSTM, "gru": nn.GRU}
+GATES = {"lstm": 4, "gru": 3}
 Tensors = list[torch.Tensor]
 
 
@@ -72,8 +73,11 @@ def check_layer(payload: tuple[str, bool, bool]) -> list[ops.CollectiveCounts]:
     def part(tensor: torch.Tensor, dim: int) -> torch.Tensor:
         return tensor.detach().chunk(size, dim)[rank].clone()
 
+    def by_gates(stacked: torch.Tensor) -> torch.Tensor:
+        return stacked.unflatten(0, (GATES[cell], 4 * size))
+
     own = [x.detach().clone(), *(part(s, 2) for s in states)]
-    own += [part(w, 0) for w in layer.parameters()]
+    own += [part(by_gates(w), 1) for w in layer.parameters()]
     for leaf in own:
         leaf.requires_grad_()
     split = 1 + len(states)
@@ -88,24 +92,19 @@ def check_layer(payload: tuple[str, bool, bool]) -> list[ops.CollectiveCounts]:
     dist.all_reduce(gradient)
     close(gradient, wanted[0], (payload, size, "input"))
     for i in range(1, len(own)):
-        dim = 2 if i < split else 0
-        close(found[i], part(wanted[i], dim), (payload, size, f"operand {i}"))
+        expected_part = part(wanted[i], 2) if i < split else part(by_gates(wanted[i]), 1)
+        close(found[i], expected_part, (payload, size, f"operand {i}"))
     return [forward, both]
 
 
 @pytest.mark.parametrize("cell", list(CELLS))
 @pytest.mark.parametrize("size", [2, 3, 4, 6, 8])
 def test_split_units_give_the_layer(cell: str, size: int) -> None:
-    """Also where a block of rows is a part of a gate, or of two gates."""
     results = run_ranks(size, f"{HERE}:check_layer", (cell, True, False))
     for forward, both in results:
-        # one exchange of the input part, then two collectives in each step
-        assert (forward.all_to_all, forward.all_gather) == (1 + STEPS, STEPS)
-        assert both.reduce_scatter == STEPS
-        assert both.all_gather == STEPS + 1
-        extra = 0 if cell == "lstm" else 1
-        assert both.all_to_all == 1 + 2 * STEPS + extra
-        assert both.all_reduce == 0
+        assert (forward.all_gather, forward.reduce_scatter) == (STEPS, 0)
+        assert (both.all_gather, both.reduce_scatter) == (STEPS + 1, STEPS)
+        assert (both.all_to_all, both.all_reduce) == (0, 0)
 
 
 @pytest.mark.parametrize("cell", list(CELLS))
@@ -119,9 +118,9 @@ def check_saved_bytes(cell: str) -> list[int]:
     size = dist.get_world_size()
     groups = AxisGroups((size,))
     groups.create([1])
-    gates = {"lstm": 4, "gru": 3}[cell]
+    gates = GATES[cell]
     states = [draw(1, BATCH, 4) for _ in range(2 if cell == "lstm" else 1)]
-    weights = [draw(4 * gates, FEATURES), draw(4 * gates, 4 * size)]
+    weights = [draw(gates, 4, FEATURES), draw(gates, 4, 4 * size)]
     operands = [draw(STEPS, BATCH, FEATURES).requires_grad_(), *states, *weights]
     known = {tensor.untyped_storage().data_ptr() for tensor in operands}
     saved: dict[int, int] = {}
@@ -150,9 +149,9 @@ def test_fake_tensors_need_no_group(batch_first: bool) -> None:
     with FakeTensorMode():
         x = torch.empty(*shape, 7, requires_grad=True)
         h = torch.empty(1, 3, 4)
-        lstm = [torch.empty(16, 7, requires_grad=True), torch.empty(16, 8)]
-        gru = [torch.empty(12, 7, requires_grad=True), torch.empty(12, 8)]
-        gru += [torch.empty(12), torch.empty(12)]
+        lstm = [torch.empty(4, 4, 7, requires_grad=True), torch.empty(4, 4, 8)]
+        gru = [torch.empty(3, 4, 7, requires_grad=True), torch.empty(3, 4, 8)]
+        gru += [torch.empty(3, 4), torch.empty(3, 4)]
         for output, weights in (
             (ops.lstm_shard(x, (h, h), lstm, "no group", batch_first)[0], lstm),
             (ops.gru_shard(x, h, gru, "no group", batch_first)[0], gru),
@@ -164,8 +163,8 @@ def test_fake_tensors_need_no_group(batch_first: bool) -> None:
 
 def test_operands_that_do_not_fit_are_refused() -> None:
     x, h = torch.zeros(2, 3, 7), torch.zeros(1, 3, 4)
-    weights = [torch.zeros(16, 7), torch.zeros(16, 8)]
-    with pytest.raises(ValueError, match="12 gate rows for states of 4 units"):
+    weights = [torch.zeros(4, 4, 7), torch.zeros(4, 4, 8)]
+    with pytest.raises(ValueError, match="weights of 3 gates of 4 units"):
         ops.gru_shard(x, h, weights, "g")
     with pytest.raises(ValueError, match=r"states \[1, b, u\]"):
         ops.lstm_shard(x, (h[0], h[0]), weights, "g")

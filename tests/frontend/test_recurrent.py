@@ -38,14 +38,24 @@ def loss_and_gradients(loss: torch.Tensor, model: nn.Module) -> list[torch.Tenso
 
 def run_captured(captured: CapturedModel, model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     known = {**captured.constants, **dict(model.named_parameters())}
-    values = [known.get(source.names[0], x) for source in captured.sources]
-    result = captured.graph_module(*values)
+    result = captured.graph_module(*values_of(captured, known, x))
     return result[0] if isinstance(result, (tuple, list)) else result
+
+
+def values_of(
+    captured: CapturedModel, known: dict[str, torch.Tensor], x: torch.Tensor
+) -> list[torch.Tensor]:
+    """Of the sources of a graph, in the shapes that it takes."""
+    return [source.as_seen(known.get(source.names[0], x)) for source in captured.sources]
 
 
 def calls(captured: CapturedModel, cell: str) -> int:
     nodes = captured.graph_module.graph.nodes
-    return sum(str(node.target) == f"aten.{cell}.input" for node in nodes)
+    return sum(str(node.target) in (f"aten.{cell}.input", by_gates(cell)) for node in nodes)
+
+
+def by_gates(cell: str) -> str:
+    return f"tensoropt.{cell}.default"
 
 
 @pytest.mark.parametrize("cell", list(CELLS))
@@ -72,8 +82,8 @@ class States(fx.Interpreter):
         self.seen: list[torch.Tensor] = []
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        if str(target) in ("aten.lstm.input", "aten.gru.input"):
-            self.seen += [args[1]] if isinstance(args[1], torch.Tensor) else args[1]
+        if str(target) in map(by_gates, CELLS):
+            self.seen += args[1 : 3 if str(target) == by_gates("lstm") else 2]
         return super().call_function(target, args, kwargs)
 
 
@@ -83,7 +93,7 @@ def test_states_of_zeros_are_what_cudnn_takes(cell: str) -> None:
     captured = capture(model, (torch.randn(3, 5, 6),))
     known = {**captured.constants, **dict(model.named_parameters())}
     states = States(captured.graph_module)
-    states.run(*(known.get(s.names[0], torch.randn(3, 5, 6)) for s in captured.sources))
+    states.run(*values_of(captured, known, torch.randn(3, 5, 6)))
     assert len(states.seen) == (4 if cell == "lstm" else 2)
     assert all(state.is_contiguous() and state.shape == (1, 5, 4) for state in states.seen)
 

@@ -181,8 +181,22 @@ def _recurrent(
     return Case(f"aten.{cell}.input", (*args, *options), name=name)
 
 
+def _by_gates(cell: str, name: str, biases: bool = True, batch_first: bool = False) -> Case:
+    """4 steps of a batch of 6, 3 features, 12 units."""
+    gates, states = (4, 2) if cell == "lstm" else (3, 1)
+    weights = real(gates, 12, 3), real(gates, 12, 12)
+    given = (real(gates, 12), real(gates, 12)) if biases else (None, None)
+    x = real(6, 4, 3) if batch_first else real(4, 6, 3)
+    hx = [real(1, 6, 12) for _ in range(states)]
+    args = (x, *hx, *weights, *given, batch_first, True)
+    return Case(f"tensoropt.{cell}.default", args, name=name)
+
+
 def recurrent_cases() -> Iterator[Case]:
     for cell in ("lstm", "gru"):
+        yield _by_gates(cell, "biases")
+        yield _by_gates(cell, "no biases", biases=False)
+        yield _by_gates(cell, "batch first", batch_first=True)
         yield _recurrent(cell, "biases")
         yield _recurrent(cell, "no biases", biases=False)
         yield _recurrent(cell, "batch first", batch_first=True)

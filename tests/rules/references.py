@@ -282,8 +282,8 @@ def _gru_step(x: torch.Tensor, h: torch.Tensor, states: list[torch.Tensor]) -> l
 
 
 def _recurrent(calls: Sequence[RankCall], num_states: int, step: Step) -> list[list[torch.Tensor]]:
-    """Each group runs the layer of its ranks' rows and states; the input part of
-    a block of gate rows is that of the rank's own input."""
+    """Each group runs the layer of its ranks' units; the input part of their gates is that of
+    the rank's own input."""
     whole: dict[tuple[int, ...], list[torch.Tensor]] = {}
     results = []
     for rank, call in enumerate(calls):
@@ -302,15 +302,21 @@ def _run_layer(calls: Sequence[RankCall], num_states: int, step: Step) -> list[t
     for call in calls:
         x = call.operands[0].transpose(0, 1) if call.extra[0] else call.operands[0]
         w_ih, w_hh, *biases = call.operands[first_weight:]
-        inputs.append(F.linear(x, w_ih, biases[0] if biases else None))
+        inputs.append(_gates(x, w_ih, biases[0] if biases else None))
         recurrent.append((w_hh, biases[1] if biases else None))
     outputs = []
     for x in torch.cat(inputs, -1):
-        h = torch.cat([F.linear(states[0], *pair) for pair in recurrent], -1)
-        states = step(x, h, states)
+        h = torch.cat([_gates(states[0], *pair) for pair in recurrent], -1)
+        states = step(x.flatten(-2), h.flatten(-2), states)
         outputs.append(states[0])
     output = torch.stack(outputs, 1 if calls[0].extra[0] else 0)
     return [output, *(state[None] for state in states)]
+
+
+def _gates(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """Of some units, ``[..., gates, units]``."""
+    gates = torch.einsum("...k,gnk->...gn", x, weight)
+    return gates if bias is None else gates + bias
 
 
 def lstm_shard(calls: Sequence[RankCall]) -> list[list[torch.Tensor]]:
@@ -333,7 +339,5 @@ REFERENCES: dict[str, Reference] = {
     "tensoropt.cross_entropy_vocab.default": cross_entropy_vocab,
     "tensoropt.batch_norm_sharded.default": batch_norm_sharded,
     "tensoropt.lstm_shard.default": lstm_shard,
-    "tensoropt.lstm_shard.bias": lstm_shard,
     "tensoropt.gru_shard.default": gru_shard,
-    "tensoropt.gru_shard.bias": gru_shard,
 }

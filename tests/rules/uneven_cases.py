@@ -71,6 +71,9 @@ def recurrent_cases() -> Iterator[Case]:
         rows = 2 * gates
         weights = [real(rows, 3), real(rows, 2), real(rows), real(rows)]
         yield Case(f"aten.{name}.input", (x, states, weights, *options), name="uneven batch")
+        apart = [real(gates, 2, *weight.shape[1:]) for weight in weights]
+        args = (x, *([state] if name == "gru" else states), *apart, False, True)
+        yield Case(f"tensoropt.{name}.default", args, name="uneven batch")
 
 
 # Of these a dim has several entries for each index of another: they stay together.

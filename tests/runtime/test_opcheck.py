@@ -42,7 +42,7 @@ class Case:
 
 
 def all_operators() -> list[str]:
-    """All of the namespace, ``reshard`` or ``lstm_shard.bias``."""
+    """All of the namespace, ``reshard`` or ``linear.bias``."""
     prefix = "tensoropt::"
     found = torch._C._dispatch_get_all_op_names()
     return sorted(name.removeprefix(prefix) for name in found if name.startswith(prefix))
@@ -199,12 +199,14 @@ def layers(group: str) -> dict[str, list[Case]]:
 def recurrent(group: str) -> dict[str, list[Case]]:
     x, h, c = normal(5, 2, 3), normal(1, 2, 2), normal(1, 2, 2)
     found: dict[str, list[Case]] = {}
-    for name, states, gates in (("lstm_shard", (h, c), 4), ("gru_shard", (h,), 3)):
-        weights = (normal(2 * gates, 3), normal(2 * gates, 2 * RANKS))
-        biases = (normal(2 * gates), normal(2 * gates))
-        found[name] = [Case((x, *states, *weights, False, group))]
-        found[f"{name}.bias"] = [Case((x, *states, *weights, *biases, False, group))]
-    weights = (normal(8, 3), normal(8, 4))
+    for cell, states, gates in (("lstm", (h, c), 4), ("gru", (h,), 3)):
+        inputs, biases = normal(gates, 2, 3), (normal(gates, 2), normal(gates, 2))
+        whole, part = normal(gates, 2, 2), normal(gates, 2, 2 * RANKS)
+        given = [(None, None), biases]
+        found[cell] = [Case((x, *states, inputs, whole, *b, False, True)) for b in given]
+        shard = [Case((x, *states, inputs, part, *b, False, group)) for b in given]
+        found[f"{cell}_shard"] = shard
+    weights = (normal(4, 2, 3), normal(4, 2, 4))
     call = [_detached(a) for a in (x, h, c, *weights, None, None, False, group)]
     output, h_n, c_n, saved = torch.ops.tensoropt._recurrent_shard(*call)
     found["_recurrent_shard"] = [Case((x, h, c, *weights, None, None, False, group))]

@@ -41,7 +41,7 @@ from tensoropt_torch.frontend.passes.merged_dims import (
     split_before_permutations,
 )
 from tensoropt_torch.frontend.passes.nodes import BUFFER, FOLDED, Pass, target_name
-from tensoropt_torch.frontend.passes.recurrent import write_out_states
+from tensoropt_torch.frontend.passes.recurrent import take_gates, write_out_states
 from tensoropt_torch.frontend.passes.regions import inline_regions
 from tensoropt_torch.frontend.passes.sections import make_sections
 
@@ -65,6 +65,7 @@ PASSES: tuple[Pass, ...] = (
     join_routed_experts,
     fold_constants,
     write_out_states,
+    take_gates,
     decompose_composites,
     views_to_reshapes,
     split_before_permutations,

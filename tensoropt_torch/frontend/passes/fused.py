@@ -1,10 +1,11 @@
 """Parameters that hold several of a kind, one block after the other: the queries, keys and
-values of an attention, the two halves of a gated layer.
+values of an attention, the two halves of a gated layer, the gates of a recurrent one.
 
 A layer with such a weight ``[3 * n, k]`` makes ``[..., 3 * n]``, which is cut into its blocks.
 Parts of that dim are no parts of each block, so heads could not be split. Here the
 parameter is seen as ``[3, n, k]``, the layer makes ``[..., 3, n]``, and cuts become selections
-of blocks, so that ``n`` may be split.
+of blocks, so that ``n`` may be split. What takes weights apart itself, as recurrent layers do,
+takes them as ``[3, n, k]``.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ _VIEWS = frozenset(
     }
 )
 _SELECTIONS = frozenset({"aten.select.int", "aten.unbind.int"})
+_TAKES_BLOCKS = frozenset({"tensoropt.lstm.default", "tensoropt.gru.default"})
 
 
 @dataclass(frozen=True)
@@ -407,13 +409,15 @@ def _same_place(before: Sequence[int], dim: int, after: Sequence[int]) -> int:
 
 
 def _is_cut(value: fx.Node, dim: int) -> bool:
-    """Whether all uses select along ``dim``, perhaps after it has moved."""
+    """Whether all uses select along ``dim``, perhaps after it has moved, or take its blocks."""
     users = list(value.users)
     return bool(users) and all(_cuts(user, dim) for user in users)
 
 
 def _cuts(call: fx.Node, dim: int) -> bool:
     name = target_name(call)
+    if name in _TAKES_BLOCKS:
+        return dim == 0
     if name in _SELECTIONS or name in SPLITS or name == "aten.slice.Tensor":
         (operand,) = call.all_input_nodes
         if name == "aten.slice.Tensor" and value_of(call).shape == value_of(operand).shape:

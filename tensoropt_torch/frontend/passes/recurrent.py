@@ -1,8 +1,9 @@
-"""Stacks of recurrent layers, layer by layer.
+"""Stacks of recurrent layers, layer by layer, and their weights gate by gate.
 
 A call of ``aten.lstm`` or ``aten.gru`` with several layers or directions becomes
 one call for each, with the dropout between them, so that each is a node with a
-config of its own.
+config of its own. PyTorch stacks the gates of a layer with h units: its weights are
+``[gates * h, i]``, parts of which are no units. Calls of one layer take them as ``[gates, h, i]``.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from typing import Any
 import torch
 from torch import fx
 
-from tensoropt_torch.frontend.passes.nodes import add_call
+from tensoropt_torch.frontend.passes.nodes import add_call, target_name, value_of
 
 aten = torch.ops.aten
 
-# Operator -> number of states (h, and c of an LSTM).
-_NUM_STATES = {"aten.lstm.input": 2, "aten.gru.input": 1}
+
+# Operator -> how many gates it has, and the operator that takes weights gate by gate.
+_CELLS = {"aten.lstm.input": (4, "lstm"), "aten.gru.input": (3, "gru")}
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class _Stack:
 
 def is_stack(node: fx.Node) -> bool:
     """Whether the node calls several recurrent layers or directions at once."""
-    if str(node.target) not in _NUM_STATES:
+    if target_name(node) not in _CELLS:
         return False
     stack = _Stack.of(node)
     return stack.num_layers * stack.directions > 1
@@ -70,13 +72,41 @@ def write_out_states(graph: fx.Graph) -> None:
     takes no others."""
     as_usual = {"memory_format": torch.contiguous_format}
     for node in graph.nodes:
-        if str(node.target) not in _NUM_STATES:
+        if target_name(node) not in _CELLS:
             continue
         for state in dict.fromkeys(_Stack.of(node).states):
             if str(state.target) == "aten.expand.default":
                 with graph.inserting_before(node):
                     copy = add_call(graph, aten.clone.default, (state,), state, as_usual)
                 node.replace_input_with(state, copy)
+
+
+def take_gates(graph: fx.Graph) -> None:
+    """Calls of one layer take its weights gate by gate; those with projections have weights
+    of other sizes and stay as they are."""
+    for node in graph.nodes:
+        if target_name(node) not in _CELLS or is_stack(node):
+            continue
+        stack, (gates, by_gates) = _Stack.of(node), _CELLS[target_name(node)]
+        units = value_of(stack.states[-1]).shape[2]
+        if value_of(stack.states[0]).shape[2] != units:
+            continue
+        with graph.inserting_before(node):
+            weights: list[fx.Node | None] = [
+                _by_gates(graph, weight, gates, units) for weight in stack.weights
+            ]
+            weights += [None] * (4 - len(weights))
+            options = stack.batch_first, stack.train
+            args = (stack.input, *stack.states, *weights, *options)
+            target = getattr(torch.ops.tensoropt, by_gates).default
+            call = add_call(graph, target, args, node)
+        node.replace_all_uses_with(call)
+        graph.erase_node(node)
+
+
+def _by_gates(graph: fx.Graph, weight: fx.Node, gates: int, units: int) -> fx.Node:
+    shape = [gates, units, *value_of(weight).shape[1:]]
+    return add_call(graph, aten.reshape.default, (weight, shape), weight)
 
 
 def layer_by_layer(graph: fx.Graph, node: fx.Node) -> list[fx.Node]:
@@ -94,7 +124,7 @@ def layer_by_layer(graph: fx.Graph, node: fx.Node) -> list[fx.Node]:
                 final.append(state)
         x = _joined(graph, stack, outputs, 2)
         if stack.dropout > 0 and stack.train and layer + 1 < stack.num_layers:
-            x = _call(graph, stack, aten.dropout.default, (x, stack.dropout, True), _value(x))
+            x = _call(graph, stack, aten.dropout.default, (x, stack.dropout, True), value_of(x))
     return [x, *(_joined(graph, stack, final, 0) for final in finals)]
 
 
@@ -106,7 +136,7 @@ def _one_direction(
     if direction == 1:
         x = _reversed(graph, stack, x)
     states = [
-        _call(graph, stack, aten.slice.Tensor, (state, 0, index, index + 1), _value(state)[:1])
+        _call(graph, stack, aten.slice.Tensor, (state, 0, index, index + 1), value_of(state)[:1])
         for state in stack.states
     ]
     call = graph.call_function(
@@ -123,8 +153,8 @@ def _one_direction(
             stack.batch_first,
         ),
     )
-    sizes = (*_value(x).shape[:2], _value(states[0]).shape[2])
-    values = [_value(x).new_empty(sizes), *(_value(state) for state in states)]
+    sizes = (*value_of(x).shape[:2], value_of(states[0]).shape[2])
+    values = [value_of(x).new_empty(sizes), *(value_of(state) for state in states)]
     call.meta = {**stack.node.meta, "val": tuple(values)}
     output, *finals = (
         _call(graph, stack, operator.getitem, (call, i), value) for i, value in enumerate(values)
@@ -133,20 +163,14 @@ def _one_direction(
 
 
 def _reversed(graph: fx.Graph, stack: _Stack, x: fx.Node) -> fx.Node:
-    return _call(graph, stack, aten.flip.default, (x, [stack.time_dim]), _value(x))
+    return _call(graph, stack, aten.flip.default, (x, [stack.time_dim]), value_of(x))
 
 
 def _joined(graph: fx.Graph, stack: _Stack, parts: list[fx.Node], dim: int) -> fx.Node:
     if len(parts) == 1:
         return parts[0]
-    value = torch.cat([_value(part) for part in parts], dim)
+    value = torch.cat([value_of(part) for part in parts], dim)
     return _call(graph, stack, aten.cat.default, (parts, dim), value)
-
-
-def _value(node: fx.Node) -> torch.Tensor:
-    value = node.meta["val"]
-    assert isinstance(value, torch.Tensor)
-    return value
 
 
 def _call(

@@ -40,28 +40,20 @@ Rule recurrent_rule(const std::string& target, std::int64_t gates,
     states.push_back(source({1, kBatch, kUnits}));
     outputs.push_back({{1, kBatch, kUnits}, DType::kFloat32});
   }
-  const std::vector<ValueRef> weights{source({gates * kUnits, kFeatures}),
-                                      source({gates * kUnits, kUnits})};
-  const NodeId node = graph.add_op("rnn", target,
-                                   {{"input", input},
-                                    {"hx", states},
-                                    {"params", weights},
-                                    {"has_biases", Literal(false)},
-                                    {"num_layers", Literal(std::int64_t{1})}},
-                                   outputs);
+  std::vector<NamedArgument> arguments{{"input", input}, {"h", states[0]}};
+  if (num_states == 2) arguments.push_back({"c", states[1]});
+  arguments.push_back({"w_ih", source({gates, kUnits, kFeatures})});
+  arguments.push_back({"w_hh", source({gates, kUnits, kUnits})});
+  const NodeId node = graph.add_op("rnn", target, arguments, outputs);
   return rule_of(builtin_registry(), graph, graph.node(node));
 }
 
-TEST(InnerCollectives, OfAnLstmExchangeGatesAndStatesInEveryStep) {
-  const Rule rule = recurrent_rule("aten.lstm.input", 4, 2);
+TEST(InnerCollectives, OfAnLstmExchangeStatesInEveryStep) {
+  const Rule rule = recurrent_rule("tensoropt.lstm.default", 4, 2);
   constexpr double kStates = kBatch * kUnits * 4;  // bytes of one step
-  const Total scattered = total(rule, Collective::kAllToAll, Pass::kForward);
-  EXPECT_EQ(scattered.times, 1 + kSteps);
-  EXPECT_EQ(scattered.bytes, 2 * kSteps * 4 * kStates);
   const Total gathered = total(rule, Collective::kAllGather, Pass::kForward);
   EXPECT_EQ(gathered.times, kSteps);
   EXPECT_EQ(gathered.bytes, kSteps * kStates);
-  EXPECT_EQ(total(rule, Collective::kAllToAll, Pass::kBackward).times, kSteps);
   const Total reduced =
       total(rule, Collective::kReduceScatter, Pass::kBackward);
   EXPECT_EQ(reduced.times, kSteps);
@@ -71,17 +63,9 @@ TEST(InnerCollectives, OfAnLstmExchangeGatesAndStatesInEveryStep) {
   EXPECT_EQ(once.bytes, kSteps * kStates);
 }
 
-TEST(InnerCollectives, OfAGruExchangeTwoGradientsOfTheGates) {
-  const Rule rule = recurrent_rule("aten.gru.input", 3, 1);
-  constexpr double kStates = kBatch * kUnits * 4;
-  const Total scattered = total(rule, Collective::kAllToAll, Pass::kBackward);
-  EXPECT_EQ(scattered.times, kSteps + 1);
-  EXPECT_EQ(scattered.bytes, 2 * kSteps * 3 * kStates);
-}
-
 TEST(InnerCollectives, OfRecurrentLayersRunOverTheUnitsOnly) {
-  for (const Rule& rule : {recurrent_rule("aten.lstm.input", 4, 2),
-                           recurrent_rule("aten.gru.input", 3, 1)}) {
+  for (const Rule& rule : {recurrent_rule("tensoropt.lstm.default", 4, 2),
+                           recurrent_rule("tensoropt.gru.default", 3, 1)}) {
     for (const InnerCollective& inner : rule.collectives) {
       ASSERT_EQ(inner.over.size(), 1U);
       EXPECT_EQ(rule.factors[inner.over[0]].name, "h");

@@ -58,5 +58,49 @@ TEST(Sources, GradientsOfInputsHaveNoState) {
   EXPECT_EQ(source(with, with.x).costs[0].time_s, 0);
 }
 
+// y = x * table, and the table becomes y if `changes`.
+struct TableSpace {
+  explicit TableSpace(std::int64_t rows, bool changes = false,
+                      SpaceOptions options = {}) {
+    const TensorMeta meta{{rows, 1024}, DType::kFloat32};
+    const ValueId x = graph.add_source(NodeKind::kInput, "x", meta);
+    table = graph.add_source(NodeKind::kConstant, "table", meta);
+    const NodeId product = graph.add_op(
+        "product", "aten.mul.Tensor",
+        {{"self", ValueRef{x}}, {"other", ValueRef{table}}}, {meta});
+    const ValueId result = graph.node(product).outputs[0];
+    if (changes) {
+      graph.add_op("write", "aten.copy_.default",
+                   {{"self", ValueRef{table}}, {"src", ValueRef{result}}},
+                   {meta});
+    }
+    graph.set_outputs({result});
+    space = std::make_unique<StrategySpace>(
+        graph, builtin_registry(), Machine{mesh, device, collectives}, options);
+  }
+  std::size_t num_configs() const {
+    const int index = space->node_of(graph.value(table).producer);
+    return space->nodes()[index].configs->configs.size();
+  }
+
+  Graph graph;
+  ValueId table;
+  Mesh mesh{{{2, 0}, {2, 0}}};
+  Device device;
+  Cluster cluster{"four", device, {{"gpu", 4, 1e9, 1e-6}}};
+  AnalyticCollectives collectives{cluster, mesh};
+  std::unique_ptr<StrategySpace> space;
+};
+
+TEST(Sources, LargeConstantsMayBeCutUnlessTheyChange) {
+  constexpr std::int64_t kRows = kLargeConstantBytes / (1024 * 4);
+  EXPECT_EQ(TableSpace(kRows - 1).num_configs(), 1U);
+  EXPECT_GT(TableSpace(kRows).num_configs(), 1U);
+  EXPECT_EQ(TableSpace(kRows, true).num_configs(), 1U);
+  const SpaceOptions cut{.storage = {{"table", Layout::parse("S0,R")}}};
+  EXPECT_EQ(TableSpace(kRows, false, cut).num_configs(), 1U);
+  EXPECT_THROW(TableSpace(kRows, true, cut), UserError);
+}
+
 }  // namespace
 }  // namespace tensoropt
