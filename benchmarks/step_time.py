@@ -11,7 +11,8 @@ predicted to be fastest, the smallest point, the knee and known strategies; data
 without buckets; and steps of the optimizer on ``DTensor``s. Their times are predicted by the costs
 before plans were run, and by those that the run plans of ``ours`` corrected, of which the points
 within a peer's memory are. Modules that need much memory are made again in each turn, of which
-there are fewer then. Ratios are those of one turn.
+there are fewer then; of steps that take longer than a second a turn has fewer. Ratios are those of
+one turn.
 ``--link`` limits the loopback, as in overlap.py, ``--models`` runs some of them. Writes its
 entries of benchmarks/results/step_time.json, and a picture of all entries.
 """
@@ -57,6 +58,7 @@ RESULTS = Path(__file__).parent / "results" / "step_time.json"
 CPU = torch.device("cpu")
 ALL = {**MODELS, **LARGE}
 TURNS, STEPS, WARM_UPS = 5, 4, 2
+SLOW_S, SLOW_STEPS, SLOW_WARM_UPS = 1.0, 2, 1  # of steps that take longer
 LARGE_TURNS, LARGE_STEPS, LARGE_WARM_UPS = 3, 2, 2  # DDP makes buckets anew in the second
 MIB = 2**20
 LARGE_BYTES = 1024 * MIB  # of a rank; so much is not kept for the next turn
@@ -79,6 +81,7 @@ class Mode:
     start: Callable[[], Step]
     peak_bytes: int
     loss: float
+    first_s: float  # what a step took when it was made
     plan: Plan | None = None
     predicted_s: tuple[float, float] | None = None  # before plans were run, and after
     kept: Step | None = None
@@ -124,13 +127,17 @@ def mode_of(
     step = start()
     step()
     OPS.reset_peak_allocated()
+    began = time.perf_counter()
     loss = step()
+    took = torch.tensor(time.perf_counter() - began)
     peak = torch.tensor(OPS.peak_allocated())
     OPS.count_allocations(False)
     dist.all_reduce(peak, dist.ReduceOp.MAX)
+    dist.all_reduce(took, dist.ReduceOp.MAX)
     dist.all_reduce(loss)
+    mean_loss = float(loss) / dist.get_world_size()
     kept = step if int(peak) < LARGE_BYTES else None
-    mode = Mode(start, int(peak), float(loss) / dist.get_world_size(), plan, kept=kept)
+    mode = Mode(start, int(peak), mean_loss, float(took), plan, kept=kept)
     del step
     gc.collect()  # modules hold themselves
     return mode
@@ -220,7 +227,11 @@ def predicted_s(plan: Plan, other: Plan) -> float:
 def time_of(mode: Mode) -> float:
     """Seconds of a step on the slowest rank."""
     large = mode.is_large
-    warm_ups, steps = (LARGE_WARM_UPS, LARGE_STEPS) if large else (WARM_UPS, STEPS)
+    warm_ups, steps = WARM_UPS, STEPS
+    if large:
+        warm_ups, steps = LARGE_WARM_UPS, LARGE_STEPS
+    elif mode.first_s > SLOW_S:
+        warm_ups, steps = SLOW_WARM_UPS, SLOW_STEPS
     step = mode.kept or mode.start()
     times = []
     for index in range(warm_ups + steps):
