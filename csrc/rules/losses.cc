@@ -1,6 +1,7 @@
-// Losses of classes. A mean over split elements is Partial: each rank gives its
-// share of the global mean, so that the sum over ranks is the loss of one
-// process.
+// Losses of classes. A mean over split elements is that of all ranks where they
+// may have different numbers of valid targets, and Partial where all have
+// equally many: then each rank gives its share of the global mean. A sum over
+// split elements is Partial.
 
 #include "rules/builder.h"
 #include "rules/registry.h"
@@ -28,6 +29,9 @@ struct ClassLoss {
         reduction(node.int_argument("reduction", kMean)),
         ignore_index(node.int_argument("ignore_index", -100)),
         smoothing(node.double_argument("label_smoothing", 0)) {}
+
+  // Ranks add up what belongs to their targets.
+  bool counts() const { return reduction == kMean && index_target; }
 };
 
 // Binds position dims of logits (all but the class dim) and targets.
@@ -37,8 +41,9 @@ std::vector<int> bind_positions(RuleBuilder& rule, const ClassLoss& loss,
   const auto& logits = rule.operand_shape(0);
   for (int dim = 0; dim < static_cast<int>(logits.size()); ++dim) {
     if (dim == class_dim) continue;
-    const int factor =
-        rule.factor(str_format("t{}", factors.size()), logits[dim]);
+    const int factor = rule.factor(
+        str_format("t{}", factors.size()), logits[dim],
+        loss.counts() ? FactorKind::kCombined : FactorKind::kDefault);
     const int position = static_cast<int>(factors.size());
     rule.bind_operand(0, dim, factor);
     rule.bind_operand(1, loss.index_target ? position : dim, factor);
@@ -48,14 +53,14 @@ std::vector<int> bind_positions(RuleBuilder& rule, const ClassLoss& loss,
   return factors;
 }
 
-// A mean divides by the valid targets of all ranks: their number, or the weight
-// of their classes, is summed.
-void declare_count(RuleBuilder& rule, const ClassLoss& loss,
-                   const std::vector<int>& positions) {
-  if (loss.reduction != kMean || !loss.index_target) return;
-  constexpr double kCountBytes = 8;
+// Losses of all ranks are summed, and the number of their valid targets or the
+// weight of these.
+void declare_mean(RuleBuilder& rule, const ClassLoss& loss,
+                  const std::vector<int>& positions) {
+  if (!loss.counts()) return;
+  constexpr double kBytes = 2 * 8;
   rule.runs_collective(
-      {Collective::kAllReduce, positions, kCountBytes, {}, Pass::kForward});
+      {Collective::kAllReduce, positions, kBytes, {}, Pass::kForward});
 }
 
 // Maxima of all positions, then sums of exponentials, the logits of the targets
@@ -97,7 +102,7 @@ Rule class_loss_rule(const Graph& graph, const Node& node,
                    .ignored = loss.ignore_index});
   }
   std::vector<int> factors = bind_positions(rule, loss, class_dim);
-  declare_count(rule, loss, factors);
+  declare_mean(rule, loss, factors);
   if (split_classes) {
     declare_vocabulary(rule, graph.operand(node, 0).meta, loss.smoothing > 0,
                        factors);
@@ -143,7 +148,7 @@ LocalForm cross_entropy_local(const Graph& graph, const Node& node,
                   context.range(ClassLoss::kClass, logits[1]).begin};
     form.groups = {classes, loss.reduction == kMean ? positions : 0};
   } else if (positions != 0 && loss.reduction == kMean) {
-    if (!loss.index_target) {
+    if (!loss.counts()) {
       form.scale = context.share_from(ClassLoss::kClass + 1);
       return form;
     }

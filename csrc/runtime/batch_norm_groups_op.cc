@@ -8,19 +8,25 @@
 // statistics are moved towards the mean of those of the groups, in place; of
 // them the channels from `channel_begin` on are meant.
 //
-// tensoropt::average_buffers(buffers, begins, sizes, holders, group)
+// tensoropt::BufferAverage()
+// tensoropt::begin_average(buffers, average, begins, sizes, holders, group)
+// tensoropt::end_average(buffers, average)
 //
 // Buffers [c] that each rank of the group has changed by itself, and only so
 // many entries (`sizes`) from `begins` on, become the means of the ranks that
-// have changed the same entries, of which there are `holders`. One collective.
+// have changed the same entries, of which there are `holders`. One collective,
+// which is under way from begin to end.
 // What ranks have moved towards statistics of their own has then been moved
 // towards the mean of these.
 
 #include <c10/util/irange.h>
+#include <torch/custom_class.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "runtime/collectives.h"
 #include "runtime/compute_type.h"
@@ -124,21 +130,50 @@ at::Tensor own_shares(at::TensorList buffers, at::IntArrayRef begins,
   return flat;
 }
 
-void average_buffers(at::TensorList buffers, at::IntArrayRef begins,
-                     at::IntArrayRef sizes, at::IntArrayRef holders,
-                     const std::string& group) {
+// The exchange of one step.
+class BufferAverage : public torch::CustomClassHolder {
+ public:
+  void begin(at::TensorList buffers, at::IntArrayRef begins,
+             at::IntArrayRef sizes, at::IntArrayRef holders,
+             const std::string& group) {
+    started_ = start_all_reduce(own_shares(buffers, begins, sizes, holders),
+                                find_group(group));
+  }
+
+  void end(at::TensorList buffers) {
+    TORCH_CHECK(started_ || flat_.defined(),
+                "end_average comes after begin_average");
+    if (started_) flat_ = started_->wait();
+    started_.reset();
+    std::vector<std::int64_t> lengths;
+    for (const at::Tensor& buffer : buffers) lengths.push_back(buffer.numel());
+    at::_foreach_copy_(buffers, flat_.split_with_sizes(lengths));
+  }
+
+ private:
+  std::optional<Started> started_;
+  at::Tensor flat_;
+};
+
+using Average = c10::intrusive_ptr<BufferAverage>;
+
+void begin_average(at::TensorList buffers, const Average& average,
+                   at::IntArrayRef begins, at::IntArrayRef sizes,
+                   at::IntArrayRef holders, const std::string& group) {
   const at::AutoDispatchBelowADInplaceOrView guard;
-  at::Tensor flat = own_shares(buffers, begins, sizes, holders);
-  all_reduce(flat, find_group(group));
-  std::vector<std::int64_t> lengths;
-  for (const at::Tensor& buffer : buffers) lengths.push_back(buffer.numel());
-  at::_foreach_copy_(buffers, flat.split_with_sizes(lengths));
+  average->begin(buffers, begins, sizes, holders, group);
 }
 
-void average_buffers_meta(at::TensorList /*buffers*/,
-                          at::IntArrayRef /*begins*/, at::IntArrayRef /*sizes*/,
-                          at::IntArrayRef /*holders*/,
-                          const std::string& /*group*/) {}
+void end_average(at::TensorList buffers, const Average& average) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  average->end(buffers);
+}
+
+void begin_nothing(at::TensorList /*buffers*/, const Average& /*average*/,
+                   at::IntArrayRef /*begins*/, at::IntArrayRef /*sizes*/,
+                   at::IntArrayRef /*holders*/, const std::string& /*group*/) {}
+
+void end_nothing(at::TensorList /*buffers*/, const Average& /*average*/) {}
 
 }  // namespace
 
@@ -147,18 +182,25 @@ TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
       "batch_norm_groups(Tensor input, Tensor? weight, Tensor? bias, "
       "Tensor(a!)? running_mean, Tensor(b!)? running_var, float momentum, "
       "float eps, int groups, int channel_begin=0) -> Tensor");
+  library.class_<BufferAverage>("BufferAverage").def(torch::init<>());
   library.def(
-      "average_buffers(Tensor(a!)[] buffers, int[] begins, int[] sizes, "
-      "int[] holders, str group) -> ()");
+      "begin_average(Tensor[] buffers, "
+      "__torch__.torch.classes.tensoropt.BufferAverage average, int[] begins, "
+      "int[] sizes, int[] holders, str group) -> ()");
+  library.def(
+      "end_average(Tensor(a!)[] buffers, "
+      "__torch__.torch.classes.tensoropt.BufferAverage average) -> ()");
 }
 TORCH_LIBRARY_IMPL(tensoropt, CompositeImplicitAutograd, library) {
   library.impl("batch_norm_groups", batch_norm_groups);
 }
 TORCH_LIBRARY_IMPL(tensoropt, CompositeExplicitAutograd, library) {
-  library.impl("average_buffers", average_buffers);
+  library.impl("begin_average", begin_average);
+  library.impl("end_average", end_average);
 }
 TORCH_LIBRARY_IMPL(tensoropt, Meta, library) {
-  library.impl("average_buffers", average_buffers_meta);
+  library.impl("begin_average", begin_nothing);
+  library.impl("end_average", end_nothing);
 }
 
 }  // namespace tensoropt::batch_norm_groups_op

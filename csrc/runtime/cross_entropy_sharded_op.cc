@@ -6,18 +6,17 @@
 //   tensoropt::nll_loss_sharded(log_probs, target, weight, ignore_index,
 //                               count_group)
 //
-// Ranks may have different numbers of valid targets, so a mean is the local sum
-// divided by the count of all ranks, or by the weight of their targets if
-// classes have one: the SUM over the ranks of `count_group` is the loss of one
-// process (the result is Partial there). reduction: 1 mean, 2 sum. Without
-// valid targets a mean is nan, as in PyTorch. Autograd sees the ATen calls
-// inside.
+// Ranks may have different numbers of valid targets, so sums and numbers of all
+// ranks of `count_group` (or the weights of their targets if classes have one)
+// make a mean, on every rank that of one process. A sum is that of the rank's
+// own positions (the result is Partial). reduction: 1 mean, 2 sum. Without
+// valid targets a mean is nan, as in PyTorch. Autograd sees the calls inside.
 
 #include <torch/library.h>
 
 #include <optional>
 
-#include "runtime/valid_count.h"
+#include "runtime/global_mean.h"
 
 namespace tensoropt::cross_entropy_sharded_op {
 
@@ -25,14 +24,14 @@ namespace {
 
 using Weight = std::optional<at::Tensor>;
 
-// The local sum divided by what belongs to the targets of all ranks.
-at::Tensor global_mean(const at::Tensor& sum, const at::Tensor& target,
-                       const Weight& weight, std::int64_t ignore_index,
-                       const std::string& count_group) {
-  const at::Tensor divisor =
-      weight ? valid_weight(target, *weight, ignore_index, count_group)
-             : valid_count(target, ignore_index, count_group);
-  return (sum / divisor).to(sum.scalar_type());
+// The sums of all ranks divided by what belongs to all targets.
+at::Tensor mean_of(const at::Tensor& sum, const at::Tensor& target,
+                   const Weight& weight, std::int64_t ignore_index,
+                   const std::string& count_group) {
+  const at::Tensor divisor = weight
+                                 ? valid_weight(target, *weight, ignore_index)
+                                 : valid_count(target, ignore_index);
+  return mean_over_ranks(sum, divisor, count_group);
 }
 
 at::Tensor cross_entropy_sharded(const at::Tensor& logits,
@@ -51,7 +50,7 @@ at::Tensor cross_entropy_sharded(const at::Tensor& logits,
       at::cross_entropy_loss(logits, target, weight, at::Reduction::Sum,
                              ignore_index, label_smoothing);
   if (reduction == at::Reduction::Sum) return sum;
-  return global_mean(sum, target, weight, ignore_index, count_group);
+  return mean_of(sum, target, weight, ignore_index, count_group);
 }
 
 at::Tensor nll_loss_sharded(const at::Tensor& log_probs,
@@ -60,7 +59,7 @@ at::Tensor nll_loss_sharded(const at::Tensor& log_probs,
                             const std::string& count_group) {
   const at::Tensor sum = at::nll_loss_nd(log_probs, target, weight,
                                          at::Reduction::Sum, ignore_index);
-  return global_mean(sum, target, weight, ignore_index, count_group);
+  return mean_of(sum, target, weight, ignore_index, count_group);
 }
 
 }  // namespace

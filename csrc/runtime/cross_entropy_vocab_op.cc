@@ -22,7 +22,7 @@
 
 #include "runtime/collectives.h"
 #include "runtime/compute_type.h"
-#include "runtime/valid_count.h"
+#include "runtime/global_mean.h"
 
 namespace tensoropt::cross_entropy_vocab_op {
 
@@ -82,12 +82,14 @@ VocabLoss forward_kernel(const at::Tensor& logits, const at::Tensor& target,
     losses.sub_(sums[2], smoothing / static_cast<double>(num_classes));
   }
   losses.masked_fill_(target.eq(ignore_index), 0);
-  const at::Tensor divisor =
-      reduction == at::Reduction::Mean
-          ? valid_count(target, ignore_index, count_group)
-          : at::ones({}, target.options().dtype(at::kLong));
-  const at::Tensor loss = (losses.sum() / divisor).to(logits.scalar_type());
-  return {loss, log_sum, divisor};
+  const at::Tensor sum = losses.sum();
+  if (reduction == at::Reduction::Sum) {
+    return {sum.to(logits.scalar_type()), log_sum,
+            at::ones({}, target.options().dtype(at::kDouble))};
+  }
+  const auto [mean, divisor] =
+      global_mean(sum, valid_count(target, ignore_index), count_group);
+  return {mean.to(logits.scalar_type()), log_sum, divisor};
 }
 
 VocabLoss forward_meta(const at::Tensor& logits, const at::Tensor& /*target*/,
@@ -99,7 +101,7 @@ VocabLoss forward_meta(const at::Tensor& logits, const at::Tensor& /*target*/,
   const auto options = logits.options();
   return {at::empty({}, options),
           at::empty({logits.size(0)}, options.dtype(compute_type(logits))),
-          at::empty({}, options.dtype(at::kLong))};
+          at::empty({}, options.dtype(at::kDouble))};
 }
 
 struct Options {
@@ -164,7 +166,8 @@ struct CrossEntropyVocab : torch::autograd::Function<CrossEntropyVocab> {
     const at::Tensor valid =
         target.ne(context->saved_data["ignore_index"].toInt());
     const at::Tensor scale =
-        (gradients[0].to(compute_type(logits)) / saved[3] * valid).unsqueeze(1);
+        ((gradients[0] / saved[3]).to(compute_type(logits)) * valid)
+            .unsqueeze(1);
     const double smoothing = context->saved_data["smoothing"].toDouble();
     const double uniform =
         smoothing /

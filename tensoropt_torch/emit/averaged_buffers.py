@@ -10,12 +10,14 @@ import torch
 from torch import fx
 
 from tensoropt_torch.plan.local_form import AveragedBuffer, LocalForm
+from tensoropt_torch.runtime import ops
 
 
 @dataclass
 class BufferAverages:
-    """Writes into a graph that such buffers become the means over ranks: all of them at once
-    where the graph ends, or before a call that reads one of them.
+    """Writes into a graph that such buffers become the means over ranks: all of them at once,
+    by an exchange that begins where the last of them has changed and is waited for where the
+    graph ends, or before a call that reads one of them.
 
     Attributes:
         sizes: of the mesh axes.
@@ -27,6 +29,7 @@ class BufferAverages:
     axes: int
     group_name: Callable[[int], str]
     _pending: dict[fx.Node, tuple[fx.Node, AveragedBuffer]] = field(default_factory=dict)
+    _last: fx.Node | None = None  # of the calls that changed them
 
     def before(self, operands: Sequence[fx.Node], form: LocalForm) -> None:
         """To be called before the call with these operands (of the captured graph) is written:
@@ -37,24 +40,34 @@ class BufferAverages:
                 self.write()
 
     def after(
-        self, operands: Sequence[fx.Node], emitted: Sequence[fx.Node], form: LocalForm
+        self,
+        call: fx.Node,
+        operands: Sequence[fx.Node],
+        emitted: Sequence[fx.Node],
+        form: LocalForm,
     ) -> None:
-        """The call has changed buffers, which are called ``emitted`` in the graph."""
+        """The call, written as ``call``, has changed buffers, which are called ``emitted`` in
+        the graph."""
         for buffer in form.averaged:
             self._pending[operands[buffer.operand]] = (emitted[buffer.operand], buffer)
+            self._last = call
 
     def write(self) -> None:
         """Everything that has been changed so far."""
         if not self._pending:
             return
+        assert self._last is not None
         nodes, buffers = zip(*self._pending.values(), strict=True)
         begins, lengths = zip(*(buffer.own for buffer in buffers), strict=True)
         ranks = self._count(self.axes)
         holders = [ranks // self._count(buffer.joined) for buffer in buffers]
-        self.graph.call_function(
-            torch.ops.tensoropt.average_buffers.default,
-            ([*nodes], [*begins], [*lengths], holders, self.group_name(self.axes)),
-        )
+        library = torch.ops.tensoropt
+        with self.graph.inserting_after(self._last):
+            average = self.graph.call_function(ops.buffer_average)
+        with self.graph.inserting_after(average):
+            shares = ([*begins], [*lengths], holders, self.group_name(self.axes))
+            self.graph.call_function(library.begin_average.default, ([*nodes], average, *shares))
+        self.graph.call_function(library.end_average.default, ([*nodes], average))
         self._pending.clear()
 
     def _count(self, axes: int) -> int:

@@ -191,7 +191,7 @@ class GraphEmitter:
             (new,) = operands  # the cast is part of the reshard that follows
         else:
             new = self._local_call(node, form, operands)
-        self._averages.after(tensor_operands(node), operands, form)
+        self._averages.after(new, tensor_operands(node), operands, form)
         if isinstance(node.meta["val"], (tuple, list)):
             self._tuples[node] = new
         else:

@@ -89,7 +89,8 @@ class TensorOptStrategy(ModelParallelStrategy):  # type: ignore[misc]
             timeout=timeout,
         )
         self._module = module
-        self._source = PlanSource(plan, planning, memory_limit, weights, batch_norm_groups)
+        self._source = PlanSource(plan, planning, memory_limit, weights)
+        self._batch_norm_groups = batch_norm_groups
         self._parallel: ParallelModule | None = None
 
     # From module to parallel module
@@ -147,7 +148,8 @@ class TensorOptStrategy(ModelParallelStrategy):  # type: ignore[misc]
         arguments = (batch, 0) if indexed else (batch,)
         with without_logging(module):
             call = on_all_ranks(lambda: first_call(part, lambda: run(*arguments))).of_all_ranks()
-        return Example(part, call.args, call.kwargs)
+        groups = self._batch_norm_groups
+        return Example(part, call.args, call.kwargs, batch_norm_groups=groups)
 
     def _first_batch(self, loaders: Any, module: LightningModule, fitting: bool) -> Any:
         if not isinstance(loaders, CombinedLoader):

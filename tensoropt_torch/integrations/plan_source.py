@@ -23,7 +23,6 @@ class PlanSource:
         planning: how to find it; ``inputs`` are sharded in any case.
         memory_limit: bytes per device, as for ``find_strategy``.
         weights: what gives values to a model on the meta device.
-        batch_norm_groups: as of ``Example``.
         recompute: activations are to be checkpointed, unless ``planning`` says otherwise.
     """
 
@@ -31,7 +30,6 @@ class PlanSource:
     planning: PlanningOptions | None = None
     memory_limit: float | None = None
     weights: WeightSource | None = None
-    batch_norm_groups: int = 1
     recompute: bool = False
 
     def parallelize(self, example: Example, optimizer: str = "adamw") -> ParallelModule:
@@ -40,7 +38,6 @@ class PlanSource:
         Args:
             optimizer: that is planned for unless ``planning`` names one.
         """
-        example = replace(example, batch_norm_groups=self.batch_norm_groups)
         plan = self.plan
         if plan is None:
             planning = self.planning or PlanningOptions(optimizer=optimizer)

@@ -79,7 +79,8 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         if model is None:
             raise TensorOptError("Trainer needs a model=; model_init= would make many")
         self._parallel: ParallelModule | None = None
-        self._source = PlanSource(plan, planning, memory_limit, weights, batch_norm_groups)
+        self._source = PlanSource(plan, planning, memory_limit, weights)
+        self._batch_norm_groups = batch_norm_groups
         parallel = model if isinstance(model, ParallelModule) else None
         super().__init__(model if parallel is None else parallel.original, args, *others, **kwargs)
         check_training_arguments(self.args)
@@ -116,7 +117,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             call.args,
             call.kwargs,
             outputs="all" if own_loss else "loss",
-            batch_norm_groups=self._source.batch_norm_groups,
+            batch_norm_groups=self._batch_norm_groups,
         )
 
     def parallelize(

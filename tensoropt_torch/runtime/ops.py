@@ -101,6 +101,13 @@ def lookup_agreement() -> torch.ScriptObject:
     return agreement
 
 
+def buffer_average() -> torch.ScriptObject:
+    """The exchange of running statistics of one forward
+    (``csrc/runtime/batch_norm_groups_op.cc``)."""
+    average: torch.ScriptObject = torch.classes.tensoropt.BufferAverage()
+    return average
+
+
 def halo_exchange(
     x: torch.Tensor, dim: int, low: int, high: int, fill: float, group: str
 ) -> torch.Tensor:
@@ -380,7 +387,7 @@ def cross_entropy_sharded(
     count_group: str = "",
     weight: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Cross entropy of a share of the batch; the sum over ranks is the loss.
+    """Cross entropy of a share of the batch.
 
     Args:
         logits: ``[n, classes, ...]``, a share of the positions.
@@ -391,6 +398,9 @@ def cross_entropy_sharded(
         label_smoothing: as in ``torch.nn.functional.cross_entropy``.
         count_group: the group that splits the positions; empty: none does.
         weight: ``[classes]``, or None.
+
+    Returns:
+        A scalar: the mean of all ranks, or the sum of this rank's share.
 
     """
     result: torch.Tensor = OPS.cross_entropy_sharded(
@@ -406,7 +416,7 @@ def nll_loss_sharded(
     count_group: str = "",
     weight: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Mean negative log-likelihood of a share of the batch.
+    """Mean negative log-likelihood of the batch, of which this is a share.
 
     As ``cross_entropy_sharded`` with log-probabilities instead of logits.
     """
@@ -441,8 +451,8 @@ def cross_entropy_vocab(
         label_smoothing: as in ``torch.nn.functional.cross_entropy``.
 
     Returns:
-        A scalar, equal on all ranks of ``vocab_group``; the sum over the ranks of
-        ``count_group`` is the loss.
+        A scalar, equal on all ranks of ``vocab_group``: the mean of all ranks of
+        ``count_group``, or the sum of the rank's positions.
 
     """
     result: torch.Tensor = OPS.cross_entropy_vocab(

@@ -14,7 +14,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 import tensoropt_torch
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.integrations.plan_source import PlanSource
 from tests.distributed.batch_norm import batch_norm_in_groups
 from tests.distributed.harness import run_ranks
 
@@ -84,7 +83,7 @@ def test_it_is_what_ddp_computes(ranks: int) -> None:
 
 
 def check_calls(_: None) -> list[str]:
-    """Our own operators in a graph that splits the batch everywhere."""
+    """Those of batch normalisation and the loss in a graph that splits the batch everywhere."""
     model = convolutional().double()
     x, y = batch()
     keywords = {"loss_fn": F.cross_entropy, "targets": (y,)}
@@ -92,12 +91,14 @@ def check_calls(_: None) -> list[str]:
     plan = tensoropt_torch.find_strategy(example, pin={"*": "b"}, cluster="cpu", **GROUPED)
     graph = tensoropt_torch.parallelize(example, plan).rank_graph.graph
     names = [str(node.target) for node in graph.nodes]
-    return [name for name in names if "batch_norm" in name or "average_buffers" in name]
+    wanted = ("batch_norm", "average.default", "cross_entropy")
+    return [name for name in names if any(part in name for part in wanted)]
 
 
 def test_running_statistics_are_averaged_at_once() -> None:
     norm = "tensoropt.batch_norm_groups.default"
-    expected = [norm, norm, "tensoropt.average_buffers.default"]
+    begin, end = (f"tensoropt.{which}_average.default" for which in ("begin", "end"))
+    expected = [norm, norm, begin, "tensoropt.cross_entropy_sharded.default", end]
     assert run_ranks(2, f"{HERE}:check_calls", None, 100) == [expected, expected]
 
 
@@ -222,17 +223,3 @@ def check_sync(_: None) -> None:
 
 def test_sync_batch_norm_is_that_of_the_whole_batch() -> None:
     run_ranks(2, f"{HERE}:check_sync", None, 100)
-
-
-def check_integrations(_: None) -> bool:
-    x, y = batch()
-    example = tensoropt_torch.Example(
-        convolutional().double(), (x,), loss_fn=F.cross_entropy, targets=(y,)
-    )
-    planning = tensoropt_torch.PlanningOptions(measure=False)
-    module = PlanSource(planning=planning, batch_norm_groups=2).parallelize(example)
-    return "batch_norm_groups" in str(module.rank_graph.code)
-
-
-def test_integrations_pass_the_groups_on() -> None:
-    assert run_ranks(2, f"{HERE}:check_integrations", None, 100) == [True, True]

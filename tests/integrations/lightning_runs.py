@@ -131,6 +131,34 @@ class SmallestPlan(PlanSource):
         return parallelize(example, frontier.smallest.plan)
 
 
+class FoundExampleError(Exception):
+    """What was to be planned for."""
+
+    def __init__(self, example: Example) -> None:
+        super().__init__()
+        self.example = example
+
+
+class NoPlan(PlanSource):
+    """Ends the run where it would plan."""
+
+    def parallelize(self, example: Example, optimizer: str = "adamw") -> ParallelModule:
+        raise FoundExampleError(example)
+
+
+def groups_planned_for(job: Job) -> int:
+    """Of batch normalisation."""
+    from tensoropt_torch.integrations.lightning import TensorOptStrategy
+
+    strategy = TensorOptStrategy(**job.strategy)
+    strategy._source = NoPlan()
+    try:
+        fit(job, strategy)
+    except FoundExampleError as found:
+        return found.example.batch_norm_groups
+    raise AssertionError("nothing was planned")
+
+
 def plain_run(job: Job) -> Log:
     """In one process, as it is without plans."""
     return fit(job, "auto")[0]

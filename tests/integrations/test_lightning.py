@@ -125,3 +125,8 @@ def test_parts_that_do_not_have_all_that_is_trained_are_refused() -> None:
     frozen.embedding.requires_grad_(False)
     frozen.norm.requires_grad_(False)
     assert name_of_part(frozen, "head") == "head"
+
+
+def test_batch_normalisation_is_planned_by_groups(tmp_path: Path) -> None:
+    job = Job("language", str(tmp_path), strategy={"batch_norm_groups": 2})
+    assert run_ranks(1, f"{HERE}:groups_planned_for", job, 100) == [2]

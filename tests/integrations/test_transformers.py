@@ -165,3 +165,8 @@ def test_saved_adapters_are_those_of_one_process(two: dict[str, Log], folder: Pa
     assert ours.keys() == plain.keys()
     for name, tensor in plain.items():
         assert torch.allclose(ours[name], tensor, atol=1e-5)
+
+
+def test_batch_normalisation_is_planned_by_groups(tmp_path: Path) -> None:
+    job = Job("gpt2").on(1, tmp_path)
+    assert run_ranks(1, f"{HERE}:groups_planned_for", job, 100) == [2]

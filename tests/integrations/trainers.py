@@ -89,6 +89,13 @@ def names_with_decay(job: Job) -> list[str]:
     return names
 
 
+def groups_planned_for(job: Job) -> int:
+    """Of batch normalisation."""
+    from tensoropt_torch.integrations.transformers import Trainer
+
+    return Trainer(**parts(job), batch_norm_groups=2).example().batch_norm_groups
+
+
 def smallest_plan(example: tensoropt_torch.Example, **planning: Any) -> Plan:
     frontier = tensoropt_torch.find_frontier(example, inputs="sharded", measure=False, **planning)
     return frontier.smallest.plan

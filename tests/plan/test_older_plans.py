@@ -3,7 +3,8 @@
     python -m tests.plan.test_older_plans
 
 writes one by this version, for a format that has none, and beside it what its strategy does to
-each value. Files that are there stay as they are: they are what users have.
+each value. Files that are there stay as they are: they are what users have. Whether an operator
+or a reshard after it does something may change, and with it what is beside them.
 """
 
 from __future__ import annotations

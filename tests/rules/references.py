@@ -174,9 +174,21 @@ def _count(calls: Sequence[RankCall], group: list[int], ignore_index: int) -> to
     return total
 
 
+def _mean(
+    calls: Sequence[RankCall],
+    sums: Sequence[torch.Tensor],
+    rank: int,
+    group: list[int],
+    ignore_index: int,
+) -> torch.Tensor:
+    """Of all ranks of the group, of whose sums a rank makes the gradient of its own."""
+    parts = [sums[r] if r == rank else sums[r].detach() for r in group]
+    return torch.stack(parts).sum() / _count(calls, group, ignore_index)
+
+
 def cross_entropy_sharded(calls: Sequence[RankCall]) -> list[torch.Tensor]:
-    """The local sum over the count of all ranks."""
-    results = []
+    """Means of all ranks, or local sums."""
+    sums = []
     for call in calls:
         logits, target, weight = call.operands
         reduction, ignore_index, smoothing = call.extra
@@ -188,30 +200,34 @@ def cross_entropy_sharded(calls: Sequence[RankCall]) -> list[torch.Tensor]:
             reduction="sum",
             label_smoothing=smoothing,
         )
-        if reduction == MEAN:
-            loss = loss / _count(calls, call.groups[0], ignore_index)
-        results.append(loss)
-    return results
+        sums.append(loss)
+    if reduction != MEAN:
+        return sums
+    return [
+        _mean(calls, sums, rank, call.groups[0], ignore_index) for rank, call in enumerate(calls)
+    ]
 
 
 def nll_loss_sharded(calls: Sequence[RankCall]) -> list[torch.Tensor]:
-    """The local sum over the count of all ranks."""
-    results = []
+    """Means of all ranks."""
+    sums = []
     for call in calls:
         log_probs, target, weight = call.operands
         (ignore_index,) = call.extra
         loss = F.nll_loss(log_probs, target, weight, ignore_index=ignore_index, reduction="sum")
-        results.append(loss / _count(calls, call.groups[0], ignore_index))
-    return results
+        sums.append(loss)
+    return [
+        _mean(calls, sums, rank, call.groups[0], ignore_index) for rank, call in enumerate(calls)
+    ]
 
 
 def cross_entropy_vocab(calls: Sequence[RankCall]) -> list[torch.Tensor]:
     """The loss of the logits of all ranks of the vocabulary group, joined in the
     order of their offsets."""
-    results = []
+    sums = []
     for rank, call in enumerate(calls):
         reduction, ignore_index, smoothing, *_ = call.extra
-        vocabulary, positions = call.groups
+        vocabulary, _ = call.groups
         by_offset = sorted(vocabulary, key=lambda r: calls[r].extra[4])
         widths = [calls[r].operands[0].shape[1] for r in by_offset]
         offsets = [calls[r].extra[4] for r in by_offset]
@@ -230,10 +246,13 @@ def cross_entropy_vocab(calls: Sequence[RankCall]) -> list[torch.Tensor]:
             reduction="sum",
             label_smoothing=smoothing,
         )
-        if reduction == MEAN:
-            loss = loss / _count(calls, positions or [rank], ignore_index)
-        results.append(loss)
-    return results
+        sums.append(loss)
+    if reduction != MEAN:
+        return sums
+    return [
+        _mean(calls, sums, rank, call.groups[1] or [rank], ignore_index)
+        for rank, call in enumerate(calls)
+    ]
 
 
 def batch_norm_sharded(calls: Sequence[RankCall]) -> list[torch.Tensor]:

@@ -149,8 +149,7 @@ def losses(group: str) -> dict[str, list[Case]]:
         "nll_loss_sharded": [Case((normal(6, 4), target, None, -100, group))],
         "cross_entropy_vocab": [Case(vocabulary)],
         "_cross_entropy_vocab": [Case([_detached(a) for a in vocabulary])],
-        "valid_count": [Case((target, 1, group))],
-        "valid_weight": [Case((target, torch.rand(4), 1, group))],
+        "mean_over_ranks": [Case((normal(6).sum(), target.ne(1).sum(), group))],
     }
 
 
@@ -158,6 +157,9 @@ def layers(group: str) -> dict[str, list[Case]]:
     norm = (normal(4, 3, 2), normal(3), normal(3), torch.zeros(3), torch.ones(3), 0.1, 1e-5)
     heads = (normal(2, 2, 4, 3), normal(2, 2, 8, 3), normal(2, 2, 8, 3))
     x, permuted = normal(4, 3, 2).detach(), normal(4, 2, 3).transpose(1, 2)
+    buffers, average = [torch.rand(3), torch.rand(5)], ops.buffer_average()
+    shares = ([0, 1], [3, 2], [2, 1], group)
+    torch.ops.tensoropt.begin_average(buffers, average, *shares)
     return {
         "batch_norm_sharded": [
             Case((*norm, 0, [], group, ""), WITHOUT_AOT),
@@ -172,9 +174,8 @@ def layers(group: str) -> dict[str, list[Case]]:
             Case((*norm[:3], torch.zeros(5), torch.ones(5), 0.1, 1e-5, 2, 1)),
             Case((norm[0], None, None, None, None, 0.1, 1e-5, 2)),
         ],
-        "average_buffers": [
-            Case(([torch.rand(3), torch.rand(5)], [0, 1], [3, 2], [2, 1], group), WITHOUT_AOT)
-        ],
+        "begin_average": [Case((buffers, ops.buffer_average(), *shares), WITH_OBJECT)],
+        "end_average": [Case((buffers, average), WITH_OBJECT)],
         "balanced_causal_attention": [Case((*heads, 0.0, None, False, group))],
         "keep_mask": [Case((torch.rand(4, 3), 0.5, torch.tensor(7), [0, 1]))],
         "linear_blocks": [

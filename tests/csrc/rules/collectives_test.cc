@@ -94,7 +94,7 @@ TEST(InnerCollectives, OfCrossEntropyAreTheCountAndTheReductionsOverClasses) {
   const Rule mean = loss_rule(kMean, DType::kInt64);
   const Total all = total(mean, Collective::kAllReduce, Pass::kForward);
   EXPECT_EQ(all.times, 3);
-  EXPECT_EQ(all.bytes, 8 + 3 * 12 * 4);  // float32, though logits are bfloat16
+  EXPECT_EQ(all.bytes, 16 + 3 * 12 * 4);  // float32, though logits are bfloat16
   EXPECT_EQ(mean.factors[mean.collectives[0].over[0]].name, "t0");
   EXPECT_EQ(mean.factors[mean.collectives[1].over[0]].name, "c");
   const Rule sum = loss_rule(kSum, DType::kInt64);

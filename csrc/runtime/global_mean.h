@@ -1,0 +1,33 @@
+// Means of losses whose positions are split over ranks, which may have
+// different numbers of valid targets.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+namespace tensoropt {
+
+// What a mean divides by on this rank, a scalar: the number of targets other
+// than `ignore_index` (int64), or the sum of `weight` [classes] at them
+// (float32 or, for float64 weights, float64).
+at::Tensor valid_count(const at::Tensor& target, std::int64_t ignore_index);
+at::Tensor valid_weight(const at::Tensor& target, const at::Tensor& weight,
+                        std::int64_t ignore_index);
+
+// The sum of `sum` over the ranks of the group, divided by that of `divisor`,
+// in the dtype of `sum`; and the divisor of all ranks, in float64. Both are
+// scalars that go through one all-reduce; without a group (an empty name) they
+// are those of this rank. The kernel of tensoropt::mean_over_ranks.
+std::pair<at::Tensor, at::Tensor> global_mean(const at::Tensor& sum,
+                                              const at::Tensor& divisor,
+                                              const std::string& group);
+
+// Its mean, for autograd as well: a rank's share of the gradient is that of its
+// own sum. Calls tensoropt::mean_over_ranks, which has a meta kernel.
+at::Tensor mean_over_ranks(const at::Tensor& sum, const at::Tensor& divisor,
+                           const std::string& group);
+
+}  // namespace tensoropt
