@@ -1,11 +1,12 @@
 """What depends on nothing from outside is computed once, and plain masks go."""
 
+from random import Random
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import fx
+from torch import fx, nn
 
 from tensoropt_torch import _C
 from tensoropt_torch.frontend.passes import FOLDED, attention, cleanup, composites, constants
@@ -149,6 +150,52 @@ def test_a_mask_that_hides_nothing_goes() -> None:
 def test_other_masks_stay(body: Body) -> None:
     _, module = normalised(body, attention.drop_plain_masks)
     assert isinstance(attention_call(module).args[3], fx.Node)
+
+
+class Compared(nn.Module):
+    """Attention of 5 positions, of which a query sees keys by a comparison of some numbers of
+    theirs."""
+
+    def __init__(self, compare: Any, keys_first: bool, numbers: list[tuple[int, int, int]]) -> None:
+        super().__init__()
+        self.compare, self.keys_first, self.numbers = compare, keys_first, numbers
+
+    def mask(self) -> torch.Tensor:
+        """[5, 5]."""
+        scaled = [(torch.arange(5) * times) // by + more for times, by, more in self.numbers]
+        key, query = scaled[0][None], scaled[1][:, None]
+        return self.compare(key, query) if self.keys_first else self.compare(query, key)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(2, 5, 4) -> (2, 1, 5, 4)."""
+        heads = x[:, None]
+        mask = self.mask()[None, None].expand(2, 1, 5, 5)
+        return F.scaled_dot_product_attention(heads, heads, heads, mask)
+
+
+def test_causal_masks_that_are_not_computed_become_the_flag(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(constants, "MAX_ELEMENTS", 24)
+    random = Random(0)
+    found = {True: 0, False: 0}
+    for case in range(40):
+        compare, keys_first = random.choice(
+            [(torch.le, True), (torch.lt, True), (torch.ge, False), (torch.gt, False)]
+        )
+        near = [(random.choice([-1, 1, 1, 1, 2]), random.choice([1, 1, 1, 2])) for _ in range(2)]
+        numbers = [(*pair, random.choice([0, 0, 1])) for pair in near]
+        if case % 4 == 0:
+            numbers = [(1, 1, 0), (1, 1, int(compare in (torch.lt, torch.gt)))]
+        model = Compared(compare, keys_first, numbers)
+        module = exported(model, torch.randn(2, 5, 4))
+        assert constants.ConstantValues(module.graph).of(attention_call(module).args[3]) is None
+        attention.drop_plain_masks(module.graph)
+        causal = torch.equal(model.mask(), torch.ones(5, 5, dtype=torch.bool).tril())
+        flagged = attention_call(module).args[3:6] == (None, 0.0, True)
+        assert flagged == causal, (case, numbers, compare)
+        found[causal] += 1
+    assert min(found.values()) >= 10, found
 
 
 def test_true_operands_go() -> None:

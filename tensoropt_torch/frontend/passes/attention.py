@@ -25,6 +25,14 @@ aten = torch.ops.aten
 
 _ATTENTION = "aten.scaled_dot_product_attention.default"
 _AND = frozenset({"aten.__and__.Tensor", "aten.bitwise_and.Tensor", "aten.logical_and.default"})
+_REPEATS = frozenset({"aten.expand.default", "aten.unsqueeze.default"})
+# Comparisons of positions, and whether those of keys come first.
+_COMPARISONS = {
+    "aten.le.Tensor": (torch.le, True),
+    "aten.lt.Tensor": (torch.lt, True),
+    "aten.ge.Tensor": (torch.ge, False),
+    "aten.gt.Tensor": (torch.gt, False),
+}
 
 
 def indices_to_views(graph: fx.Graph) -> None:
@@ -82,18 +90,68 @@ def drop_true_operands(graph: fx.Graph) -> None:
 
 def drop_plain_masks(graph: fx.Graph) -> None:
     """Attention with a constant mask that is causal gets the flag instead, and with
-    one that hides nothing gets none."""
+    one that hides nothing gets none. A mask that is too large to be computed, as those of long
+    texts are, is known by the positions that it compares."""
     nodes = [node for node in graph.nodes if target_name(node) == _ATTENTION]
     values = ConstantValues(graph) if nodes else None
     for node in nodes:
         assert values is not None
-        mask = values.of(argument(node, "attn_mask"))
-        if mask is None or argument(node, "is_causal"):
+        mask = argument(node, "attn_mask")
+        if not isinstance(mask, fx.Node) or argument(node, "is_causal"):
             continue
-        if _is_true(mask):
+        mask = _before_repeats(mask)
+        value = values.of(mask)
+        if value is None:
+            if _compares_positions(values, mask):
+                _without_mask(node, causal=True)
+        elif _is_true(value):
             _without_mask(node, causal=False)
-        elif _is_causal(mask):
+        elif _is_causal(value):
             _without_mask(node, causal=True)
+
+
+def _before_repeats(mask: fx.Node) -> fx.Node:
+    """The mask whose matrices are those of this one."""
+    while target_name(mask) in _REPEATS:
+        (given,) = mask.all_input_nodes
+        if value_of(given).dim() < 2 or value_of(given).shape[-2:] != value_of(mask).shape[-2:]:
+            break
+        mask = given
+    return mask
+
+
+def _compares_positions(values: ConstantValues, mask: fx.Node) -> bool:
+    """Whether a mask shows a query just the keys up to its own: all of it follows from the
+    diagonal and the one above, where positions of keys do not fall."""
+    if target_name(mask) not in _COMPARISONS or value_of(mask).dim() < 2:
+        return False
+    rows, columns = value_of(mask).shape[-2:]
+    compare, keys_first = _COMPARISONS[target_name(mask)]
+    operands = [values.of(operand) for operand in mask.args]
+    if rows != columns or any(operand is None for operand in operands):
+        return False
+    keys, queries = operands if keys_first else reversed(operands)
+    along_row, along_column = _along(keys, -1, columns), _along(queries, -2, rows)
+    if along_row is None or along_column is None or not bool((along_row.diff() >= 0).all()):
+        return False
+
+    def shown(keys: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
+        return compare(keys, queries) if keys_first else compare(queries, keys)
+
+    diagonal, above = shown(along_row, along_column), shown(along_row[1:], along_column[:-1])
+    return bool(diagonal.all()) and not bool(above.any())
+
+
+def _along(value: torch.Tensor | None, dim: int, size: int) -> torch.Tensor | None:
+    """The elements along a dim, ``[size]``, if a tensor changes along no other one."""
+    if value is None or value.dim() < -dim or value.shape[dim] != size:
+        return None
+    for other in range(value.dim()):
+        if other != value.dim() + dim:
+            if value.shape[other] > 1 and value.stride(other) != 0:
+                return None
+            value = value.narrow(other, 0, 1)
+    return value.flatten()
 
 
 def _is_true(mask: torch.Tensor) -> bool:
