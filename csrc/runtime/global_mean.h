@@ -6,7 +6,7 @@
 
 #include <cstdint>
 #include <string>
-#include <utility>
+#include <tuple>
 
 namespace tensoropt {
 
@@ -21,9 +21,9 @@ at::Tensor valid_weight(const at::Tensor& target, const at::Tensor& weight,
 // in the dtype of `sum`; and the divisor of all ranks, in float64. Both are
 // scalars that go through one all-reduce; without a group (an empty name) they
 // are those of this rank. The kernel of tensoropt::mean_over_ranks.
-std::pair<at::Tensor, at::Tensor> global_mean(const at::Tensor& sum,
-                                              const at::Tensor& divisor,
-                                              const std::string& group);
+std::tuple<at::Tensor, at::Tensor> global_mean(const at::Tensor& sum,
+                                               const at::Tensor& divisor,
+                                               const std::string& group);
 
 // Its mean, for autograd as well: a rank's share of the gradient is that of its
 // own sum. Calls tensoropt::mean_over_ranks, which has a meta kernel.

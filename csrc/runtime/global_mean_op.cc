@@ -16,12 +16,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using MeanAndDivisor = std::tuple<at::Tensor, at::Tensor>;
 
-MeanAndDivisor mean_kernel(const at::Tensor& sum, const at::Tensor& divisor,
-                           const std::string& group) {
-  auto [mean, total] = global_mean(sum, divisor, group);
-  return {std::move(mean), std::move(total)};
-}
-
 MeanAndDivisor mean_meta(const at::Tensor& sum, const at::Tensor& /*divisor*/,
                          const std::string& /*group*/) {
   return {at::empty({}, sum.options()),
@@ -33,7 +27,7 @@ MeanAndDivisor call_mean(const at::Tensor& sum, const at::Tensor& divisor,
   static const auto op =
       c10::Dispatcher::singleton()
           .findSchemaOrThrow("tensoropt::mean_over_ranks", "")
-          .typed<decltype(mean_kernel)>();
+          .typed<decltype(global_mean)>();
   return op.call(sum, divisor, group);
 }
 
@@ -81,9 +75,8 @@ at::Tensor valid_weight(const at::Tensor& target, const at::Tensor& weight,
       .sum();
 }
 
-std::pair<at::Tensor, at::Tensor> global_mean(const at::Tensor& sum,
-                                              const at::Tensor& divisor,
-                                              const std::string& group) {
+MeanAndDivisor global_mean(const at::Tensor& sum, const at::Tensor& divisor,
+                           const std::string& group) {
   at::Tensor both = at::stack({sum.to(at::kDouble), divisor.to(at::kDouble)});
   if (!group.empty()) all_reduce(both, find_group(group));
   return {(both[0] / both[1]).to(sum.scalar_type()), both[1].clone()};
@@ -100,7 +93,7 @@ TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
       "(Tensor, Tensor)");
 }
 TORCH_LIBRARY_IMPL(tensoropt, CompositeExplicitAutograd, library) {
-  library.impl("mean_over_ranks", mean_kernel);
+  library.impl("mean_over_ranks", global_mean);
 }
 TORCH_LIBRARY_IMPL(tensoropt, Meta, library) {
   library.impl("mean_over_ranks", mean_meta);

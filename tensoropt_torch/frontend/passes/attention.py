@@ -128,7 +128,7 @@ def _compares_positions(values: ConstantValues, mask: fx.Node) -> bool:
     rows, columns = value_of(mask).shape[-2:]
     compare, keys_first = _COMPARISONS[target_name(mask)]
     operands = [values.of(operand) for operand in mask.args]
-    if rows != columns or any(operand is None for operand in operands):
+    if rows != columns:
         return False
     keys, queries = operands if keys_first else reversed(operands)
     along_row, along_column = _along(keys, -1, columns), _along(queries, -2, rows)
