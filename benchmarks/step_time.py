@@ -276,6 +276,9 @@ def measure(name: str) -> dict[str, Any]:
         if peer:
             rows[label]["to_that_peer"] = ratios(seconds[label], seconds[peer])
     rows["ours"]["planned_s"] = planned_s
+    picked = modes["ours"].plan
+    assert picked is not None
+    rows["ours"]["raced_s"] = picked.measured_s  # what its steps took when it was picked
     return rows
 
 

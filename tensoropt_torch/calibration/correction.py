@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 from tensoropt_torch import _C
@@ -47,10 +47,12 @@ class _TimedPlan:
     collectives: float
 
 
-def corrected(task: PlanningTask, num_devices: int, runs: Mapping[str, PlanRun]) -> Corrected:
-    """By some plans of the task that were run. Collective; equal on all ranks."""
-    before = cache(partial(_spaces, task, num_devices, runs.values()))
-    scales = from_first_rank(lambda: _scales(before(), runs.values()))
+def corrected(
+    task: PlanningTask, num_devices: int, runs: Mapping[str, PlanRun], fastest: str
+) -> Corrected:
+    """By some plans of the task that were run, so that the ``fastest`` of them runs the same
+    programs. Collective; equal on all ranks."""
+    scales, same = from_first_rank(partial(_fitted, task, num_devices, runs, fastest))
     log.info(
         "of what was predicted, steps of %d plans took x %.3g for computing, x %.3g for the "
         "network, and %s more for each collective",
@@ -59,21 +61,29 @@ def corrected(task: PlanningTask, num_devices: int, runs: Mapping[str, PlanRun])
         scales.network,
         format_seconds(scales.collective_s),
     )
-    result = scaled(task, scales)
-    same = from_first_rank(
-        lambda: _with_the_same_programs(runs, before(), _spaces(result, num_devices, runs.values()))
-    )
-    return Corrected(result, {name: runs[name] for name in same})
+    return Corrected(scaled(task, scales), {name: runs[name] for name in same})
+
+
+def _fitted(
+    task: PlanningTask, num_devices: int, runs: Mapping[str, PlanRun], fastest: str
+) -> tuple[Scales, list[str]]:
+    """The scales, and which runs are of programs that stay with them. Seconds for each
+    collective are left out if they would lead the fastest on other ways: factors lead none."""
+    before = _spaces(task, num_devices, runs.values())
+    rows = [_timed(before[run.micro_batches], run) for run in runs.values()]
+    for with_seconds in (True, False):
+        scales = scales_of(rows, with_seconds)
+        after = _spaces(scaled(task, scales), num_devices, runs.values())
+        same = _with_the_same_programs(runs, before, after)
+        if fastest in same:
+            break
+    return scales, same
 
 
 def _spaces(task: PlanningTask, num_devices: int, runs: Collection[PlanRun]) -> dict[int, Space]:
     """By the number of micro-batches, those that the runs are of."""
     counts = {run.micro_batches for run in runs}
     return {s.captured.micro_batches: s for s in spaces_of(task, num_devices, counts)}
-
-
-def _scales(spaces: Mapping[int, Space], runs: Collection[PlanRun]) -> Scales:
-    return scales_of([_timed(spaces[run.micro_batches], run) for run in runs])
 
 
 def _timed(space: Space, run: PlanRun) -> _TimedPlan:

@@ -54,19 +54,21 @@ class Scales:
     collective_s: float = 0.0
 
 
-def scales_of(strategies: Iterable[TimedStrategy]) -> Scales:
+def scales_of(strategies: Iterable[TimedStrategy], with_seconds: bool = True) -> Scales:
     """What fits the strategies that were run best: of computing the median ratio, of the
     network the least sum of relative errors, which a few disturbed runs do not move. 1 and
     0 s where nothing was measured.
 
     Where strategies have about as many collectives for their network time, nearly any factor
-    goes with some seconds: those that gain next to nothing (``GAIN``) are not taken.
+    goes with some seconds: those that gain next to nothing (``GAIN``) are not taken, and
+    none are without ``with_seconds``.
     """
     rows = list(strategies)
     compute = _median_ratio((_compute_s(row), _measured_compute_s(row)) for row in rows)
     rows = [row for row in rows if min(row.network_s, row.measured_network_s) > 0]
     median = _median_ratio((row.network_s, row.measured_network_s) for row in rows)
-    pairs = _through_two(rows) if len(rows) >= LEAST_FOR_SECONDS else ()
+    tells_seconds = with_seconds and len(rows) >= LEAST_FOR_SECONDS
+    pairs = _through_two(rows) if tells_seconds else ()
     likely = (fit for fit in pairs if 0.5 < fit[0] / median < 2)
     candidates = [(median, 0.0), *likely]
     return Scales(compute, *min(candidates, key=lambda fit: _error(rows, *fit)))
