@@ -25,18 +25,19 @@ int bind_rows(RuleBuilder& rule) {
   return last;
 }
 
-// [..., k] x [n, k] (+ [n]) -> [..., n]; weights [k] give [...].
-Rule linear_rule(const Graph& graph, const Node& node) {
+// [..., k] x [n, k] (+ [n]) -> [..., n]; weights [k] give [...]. A transposed
+// weight is [k, n].
+Rule layer_rule(const Graph& graph, const Node& node, bool transposed) {
   RuleBuilder rule(graph, node);
   const auto& weight = rule.operand_shape(1);
   const bool matrix = weight.size() > 1;
   const int last = bind_rows(rule);
-  const int n = rule.factor("n", matrix ? weight[0] : 1);
-  const int k = rule.factor("k", weight.back());
+  const int n = rule.factor("n", matrix ? weight[transposed ? 1 : 0] : 1);
+  const int k = rule.factor("k", transposed ? weight[0] : weight.back());
   rule.bind_operand(0, last, k);
-  rule.bind_operand(1, matrix ? 1 : 0, k);
+  rule.bind_operand(1, matrix && !transposed ? 1 : 0, k);
   if (matrix) {
-    rule.bind_operand(1, 0, n);
+    rule.bind_operand(1, transposed ? 1 : 0, n);
     rule.bind_output(0, last, n);
   }
   if (rule.num_operands() > 2) {
@@ -44,9 +45,17 @@ Rule linear_rule(const Graph& graph, const Node& node) {
     rule.additive(2);
   }
   rule.save_product(0, 1);
-  rule.contraction(
-      2 * rule.output_elements() * static_cast<double>(weight.back()), 0, 1);
+  const auto inputs = static_cast<double>(rule.operand_shape(0)[last]);
+  rule.contraction(2 * rule.output_elements() * inputs, 0, 1);
   return rule.take();
+}
+
+Rule linear_rule(const Graph& graph, const Node& node) {
+  return layer_rule(graph, node, false);
+}
+
+Rule linear_transposed_rule(const Graph& graph, const Node& node) {
+  return layer_rule(graph, node, true);
 }
 
 // [..., k] x [c, n, k] (+ [c, n]) -> [..., c, n], or [k, c, n] if the weight is
@@ -260,6 +269,8 @@ Rule bilinear_rule(const Graph& graph, const Node& node) {
 
 void register_matmul(Registry& registry) {
   registry.add("aten.linear.default", {linear_rule, {}});
+  registry.add("tensoropt.linear_transposed.default",
+               {linear_transposed_rule, {}});
   registry.add("tensoropt.linear_blocks.default", {linear_blocks_rule, {}});
   registry.add("tensoropt.linear_sections.default",
                {linear_sections_rule, linear_sections_local});

@@ -52,6 +52,7 @@ _TRACED = frozenset(
         OPS.gather_shard.default,
         OPS.linear_blocks.default,
         OPS.linear_sections.default,
+        OPS.linear_transposed.default,
         OPS.cross_entropy_sharded.default,
         OPS.nll_loss_sharded.default,
     }

@@ -53,6 +53,7 @@ class _Program:
     """The steps of a reshard of a tensor with ``num_bytes`` on one device before it, which a
     training step runs ``times`` times."""
 
+    edge: int
     moved: str
     steps: tuple[int, ...]
     axis_sets: tuple[int, ...]
@@ -76,6 +77,18 @@ def collectives_of(planner: _C.Planner, plan: Described) -> tuple[Collectives, .
                 time_s=before.time_s + program.times * one.time_s,
             )
     return tuple(sorted(found.values(), key=lambda one: -one.time_s))
+
+
+def waited_for(planner: _C.Planner, plan: Described) -> dict[int, list[float]]:
+    """Seconds of the collectives of each reshard of inputs and activations of a step, by edge:
+    each way, and again in backward, where there are some."""
+    model = _Model(plan.settings)
+    found: dict[int, list[float]] = {}
+    for program in _programs(planner, plan):
+        seconds = sum(one.time_s for one, _ in model.collectives(program))
+        if seconds and "parameters" not in program.moved:
+            found.setdefault(program.edge, []).append(program.times * seconds)
+    return found
 
 
 class _Model:
@@ -141,14 +154,14 @@ def _programs(planner: _C.Planner, plan: Described) -> Iterator[_Program]:
         whole = reshard.value_bytes * num_shards(edge["to"], sizes)
         before = whole / num_shards(edge["from"], sizes)
         forward = tuple(reshard.forward), tuple(reshard.forward_sets)
-        yield _Program(what, *forward, before, 1 if reshard.held else each)
+        yield _Program(index, what, *forward, before, 1 if reshard.held else each)
         if reshard.kept == "before":
-            yield _Program(f"{what} again in backward", *forward, before, each)
+            yield _Program(index, f"{what} again in backward", *forward, before, each)
         ratio = _item_size(reshard.reduce_dtype) / _item_size(reshard.dtype)
         gradient = whole * ratio / num_shards(edge["gradient_from"], sizes)
         backward = tuple(reshard.backward), tuple(reshard.backward_sets)
         times = 1 if reshard.summed else each
-        yield _Program(f"gradients of {what}", *backward, gradient, times)
+        yield _Program(index, f"gradients of {what}", *backward, gradient, times)
 
 
 def _kinds_of_values(plan: Described) -> dict[int, str]:

@@ -82,6 +82,13 @@ def block_cases() -> Iterator[Case]:
     yield Case(target, (real(12, 4), real(2, 6, 4), real(2, 6)), name="rows")
 
 
+def transposed_cases() -> Iterator[Case]:
+    target = "tensoropt.linear_transposed.default"
+    for x, name in ((real(2, 12, 4), "batch"), (real(12, 4), "rows"), (real(4), "one row")):
+        yield Case(target, (x, real(4, 6)), name=f"{name}, no bias")
+        yield Case(target, (x, real(4, 6), real(6)), name=f"{name}, bias")
+
+
 def section_cases() -> Iterator[Case]:
     """Four, two and two outputs for each of six groups."""
     target = "tensoropt.linear_sections.default"
@@ -141,6 +148,7 @@ def product_cases() -> Iterator[Case]:
     yield from labelled_cases()
     yield from more_product_cases()
     yield from block_cases()
+    yield from transposed_cases()
     yield from section_cases()
     yield from grouped_cases()
     yield from routed_cases()

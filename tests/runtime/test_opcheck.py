@@ -182,6 +182,10 @@ def layers(group: str) -> dict[str, list[Case]]:
             Case((normal(4, 2), normal(3, 5, 2), normal(3, 5))),
             Case((normal(4, 2), normal(2, 3, 5), None, True)),
         ],
+        "linear_transposed": [
+            Case((normal(4, 2), normal(2, 5), normal(5))),
+            Case((normal(3, 4, 2), normal(2, 5))),
+        ],
         "linear_sections": [
             Case((normal(4, 2), normal(6, 2), normal(6), [0, 4], [4, 2])),
             Case((normal(3, 4, 2), normal(6, 2), None, [1, 4], [2, 1])),

@@ -44,6 +44,7 @@ from tensoropt_torch.frontend.passes.nodes import BUFFER, FOLDED, Pass, target_n
 from tensoropt_torch.frontend.passes.recurrent import take_gates, write_out_states
 from tensoropt_torch.frontend.passes.regions import inline_regions
 from tensoropt_torch.frontend.passes.sections import make_sections
+from tensoropt_torch.frontend.passes.transposed import take_weights_as_they_are
 
 PASSES: tuple[Pass, ...] = (
     inline_regions,
@@ -69,6 +70,7 @@ PASSES: tuple[Pass, ...] = (
     decompose_composites,
     views_to_reshapes,
     split_before_permutations,
+    take_weights_as_they_are,
     eliminate_dead_code,
     see_blocks,
     make_sections,

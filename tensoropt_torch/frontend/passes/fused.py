@@ -40,6 +40,8 @@ WANTED_BLOCKS = "wanted_blocks"  # how it has to be seen; None: as it is
 
 _LINEAR = "aten.linear.default"
 _ADDMM = "aten.addmm.default"
+_TRANSPOSED = "tensoropt.linear_transposed.default"
+_LAYERS = frozenset({_LINEAR, _ADDMM, _TRANSPOSED})
 _RESHAPES = frozenset({"aten.reshape.default", "aten.unflatten.int"})
 _VIEWS = frozenset(
     {
@@ -200,7 +202,7 @@ class _Region:
 
     def _follow(self, value: fx.Node, dim: int, user: fx.Node) -> None:
         name = target_name(user)
-        if name in (_LINEAR, _ADDMM):
+        if name in _LAYERS:
             self._follow_layer(value, dim, user)
         elif name in SPLITS:
             self._follow_split(value, dim, user)
@@ -286,7 +288,7 @@ class _Region:
     def _seen_in_blocks(
         self, graph: fx.Graph, node: fx.Node, made: dict[fx.Node, fx.Node]
     ) -> fx.Node:
-        if target_name(node) in (_LINEAR, _ADDMM):
+        if target_name(node) in _LAYERS:
             return self._layer_of_blocks(graph, node, made)
         if target_name(node) in _RESHAPES:
             (value,) = node.all_input_nodes
@@ -371,8 +373,9 @@ def _require(condition: bool) -> None:
 
 def _layer(call: fx.Node) -> tuple[Any, Any, Any, int]:
     """Input, weight and bias of a layer, and which dim of the weight is that of its outputs."""
-    if target_name(call) == _LINEAR:
-        return argument(call, "input"), argument(call, "weight"), argument(call, "bias"), 0
+    if target_name(call) != _ADDMM:
+        weight_dim = 0 if target_name(call) == _LINEAR else 1
+        return (*(argument(call, name) for name in ("input", "weight", "bias")), weight_dim)
     _require(argument(call, "beta") == 1 and argument(call, "alpha") == 1)
     return argument(call, "mat1"), argument(call, "mat2"), argument(call, "self"), 1
 

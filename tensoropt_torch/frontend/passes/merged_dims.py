@@ -28,6 +28,7 @@ _RESHAPE = "aten.reshape.default"
 _LAYERS = {
     "aten.linear.default": "input",
     "tensoropt.linear_blocks.default": "input",
+    "tensoropt.linear_transposed.default": "input",
     "aten.addmm.default": "mat1",
 }
 
@@ -138,8 +139,8 @@ def _layer_of(graph: fx.Graph, layer: fx.Node, rows: fx.Node) -> fx.Node | None:
     scaled = argument(layer, "beta") != 1 or argument(layer, "alpha") != 1
     if scaled or value_of(bias).dim() != 1:
         return None
-    turned = add_call(graph, aten.t.default, (weight,), layer)
-    return add_call(graph, aten.linear.default, (rows, turned, bias), layer)
+    target = torch.ops.tensoropt.linear_transposed.default
+    return add_call(graph, target, (rows, weight, bias), layer)
 
 
 def _leading(shape: Sequence[int], rows: int, width: int) -> list[int] | None:

@@ -1,0 +1,86 @@
+"""Layers whose weights a call of its own transposes.
+
+What is moved between devices is moved after that call, where it is no parameter any more: by
+itself, and not while the device computes. Here layers take such weights as they are.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from tensoropt_torch.frontend.passes.nodes import (
+    BUFFER,
+    add_call,
+    argument,
+    is_cast,
+    target_name,
+    value_of,
+)
+
+_TRANSPOSITIONS = ("aten.t.default", "aten.numpy_T.default", "aten.mT.default")
+_PRODUCTS = {"aten.mm.default": "mat2", "aten.matmul.default": "other"}
+
+
+def take_weights_as_they_are(graph: fx.Graph) -> None:
+    """Products with a transposed parameter, ``x @ w.t()``, become linear layers, and linear
+    layers with one become ``linear_transposed``; with the same bits."""
+    for node in list(graph.nodes):
+        name = target_name(node)
+        with graph.inserting_before(node):
+            if name == "aten.linear.default":
+                new = _layer(graph, node)
+            elif name in _PRODUCTS:
+                new = _product(graph, node, argument(node, _PRODUCTS[name]))
+            else:
+                continue
+        if new is not None:
+            node.replace_all_uses_with(new)
+
+
+def _layer(graph: fx.Graph, node: fx.Node) -> fx.Node | None:
+    weight = _turned_back(graph, argument(node, "weight"))
+    if weight is None:
+        return None
+    operands = argument(node, "input"), weight, argument(node, "bias")
+    return add_call(graph, torch.ops.tensoropt.linear_transposed.default, operands, node)
+
+
+def _product(graph: fx.Graph, node: fx.Node, other: fx.Node) -> fx.Node | None:
+    rows = node.args[0]
+    weight = _turned_back(graph, other) if value_of(rows).dim() > 1 else None
+    if weight is None:
+        return None
+    return add_call(graph, torch.ops.aten.linear.default, (rows, weight), node)
+
+
+def _turned_back(graph: fx.Graph, weight: fx.Node) -> fx.Node | None:
+    """A parameter, perhaps cast, which ``weight`` is the transposed one of; None: it is not."""
+    if _is_transposition(weight):
+        (operand,) = weight.all_input_nodes
+        return operand if _is_held(operand) else None
+    if not is_cast(weight):
+        return None
+    operand, *others = weight.args
+    assert isinstance(operand, fx.Node) and callable(weight.target)
+    turned = _turned_back(graph, operand)
+    if turned is None:
+        return None
+    return add_call(graph, weight.target, (turned, *others), weight, weight.kwargs)
+
+
+def _is_held(node: fx.Node) -> bool:
+    while is_cast(node):
+        node = node.all_input_nodes[0]
+    return node.op == "placeholder" and node.meta.get(BUFFER) is False
+
+
+def _is_transposition(node: fx.Node) -> bool:
+    name = target_name(node)
+    if name not in (*_TRANSPOSITIONS, "aten.transpose.int", "aten.permute.default"):
+        return False
+    if value_of(node).dim() != 2:
+        return False
+    if name == "aten.permute.default":
+        return [dim % 2 for dim in argument(node, "dims")] == [1, 0]
+    return name in _TRANSPOSITIONS or (argument(node, "dim0") - argument(node, "dim1")) % 2 == 1
