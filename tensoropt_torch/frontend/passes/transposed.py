@@ -61,12 +61,11 @@ def _turned_back(graph: fx.Graph, weight: fx.Node) -> fx.Node | None:
         return operand if _is_held(operand) else None
     if not is_cast(weight):
         return None
-    operand, *others = weight.args
-    assert isinstance(operand, fx.Node) and callable(weight.target)
-    turned = _turned_back(graph, operand)
+    turned = _turned_back(graph, weight.all_input_nodes[0])
     if turned is None:
         return None
-    return add_call(graph, weight.target, (turned, *others), weight, weight.kwargs)
+    assert callable(weight.target)
+    return add_call(graph, weight.target, (turned, *weight.args[1:]), weight, weight.kwargs)
 
 
 def _is_held(node: fx.Node) -> bool:
