@@ -24,7 +24,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -103,26 +103,31 @@ def share(batch: Batch, groups: int) -> Batch:
     return tuple(tensor.chunk(groups)[index].clone() for tensor in batch)
 
 
+def step_of(
+    make: Callable[[], tuple[nn.Module, Batch]],
+    optimizer_kind: type[torch.optim.Adam] = torch.optim.Adam,
+) -> Step:
+    """Makes a module and its optimizer; what is returned trains them by a step."""
+    module, batch = make()
+    optimizer = optimizer_kind(module.parameters(), lr=1e-4, foreach=False)
+
+    def step() -> torch.Tensor:
+        loss: torch.Tensor = module(*batch)
+        torch.autograd.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return step
+
+
 def mode_of(
     make: Callable[[], tuple[nn.Module, Batch]],
     plan: Plan | None = None,
     optimizer_kind: type[torch.optim.Adam] = torch.optim.Adam,
 ) -> Mode:
     """Makes a module and its optimizer, and counts the bytes of them and of a step."""
-
-    def start() -> Step:
-        module, batch = make()
-        optimizer = optimizer_kind(module.parameters(), lr=1e-4, foreach=False)
-
-        def step() -> torch.Tensor:
-            loss: torch.Tensor = module(*batch)
-            torch.autograd.backward(loss)
-            optimizer.step()
-            optimizer.zero_grad()
-            return loss.detach()
-
-        return step
-
+    start = partial(step_of, make, optimizer_kind)
     OPS.count_allocations(True)
     step = start()
     step()
@@ -160,39 +165,58 @@ def ours(plan: Plan, name: str) -> tuple[nn.Module, Batch]:
     return emit.parallelize(model, plan.captured, plan, CPU), share(batch, dist.get_world_size())
 
 
-def modes_of(name: str) -> tuple[dict[str, Mode], float]:
-    """All ways to train one model, the peers first, and the seconds of planning."""
-    modes = by_hand(name)
+def planned(name: str) -> tuple[Plan, PlanningTask, float]:
+    """What a user gets without options, what it is a plan of, with all that was measured, and
+    the seconds of planning."""
     model, batch = made(name)
     began = time.perf_counter()
     # What DistributedDataParallel computes, where there is batch normalisation.
     example = Example(model, batch, batch_norm_groups=dist.get_world_size())
     planning = PlanningOptions(optimizer="adam", inputs="sharded")
-    plans = {"ours": tensoropt_torch.find_strategy(example, planning=planning)}
+    plan = tensoropt_torch.find_strategy(example, planning=planning)
     planned_s = time.perf_counter() - began
-    task = agreed_task(example, planning)  # with what was measured
+    return plan, agreed_task(example, planning), planned_s
+
+
+def compared_plans(
+    pick: Plan, task: PlanningTask, peaks: Mapping[str, int] | None = None
+) -> dict[str, Plan]:
+    """The pick; what is predicted to be fastest with nothing run; and by the costs of the pick
+    what fits the ``peaks`` of peers, the knee, the smallest point and known strategies."""
     ranks = dist.get_world_size()
-    predicted = find_frontier(task, ranks).fastest.plan
-    plans["ours, predicted to be fastest"] = predicted
-    corrected = with_costs_of(plans["ours"], task)
+    plans = {"ours": pick, "ours, predicted to be fastest": find_frontier(task, ranks).fastest.plan}
+    corrected = with_costs_of(pick, task)
     frontier = find_frontier(corrected, ranks)
-    for peer_name, peer in modes.items():
-        plans[f"ours, memory of {peer_name}"] = within(frontier, peer.peak_bytes)
+    for peer_name, peak_bytes in (peaks or {}).items():
+        plans[f"ours, memory of {peer_name}"] = within(frontier, peak_bytes)
     plans["ours, knee"] = frontier.knee.plan
     plans["ours, smallest"] = frontier.smallest.plan
     for baseline in find_baselines(corrected, ranks, ("data parallel", "ZeRO-3", "Megatron")):
         if baseline.points:
             plans[f"ours, {baseline.name}"] = baseline.plan(len(baseline.points) - 1)
-    made_of: dict[str, str] = {}  # plans that are alike are run once; costs decide on programs
+    return plans
+
+
+def program_of(plan: Plan) -> str:
+    """Alike where plans run the same: costs decide on programs."""
+    return f"{plan.strategy_hash} {asdict(plan.settings)}"
+
+
+def modes_of(name: str) -> tuple[dict[str, Mode], float]:
+    """All ways to train one model, the peers first, and the seconds of planning."""
+    modes = by_hand(name)
+    pick, task, planned_s = planned(name)
+    plans = compared_plans(pick, task, {peer: mode.peak_bytes for peer, mode in modes.items()})
+    predicted = plans["ours, predicted to be fastest"]
+    made_of: dict[str, str] = {}  # those that run the same are run once
     for label, plan in plans.items():
-        first = made_of.setdefault(f"{plan.strategy_hash} {asdict(plan.settings)}", label)
+        first = made_of.setdefault(program_of(plan), label)
         modes[label] = modes[first] if first != label else mode_of(partial(ours, plan, name), plan)
-        costs = predicted, plans["ours"]
-        modes[label].predicted_s = predicted_s(plan, costs[0]), predicted_s(plan, costs[1])
+        modes[label].predicted_s = predicted_s(plan, predicted), predicted_s(plan, pick)
     plain = plans["ours, data parallel"]
     alone = replace(plain, settings=replace(plain.settings, bucket_bytes=0))
     modes["ours, data parallel without buckets"] = mode_of(partial(ours, alone, name))
-    picked = partial(ours, plans["ours"], name)
+    picked = partial(ours, pick, name)
     modes["ours, steps on DTensors"] = mode_of(picked, optimizer_kind=OnDTensors)
     return modes, planned_s
 
@@ -233,6 +257,15 @@ def time_of(mode: Mode) -> float:
     elif mode.first_s > SLOW_S:
         warm_ups, steps = SLOW_WARM_UPS, SLOW_STEPS
     step = mode.kept or mode.start()
+    step_s = median_time(step, warm_ups, steps)
+    if large:
+        del step
+        gc.collect()
+    return step_s
+
+
+def median_time(step: Step, warm_ups: int, steps: int) -> float:
+    """Seconds of a step on the slowest rank, of so many after others."""
     times = []
     for index in range(warm_ups + steps):
         dist.barrier()
@@ -241,9 +274,6 @@ def time_of(mode: Mode) -> float:
         dist.barrier()
         if index >= warm_ups:
             times.append(time.perf_counter() - began)
-    if large:
-        del step
-        gc.collect()
     slowest = torch.tensor(statistics.median(times))
     dist.all_reduce(slowest, dist.ReduceOp.MAX)
     return float(slowest)
