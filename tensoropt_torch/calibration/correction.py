@@ -6,6 +6,7 @@ took says how far predictions of their like are off.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +14,7 @@ from typing import Any
 
 from tensoropt_torch import _C
 from tensoropt_torch.calibration.finalists import PlanRun
-from tensoropt_torch.calibration.scaling import Scales, scaled, scales_of
+from tensoropt_torch.calibration.scaling import Scales, error_of, scaled, scales_of
 from tensoropt_torch.calibration.spaces import Space, spaces_of
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.planner.task import PlanningTask
@@ -67,12 +68,14 @@ def corrected(
 def _fitted(
     task: PlanningTask, num_devices: int, runs: Mapping[str, PlanRun], fastest: str
 ) -> tuple[Scales, list[str]]:
-    """The scales, and which runs are of programs that stay with them. Seconds for each
-    collective are left out if they would lead the fastest on other ways: factors lead none."""
+    """The scales whose steps are the nearest, and which runs are of programs that stay with them.
+    Seconds for each collective are left out if they would lead the fastest on other ways:
+    factors lead none."""
     before = _spaces(task, num_devices, runs.values())
     rows = [_timed(before[run.micro_batches], run) for run in runs.values()]
-    for with_seconds in (True, False):
-        scales = scales_of(rows, with_seconds)
+    whole = statistics.median(row.measured_step_s / row.step_s for row in rows)
+    fits = scales_of(rows), scales_of(rows, with_seconds=False), Scales(whole, whole)
+    for scales in sorted(fits, key=lambda fit: sum(abs(error_of(row, fit)) for row in rows)):
         after = _spaces(scaled(task, scales), num_devices, runs.values())
         same = _with_the_same_programs(runs, before, after)
         if fastest in same:

@@ -77,9 +77,20 @@ def scales_of(strategies: Iterable[TimedStrategy], with_seconds: bool = True) ->
 def rescaled(row: ValidatedStrategy, scales: Scales) -> ValidatedStrategy:
     """The same run, with its times predicted by ``scales``: of the programs that ran. Those
     that are planned with the scales may be others."""
-    network_s = _network_s(row, scales.network, scales.collective_s)
-    step_s = network_s + scales.compute * _compute_s(row)
+    step_s, network_s = _times(row, scales)
     return replace(row, step_s=step_s, network_s=network_s)
+
+
+def error_of(row: TimedStrategy, scales: Scales) -> float:
+    """How much longer its step is predicted to take by ``scales`` than it took, as a share."""
+    step_s, _ = _times(row, scales)
+    return step_s / row.measured_step_s - 1
+
+
+def _times(row: TimedStrategy, scales: Scales) -> tuple[float, float]:
+    """Of a step, and of the network."""
+    network_s = _network_s(row, scales.network, scales.collective_s)
+    return network_s + scales.compute * _compute_s(row), network_s
 
 
 def _through_two(rows: Sequence[TimedStrategy]) -> Iterator[tuple[float, float]]:
