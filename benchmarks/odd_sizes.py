@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import statistics
 import subprocess
 import sys
@@ -39,7 +38,7 @@ sys.path[:0] = [str(ROOT)]
 
 from benchmarks.isolated import run_isolated  # noqa: E402
 from benchmarks.machine import machine  # noqa: E402
-from benchmarks.paper.tables import rows_of  # noqa: E402
+from benchmarks.page import fill_tables, rows_of  # noqa: E402
 from benchmarks.published.predict import with_assumed_links, with_fast_attention  # noqa: E402
 from tensoropt_torch import Cluster, load_cluster  # noqa: E402
 from tensoropt_torch.frontend import capture  # noqa: E402
@@ -49,7 +48,6 @@ from tensoropt_torch.planner.task import PlanningTask  # noqa: E402
 
 RESULT = ROOT / "benchmarks" / "results" / "odd_sizes.json"
 PAGE = ROOT / "docs" / "models.md"
-TABLE = re.compile(r"(<!-- table: odd sizes -->\n).*?(<!-- end of table -->)", re.DOTALL)
 BATCH, LENGTH = 16, 512
 REPEATS = 3
 TURNS = 12
@@ -246,8 +244,7 @@ def main() -> None:
     records[options.label] = {"machine": machine(), "runs": runs}
     options.output.write_text(json.dumps(records, indent=1) + "\n")
     if options.output == RESULT:
-        text = PAGE.read_text()
-        PAGE.write_text(TABLE.sub(lambda m: f"{m[1]}\n{table(records)}\n\n{m[2]}", text))
+        fill_tables(PAGE, {"odd_sizes": table(records)})
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ The models of step_time.py, planned as there: with ``find_strategy`` as it is wi
 nothing measured before. The pick, the ends and the knee of the frontier and known strategies train
 in turn. Unlike there a module is the only one of its process, as in a job, and not one of a dozen.
 Predictions are those before plans were run, and those by the costs that the run ones corrected.
-Writes its entries of benchmarks/results/predictions.json.
+Writes its entries of benchmarks/results/predictions.json, and the table of docs/step-times.md.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.links import run_on_links
 from benchmarks.models.small import LARGE, MODELS
+from benchmarks.ranks import WORKER
 from benchmarks.step_time import (
     compared_plans,
     median_time,
@@ -32,6 +33,7 @@ from benchmarks.step_time import (
     program_of,
     step_of,
 )
+from benchmarks.step_time_page import fill_page
 from tensoropt_torch.plan import Plan
 
 RESULTS = Path(__file__).parent / "results" / "predictions.json"
@@ -86,3 +88,5 @@ def format_row(row: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     run_on_links(__file__, __doc__, measure, list(MODELS), RESULTS, format_row, list(LARGE))
+    if WORKER not in sys.argv:
+        fill_page()

@@ -14,7 +14,8 @@ within a peer's memory are. Modules that need much memory are made again in each
 there are fewer then; of steps that take longer than a second a turn has fewer. Ratios are those of
 one turn.
 ``--link`` limits the loopback, as in overlap.py, ``--models`` runs some of them. Writes its
-entries of benchmarks/results/step_time.json, and a picture of all entries.
+entries of benchmarks/results/step_time.json, a picture of all entries, and the tables of
+docs/step-times.md.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from benchmarks.links import run_on_links
 from benchmarks.models.small import LARGE, MODELS, Batch
 from benchmarks.peers import Peer, peers
 from benchmarks.ranks import WORKER, format_ratio, ratio_figures
+from benchmarks.step_time_page import fill_page
 from tensoropt_torch import emit
 from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.plan import Plan
@@ -370,3 +372,4 @@ if __name__ == "__main__":
         matplotlib.rcParams["svg.hashsalt"] = "step_time"
         picture = draw(json.loads(RESULTS.read_text()))
         picture.savefig(RESULTS.with_suffix(".svg"), metadata={"Date": None})
+        fill_page()

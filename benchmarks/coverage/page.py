@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.paper.tables import rows_of
+from benchmarks.page import fill_tables, rows_of
 
 Record = Mapping[str, Any]
-
-MARKED = re.compile(r"(<!-- table: models -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def fill_page(record: Record, page: Path) -> None:
     """Replace the table in the page."""
-    table = models_table(record)
-    text = page.read_text()
-    filled = MARKED.sub(lambda match: f"{match[1]}\n{table}\n\n{match[2]}", text)
-    if filled != text:
-        page.write_text(filled)
+    fill_tables(page, {"models": models_table(record)})
 
 
 def models_table(record: Record) -> str:

@@ -17,10 +17,11 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.machine import machine
+from benchmarks.page import fill_tables
 from benchmarks.paper.claims import check_claims
 from benchmarks.paper.figures import draw_figures
 from benchmarks.paper.studies import STUDIES, Scope
-from benchmarks.paper.tables import fill_tables
+from benchmarks.paper.tables import tables_of
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "paper"
@@ -46,7 +47,7 @@ def report(folder: Path, page: Path) -> None:
     claims = check_claims(results)
     write(folder / "claims.json", {"claims": claims})
     draw_figures(results, folder)
-    fill_tables({**results, "claims": {"claims": claims}}, page)
+    fill_tables(page, tables_of({**results, "claims": {"claims": claims}}))
 
 
 def write(file: Path, record: dict[str, Any]) -> None:

@@ -1,40 +1,21 @@
-"""The tables of docs/paper.md, made from the JSON files and written into the page.
-
-A table stands between ``<!-- table: name -->`` and ``<!-- end -->``.
-"""
+"""The tables of docs/paper.md, made from the JSON files."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
+from benchmarks.page import rows_of
 from benchmarks.paper.published import SEARCH_SECONDS
 
 Record = Mapping[str, Any]
 
-MARKED = re.compile(r"(<!-- table: ([a-z_]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
-
-def fill_tables(results: Mapping[str, Record], page: Path) -> None:
-    """Replace the tables in the page whose study is among the results."""
-
-    def table(match: re.Match[str]) -> str:
-        study, make = TABLES[match[2]]
-        if study not in results:
-            return match[0]
-        return f"{match[1]}\n{make(results[study])}\n\n{match[3]}"
-
-    text = page.read_text()
-    filled = MARKED.sub(table, text)
-    if filled != text:
-        page.write_text(filled)
-
-
-def rows_of(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+def tables_of(results: Mapping[str, Record]) -> dict[str, str]:
+    """By name, those whose study is among the results."""
+    return {
+        name: make(results[study]) for name, (study, make) in TABLES.items() if study in results
+    }
 
 
 def seconds(value: float | None) -> str:

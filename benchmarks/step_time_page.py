@@ -1,0 +1,112 @@
+"""The tables of docs/step-times.md, made from the JSON files.
+
+    python -m benchmarks.step_time_page
+
+benchmarks/step_time.py and benchmarks/predictions.py do so when they end.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.page import fill_tables, rows_of
+from benchmarks.ranks import format_ratio
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "step-times.md"
+RESULTS = ROOT / "benchmarks" / "results"
+PEERS = ("DDP", "FSDP2", "TP", "TP x DP", "TP x FSDP2")
+LABELS = {
+    "DDP": "DDP",
+    "FSDP2": "FSDP2",
+    "TP": "tensor parallelism by hand",
+    "TP x DP": "TP x DP",
+    "TP x FSDP2": "TP x FSDP2",
+    "ours": "**ours, as `find_strategy` picks it**",
+    "ours, predicted to be fastest": "ours, predicted to be fastest",
+    "ours, data parallel": "ours, data parallel",
+    "ours, data parallel without buckets": "the same without buckets",
+    "ours, ZeRO-3": "ours, ZeRO-3",
+    "ours, smallest": "ours, the smallest",
+    "ours, steps on DTensors": "our pick with steps on `DTensor`s",
+}
+Results = Mapping[str, Any]
+
+
+def fill_page() -> None:
+    """Of what there is."""
+    steps, predictions = (
+        json.loads((RESULTS / f"{name}.json").read_text()) for name in ("step_time", "predictions")
+    )
+    tables = {_name(where): steps_table(job["models"]) for where, job in steps.items()}
+    tables["memory_of_peers"] = memory_table(steps)
+    tables["predictions"] = predictions_table(predictions)
+    fill_tables(PAGE, tables)
+
+
+def steps_table(models: Results) -> str:
+    """Steps as shares of those of the fastest peer, and peaks, by way and model."""
+    rows = [
+        [title, *(_cell(found.get(label)) for found in models.values())]
+        for label, title in LABELS.items()
+        if any(label in found for found in models.values())
+    ]
+    return rows_of(["", *models], rows)
+
+
+def memory_table(steps: Results) -> str:
+    """Steps of what fits in the memory of each peer, as shares of the peer's."""
+    rows = []
+    for where, job in steps.items():
+        for model, found in job["models"].items():
+            fitting = (found.get(f"ours, memory of {peer}") for peer in PEERS)
+            rows.append([f"{model}, {where}", *map(_share, fitting)])
+    return rows_of(["in the memory of", *PEERS], rows)
+
+
+def predictions_table(predictions: Results) -> str:
+    """Of the pick, and over all plans that were run."""
+    head = [
+        "",
+        "pick takes",
+        "predicted",
+        "by corrected costs",
+        "all plans",
+        "pick, to the fastest",
+    ]
+    rows = []
+    for where, job in predictions.items():
+        for model, found in job["models"].items():
+            pick = found["ours"]
+            before, after = (
+                f"{pick[key] / pick['step_s'] - 1:+.0%}" for key in ("predicted_s", "corrected_s")
+            )
+            errors = [abs(row["corrected_s"] / row["step_s"] - 1) for row in found.values()]
+            over_all = f"{statistics.mean(errors):.0%} of {len(errors)}"
+            took = f"{pick['step_s'] * 1e3:.0f} ms"
+            fastest = f"{pick['to_fastest']:.2f}"
+            rows.append([f"{model}, {where}", took, before, after, over_all, fastest])
+    return rows_of(head, rows)
+
+
+def _name(where: str) -> str:
+    return re.sub(r"\W+", "_", where)
+
+
+def _share(row: Results | None) -> str:
+    return "-" if row is None else f"{row['to_that_peer']['median_ratio']:.2f}"
+
+
+def _cell(row: Results | None) -> str:
+    if row is None:
+        return "-"
+    return f"{format_ratio(row['to_best_peer'])}; {row['peak_mib']:.0f} MiB"
+
+
+if __name__ == "__main__":
+    fill_page()
