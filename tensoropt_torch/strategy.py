@@ -3,7 +3,6 @@ running one."""
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -255,8 +254,8 @@ class _Finder:
             return first.winner, first.complete
         self._phases.end("search")
         again = self._race(plans, found.task, self._left_s(), found.runs)
-        winner = min(again.winner, first.winner, key=_measured_s)
-        return winner, first.complete and again.complete
+        shortest = min(again, first, key=lambda race: race.best_s)
+        return shortest.winner, first.complete and again.complete
 
     def _race(
         self,
@@ -298,10 +297,6 @@ def _without_copies(plans: Sequence[Plan]) -> list[Plan]:
     for plan in plans:
         found.setdefault(plan.strategy_hash, plan)
     return list(found.values())
-
-
-def _measured_s(plan: Plan) -> float:
-    return math.inf if plan.measured_s is None else plan.measured_s
 
 
 def _plain(planning: PlanningOptions) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import math
+import statistics
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -38,7 +39,7 @@ from tensoropt_torch.units import format_seconds
 
 log = get_logger(__name__)
 
-FILE = SealedFormat("file of times of steps", 3, "run them again")
+FILE = SealedFormat("file of times of steps", 4, "run them again")
 STEPS, LEAST_STEPS = 3, 2  # of a plan in a round, besides one that warms up
 # Plans whose best round took so much longer than that of the fastest are out after it: what else
 # the machine does in a round makes single ones differ by as much. After the last none is.
@@ -57,10 +58,12 @@ class _Job:
 
 @dataclass(frozen=True)
 class PlanRun(Record):
-    """What steps of a plan took, in s: the whole step, and of it the network (``StepTimes``)."""
+    """What steps of a plan took, in s (``StepTimes``): in its best round, by which plans are
+    compared, and in a usual one, of which predictions are; and of the latter the network."""
 
     micro_batches: int
     choices: Choices
+    best_s: Positive
     step_s: Positive
     network_s: NotNegative
 
@@ -70,7 +73,7 @@ class Race:
     """What came of one.
 
     Attributes:
-        winner: the plan whose steps are the shortest, with what they took.
+        winner: the plan whose steps are the shortest, with what they usually took.
         complete: whether all plans were run, by this job or an earlier one.
         runs: what is known of these plans, by ``Plan.strategy_hash``.
     """
@@ -78,6 +81,12 @@ class Race:
     winner: Plan
     complete: bool
     runs: Mapping[str, PlanRun] = field(default_factory=dict)
+
+    @property
+    def best_s(self) -> float:
+        """Seconds of a step of the winner in its best round; infinite if none was run."""
+        run = self.runs.get(self.winner.strategy_hash)
+        return math.inf if run is None else run.best_s
 
 
 @dataclass(frozen=True)
@@ -124,7 +133,7 @@ def race(
     missing = [plan for plan in plans if plan.strategy_hash not in runs]
     if missing:
         try:
-            rivals = [runs[p.strategy_hash].step_s for p in plans if p.strategy_hash in runs]
+            rivals = [runs[p.strategy_hash].best_s for p in plans if p.strategy_hash in runs]
             job = _Job(model, task, batch, device)
             runs |= on_all_ranks(partial(_run, missing, rivals, job, budget_s))
         except (RuntimeError, ValueError, LookupError) as error:  # values of the example, maybe
@@ -135,11 +144,12 @@ def race(
     found = {p.strategy_hash: runs[p.strategy_hash] for p in plans if p.strategy_hash in runs}
     if not found:
         return Race(plans[0], complete=False)
-    steps_s = [(found[p.strategy_hash].step_s, p) for p in plans if p.strategy_hash in found]
-    for step_s, plan in steps_s:
-        log.info("%r takes %s", plan, format_seconds(step_s))
-    step_s, fastest = min(steps_s, key=lambda entry: entry[0])
-    return Race(replace(fastest, measured_s=step_s), len(found) == len(plans), found)
+    raced = [(found[p.strategy_hash], p) for p in plans if p.strategy_hash in found]
+    for run, plan in raced:
+        times = format_seconds(run.step_s), format_seconds(run.best_s)
+        log.info("%r takes %s, in its best round %s", plan, *times)
+    run, fastest = min(raced, key=lambda entry: entry[0].best_s)
+    return Race(replace(fastest, measured_s=run.step_s), len(found) == len(plans), found)
 
 
 def _run(
@@ -161,8 +171,8 @@ def _run(
     with progress(what, len(MARGINS) * len(plans), about_s=about_s, at_most_s=budget_s) as step:
         runs = [_Run(plan.with_model(task.captured), job, context, own) for plan in plans]
         measures = [partial(run.time, budget, len(runs) - i, keeps) for i, run in enumerate(runs)]
-        steps_s = _race(measures, rivals_s, budget, step)
-    found = {plans[i].strategy_hash: runs[i].result(step_s) for i, step_s in steps_s.items()}
+        rounds_s = _race(measures, rivals_s, budget, step)
+    found = {plans[i].strategy_hash: runs[i].result(rounds_s[i]) for i in rounds_s}
     del runs, measures
     gc.collect()  # modules hold themselves, and what they have on the device
     context.groups.close()
@@ -174,30 +184,30 @@ def _race(
     rivals_s: Sequence[float],
     budget: Budget,
     step: Step,
-) -> dict[int, float]:
-    """Seconds of a step in the best round of each, by index, of those that were run: in turn,
-    so that what disturbs the machine for a while meets all of them, and the longer the race
-    goes on, the fewer of them. ``rivals_s`` are best rounds of plans that were run before."""
-    best_s: dict[int, float] = {}
+) -> dict[int, list[float]]:
+    """Seconds of a step in each round, by index, of those that were run: in turn, so that what
+    disturbs the machine for a while meets all of them, and the longer the race goes on, the
+    fewer of them. ``rivals_s`` are best rounds of plans that were run before."""
+    rounds_s: dict[int, list[float]] = {}
     running = list(range(len(runs)))
     done = 0
     for number, margin in enumerate(MARGINS):
         total = done + (len(MARGINS) - number) * len(running)
         for index in running:
-            if (best_s or rivals_s) and budget.is_spent():
-                return best_s
+            if (rounds_s or rivals_s) and budget.is_spent():
+                return rounds_s
             try:
                 step_s = runs[index]().step_s
             except OutOfTimeError:
-                return best_s
-            best_s[index] = min(step_s, best_s.get(index, step_s))
+                return rounds_s
+            rounds_s.setdefault(index, []).append(step_s)
             done += 1
             step(total=total)
-        limit_s = (1 + margin) * min([*best_s.values(), *rivals_s])
-        running = [index for index in running if best_s[index] <= limit_s]
+        limit_s = (1 + margin) * min([*map(min, rounds_s.values()), *rivals_s])
+        running = [index for index in running if min(rounds_s[index]) <= limit_s]
         if len(running) + len(rivals_s) <= 1:
             break
-    return best_s
+    return rounds_s
 
 
 class _Run:
@@ -224,12 +234,12 @@ class _Run:
             self._network_share = timed.network_s / timed.step_s
         return found
 
-    def result(self, step_s: float) -> PlanRun:
-        """After it was run, with what a step took."""
+    def result(self, rounds_s: Sequence[float]) -> PlanRun:
+        """After it was run, with what a step took in each round."""
         assert self._network_share is not None
-        plan = self._plan
+        plan, step_s = self._plan, statistics.median(rounds_s)
         network_s = self._network_share * step_s
-        return PlanRun(plan.settings.micro_batches, plan.choices, step_s, network_s)
+        return PlanRun(plan.settings.micro_batches, plan.choices, min(rounds_s), step_s, network_s)
 
     def _start(self) -> Training:
         plan, context, (args, kwargs) = self._plan, self._context, self._own

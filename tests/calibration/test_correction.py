@@ -63,7 +63,7 @@ def run_of(task: PlanningTask, seed: int, scales: Scales) -> tuple[str, PlanRun]
     network_s, collectives = space.network(strategy)
     network_s = scales.network * network_s + scales.collective_s * collectives
     step_s = scales.compute * space.planner.compute_time(strategy) + network_s
-    return plan.strategy_hash, PlanRun(1, plan.choices, step_s, network_s)
+    return plan.strategy_hash, PlanRun(1, plan.choices, step_s, step_s, network_s)
 
 
 def any_that_stays(task: PlanningTask, runs: dict[str, PlanRun]) -> str:
@@ -188,7 +188,7 @@ def nothing_better(payload: tuple[str, str]) -> tuple[list[list[str]], Plan, flo
         if len(raced) > 1 and what == "fails":
             return Race(plans[0], complete=False)
         step_s = float(len(raced))
-        runs = {p.strategy_hash: PlanRun(1, p.choices, step_s, step_s / 9) for p in plans}
+        runs = {p.strategy_hash: PlanRun(1, p.choices, step_s, step_s, step_s / 9) for p in plans}
         return Race(replace(plans[-1], measured_s=step_s), True, runs)
 
     picks.mini_time = pick
