@@ -7,13 +7,15 @@ parallel by a plan, and as that would run without buckets and with steps on ``DT
 A step is timed by phase; PyTorch's profiler then tells, of other steps, what the kernels of ATen
 take in forward and backward, whose share of the timed steps it is: the rest of a phase is Python,
 dispatch, and waiting. Of plans the seconds in reshards are known as well, with their local copies
-and the waiting for other ranks. Writes its entries of benchmarks/results/step_profile.json.
+and the waiting for other ranks. Writes its entries of benchmarks/results/step_profile.json, and the
+table of docs/runtime.md.
 """
 
 from __future__ import annotations
 
 import gc
 import itertools
+import json
 import statistics
 import sys
 import time
@@ -32,11 +34,14 @@ from torch.profiler import ProfilerActivity
 
 from benchmarks.links import run_on_links
 from benchmarks.models.small import LARGE, MODELS, Batch
+from benchmarks.page import fill_tables, rows_of
 from benchmarks.peers import peers
+from benchmarks.ranks import WORKER
 from benchmarks.step_time import ALL, OnDTensors, compared_plans, made, ours, planned, share
 from tensoropt_torch.runtime.ops import network_timing
 
 RESULTS = Path(__file__).parent / "results" / "step_profile.json"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "runtime.md"
 TURNS, STEPS, WARM_UPS, PROFILED = 3, 3, 2, 2
 PHASES = ("forward", "backward", "optimizer")
 
@@ -104,6 +109,19 @@ def measure(name: str) -> dict[str, Any]:
     }
 
 
+def fill_page() -> None:
+    """Of what there is, in ms."""
+    results = json.loads(RESULTS.read_text())
+    rows = [
+        [f"{label}; {model}, {where}", *(f"{seconds * 1e3:.0f}" for seconds in row.values())]
+        for where, job in results.items()
+        for model, found in job["models"].items()
+        for label, row in found.items()
+    ]
+    head = ["ms of a step", *PHASES, "in reshards", "kernels forward and backward"]
+    fill_tables(PAGE, {"step_profile": rows_of(head, rows)})
+
+
 def format_row(row: Seconds) -> str:
     """In ms."""
     return ", ".join(f"{part} {seconds * 1e3:.0f}" for part, seconds in row.items()) + " ms"
@@ -111,3 +129,5 @@ def format_row(row: Seconds) -> str:
 
 if __name__ == "__main__":
     run_on_links(__file__, __doc__, measure, ["gpt"], RESULTS, format_row, [*MODELS, *LARGE])
+    if WORKER not in sys.argv:
+        fill_page()
