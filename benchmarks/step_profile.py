@@ -113,7 +113,7 @@ def fill_page() -> None:
     """Of what there is, in ms."""
     results = json.loads(RESULTS.read_text())
     rows = [
-        [f"{label}; {model}, {where}", *(f"{seconds * 1e3:.0f}" for seconds in row.values())]
+        [f"{label}; {model}, {where}", *(f"{s * 1e3:.0f}" if s else "-" for s in row.values())]
         for where, job in results.items()
         for model, found in job["models"].items()
         for label, row in found.items()
