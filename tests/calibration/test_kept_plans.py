@@ -456,7 +456,10 @@ def race_budgets(home_of: str) -> list[float]:
 
 def test_the_race_gets_what_is_left_on_the_slowest_rank(tmp_path: Path) -> None:
     mine, other = run_ranks(2, f"{HERE}:race_budgets", str(tmp_path))
-    assert mine == other == pytest.approx([QUICK.finalists_s, 2.0, 0.0])
+    assert mine == other and len(mine) == 3
+    for given_s, left_s in zip(mine, (QUICK.finalists_s, 2.0, 0.0), strict=True):
+        # A fifth of it, and what the search took, are for the next race.
+        assert left_s / 2 <= given_s <= 0.8 * left_s
 
 
 def differently(home_of: str) -> list[str]:
