@@ -22,11 +22,11 @@ from torch import fx
 from torch._ops import OpOverload
 
 from tensoropt_torch.frontend.passes.nodes import (
-    BUFFER,
     SPLITS,
     add_call,
     argument,
     is_cast,
+    is_parameter,
     reshaped,
     slice_extent,
     target_name,
@@ -101,7 +101,7 @@ def see_blocks(graph: fx.Graph) -> None:
     """Parameters all of whose uses take them, or what a layer makes of them, apart into equal
     blocks are seen block by block; others stay as they are."""
     for parameter in graph.find_nodes(op="placeholder"):
-        if not _is_parameter(parameter):
+        if not is_parameter(parameter):
             continue
         for dim in range(min(2, value_of(parameter).dim())):
             region = None if BLOCKS in parameter.meta else _region_of(parameter, dim)
@@ -119,10 +119,6 @@ def _can_be_held() -> bool:
     from torch.distributed.tensor import _sharding_prop
 
     return hasattr(_sharding_prop, "_propagate_use_strided_shard_flag")
-
-
-def _is_parameter(node: fx.Node) -> bool:
-    return node.op == "placeholder" and node.meta.get(BUFFER) is False
 
 
 def _see(parameter: fx.Node, blocks: Blocks) -> None:
@@ -226,7 +222,7 @@ class _Region:
         if isinstance(bias, fx.Node):
             _require(value_of(bias).dim() == 1)
             root = _root(bias)
-            if _is_parameter(root):
+            if is_parameter(root):
                 self.add(root, 0)
 
     def _follow_split(self, value: fx.Node, dim: int, split: fx.Node) -> None:

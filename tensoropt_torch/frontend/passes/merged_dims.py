@@ -16,6 +16,7 @@ from torch import fx
 from tensoropt_torch.frontend.passes.nodes import (
     add_call,
     argument,
+    order_of,
     reshaped,
     target_name,
     value_of,
@@ -36,7 +37,7 @@ _LAYERS = {
 def split_before_permutations(graph: fx.Graph) -> None:
     """``reshape``, permutation, ``reshape``: the first one splits what the last one did."""
     for node in list(graph.nodes):
-        order = _order(node)
+        order = order_of(node)
         if order is None:
             continue
         for user in list(node.users):
@@ -50,21 +51,6 @@ def keep_rows_apart(graph: fx.Graph) -> None:
     for node in list(graph.nodes):
         if target_name(node) in _LAYERS:
             _keep_apart(graph, node)
-
-
-def _order(node: fx.Node) -> list[int] | None:
-    """Of the dims of its operand that a permutation has; None: it is none."""
-    name = target_name(node)
-    if name not in ("aten.transpose.int", "aten.permute.default"):
-        return None
-    rank = value_of(node).dim()
-    if name == "aten.permute.default":
-        return [dim % rank for dim in argument(node, "dims")]
-    order = list(range(rank))
-    if rank:
-        first, second = argument(node, "dim0"), argument(node, "dim1")
-        order[first], order[second] = order[second], order[first]
-    return order
 
 
 def _split_before(

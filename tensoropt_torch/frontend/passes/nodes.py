@@ -50,9 +50,29 @@ def target_name(node: fx.Node) -> str:
     return str(node.target) if isinstance(node.target, OpOverload) else ""
 
 
+def is_parameter(node: fx.Node) -> bool:
+    """Whether a node is a parameter of the module, as the graph gets it."""
+    return node.op == "placeholder" and node.meta.get(BUFFER) is False
+
+
 def is_cast(node: fx.Node) -> bool:
     """Whether a call only changes the dtype of its first operand, if anything."""
     return target_name(node) in CASTS
+
+
+def order_of(node: fx.Node) -> list[int] | None:
+    """Of the dims of its operand that a permutation has; None: it is none."""
+    name = target_name(node)
+    if name not in ("aten.transpose.int", "aten.permute.default"):
+        return None
+    rank = value_of(node).dim()
+    if name == "aten.permute.default":
+        return [dim % rank for dim in argument(node, "dims")]
+    order = list(range(rank))
+    if rank:
+        first, second = argument(node, "dim0"), argument(node, "dim1")
+        order[first], order[second] = order[second], order[first]
+    return order
 
 
 def value_of(node: Any) -> torch.Tensor:

@@ -10,10 +10,11 @@ import torch
 from torch import fx
 
 from tensoropt_torch.frontend.passes.nodes import (
-    BUFFER,
     add_call,
     argument,
     is_cast,
+    is_parameter,
+    order_of,
     target_name,
     value_of,
 )
@@ -71,15 +72,10 @@ def _turned_back(graph: fx.Graph, weight: fx.Node) -> fx.Node | None:
 def _is_held(node: fx.Node) -> bool:
     while is_cast(node):
         node = node.all_input_nodes[0]
-    return node.op == "placeholder" and node.meta.get(BUFFER) is False
+    return is_parameter(node)
 
 
 def _is_transposition(node: fx.Node) -> bool:
-    name = target_name(node)
-    if name not in (*_TRANSPOSITIONS, "aten.transpose.int", "aten.permute.default"):
-        return False
-    if value_of(node).dim() != 2:
-        return False
-    if name == "aten.permute.default":
-        return [dim % 2 for dim in argument(node, "dims")] == [1, 0]
-    return name in _TRANSPOSITIONS or (argument(node, "dim0") - argument(node, "dim1")) % 2 == 1
+    if target_name(node) in _TRANSPOSITIONS:
+        return value_of(node).dim() == 2
+    return order_of(node) == [1, 0]
