@@ -52,11 +52,10 @@ def measure(name: str) -> dict[str, Any]:
     pick, task, _ = planned(name)
     plans = compared_plans(pick, task)
     predicted = plans["ours, predicted to be fastest"]
-    different: dict[str, Plan] = {}
-    labels: dict[str, str] = {}
+    first: dict[str, tuple[str, Plan]] = {}
     for label, plan in plans.items():
-        first = labels.setdefault(program_of(plan), label)
-        different.setdefault(first, plan)
+        first.setdefault(program_of(plan), (label, plan))
+    different = dict(first.values())
     turns = [
         {label: time_alone(name, plan) for label, plan in different.items()} for _ in range(TURNS)
     ]
