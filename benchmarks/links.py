@@ -32,7 +32,7 @@ def run_on_links(
     """Run the jobs of a script, print its rows, write its JSON.
 
     ``measure`` runs one of ``names``, or of those ``on_demand``, on every rank and returns rows
-    by label. Rows of models that are not run stay, if they are of an equal machine.
+    by label. Rows of models that are not run stay; each model's machine is beside them.
     """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2])
@@ -52,9 +52,9 @@ def run_on_links(
             environment = {"TENSOROPT_HOME": home}
             found = results_of_ranks(script, ranks, within, environment, chosen)
         where = f"{ranks} processes, {link or LOOPBACK}"
-        earlier = results.get(where, {})
-        kept = earlier.get("models", {}) if earlier.get("machine") == machine() else {}
-        results[where] = {"machine": machine(), "models": {**kept, **found}}
+        job = results.setdefault(where, {"models": {}, "machines": {}})
+        job["models"] |= found
+        job["machines"] |= dict.fromkeys(found, machine())
         for name, rows in found.items():
             for label, row in rows.items():
                 print(f"{where}, {name}, {label}: {format_row(row)}")

@@ -2,6 +2,8 @@
 
 import os
 import platform
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,12 @@ def cpu_name() -> str:
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
+
+
+def processor(machine_of_results: Mapping[str, Any]) -> str:
+    """What ``machine`` found, for a table."""
+    words = re.sub(r"\((R|TM)\)|\bProcessor\b", "", machine_of_results["cpu"]).split()
+    return f"{' '.join(words)}, {machine_of_results['cores']} cores"
 
 
 def peak_rss_bytes() -> int:

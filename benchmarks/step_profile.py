@@ -33,6 +33,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity
 
 from benchmarks.links import run_on_links
+from benchmarks.machine import processor
 from benchmarks.models.small import LARGE, MODELS, Batch
 from benchmarks.page import fill_tables, rows_of
 from benchmarks.peers import peers
@@ -113,12 +114,16 @@ def fill_page() -> None:
     """Of what there is, in ms."""
     results = json.loads(RESULTS.read_text())
     rows = [
-        [f"{label}; {model}, {where}", *(f"{s * 1e3:.0f}" if s else "-" for s in row.values())]
+        [
+            f"{label}; {model}, {where}",
+            *(f"{s * 1e3:.0f}" if s else "-" for s in row.values()),
+            processor(job["machines"][model]),
+        ]
         for where, job in results.items()
         for model, found in job["models"].items()
         for label, row in found.items()
     ]
-    head = ["ms of a step", *PHASES, "in reshards", "kernels forward and backward"]
+    head = ["ms of a step", *PHASES, "in reshards", "kernels forward and backward", "measured on"]
     fill_tables(PAGE, {"step_profile": rows_of(head, rows)})
 
 

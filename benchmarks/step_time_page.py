@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import processor
 from benchmarks.page import fill_tables, rows_of
 from benchmarks.ranks import format_ratio
 
@@ -43,19 +44,21 @@ def fill_page() -> None:
     steps, predictions = (
         json.loads((RESULTS / f"{name}.json").read_text()) for name in ("step_time", "predictions")
     )
-    tables = {_name(where): steps_table(job["models"]) for where, job in steps.items()}
+    tables = {_name(where): steps_table(job) for where, job in steps.items()}
     tables["memory_of_peers"] = memory_table(steps)
     tables["predictions"] = predictions_table(predictions)
     fill_tables(PAGE, tables)
 
 
-def steps_table(models: Results) -> str:
+def steps_table(job: Results) -> str:
     """Steps as shares of those of the fastest peer, and peaks, by way and model."""
+    models = job["models"]
     rows = [
         [title, *(_cell(found.get(label)) for found in models.values())]
         for label, title in LABELS.items()
         if any(label in found for found in models.values())
     ]
+    rows.append(["measured on", *(processor(job["machines"][name]) for name in models)])
     return rows_of(["", *models], rows)
 
 
@@ -78,6 +81,7 @@ def predictions_table(predictions: Results) -> str:
         "by corrected costs",
         "all plans",
         "pick, to the fastest",
+        "measured on",
     ]
     rows = []
     for where, job in predictions.items():
@@ -90,7 +94,10 @@ def predictions_table(predictions: Results) -> str:
             over_all = f"{statistics.mean(errors):.0%} of {len(errors)}"
             took = f"{pick['step_s'] * 1e3:.0f} ms"
             fastest = f"{pick['to_fastest']:.2f}"
-            rows.append([f"{model}, {where}", took, before, after, over_all, fastest])
+            where_measured = processor(job["machines"][model])
+            rows.append(
+                [f"{model}, {where}", took, before, after, over_all, fastest, where_measured]
+            )
     return rows_of(head, rows)
 
 
