@@ -1,6 +1,6 @@
 // Top-k routed experts (csrc/runtime/routed_experts_op.cc): tokens [t, d], the
 // experts chosen for each [t, k] with their weights, matrices [e, d, w] and
-// [e, f, d].
+// [e, f, d], or transposed.
 //
 //   t   tokens: a rank runs all experts on its tokens
 //   e   experts, each rank with all tokens: the results are summed
@@ -24,6 +24,11 @@ constexpr int kExperts = 1;
 constexpr int kInner = 2;
 constexpr int kExchanged = 3;
 
+// Where the matrices have their rows; columns are at the other one of 1 and 2.
+int rows_dim(const Node& node) {
+  return node.bool_argument("transposed", false) ? 2 : 1;
+}
+
 struct Sizes {
   double choices = 1;  // tokens times experts of each
   double model = 1;
@@ -37,11 +42,12 @@ struct Sizes {
       : choices(
             static_cast<double>(graph.operand(node, 1).meta.num_elements())),
         gated(node.bool_argument("gated", false)) {
+    const int rows = rows_dim(node);
     const TensorMeta& up = graph.operand(node, 3).meta;
     experts = static_cast<double>(up.shape[0]);
-    model = static_cast<double>(up.shape[1]);
-    columns = static_cast<double>(up.shape[2]);
-    inner = static_cast<double>(graph.operand(node, 4).meta.shape[1]);
+    model = static_cast<double>(up.shape[rows]);
+    columns = static_cast<double>(up.shape[3 - rows]);
+    inner = static_cast<double>(graph.operand(node, 4).meta.shape[rows]);
     item_bytes = item_size(up.dtype);
   }
 };
@@ -64,14 +70,15 @@ std::int64_t inner_blocks(const Node& node, std::int64_t inner,
 void bind_dims(RuleBuilder& rule, const Node& node, double item_bytes) {
   const int tokens = rule.factor("t", rule.operand_shape(0)[0]);
   const int experts = rule.factor("e", rule.operand_shape(3)[0]);
+  const int rows = rows_dim(node);
   const int inner = rule.factor(
-      "f", inner_blocks(node, rule.operand_shape(4)[1], item_bytes));
+      "f", inner_blocks(node, rule.operand_shape(4)[rows], item_bytes));
   rule.keep_even(inner);
   rule.joint_factor("te", tokens, experts);
   for (int i = 0; i < 3; ++i) rule.bind_operand(i, 0, tokens);
   for (int i = 3; i < 5; ++i) rule.bind_operand(i, 0, experts);
-  rule.bind_operand(3, 2, inner);
-  rule.bind_operand(4, 1, inner);
+  rule.bind_operand(3, 3 - rows, inner);
+  rule.bind_operand(4, rows, inner);
   rule.bind_output(0, 0, tokens);
 }
 
@@ -154,7 +161,8 @@ LocalForm routed_experts_local(const Graph& graph, const Node& node,
   }
   form.target = "tensoropt.routed_experts_shard.default";
   form.extra = {*node.find("product"), *node.find("activation"),
-                node.bool_argument("gated", false), all, first_experts};
+                node.bool_argument("gated", false),
+                node.bool_argument("transposed", false), all, first_experts};
   form.groups = {exchanged, inner};
   return form;
 }

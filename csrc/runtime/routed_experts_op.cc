@@ -1,13 +1,14 @@
 // tensoropt::routed_experts(x, experts, weights, up, down, product, activation,
-//                           gated)
+//                           gated, transposed)
 //
 // Top-k routed experts. Token n, x[n] of [n, d], goes through the k experts
 // experts[n] of [n, k], each a product with up [e, d, w], an activation and a
 // product with down [e, f, d]; the results are multiplied with weights[n] and
 // summed. `product` is the operator that multiplies rows sorted by expert with
 // the matrix of theirs. With gates, w = 2 f: the activation of the first half
-// of the columns times the second half. Calls are those that Hugging Face's
-// experts make, so that the numbers are theirs to the bit.
+// of the columns times the second half. `transposed`: the matrices are given as
+// linear layers have them, up [e, w, d] and down [e, d, f]. Calls are those that
+// Hugging Face's experts make, so that the numbers are theirs to the bit.
 //
 // tensoropt::routed_experts_shard(..., num_experts, first_experts,
 //                                 exchange_group, units_group)
@@ -21,8 +22,8 @@
 //    each rank has tokens of its own, sends rows to the ranks that have their
 //    experts and gets the results back, both by all-to-all. If the group does
 //    not have all experts, choices of others give zeros as above.
-// With a units group, a rank has a block of columns of `up` and of rows of
-// `down`; the result is Partial over it.
+// With a units group, a rank has a block of the columns w of `up` and of the
+// rows f of `down`; the result is Partial over it.
 
 #include <ATen/ATen.h>
 #include <torch/library.h>
@@ -48,12 +49,22 @@ auto call(const char* name, const Arguments&... arguments) {
 }
 
 struct Experts {
-  const at::Tensor& up;
-  const at::Tensor& down;
+  at::Tensor up;
+  at::Tensor down;
   const std::string& product;
   const std::string& activation;
   bool gated;
   const std::string& units_group;
+
+  Experts(const at::Tensor& given_up, const at::Tensor& given_down,
+          const std::string& product_name, const std::string& activation_name,
+          bool has_gates, bool transposed, const std::string& units)
+      : up(transposed ? given_up.mT() : given_up),
+        down(transposed ? given_down.mT() : given_down),
+        product(product_name),
+        activation(activation_name),
+        gated(has_gates),
+        units_group(units) {}
 };
 
 // Where experts are, and who exchanges rows.
@@ -240,18 +251,20 @@ at::Tensor run(const at::Tensor& x, const at::Tensor& chosen,
 at::Tensor routed_experts(const at::Tensor& x, const at::Tensor& experts,
                           const at::Tensor& weights, const at::Tensor& up,
                           const at::Tensor& down, const std::string& product,
-                          const std::string& activation, bool gated) {
+                          const std::string& activation, bool gated,
+                          bool transposed) {
   const std::string none;
   const std::int64_t first = 0;
-  return run(x, experts, weights, {up, down, product, activation, gated, none},
+  return run(x, experts, weights,
+             {up, down, product, activation, gated, transposed, none},
              {up.size(0), first, none});
 }
 
 at::Tensor routed_experts_shard(
     const at::Tensor& x, const at::Tensor& experts, const at::Tensor& weights,
     const at::Tensor& up, const at::Tensor& down, const std::string& product,
-    const std::string& activation, bool gated, std::int64_t num_experts,
-    at::IntArrayRef first_experts, const std::string& exchange_group,
+    const std::string& activation, bool gated, bool transposed,
+    std::int64_t num_experts, at::IntArrayRef first_experts, const std::string& exchange_group,
     const std::string& units_group) {
   TORCH_CHECK_VALUE(!first_experts.empty() && first_experts.front() >= 0 &&
                         first_experts.back() + up.size(0) <= num_experts,
@@ -259,7 +272,7 @@ at::Tensor routed_experts_shard(
                     " experts from each of ", first_experts,
                     " on are not among ", num_experts);
   return run(x, experts, weights,
-             {up, down, product, activation, gated, units_group},
+             {up, down, product, activation, gated, transposed, units_group},
              {num_experts, first_experts, exchange_group});
 }
 
@@ -268,12 +281,13 @@ at::Tensor routed_experts_shard(
 TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
   library.def(
       "routed_experts(Tensor x, Tensor experts, Tensor weights, Tensor up, "
-      "Tensor down, str product, str activation, bool gated) -> Tensor",
+      "Tensor down, str product, str activation, bool gated, bool transposed) "
+      "-> Tensor",
       routed_experts);
   library.def(
       "routed_experts_shard(Tensor x, Tensor experts, Tensor weights, "
       "Tensor up, Tensor down, str product, str activation, bool gated, "
-      "int num_experts, int[] first_experts, str exchange_group, "
+      "bool transposed, int num_experts, int[] first_experts, str exchange_group, "
       "str units_group) -> Tensor",
       routed_experts_shard);
 }

@@ -285,11 +285,14 @@ class ExpertCalls:
         activation: ``silu``, ``relu``, ``gelu`` or ``gelu_tanh``.
         gated: the activation of the first half of the columns is multiplied with the
             second half.
+        transposed: matrices are given as linear layers have them, ``[e, w, d]`` and
+            ``[e, d, f]``.
     """
 
     product: str
     activation: str
     gated: bool
+    transposed: bool = False
 
 
 @dataclass(frozen=True)
@@ -324,7 +327,7 @@ def routed_experts_shard(
         x: ``[n, d]``, tokens.
         routing: the experts chosen for each token and their weights, ``[n, k]``.
         matrices: of the experts of this rank, ``[e, d, w]`` and ``[e, f, d]``; w is 2 f
-            with gates. A units group splits columns of the first, rows of the second.
+            with gates. A units group splits w of the first, f of the second.
         calls: what the experts compute.
         holders: where the experts are.
 
@@ -340,6 +343,7 @@ def routed_experts_shard(
         calls.product,
         calls.activation,
         calls.gated,
+        calls.transposed,
         holders.num_experts,
         holders.first_experts,
         holders.exchange_group,

@@ -48,6 +48,7 @@ class Layer:
     uses: tuple[str, ...]
     routing: str
     gated: bool
+    transposed: bool = False
     num_experts: int = 4
 
     @property
@@ -87,7 +88,9 @@ class Layer:
         down = torch.randn(self.num_experts, INNER, WIDTH, generator=random, dtype=torch.float64)
         mine = slice(own * first, own * first + own)
         shards = [up[mine].chunk(parts, 2)[part], down[mine].chunk(parts, 1)[part]]
-        operands = [x, experts, weights, *(shard.clone() for shard in shards)]
+        if self.transposed:
+            shards = [shard.mT for shard in shards]
+        operands = [x, experts, weights, *(shard.contiguous().clone() for shard in shards)]
         for operand in (*operands[:1], *operands[2:]):
             operand.requires_grad_()
         exchange = self.axes("te")
@@ -95,7 +98,7 @@ class Layer:
             own * self.index(self.axes("e", "te"), peer)[0] for peer in self.group(exchange, rank)
         ]
         product = "transformers::grouped_mm_fallback"
-        extra = [product, "silu", self.gated, self.num_experts, firsts]
+        extra = [product, "silu", self.gated, self.transposed, self.num_experts, firsts]
         groups = [self.group(a, rank) if a else [] for a in (exchange, self.axes("f"))]
         return RankCall(operands, extra, groups)
 
@@ -120,13 +123,13 @@ def check_layer(layer: Layer) -> ops.CollectiveCounts:
     names = [groups.name(axes) if axes else "" for axes in (exchange, units)]
     x, experts, weights, up, down = layer.call(rank).operands
     own = [x, weights, up, down]
-    product, activation, gated, num_experts, firsts = calls[rank].extra
+    *called, num_experts, firsts = calls[rank].extra
     ops.reset_collective_counts()
     got = ops.routed_experts_shard(
         x,
         (experts, weights),
         (up, down),
-        ops.ExpertCalls(product, activation, gated),
+        ops.ExpertCalls(*called),
         ops.ExpertHolders(num_experts, tuple(firsts), *names),
     )
     found = list(torch.autograd.grad(got, own, given[rank]))
@@ -162,10 +165,10 @@ SPLITS = {
 def test_every_rank_gets_its_part(size: int) -> None:
     """Results, gradients and the collectives that are run."""
     layers = [
-        Layer(uses, routing, gated)
+        Layer(uses, routing, gated, transposed)
         for uses in SPLITS[size]
         for routing in ("random", "skewed", "one")
-        for gated in (False, True)
+        for gated, transposed in ((False, False), (True, False), (True, True))
     ]
     for counts in run_ranks(size, f"{HERE}:check_layers", layers, 120):
         for layer, found in zip(layers, counts, strict=True):

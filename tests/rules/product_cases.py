@@ -113,16 +113,19 @@ def grouped_cases() -> Iterator[Case]:
 def routed_cases() -> Iterator[Case]:
     """``skewed`` chooses the first two experts only."""
     target, loops = "tensoropt.routed_experts.default", "transformers::grouped_mm_fallback"
-    gated = (real(12, 4, 24), real(12, 12, 4), loops, "silu", True)
-    yield Case(target, (real(12, 4), integers(12, 12, 2), real(12, 2), *gated), name="gated")
+    tokens = (real(12, 4), integers(12, 12, 2), real(12, 2))
+    gated = (loops, "silu", True)
+    yield Case(target, (*tokens, real(12, 4, 24), real(12, 12, 4), *gated, False), name="gated")
+    turned = (real(12, 24, 4), real(12, 4, 12), *gated, True)
+    yield Case(target, (*tokens, *turned), name="gated, transposed")
     skewed = torch.tensor([[0, 1], [1, 0], [1, 1], [0, 0]]).repeat(3, 1)
-    plain = (real(4, 4, 6), real(4, 6, 4), loops, "gelu", False)
+    plain = (real(4, 4, 6), real(4, 6, 4), loops, "gelu", False, False)
     yield Case(target, (real(12, 4), skewed, real(12, 2), *plain), name="skewed")
     x, weights, up, down = (
         Random(shape, -0.5, 0.5, torch.bfloat16, True)
         for shape in ((12, 16), (12, 2), (4, 16, 96), (4, 48, 16))
     )
-    half = (up, down, "aten::_grouped_mm", "gelu_tanh", True)
+    half = (up, down, "aten::_grouped_mm", "gelu_tanh", True, False)
     args = (x, integers(4, 12, 2), weights, *half)
     yield Case(target, args, name="bfloat16", tolerance=BFLOAT16_TOLERANCE)
 

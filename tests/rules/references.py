@@ -118,16 +118,19 @@ def routed_experts_shard(calls: Sequence[RankCall]) -> list[torch.Tensor]:
 
 def _routed_experts(calls: Sequence[RankCall], rank: int) -> torch.Tensor:
     x, experts, weights = calls[rank].operands[:3]
-    _, activation, gated, _, firsts = calls[rank].extra
+    _, activation, gated, transposed, _, firsts = calls[rank].extra
     exchange, units = calls[rank].groups
     own = len(calls[rank].operands[3])
     total = torch.zeros_like(x)
     for holder, first in zip(exchange or [rank], firsts, strict=True):
         sharers = calls[holder].groups[1] or [holder]
-        columns = torch.cat([calls[other].operands[3] for other in sharers], -1)
+        matrices = [calls[other].operands[3:] for other in [*sharers, holder]]
+        if transposed:
+            matrices = [[matrix.mT for matrix in of_rank] for of_rank in matrices]
+        columns = torch.cat([up for up, _ in matrices[:-1]], -1)
         part = units.index(rank) if units else 0
         halves = [half.chunk(len(sharers), -1)[part] for half in columns.chunk(1 + gated, -1)]
-        down = calls[holder].operands[4]
+        down = matrices[-1][1]
         for choice in range(experts.shape[1]):
             expert = experts[:, choice] - first
             inside = (expert >= 0) & (expert < own)

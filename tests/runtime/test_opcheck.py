@@ -220,7 +220,8 @@ def recurrent(group: str) -> dict[str, list[Case]]:
 
 
 def experts(group: str) -> dict[str, list[Case]]:
-    calls = ("transformers::grouped_mm_fallback", "silu", True)
+    calls = ("transformers::grouped_mm_fallback", "silu", True, False)
+    turned = (*calls[:-1], True)
     x, chosen, weights = normal(6, 5), ids(4, 6, 2), torch.rand(6, 2, requires_grad=True)
     matrices = (normal(4, 5, 6), normal(4, 3, 5))
     own = (normal(2, 5, 6), normal(2, 3, 5))
@@ -230,7 +231,10 @@ def experts(group: str) -> dict[str, list[Case]]:
     sizes = [4, 2] if dist.get_rank() else [2, 4]
     received = [2, 4] if dist.get_rank() == 0 else [4, 2]
     return {
-        "routed_experts": [Case((x, chosen, weights, *matrices, *calls), WITHOUT_AOT)],
+        "routed_experts": [
+            Case((x, chosen, weights, *matrices, *calls), WITHOUT_AOT),
+            Case((x, chosen, weights, normal(4, 6, 5), normal(4, 5, 3), *turned), WITHOUT_AOT),
+        ],
         "routed_experts_shard": [
             Case((x, chosen, weights, *own, *calls, *shared), WITHOUT_AOT),
             Case((x, chosen, weights, *own, *calls, 4, [0, 2], group, ""), WITHOUT_AOT),

@@ -106,8 +106,8 @@ def _experts(node: fx.Node) -> tuple[Any, ...]:
     _check_tokens(positions, order, each)
     _check(value_of(x).shape[0] == tokens and tokens * each == choices.count)
     _check(value_of(down.matrices).shape[2] == columns)
-    names = (up.name, activation, gated)
-    return (x, choices.experts, weights, up.matrices, down.matrices, *names)
+    calls = (up.name, activation, gated, False)
+    return (x, choices.experts, weights, up.matrices, down.matrices, *calls)
 
 
 def _check(holds: Any) -> None:

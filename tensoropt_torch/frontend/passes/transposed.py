@@ -1,4 +1,4 @@
-"""Layers whose weights a call of its own transposes.
+"""Layers and experts whose weights a call of its own transposes.
 
 What is moved between devices is moved after that call, where it is no parameter any more: by
 itself, and not while the device computes. Here layers take such weights as they are.
@@ -24,8 +24,9 @@ _PRODUCTS = {"aten.mm.default": "mat2", "aten.matmul.default": "other"}
 
 
 def take_weights_as_they_are(graph: fx.Graph) -> None:
-    """Products with a transposed parameter, ``x @ w.t()``, become linear layers, and linear
-    layers with one become ``linear_transposed``; with the same bits."""
+    """Products with a transposed parameter, ``x @ w.t()``, become linear layers, linear layers
+    with one become ``linear_transposed``, and routed experts transpose their matrices
+    themselves; with the same bits."""
     for node in list(graph.nodes):
         name = target_name(node)
         with graph.inserting_before(node):
@@ -33,6 +34,8 @@ def take_weights_as_they_are(graph: fx.Graph) -> None:
                 new = _layer(graph, node)
             elif name in _PRODUCTS:
                 new = _product(graph, node, argument(node, _PRODUCTS[name]))
+            elif name == "tensoropt.routed_experts.default":
+                new = _experts(graph, node)
             else:
                 continue
         if new is not None:
@@ -49,10 +52,21 @@ def _layer(graph: fx.Graph, node: fx.Node) -> fx.Node | None:
 
 def _product(graph: fx.Graph, node: fx.Node, other: fx.Node) -> fx.Node | None:
     rows = node.args[0]
-    weight = _turned_back(graph, other) if value_of(rows).dim() > 1 else None
+    takes_rows = value_of(rows).dim() > 1 and value_of(other).dim() == 2
+    weight = _turned_back(graph, other) if takes_rows else None
     if weight is None:
         return None
     return add_call(graph, torch.ops.aten.linear.default, (rows, weight), node)
+
+
+def _experts(graph: fx.Graph, node: fx.Node) -> fx.Node | None:
+    if argument(node, "transposed"):
+        return None
+    turned = [_turned_back(graph, argument(node, name)) for name in ("up", "down")]
+    if None in turned:
+        return None
+    args = (*node.args[:3], *turned, *node.args[5:-1], True)
+    return add_call(graph, torch.ops.tensoropt.routed_experts.default, args, node)
 
 
 def _turned_back(graph: fx.Graph, weight: fx.Node) -> fx.Node | None:
@@ -76,6 +90,8 @@ def _is_held(node: fx.Node) -> bool:
 
 
 def _is_transposition(node: fx.Node) -> bool:
+    """Of the last two dims."""
+    rank = value_of(node).dim()
     if target_name(node) in _TRANSPOSITIONS:
-        return value_of(node).dim() == 2
-    return order_of(node) == [1, 0]
+        return rank == 2 or target_name(node) == "aten.mT.default"
+    return rank >= 2 and order_of(node) == [*range(rank - 2), rank - 1, rank - 2]
