@@ -1,65 +1,74 @@
 """Cost frontiers of parallelization strategies for PyTorch models, and the
 runtime that executes any point of them."""
 
-from tensoropt_torch.api import (
-    auto_parallel,
-    compare,
-    explain,
-    find_frontier,
-    find_strategy,
-    find_tradeoffs,
-    init,
-    parallelize,
-    profile,
-    profile_hardware,
-    simulate_memory,
-    validate,
-)
-from tensoropt_torch.calibration import (
-    MeasureOptions,
-    ProfileOptions,
-    Validation,
-    ValidationOptions,
-)
-from tensoropt_torch.checkpoint import (
-    RandomState,
-    full_state_dict,
-    load_optimizer,
-    save,
-    save_pretrained,
-)
-from tensoropt_torch.config import Cluster, list_presets, load_cluster
-from tensoropt_torch.emit import ParallelModule, WeightSource, clip_grad_norm_, local_step
-from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.plan import Plan, Wish
-from tensoropt_torch.plan.diff import PlanDiff
-from tensoropt_torch.planner.baselines import Baseline, Comparison
-from tensoropt_torch.planner.device_counts import ProfileRow
-from tensoropt_torch.planner.explanation import Explanation, LeftOut, NodeExplanation
-from tensoropt_torch.planner.frontier import Frontier, FrontierPoint
-from tensoropt_torch.planner.optimizers import OptimizerModel
-from tensoropt_torch.planner.search_settings import SearchSettings
-from tensoropt_torch.planner.tradeoffs import TradeoffPoint, Tradeoffs
-from tensoropt_torch.planner.why import Decision, MemoryChange, NetworkChange, WhyPlan, explain_plan
-from tensoropt_torch.planner.wish_costs import WishCosts, WishedEnds, wish_costs
-from tensoropt_torch.profiler.hardware_profile import HardwareProfile
-from tensoropt_torch.rules import (
-    LocalCall,
-    RuleReport,
-    check_rule,
-    register_rule,
-    unregister_rule,
-)
-from tensoropt_torch.samplers import sampler_arguments
-from tensoropt_torch.simulate import (
-    MemoryProfile,
-    SimulatedPoint,
-    StepSettings,
-    fastest_within,
-    simulate_frontier,
-)
-from tensoropt_torch.tasks import Example, PlanningOptions
-from tensoropt_torch.version import __version__
+from tensoropt_torch.collector import without_collections
+
+with without_collections():
+    from tensoropt_torch.api import (
+        auto_parallel,
+        compare,
+        explain,
+        find_frontier,
+        find_strategy,
+        find_tradeoffs,
+        init,
+        parallelize,
+        profile,
+        profile_hardware,
+        simulate_memory,
+        validate,
+    )
+    from tensoropt_torch.calibration import (
+        MeasureOptions,
+        ProfileOptions,
+        Validation,
+        ValidationOptions,
+    )
+    from tensoropt_torch.checkpoint import (
+        RandomState,
+        full_state_dict,
+        load_optimizer,
+        save,
+        save_pretrained,
+    )
+    from tensoropt_torch.config import Cluster, list_presets, load_cluster
+    from tensoropt_torch.emit import ParallelModule, WeightSource, clip_grad_norm_, local_step
+    from tensoropt_torch.errors import TensorOptError
+    from tensoropt_torch.plan import Plan, Wish
+    from tensoropt_torch.plan.diff import PlanDiff
+    from tensoropt_torch.planner.baselines import Baseline, Comparison
+    from tensoropt_torch.planner.device_counts import ProfileRow
+    from tensoropt_torch.planner.explanation import Explanation, LeftOut, NodeExplanation
+    from tensoropt_torch.planner.frontier import Frontier, FrontierPoint
+    from tensoropt_torch.planner.optimizers import OptimizerModel
+    from tensoropt_torch.planner.search_settings import SearchSettings
+    from tensoropt_torch.planner.tradeoffs import TradeoffPoint, Tradeoffs
+    from tensoropt_torch.planner.why import (
+        Decision,
+        MemoryChange,
+        NetworkChange,
+        WhyPlan,
+        explain_plan,
+    )
+    from tensoropt_torch.planner.wish_costs import WishCosts, WishedEnds, wish_costs
+    from tensoropt_torch.profiler.hardware_profile import HardwareProfile
+    from tensoropt_torch.rules import (
+        LocalCall,
+        RuleReport,
+        check_rule,
+        register_rule,
+        unregister_rule,
+    )
+    from tensoropt_torch.samplers import sampler_arguments
+    from tensoropt_torch.simulate import (
+        MemoryProfile,
+        SimulatedPoint,
+        StepSettings,
+        fastest_within,
+        simulate_frontier,
+    )
+    from tensoropt_torch.tasks import Example, PlanningOptions
+    from tensoropt_torch.version import __version__
 
 __all__ = [
     "Baseline",

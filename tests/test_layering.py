@@ -46,6 +46,7 @@ RUNNING = (*PLANNING, "runtime", "emit", "simulate")
 MEASURING = (*RUNNING, "profiler", "calibration")
 PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "version": (),
+    "collector": (),
     "errors": (),
     "units": (),
     "layer_names": (),
@@ -57,7 +58,7 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "runtime/host": ("errors",),
     "runtime": ("errors", "runtime/host"),
     "frontend/passes": ("errors",),
-    "frontend": ("errors", *TELLING, "frontend/passes"),
+    "frontend": ("errors", *TELLING, "collector", "frontend/passes"),
     "profiler": ("errors", "config"),
     "plan": ("errors", *TELLING, "config", "frontend/passes", "frontend"),
     "planner": ("errors", *TELLING, "pages", "config", "frontend", "plan"),
@@ -72,7 +73,16 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "strategy": (*MEASURING, "tasks"),
     "api": (*MEASURING, "tasks", "strategy"),
     "tf_style": (*PLANNING, "runtime", "emit", "tasks", "strategy", "api"),
-    "__init__": ("version", *MEASURING, "checkpoint", "samplers", "rules", "tasks", "api"),
+    "__init__": (
+        "version",
+        "collector",
+        *MEASURING,
+        "checkpoint",
+        "samplers",
+        "rules",
+        "tasks",
+        "api",
+    ),
     "doctor": ("__init__",),
     "integrations": ("errors", "plan", "runtime", "emit", "checkpoint", "tasks", "api"),
     "cli": (

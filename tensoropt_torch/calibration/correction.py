@@ -99,17 +99,20 @@ def _timed(space: Space, run: PlanRun) -> _TimedPlan:
 def _with_the_same_programs(
     runs: Mapping[str, PlanRun], before: Mapping[int, Space], after: Mapping[int, Space]
 ) -> list[str]:
-    """Those that other costs of collectives do not lead on other ways between layouts."""
+    """Those that other costs of collectives do not lead on other ways between layouts, in buckets
+    of the same size."""
     return [
         name
         for name, run in runs.items()
-        if _programs(before[run.micro_batches].planner, run)
-        == _programs(after[run.micro_batches].planner, run)
+        if _programs(before[run.micro_batches], run) == _programs(after[run.micro_batches], run)
     ]
 
 
-def _programs(planner: _C.Planner, run: PlanRun) -> list[Any]:
-    """Of all edges; on the first rank, since all ranks go the same ways."""
+def _programs(space: Space, run: PlanRun) -> tuple[int, list[Any]]:
+    """The size of buckets and the programs of all edges; on the first rank, since all ranks go
+    the same ways."""
+    planner = space.planner
     program = _C.RankProgram(planner, run.choices.strategy(planner), 0)
     reshards = [program.reshard(edge) for edge in range(len(planner.edges()))]
-    return [(r.forward, r.forward_sets, r.backward, r.backward_sets) for r in reshards]
+    programs = [(r.forward, r.forward_sets, r.backward, r.backward_sets) for r in reshards]
+    return space.settings.bucket_bytes, programs

@@ -6,15 +6,14 @@ module's parameters, buffers and inputs, together with the C++ graph of it.
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import inspect
 import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +22,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch import _C
+from tensoropt_torch.collector import without_collections
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.assumed_checks import AssumedChecks
 from tensoropt_torch.frontend.batch_norm import sync_batch_norms_are_plain
@@ -167,20 +167,7 @@ class _WithLoss(nn.Module):
         buffer.copy_(value.detach())
 
 
-@contextmanager
-def _without_collections() -> Iterator[None]:
-    """Export makes hundreds of thousands of objects that all stay, and the collector looks
-    through them over and over, for a tenth of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-@_without_collections()
+@without_collections()
 def capture(
     model: nn.Module | torch.export.ExportedProgram,
     args: Sequence[Any] = (),

@@ -13,7 +13,7 @@ from tensoropt_torch import _C
 from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.plan.description import Described, model_at_hand
 from tensoropt_torch.plan.settings import Settings
-from tensoropt_torch.plan.space import core_cluster, measured_table
+from tensoropt_torch.plan.space import collective_times
 
 # By number, and six integers a step: csrc/common/step_code.h.
 _KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "slice", "mask")
@@ -98,11 +98,7 @@ class _Model:
         cluster = parse_cluster(settings.cluster, "settings")
         self._axes = settings.mesh_axes
         self._levels = [level.name for level in cluster.levels]
-        mesh = _C.Mesh(list(settings.mesh_axes))
-        core = core_cluster(cluster, settings.mesh_axes)
-        self._times = _C.MeasuredCollectives(
-            mesh, measured_table(settings), _C.AnalyticCollectives(core, mesh)
-        )
+        self._times = collective_times(settings)
 
     def collectives(self, program: _Program) -> Iterator[tuple[Collectives, int]]:
         """Each with its axis set."""

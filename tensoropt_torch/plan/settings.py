@@ -46,7 +46,8 @@ class Settings(Record):
     With ``overlap`` reshards of parameters and of their gradients run while the device
     computes (docs/runtime.md). ``reduce_dtype`` is the dtype of sums of gradients over devices,
     that of the parameter or of what is computed with it (docs/precision.md). They are summed
-    ``bucket_bytes`` at once, and so many bytes of parameters are gathered at once. A step runs
+    ``bucket_bytes`` at once, and so many bytes of parameters are gathered at once
+    (``plan/buckets.py``). A step runs
     the batch as so many ``micro_batches``, one after the other (docs/runtime.md).
     ``wishes`` are splits that the user has pinned or forbidden.
     """

@@ -81,6 +81,14 @@ def measured_table(
     }
 
 
+def collective_times(settings: Settings) -> _C.MeasuredCollectives:
+    """Seconds of collectives by themselves: as measured, else by the description of the cluster."""
+    cluster = parse_cluster(settings.cluster, "settings")
+    mesh = _C.Mesh(list(settings.mesh_axes))
+    analytic = _C.AnalyticCollectives(core_cluster(cluster, settings.mesh_axes), mesh)
+    return _C.MeasuredCollectives(mesh, measured_table(settings), analytic)
+
+
 def varied_strategy(planner: _C.Planner, seed: int) -> _C.Strategy:
     """A random strategy that takes some of its configs for their speed; what share of them
     depends on the seed, and is spread evenly over seeds that follow each other.

@@ -18,6 +18,7 @@ from tensoropt_torch.plan import (
     Wish,
     default_max_configs,
 )
+from tensoropt_torch.plan.buckets import bucket_bytes
 from tensoropt_torch.planner.memory_limits import DEFAULT_MEMORY_FRACTION
 from tensoropt_torch.planner.optimizers import OptimizerModel
 from tensoropt_torch.planner.search_settings import SearchSettings
@@ -75,7 +76,7 @@ class PlanningTask:
     def settings(self, num_devices: int) -> Settings:
         """The strategy space of the model on ``num_devices`` devices of the cluster."""
         optimizer = OptimizerModel.of(self.optimizer)
-        return Settings(
+        settings = Settings(
             cluster=self.cluster.to_dict(),
             mesh_axes=tuple(mesh_axes(self.cluster, num_devices)),
             measured=self.measured if num_devices == self.measured_on else (),
@@ -93,6 +94,7 @@ class PlanningTask:
             wishes=self.wishes,
             micro_batches=self.captured.micro_batches,
         )
+        return replace(settings, bucket_bytes=bucket_bytes(settings))
 
     def with_runtime(self, **changes: Any) -> PlanningTask:
         """The task on devices with other fields of their ``Runtime``."""
