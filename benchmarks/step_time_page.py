@@ -58,8 +58,19 @@ def steps_table(job: Results) -> str:
         for label, title in LABELS.items()
         if any(label in found for found in models.values())
     ]
+    errors = [error_of_corrected_costs(found) for found in models.values()]
+    rows.append(["mean error of corrected costs, over our plans", *errors])
     rows.append(["measured on", *(processor(job["machines"][name]) for name in models)])
     return rows_of(["", *models], rows)
+
+
+def error_of_corrected_costs(found: Results) -> str:
+    """Mean without sign, over plans that run differently."""
+    pairs = {(row["corrected_s"], row["step_s"]) for row in found.values() if "corrected_s" in row}
+    if not pairs:
+        return "-"
+    errors = [abs(corrected / took - 1) for corrected, took in pairs]
+    return f"{statistics.mean(errors):.0%} of {len(errors)}"
 
 
 def memory_table(steps: Results) -> str:

@@ -160,9 +160,12 @@ LocalForm routed_experts_local(const Graph& graph, const Node& node,
                             mesh.index_in(experts, rank));
   }
   form.target = "tensoropt.routed_experts_shard.default";
-  form.extra = {*node.find("product"), *node.find("activation"),
+  form.extra = {*node.find("product"),
+                *node.find("activation"),
                 node.bool_argument("gated", false),
-                node.bool_argument("transposed", false), all, first_experts};
+                node.bool_argument("transposed", false),
+                all,
+                first_experts};
   form.groups = {exchanged, inner};
   return form;
 }

@@ -7,8 +7,8 @@
 // summed. `product` is the operator that multiplies rows sorted by expert with
 // the matrix of theirs. With gates, w = 2 f: the activation of the first half
 // of the columns times the second half. `transposed`: the matrices are given as
-// linear layers have them, up [e, w, d] and down [e, d, f]. Calls are those that
-// Hugging Face's experts make, so that the numbers are theirs to the bit.
+// linear layers have them, up [e, w, d] and down [e, d, f]. Calls are those
+// that Hugging Face's experts make, so that the numbers are theirs to the bit.
 //
 // tensoropt::routed_experts_shard(..., num_experts, first_experts,
 //                                 exchange_group, units_group)
@@ -264,8 +264,8 @@ at::Tensor routed_experts_shard(
     const at::Tensor& x, const at::Tensor& experts, const at::Tensor& weights,
     const at::Tensor& up, const at::Tensor& down, const std::string& product,
     const std::string& activation, bool gated, bool transposed,
-    std::int64_t num_experts, at::IntArrayRef first_experts, const std::string& exchange_group,
-    const std::string& units_group) {
+    std::int64_t num_experts, at::IntArrayRef first_experts,
+    const std::string& exchange_group, const std::string& units_group) {
   TORCH_CHECK_VALUE(!first_experts.empty() && first_experts.front() >= 0 &&
                         first_experts.back() + up.size(0) <= num_experts,
                     "routed_experts_shard: ", up.size(0),
@@ -287,7 +287,8 @@ TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
   library.def(
       "routed_experts_shard(Tensor x, Tensor experts, Tensor weights, "
       "Tensor up, Tensor down, str product, str activation, bool gated, "
-      "bool transposed, int num_experts, int[] first_experts, str exchange_group, "
+      "bool transposed, int num_experts, int[] first_experts, str "
+      "exchange_group, "
       "str units_group) -> Tensor",
       routed_experts_shard);
 }
