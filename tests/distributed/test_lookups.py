@@ -145,8 +145,13 @@ MORE_MISTAKES = (
 )
 
 
-# PyTorch's own errors, where all ranks have the same ids and make its call.
-OWN = ("index out of range in self", "is out of bounds", "Class values must be")
+# Operators' own errors, where all ranks have the same ids and make the call of one process.
+OWN = (
+    "index out of range in self",
+    "is out of bounds",
+    "Class values must be",
+    "routed_experts: choices from",
+)
 
 
 def loss_or_error(module: nn.Module, args: Args) -> float | str:
