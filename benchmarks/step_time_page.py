@@ -101,8 +101,7 @@ def predictions_table(predictions: Results) -> str:
             before, after = (
                 f"{pick[key] / pick['step_s'] - 1:+.0%}" for key in ("predicted_s", "corrected_s")
             )
-            errors = [abs(row["corrected_s"] / row["step_s"] - 1) for row in found.values()]
-            over_all = f"{statistics.mean(errors):.0%} of {len(errors)}"
+            over_all = error_of_corrected_costs(found)
             took = f"{pick['step_s'] * 1e3:.0f} ms"
             fastest = f"{pick['to_fastest']:.2f}"
             where_measured = processor(job["machines"][model])

@@ -55,17 +55,12 @@ struct Experts {
   const std::string& activation;
   bool gated;
   const std::string& units_group;
-
-  Experts(const at::Tensor& given_up, const at::Tensor& given_down,
-          const std::string& product_name, const std::string& activation_name,
-          bool has_gates, bool transposed, const std::string& units)
-      : up(transposed ? given_up.mT() : given_up),
-        down(transposed ? given_down.mT() : given_down),
-        product(product_name),
-        activation(activation_name),
-        gated(has_gates),
-        units_group(units) {}
 };
+
+// As the products take them.
+at::Tensor turned(const at::Tensor& matrices, bool transposed) {
+  return transposed ? matrices.mT() : matrices;
+}
 
 // Where experts are, and who exchanges rows.
 struct Holders {
@@ -256,7 +251,8 @@ at::Tensor routed_experts(const at::Tensor& x, const at::Tensor& experts,
   const std::string none;
   const std::int64_t first = 0;
   return run(x, experts, weights,
-             {up, down, product, activation, gated, transposed, none},
+             {turned(up, transposed), turned(down, transposed), product,
+              activation, gated, none},
              {up.size(0), first, none});
 }
 
@@ -272,7 +268,8 @@ at::Tensor routed_experts_shard(
                     " experts from each of ", first_experts,
                     " on are not among ", num_experts);
   return run(x, experts, weights,
-             {up, down, product, activation, gated, transposed, units_group},
+             {turned(up, transposed), turned(down, transposed), product,
+              activation, gated, units_group},
              {num_experts, first_experts, exchange_group});
 }
 
@@ -287,9 +284,8 @@ TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
   library.def(
       "routed_experts_shard(Tensor x, Tensor experts, Tensor weights, "
       "Tensor up, Tensor down, str product, str activation, bool gated, "
-      "bool transposed, int num_experts, int[] first_experts, str "
-      "exchange_group, "
-      "str units_group) -> Tensor",
+      "bool transposed, int num_experts, int[] first_experts, "
+      "str exchange_group, str units_group) -> Tensor",
       routed_experts_shard);
 }
 

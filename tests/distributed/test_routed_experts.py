@@ -89,8 +89,8 @@ class Layer:
         mine = slice(own * first, own * first + own)
         shards = [up[mine].chunk(parts, 2)[part], down[mine].chunk(parts, 1)[part]]
         if self.transposed:
-            shards = [shard.mT for shard in shards]
-        operands = [x, experts, weights, *(shard.contiguous().clone() for shard in shards)]
+            shards = [shard.mT.contiguous() for shard in shards]
+        operands = [x, experts, weights, *(shard.clone() for shard in shards)]
         for operand in (*operands[:1], *operands[2:]):
             operand.requires_grad_()
         exchange = self.axes("te")

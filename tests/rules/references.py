@@ -124,13 +124,14 @@ def _routed_experts(calls: Sequence[RankCall], rank: int) -> torch.Tensor:
     total = torch.zeros_like(x)
     for holder, first in zip(exchange or [rank], firsts, strict=True):
         sharers = calls[holder].groups[1] or [holder]
-        matrices = [calls[other].operands[3:] for other in [*sharers, holder]]
-        if transposed:
-            matrices = [[matrix.mT for matrix in of_rank] for of_rank in matrices]
-        columns = torch.cat([up for up, _ in matrices[:-1]], -1)
+        matrices = {
+            other: [given.mT if transposed else given for given in calls[other].operands[3:]]
+            for other in sharers
+        }
+        columns = torch.cat([up for up, _ in matrices.values()], -1)
         part = units.index(rank) if units else 0
         halves = [half.chunk(len(sharers), -1)[part] for half in columns.chunk(1 + gated, -1)]
-        down = matrices[-1][1]
+        _, down = matrices[holder]
         for choice in range(experts.shape[1]):
             expert = experts[:, choice] - first
             inside = (expert >= 0) & (expert < own)
