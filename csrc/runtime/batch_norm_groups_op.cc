@@ -7,29 +7,11 @@
 // ("ghost batch normalisation": Hoffer, Hubara, Soudry, 2017). The running
 // statistics are moved towards the mean of those of the groups, in place; of
 // them the channels from `channel_begin` on are meant.
-//
-// tensoropt::BufferAverage()
-// tensoropt::begin_average(buffers, average, begins, sizes, holders, group)
-// tensoropt::end_average(buffers, average)
-//
-// Buffers [c] that each rank of the group has changed by itself, and only so
-// many entries (`sizes`) from `begins` on, become the means of the ranks that
-// have changed the same entries, of which there are `holders`. One collective,
-// which is under way from begin to end.
-// What ranks have moved towards statistics of their own has then been moved
-// towards the mean of these.
 
-#include <c10/util/irange.h>
-#include <torch/custom_class.h>
 #include <torch/library.h>
 
-#include <algorithm>
 #include <optional>
-#include <string>
 #include <vector>
-
-#include "runtime/collectives.h"
-#include "runtime/compute_type.h"
 
 namespace tensoropt::batch_norm_groups_op {
 
@@ -62,8 +44,8 @@ at::Tensor batch_norm_groups(const at::Tensor& input, const Optional& weight,
               "; there must be 1 at least");
   const bool tracked = running_mean.has_value();
   const auto own = [&](const Optional& running) {
-    return tracked ? Optional(running->narrow(0, channel_begin, input.size(1)))
-                   : std::nullopt;
+    if (!tracked || running->size(0) == input.size(1)) return running;
+    return Optional(running->narrow(0, channel_begin, input.size(1)));
   };
   const Optional mean = own(running_mean);
   const Optional variance = own(running_var);
@@ -97,84 +79,6 @@ at::Tensor batch_norm_groups(const at::Tensor& input, const Optional& weight,
   return at::cat(parts, 0);
 }
 
-// What the rank has changed of each buffer, zeros elsewhere, divided by the
-// number of ranks that have changed the same entries: one after the other.
-at::Tensor own_shares(at::TensorList buffers, at::IntArrayRef begins,
-                      at::IntArrayRef sizes, at::IntArrayRef holders) {
-  auto type = compute_type(buffers.front());
-  for (const at::Tensor& buffer : buffers) {
-    type = at::promote_types(type, compute_type(buffer));
-  }
-  std::vector<at::Tensor> shares;
-  for (const auto i : c10::irange(buffers.size())) {
-    const at::Tensor buffer = buffers[i].to(type);
-    if (sizes[i] == buffer.numel()) {
-      shares.push_back(buffer);
-      continue;
-    }
-    shares.push_back(at::zeros_like(buffer));
-    shares.back()
-        .narrow(0, begins[i], sizes[i])
-        .copy_(buffer.narrow(0, begins[i], sizes[i]));
-  }
-  at::Tensor flat = at::cat(shares);
-  const auto differs = [&](std::int64_t count) { return count != holders[0]; };
-  if (std::none_of(holders.begin(), holders.end(), differs)) {
-    return flat.div_(holders[0]);
-  }
-  std::int64_t begin = 0;
-  for (const auto i : c10::irange(buffers.size())) {
-    flat.narrow(0, begin, buffers[i].numel()).div_(holders[i]);
-    begin += buffers[i].numel();
-  }
-  return flat;
-}
-
-// The exchange of one step.
-class BufferAverage : public torch::CustomClassHolder {
- public:
-  void begin(at::TensorList buffers, at::IntArrayRef begins,
-             at::IntArrayRef sizes, at::IntArrayRef holders,
-             const std::string& group) {
-    started_ = start_all_reduce(own_shares(buffers, begins, sizes, holders),
-                                find_group(group));
-  }
-
-  void end(at::TensorList buffers) {
-    TORCH_CHECK(started_ || flat_.defined(),
-                "end_average comes after begin_average");
-    if (started_) flat_ = started_->wait();
-    started_.reset();
-    std::vector<std::int64_t> lengths;
-    for (const at::Tensor& buffer : buffers) lengths.push_back(buffer.numel());
-    at::_foreach_copy_(buffers, flat_.split_with_sizes(lengths));
-  }
-
- private:
-  std::optional<Started> started_;
-  at::Tensor flat_;
-};
-
-using Average = c10::intrusive_ptr<BufferAverage>;
-
-void begin_average(at::TensorList buffers, const Average& average,
-                   at::IntArrayRef begins, at::IntArrayRef sizes,
-                   at::IntArrayRef holders, const std::string& group) {
-  const at::AutoDispatchBelowADInplaceOrView guard;
-  average->begin(buffers, begins, sizes, holders, group);
-}
-
-void end_average(at::TensorList buffers, const Average& average) {
-  const at::AutoDispatchBelowADInplaceOrView guard;
-  average->end(buffers);
-}
-
-void begin_nothing(at::TensorList /*buffers*/, const Average& /*average*/,
-                   at::IntArrayRef /*begins*/, at::IntArrayRef /*sizes*/,
-                   at::IntArrayRef /*holders*/, const std::string& /*group*/) {}
-
-void end_nothing(at::TensorList /*buffers*/, const Average& /*average*/) {}
-
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
@@ -182,25 +86,9 @@ TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
       "batch_norm_groups(Tensor input, Tensor? weight, Tensor? bias, "
       "Tensor(a!)? running_mean, Tensor(b!)? running_var, float momentum, "
       "float eps, int groups, int channel_begin=0) -> Tensor");
-  library.class_<BufferAverage>("BufferAverage").def(torch::init<>());
-  library.def(
-      "begin_average(Tensor[] buffers, "
-      "__torch__.torch.classes.tensoropt.BufferAverage average, int[] begins, "
-      "int[] sizes, int[] holders, str group) -> ()");
-  library.def(
-      "end_average(Tensor(a!)[] buffers, "
-      "__torch__.torch.classes.tensoropt.BufferAverage average) -> ()");
 }
 TORCH_LIBRARY_IMPL(tensoropt, CompositeImplicitAutograd, library) {
   library.impl("batch_norm_groups", batch_norm_groups);
-}
-TORCH_LIBRARY_IMPL(tensoropt, CompositeExplicitAutograd, library) {
-  library.impl("begin_average", begin_average);
-  library.impl("end_average", end_average);
-}
-TORCH_LIBRARY_IMPL(tensoropt, Meta, library) {
-  library.impl("begin_average", begin_nothing);
-  library.impl("end_average", end_nothing);
 }
 
 }  // namespace tensoropt::batch_norm_groups_op

@@ -7,21 +7,22 @@
 // `ignored`. For an index that all ranks have.
 //
 // tensoropt::bounded_lookup(index, low, high, ignored) -> (index, range)
-// tensoropt::LookupAgreement()
-// tensoropt::begin_lookup_agreement(ranges, agreement, group)
-// tensoropt::end_lookup_agreement(ranges, agreement, lows, highs, whats)
+// tensoropt::out_of_range(ranges, lows, highs) -> count
+// tensoropt::check_lookups(count, ranges, lows, highs, whats, group)
 //
 // For an index that ranks have parts of. A rank that threw alone would leave
 // the others waiting in the next collective. So it goes on with zeros in place
 // of an index that is out of range, and `range` says what was there: the
-// largest number, and the bitwise complement of the smallest one. The ranges of
-// all look-ups of a step are reduced to those of all ranks, while these
-// compute; then all of them throw the same IndexError.
+// largest number, and the bitwise complement of the smallest one. How many
+// look-ups of a step are out of range is added up over the ranks
+// (forward_sums_op.cc). If any is, the ranges are reduced to those of
+// all ranks, and all of them throw the same IndexError.
 //
-// On GPUs, where reading a number would wait for the device, either is an
-// assertion on the device, as PyTorch's own, and nothing is exchanged.
+// On GPUs, where reading a number would wait for the device, the check of an
+// index is an assertion on the device, as PyTorch's own, and nothing is
+// counted.
 
-#include <torch/custom_class.h>
+#include <c10/util/irange.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -61,6 +62,12 @@ Range range_of(const at::Tensor& index, Ignored ignored) {
     }
   });
   return range;
+}
+
+// As bounded_lookup writes it.
+Range range_in(const at::Tensor& numbers) {
+  const auto* number = numbers.const_data_ptr<std::int64_t>();
+  return {.smallest = ~number[1], .largest = number[0]};
 }
 
 void check_range(const Range& range, std::int64_t low, std::int64_t high,
@@ -121,57 +128,42 @@ Bounded bounded_lookup_meta(const at::Tensor& index, std::int64_t /*low*/,
   return {index.alias(), empty_range(index)};
 }
 
-// The exchange of one step.
-class LookupAgreement : public torch::CustomClassHolder {
- public:
-  void begin(at::TensorList ranges, const std::string& group) {
-    started_ = start_all_reduce(at::stack(ranges), find_group(group),
-                                c10d::ReduceOp::MAX);
+at::Tensor out_of_range(at::TensorList ranges, at::IntArrayRef lows,
+                        at::IntArrayRef highs) {
+  double count = 0;
+  for (const auto i : c10::irange(ranges.size())) {
+    const Range range = range_in(ranges[i]);
+    if (!range.is_within(lows[i], highs[i])) ++count;
   }
-
-  // [look-ups, 2], of all ranks.
-  at::Tensor end() {
-    TORCH_CHECK(started_ || ranges_.defined(),
-                "end_lookup_agreement comes after begin_lookup_agreement");
-    if (started_) ranges_ = started_->wait();
-    started_.reset();
-    return ranges_;
-  }
-
- private:
-  std::optional<Started> started_;
-  at::Tensor ranges_;
-};
-
-using Agreement = c10::intrusive_ptr<LookupAgreement>;
-
-void begin_agreement(at::TensorList ranges, const Agreement& agreement,
-                     const std::string& group) {
-  agreement->begin(ranges, group);
+  return at::scalar_tensor(count, at::kDouble);
 }
 
-void end_agreement(at::TensorList /*ranges*/, const Agreement& agreement,
+void check_lookups(const at::Tensor& count, at::TensorList ranges,
                    at::IntArrayRef lows, at::IntArrayRef highs,
-                   const std::vector<std::string>& whats) {
-  const at::Tensor all = agreement->end();
-  const auto* number = all.const_data_ptr<std::int64_t>();
-  for (std::size_t i = 0; i < whats.size(); ++i) {
-    const Range range{.smallest = ~number[2 * i + 1], .largest = number[2 * i]};
-    check_range(range, lows[i], highs[i], whats[i]);
+                   const std::vector<std::string>& whats,
+                   const std::string& group) {
+  if (count.item<double>() == 0) return;
+  at::Tensor all = at::stack(ranges);
+  all_reduce(all, find_group(group), c10d::ReduceOp::MAX);
+  for (const auto i : c10::irange(whats.size())) {
+    check_range(range_in(all[static_cast<std::int64_t>(i)]), lows[i], highs[i],
+                whats[i]);
   }
 }
 
-void begin_nothing(at::TensorList /*ranges*/, const Agreement& /*agreement*/,
-                   const std::string& /*group*/) {}
+at::Tensor out_of_range_meta(at::TensorList ranges, at::IntArrayRef /*lows*/,
+                             at::IntArrayRef /*highs*/) {
+  return at::empty({}, ranges[0].options().dtype(at::kDouble));
+}
 
-void end_nothing(at::TensorList /*ranges*/, const Agreement& /*agreement*/,
-                 at::IntArrayRef /*lows*/, at::IntArrayRef /*highs*/,
-                 const std::vector<std::string>& /*whats*/) {}
+void check_lookups_meta(const at::Tensor& /*count*/, at::TensorList /*ranges*/,
+                        at::IntArrayRef /*lows*/, at::IntArrayRef /*highs*/,
+                        const std::vector<std::string>& /*whats*/,
+                        const std::string& /*group*/) {}
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
-  library.class_<LookupAgreement>("LookupAgreement").def(torch::init<>());
   library.def(
       "check_lookup(Tensor index, int low, int high, int? ignored, str what) "
       "-> ()");
@@ -179,31 +171,26 @@ TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
       "bounded_lookup(Tensor(a) index, int low, int high, int? ignored) -> "
       "(Tensor(a), Tensor)");
   library.def(
-      "begin_lookup_agreement(Tensor[] ranges, "
-      "__torch__.torch.classes.tensoropt.LookupAgreement agreement, "
-      "str group) -> ()");
+      "out_of_range(Tensor[] ranges, int[] lows, int[] highs) -> Tensor");
   library.def(
-      "end_lookup_agreement(Tensor[] ranges, "
-      "__torch__.torch.classes.tensoropt.LookupAgreement agreement, "
-      "int[] lows, int[] highs, str[] whats) -> ()");
+      "check_lookups(Tensor count, Tensor[] ranges, int[] lows, int[] highs, "
+      "str[] whats, str group) -> ()");
 }
 TORCH_LIBRARY_IMPL(tensoropt, CPU, library) {
   library.impl("check_lookup", check_lookup);
   library.impl("bounded_lookup", bounded_lookup);
-  library.impl("begin_lookup_agreement", begin_agreement);
-  library.impl("end_lookup_agreement", end_agreement);
+  library.impl("out_of_range", out_of_range);
+  library.impl("check_lookups", check_lookups);
 }
 TORCH_LIBRARY_IMPL(tensoropt, CUDA, library) {
   library.impl("check_lookup", check_lookup_on_gpu);
   library.impl("bounded_lookup", bounded_lookup_on_gpu);
-  library.impl("begin_lookup_agreement", begin_nothing);
-  library.impl("end_lookup_agreement", end_nothing);
 }
 TORCH_LIBRARY_IMPL(tensoropt, Meta, library) {
   library.impl("check_lookup", check_lookup_meta);
   library.impl("bounded_lookup", bounded_lookup_meta);
-  library.impl("begin_lookup_agreement", begin_nothing);
-  library.impl("end_lookup_agreement", end_nothing);
+  library.impl("out_of_range", out_of_range_meta);
+  library.impl("check_lookups", check_lookups_meta);
 }
 
 }  // namespace tensoropt::lookup_check_op

@@ -31,7 +31,7 @@ from tensoropt_torch.emit.confirmation import FORWARD_GROUPS
 from tensoropt_torch.emit.overlap import SENT_BYTES, slot_of, slots_begun
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.logs import get_logger
-from tensoropt_torch.runtime import ops, reuse
+from tensoropt_torch.runtime import reuse
 from tensoropt_torch.runtime.agreement import on_all_ranks
 from tensoropt_torch.runtime.library import OPS
 from tensoropt_torch.runtime.parameter_queue import parameter_queue
@@ -55,6 +55,7 @@ _TRACED = frozenset(
         OPS.linear_transposed.default,
         OPS.cross_entropy_sharded.default,
         OPS.nll_loss_sharded.default,
+        OPS.valid_divisor.default,
     }
 )
 # What nobody outside of the rank sees, so that it may come before what is computed meanwhile.
@@ -62,10 +63,10 @@ _LOCAL = frozenset(
     {
         parameter_queue,
         reuse.keep_before,
-        ops.lookup_agreement,
         getitem,
         OPS.await_gradients.default,
         OPS.bounded_lookup.default,
+        OPS.out_of_range.default,
         OPS.check_lookup.default,
     }
 )

@@ -18,6 +18,7 @@ from tensoropt_torch.emit.averaged_buffers import BufferAverages
 from tensoropt_torch.emit.calls import CallSite, Invocation, draws, invocation
 from tensoropt_torch.emit.confirmation import Confirmation
 from tensoropt_torch.emit.edges import EdgeIndex, gradient_edges
+from tensoropt_torch.emit.forward_sums import ForwardSums
 from tensoropt_torch.emit.in_place import InPlaceCalls
 from tensoropt_torch.emit.lookups import Lookup, LookupChecks
 from tensoropt_torch.emit.overlap import Overlap, Programs
@@ -60,6 +61,7 @@ class GraphEmitter:
         self._overlaps = overlap
         self._lookups = LookupChecks(self._graph)
         self._averages = BufferAverages(self._graph, *averaged, self._site.group_name)
+        self._sums = ForwardSums(self._graph)
         self._in_place = InPlaceCalls()
         self._values: dict[int, fx.Node] = {}
         self._tuples: dict[fx.Node, fx.Node] = {}
@@ -176,7 +178,7 @@ class GraphEmitter:
             return
         graph_node = lowering.nodes[node]
         form = LocalForm.of(self._program.call(graph_node))
-        self._averages.before(tensor_operands(node), form)
+        self._averages.before(tensor_operands(node), form.averaged)
         operands = self._operands(node, graph_node)
         for dim, low, high, fill, axes in form.halos:
             target = torch.ops.tensoropt.halo_exchange.default
@@ -191,7 +193,7 @@ class GraphEmitter:
             (new,) = operands  # the cast is part of the reshard that follows
         else:
             new = self._local_call(node, form, operands)
-        self._averages.after(new, tensor_operands(node), operands, form)
+        self._averages.after(tensor_operands(node), operands, form)
         if isinstance(node.meta["val"], (tuple, list)):
             self._tuples[node] = new
         else:
@@ -247,7 +249,13 @@ class GraphEmitter:
                 seen[old] = self._reshard(self._values[value], edge)
             return seen[old]
 
-        self._averages.write()
+        self._averages.before(node.all_input_nodes)
         outputs = fx.map_arg(node.args[0], emitted)
-        self._lookups.finish(self._site.group_name)
-        self._graph.output(outputs)
+        for old, new in seen.items():
+            self._sums.add_loss(new, old.meta["val"])
+        if self._site.device.type == "cpu":  # others assert
+            self._lookups.add_to(self._sums, self._site.group_name)
+        self._averages.add_to(self._sums)
+        self._sums.write()
+        losses = self._sums.outputs
+        self._graph.output(fx.map_arg(outputs, lambda output: losses.get(output, output)))

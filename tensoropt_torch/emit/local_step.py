@@ -185,6 +185,7 @@ def _local_gradient(gradient: torch.Tensor, parameter: DTensor) -> torch.Tensor:
     """In the layout of the parameter."""
     if not isinstance(gradient, DTensor):
         raise TensorOptError("the gradient of a parameter is no DTensor; leave .grad as it is made")
-    if gradient.placements != parameter.placements:  # of a pass under no_sync
+    # As they are made they share the description; of a pass under no_sync they have another.
+    if gradient._spec is not parameter._spec and gradient.placements != parameter.placements:
         gradient = redistributed(gradient, parameter.placements)
     return gradient._local_tensor

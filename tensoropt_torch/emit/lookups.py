@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import getitem
+from typing import Any
 
 import torch
 from torch import fx
 
-from tensoropt_torch.runtime import ops
+from tensoropt_torch.emit.forward_sums import ForwardSums
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,8 @@ class Lookup:
 class LookupChecks:
     """Writes the checks of one graph.
 
-    Where all ranks have the same numbers each throws by itself. Where they have parts, one
-    exchange for all look-ups begins at the last of them, and is waited for at the end of the
-    graph.
+    Where all ranks have the same numbers each throws by itself. Where they have parts, they add
+    up where forward ends how many are out of range.
     """
 
     graph: fx.Graph
@@ -52,19 +52,18 @@ class LookupChecks:
         self._bounds.append((lookup.low, lookup.high, what))
         return self.graph.call_function(getitem, (bounded, 0))
 
-    def finish(self, group_name: Callable[[int], str]) -> None:
-        """To be called where the graph ends."""
+    def add_to(self, sums: ForwardSums, group_name: Callable[[int], str]) -> None:
+        """To be called where all calls have been written."""
         if not self._ranges:
             return
-        library = torch.ops.tensoropt
-        with self.graph.inserting_after(self._ranges[-1]):
-            agreement = self.graph.call_function(ops.lookup_agreement)
-        with self.graph.inserting_after(agreement):
-            self.graph.call_function(
-                library.begin_lookup_agreement.default,
-                (self._ranges, agreement, group_name(self._axes)),
-            )
+        group = group_name(self._axes)
         lows, highs, whats = (list(column) for column in zip(*self._bounds, strict=True))
-        self.graph.call_function(
-            library.end_lookup_agreement.default, (self._ranges, agreement, lows, highs, whats)
-        )
+        ranges = (self._ranges, lows, highs)
+        library = torch.ops.tensoropt
+        count = self.graph.call_function(library.out_of_range.default, ranges)
+
+        def check(counts: list[fx.Node]) -> None:
+            arguments: Any = (*counts, *ranges, whats, group)
+            self.graph.call_function(library.check_lookups.default, arguments)
+
+        sums.add(group, [count], check)

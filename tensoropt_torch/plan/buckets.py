@@ -12,7 +12,7 @@ from tensoropt_torch.plan.space import collective_times
 KIB, MIB = 2**10, 2**20
 SIZES: tuple[int, ...] = tuple(MIB << power for power in range(6))  # from 1 MiB to 32 MiB
 SMALL = (1 * KIB, 4 * KIB, 16 * KIB, 64 * KIB)  # all-reduces that are nothing but latency
-LATENCY_SHARE = 0.1
+LATENCY_SHARE = 0.03
 
 
 def bucket_bytes(settings: Settings) -> int:

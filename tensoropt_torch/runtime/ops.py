@@ -16,6 +16,8 @@ from tensoropt_torch.runtime.library import OPS
 
 MEAN = 1  # reductions, as ATen numbers them
 SUM = 2
+INTS_PER_STEP = 6  # of encoded programs, as csrc/common/step_code.h numbers them
+ALL_REDUCE = 2
 
 
 @dataclass(frozen=True)
@@ -94,18 +96,9 @@ def reshard(
     return result
 
 
-def lookup_agreement() -> torch.ScriptObject:
-    """What the ranks of a group tell each other about the positions that they look up, in one
-    forward (``csrc/runtime/lookup_check_op.cc``)."""
-    agreement: torch.ScriptObject = torch.classes.tensoropt.LookupAgreement()
-    return agreement
-
-
-def buffer_average() -> torch.ScriptObject:
-    """The exchange of running statistics of one forward
-    (``csrc/runtime/batch_norm_groups_op.cc``)."""
-    average: torch.ScriptObject = torch.classes.tensoropt.BufferAverage()
-    return average
+def is_all_reduce(program: Sequence[int]) -> bool:
+    """Whether an encoded program (``csrc/common/step_code.h``) is this one step."""
+    return len(program) == INTS_PER_STEP and program[0] == ALL_REDUCE
 
 
 def halo_exchange(

@@ -512,3 +512,34 @@ def test_fake_tensors_need_no_group():
         nothing = (None, None, None, None)
         output = ops.batch_norm_sharded(images, *nothing, 0.1, 1e-5, 0, [], "no", "group")
         assert output.shape == images.shape
+
+
+def check_forward_sums(seed: int) -> None:
+    """Losses of ranks, and buffers of which every second rank changes other entries."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    groups = AxisGroups((world,))
+    groups.create([1])
+    shared = torch.Generator().manual_seed(seed)
+    values = torch.randn(world, 2, generator=shared, dtype=torch.float64)
+    wholes = torch.randn(world, 7, generator=shared)
+    halves = torch.randn(world, 6, generator=shared).bfloat16()
+
+    single = values[rank, 0].float().requires_grad_()
+    double = values[rank, 1].clone().requires_grad_()
+    whole, half = wholes[rank].clone(), halves[rank].clone()
+    arguments = ([whole, half], [0, 3 * (rank % 2)], [7, 3], [world, world // 2], groups.name(1))
+    sums = torch.ops.tensoropt.forward_sums([single, double], *arguments)
+    (3 * sums[0] + sums[1].float()).backward()
+
+    close(sums[0].detach(), values[:, 0].sum(), f"seed {seed}: float32")
+    close(sums[1].detach(), values[:, 1].sum(), f"seed {seed}: float64")
+    assert single.grad is not None and double.grad is not None
+    assert (float(single.grad), float(double.grad)) == (3.0, 1.0)
+    close(whole, wholes.mean(0), f"seed {seed}: whole buffer")
+    parts = [halves[start::2, 3 * start : 3 * start + 3].float().mean(0) for start in (0, 1)]
+    close(half, torch.cat(parts), f"seed {seed}: buffer in parts")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sums_where_forward_ends(seed: int) -> None:
+    run_ranks(4, f"{HERE}:check_forward_sums", seed)

@@ -29,14 +29,14 @@ def settings(latency_s: float, bytes_per_s: float, added_s: float = 0.0) -> Sett
 @pytest.mark.parametrize(
     ("latency_s", "bytes_per_s", "added_s", "expected"),
     [
-        (4e-3, 4e8, 0.0, 16 * MIB),  # more processes than cores
-        (1e-3, 1e8, 0.0, 1 * MIB),  # a slow link
-        (1e-4, 4e8, 0.0, 1 * MIB),
-        (1e-3, 4e8, 3e-3, 16 * MIB),
+        (4e-3, 4e8, 0.0, 32 * MIB),  # more processes than cores
+        (4e-4, 1e8, 0.0, 2 * MIB),  # a slow link
+        (1e-5, 4e8, 0.0, 1 * MIB),
+        (5e-4, 4e8, 5e-4, 16 * MIB),
         (1e-2, 1e10, 0.0, 32 * MIB),  # the largest
     ],
 )
-def test_latency_is_a_tenth_of_a_bucket(
+def test_latency_is_a_small_share_of_a_bucket(
     latency_s: float, bytes_per_s: float, added_s: float, expected: int
 ) -> None:
     assert bucket_bytes(settings(latency_s, bytes_per_s, added_s)) == expected

@@ -22,8 +22,6 @@ HERE = "tests.runtime.test_opcheck"
 RANKS = 2
 
 SCHEMA = ("test_schema",)
-# The check of schemas cannot take objects.
-WITH_OBJECT = ("test_autograd_registration",)
 # What is in a queue decides, not the arguments alone.
 WITH_QUEUE = (*SCHEMA, "test_autograd_registration")
 # Functionalization refuses operators that may return views, that call collectives in kernels
@@ -113,7 +111,6 @@ def reshards(group: str) -> dict[str, list[Case]]:
 
 
 def look_ups(group: str) -> dict[str, list[Case]]:
-    agreement = ops.lookup_agreement()
     ranges = [torch.tensor([3, ~0])]
     bags = (normal(4, 3), ids(8, 10), torch.tensor([0, 3, 3, 7]))
     return {
@@ -123,8 +120,10 @@ def look_ups(group: str) -> dict[str, list[Case]]:
             # Then it is no view, which fake tensors cannot know.
             Case((ids(8, 5) + 8, 0, 8, -100), (*SCHEMA, "test_autograd_registration")),
         ],
-        "begin_lookup_agreement": [Case((ranges, agreement, group), WITH_OBJECT)],
-        "end_lookup_agreement": [Case((ranges, agreement, [0], [8], ["op"]), WITH_OBJECT)],
+        "out_of_range": [Case((ranges, [0], [8]), (*SCHEMA, "test_autograd_registration"))],
+        "check_lookups": [
+            Case((torch.zeros((), dtype=torch.float64), ranges, [0], [8], ["op"], group), SCHEMA)
+        ],
         "embedding_shard": [
             Case((normal(4, 3), ids(8, 5), 4, -1, 0)),
             Case((normal(4, 3), ids(8, 5) - 8, 0, -1, 8)),
@@ -149,6 +148,14 @@ def losses(group: str) -> dict[str, list[Case]]:
         "nll_loss_sharded": [Case((normal(6, 4), target, None, -100, group))],
         "cross_entropy_vocab": [Case(vocabulary)],
         "_cross_entropy_vocab": [Case([_detached(a) for a in vocabulary])],
+        "valid_divisor": [
+            Case((target, None, 1)),
+            Case((target, torch.rand(4), -100)),
+        ],
+        "forward_sums": [
+            Case(([normal(6).sum(), torch.rand(())], [], [], [], [], group), WITHOUT_AOT),
+            Case(([], [torch.rand(3), torch.rand(5)], [0, 1], [3, 2], [2, 1], group), WITHOUT_AOT),
+        ],
         "mean_over_ranks": [Case((normal(6).sum(), target.ne(1).sum(), group))],
     }
 
@@ -157,9 +164,6 @@ def layers(group: str) -> dict[str, list[Case]]:
     norm = (normal(4, 3, 2), normal(3), normal(3), torch.zeros(3), torch.ones(3), 0.1, 1e-5)
     heads = (normal(2, 2, 4, 3), normal(2, 2, 8, 3), normal(2, 2, 8, 3))
     x, permuted = normal(4, 3, 2).detach(), normal(4, 2, 3).transpose(1, 2)
-    buffers, average = [torch.rand(3), torch.rand(5)], ops.buffer_average()
-    shares = ([0, 1], [3, 2], [2, 1], group)
-    torch.ops.tensoropt.begin_average(buffers, average, *shares)
     return {
         "batch_norm_sharded": [
             Case((*norm, 0, [], group, ""), WITHOUT_AOT),
@@ -174,8 +178,6 @@ def layers(group: str) -> dict[str, list[Case]]:
             Case((*norm[:3], torch.zeros(5), torch.ones(5), 0.1, 1e-5, 2, 1)),
             Case((norm[0], None, None, None, None, 0.1, 1e-5, 2)),
         ],
-        "begin_average": [Case((buffers, ops.buffer_average(), *shares), WITH_OBJECT)],
-        "end_average": [Case((buffers, average), WITH_OBJECT)],
         "balanced_causal_attention": [Case((*heads, 0.0, None, False, group))],
         "keep_mask": [Case((torch.rand(4, 3), 0.5, torch.tensor(7), [0, 1]))],
         "linear_blocks": [
