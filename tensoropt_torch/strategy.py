@@ -242,7 +242,9 @@ class _Finder:
         left_s = self._left_s()
         kept_s = search_s + SECOND_RACE * left_s
         first = self._race(plans, task, left_s - kept_s if kept_s < left_s / 2 else left_s)
-        if len(first.runs) < 2 or self._left_s() < search_s:
+        if len(first.runs) < 2:
+            return calibration.as_it_took(first.winner), first.complete
+        if self._left_s() < search_s:
             return first.winner, first.complete
         found = calibration.corrected(
             task, self._count, first.runs, fastest=first.winner.strategy_hash

@@ -93,7 +93,8 @@ void bind_space_options(py::module_& module) {
                        const std::map<std::string, std::string>& storage,
                        std::size_t max_configs, bool split_spatial,
                        const std::string& reduce_dtype, double bucket_bytes,
-                       bool recompute, int micro_batches, bool idle_configs) {
+                       double shard_bytes, bool recompute, int micro_batches,
+                       bool idle_configs) {
              TO_CHECK(micro_batches >= 1, "micro_batches = {}, it must be >= 1",
                       micro_batches);
              return SpaceOptions{
@@ -106,6 +107,7 @@ void bind_space_options(py::module_& module) {
                  .split_spatial = split_spatial,
                  .reduce_dtype = parse_reduce_dtype(reduce_dtype),
                  .bucket_bytes = bucket_bytes,
+                 .shard_bytes = shard_bytes,
                  .recompute = recompute,
                  .micro_batches = micro_batches,
                  .idle_configs = idle_configs};
@@ -117,8 +119,8 @@ void bind_space_options(py::module_& module) {
            py::arg("max_configs") = kDefaultMaxConfigs,
            py::arg("split_spatial") = false,
            py::arg("reduce_dtype") = "parameter", py::arg("bucket_bytes") = 0,
-           py::arg("recompute") = false, py::arg("micro_batches") = 1,
-           py::arg("idle_configs") = false);
+           py::arg("shard_bytes") = 0, py::arg("recompute") = false,
+           py::arg("micro_batches") = 1, py::arg("idle_configs") = false);
 }
 
 void bind_planner_setup(py::module_& module) {

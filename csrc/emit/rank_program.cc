@@ -44,7 +44,7 @@ std::optional<std::int64_t> EmittedReshard::gathered_dim() const {
   const bool gathers = forward.num_steps == 1 && !forward.is_uneven() &&
                        forward.first_kind() == StepKind::kAllGather;
   const bool is_real = real_dtype(dtype) == dtype;
-  if (!gathers || !is_real || value_bytes == 0 || value_bytes >= bucket_bytes) {
+  if (!gathers || !is_real || value_bytes == 0 || value_bytes >= shard_bytes) {
     return std::nullopt;
   }
   return forward.steps[1];
@@ -67,7 +67,7 @@ EmittedReshard RankProgram::reshard(int edge_index) const {
                value.meta, to.gradient, mesh, rank_);
   }
   reshard.value_bytes = local_bytes(value.meta, to.value, mesh);
-  reshard.bucket_bytes = space_.options().bucket_bytes;
+  reshard.shard_bytes = space_.options().shard_bytes;
   reshard.casts = space_.casts(edge);
   reshard.dtype = value.meta.dtype;
   reshard.reduce_dtype = gradient.dtype;

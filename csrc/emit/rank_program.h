@@ -26,7 +26,7 @@ struct EmittedReshard {
   DType dtype = DType::kFloat32;         // of the value
   DType reduce_dtype = DType::kFloat32;  // of its gradient on the way
   double value_bytes = 0;                // of the value as it is used
-  double bucket_bytes = 0;
+  double shard_bytes = 0;
 
   // Whether gradients share collectives with others
   // (runtime/gradient_bucket.h).

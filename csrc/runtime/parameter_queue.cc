@@ -27,12 +27,15 @@ Numbered& numbered() {
 }  // namespace
 
 ParameterQueue::ParameterQueue(std::int64_t most_under_way,
-                               std::int64_t bucket_bytes)
+                               std::int64_t bucket_bytes,
+                               std::int64_t shard_bytes)
     : most_under_way_(static_cast<std::size_t>(most_under_way)),
-      bucket_bytes_(bucket_bytes) {
+      bucket_bytes_(bucket_bytes),
+      shard_bytes_(shard_bytes) {
   TORCH_CHECK_VALUE(most_under_way >= 1, "a queue has place for ",
                     most_under_way, " under way, give at least 1");
-  TORCH_CHECK_VALUE(bucket_bytes >= 0, "a bucket has ", bucket_bytes,
+  const std::int64_t least = std::min(bucket_bytes, shard_bytes);
+  TORCH_CHECK_VALUE(least >= 0, "a bucket has ", least,
                     " bytes, give at least 0");
 }
 
@@ -89,7 +92,9 @@ void ParameterQueue::begin_gradient(std::int64_t slot, Program program,
   if (const auto key = GradientBucket::key_of(program, gradient)) {
     GradientBucket& bucket = pass.bucket(*key);
     bucket.add(slot, std::move(program), std::move(gradient));
-    if (bucket.num_bytes() >= bucket_bytes_) begin_bucket(pass, bucket);
+    const bool scatters = std::get<StepKind>(*key) == StepKind::kReduceScatter;
+    const std::int64_t full_bytes = scatters ? shard_bytes_ : bucket_bytes_;
+    if (bucket.num_bytes() >= full_bytes) begin_bucket(pass, bucket);
     return;
   }
   make_room(pass);

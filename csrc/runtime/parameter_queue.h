@@ -39,7 +39,8 @@ namespace tensoropt {
 class ParameterQueue : public torch::CustomClassHolder {
  public:
   // Throws c10::ValueError below 1 under way, or 0 bytes.
-  ParameterQueue(std::int64_t most_under_way, std::int64_t bucket_bytes);
+  ParameterQueue(std::int64_t most_under_way, std::int64_t bucket_bytes,
+                 std::int64_t shard_bytes);
 
   using Pointer = c10::intrusive_ptr<ParameterQueue>;
   // Which no other queue of this process has.
@@ -97,6 +98,7 @@ class ParameterQueue : public torch::CustomClassHolder {
   std::unordered_map<std::int64_t, Value> values_;
   std::size_t most_under_way_;
   std::int64_t bucket_bytes_;
+  std::int64_t shard_bytes_;
   std::map<int, Pass> passes_;  // as autograd numbers them
 };
 

@@ -8,7 +8,8 @@
 // The value is cast to `dtype`, if it is given, before its program runs, and
 // the gradient to `reduce_dtype`.
 //
-// tensoropt::ParameterQueue(most_under_way, bucket_bytes).number() -> queue
+// tensoropt::ParameterQueue(most_under_way, bucket_bytes, shard_bytes)
+//     .number() -> queue
 // tensoropt::await_gradients(xs, queue, slots) -> xs
 // tensoropt::begin_value(x, forward, forward_groups, queue, slot, dtype)
 // tensoropt::begin_gathers(xs, dims, group, queue, slots, dtype)
@@ -347,7 +348,7 @@ std::vector<at::Tensor> await_gradients_autograd(at::TensorList xs,
 
 TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
   library.class_<ParameterQueue>("ParameterQueue")
-      .def(torch::init<std::int64_t, std::int64_t>())
+      .def(torch::init<std::int64_t, std::int64_t, std::int64_t>())
       .def("number", &ParameterQueue::number_of);
   library.def(
       "reshard(Tensor(a) x, int[] forward, str[] forward_groups, "

@@ -365,18 +365,17 @@ void StrategySpace::add_resharders() {
 }
 
 void StrategySpace::add_buckets() {
-  const BucketedCollectives gathers(
-      machine_.collectives, {Collective::kAllGather}, options_.bucket_bytes);
-  const BucketedCollectives sums(
+  const BucketedCollectives shards(
       machine_.collectives,
-      {Collective::kAllReduce, Collective::kReduceScatter},
-      options_.bucket_bytes);
+      {Collective::kAllGather, Collective::kReduceScatter},
+      options_.shard_bytes);
+  const BucketedCollectives together(shards, {Collective::kAllReduce},
+                                     options_.bucket_bytes);
   const auto add = [&](std::map<TensorKind, MoveCosts>& costs,
-                       const TensorMeta& meta,
-                       const BucketedCollectives& together) {
+                       const TensorMeta& meta, double bucket_bytes) {
     if (real_dtype(meta.dtype) != meta.dtype) return;  // sent by themselves
     const double least = meta.num_bytes() / machine_.mesh.num_devices();
-    if (least >= options_.bucket_bytes) return;  // no bucket is shared
+    if (least >= bucket_bytes) return;  // no bucket is shared
     const Shape counts = meta.counts();
     costs.try_emplace({counts, meta.unit_bytes()}, machine_.mesh, together,
                       machine_.device, counts, meta.unit_bytes());
@@ -384,8 +383,8 @@ void StrategySpace::add_buckets() {
   for (const SpaceEdge& edge : edges_) {
     if (!leaves_parameter(edge)) continue;
     const Value& value = graph_.value(edge.value);
-    add(gathered_together_, value.meta, gathers);
-    add(summed_together_, gradient_meta(value), sums);
+    add(gathered_together_, value.meta, options_.shard_bytes);
+    add(summed_together_, gradient_meta(value), options_.bucket_bytes);
   }
 }
 

@@ -66,9 +66,10 @@ struct SpaceOptions {
   // borders. Multiplies the configs of convolutional networks.
   bool split_spatial = false;
   ReduceDType reduce_dtype = ReduceDType::kParameter;
-  // Gradients of parameters are summed over devices, and parameters gathered,
-  // so many bytes at once.
+  // Gradients of parameters are summed over devices so many bytes at once;
+  // parameters are gathered, and sums scattered, fewer.
   double bucket_bytes = 0;
+  double shard_bytes = 0;
   // Operators may run again in backward instead of keeping what they make.
   bool recompute = false;
   // The graph is that of one of so many micro-batches, which make a step.

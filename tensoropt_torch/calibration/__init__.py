@@ -6,7 +6,7 @@ from tensoropt_torch.calibration.job import MeasureOptions, profiled_task, with_
 from tensoropt_torch.calibration.kept_plans import KeptPlan, KeptPlans
 from tensoropt_torch.calibration.profiling import ProfileOptions, profile_hardware
 from tensoropt_torch.calibration.random_strategies import ValidationOptions, validate
-from tensoropt_torch.calibration.scaling import rescaled, scaled, scales_of
+from tensoropt_torch.calibration.scaling import as_it_took, rescaled, scaled, scales_of
 from tensoropt_torch.calibration.validation import Validation
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Race",
     "Validation",
     "ValidationOptions",
+    "as_it_took",
     "can_race",
     "corrected",
     "profile_hardware",

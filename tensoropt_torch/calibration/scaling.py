@@ -16,7 +16,10 @@ from itertools import combinations
 from typing import Protocol, TypeVar
 
 from tensoropt_torch.calibration.validation import ValidatedStrategy
+from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.config.cluster import Cluster, Device, Level, LinkSpeed, Runtime
+from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan.settings import MeasuredCurve, OpRecord
 from tensoropt_torch.planner.task import PlanningTask
 
 _Link = TypeVar("_Link", Level, LinkSpeed)
@@ -120,18 +123,43 @@ def scaled(task: PlanningTask, scales: Scales) -> PlanningTask:
     """The task with all its times multiplied: those of operators, updates and launches
     with ``scales.compute``, those of reshards and collectives with ``scales.network``; and
     with ``scales.collective_s`` more for each collective."""
-    compute = scales.compute
     return replace(
         task,
         cluster=_cluster(task.cluster, scales),
-        measured=tuple(
-            (name, axes, tuple((size, scales.network * seconds) for size, seconds in samples))
-            for name, axes, samples in task.measured
-        ),
-        operators=tuple(
-            (key, family, work, compute * forward_s, compute * backward_s)
-            for key, family, work, forward_s, backward_s in task.operators
-        ),
+        measured=_curves(task.measured, scales),
+        operators=_operators(task.operators, scales),
+    )
+
+
+def as_it_took(plan: Plan) -> Plan:
+    """A plan that was run, by costs of which its steps take what they took: all times are
+    multiplied by one factor, which changes no choice. As it is if it was not run."""
+    if plan.measured_s is None:
+        return plan
+    factor = plan.measured_s / plan.time_s
+    scales = Scales(factor, factor)
+    settings = plan.settings
+    settings = replace(
+        settings,
+        cluster=_cluster(parse_cluster(settings.cluster, "the plan"), scales).to_dict(),
+        measured=_curves(settings.measured, scales),
+        operators=_operators(settings.operators, scales),
+    )
+    frontier = tuple((memory_bytes, factor * time_s) for memory_bytes, time_s in plan.frontier)
+    return replace(plan, settings=settings, time_s=plan.measured_s, frontier=frontier)
+
+
+def _curves(measured: Iterable[MeasuredCurve], scales: Scales) -> tuple[MeasuredCurve, ...]:
+    return tuple(
+        (name, axes, tuple((size, scales.network * seconds) for size, seconds in samples))
+        for name, axes, samples in measured
+    )
+
+
+def _operators(operators: Iterable[OpRecord], scales: Scales) -> tuple[OpRecord, ...]:
+    return tuple(
+        (key, family, work, scales.compute * forward_s, scales.compute * backward_s)
+        for key, family, work, forward_s, backward_s in operators
     )
 
 

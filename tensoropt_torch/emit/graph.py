@@ -48,6 +48,7 @@ class GraphEmitter:
         whole_draws: WholeDraws | None = None,
         overlap: bool = False,
         bucket_bytes: int = 0,
+        shard_bytes: int = 0,
     ) -> None:
         self._captured = captured
         self._whole_draws = whole_draws
@@ -57,7 +58,7 @@ class GraphEmitter:
         self._confirmation = Confirmation(site.group_name)
         self._site = replace(site, group_name=self._confirmation.group_name)
         self._graph = fx.Graph()
-        self._overlap = Overlap(self._graph, overlap, bucket_bytes)
+        self._overlap = Overlap(self._graph, overlap, bucket_bytes, shard_bytes)
         self._overlaps = overlap
         self._lookups = LookupChecks(self._graph)
         self._averages = BufferAverages(self._graph, *averaged, self._site.group_name)

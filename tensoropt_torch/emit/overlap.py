@@ -90,22 +90,26 @@ class Overlap:
 
     ::
 
-        overlap = Overlap(graph, values_ahead, bucket_bytes)
+        overlap = Overlap(graph, values_ahead, bucket_bytes, shard_bytes)
         nodes |= overlap.begin(parameters)      # at the start of the graph
         value = overlap.reshard(node, edge, programs)
         overlap.finish()                        # the graph is whole
 
     Programs of gradients begin where the gradients are made, some of them together, and are
-    awaited at the end of backward. Small parameters that are used one after the other are
-    gathered together, so many bytes at once, where the first of them is used. With
+    awaited at the end of backward: sums ``bucket_bytes`` at once, and where each rank gets a part
+    of a sum ``shard_bytes``. Small parameters that are used one after the other are gathered
+    together, ``shard_bytes`` at once, where the first of them is used. With
     ``values_ahead`` that begins, as the programs of other values do, after what was begun before
     it has ended, so that one is on its way while its predecessor is used.
     """
 
-    def __init__(self, graph: fx.Graph, values_ahead: bool, bucket_bytes: int) -> None:
+    def __init__(
+        self, graph: fx.Graph, values_ahead: bool, bucket_bytes: int, shard_bytes: int
+    ) -> None:
         self._graph = graph
         self._values_ahead = values_ahead
         self._bucket_bytes = bucket_bytes
+        self._shard_bytes = shard_bytes
         self._queue: fx.Node | None = None
         self._slots: dict[int, int] = {}
         self._reshards: list[_Reshard] = []  # those that gather, in the order of forward
@@ -115,7 +119,9 @@ class Overlap:
         returned in their place."""
         if not parameters:
             return {}
-        self._queue = self._graph.call_function(parameter_queue, (self._bucket_bytes,))
+        self._queue = self._graph.call_function(
+            parameter_queue, (self._bucket_bytes, self._shard_bytes)
+        )
         self._slots = {edge: slot for slot, edge in enumerate(parameters)}
         slots = list(self._slots.values())
         awaited = self._graph.call_function(
@@ -148,7 +154,7 @@ class Overlap:
     def finish(self) -> None:
         """Writes where values begin."""
         before: fx.Node | None = None
-        for number, together in enumerate(_buckets(self._reshards, self._bucket_bytes)):
+        for number, together in enumerate(_buckets(self._reshards, self._shard_bytes)):
             first = together[0].result
             ahead = self._values_ahead and before is not None
             if len(together) > 1 or ahead:
@@ -195,7 +201,7 @@ def _replay_in_bucket(reshard: _Reshard, number: int) -> None:
             user.kwargs = {**user.kwargs, **place}
 
 
-def _buckets(reshards: list[_Reshard], bucket_bytes: int) -> list[list[_Reshard]]:
+def _buckets(reshards: list[_Reshard], shard_bytes: int) -> list[list[_Reshard]]:
     """Those that begin together, in the order of the first of each; a bucket is full when it
     has so many bytes."""
     buckets: list[list[_Reshard]] = []
@@ -209,7 +215,7 @@ def _buckets(reshards: list[_Reshard], bucket_bytes: int) -> list[list[_Reshard]
             if key is not None:
                 open_ones[key] = together
         together.append(reshard)
-        full = sum(member.programs.value_bytes for member in together) >= bucket_bytes
+        full = sum(member.programs.value_bytes for member in together) >= shard_bytes
         if key is not None and full:
             del open_ones[key]
     return buckets

@@ -123,6 +123,7 @@ class RankPart:
             whole_draws=draws if one_process_random else None,
             overlap=self.plan.settings.overlap,
             bucket_bytes=self.plan.settings.bucket_bytes,
+            shard_bytes=self.plan.settings.shard_bytes,
         )
 
     @property

@@ -1,4 +1,4 @@
-"""How many bytes of gradients are summed, and of parameters gathered, at once."""
+"""How many bytes of gradients are summed at once."""
 
 from __future__ import annotations
 

@@ -46,9 +46,8 @@ class Settings(Record):
     With ``overlap`` reshards of parameters and of their gradients run while the device
     computes (docs/runtime.md). ``reduce_dtype`` is the dtype of sums of gradients over devices,
     that of the parameter or of what is computed with it (docs/precision.md). They are summed
-    ``bucket_bytes`` at once, and so many bytes of parameters are gathered at once
-    (``plan/buckets.py``). A step runs
-    the batch as so many ``micro_batches``, one after the other (docs/runtime.md).
+    ``bucket_bytes`` at once (``plan/buckets.py``). A step runs the batch
+    as so many ``micro_batches``, one after the other (docs/runtime.md).
     ``wishes`` are splits that the user has pinned or forbidden.
     """
 
@@ -66,9 +65,15 @@ class Settings(Record):
     operators: tuple[OpRecord, ...] = field(default=(), repr=False)
     overlap: bool = False
     reduce_dtype: ReduceDType = "parameter"
-    bucket_bytes: int = 4 * 2**20
+    bucket_bytes: int = 16 * 2**20
     micro_batches: int = 1
     wishes: tuple[Wish, ...] = ()
+
+    @property
+    def shard_bytes(self) -> int:
+        """So many bytes of parameters are gathered at once, and of gradients of which each rank
+        gets a part: fewer than of those that all get, which have their memory in any case."""
+        return self.bucket_bytes // 4
 
     @property
     def num_devices(self) -> int:

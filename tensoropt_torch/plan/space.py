@@ -114,6 +114,7 @@ def _space_options(
         split_spatial=settings.split_spatial,
         reduce_dtype=settings.reduce_dtype,
         bucket_bytes=settings.bucket_bytes,
+        shard_bytes=settings.shard_bytes,
         recompute=settings.recompute,
         micro_batches=settings.micro_batches,
     )

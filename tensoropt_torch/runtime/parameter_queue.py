@@ -19,19 +19,22 @@ class ParameterQueue(int):
     queue: torch.ScriptObject
 
 
-def parameter_queue(bucket_bytes: int = 0, most_under_way: int = MOST_UNDER_WAY) -> ParameterQueue:
+def parameter_queue(
+    bucket_bytes: int = 0, shard_bytes: int = 0, most_under_way: int = MOST_UNDER_WAY
+) -> ParameterQueue:
     """Where parameters and their gradients are while they are resharded, of one forward
     and its backward.
 
     Args:
         bucket_bytes: sums over the same ranks are made together, so many bytes at once.
+        shard_bytes: the same, of sums of which each rank gets a part.
         most_under_way: how many of them there are at most; the next one waits for the oldest.
 
     Raises:
-        ValueError: ``most_under_way`` is below 1, or ``bucket_bytes`` below 0.
+        ValueError: ``most_under_way`` is below 1, or a number of bytes below 0.
 
     """
-    queue = torch.classes.tensoropt.ParameterQueue(most_under_way, bucket_bytes)
+    queue = torch.classes.tensoropt.ParameterQueue(most_under_way, bucket_bytes, shard_bytes)
     number = ParameterQueue(queue.number())
     number.queue = queue
     return number

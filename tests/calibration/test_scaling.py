@@ -10,11 +10,12 @@ import torch
 from torch import nn
 
 from tensoropt_torch import _C, load_cluster
-from tensoropt_torch.calibration.scaling import Scales, rescaled, scaled, scales_of
+from tensoropt_torch.calibration.scaling import Scales, as_it_took, rescaled, scaled, scales_of
 from tensoropt_torch.calibration.validation import ValidatedStrategy
 from tensoropt_torch.config.cluster import Runtime, Update
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan.space import make_planner
+from tensoropt_torch.planner import picks
 from tensoropt_torch.planner.task import PlanningTask
 
 DEVICES = 4
@@ -136,3 +137,26 @@ def test_computing_and_the_network_are_scaled_apart(task: PlanningTask) -> None:
         # Reshards copy, which is computing.
         assert 0.5 * network_s <= after.network_time(strategy) * (1 + 1e-9)
         assert after.network_time(strategy) <= 0.7 * network_s or network_s == 0
+
+
+def test_a_plan_that_was_run_has_costs_of_what_it_took() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16))
+    task = PlanningTask(
+        capture(model, (torch.zeros(32, 16),), loss_fn=lambda x: x.square().mean()),
+        load_cluster("cpu"),
+        measured=(("all_reduce", 3, ((1024.0, 1e-3), (2.0**20, 5e-3))),),
+    )
+    plan = picks.mini_time(task, DEVICES).plan
+    assert as_it_took(plan) is plan
+    found = as_it_took(replace(plan, measured_s=3 * plan.time_s))
+
+    assert found.time_s == found.measured_s and found.strategy_hash == plan.strategy_hash
+    assert [t for _, t in found.frontier] == pytest.approx([3 * t for _, t in plan.frontier])
+    assert plan.captured is not None
+    before, after = (make_planner(plan.captured, p.settings) for p in (plan, found))
+    for planner, factor in ((before, 1), (after, 3)):
+        strategy = found.strategy(planner)
+        time_s = planner.compute_time(strategy) + planner.network_time(strategy)
+        assert time_s == pytest.approx(factor * plan.time_s)
+    assert found.settings.bucket_bytes == plan.settings.bucket_bytes

@@ -81,7 +81,7 @@ def terms_awaited(parameters: list[Parameter], most: int = 2) -> list[torch.Tens
     and take one all-gather as well, over the same ranks, begin with them. Gradients are
     summed by themselves, a few at once, or all at once."""
     bucket_bytes = BUCKETS[parameters[0].seed // 100 % len(BUCKETS)]
-    queue = parameter_queue(bucket_bytes, most)
+    queue = parameter_queue(bucket_bytes, bucket_bytes // 2, most)
     leaves = await_gradients([p.leaf for p in parameters], queue, range(len(parameters)))
     terms = []
     begun: set[int] = set()
