@@ -3,12 +3,16 @@
 // tensoropt::forward_sums(shares, buffers, begins, sizes, holders, group)
 //     -> sums
 //
-// The sums of scalars over the ranks, added up in float64; the gradient of a
-// sum is that of each share. With them go buffers [c] that each rank has
-// changed by itself, and only so many entries (`sizes`) from `begins` on: they
-// become the means of the ranks that have changed the same entries, of which
-// there are `holders`. What ranks have moved towards statistics of their own
-// has then been moved towards the mean of these. One collective.
+// The sums of scalars over the ranks, added up in float64. With them go buffers
+// [c] that each rank has changed by itself, and only so many entries (`sizes`)
+// from `begins` on: they become the means of the ranks that have changed the
+// same entries, of which there are `holders`. What ranks have moved towards
+// statistics of their own has then been moved towards the mean of these. One
+// collective.
+//
+// tensoropt::sum_of(sum, share) -> sum
+//
+// With the gradient of the rank's share, which is that of the sum.
 //
 // tensoropt::valid_divisor(target, weight, ignore_index) -> number
 //
@@ -120,35 +124,38 @@ std::vector<at::Tensor> forward_sums_meta(at::TensorList shares,
   return sums;
 }
 
-struct ForwardSums : torch::autograd::Function<ForwardSums> {
-  static variable_list forward(AutogradContext* context, at::TensorList shares,
-                               at::TensorList buffers, Sizes begins,
-                               Sizes sizes, Sizes holders,
-                               const std::string& group) {
-    static const auto op = c10::Dispatcher::singleton()
-                               .findSchemaOrThrow("tensoropt::forward_sums", "")
-                               .typed<decltype(forward_sums)>();
-    constexpr std::int64_t kNumOptions = 4;
-    context->saved_data["others"] =
-        static_cast<std::int64_t>(buffers.size()) + kNumOptions;
-    const at::AutoDispatchBelowADInplaceOrView guard;
-    return op.call(shares, buffers, begins, sizes, holders, group);
-  }
-
-  static variable_list backward(AutogradContext* context,
-                                variable_list gradients) {
-    const auto others = context->saved_data["others"].toInt();
-    gradients.resize(gradients.size() + others);
-    return gradients;
-  }
-};
-
 std::vector<at::Tensor> forward_sums_autograd(at::TensorList shares,
                                               at::TensorList buffers,
                                               Sizes begins, Sizes sizes,
                                               Sizes holders,
                                               const std::string& group) {
-  return ForwardSums::apply(shares, buffers, begins, sizes, holders, group);
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("tensoropt::forward_sums", "")
+                             .typed<decltype(forward_sums)>();
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  return op.call(shares, buffers, begins, sizes, holders, group);
+}
+
+at::Tensor sum_of(const at::Tensor& sum, const at::Tensor& /*share*/) {
+  return sum.clone();
+}
+
+// One for each sum: where no gradient comes, none goes on.
+struct SumOf : torch::autograd::Function<SumOf> {
+  static at::Tensor forward(AutogradContext* /*context*/, const at::Tensor& sum,
+                            const at::Tensor& /*share*/) {
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    return sum.clone();
+  }
+
+  static variable_list backward(AutogradContext* /*context*/,
+                                variable_list gradients) {
+    return {at::Tensor(), gradients[0]};
+  }
+};
+
+at::Tensor sum_of_autograd(const at::Tensor& sum, const at::Tensor& share) {
+  return SumOf::apply(sum, share);
 }
 
 }  // namespace
@@ -157,6 +164,7 @@ TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
   library.def(
       "forward_sums(Tensor[] shares, Tensor(a!)[] buffers, int[] begins, "
       "int[] sizes, int[] holders, str group) -> Tensor[]");
+  library.def("sum_of(Tensor sum, Tensor share) -> Tensor");
   library.def(
       "valid_divisor(Tensor target, Tensor? weight, int ignore_index) -> "
       "Tensor");
@@ -166,12 +174,14 @@ TORCH_LIBRARY_IMPL(tensoropt, CompositeImplicitAutograd, library) {
 }
 TORCH_LIBRARY_IMPL(tensoropt, CompositeExplicitAutograd, library) {
   library.impl("forward_sums", forward_sums);
+  library.impl("sum_of", sum_of);
 }
 TORCH_LIBRARY_IMPL(tensoropt, Meta, library) {
   library.impl("forward_sums", forward_sums_meta);
 }
 TORCH_LIBRARY_IMPL(tensoropt, Autograd, library) {
   library.impl("forward_sums", forward_sums_autograd);
+  library.impl("sum_of", sum_of_autograd);
 }
 
 }  // namespace tensoropt::forward_sums_op

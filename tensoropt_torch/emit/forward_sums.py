@@ -67,7 +67,7 @@ class ForwardSums:
     def add(
         self, group: str, shares: Sequence[fx.Node], then: Callable[[list[fx.Node]], None]
     ) -> None:
-        """Scalars of the rank."""
+        """Scalars of the rank; the sums have no gradients."""
         found = self._groups.setdefault(group, _Group())
         begin = len(found.shares)
         found.shares += shares
@@ -97,7 +97,11 @@ class ForwardSums:
         share, forward, groups, backward, _ = cast("_ReshardArguments", output.args)
         if ops.is_all_reduce(forward) and not backward and not output.kwargs:
             self._graph.erase_node(output)
-            self.add(groups[0], [share], lambda sums: self._give(output, sums[0]))
+
+            def give(sums: list[fx.Node]) -> None:
+                self.outputs[output] = self._call(OPS.sum_of.default, sums[0], share)
+
+            self.add(groups[0], [share], give)
 
     def _add_mean(self, output: fx.Node, dtype: torch.dtype) -> None:
         arguments = _named_arguments(output)
@@ -113,14 +117,14 @@ class ForwardSums:
         else:
             output.args = (*(arguments | {"reduction": ops.SUM, "count_group": ""}).values(),)
 
+        own = self._cast(output, torch.float64)
+
         def divide(sums: list[fx.Node]) -> None:
-            mean = self._call(torch.ops.aten.div.Tensor, *sums)
-            self._give(output, self._cast(mean, dtype))
+            whole = self._call(OPS.sum_of.default, sums[0], own)
+            mean = self._call(torch.ops.aten.div.Tensor, whole, sums[1])
+            self.outputs[output] = self._cast(mean, dtype)
 
-        self.add(group, [self._cast(output, torch.float64), divisor], divide)
-
-    def _give(self, output: fx.Node, loss: fx.Node) -> None:
-        self.outputs[output] = loss
+        self.add(group, [own, divisor], divide)
 
     def _cast(self, node: fx.Node, dtype: torch.dtype) -> fx.Node:
         target = torch.ops.aten._to_copy.default

@@ -96,7 +96,7 @@ def check_calls(_: None) -> list[str]:
 
 
 def test_running_statistics_are_averaged_at_once_with_the_loss() -> None:
-    expected = [*["tensoropt.batch_norm_groups"] * 2, "tensoropt.forward_sums"]
+    expected = [*["tensoropt.batch_norm_groups"] * 2, "tensoropt.forward_sums", "tensoropt.sum_of"]
     assert run_ranks(2, f"{HERE}:check_calls", None, 100) == [expected, expected]
 
 

@@ -529,12 +529,15 @@ def check_forward_sums(seed: int) -> None:
     whole, half = wholes[rank].clone(), halves[rank].clone()
     arguments = ([whole, half], [0, 3 * (rank % 2)], [7, 3], [world, world // 2], groups.name(1))
     sums = torch.ops.tensoropt.forward_sums([single, double], *arguments)
-    (3 * sums[0] + sums[1].float()).backward()
+    wholes_of = [ops.OPS.sum_of(s, share) for s, share in zip(sums, (single, double), strict=True)]
+    (3 * wholes_of[0]).backward()
 
     close(sums[0].detach(), values[:, 0].sum(), f"seed {seed}: float32")
     close(sums[1].detach(), values[:, 1].sum(), f"seed {seed}: float64")
-    assert single.grad is not None and double.grad is not None
-    assert (float(single.grad), float(double.grad)) == (3.0, 1.0)
+    assert single.grad is not None and float(single.grad) == 3.0
+    assert double.grad is None  # nothing came to its sum
+    wholes_of[1].mul_(2).backward()
+    assert double.grad is not None and float(double.grad) == 2.0
     close(whole, wholes.mean(0), f"seed {seed}: whole buffer")
     parts = [halves[start::2, 3 * start : 3 * start + 3].float().mean(0) for start in (0, 1)]
     close(half, torch.cat(parts), f"seed {seed}: buffer in parts")
