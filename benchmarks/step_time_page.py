@@ -78,8 +78,8 @@ def memory_table(steps: Results) -> str:
     rows = []
     for where, job in steps.items():
         for model, found in job["models"].items():
-            fitting = (found.get(f"ours, memory of {peer}") for peer in PEERS)
-            rows.append([f"{model}, {where}", *map(_share, fitting)])
+            shares = (_share_within(found, peer) for peer in PEERS)
+            rows.append([f"{model}, {where}", *shares])
     return rows_of(["in the memory of", *PEERS], rows)
 
 
@@ -115,8 +115,16 @@ def _name(where: str) -> str:
     return re.sub(r"\W+", "_", where)
 
 
-def _share(row: Results | None) -> str:
-    return "-" if row is None else f"{row['to_that_peer']['median_ratio']:.2f}"
+def _share_within(found: Results, peer: str) -> str:
+    """Of the pick, if it fits, as it would be the pick within this limit; or of the point that
+    costs say."""
+    row = found.get(f"ours, memory of {peer}")
+    if row is None:
+        return "-"
+    if found["ours"]["peak_mib"] <= found[peer]["peak_mib"]:
+        row = found["ours"]
+    pairs = zip(row["steps_s"], found[peer]["steps_s"], strict=True)
+    return f"{statistics.median(ours / theirs for ours, theirs in pairs):.2f}"
 
 
 def _cell(row: Results | None) -> str:

@@ -84,8 +84,9 @@ void copy_parts(at::TensorList to, const at::Tensor& flat) {
   std::vector<std::int64_t> lengths;
   for (const at::Tensor& tensor : to) lengths.push_back(tensor.numel());
   std::vector<at::Tensor> parts = flat.split_with_sizes(lengths);
-  for (const auto i : c10::irange(to.size()))
+  for (const auto i : c10::irange(to.size())) {
     parts[i] = parts[i].view_as(to[i]);
+  }
   at::_foreach_copy_(to, parts);
 }
 
