@@ -242,10 +242,8 @@ class _Finder:
         left_s = self._left_s()
         kept_s = search_s + SECOND_RACE * left_s
         first = self._race(plans, task, left_s - kept_s if kept_s < left_s / 2 else left_s)
-        if len(first.runs) < 2:
+        if len(first.runs) < 2 or self._left_s() < search_s:
             return calibration.as_it_took(first.winner), first.complete
-        if self._left_s() < search_s:
-            return first.winner, first.complete
         found = calibration.corrected(
             task, self._count, first.runs, fastest=first.winner.strategy_hash
         )
@@ -253,7 +251,7 @@ class _Finder:
             plans = from_first_rank(partial(self._pick, found.task, first.winner))
         except TensorOptError as error:
             log.info("nothing is picked by what plans took: %s", error)
-            return first.winner, first.complete
+            return calibration.as_it_took(first.winner), first.complete
         self._phases.end("search")
         again = self._race(plans, found.task, self._left_s(), found.runs)
         shortest = min(again, first, key=lambda race: race.best_s)
