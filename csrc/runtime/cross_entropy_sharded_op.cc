@@ -28,10 +28,8 @@ using Weight = std::optional<at::Tensor>;
 at::Tensor mean_of(const at::Tensor& sum, const at::Tensor& target,
                    const Weight& weight, std::int64_t ignore_index,
                    const std::string& count_group) {
-  const at::Tensor divisor = weight
-                                 ? valid_weight(target, *weight, ignore_index)
-                                 : valid_count(target, ignore_index);
-  return mean_over_ranks(sum, divisor, count_group);
+  return mean_over_ranks(sum, valid_divisor(target, weight, ignore_index),
+                         count_group);
 }
 
 at::Tensor cross_entropy_sharded(const at::Tensor& logits,

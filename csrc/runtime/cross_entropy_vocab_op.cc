@@ -88,7 +88,7 @@ VocabLoss forward_kernel(const at::Tensor& logits, const at::Tensor& target,
             at::ones({}, target.options().dtype(at::kDouble))};
   }
   const auto [mean, divisor] =
-      global_mean(sum, valid_count(target, ignore_index), count_group);
+      global_mean(sum, valid_divisor(target, {}, ignore_index), count_group);
   return {mean.to(logits.scalar_type()), log_sum, divisor};
 }
 

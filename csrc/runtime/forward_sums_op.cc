@@ -13,22 +13,16 @@
 // tensoropt::sum_of(sum, share) -> sum
 //
 // With the gradient of the rank's share, which is that of the sum.
-//
-// tensoropt::valid_divisor(target, weight, ignore_index) -> number
-//
-// What a mean of losses divides by on this rank: the number of targets other
-// than `ignore_index`, or the sum of their weights; a scalar in float64.
 
 #include <c10/util/irange.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/collectives.h"
-#include "runtime/global_mean.h"
+#include "runtime/compute_type.h"
 
 namespace tensoropt::forward_sums_op {
 
@@ -36,15 +30,7 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-using Weight = std::optional<at::Tensor>;
 using Sizes = at::IntArrayRef;
-
-at::Tensor valid_divisor(const at::Tensor& target, const Weight& weight,
-                         std::int64_t ignore_index) {
-  return (weight ? valid_weight(target, *weight, ignore_index)
-                 : valid_count(target, ignore_index))
-      .to(at::kDouble);
-}
 
 // What this rank has changed of each buffer, zeros elsewhere.
 std::vector<at::Tensor> changed_parts(at::TensorList buffers, Sizes begins,
@@ -106,9 +92,7 @@ std::vector<at::Tensor> forward_sums(at::TensorList shares,
   }
   results.insert(results.end(), sums.begin(), sums.end());
   at::Tensor flat = at::cat(sent);
-  if (flat.scalar_type() != at::kDouble) {
-    flat = flat.to(at::promote_types(flat.scalar_type(), at::kFloat));
-  }
+  flat = flat.to(compute_type(flat));
   divide(flat, buffers, holders);
   all_reduce(flat, find_group(group));
   copy_parts(results, flat);
@@ -166,12 +150,6 @@ TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
       "forward_sums(Tensor[] shares, Tensor(a!)[] buffers, int[] begins, "
       "int[] sizes, int[] holders, str group) -> Tensor[]");
   library.def("sum_of(Tensor sum, Tensor share) -> Tensor");
-  library.def(
-      "valid_divisor(Tensor target, Tensor? weight, int ignore_index) -> "
-      "Tensor");
-}
-TORCH_LIBRARY_IMPL(tensoropt, CompositeImplicitAutograd, library) {
-  library.impl("valid_divisor", valid_divisor);
 }
 TORCH_LIBRARY_IMPL(tensoropt, CompositeExplicitAutograd, library) {
   library.impl("forward_sums", forward_sums);

@@ -5,17 +5,18 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <tuple>
 
 namespace tensoropt {
 
-// What a mean divides by on this rank, a scalar: the number of targets other
-// than `ignore_index` (int64), or the sum of `weight` [classes] at them
-// (float32 or, for float64 weights, float64).
-at::Tensor valid_count(const at::Tensor& target, std::int64_t ignore_index);
-at::Tensor valid_weight(const at::Tensor& target, const at::Tensor& weight,
-                        std::int64_t ignore_index);
+// What a mean divides by on this rank, a scalar in float64: the number of
+// targets other than `ignore_index`, or the sum of `weight` [classes] at them
+// (added up in float32 or, for float64 weights, float64).
+at::Tensor valid_divisor(const at::Tensor& target,
+                         const std::optional<at::Tensor>& weight,
+                         std::int64_t ignore_index);
 
 // The sum of `sum` over the ranks of the group, divided by that of `divisor`,
 // in the dtype of `sum`; and the divisor of all ranks, in float64. Both are

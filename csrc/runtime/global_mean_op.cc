@@ -1,9 +1,11 @@
 // tensoropt::mean_over_ranks(sum, divisor, group) -> (mean, divisor of all),
-// see global_mean.h.
+// and tensoropt::valid_divisor(target, weight, ignore_index) -> number: see
+// global_mean.h.
 
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <optional>
 #include <tuple>
 
 #include "runtime/collectives.h"
@@ -62,17 +64,16 @@ at::ScalarType weight_type(const at::Tensor& weight) {
 
 }  // namespace
 
-at::Tensor valid_count(const at::Tensor& target, std::int64_t ignore_index) {
-  return target.ne(ignore_index).sum();
-}
-
-at::Tensor valid_weight(const at::Tensor& target, const at::Tensor& weight,
-                        std::int64_t ignore_index) {
+at::Tensor valid_divisor(const at::Tensor& target,
+                         const std::optional<at::Tensor>& weight,
+                         std::int64_t ignore_index) {
+  if (!weight) return target.ne(ignore_index).sum().to(at::kDouble);
   const at::Tensor ignored = target.eq(ignore_index);
-  return weight.to(weight_type(weight))
+  return weight->to(weight_type(*weight))
       .take(target.masked_fill(ignored, 0))
       .masked_fill(ignored, 0)
-      .sum();
+      .sum()
+      .to(at::kDouble);
 }
 
 MeanAndDivisor global_mean(const at::Tensor& sum, const at::Tensor& divisor,
@@ -91,6 +92,10 @@ TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
   library.def(
       "mean_over_ranks(Tensor sum, Tensor divisor, str group) -> "
       "(Tensor, Tensor)");
+  library.def(
+      "valid_divisor(Tensor target, Tensor? weight, int ignore_index) -> "
+      "Tensor",
+      valid_divisor);
 }
 TORCH_LIBRARY_IMPL(tensoropt, CompositeExplicitAutograd, library) {
   library.impl("mean_over_ranks", global_mean);
