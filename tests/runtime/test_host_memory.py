@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from random import Random
+from statistics import median
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from tensoropt_torch.runtime.host.memory import CHOICES, OFF, TUNABLES, may_keep
 from tests.distributed.harness import run_ranks
 
 HERE = "tests.runtime.test_host_memory"
-ROUNDS = 4
+ROUNDS = 8
 TENSORS = 5
 BYTES = 24 << 20  # each
 
@@ -29,7 +30,8 @@ glibc_only = pytest.mark.skipif(
 
 
 def faulted_and_held(setting: str) -> tuple[float, float]:
-    """Of rounds that allocate, fill and free tensors: page faults in the last one, and what
+    """Of rounds that allocate, fill and free tensors: page faults of most rounds after the first
+    (in one or another a small block is in the way, and the heap grows by a tensor), and what
     the process holds after the first one, as shares of the tensors' pages and bytes."""
     os.environ[OFF] = setting
     groups = AxisGroups((2,))
@@ -44,7 +46,7 @@ def faulted_and_held(setting: str) -> tuple[float, float]:
         held.append(TENSORS * BYTES - (filled - resident_bytes()))
     groups.close()
     allocated = TENSORS * BYTES
-    return faults[-1] / (allocated / resource.getpagesize()), held[0] / allocated
+    return median(faults[1:]) / (allocated / resource.getpagesize()), held[0] / allocated
 
 
 def resident_bytes() -> int:
