@@ -21,6 +21,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/autograd_calls.h"
 #include "runtime/collectives.h"
 #include "runtime/compute_type.h"
 
@@ -114,11 +115,8 @@ std::vector<at::Tensor> forward_sums_autograd(at::TensorList shares,
                                               Sizes begins, Sizes sizes,
                                               Sizes holders,
                                               const std::string& group) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("tensoropt::forward_sums", "")
-                             .typed<decltype(forward_sums)>();
-  const at::AutoDispatchBelowADInplaceOrView guard;
-  return op.call(shares, buffers, begins, sizes, holders, group);
+  return call_below_autograd<forward_sums>(
+      "tensoropt::forward_sums", shares, buffers, begins, sizes, holders, group);
 }
 
 at::Tensor sum_of(const at::Tensor& sum, const at::Tensor& /*share*/) {

@@ -33,10 +33,11 @@
 #include <torch/library.h>
 
 #include <algorithm>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "runtime/autograd_calls.h"
+#include "runtime/gradient_program.h"
 #include "runtime/parameter_queue.h"
 #include "runtime/program.h"
 
@@ -74,17 +75,6 @@ at::Tensor reshard_meta(const at::Tensor& x, at::IntArrayRef forward,
   const auto options = x.options().dtype(dtype.value_or(x.scalar_type()));
   if (program.empty() && options.dtype() == x.dtype()) return x.alias();
   return at::empty(program.output_shape(x.sizes()), options);
-}
-
-// Calls the operator of this name, which has the signature of `kernel`.
-template <auto kernel, typename... Arguments>
-auto call_below_autograd(const char* name, const Arguments&... arguments) {
-  using Signature = std::remove_pointer_t<decltype(kernel)>;
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow(name, "")
-                             .typed<Signature>();
-  const at::AutoDispatchBelowADInplaceOrView guard;
-  return op.call(arguments...);
 }
 
 at::Tensor reshard_below_autograd(const at::Tensor& x, at::IntArrayRef forward,
@@ -172,10 +162,7 @@ at::Tensor value_of(const at::Tensor& x, at::IntArrayRef forward,
 
 // What backward needs, among what autograd saves.
 struct Gradients : torch::CustomClassHolder {
-  std::vector<std::int64_t> steps;
-  Strings groups;
-  DType dtype;
-  Queue queue;
+  GradientProgram program;
   std::vector<std::int64_t> slots;
 };
 using SavedGradients = c10::intrusive_ptr<Gradients>;
@@ -201,10 +188,7 @@ struct Reshard : torch::autograd::Function<Reshard> {
                             std::int64_t slot, DType dtype,
                             DType reduce_dtype) {
     const auto gradients = c10::make_intrusive<Gradients>();
-    gradients->steps = backward.vec();
-    gradients->groups = backward_groups;
-    gradients->dtype = reduce_dtype;
-    gradients->queue = queue;
+    gradients->program = {backward.vec(), backward_groups, reduce_dtype, queue};
     gradients->slots = {slot};
     save(context, gradients);
     // An input that is returned becomes a view that autograd knows of.
@@ -216,28 +200,12 @@ struct Reshard : torch::autograd::Function<Reshard> {
 
   static variable_list backward(AutogradContext* context,
                                 variable_list gradients) {
-    at::Tensor gradient = std::move(gradients[0]);
-    if (!gradient.defined()) return variable_list(9);
-    TORCH_CHECK(!(at::GradMode::is_enabled() && gradient.requires_grad()),
-                "tensoropt::reshard cannot be differentiated twice");
     const SavedGradients saved = saved_in(context);
-    gradient = cast(gradient, saved->dtype);
-    if (saved->queue) {
-      begin_gradient_below_autograd(gradient, saved->steps, saved->groups,
-                                    ParameterQueue::number_of(saved->queue),
-                                    saved->slots[0]);
-      gradient = at::Tensor();  // await_gradients has it
-    } else if (!saved->steps.empty()) {
-      gradient =
-          reshard_below_autograd(gradient, saved->steps, saved->groups, {});
-    }
+    const at::Tensor gradient =
+        saved->program.run(std::move(gradients[0]), saved->slots[0]);
     return {gradient, {}, {}, {}, {}, {}, {}, {}, {}};
   }
 };
-
-bool is_differentiated(const at::Tensor& x) {
-  return at::GradMode::is_enabled() && x.requires_grad();
-}
 
 at::Tensor reshard_without_gradient(const at::Tensor& x,
                                     at::IntArrayRef forward,
@@ -288,7 +256,7 @@ struct AwaitGradients : torch::autograd::Function<AwaitGradients> {
   static variable_list forward(AutogradContext* context, at::TensorList xs,
                                const Queue& queue, at::IntArrayRef slots) {
     const auto gradients = c10::make_intrusive<Gradients>();
-    gradients->queue = queue;
+    gradients->program.queue = queue;
     gradients->slots = slots.vec();
     save(context, gradients);
     return xs.vec();
@@ -299,7 +267,7 @@ struct AwaitGradients : torch::autograd::Function<AwaitGradients> {
     const SavedGradients saved = saved_in(context);
     variable_list gradients;
     for (const std::int64_t slot : saved->slots) {
-      gradients.push_back(saved->queue->take_gradient(slot));
+      gradients.push_back(saved->program.queue->take_gradient(slot));
     }
     gradients.resize(gradients.size() + 2);  // of queue and slots
     return gradients;
@@ -345,6 +313,28 @@ std::vector<at::Tensor> await_gradients_autograd(at::TensorList xs,
 }
 
 }  // namespace
+
+}  // namespace tensoropt::reshard_op
+
+namespace tensoropt {
+
+at::Tensor GradientProgram::run(at::Tensor gradient, std::int64_t slot) const {
+  if (!gradient.defined()) return {};
+  TORCH_CHECK(!(at::GradMode::is_enabled() && gradient.requires_grad()),
+              "tensoropt::reshard cannot be differentiated twice");
+  gradient = reshard_op::cast(gradient, dtype);
+  if (queue) {
+    reshard_op::begin_gradient_below_autograd(
+        gradient, steps, groups, ParameterQueue::number_of(queue), slot);
+    return {};  // await_gradients has it
+  }
+  if (steps.empty()) return gradient;
+  return reshard_op::reshard_below_autograd(gradient, steps, groups, {});
+}
+
+}  // namespace tensoropt
+
+namespace tensoropt::reshard_op {
 
 TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
   library.class_<ParameterQueue>("ParameterQueue")

@@ -34,7 +34,10 @@ from tensoropt_torch.frontend import Blocks
 
 Gradients = tuple[torch.Tensor | None, ...]
 
-GRADIENT_EDGE = "gradient_edge"  # in the meta of nodes of a rank's graph
+# In the meta of nodes of a rank's graph, and there the encoded program of the gradient with its
+# groups.
+GRADIENT_EDGE = "gradient_edge"
+GRADIENT_PROGRAM = "gradient_program"
 
 
 class GradientAccumulation:

@@ -65,6 +65,7 @@ _LOCAL = frozenset(
         reuse.keep_before,
         getitem,
         OPS.await_gradients.default,
+        OPS.reshard_gradients.default,
         OPS.bounded_lookup.default,
         OPS.out_of_range.default,
         OPS.check_lookup.default,

@@ -62,6 +62,8 @@ class Confirmation:
     def _communicates(self, node: fx.Node) -> bool:
         if node.target in RESHARDS:
             return bool(node.args[FORWARD_GROUPS])
+        if node.target is OPS.reshard_gradients.default:
+            return False  # in forward
         return any(name in self._groups for name in _strings(node))
 
 

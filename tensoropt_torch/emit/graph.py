@@ -13,7 +13,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from tensoropt_torch import _C
-from tensoropt_torch.emit.accumulation import GRADIENT_EDGE
+from tensoropt_torch.emit.accumulation import GRADIENT_EDGE, GRADIENT_PROGRAM
 from tensoropt_torch.emit.averaged_buffers import BufferAverages
 from tensoropt_torch.emit.calls import CallSite, Invocation, draws, invocation
 from tensoropt_torch.emit.confirmation import Confirmation
@@ -114,7 +114,8 @@ class GraphEmitter:
             edge = next((e for e in edges if self._programs(e).is_reshard), None)
             if edge is not None and self._programs(edge).waits_in_queue(self._overlaps):
                 first_edges[edge] = source.placeholder
-        begun = self._overlap.begin({e: placeholders[p] for e, p in first_edges.items()})
+        parameters = {edge: placeholders[p] for edge, p in first_edges.items()}
+        begun = self._overlap.begin(parameters, {e: self._programs(e) for e in first_edges})
         placeholders |= {first_edges[edge]: node for edge, node in begun.items()}
 
     def _first_edges(self, placeholder: fx.Node) -> Iterator[int]:
@@ -164,6 +165,7 @@ class GraphEmitter:
             result = call.write(self._graph, runs_again)
         if edge in self._gradient_edges:
             result.meta[GRADIENT_EDGE] = self._gradient_edges[edge]
+            result.meta[GRADIENT_PROGRAM] = programs.backward, programs.backward_groups
         if replays and not runs_again:
             source = (node, programs.forward, programs.forward_groups, programs.dtype)
             self._graph.call_function(reuse.keep_before, (result, *source))

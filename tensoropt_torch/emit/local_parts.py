@@ -62,7 +62,7 @@ def local_parts(
 
 def _part(tensor: DTensor, shape: Sequence[int] | None) -> torch.Tensor:
     local = tensor._local_tensor
-    return local.view(local.shape if shape is None else shape)
+    return local.detach() if shape is None else local.view(shape)
 
 
 class _LocalParts(torch.autograd.Function):

@@ -8,6 +8,7 @@ without them. The numbers are the same.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -85,7 +86,8 @@ class _LocalSteps:
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._parts: dict[DTensor, nn.Parameter] = {}
-        self._is_local = False
+        self._wholes: dict[nn.Parameter, DTensor] = {}
+        self._given: list[list[Any]] = []  # parameters of the groups, while parts have their places
         self._before = optimizer.register_step_pre_hook(self._before_step)
         self._after = optimizer.register_step_post_hook(
             lambda optimizer, *_: self._leave(optimizer)
@@ -122,35 +124,37 @@ class _LocalSteps:
 
     def _enter(self, optimizer: torch.optim.Optimizer) -> None:
         self._leave(optimizer)  # of a step that failed
-        self._is_local = True
+        self._given = [group["params"] for group in optimizer.param_groups]
         for group in optimizer.param_groups:
-            group["params"] = [self._enter_one(optimizer, p) for p in group["params"]]
+            group["params"] = [self._enter_one(p) for p in group["params"]]
+        _rename(optimizer, self._parts)
 
-    def _enter_one(self, optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> nn.Parameter:
+    def _enter_one(self, parameter: nn.Parameter) -> nn.Parameter:
         if not isinstance(parameter, DTensor):
             return parameter
         part = self._part(parameter)
         gradient = parameter.grad
         part.grad = None if gradient is None else _local_gradient(gradient, parameter)
-        _rename(optimizer, parameter, part)
         return part
 
     def _leave(self, optimizer: torch.optim.Optimizer) -> None:
-        if not self._is_local:
+        if not self._given:
             return
-        self._is_local = False
-        wholes = {part: whole for whole, part in self._parts.items()}
-        for group in optimizer.param_groups:
-            group["params"] = [wholes.get(p, p) for p in group["params"]]
-        for part, whole in wholes.items():
+        for group, given in zip(optimizer.param_groups, self._given, strict=False):
+            group["params"] = given
+        self._given = []
+        _rename(optimizer, self._wholes)
+        for part in self._wholes:
             part.grad = None
-            _rename(optimizer, part, whole)
 
     def _part(self, parameter: DTensor) -> nn.Parameter:
         local = parameter._local_tensor
         part = self._parts.get(parameter)
         if part is None or part.data_ptr() != local.data_ptr():
+            if part is not None:
+                del self._wholes[part]
             part = self._parts[parameter] = nn.Parameter(local.detach(), requires_grad=False)
+            self._wholes[part] = parameter
         return part
 
     def _wrap(self, optimizer: torch.optim.Optimizer) -> None:
@@ -169,9 +173,11 @@ class _LocalSteps:
                 optimizer.state[parameter] = {n: local_tensor(value) for n, value in state.items()}
 
 
-def _rename(optimizer: torch.optim.Optimizer, old: Any, new: Any) -> None:
-    if old in optimizer.state:
-        optimizer.state[new] = optimizer.state.pop(old)
+def _rename(optimizer: torch.optim.Optimizer, names: Mapping[Any, Any]) -> None:
+    """States are those of the parameters that have these names."""
+    renamed = [(names.get(p, p), state) for p, state in optimizer.state.items()]
+    optimizer.state.clear()
+    optimizer.state.update(renamed)
 
 
 def _whole(value: Any, parameter: DTensor) -> Any:

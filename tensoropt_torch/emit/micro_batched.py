@@ -23,7 +23,7 @@ from torch import fx, nn
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
-from tensoropt_torch.emit.accumulation import GRADIENT_EDGE
+from tensoropt_torch.emit.accumulation import GRADIENT_EDGE, GRADIENT_PROGRAM
 from tensoropt_torch.emit.edges import GradientEdge
 from tensoropt_torch.emit.local_parts import accumulated, as_whole, local_tensor, own_gradient
 from tensoropt_torch.emit.overlap import HELD, slot_of, slots_begun
@@ -443,7 +443,7 @@ def _body(rank_graph: fx.GraphModule, held: Sequence[fx.Node]) -> fx.GraphModule
         new = copy.add(node)
         edge: GradientEdge | None = node.meta.get(GRADIENT_EDGE)
         if edge is not None and edge.summed:
-            copy.graph.call_function(_sum, (new, edge.parameter, sums, node.args[3:5]))
+            copy.graph.call_function(_sum, (new, edge.parameter, sums, node.meta[GRADIENT_PROGRAM]))
     copy.graph.lint()
     return fx.GraphModule(rank_graph, copy.graph, "MicroBatchGraph")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +50,11 @@ class Programs:
         return shares or (overlap and communicates)
 
     @property
+    def changes_gradient_alone(self) -> bool:
+        """Whether the value is used as it is."""
+        return not (self.forward or self.dtype or self.held)
+
+    @property
     def arguments(self) -> tuple[list[int], list[str], list[int], list[str]]:
         """Those of ``ops.reshard`` after the tensor."""
         return self.forward, self.forward_groups, self.backward, self.backward_groups
@@ -91,7 +96,7 @@ class Overlap:
     ::
 
         overlap = Overlap(graph, values_ahead, bucket_bytes, shard_bytes)
-        nodes |= overlap.begin(parameters)      # at the start of the graph
+        nodes |= overlap.begin(parameters, programs)  # at the start of the graph
         value = overlap.reshard(node, edge, programs)
         overlap.finish()                        # the graph is whole
 
@@ -112,11 +117,14 @@ class Overlap:
         self._shard_bytes = shard_bytes
         self._queue: fx.Node | None = None
         self._slots: dict[int, int] = {}
+        self._unchanged: dict[int, fx.Node] = {}  # values, by edge
         self._reshards: list[_Reshard] = []  # those that gather, in the order of forward
 
-    def begin(self, parameters: Mapping[int, fx.Node]) -> dict[int, fx.Node]:
-        """Takes parameters by edge, at the start of the graph. ``reshard`` gets what is
-        returned in their place."""
+    def begin(
+        self, parameters: Mapping[int, fx.Node], programs: Mapping[int, Programs]
+    ) -> dict[int, fx.Node]:
+        """Takes parameters and what is done to them by edge, at the start of the graph.
+        ``reshard`` gets what is returned in their place."""
         if not parameters:
             return {}
         self._queue = self._graph.call_function(
@@ -128,10 +136,35 @@ class Overlap:
             torch.ops.tensoropt.await_gradients.default,
             (list(parameters.values()), self._queue, slots),
         )
-        return {
+        nodes = {
             edge: self._graph.call_function(operator.getitem, (awaited, slot))
             for edge, slot in self._slots.items()
         }
+        alike: dict[Any, list[int]] = {}
+        for edge in parameters:
+            if programs[edge].changes_gradient_alone:
+                alike.setdefault(_of_gradient(programs[edge]), []).append(edge)
+        for edges in alike.values():
+            self._reshard_gradients(edges, nodes, programs[edges[0]])
+        return nodes
+
+    def _reshard_gradients(
+        self, edges: Sequence[int], nodes: Mapping[int, fx.Node], programs: Programs
+    ) -> None:
+        """One call for all parameters that have this program."""
+        values = self._graph.call_function(
+            torch.ops.tensoropt.reshard_gradients.default,
+            (
+                [nodes[edge] for edge in edges],
+                programs.backward,
+                programs.backward_groups,
+                self._queue,
+                [self._slots[edge] for edge in edges],
+            ),
+            programs.dtypes,
+        )
+        for index, edge in enumerate(edges):
+            self._unchanged[edge] = self._graph.call_function(operator.getitem, (values, index))
 
     def __contains__(self, edge: int) -> bool:
         """Whether the edge is one of those that began."""
@@ -140,11 +173,13 @@ class Overlap:
     def reshard(self, node: fx.Node, edge: int, programs: Programs) -> fx.Node:
         """What ``ops.reshard`` would give, of the parameter of an edge."""
         slot = self._slots[edge]
-        result = self._graph.call_function(
-            torch.ops.tensoropt.reshard_parameter.default,
-            (node, *programs.arguments, self._queue, slot),
-            programs.dtypes,
-        )
+        result = self._unchanged.get(edge)
+        if result is None:
+            result = self._graph.call_function(
+                torch.ops.tensoropt.reshard_parameter.default,
+                (node, *programs.arguments, self._queue, slot),
+                programs.dtypes,
+            )
         result.meta[HELD] = programs.held
         result.meta[SENT_BYTES] = programs.value_bytes if programs.backward_groups else 0.0
         if programs.forward_groups:
@@ -191,6 +226,12 @@ class Overlap:
             ),
             dtypes,
         )
+
+
+def _of_gradient(programs: Programs) -> tuple[Any, ...]:
+    """What those have in common whose gradients one call reshards."""
+    groups = tuple(programs.backward_groups)
+    return tuple(programs.backward), groups, programs.reduce_dtype
 
 
 def _replay_in_bucket(reshard: _Reshard, number: int) -> None:

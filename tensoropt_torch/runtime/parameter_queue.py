@@ -49,6 +49,28 @@ def await_gradients(
     return results
 
 
+def reshard_gradients(
+    xs: Sequence[torch.Tensor],
+    steps: Sequence[int],
+    groups: Sequence[str],
+    queue: int,
+    slots: Sequence[int],
+    *,
+    reduce_dtype: torch.dtype | None = None,
+) -> list[torch.Tensor]:
+    """What ``await_gradients`` gave for these slots, unchanged. In backward this program is begun
+    on the gradient of each, as soon as it is there, and not waited for.
+
+    Raises:
+        ValueError: the numbers of tensors and slots differ.
+
+    """
+    results: list[torch.Tensor] = OPS.reshard_gradients(
+        xs, steps, groups, queue, slots, reduce_dtype=reduce_dtype
+    )
+    return results
+
+
 def begin_value(
     x: torch.Tensor,
     forward: Sequence[int],

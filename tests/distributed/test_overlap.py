@@ -17,6 +17,7 @@ from tensoropt_torch.runtime.parameter_queue import (
     begin_gathers,
     begin_value,
     parameter_queue,
+    reshard_gradients,
     reshard_parameter,
     take_value,
 )
@@ -50,7 +51,8 @@ class Parameter:
     def __init__(self, reshards: Reshards, seed: int) -> None:
         self.seed = seed
         choose = random.Random(seed).choice
-        self.stored, used = choose(VALUES), choose(VALUES)
+        self.stored = choose(VALUES)
+        used = self.stored if choose(range(3)) == 0 else choose(VALUES)
         gradient = choose(gradient_layouts(used))
         self.programs = (
             *reshards.encode(self.stored, used),
@@ -63,6 +65,11 @@ class Parameter:
         shape = local_part(whole, used, SIZES, reshards.rank).shape
         self.factor = torch.randn(shape, generator=generator).double()
         self.has_gradient = True
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether ``reshard_gradients`` is for it; of those that could have it, one half."""
+        return not self.programs[0] and self.seed % 2 == 0
 
     def gathers(self, groups: list[str]) -> bool:
         """Whether its value takes one all-gather over these ranks."""
@@ -78,19 +85,41 @@ class Parameter:
 
 def terms_awaited(parameters: list[Parameter], most: int = 2) -> list[torch.Tensor]:
     """Values are begun two ahead; those of every fourth parameter are not. Those that come next
-    and take one all-gather as well, over the same ranks, begin with them. Gradients are
-    summed by themselves, a few at once, or all at once."""
+    and take one all-gather as well, over the same ranks, begin with them. Some are used as they
+    are, those of the same backward program by one call. Gradients are summed by themselves, a few
+    at once, or all at once."""
     bucket_bytes = BUCKETS[parameters[0].seed // 100 % len(BUCKETS)]
     queue = parameter_queue(bucket_bytes, bucket_bytes // 2, most)
     leaves = await_gradients([p.leaf for p in parameters], queue, range(len(parameters)))
+    values = unchanged_values(parameters, leaves, queue)
     terms = []
-    begun: set[int] = set()
+    begun = set(values)
     for slot, (p, leaf) in enumerate(zip(parameters, leaves, strict=True)):
         ahead = slot + 2
         if ahead < len(parameters) and ahead % 4 and ahead not in begun:
             begun |= begin_with_alike(parameters, leaves, queue, ahead)
-        terms.append(p.term(reshard_parameter(leaf, *p.programs, queue, slot)))
+        if slot in values:
+            terms.append(p.term(values[slot]))
+        else:
+            terms.append(p.term(reshard_parameter(leaf, *p.programs, queue, slot)))
     return terms
+
+
+def unchanged_values(
+    parameters: list[Parameter], leaves: list[torch.Tensor], queue: int
+) -> dict[int, torch.Tensor]:
+    """By slot, all of them before any is used."""
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for slot, p in enumerate(parameters):
+        if p.is_unchanged:
+            _, _, steps, groups = p.programs
+            alike.setdefault((*steps, *groups), []).append(slot)
+    values: dict[int, torch.Tensor] = {}
+    for slots in alike.values():
+        program = parameters[slots[0]].programs[2:]
+        results = reshard_gradients([leaves[slot] for slot in slots], *program, queue, slots)
+        values |= zip(slots, results, strict=True)
+    return values
 
 
 def begin_with_alike(
@@ -272,12 +301,13 @@ def test_gradients_are_those_of_reshards_that_wait(way: str) -> None:
     run_ranks(4, f"{HERE}:run_way", (way, start))
 
 
-def run_order(_: None) -> tuple[list[int], list[int]]:
+def run_order(unchanged: bool) -> tuple[list[int], list[int]]:
     """Programs begun so far, whenever a parameter's part of backward begins, and whenever
     a gradient is ready."""
     reshards = Reshards(SIZES, SHAPE)
-    parameters = [Parameter(reshards, seed) for seed in range(6)]
-    collective = [p for p in parameters if p.programs[3]]
+    parameters = [Parameter(reshards, seed) for seed in range(50)]
+    communicate = [p for p in parameters if p.programs[3]]
+    collective = [p for p in communicate if p.is_unchanged == unchanged][:6]
     at_terms: list[int] = []
     at_gradients: list[int] = []
     terms = terms_awaited(collective)
@@ -289,8 +319,9 @@ def run_order(_: None) -> tuple[list[int], list[int]]:
     return at_terms, at_gradients
 
 
-def test_programs_begin_during_backward_and_are_awaited_at_its_end() -> None:
-    for at_terms, at_gradients in run_ranks(4, f"{HERE}:run_order"):
+@pytest.mark.parametrize("unchanged", [False, True])
+def test_programs_begin_during_backward_and_are_awaited_at_its_end(unchanged: bool) -> None:
+    for at_terms, at_gradients in run_ranks(4, f"{HERE}:run_order", unchanged):
         count = len(at_terms)
         assert count >= 3
         assert at_terms == list(range(count))
@@ -325,6 +356,25 @@ def run_misuse(_: None) -> None:
             begin_gathers(parts, dims, group, queue, range(len(parts)))
     with pytest.raises(ValueError, match="no value was begun in slot 0"):
         take_value(x, queue, 0)
+    with pytest.raises(ValueError, match="2 gradients are resharded in 1 slots"):
+        reshard_gradients([x, y], *reshards.encode("P,R", "R,R"), queue, [0])
+
+
+def run_derivative_of_a_derivative(_: None) -> None:
+    reshards = Reshards(SIZES, SHAPE)
+    queue, program = parameter_queue(), reshards.encode("P,R", "R,R")
+    leaf = torch.ones(SHAPE, requires_grad=True)
+    (awaited,) = await_gradients([leaf], queue, [0])
+    for value in (
+        *reshard_gradients([awaited], *program, queue, [0]),
+        reshard_parameter(awaited, [], [], *program, queue, 0),
+    ):
+        with pytest.raises(RuntimeError, match="cannot be differentiated twice"):
+            torch.autograd.grad(value.square().sum(), [leaf], create_graph=True)
+
+
+def test_a_derivative_of_a_derivative_is_refused() -> None:
+    run_ranks(4, f"{HERE}:run_derivative_of_a_derivative")
 
 
 def test_what_cannot_be_gathered_together_is_refused() -> None:

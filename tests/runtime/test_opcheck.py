@@ -103,6 +103,14 @@ def reshards(group: str) -> dict[str, list[Case]]:
             Case(([normal(4, 3), torch.randn(2), normal(2)], new_queue(), [0, 2, 1]), WITH_QUEUE),
             Case(([torch.randn(4, 3)], new_queue(), [0]), WITH_QUEUE),
         ],
+        "reshard_gradients": [
+            Case(
+                ([normal(4, 3), torch.randn(2)], *gathering(group), new_queue(), [0, 1]),
+                WITH_QUEUE,
+                casts,
+            )
+            for casts in ({}, {"reduce_dtype": torch.float32})
+        ],
         "halo_exchange": [
             Case((normal(4, 3), 0, low, high, 0.0, group), WITHOUT_AOT)
             for low, high in ((1, 2), (0, 1), (1, -1), (0, 0))
