@@ -2,16 +2,18 @@
 
     python benchmarks/overhead.py                  # --device cuda on a GPU
 
-One process trains a GPT, as it is and under a plan, in turn: alone (1 rank), where a plan should
-cost nothing, and as one of 2 that are data parallel, of which the other one is made up: a fake
-process group copies what it has where others would send. With layers so small that they
-take no time what is left is the overhead of each; and with those of GPT-2 small. In float32
-and under autocast to bfloat16. Writes its entries of benchmarks/results/overhead.json.
+One process trains a model, as it is and under a plan, in turn: alone (1 rank), where a plan should
+cost nothing, and as one of several that are data parallel, of which the others are made up: a fake
+process group copies what it has where others would send. Then DistributedDataParallel has its turn
+as well. A GPT with layers so small that they take no time, of which the overhead of each is what is
+left; the layers of GPT-2 small; a ResNet. In float32 and under autocast to bfloat16. Writes its
+entries of benchmarks/results/overhead.json, and the table of docs/runtime.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import itertools
 import json
 import statistics
@@ -20,6 +22,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +33,12 @@ import torch
 import torch.distributed as dist
 from gpt import GPT, GPTConfig
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from benchmarks.machine import machine
+from benchmarks.machine import machine, processor
+from benchmarks.models.small import Batch, small_resnet
+from benchmarks.page import fill_tables, rows_of
 from benchmarks.ranks import WORKER, format_ratio, ratio_figures
 from tensoropt_torch import emit
 from tensoropt_torch.planner.baselines import find_baselines
@@ -40,16 +46,25 @@ from tensoropt_torch.profiler.store import write_atomically
 from tensoropt_torch.tasks import Example, PlanningOptions, task_of
 
 RESULTS = Path(__file__).parent / "results" / "overhead.json"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "runtime.md"
 PHASES = ("forward", "backward", "optimizer", "zero_grad")
 WARM_UPS = 3
-# The model, rows of a rank, and turns.
-MODELS = {
-    "tiny layers": (GPTConfig(vocab_size=64, block_size=8, n_layer=12, n_head=2, n_embd=16), 4, 60),
-    "GPT-2 small": (
-        GPTConfig(vocab_size=50304, block_size=64, n_layer=12, n_head=12, n_embd=768),
-        4,
-        10,
-    ),
+ROWS = 4  # of a rank, of texts
+TINY = GPTConfig(vocab_size=64, block_size=8, n_layer=12, n_head=2, n_embd=16)
+GPT2 = GPTConfig(vocab_size=50304, block_size=64, n_layer=12, n_head=12, n_embd=768)
+
+
+def gpt(config: GPTConfig, ranks: int) -> tuple[nn.Module, Batch]:
+    """With the batch of all ranks."""
+    shape = (2, ROWS * ranks, config.block_size)
+    return GPT(config), tuple(torch.randint(config.vocab_size, shape))
+
+
+# What makes the model and its batch for so many ranks, and turns.
+MODELS: dict[str, tuple[Callable[[int], tuple[nn.Module, Batch]], int]] = {
+    "tiny layers": (partial(gpt, TINY), 60),
+    "GPT-2 small": (partial(gpt, GPT2), 10),
+    "ResNet": (lambda ranks: small_resnet(), 60),
 }
 PRECISIONS = ("float32", "bfloat16 autocast")
 
@@ -62,9 +77,7 @@ def casting(precision: str, device: torch.device) -> AbstractContextManager[Any]
     return torch.autocast(device.type, torch.bfloat16)
 
 
-def step_of(
-    module: nn.Module, batch: tuple[torch.Tensor, ...], precision: str, device: torch.device
-) -> Step:
+def step_of(module: nn.Module, batch: Batch, precision: str, device: torch.device) -> Step:
     """Trains, and gives the seconds of each phase."""
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4)
 
@@ -89,45 +102,62 @@ def step_of(
     return step
 
 
-def parallel(
-    model: nn.Module, batch: tuple[torch.Tensor, ...], precision: str, device: torch.device
-) -> nn.Module:
+def parallel(model: nn.Module, batch: Batch, precision: str, device: torch.device) -> nn.Module:
     """Under data parallelism, which is all there is for one rank."""
+    ranks = dist.get_world_size()
     with casting(precision, device):
         planning = PlanningOptions(optimizer="adamw", inputs="sharded", measure=False)
-        task = task_of(Example(model, batch), planning)
-    (baseline,) = find_baselines(task, dist.get_world_size(), ("data parallel",))
+        task = task_of(Example(model, batch, batch_norm_groups=ranks), planning)
+    (baseline,) = find_baselines(task, ranks, ("data parallel",))
     plan = baseline.plan(len(baseline.points) - 1)
     assert plan.captured is not None
     return emit.parallelize(model, plan.captured, plan, device)
 
 
+def by_ddp(model: nn.Module) -> nn.Module:
+    """A fake process group has no results that DDP could wait for: its buckets are divided, as
+    they are before they are reduced, and there."""
+
+    def divided(bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer().div_(dist.get_world_size()))
+        return future
+
+    module = DistributedDataParallel(model)
+    module.register_comm_hook(None, lambda _, bucket: divided(bucket))
+    return module
+
+
 def measure(name: str, precision: str, device: torch.device) -> dict[str, Any]:
-    """Seconds of the phases, and ratios of whole steps."""
-    config, rows, turns = MODELS[name]
+    """Seconds of the phases, and ratios of whole steps to those of the model as it is."""
+    make, turns = MODELS[name]
     ranks = dist.get_world_size()
     torch.manual_seed(0)
-    model = GPT(config).to(device)
-    batch = tuple(torch.randint(config.vocab_size, (2, rows * ranks, config.block_size)))
+    model, batch = make(ranks)
+    model.to(device)
     batch = tuple(tensor.to(device) for tensor in batch)
-    own = tuple(tensor[:rows].clone() for tensor in batch)
-    module = parallel(model, batch, precision, device)
-    steps = {
-        "plain": step_of(model, own, precision, device),
-        "ours": step_of(module, own, precision, device),
-    }
+    own = tuple(tensor.chunk(ranks)[0].clone() for tensor in batch)
+    modules = {"plain": model, "ours": parallel(model, batch, precision, device)}
+    if ranks > 1:
+        modules["DDP"] = by_ddp(copy.deepcopy(model))
+    steps = {way: step_of(module, own, precision, device) for way, module in modules.items()}
     found: dict[str, list[list[float]]] = {way: [] for way in steps}
     for turn in range(WARM_UPS + turns):
         for way, step in steps.items():
             times = step()
             if turn >= WARM_UPS:
                 found[way].append(times)
-    ratios = [sum(a) / sum(b) for a, b in zip(found["ours"], found["plain"], strict=True)]
-    figures: dict[str, Any] = ratio_figures(ratios)
-    for way, rows_of in found.items():
+    figures: dict[str, Any] = {}
+    for way, to_plain in found.items():
+        ratios = [sum(a) / sum(b) for a, b in zip(to_plain, found["plain"], strict=True)]
+        if way == "ours":
+            figures |= ratio_figures(ratios)
+        elif way == "DDP":
+            figures["ratio_of_ddp"] = ratio_figures(ratios)
+    for way, phases_of in found.items():
         figures[way] = {
             phase: statistics.median(times)
-            for phase, times in zip(PHASES, zip(*rows_of, strict=True), strict=True)
+            for phase, times in zip(PHASES, zip(*phases_of, strict=True), strict=True)
         }
     return figures
 
@@ -144,6 +174,28 @@ def run_worker(ranks: int, kind: str, names: list[str], precisions: list[str]) -
     about = torch.cuda.get_device_name() if kind == "cuda" else "CPU"
     print(json.dumps({"device": about, "models": found}))
     dist.destroy_process_group()
+
+
+def fill_page(results: dict[str, Any]) -> None:
+    """The ratios, and the phases in ms."""
+
+    def phases(of_way: dict[str, float] | None) -> str:
+        return "-" if of_way is None else ", ".join(f"{of_way[p] * 1e3:.1f}" for p in PHASES[:3])
+
+    rows = [
+        [
+            f"{model}, {precision}; {where}",
+            format_ratio(figures),
+            format_ratio(figures["ratio_of_ddp"]) if "DDP" in figures else "-",
+            *(phases(figures.get(way)) for way in ("plain", "ours", "DDP")),
+            processor(found["machine"]),
+        ]
+        for where, found in results.items()
+        for model, by_precision in found["models"].items()
+        for precision, figures in by_precision.items()
+    ]
+    head = ["", "ours", "DDP", "ms of the model", "of ours", "of DDP", "measured on"]
+    fill_tables(PAGE, {"overhead": rows_of(head, rows)})
 
 
 def main() -> None:
@@ -175,6 +227,8 @@ def main() -> None:
             for precision, figures in by_precision.items():
                 print(f"{key}, {name}, {precision}: {format_ratio(figures)}")
         write_atomically(output, json.dumps(results, indent=1) + "\n")
+    if output == RESULTS:
+        fill_page(results)
 
 
 if __name__ == "__main__":
