@@ -4,6 +4,7 @@
 #include <torch/library.h>
 
 #include <atomic>
+#include <memory>
 #include <numeric>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <utility>
@@ -88,6 +89,51 @@ void end_loan(at::Tensor& lent) {
                                     at::DataPtr(nullptr, at::kCPU), nullptr,
                                     /*resizable=*/false);
   lent.unsafeGetTensorImpl()->set_storage_keep_dtype(nothing);
+}
+
+// Gloo passes sums around a ring: 2 (n - 1) messages of each of n ranks, one
+// after the other. Where ranks share cores each of them waits until a core is
+// free. Of few bytes every rank gets those of all others at once instead.
+constexpr std::size_t kMostExchangedBytes = std::size_t{1} << 19;  // received
+
+bool is_exchanged(const at::Tensor& tensor, const Group& group,
+                  c10d::ReduceOp::RedOpType op) {
+  const auto ranks = static_cast<std::size_t>(group->getSize());
+  const bool is_known = op == c10d::ReduceOp::SUM || op == c10d::ReduceOp::MAX;
+  return is_known && ranks > 2 && tensor.is_cpu() &&
+         tensor.nbytes() * ranks <= kMostExchangedBytes &&
+         group->getBackend(c10::DeviceType::CPU)->getBackendName() == "gloo";
+}
+
+// Memory of messages, which allocations do not count, as they do not count
+// that of Gloo.
+at::Tensor message_buffer(at::IntArrayRef shape,
+                          const at::TensorOptions& options) {
+  const auto num_bytes =
+      static_cast<std::size_t>(c10::multiply_integers(shape)) *
+      options.dtype().itemsize();
+  const auto memory = std::make_shared_for_overwrite<char[]>(num_bytes);
+  return at::from_blob(
+      memory.get(), shape, [memory](void*) {}, options);
+}
+
+void exchange(at::Tensor& tensor, const Group& group,
+              c10d::ReduceOp::RedOpType op) {
+  const NetworkTimer timer(tensor);
+  count(StepKind::kAllReduce);
+  const std::vector<std::int64_t> shape{group->getSize(), tensor.numel()};
+  at::Tensor in = message_buffer(shape, tensor.options());
+  at::Tensor out = message_buffer(shape, tensor.options());
+  in.copy_(tensor.reshape({1, -1}).expand(shape));
+  at::Tensor flat_in = in.view(-1);
+  at::Tensor flat_out = out.view(-1);
+  std::vector<std::int64_t> equal;
+  call_all_to_all(*group, flat_out, flat_in, equal, equal)->wait();
+  const at::Tensor all = out.view(shape);
+  const at::Tensor result = op == c10d::ReduceOp::MAX
+                                ? all.amax(0)
+                                : all.sum(0, false, tensor.scalar_type());
+  tensor.copy_(result.view(tensor.sizes()));
 }
 
 Started nothing_to_send(const at::Tensor& operand, at::Tensor result) {
@@ -176,7 +222,11 @@ at::Tensor reduce_scatter(const at::Tensor& parts, const Group& group) {
 
 void all_reduce(at::Tensor& tensor, const Group& group,
                 c10d::ReduceOp::RedOpType op) {
-  start_all_reduce(tensor, group, op).wait();
+  if (tensor.numel() > 0 && is_exchanged(tensor, group, op)) {
+    exchange(tensor, group, op);
+  } else {
+    start_all_reduce(tensor, group, op).wait();
+  }
 }
 
 at::Tensor all_to_all(const at::Tensor& parts, const Group& group) {
