@@ -115,8 +115,9 @@ std::vector<at::Tensor> forward_sums_autograd(at::TensorList shares,
                                               Sizes begins, Sizes sizes,
                                               Sizes holders,
                                               const std::string& group) {
-  return call_below_autograd<forward_sums>(
-      "tensoropt::forward_sums", shares, buffers, begins, sizes, holders, group);
+  return call_below_autograd<forward_sums>("tensoropt::forward_sums", shares,
+                                           buffers, begins, sizes, holders,
+                                           group);
 }
 
 at::Tensor sum_of(const at::Tensor& sum, const at::Tensor& /*share*/) {

@@ -64,12 +64,9 @@ NodePointer make_node(Arguments&&... arguments) {
   }
 }
 
-std::vector<at::Tensor> reshard_gradients(at::TensorList xs,
-                                          at::IntArrayRef /*steps*/,
-                                          const Strings& /*groups*/,
-                                          std::int64_t /*queue*/,
-                                          at::IntArrayRef /*slots*/,
-                                          DType /*reduce_dtype*/) {
+std::vector<at::Tensor> reshard_gradients(
+    at::TensorList xs, at::IntArrayRef /*steps*/, const Strings& /*groups*/,
+    std::int64_t /*queue*/, at::IntArrayRef /*slots*/, DType /*reduce_dtype*/) {
   std::vector<at::Tensor> views;
   for (const at::Tensor& x : xs) views.push_back(x.view_as(x));
   return views;
