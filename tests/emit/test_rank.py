@@ -81,6 +81,22 @@ def test_shapes_and_placements_of_gathered_parameters() -> None:
     assert split > 0
 
 
+@pytest.mark.parametrize(("name", "others"), [("gpt", 1), ("resnet", 0)])
+def test_one_call_sends_the_gradients_of_parameters_under_data_parallelism(
+    name: str, others: int
+) -> None:
+    """But for positions, which all rows share: theirs is summed where they are expanded."""
+    (baseline,) = find_baselines(task_of(name), DEVICES, ["data parallel"])
+    part = part_of(baseline.plan(len(baseline.points) - 1), rank=1)
+    graph = part.emitter(CPU, str).emit().graph
+    ops = torch.ops.tensoropt
+    (call,) = graph.find_nodes(op="call_function", target=ops.reshard_gradients.default)
+    assert not graph.find_nodes(op="call_function", target=ops.reshard_parameter.default)
+    xs, *_, slots = call.args
+    assert len(xs) == len(part.captured.parameters) - others
+    assert list(slots) == list(range(len(xs)))
+
+
 def test_a_single_device_is_a_mesh_of_one_axis() -> None:
     assert mesh_axes_of(()) == ((1,), ("axis0",))
     assert mesh_axes_of((2, 3)) == ((2, 3), ("axis0", "axis1"))
