@@ -3,6 +3,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <numeric>
@@ -96,13 +97,20 @@ void end_loan(at::Tensor& lent) {
 // free. Of few bytes every rank gets those of all others at once instead.
 constexpr std::size_t kMostExchangedBytes = std::size_t{1} << 19;  // received
 
+// False for groups of nobody, which simulations have.
+bool is_of_gloo(const Group& group) {
+  const std::vector<c10::Device> devices = group->getDeviceTypes();
+  return std::any_of(devices.begin(), devices.end(),
+                     [](c10::Device device) { return device.is_cpu(); }) &&
+         group->getBackend(c10::DeviceType::CPU)->getBackendName() == "gloo";
+}
+
 bool is_exchanged(const at::Tensor& tensor, const Group& group,
                   c10d::ReduceOp::RedOpType op) {
   const auto ranks = static_cast<std::size_t>(group->getSize());
   const bool is_known = op == c10d::ReduceOp::SUM || op == c10d::ReduceOp::MAX;
   return is_known && ranks > 2 && tensor.is_cpu() &&
-         tensor.nbytes() * ranks <= kMostExchangedBytes &&
-         group->getBackend(c10::DeviceType::CPU)->getBackendName() == "gloo";
+         tensor.nbytes() * ranks <= kMostExchangedBytes && is_of_gloo(group);
 }
 
 // Memory of messages, which allocations do not count, as they do not count
