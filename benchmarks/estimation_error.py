@@ -24,7 +24,6 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -38,9 +37,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import tensoropt_torch
 from benchmarks.machine import machine
-from benchmarks.models.rnn import RNN, RNNConfig
-from benchmarks.models.transformer import Transformer, TransformerConfig
-from benchmarks.models.wide_resnet import WideResNet, WideResNetConfig
+from benchmarks.models.small import STUDY
 from benchmarks.ranks import WORKER, run_ranks
 from benchmarks.training import CPU, Trainer
 from tensoropt_torch import _C
@@ -82,8 +79,6 @@ RESULTS = Path(__file__).parent / "results" / "estimation_error.json"
 FIRST_SEED = 1000  # others than those whose operators are measured
 COLLECTIVES_ENTRY = "collectives"
 
-Example = tuple[nn.Module, tuple[torch.Tensor, ...]]
-
 
 @dataclass(frozen=True)
 class Effort:
@@ -110,32 +105,6 @@ QUICK = Effort(
     max_bytes=1 << 20,
     held_back_s=5.0,
 )
-
-
-def rnn() -> Example:
-    config = RNNConfig(vocab_size=2048, n_layer=2, n_hidden=256)
-    tokens = torch.randint(0, 2048, (2, 32, 16))
-    return RNN(config), (tokens[0], tokens[1])
-
-
-def wide_resnet() -> Example:
-    config = WideResNetConfig(blocks=(1, 1, 1, 1), width=32, image_size=64, n_class=128)
-    return WideResNet(config), (torch.randn(16, 3, 64, 64), torch.randint(0, 128, (16,)))
-
-
-def transformer() -> Example:
-    config = TransformerConfig(
-        vocab_size=2048, n_layer=2, n_head=8, head_size=32, n_embd=256, n_hidden=1024
-    )
-    tokens = torch.randint(0, 2048, (3, 16, 32))
-    return Transformer(config), (tokens[0], tokens[1], tokens[2])
-
-
-MODELS: dict[str, Callable[[], Example]] = {
-    "rnn": rnn,
-    "wide_resnet": wide_resnet,
-    "transformer": transformer,
-}
 
 
 # --- The output file -----------------------------------------------------------
@@ -273,7 +242,7 @@ class Case:
 def study(name: str, profile: HardwareProfile, effort: Effort) -> dict[str, Any]:
     """One model on all ranks."""
     torch.manual_seed(0)
-    model, args = MODELS[name]()
+    model, args = STUDY[name].make()
     task = PlanningTask(capture(model, args), tensoropt_torch.load_cluster("cpu"))
     task = with_profile(task, profile)
     plain = plain_task(task, profile)
@@ -419,8 +388,8 @@ def main() -> None:
     parser.add_argument(
         "--models",
         nargs="*",
-        choices=list(MODELS),
-        default=list(MODELS),
+        choices=list(STUDY),
+        default=list(STUDY),
         help="none of them: collectives only",
     )
     parser.add_argument("--quick", action="store_true")

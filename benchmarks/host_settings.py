@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 
 import tensoropt_torch
-from benchmarks.estimation_error import MODELS
 from benchmarks.machine import machine
+from benchmarks.models.small import STUDY
 from benchmarks.ranks import WORKER, format_ratio, print_results, ratio_figures, results_of_ranks
 from benchmarks.training import Trainer
 from tensoropt_torch.frontend import capture
@@ -48,7 +48,7 @@ DEFAULT = {scheduling.ASKED: "0"}
 def measure(name: str) -> list[float]:
     """Step times of one model's strategies in s, on all ranks."""
     torch.manual_seed(0)
-    model, args = MODELS[name]()
+    model, args = STUDY[name].make()
     task = PlanningTask(capture(model, args), tensoropt_torch.load_cluster("cpu"))
     trainer = Trainer(model, args, task)
     plans = trainer.random_plans(STRATEGIES)
@@ -70,7 +70,7 @@ def compared(ranks: int, passes: int) -> dict[str, Any]:
         for _ in range(passes)
     ]
     found: dict[str, Any] = {}
-    for model in MODELS:
+    for model in STUDY:
         default = [job["default"][model] for job in jobs]
         found[model] = {"default_s": default}
         for setting, (_, turned_on) in SETTINGS.items():
@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument(WORKER, action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:
-        print_results(measure, list(MODELS))
+        print_results(measure, list(STUDY))
         return
     if not scheduling.is_permitted():
         raise SystemExit(f"nice values of {scheduling.NICE} are not permitted here: be root")

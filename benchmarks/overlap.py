@@ -23,8 +23,8 @@ import torch
 import torch.distributed as dist
 
 import tensoropt_torch
-from benchmarks.estimation_error import MODELS
 from benchmarks.links import run_on_links
+from benchmarks.models.small import STUDY
 from benchmarks.ranks import format_ratio, ratio_figures
 from benchmarks.training import Trainer
 from tensoropt_torch.calibration.exposed import with_overlap
@@ -52,7 +52,7 @@ def measure(name: str) -> dict[str, Any]:
     """One model on all ranks, by plan: step and network times in s, and the ratio of
     steps with its quartiles."""
     torch.manual_seed(0)
-    model, args = MODELS[name]()
+    model, args = STUDY[name].make()
     task = PlanningTask(capture(model, args), tensoropt_torch.load_cluster("cpu"))
     trainer = Trainer(model, args, task)
     rows = {}
@@ -71,4 +71,4 @@ def measure(name: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    run_on_links(__file__, __doc__, measure, list(MODELS), RESULTS, format_ratio)
+    run_on_links(__file__, __doc__, measure, list(STUDY), RESULTS, format_ratio)

@@ -3,9 +3,10 @@
     python benchmarks/predictions.py --ranks 2 4
     python benchmarks/predictions.py --ranks 4 --link 1gbit --models gpt wide
 
-The models of step_time.py, planned as there: with ``find_strategy`` as it is without options, and
-nothing measured before. The pick, the ends and the knee of the frontier and known strategies train
-in turn. Unlike there a module is the only one of its process, as in a job, and not one of a dozen.
+The models of step_time.py and of estimation_error.py, planned with ``find_strategy`` as it is
+without options, and nothing measured before. The pick, the ends and the knee of the frontier and
+known strategies train in turn. Unlike in step_time.py a module is the only one of its process, as
+in a job, and not one of a dozen, and steps follow each other.
 Predictions are those before plans were run, and those by the costs that the run ones corrected.
 Writes its entries of benchmarks/results/predictions.json, and the table of docs/step-times.md.
 """
@@ -15,18 +16,21 @@ from __future__ import annotations
 import gc
 import statistics
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import torch
+import torch.distributed as dist
+
 from benchmarks.links import run_on_links
-from benchmarks.models.small import LARGE, MODELS
+from benchmarks.models.small import LARGE, MODELS, STUDY
 from benchmarks.ranks import WORKER
 from benchmarks.step_time import (
     compared_plans,
-    median_time,
     ours,
     planned,
     predicted_s,
@@ -41,9 +45,19 @@ TURNS, STEPS, WARM_UPS = 3, 3, 2
 
 
 def time_alone(name: str, plan: Plan) -> float:
-    """Seconds of a step of a module that is made for it."""
+    """Seconds of a step on the slowest rank of a module that is made for it, one step after the
+    other, as in training."""
     gc.collect()  # the one before: modules hold themselves
-    return median_time(step_of(partial(ours, plan, name)), WARM_UPS, STEPS)
+    step = step_of(partial(ours, plan, name))
+    for _ in range(WARM_UPS):
+        step()
+    dist.barrier()
+    began = time.perf_counter()
+    for _ in range(STEPS):
+        step()
+    slowest = torch.tensor((time.perf_counter() - began) / STEPS)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    return float(slowest)
 
 
 def measure(name: str) -> dict[str, Any]:
@@ -86,6 +100,7 @@ def format_row(row: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    run_on_links(__file__, __doc__, measure, list(MODELS), RESULTS, format_row, list(LARGE))
+    names = [*MODELS, *STUDY]
+    run_on_links(__file__, __doc__, measure, names, RESULTS, format_row, list(LARGE))
     if WORKER not in sys.argv:
         fill_page()

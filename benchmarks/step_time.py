@@ -42,7 +42,7 @@ from torch import nn
 
 import tensoropt_torch
 from benchmarks.links import run_on_links
-from benchmarks.models.small import LARGE, MODELS, Batch
+from benchmarks.models.small import LARGE, MODELS, STUDY, Batch
 from benchmarks.peers import Peer, peers
 from benchmarks.ranks import WORKER, format_ratio, ratio_figures
 from benchmarks.step_time_page import fill_page
@@ -58,7 +58,7 @@ from tensoropt_torch.tasks import Example, PlanningOptions, agreed_task
 
 RESULTS = Path(__file__).parent / "results" / "step_time.json"
 CPU = torch.device("cpu")
-ALL = {**MODELS, **LARGE}
+ALL = {**MODELS, **LARGE, **STUDY}
 TURNS, STEPS, WARM_UPS = 5, 4, 2
 SLOW_S, SLOW_STEPS, SLOW_WARM_UPS = 1.0, 2, 1  # of steps that take longer
 LARGE_TURNS, LARGE_STEPS, LARGE_WARM_UPS = 3, 2, 2  # DDP makes buckets anew in the second
@@ -367,7 +367,8 @@ def draw(results: dict[str, Any]) -> Figure:
 
 
 if __name__ == "__main__":
-    run_on_links(__file__, __doc__, measure, list(MODELS), RESULTS, format_row, list(LARGE))
+    on_demand = [*LARGE, *STUDY]
+    run_on_links(__file__, __doc__, measure, list(MODELS), RESULTS, format_row, on_demand)
     if WORKER not in sys.argv:
         matplotlib.rcParams["svg.hashsalt"] = "step_time"
         picture = draw(json.loads(RESULTS.read_text()))

@@ -149,7 +149,7 @@ class _Finder:
         plans = from_first_rank(partial(self._pick, task))
         self._phases.end("search")
         plan = plans[0]
-        if len(plans) > 1:
+        if self._races:
             plan, raced = self._fastest(plans, task)
             log.info("%s takes %r", self._question.option, plan)
         if self._file is not None and validated and raced:
@@ -254,8 +254,10 @@ class _Finder:
             return calibration.as_it_took(first.winner), first.complete
         self._phases.end("search")
         again = self._race(plans, found.task, self._left_s(), found.runs)
-        shortest = min(again, first, key=lambda race: race.best_s)
-        return shortest.winner, first.complete and again.complete
+        complete = first.complete and again.complete
+        if first.best_s < again.best_s:
+            return calibration.as_it_took(first.winner), complete
+        return again.winner, complete
 
     def _race(
         self,

@@ -124,6 +124,26 @@ def small_lstm() -> tuple[nn.Module, Batch]:
     return model, tuple(torch.randint(4096, (2, 32, 20)))
 
 
+def study_rnn() -> tuple[nn.Module, Batch]:
+    """2 layers of 256, 32 x 16 tokens of 2,048."""
+    model = RNN(RNNConfig(vocab_size=2048, n_layer=2, n_hidden=256))
+    return model, tuple(torch.randint(2048, (2, 32, 16)))
+
+
+def study_wide_resnet() -> tuple[nn.Module, Batch]:
+    """4 bottlenecks of 32 to 256 channels inside, 16 images of 64 x 64."""
+    config = WideResNetConfig(blocks=(1, 1, 1, 1), width=32, image_size=64, n_class=128)
+    return WideResNet(config), (torch.randn(16, 3, 64, 64), torch.randint(128, (16,)))
+
+
+def study_transformer() -> tuple[nn.Module, Batch]:
+    """Encoder and decoder of 2 layers of 256, 16 sequences of 32 tokens of 2,048."""
+    config = TransformerConfig(
+        vocab_size=2048, n_layer=2, n_head=8, head_size=32, n_embd=256, n_hidden=1024
+    )
+    return Transformer(config), tuple(torch.randint(2048, (3, 16, 32)))
+
+
 def gpt_styles(model: Any) -> dict[str, ParallelStyle]:
     """Heads and hidden features are split, and the vocabulary, as in PyTorch's tutorial."""
     styles: dict[str, ParallelStyle] = {
@@ -156,3 +176,10 @@ MODELS = {
 
 # Seconds a step, and some GiB for each way to train it.
 LARGE = {"gpt2": SmallModel(gpt2, lambda model: model.blocks, gpt_styles)}
+
+# Those of benchmarks/estimation_error.py, which are the models of the TensorOpt paper made small.
+STUDY = {
+    "rnn": SmallModel(study_rnn, lambda model: [model.embed, model.layers, model.head]),
+    "wide_resnet": SmallModel(study_wide_resnet, lambda model: model.layers),
+    "transformer": SmallModel(study_transformer, lambda model: [*model.encoder, *model.decoder]),
+}

@@ -6,7 +6,6 @@ took says how far predictions of their like are off.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +13,8 @@ from typing import Any
 
 from tensoropt_torch import _C
 from tensoropt_torch.calibration.finalists import PlanRun
-from tensoropt_torch.calibration.scaling import Scales, error_of, scaled, scales_of
+from tensoropt_torch.calibration.fits import Scales, one_scale_of_steps, scales_of_steps
+from tensoropt_torch.calibration.scaling import scaled
 from tensoropt_torch.calibration.spaces import Space, spaces_of
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.planner.task import PlanningTask
@@ -68,14 +68,16 @@ def corrected(
 def _fitted(
     task: PlanningTask, num_devices: int, runs: Mapping[str, PlanRun], fastest: str
 ) -> tuple[Scales, list[str]]:
-    """The scales whose steps are the nearest, and which runs are of programs that stay with them.
-    Seconds for each collective are left out if they would lead the fastest on other ways:
-    factors lead none."""
+    """The scales, and which runs are of programs that stay with them. Those that would lead the
+    fastest on other ways are not taken; one factor for everything leads none."""
     before = _spaces(task, num_devices, runs.values())
     rows = [_timed(before[run.micro_batches], run) for run in runs.values()]
-    whole = statistics.median(row.measured_step_s / row.step_s for row in rows)
-    fits = scales_of(rows), scales_of(rows, with_seconds=False), Scales(whole, whole)
-    for scales in sorted(fits, key=lambda fit: sum(abs(error_of(row, fit)) for row in rows)):
+    fits = (
+        scales_of_steps(rows),
+        scales_of_steps(rows, with_seconds=False),
+        one_scale_of_steps(rows),
+    )
+    for scales in fits:
         after = _spaces(scaled(task, scales), num_devices, runs.values())
         same = _with_the_same_programs(runs, before, after)
         if fastest in same:
@@ -99,8 +101,7 @@ def _timed(space: Space, run: PlanRun) -> _TimedPlan:
 def _with_the_same_programs(
     runs: Mapping[str, PlanRun], before: Mapping[int, Space], after: Mapping[int, Space]
 ) -> list[str]:
-    """Those that other costs of collectives do not lead on other ways between layouts, in buckets
-    of the same size."""
+    """Those that other costs of collectives do not lead on other ways between layouts."""
     return [
         name
         for name, run in runs.items()
@@ -108,11 +109,9 @@ def _with_the_same_programs(
     ]
 
 
-def _programs(space: Space, run: PlanRun) -> tuple[int, list[Any]]:
-    """The size of buckets and the programs of all edges; on the first rank, since all ranks go
-    the same ways."""
+def _programs(space: Space, run: PlanRun) -> list[Any]:
+    """Of all edges; on the first rank, since all ranks go the same ways."""
     planner = space.planner
     program = _C.RankProgram(planner, run.choices.strategy(planner), 0)
     reshards = [program.reshard(edge) for edge in range(len(planner.edges()))]
-    programs = [(r.forward, r.forward_sets, r.backward, r.backward_sets) for r in reshards]
-    return space.settings.bucket_bytes, programs
+    return [(r.forward, r.forward_sets, r.backward, r.backward_sets) for r in reshards]

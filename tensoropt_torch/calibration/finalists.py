@@ -39,8 +39,11 @@ from tensoropt_torch.units import format_seconds
 
 log = get_logger(__name__)
 
-FILE = SealedFormat("file of times of steps", 4, "run them again")
-STEPS, LEAST_STEPS = 3, 2  # of a plan in a round, besides one that warms up
+FILE = SealedFormat("file of times of steps", 5, "run them again")
+# Of a plan in a round, besides one that warms up: the more the shorter they are, since what else
+# the machine does for some milliseconds would decide between them.
+LEAST_STEPS, STEPS, MOST_STEPS = 2, 3, 16
+ROUND_S = 0.3
 # Plans whose best round took so much longer than that of the fastest are out after it: what else
 # the machine does in a round makes single ones differ by as much. After the last none is.
 MARGINS = (0.5, 0.2, 0.1, 0.05, 0.03, math.inf)
@@ -166,7 +169,7 @@ def _run(
     budget = Budget(budget_s, job.device)
     # Modules are made once if there is place for all of them.
     keeps = sum(plan.memory_bytes for plan in plans) <= task.default_memory_limit
-    about_s = sum(plan.time_s for plan in plans) * len(MARGINS) * (STEPS + 1)
+    about_s = sum(plan.time_s * (_steps(plan) + 1) for plan in plans) * len(MARGINS)
     what = f"running {len(plans)} {'plan' if len(plans) == 1 else 'plans'}"
     with progress(what, len(MARGINS) * len(plans), about_s=about_s, at_most_s=budget_s) as step:
         runs = [_Run(plan.with_model(task.captured), job, context, own) for plan in plans]
@@ -228,9 +231,10 @@ class _Run:
         goes_on = self._within(budget if was_run else budget.share(waiting))
         training = self._training or self._start()
         self._training = training if keeps else None
-        found = training.times(STEPS, warm_ups=1, network=False, goes_on=goes_on)
+        measured = partial(training.times, goes_on=goes_on, over=statistics.median)
+        found = measured(_steps(self._plan), warm_ups=1, network=False)
         if not was_run:  # by itself, since it may slow steps down
-            timed = training.times(LEAST_STEPS, warm_ups=0, goes_on=goes_on)
+            timed = measured(LEAST_STEPS, warm_ups=0)
             self._network_share = timed.network_s / timed.step_s
         return found
 
@@ -254,6 +258,11 @@ class _Run:
     def _within(share: Budget) -> GoesOn:
         """As long as there is some of it, and for some steps in any case."""
         return lambda measured: measured < LEAST_STEPS or not share.is_spent()
+
+
+def _steps(plan: Plan) -> int:
+    """In a round."""
+    return max(STEPS, min(math.ceil(ROUND_S / plan.time_s), MOST_STEPS))
 
 
 def _any_values(module: nn.Module) -> None:

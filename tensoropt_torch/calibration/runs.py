@@ -46,7 +46,7 @@ OPTIMIZERS: dict[str, MakeOptimizer] = {name: optimizer_maker(name) for name in 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Over steps (``undisturbed_s``), in s: of the whole step and of the optimizer's part
+    """Over steps, in s: of the whole step and of the optimizer's part
     on the slowest rank, of the network on the rank that waits least in it."""
 
     step_s: float
@@ -175,8 +175,10 @@ class Training:
         warm_ups: int = WARM_UPS,
         network: bool = True,
         goes_on: GoesOn = always,
+        over: Callable[[Sequence[float]], float] = undisturbed_s,
     ) -> StepTimes:
-        """Trains for some steps, or as long as it goes on. Without ``network`` its time is 0.
+        """Trains for some steps, or as long as it goes on. Without ``network`` its time is 0;
+        ``over`` gives one time of those of all steps.
 
         Raises:
             OutOfTimeError: it did not go on long enough for one step to be measured.
@@ -198,9 +200,9 @@ class Training:
         slowest = clock.slowest([*step_s, *update_s])
         shortest = clock.slowest([-seconds for seconds in waited_s])
         return StepTimes(
-            undisturbed_s(slowest[: len(rows)]),
-            undisturbed_s(slowest[len(rows) :]),
-            undisturbed_s([-seconds for seconds in shortest]),
+            over(slowest[: len(rows)]),
+            over(slowest[len(rows) :]),
+            over([-seconds for seconds in shortest]),
         )
 
     def peak_bytes(self, inputs: Any = (), goes_on: GoesOn = always) -> float:

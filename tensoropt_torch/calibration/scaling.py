@@ -1,20 +1,12 @@
-"""Costs brought to the level of whole steps.
-
-Operators that are measured one by one find their data in the cache, and collectives
-meet ranks that do nothing else. In a step both take longer: computing by a factor that is
-much the same for all strategies of a model on a machine, and each collective by the time
-that ranks wait for each other as well, which does not depend on its size. It may be below
-zero: between others of a step a small one finds the threads that move data awake.
-"""
+"""Costs brought to the level of whole steps."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import combinations
-from typing import Protocol, TypeVar
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TypeVar
 
+from tensoropt_torch.calibration.fits import Scales
 from tensoropt_torch.calibration.validation import ValidatedStrategy
 from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.config.cluster import Cluster, Device, Level, LinkSpeed, Runtime
@@ -24,99 +16,12 @@ from tensoropt_torch.planner.task import PlanningTask
 
 _Link = TypeVar("_Link", Level, LinkSpeed)
 
-# The mean error that must be gained for seconds of collectives which are all of the network
-# time, half as much where they are half of it.
-GAIN = 0.005
-
-# Fewer strategies would be fitted by a factor and seconds without a remainder, noise included.
-LEAST_FOR_SECONDS = 3
-
-
-class TimedStrategy(Protocol):
-    """Predicted and measured times of a step, in s, and how many collectives it has."""
-
-    @property
-    def step_s(self) -> float: ...
-    @property
-    def measured_step_s(self) -> float: ...
-    @property
-    def network_s(self) -> float: ...
-    @property
-    def measured_network_s(self) -> float: ...
-    @property
-    def collectives(self) -> float: ...
-
-
-@dataclass(frozen=True)
-class Scales:
-    """What computing and the network take in steps, as multiples of what is predicted, and
-    what each collective takes in addition, in s."""
-
-    compute: float = 1.0
-    network: float = 1.0
-    collective_s: float = 0.0
-
-
-def scales_of(strategies: Iterable[TimedStrategy], with_seconds: bool = True) -> Scales:
-    """What fits the strategies that were run best: of computing the median ratio, of the
-    network the least sum of relative errors, which a few disturbed runs do not move. 1 and
-    0 s where nothing was measured.
-
-    Where strategies have about as many collectives for their network time, nearly any factor
-    goes with some seconds: those that gain next to nothing (``GAIN``) are not taken, and
-    none are without ``with_seconds``.
-    """
-    rows = list(strategies)
-    compute = _median_ratio((_compute_s(row), _measured_compute_s(row)) for row in rows)
-    rows = [row for row in rows if min(row.network_s, row.measured_network_s) > 0]
-    median = _median_ratio((row.network_s, row.measured_network_s) for row in rows)
-    tells_seconds = with_seconds and len(rows) >= LEAST_FOR_SECONDS
-    pairs = _through_two(rows) if tells_seconds else ()
-    likely = (fit for fit in pairs if 0.5 < fit[0] / median < 2)
-    candidates = [(median, 0.0), *likely]
-    return Scales(compute, *min(candidates, key=lambda fit: _error(rows, *fit)))
-
 
 def rescaled(row: ValidatedStrategy, scales: Scales) -> ValidatedStrategy:
     """The same run, with its times predicted by ``scales``: of the programs that ran. Those
     that are planned with the scales may be others."""
-    step_s, network_s = _times(row, scales)
+    step_s, network_s = scales.times(row)
     return replace(row, step_s=step_s, network_s=network_s)
-
-
-def error_of(row: TimedStrategy, scales: Scales) -> float:
-    """How much longer its step is predicted to take by ``scales`` than it took, as a share."""
-    step_s, _ = _times(row, scales)
-    return step_s / row.measured_step_s - 1
-
-
-def _times(row: TimedStrategy, scales: Scales) -> tuple[float, float]:
-    """Of a step, and of the network."""
-    network_s = _network_s(row, scales.network, scales.collective_s)
-    return network_s + scales.compute * _compute_s(row), network_s
-
-
-def _through_two(rows: Sequence[TimedStrategy]) -> Iterator[tuple[float, float]]:
-    """Factors and seconds that are right for two rows; the best fit is one of these."""
-    for a, b in combinations(rows, 2):
-        determinant = a.network_s * b.collectives - b.network_s * a.collectives
-        if determinant == 0:
-            continue
-        across = a.measured_network_s * b.collectives - b.measured_network_s * a.collectives
-        down = a.network_s * b.measured_network_s - b.network_s * a.measured_network_s
-        yield across / determinant, down / determinant
-
-
-def _error(rows: Sequence[TimedStrategy], network: float, collective_s: float) -> float:
-    return sum(
-        abs(_network_s(row, network, collective_s) / row.measured_network_s - 1)
-        + GAIN * abs(collective_s) * row.collectives / row.measured_network_s
-        for row in rows
-    )
-
-
-def _network_s(row: TimedStrategy, network: float, collective_s: float) -> float:
-    return network * row.network_s + collective_s * row.collectives
 
 
 def scaled(task: PlanningTask, scales: Scales) -> PlanningTask:
@@ -161,19 +66,6 @@ def _operators(operators: Iterable[OpRecord], scales: Scales) -> tuple[OpRecord,
         (key, family, work, scales.compute * forward_s, scales.compute * backward_s)
         for key, family, work, forward_s, backward_s in operators
     )
-
-
-def _compute_s(row: TimedStrategy) -> float:
-    return row.step_s - row.network_s
-
-
-def _measured_compute_s(row: TimedStrategy) -> float:
-    return row.measured_step_s - row.measured_network_s
-
-
-def _median_ratio(pairs: Iterable[tuple[float, float]]) -> float:
-    ratios = [measured / predicted for predicted, measured in pairs if min(predicted, measured) > 0]
-    return statistics.median(ratios) if ratios else 1.0
 
 
 def _cluster(cluster: Cluster, scales: Scales) -> Cluster:

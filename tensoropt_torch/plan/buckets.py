@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 
 from tensoropt_torch import _C
-from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.plan.settings import Settings
 from tensoropt_torch.plan.space import collective_times
 
@@ -21,17 +20,17 @@ def bucket_bytes(settings: Settings) -> int:
     which nothing is left to compute beside it, is the shorter the fewer bytes it has. As
     ``settings`` have it where no all-reduce was measured.
 
-    The latency is the median over ``SMALL``, and what the runtime adds to each collective.
+    The latency is the median over ``SMALL``. What ranks wait for each other in a collective
+    (``Runtime.collective_s``) is none: beside a bucket that is under way they compute.
     """
     everything = (1 << len(settings.mesh_axes)) - 1
     times = collective_times(settings)
     if not times.is_measured(_C.Collective.ALL_REDUCE, everything):
         return settings.bucket_bytes
-    added_s = parse_cluster(settings.cluster, "settings").device.runtime.collective_s
 
     def time_s(num_bytes: int) -> float:
-        alone_s: float = times.time_s(_C.Collective.ALL_REDUCE, everything, num_bytes)
-        return added_s + alone_s
+        seconds: float = times.time_s(_C.Collective.ALL_REDUCE, everything, num_bytes)
+        return seconds
 
     latency_s = statistics.median(map(time_s, SMALL))
     enough = (size for size in SIZES if latency_s <= LATENCY_SHARE * time_s(size))

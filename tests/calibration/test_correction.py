@@ -16,8 +16,8 @@ from torch import nn
 import tensoropt_torch
 from tensoropt_torch import _C, MeasureOptions, Plan, TensorOptError, calibration, load_cluster
 from tensoropt_torch.calibration import PlanRun, Race, corrected
+from tensoropt_torch.calibration.fits import Scales
 from tensoropt_torch.calibration.runs import StepTimes, Training
-from tensoropt_torch.calibration.scaling import GAIN, Scales
 from tensoropt_torch.calibration.spaces import spaces_of
 from tensoropt_torch.config import Cluster
 from tensoropt_torch.emit import ParallelModule
@@ -80,7 +80,7 @@ def test_runs_are_predicted_as_they_were_measured(task: PlanningTask, seed: int)
     scales = Scales(factor, factor, delay_s)
     runs = dict(run_of(task, 10 * seed + number, scales) for number in range(8))
     found = corrected(task, DEVICES, runs, any_that_stays(task, runs))
-    near = 2 * GAIN  # of which the fit makes nothing
+    near = 0.01  # what was not expected counts against it
     planner = make_planner(found.task.captured, found.task.settings(DEVICES))
     for name, run in runs.items():
         network_s = planner.network_time(run.choices.strategy(planner))
@@ -94,14 +94,14 @@ def test_runs_are_predicted_as_they_were_measured(task: PlanningTask, seed: int)
 
 
 def test_a_way_of_fewer_collectives_is_another_program(task: PlanningTask) -> None:
-    """Where each takes 0.2 ms more, some strategies reshard otherwise; and with factors alone
-    none, which are what is left where one of those is the fastest."""
+    """Where each takes 0.2 ms more, some strategies reshard otherwise; but not the fastest,
+    whichever that is."""
     runs = dict(run_of(task, number, Scales(1.0, 1.0, 2e-4)) for number in range(20))
     stays = any_that_stays(task, runs)
     found = corrected(task, DEVICES, runs, stays)
     assert stays in found.runs and len(found.runs) < len(runs)
     for other in runs.keys() - found.runs.keys():
-        assert corrected(task, DEVICES, runs, other).runs == runs
+        assert other in corrected(task, DEVICES, runs, other).runs
 
 
 class Clock:

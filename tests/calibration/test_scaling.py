@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from tensoropt_torch import _C, load_cluster
-from tensoropt_torch.calibration.scaling import Scales, as_it_took, rescaled, scaled, scales_of
+from tensoropt_torch.calibration.fits import Scales
+from tensoropt_torch.calibration.scaling import as_it_took, rescaled, scaled
 from tensoropt_torch.calibration.validation import ValidatedStrategy
 from tensoropt_torch.config.cluster import Runtime, Update
 from tensoropt_torch.frontend import capture
@@ -31,45 +32,14 @@ def row(
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_scales_are_those_that_steps_were_made_with(seed: int) -> None:
+def test_a_run_is_predicted_again_with_scales(seed: int) -> None:
     generator = random.Random(seed)
-    delay_s = generator.uniform(-0.005, 0.02)
-    made = Scales(generator.uniform(0.5, 3), generator.uniform(0.5, 3), delay_s)
-    rows = []
-    for index in range(9):
-        networked = index % 3 > 0
-        predicted = generator.uniform(1, 2), generator.uniform(1, 2) * networked
-        collectives = generator.randrange(1, 50) * networked
-        network_s = made.network * predicted[1] + made.collective_s * collectives
-        rows.append(row(index, predicted, (made.compute * predicted[0], network_s), collectives))
-    rows[0] = row(0, (1.0, 1.0), (100.0, 100.0), 5)  # one that something disturbed
-    found = scales_of(rows)
-    assert found.compute == pytest.approx(made.compute), seed
-    assert found.network == pytest.approx(made.network), seed
-    assert found.collective_s == pytest.approx(made.collective_s), seed
-    for index in range(1, 9):
-        again = rescaled(rows[index], found)
-        assert again.step_s == pytest.approx(again.measured_step_s), (seed, index)
-        assert again.network_s == pytest.approx(again.measured_network_s), (seed, index)
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_seconds_that_gain_next_to_nothing_are_not_taken(seed: int) -> None:
-    """Of strategies with a collective for every 300 us, measured with noise."""
-    generator = random.Random(seed)
-    rows = []
-    for number in range(12):
-        collectives = generator.randint(60, 140)
-        network_s = 3e-4 * collectives * generator.uniform(0.98, 1.02)
-        measured_s = 1.1 * network_s * generator.uniform(0.97, 1.03)
-        rows.append(row(number, (0.05, network_s), (0.05, measured_s), collectives))
-    found = scales_of(rows)
-    assert abs(found.collective_s) * 100 < 0.5 * 0.033, (seed, found)
-    assert found.network == pytest.approx(1.1, rel=0.5), (seed, found)
-
-
-def test_nothing_measured_scales_nothing() -> None:
-    assert scales_of([row(0, (1.0, 0.0), (2.0, 0.0))]) == Scales(2.0, 1.0)
+    scales = Scales(generator.uniform(0.5, 3), generator.uniform(0.5, 3), 0.01)
+    given = row(seed, (1.0, 0.5), (2.0, 1.0), 7)
+    again = rescaled(given, scales)
+    assert again.network_s == pytest.approx(0.5 * scales.network + 7 * 0.01)
+    assert again.step_s == pytest.approx(scales.compute + again.network_s)
+    assert replace(again, step_s=given.step_s, network_s=given.network_s) == given
 
 
 def planner_of(task: PlanningTask) -> _C.Planner:

@@ -27,19 +27,23 @@ def settings(latency_s: float, bytes_per_s: float, added_s: float = 0.0) -> Sett
 
 
 @pytest.mark.parametrize(
-    ("latency_s", "bytes_per_s", "added_s", "expected"),
+    ("latency_s", "bytes_per_s", "expected"),
     [
-        (4e-3, 4e8, 0.0, 32 * MIB),  # more processes than cores
-        (4e-4, 1e8, 0.0, 2 * MIB),  # a slow link
-        (1e-5, 4e8, 0.0, 1 * MIB),
-        (5e-4, 4e8, 5e-4, 16 * MIB),
-        (1e-2, 1e10, 0.0, 32 * MIB),  # the largest
+        (4e-3, 4e8, 32 * MIB),  # more processes than cores
+        (4e-4, 1e8, 2 * MIB),  # a slow link
+        (1e-5, 4e8, 1 * MIB),
+        (1e-3, 4e8, 16 * MIB),
+        (1e-2, 1e10, 32 * MIB),  # the largest
     ],
 )
 def test_latency_is_a_small_share_of_a_bucket(
-    latency_s: float, bytes_per_s: float, added_s: float, expected: int
+    latency_s: float, bytes_per_s: float, expected: int
 ) -> None:
-    assert bucket_bytes(settings(latency_s, bytes_per_s, added_s)) == expected
+    assert bucket_bytes(settings(latency_s, bytes_per_s)) == expected
+
+
+def test_that_ranks_wait_for_each_other_is_no_latency() -> None:
+    assert bucket_bytes(settings(5e-4, 4e8, added_s=5e-4)) == bucket_bytes(settings(5e-4, 4e8))
 
 
 def test_what_was_not_measured_over_all_devices_changes_nothing() -> None:
