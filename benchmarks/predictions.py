@@ -30,6 +30,7 @@ from benchmarks.links import run_on_links
 from benchmarks.models.small import LARGE, MODELS, STUDY
 from benchmarks.ranks import WORKER
 from benchmarks.step_time import (
+    Step,
     compared_plans,
     ours,
     planned,
@@ -41,7 +42,8 @@ from benchmarks.step_time_page import fill_page
 from tensoropt_torch.plan import Plan
 
 RESULTS = Path(__file__).parent / "results" / "predictions.json"
-TURNS, STEPS, WARM_UPS = 3, 3, 2
+TURNS, WARM_UPS = 5, 2
+STEPS, MOST_STEPS, TURN_S = 3, 12, 1.0  # the more the shorter they are
 
 
 def time_alone(name: str, plan: Plan) -> float:
@@ -49,13 +51,18 @@ def time_alone(name: str, plan: Plan) -> float:
     other, as in training."""
     gc.collect()  # the one before: modules hold themselves
     step = step_of(partial(ours, plan, name))
-    for _ in range(WARM_UPS):
-        step()
+    step()
+    about_s = mean_time(step, WARM_UPS)
+    return mean_time(step, max(STEPS, min(round(TURN_S / about_s), MOST_STEPS)))
+
+
+def mean_time(step: Step, steps: int) -> float:
+    """Of some that follow each other, in s; equal on all ranks."""
     dist.barrier()
     began = time.perf_counter()
-    for _ in range(STEPS):
+    for _ in range(steps):
         step()
-    slowest = torch.tensor((time.perf_counter() - began) / STEPS)
+    slowest = torch.tensor((time.perf_counter() - began) / steps)
     dist.all_reduce(slowest, dist.ReduceOp.MAX)
     return float(slowest)
 

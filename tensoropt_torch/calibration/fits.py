@@ -60,6 +60,7 @@ class Scales:
         return network_s + self.compute * _compute_s(row), network_s
 
     def network_time(self, row: TimedStrategy) -> float:
+        """Predicted by these, in s."""
         return self.network * row.network_s + self.collective_s * row.collectives
 
 
