@@ -13,7 +13,7 @@ from typing import Any
 
 from tensoropt_torch import _C
 from tensoropt_torch.calibration.finalists import PlanRun
-from tensoropt_torch.calibration.fits import Scales, one_scale_of_steps, scales_of_steps
+from tensoropt_torch.calibration.fits import Scales, TimedPlan, one_scale_of_steps, scales_of_steps
 from tensoropt_torch.calibration.scaling import scaled
 from tensoropt_torch.calibration.spaces import Space, spaces_of
 from tensoropt_torch.logs import get_logger
@@ -35,17 +35,6 @@ class Corrected:
 
     task: PlanningTask
     runs: Mapping[str, PlanRun]
-
-
-@dataclass(frozen=True)
-class _TimedPlan:
-    """Predicted and measured, in s (``TimedStrategy``)."""
-
-    step_s: float
-    measured_step_s: float
-    network_s: float
-    measured_network_s: float
-    collectives: float
 
 
 def corrected(
@@ -72,14 +61,15 @@ def _fitted(
     fastest on other ways are not taken; one factor for everything leads none."""
     before = _spaces(task, num_devices, runs.values())
     rows = [_timed(before[run.micro_batches], run) for run in runs.values()]
+    programs = _programs(before, runs)
     fits = (
         scales_of_steps(rows),
         scales_of_steps(rows, with_seconds=False),
         one_scale_of_steps(rows),
     )
     for scales in fits:
-        after = _spaces(scaled(task, scales), num_devices, runs.values())
-        same = _with_the_same_programs(runs, before, after)
+        after = _programs(_spaces(scaled(task, scales), num_devices, runs.values()), runs)
+        same = [name for name in runs if after[name] == programs[name]]
         if fastest in same:
             break
     return scales, same
@@ -91,26 +81,20 @@ def _spaces(task: PlanningTask, num_devices: int, runs: Collection[PlanRun]) -> 
     return {s.captured.micro_batches: s for s in spaces_of(task, num_devices, counts)}
 
 
-def _timed(space: Space, run: PlanRun) -> _TimedPlan:
+def _timed(space: Space, run: PlanRun) -> TimedPlan:
     strategy = run.choices.strategy(space.planner)
     network_s, collectives = space.network(strategy)
     step_s = space.planner.compute_time(strategy) + network_s
-    return _TimedPlan(step_s, run.step_s, network_s, run.network_s, collectives)
+    return TimedPlan(step_s, run.step_s, network_s, run.network_s, collectives)
 
 
-def _with_the_same_programs(
-    runs: Mapping[str, PlanRun], before: Mapping[int, Space], after: Mapping[int, Space]
-) -> list[str]:
-    """Those that other costs of collectives do not lead on other ways between layouts."""
-    return [
-        name
-        for name, run in runs.items()
-        if _programs(before[run.micro_batches], run) == _programs(after[run.micro_batches], run)
-    ]
+def _programs(spaces: Mapping[int, Space], runs: Mapping[str, PlanRun]) -> dict[str, list[Any]]:
+    """The ways between layouts, which costs of collectives decide on: of all edges, by run; on
+    the first rank, since all ranks go the same ways."""
+    return {name: _programs_of(spaces[run.micro_batches], run) for name, run in runs.items()}
 
 
-def _programs(space: Space, run: PlanRun) -> list[Any]:
-    """Of all edges; on the first rank, since all ranks go the same ways."""
+def _programs_of(space: Space, run: PlanRun) -> list[Any]:
     planner = space.planner
     program = _C.RankProgram(planner, run.choices.strategy(planner), 0)
     reshards = [program.reshard(edge) for edge in range(len(planner.edges()))]

@@ -27,7 +27,7 @@ LEAST_FOR_SECONDS = 3
 # for seconds of collectives which are all of the time of steps.
 UNEXPECTED = 0.1
 
-ROUNDING = 1e-9
+ROUNDING = 1e-9  # of what is 0 where three terms are
 
 
 class TimedStrategy(Protocol):
@@ -43,6 +43,17 @@ class TimedStrategy(Protocol):
     def measured_network_s(self) -> float: ...
     @property
     def collectives(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class TimedPlan:
+    """A ``TimedStrategy`` of which nothing else is known."""
+
+    step_s: float
+    measured_step_s: float
+    network_s: float
+    measured_network_s: float
+    collectives: float
 
 
 @dataclass(frozen=True)
@@ -99,17 +110,16 @@ def scales_of_steps(strategies: Iterable[TimedStrategy], with_seconds: bool = Tr
     # collectives take all the time of steps.
     share = statistics.mean(row.collectives / row.measured_step_s for row in rows)
     second = 1 / share if with_seconds and share > 0 else 0.0
-    steps = [
-        (_compute_s(row), row.network_s, second * row.collectives, row.measured_step_s)
-        for row in rows
-    ]
-    planes = [[value / took_s for value in (*parts, took_s)] for *parts, took_s in steps]
+    planes = []
+    for row in rows:
+        parts = _compute_s(row), row.network_s, second * row.collectives, row.measured_step_s
+        planes.append([part / row.measured_step_s for part in parts])
     planes.append([UNEXPECTED / _compute_ratio(rows), 0.0, 0.0, UNEXPECTED])
     planes.append([0.0, UNEXPECTED, 0.0, UNEXPECTED])
     planes.append([0.0, 0.0, UNEXPECTED, 0.0])
     terms = torch.tensor(planes, dtype=torch.float64)
     crossing = terms[torch.combinations(torch.arange(len(planes)), 3)]
-    found, info = torch.linalg.solve_ex(crossing[..., :3], crossing[..., 3])
+    found, info = torch.linalg.solve_ex(crossing[:, :, :3], crossing[:, :, 3])
     found = found[(info == 0) & found.isfinite().all(-1)]
     compute, network, seconds = found.unbind(-1)
     found = found[(compute > 0) & (network > 0) & (seconds > -ROUNDING)]

@@ -4,38 +4,26 @@ from __future__ import annotations
 
 import random
 import statistics
-from dataclasses import dataclass
 
 import pytest
 
 from tensoropt_torch.calibration.fits import (
     UNEXPECTED,
     Scales,
-    TimedStrategy,
+    TimedPlan,
     scales_of,
     scales_of_steps,
 )
 
 
-@dataclass(frozen=True)
-class Row:
-    """A strategy that was run; times in s."""
-
-    step_s: float
-    measured_step_s: float
-    network_s: float
-    measured_network_s: float
-    collectives: float
-
-
 def row(
     predicted: tuple[float, float], measured: tuple[float, float], collectives: float = 0
-) -> Row:
+) -> TimedPlan:
     """Of (computing, network) in s."""
-    return Row(sum(predicted), sum(measured), predicted[1], measured[1], collectives)
+    return TimedPlan(sum(predicted), sum(measured), predicted[1], measured[1], collectives)
 
 
-def row_of(made: Scales, predicted: tuple[float, float], collectives: float) -> Row:
+def row_of(made: Scales, predicted: tuple[float, float], collectives: float) -> TimedPlan:
     """One that took what the scales say."""
     network_s = made.network * predicted[1] + made.collective_s * collectives
     return row(predicted, (made.compute * predicted[0], network_s), collectives)
@@ -97,7 +85,7 @@ def test_scales_of_steps_are_those_that_they_were_made_with(seed: int) -> None:
     assert found.collective_s == pytest.approx(made.collective_s, abs=1e-9), seed
 
 
-def objective(rows: list[Row], scales: Scales) -> float:
+def objective(rows: list[TimedPlan], scales: Scales) -> float:
     """Errors of steps, and what is not expected of the scales."""
     computing = ((r.measured_step_s - r.measured_network_s, r.step_s - r.network_s) for r in rows)
     ratio = statistics.median(measured / predicted for measured, predicted in computing)
@@ -107,7 +95,7 @@ def objective(rows: list[Row], scales: Scales) -> float:
     return sum(errors) + UNEXPECTED * (unexpected + scales.collective_s * share)
 
 
-def any_rows(generator: random.Random) -> list[Row]:
+def any_rows(generator: random.Random) -> list[TimedPlan]:
     """From one to five of a model that waits in each collective."""
     compute, network = generator.uniform(1, 3), generator.uniform(0.5, 3)
     delay_s = generator.choice([0.0, 0.002, 0.01])
@@ -153,7 +141,7 @@ def test_collectives_that_were_not_run_take_what_is_predicted() -> None:
 
 @pytest.mark.parametrize("collectives", [0, 3])
 def test_one_step_is_predicted_as_it_was_measured(collectives: int) -> None:
-    given: TimedStrategy = row((1.0, 0.5), (2.0, 0.7), collectives)
+    given = row((1.0, 0.5), (2.0, 0.7), collectives)
     assert scales_of_steps([given]).times(given)[0] == pytest.approx(2.7)
     alone = row((1.0, 0.0), (2.0, 0.0))
     assert scales_of_steps([alone]) == Scales(2.0, 1.0)
