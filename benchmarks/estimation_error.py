@@ -73,7 +73,8 @@ from tensoropt_torch.profiler.collectives import MIN_BYTES, measure_sizes
 from tensoropt_torch.profiler.hardware_profile import HardwareProfile
 from tensoropt_torch.profiler.store import write_atomically
 from tensoropt_torch.runtime.agreement import from_first_rank
-from tensoropt_torch.runtime.groups import AxisGroups, all_axis_sets
+from tensoropt_torch.runtime.groups import AxisGroups
+from tensoropt_torch.runtime.meshes import all_axis_sets
 
 RESULTS = Path(__file__).parent / "results" / "estimation_error.json"
 FIRST_SEED = 1000  # others than those whose operators are measured

@@ -48,7 +48,7 @@ from tensoropt_torch.plan.space import make_planner, varied_strategy  # noqa: E4
 from tensoropt_torch.planner.candidates import find_frontier  # noqa: E402
 from tensoropt_torch.planner.task import PlanningTask  # noqa: E402
 from tensoropt_torch.profiler.store import write_atomically  # noqa: E402
-from tensoropt_torch.runtime.groups import all_axis_sets  # noqa: E402
+from tensoropt_torch.runtime.meshes import all_axis_sets  # noqa: E402
 from tensoropt_torch.simulate import StepSettings, simulate_step  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "one_rank.json"

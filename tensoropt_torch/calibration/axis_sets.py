@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tensoropt_torch import _C
-from tensoropt_torch.runtime.groups import all_axis_sets
+from tensoropt_torch.runtime.meshes import all_axis_sets
 
 # So many process groups are made for all sets: those of 16 devices. On more devices
 # sets of alike axes, over which collectives cost the same, are measured once.

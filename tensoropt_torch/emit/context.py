@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 
-from tensoropt_torch.emit.rank import mesh_axes_of
 from tensoropt_torch.runtime.groups import AxisGroups
 
 
@@ -33,6 +32,5 @@ class RankContext:
     @staticmethod
     def make(sizes: Sequence[int], device: torch.device) -> RankContext:
         """Collective. A single device is a mesh with one axis of size 1."""
-        shape, names = mesh_axes_of(sizes)
-        mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
-        return RankContext(tuple(sizes), device, mesh, AxisGroups(sizes, device.type))
+        groups = AxisGroups(sizes, device.type)
+        return RankContext(tuple(sizes), device, groups.mesh(), groups)

@@ -179,10 +179,3 @@ class RankPart:
         shape = source.placeholder.meta["val"].shape
         part = part_at(shape, dims, self.sizes, coordinate_of(self.rank, self.sizes))
         return tuple(cut.stop - cut.start for cut in part)
-
-
-def mesh_axes_of(sizes: Sequence[int]) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Sizes and names of the axes of the ``DeviceMesh`` of a mesh with axes of these sizes;
-    a single device has one of size 1."""
-    shape = tuple(sizes) or (1,)
-    return shape, tuple(f"axis{index}" for index in range(len(shape)))

@@ -1,19 +1,13 @@
-"""Process groups for sets of mesh axes.
-
-The groups of an axis set are the ranks that differ along these axes only; they
-partition the job. Axis sets are integers: bit ``i`` is mesh axis ``i``.
-"""
+"""Process groups for sets of mesh axes (``meshes.py``)."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from datetime import timedelta
 
-import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.runtime.agreement import on_all_ranks
@@ -21,35 +15,12 @@ from tensoropt_torch.runtime.host import at_exit as _at_exit  # noqa: F401 (for 
 from tensoropt_torch.runtime.host import host_settings
 from tensoropt_torch.runtime.host.memory import keep_memory
 from tensoropt_torch.runtime.host.scheduling import favour_network, started_favoured
-
-
-def partition(sizes: Sequence[int], axes: int) -> list[list[int]]:
-    """The groups of ranks along a set of mesh axes.
-
-    Args:
-        sizes: sizes of the mesh axes, outermost (most significant) first.
-        axes: the axis set.
-
-    Returns:
-        All groups by their smallest rank; ranks inside a group ascend.
-
-    """
-    strides = [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
-
-    def offsets(inside: bool) -> list[int]:
-        steps = [
-            range(0, size * stride, stride)
-            for axis, (size, stride) in enumerate(zip(sizes, strides, strict=True))
-            if bool(axes >> axis & 1) == inside
-        ]
-        return [sum(step) for step in itertools.product(*steps)]
-
-    return [[start + step for step in offsets(True)] for start in offsets(False)]
-
-
-def all_axis_sets(sizes: Sequence[int]) -> range:
-    """Every set of the axes of a mesh but the empty one."""
-    return range(1, 2 ** len(sizes))
+from tensoropt_torch.runtime.meshes import (
+    backend_of_job,
+    device_mesh,
+    make_group,
+    timeout_of_job,
+)
 
 
 class AxisGroups:
@@ -57,7 +28,9 @@ class AxisGroups:
 
     ``create`` is collective: every rank calls it with the same axis sets, in any
     order. A set whose group is the whole job uses the default process group; the others
-    have its timeout.
+    have its timeout. Of Gloo those of single axes are the groups of the job's ``DeviceMesh``,
+    since each has a thread that wakes up a hundred times a second; those of other backends
+    are not, since they hold memory of the device until they are closed.
     """
 
     def __init__(self, sizes: Sequence[int], device_type: str = "cpu") -> None:
@@ -71,7 +44,7 @@ class AxisGroups:
         self.sizes = tuple(sizes)
         self.device_type = device_type
         self._groups: dict[int, dist.ProcessGroup] = {}
-        self._control: list[dist.ProcessGroup] = []
+        self._own: list[dist.ProcessGroup] = []
         world = dist.get_world_size()
         if world != math.prod(sizes):
             raise TensorOptError(
@@ -104,14 +77,20 @@ class AxisGroups:
             for axes in wanted:
                 self._groups[axes] = self._create(axes)
 
+    def mesh(self) -> DeviceMesh:
+        """The ``DeviceMesh`` with these axes, which stays. Collective."""
+        with self._on_host():
+            return device_mesh(self.sizes, self.device_type)
+
     def create_control(self) -> dist.ProcessGroup | None:
         """A new group of the whole job on CPUs, for what ranks tell each other beside their
         tensors; None in a job of one process. Collective."""
         if dist.get_world_size() == 1:
             return None
         with self._on_host():
-            group: dist.ProcessGroup = dist.new_group(timeout=self._timeout(), backend="gloo")
-        self._control.append(group)
+            timeout = timeout_of_job(self.device_type)
+            group: dist.ProcessGroup = dist.new_group(timeout=timeout, backend="gloo")
+        self._own.append(group)
         return group
 
     def group(self, axes: int) -> dist.ProcessGroup:
@@ -124,13 +103,11 @@ class AxisGroups:
         return name
 
     def close(self) -> None:
-        """Destroys the groups that were created here. Collective."""
-        world = dist.group.WORLD
-        for group in (*self._groups.values(), *self._control):
-            if group is not world:
-                dist.destroy_process_group(group)
+        """Destroys the groups that are of this object alone. Collective."""
+        for group in self._own:
+            dist.destroy_process_group(group)
         self._groups.clear()
-        self._control.clear()
+        self._own.clear()
 
     @contextmanager
     def _on_host(self) -> Iterator[None]:
@@ -143,34 +120,20 @@ class AxisGroups:
         with started_favoured() if host.favours_network else nullcontext():
             yield
 
-    def _timeout(self) -> timedelta | None:
-        """That of the default group; by default others wait for longer."""
-        world = dist.group.WORLD
-        assert world is not None
-        options = world._get_backend(torch.device(self.device_type)).options
-        return getattr(options, "_timeout", None)  # a fake backend has none
-
     def _create(self, axes: int) -> dist.ProcessGroup:
-        world = dist.group.WORLD
-        assert world is not None
-        groups = partition(self.sizes, axes)
-        if len(groups) == 1:
-            return world
-        rank = dist.get_rank()
-        timeout = self._timeout()
-        # Every rank takes part in the creation of every group, in this order.
-        handles = [dist.new_group(ranks, timeout) for ranks in groups]
-        index = next(i for i, ranks in enumerate(groups) if rank in ranks)
-        handle = handles[index]
-        assert isinstance(handle, dist.ProcessGroup)
-        return handle
+        axis = axes.bit_length() - 1
+        if axes == 1 << axis and backend_of_job(self.device_type).name() == "gloo":
+            shared: dist.ProcessGroup = device_mesh(self.sizes, self.device_type).get_group(axis)
+            return shared
+        group = make_group(self.sizes, axes, self.device_type)
+        if group is not dist.group.WORLD:
+            self._own.append(group)
+        return group
 
 
 def _check_backend(device_type: str) -> None:
-    world = dist.group.WORLD
-    assert world is not None
     try:
-        world._get_backend(torch.device(device_type))
+        backend_of_job(device_type)
     except RuntimeError as error:
         raise TensorOptError(
             f"the default process group (backend '{dist.get_backend()}') does not "

@@ -15,11 +15,11 @@ from torch.distributed.distributed_c10d import GroupName
 from tensoropt_torch.emit.micro_batched import variant_of
 from tensoropt_torch.emit.module import ParallelModule
 from tensoropt_torch.emit.placements import dtensor_of
-from tensoropt_torch.emit.rank import RankPart, mesh_axes_of
+from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.emit.stand_ins import containers
 from tensoropt_torch.emit.weights import parameter_of
 from tensoropt_torch.frontend import Source
-from tensoropt_torch.runtime.groups import partition
+from tensoropt_torch.runtime.meshes import mesh_axes_of, partition
 
 
 @contextmanager

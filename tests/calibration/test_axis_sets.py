@@ -9,7 +9,7 @@ import pytest
 from tensoropt_torch import _C
 from tensoropt_torch.calibration import axis_sets
 from tensoropt_torch.calibration.axis_sets import affordable, num_groups, sets_of_collectives
-from tensoropt_torch.runtime.groups import all_axis_sets, partition
+from tensoropt_torch.runtime.meshes import all_axis_sets, partition
 
 
 def mesh_of(*levels: int) -> list[tuple[int, int]]:

@@ -13,7 +13,8 @@ import torch.distributed as dist
 
 from tensoropt_torch import _C
 from tensoropt_torch.runtime import ops
-from tensoropt_torch.runtime.groups import AxisGroups, all_axis_sets
+from tensoropt_torch.runtime.groups import AxisGroups
+from tensoropt_torch.runtime.meshes import all_axis_sets
 from tests.distributed.harness import run_ranks
 from tests.distributed.layouts import (
     all_layouts,

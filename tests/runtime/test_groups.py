@@ -12,7 +12,8 @@ import torch.distributed as dist
 
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.runtime.groups import AxisGroups, partition
+from tensoropt_torch.runtime.groups import AxisGroups
+from tensoropt_torch.runtime.meshes import partition
 from tests.distributed.harness import run_ranks
 
 HERE = "tests.runtime.test_groups"
@@ -81,6 +82,46 @@ def test_groups_connect_the_ranks_along_their_axes():
     for rank, members in enumerate(run_ranks(4, f"{HERE}:check_groups")):
         for axes, ranks in members.items():
             assert ranks == next(g for g in partition((2, 2), axes) if rank in g)
+
+
+def shared_groups(_: None) -> list[int]:
+    """How many there are after each of several modules' groups were made, and after the end."""
+    counts = []
+    for _module in range(3):
+        groups = AxisGroups((2, 2, 2))
+        mesh = groups.mesh()
+        groups.create([0b001, 0b100, 0b011])
+        assert [mesh.get_group(axis) for axis in (0, 2)] == [groups.group(1), groups.group(4)]
+        counts.append(len(groups_of_process()))
+        groups.close()
+        assert mesh.get_group("axis0").size() == 2  # it stays, as what DTensor keeps of it
+        dist.barrier(group=mesh.get_group("axis0"))
+    return [*counts, len(groups_of_process())]
+
+
+def test_modules_share_the_groups_of_single_axes() -> None:
+    for counts in run_ranks(8, f"{HERE}:shared_groups"):
+        # The default one, those of three axes, that of two axes.
+        assert counts == [5, 5, 5, 4]
+
+
+def groups_of_process() -> list[dist.ProcessGroup]:
+    return list(dist.distributed_c10d._world.pg_map)
+
+
+def meshes_of_jobs(_: None) -> tuple[bool, bool]:
+    """Whether a mesh is made once in a job, and again in another job of the same process."""
+    mesh = AxisGroups((1, 1)).mesh()
+    again = AxisGroups((1, 1)).mesh()
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    other = AxisGroups((1, 1)).mesh()
+    dist.barrier(group=other.get_group("axis1"))
+    return mesh is again, mesh is not other
+
+
+def test_each_job_has_a_mesh_of_its_own() -> None:
+    assert run_ranks(1, f"{HERE}:meshes_of_jobs") == [(True, True)]
 
 
 def check_errors(_: None) -> list[str]:

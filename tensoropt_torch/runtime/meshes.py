@@ -1,0 +1,109 @@
+"""Ranks on a mesh of devices, and the ``DeviceMesh`` of the job.
+
+The groups of an axis set are the ranks that differ along these axes only; they
+partition the job. Axis sets are integers: bit ``i`` is mesh axis ``i``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Backend
+from torch.distributed.device_mesh import DeviceMesh
+
+# What was made, and in which job: a process may end one and join another.
+_made: dict[tuple[tuple[int, ...], str], tuple[dist.ProcessGroup, DeviceMesh]] = {}
+
+
+def partition(sizes: Sequence[int], axes: int) -> list[list[int]]:
+    """The groups of ranks along a set of mesh axes.
+
+    Args:
+        sizes: sizes of the mesh axes, outermost (most significant) first.
+        axes: the axis set.
+
+    Returns:
+        All groups by their smallest rank; ranks inside a group ascend.
+
+    """
+    strides = [math.prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
+
+    def offsets(inside: bool) -> list[int]:
+        steps = [
+            range(0, size * stride, stride)
+            for axis, (size, stride) in enumerate(zip(sizes, strides, strict=True))
+            if bool(axes >> axis & 1) == inside
+        ]
+        return [sum(step) for step in itertools.product(*steps)]
+
+    return [[start + step for step in offsets(True)] for start in offsets(False)]
+
+
+def all_axis_sets(sizes: Sequence[int]) -> range:
+    """Every set of the axes of a mesh but the empty one."""
+    return range(1, 2 ** len(sizes))
+
+
+def mesh_axes_of(sizes: Sequence[int]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Sizes and names of the axes of the ``DeviceMesh`` of a mesh with axes of these sizes;
+    a single device has one of size 1."""
+    shape = tuple(sizes) or (1,)
+    return shape, tuple(f"axis{index}" for index in range(len(shape)))
+
+
+def make_group(sizes: Sequence[int], axes: int, device_type: str) -> dist.ProcessGroup:
+    """The group of this rank along a set of axes of the job's mesh: the default one where that
+    is the whole job, else a new one, which waits as long for others. Collective."""
+    world = _world()
+    groups = partition(sizes, axes)
+    if len(groups) == 1:
+        return world
+    timeout = timeout_of_job(device_type)
+    # Every rank takes part in the creation of every group, in this order.
+    handles = [dist.new_group(ranks, timeout) for ranks in groups]
+    rank = dist.get_rank()
+    handle = handles[next(i for i, ranks in enumerate(groups) if rank in ranks)]
+    assert isinstance(handle, dist.ProcessGroup)
+    return handle
+
+
+def device_mesh(sizes: Sequence[int], device_type: str) -> DeviceMesh:
+    """The mesh of the job with axes of these sizes, with a group along each. Collective.
+
+    It is made once and stays for as long as the default group: ``DTensor`` keeps meshes with
+    what it knows of operators, and takes those for the same that have equal axes.
+    """
+    key, world = (tuple(sizes), device_type), _world()
+    job, mesh = _made.get(key, (None, None))
+    if mesh is None or job is not world:
+        shape, names = mesh_axes_of(sizes)
+        groups = [make_group(shape, 1 << axis, device_type) for axis in range(len(shape))]
+        ranks = torch.arange(math.prod(shape)).reshape(shape)
+        mesh = DeviceMesh.from_group(groups, device_type, ranks, mesh_dim_names=names)
+        _made[key] = world, mesh
+    return mesh
+
+
+def backend_of_job(device_type: str) -> Backend:
+    """Of the default group, for tensors on such devices.
+
+    Raises:
+        RuntimeError: it does not serve them.
+    """
+    return _world()._get_backend(torch.device(device_type))
+
+
+def timeout_of_job(device_type: str) -> timedelta | None:
+    """How long collectives of the default group wait; by default others wait for longer."""
+    return getattr(backend_of_job(device_type).options, "_timeout", None)  # a fake one has none
+
+
+def _world() -> dist.ProcessGroup:
+    world = dist.group.WORLD
+    assert world is not None
+    return world
