@@ -62,7 +62,7 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "profiler": ("errors", "config"),
     "plan": ("errors", *TELLING, "config", "frontend/passes", "frontend"),
     "planner": ("errors", *TELLING, "pages", "config", "frontend", "plan"),
-    "emit": (*PLANNING, "runtime"),
+    "emit": (*PLANNING, "collector", "runtime"),
     "checkpoint": ("errors", "runtime", "emit"),
     "samplers": ("errors", "plan", "emit"),
     "rules": ("errors", "frontend", "plan", "runtime", "emit"),

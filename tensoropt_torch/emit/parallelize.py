@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from tensoropt_torch.collector import without_collections
 from tensoropt_torch.emit.call_kind import CallReader
 from tensoropt_torch.emit.compilation import Compile, backend_of
 from tensoropt_torch.emit.constants import cut_constants
@@ -24,6 +25,7 @@ from tensoropt_torch.runtime.agreement import agree_on_model, agree_or_raise, on
 from tensoropt_torch.runtime.grad_scaler import agree_on_infinite_gradients
 
 
+@without_collections()
 def parallelize(
     model: nn.Module | torch.export.ExportedProgram,
     captured: CapturedModel,
