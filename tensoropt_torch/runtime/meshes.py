@@ -16,8 +16,9 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend
 from torch.distributed.device_mesh import DeviceMesh
 
-# What was made, and in which job: a process may end one and join another.
-_made: dict[tuple[tuple[int, ...], str], tuple[dist.ProcessGroup, DeviceMesh]] = {}
+# By sizes and device type, in the job with this default group: a process may end one and join
+# another.
+_made: dict[dist.ProcessGroup, dict[tuple[tuple[int, ...], str], DeviceMesh]] = {}
 
 
 def partition(sizes: Sequence[int], axes: int) -> list[list[int]]:
@@ -78,15 +79,17 @@ def device_mesh(sizes: Sequence[int], device_type: str) -> DeviceMesh:
     It is made once and stays for as long as the default group: ``DTensor`` keeps meshes with
     what it knows of operators, and takes those for the same that have equal axes.
     """
-    key, world = (tuple(sizes), device_type), _world()
-    job, mesh = _made.get(key, (None, None))
-    if mesh is None or job is not world:
+    world = _world()
+    if world not in _made:
+        _made.clear()
+        _made[world] = {}
+    key = tuple(sizes), device_type
+    if key not in _made[world]:
         shape, names = mesh_axes_of(sizes)
         groups = [make_group(shape, 1 << axis, device_type) for axis in range(len(shape))]
         ranks = torch.arange(math.prod(shape)).reshape(shape)
-        mesh = DeviceMesh.from_group(groups, device_type, ranks, mesh_dim_names=names)
-        _made[key] = world, mesh
-    return mesh
+        _made[world][key] = DeviceMesh.from_group(groups, device_type, ranks, mesh_dim_names=names)
+    return _made[world][key]
 
 
 def backend_of_job(device_type: str) -> Backend:
