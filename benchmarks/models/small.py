@@ -92,13 +92,29 @@ def wide() -> tuple[nn.Module, Batch]:
 
 def small_bert() -> tuple[nn.Module, Batch]:
     """6 layers of 256, 16 x 64 tokens of 30,522, of which no four equal parts can be made."""
+    sizes = {"hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 4}
+    return bert(16, intermediate_size=1024, **sizes)
+
+
+def bert_base() -> tuple[nn.Module, Batch]:
+    """12 layers of 768, 8 x 64 tokens of 30,522."""
+    return bert(8)
+
+
+def bert(batch: int, **sizes: int) -> tuple[nn.Module, Batch]:
+    """Without dropout, with so many texts of 64 tokens."""
     import transformers
 
-    sizes = {"hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 4}
     dropouts = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    config = transformers.BertConfig(intermediate_size=1024, **sizes, **dropouts)
+    config = transformers.BertConfig(**sizes, **dropouts)
     model = OfHuggingFace(transformers.BertForMaskedLM(config))
-    return model, tuple(torch.randint(config.vocab_size, (2, 16, 64)))
+    return model, tuple(torch.randint(config.vocab_size, (2, batch, 64)))
+
+
+def bert_layers(model: Any) -> Iterable[nn.Module]:
+    """The blocks of a BERT."""
+    layers: nn.ModuleList = model.model.bert.encoder.layer
+    return layers
 
 
 def small_experts() -> tuple[nn.Module, Batch]:
@@ -168,14 +184,17 @@ def wide_styles(model: Any) -> dict[str, ParallelStyle]:
 MODELS = {
     "gpt": SmallModel(small_gpt, lambda model: model.blocks, gpt_styles),
     "wide": SmallModel(wide, lambda model: model.blocks, wide_styles),
-    "bert": SmallModel(small_bert, lambda model: model.model.bert.encoder.layer),
+    "bert": SmallModel(small_bert, bert_layers),
     "experts": SmallModel(small_experts, lambda model: model.model.model.layers),
     "resnet": SmallModel(small_resnet, lambda model: model.layers),
     "lstm": SmallModel(small_lstm, lambda model: [model.embed, model.layers, model.head]),
 }
 
 # Seconds a step, and some GiB for each way to train it.
-LARGE = {"gpt2": SmallModel(gpt2, lambda model: model.blocks, gpt_styles)}
+LARGE = {
+    "gpt2": SmallModel(gpt2, lambda model: model.blocks, gpt_styles),
+    "bert_base": SmallModel(bert_base, bert_layers),
+}
 
 # Those of benchmarks/estimation_error.py, which are the models of the TensorOpt paper made small.
 STUDY = {
