@@ -26,7 +26,8 @@ from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.rules.call import RankCall
 from tensoropt_torch.runtime import ops
-from tensoropt_torch.runtime.groups import AxisGroups, partition
+from tensoropt_torch.runtime.groups import AxisGroups
+from tensoropt_torch.runtime.meshes import partition
 from tests.distributed.harness import run_ranks
 from tests.distributed.models import make
 from tests.distributed.parity import TOLERANCE, differences, train
