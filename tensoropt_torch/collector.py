@@ -18,11 +18,20 @@ def without_collections() -> Iterator[None]:
         yield
     finally:
         if was_enabled:
-            _take_for_old()
-            gc.enable()
+            with quick_collections():
+                gc.enable()
 
 
-def _take_for_old() -> None:
-    if gc.get_freeze_count() == 0:  # else the program would lose what it has frozen
-        gc.freeze()
+@contextmanager
+def quick_collections() -> Iterator[None]:
+    """Inside, the collector looks at what is new only: with all that a program has imported it
+    takes longer than some steps. What was there is old afterwards. In a program that has frozen
+    objects, which would lose that, nothing changes."""
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
         gc.unfreeze()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tensoropt_torch.collector import without_collections
+from tensoropt_torch.collector import quick_collections, without_collections
 
 YOUNGEST, OLDEST = 0, 2
 
@@ -48,6 +48,17 @@ def test_what_a_program_has_frozen_stays_so() -> None:
     assert gc.get_freeze_count() == frozen
     assert gc.isenabled()
     assert not is_in(made, OLDEST)
+
+
+def test_quick_collections_leave_what_a_program_has_frozen() -> None:
+    with quick_collections():
+        assert gc.get_freeze_count() > 0
+    assert gc.get_freeze_count() == 0
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    with quick_collections():
+        pass
+    assert gc.get_freeze_count() == frozen
 
 
 def test_after_an_error_it_collects_again() -> None:

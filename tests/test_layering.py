@@ -67,7 +67,7 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "samplers": ("errors", "plan", "emit"),
     "rules": ("errors", "frontend", "plan", "runtime", "emit"),
     "simulate": (*PLANNING, "runtime", "emit"),
-    "calibration": (*RUNNING, "runtime/host", "profiler"),
+    "calibration": (*RUNNING, "collector", "runtime/host", "profiler"),
     "report": (*PLANNING, "simulate", "calibration"),
     "tasks": MEASURING,
     "strategy": (*MEASURING, "tasks"),

@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.calibration.budget import GoesOn, OutOfTimeError, always
+from tensoropt_torch.collector import quick_collections
 from tensoropt_torch.emit.module import ParallelModule
 from tensoropt_torch.profiler.clock import SharedClock
 from tensoropt_torch.runtime.library import OPS
@@ -55,7 +56,7 @@ def measure_peak_bytes(
     gc.collect()
     held = _held_bytes(module, optimizer, inputs, device)
     peaks: list[int] = []
-    with _quick_collections(), _counting(device) as (reset, peak):
+    with quick_collections(), _counting(device) as (reset, peak):
         step()
         while len(peaks) < STEPS and not _are_enough(peaks, clock) and goes_on(len(peaks)):
             gc.collect()
@@ -76,17 +77,6 @@ def _are_enough(peaks: list[int], clock: SharedClock) -> bool:
         return False
     missing = ENOUGH - peaks.count(min(peaks))
     return clock.slowest([float(missing)])[0] <= 0
-
-
-@contextmanager
-def _quick_collections() -> Iterator[None]:
-    """Inside, the garbage collector looks at what is new only: with all that a program has
-    imported it takes longer than some steps."""
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 @contextmanager
