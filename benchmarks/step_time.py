@@ -63,7 +63,7 @@ TURNS, STEPS, WARM_UPS = 5, 4, 2
 SLOW_S, SLOW_STEPS, SLOW_WARM_UPS = 1.0, 2, 1  # of steps that take longer
 LARGE_TURNS, LARGE_STEPS, LARGE_WARM_UPS = 3, 2, 2  # DDP makes buckets anew in the second
 MIB = 2**20
-LARGE_BYTES = 1024 * MIB  # of a rank; so much is not kept for the next turn
+LARGE_BYTES = 2048 * MIB  # of all ranks; so much is not kept for the next turn
 
 
 class OnDTensors(torch.optim.Adam):
@@ -143,7 +143,7 @@ def mode_of(
     dist.all_reduce(took, dist.ReduceOp.MAX)
     dist.all_reduce(loss)
     mean_loss = float(loss) / dist.get_world_size()
-    kept = step if int(peak) < LARGE_BYTES else None
+    kept = step if int(peak) * dist.get_world_size() < LARGE_BYTES else None
     mode = Mode(start, int(peak), mean_loss, float(took), plan, kept=kept)
     del step
     gc.collect()  # modules hold themselves
