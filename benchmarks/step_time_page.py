@@ -36,6 +36,7 @@ LABELS = {
     "ours, smallest": "ours, the smallest",
     "ours, steps on DTensors": "our pick with steps on `DTensor`s",
 }
+POINTS = ("data parallel", "ZeRO-3", "Megatron", "knee", "smallest", "predicted to be fastest")
 Results = Mapping[str, Any]
 
 
@@ -45,6 +46,7 @@ def fill_page() -> None:
         json.loads((RESULTS / f"{name}.json").read_text()) for name in ("step_time", "predictions")
     )
     tables = {_name(where): steps_table(job) for where, job in steps.items()}
+    tables["picks"] = picks_table(steps)
     tables["memory_of_peers"] = memory_table(steps)
     tables["predictions"] = predictions_table(predictions)
     fill_tables(PAGE, tables)
@@ -73,6 +75,27 @@ def error_of_corrected_costs(found: Results) -> str:
     return f"{statistics.mean(errors):.0%} of {len(errors)}"
 
 
+def picks_table(steps: Results) -> str:
+    """Which point was picked, and what was predicted of it."""
+    rows = []
+    for where, job in steps.items():
+        for model, found in job["models"].items():
+            pick = found["ours"]
+            same = [point for point in POINTS if _runs_the_same(found, point)]
+            shares = pick["to_best_peer"]["median_ratio"]
+            names = ", ".join(same) or "another one"
+            rows.append([f"{model}, {where}", names, *_predictions(pick), f"{shares:.2f}"])
+    head = [
+        "",
+        "the pick is the point",
+        "takes",
+        "predicted",
+        "by corrected costs",
+        "fastest peer: 1",
+    ]
+    return rows_of(head, rows)
+
+
 def memory_table(steps: Results) -> str:
     """Steps of what fits in the memory of each peer, as shares of the peer's."""
     rows = []
@@ -98,21 +121,28 @@ def predictions_table(predictions: Results) -> str:
     for where, job in predictions.items():
         for model, found in job["models"].items():
             pick = found["ours"]
-            before, after = (
-                f"{pick[key] / pick['step_s'] - 1:+.0%}" for key in ("predicted_s", "corrected_s")
-            )
             over_all = error_of_corrected_costs(found)
-            took = f"{pick['step_s'] * 1e3:.0f} ms"
             fastest = f"{pick['to_fastest']:.2f}"
             where_measured = processor(job["machines"][model])
-            rows.append(
-                [f"{model}, {where}", took, before, after, over_all, fastest, where_measured]
-            )
+            figures = [*_predictions(pick), over_all, fastest, where_measured]
+            rows.append([f"{model}, {where}", *figures])
     return rows_of(head, rows)
 
 
 def _name(where: str) -> str:
     return re.sub(r"\W+", "_", where)
+
+
+def _runs_the_same(found: Results, point: str) -> bool:
+    """As the pick: what runs the same is run once."""
+    row = found.get(f"ours, {point}")
+    return row is not None and bool(row["steps_s"] == found["ours"]["steps_s"])
+
+
+def _predictions(pick: Results) -> list[str]:
+    """What a step takes, and how far off it is predicted, before and after plans were run."""
+    errors = (pick[key] / pick["step_s"] - 1 for key in ("predicted_s", "corrected_s"))
+    return [f"{pick['step_s'] * 1e3:.0f} ms", *(f"{error:+.0%}" for error in errors)]
 
 
 def _share_within(found: Results, peer: str) -> str:
