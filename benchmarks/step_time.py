@@ -310,6 +310,7 @@ def measure(name: str) -> dict[str, Any]:
     rows["ours"]["planned_s"] = planned_s
     picked = modes["ours"].plan
     assert picked is not None
+    rows["ours"]["summary"] = picked.summary()
     rows["ours"]["raced_s"] = picked.measured_s  # what its steps took when it was picked
     return rows
 

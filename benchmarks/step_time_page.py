@@ -83,8 +83,8 @@ def picks_table(steps: Results) -> str:
             pick = found["ours"]
             same = [point for point in POINTS if _runs_the_same(found, point)]
             shares = pick["to_best_peer"]["median_ratio"]
-            names = ", ".join(same) or "another one"
-            rows.append([f"{model}, {where}", names, *_predictions(pick), f"{shares:.2f}"])
+            point = f"{', '.join(same) or 'another one'}. {pick.get('summary', '')}".strip()
+            rows.append([f"{model}, {where}", point, *_predictions(pick), f"{shares:.2f}"])
     head = [
         "",
         "the pick is the point",
