@@ -81,10 +81,10 @@ def picks_table(steps: Results) -> str:
     for where, job in steps.items():
         for model, found in job["models"].items():
             pick = found["ours"]
-            same = [point for point in POINTS if _runs_the_same(found, point)]
-            shares = pick["to_best_peer"]["median_ratio"]
-            point = f"{', '.join(same) or 'another one'}. {pick.get('summary', '')}".strip()
-            rows.append([f"{model}, {where}", point, *_predictions(pick), f"{shares:.2f}"])
+            names = ", ".join(point for point in POINTS if _runs_the_same(found, point))
+            words = f"{names or 'another one'}. {pick.get('summary', '')}".strip()
+            share = f"{pick['to_best_peer']['median_ratio']:.2f}"
+            rows.append([f"{model}, {where}", words, *_predictions(pick), share])
     head = [
         "",
         "the pick is the point",
