@@ -83,10 +83,10 @@ class _Run:
 def check(name: str) -> list[str]:
     """On every rank: what is wrong with the kind ``module:function`` makes."""
     module, _, function = name.partition(":")
-    kind: Kind = getattr(importlib.import_module(module), function)()
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
+        kind: Kind = getattr(importlib.import_module(module), function)()
         return [text for label, plan in strategies(kind) for text in compare(kind, label, plan)]
     finally:
         torch.set_default_dtype(before)
