@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from tensoropt_torch.emit import ParallelModule
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.runtime.agreement import agree_or_raise
 
@@ -100,27 +101,11 @@ def first_of(batches: Iterable[T]) -> T:
     raise TensorOptError("there is no batch to plan for; give a data set that has some")
 
 
-def average_gradients_of_shares(parallel: nn.Module) -> None:
+def average_gradients_of_shares(parallel: ParallelModule) -> None:
     """From now on what a rank computes of its share counts as one of the ranks' losses, whose
-    mean is trained on, as under data parallelism: gradients that come back for a share are
-    divided by the number of ranks. A loss that the module itself returns is that of the
-    global batch, alike on all ranks, and stays as it is."""
-    if _average not in parallel._forward_hooks.values():
-        parallel.register_forward_hook(_average)
-
-
-def _average(module: nn.Module, args: Any, output: Any) -> Any:
-    ranks = dist.get_world_size()
-
-    def averaged(tensor: torch.Tensor) -> torch.Tensor:
-        if not (tensor.requires_grad and tensor.dim() > 0):
-            return tensor
-        # The module may use it for its own loss as well, whose gradient stays.
-        share = tensor.view_as(tensor)
-        share.register_hook(lambda grad: grad / ranks)  # type: ignore[no-untyped-call]
-        return share
-
-    return pytree.tree_map_only(torch.Tensor, averaged, output)
+    mean is trained on, as under data parallelism. A loss that the module itself returns is that
+    of the global batch, alike on all ranks, and counts once."""
+    parallel.averages_losses = True
 
 
 @contextmanager
