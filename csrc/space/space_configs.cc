@@ -233,9 +233,10 @@ std::vector<Layout> StrategySpace::source_layouts(const Node& node,
     TO_CHECK(divides(shape, layout, mesh),
              "input '{}' of shape [{}]: dim {} (the global batch) of size {} is "
              "not divisible by {} devices; use a global batch that is a "
-             "multiple of {}, or inputs='replicated', for this input or all",
+             "multiple of {}, name another dim that has its rows, inputs="
+             "{{'{}': 1}}, or inputs='replicated', for this input or all",
              node.name, str_join(shape, ", "), dim, shape[dim],
-             mesh.num_devices(), mesh.num_devices());
+             mesh.num_devices(), mesh.num_devices(), node.name);
   }
   return {layout};
 }

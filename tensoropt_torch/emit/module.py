@@ -38,10 +38,11 @@ class ParallelModule(nn.Module):
     kind run a variant, which is made at the first of them (docs/runtime.md, Variants). Calls
     are collective: all ranks make them alike.
 
-    Inputs are the rank's share of the global batch (dim 0, or the one that ``inputs`` names)
+    Inputs are the rank's share of the global batch (dim 0, or the dim that ``inputs`` names)
     if the plan was made with ``inputs='sharded'``, else the same global batch on every rank. Of
-    outputs with the rows of the batch a rank gets its share then, of others the whole. Of an output with a ``loss`` a training step gives only that, unless the
-    example was made with ``outputs='all'``; evaluation gives all of it.
+    outputs with the rows of the batch a rank gets its share then, of others the whole. Of an
+    output with a ``loss`` a training step gives only that, unless the example was made with
+    ``outputs='all'``; evaluation gives all of it.
 
     Attributes and methods of the model are there (``config``); methods that call submodules
     raise an error.

@@ -107,9 +107,7 @@ def _is_trained(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
 
 
-def _hooked(
-    tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]
-) -> torch.Tensor:
+def _hooked(tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
     """The tensor under another name: what else uses it has another gradient."""
     hooked = tensor.view_as(tensor)
     hooked.register_hook(change)  # type: ignore[no-untyped-call]

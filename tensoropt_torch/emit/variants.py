@@ -203,14 +203,13 @@ class Variants:
                 )
 
     def _without_rows(self, call: Call) -> CallKind:
-        args, kwargs = pytree.tree_unflatten(list(call.values), call.kind.spec)
-        return call.kind.without_rows(self._maker.rows_dims(args, kwargs))
+        return call.kind.without_rows(self._maker.rows_dims(call.kind))
 
     def _gathered(
         self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Call, Shares]:
         """The call with all rows of a batch of which the ranks have unequal shares."""
-        dims = self._maker.rows_dims(args, kwargs)
+        dims = self._maker.rows_dims(call.kind)
         shares = Shares(tuple(self._agreement.exchange(rows_of(call, dims))))
         if not self._warned:
             self._warned = True
@@ -298,10 +297,9 @@ class VariantMaker:
         args, kwargs = pytree.tree_unflatten(places, kind.spec)
         return self._structure.input_names(args, kwargs)
 
-    def rows_dims(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int | None]:
-        """The dim of each input of a call along which each rank has its own share."""
-        names = self._structure.input_names(args, kwargs)
-        return [self._plan.settings.rows_dim(name) for name in names]
+    def rows_dims(self, kind: CallKind) -> list[int | None]:
+        """The dim of each input of such calls along which each rank has its own share."""
+        return [self._plan.settings.rows_dim(name) for name in self.input_names(kind)]
 
     def kind_of_example(self, base: Variant) -> CallKind:
         """Of calls like the example that the plan was made for."""

@@ -36,9 +36,9 @@ def rows_of_inputs(captured: CapturedModel, settings: Settings) -> dict[str, int
     found = {}
     for source in captured.inputs:
         dim = settings.rows_dim(source.names[0])
-        if source.kind == "input" and dim is not None:
-            if source.placeholder.meta["val"].dim() > 0:
-                found[source.names[0]] = dim
+        is_tensor = source.kind == "input" and source.placeholder.meta["val"].dim() > 0
+        if is_tensor and dim is not None:
+            found[source.names[0]] = dim
     return found
 
 
