@@ -84,7 +84,7 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
         "api",
     ),
     "doctor": ("__init__",),
-    "integrations": ("errors", "plan", "runtime", "emit", "checkpoint", "tasks", "api"),
+    "integrations": ("errors", "frontend", "plan", "runtime", "emit", "checkpoint", "tasks", "api"),
     "cli": (
         "version",
         *PLANNING,

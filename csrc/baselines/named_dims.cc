@@ -77,9 +77,11 @@ void NamedDims::name_batch() {
     if (node.kind != NodeKind::kInput) continue;
     const Value& value = space_.graph().output(node, 0);
     if (value.meta.rank() == 0) continue;
-    if (size < 0) size = value.meta.shape[0];
-    if (value.meta.shape[0] == size) {
-      dims_[space_.dim_classes().of(value.id, 0)].name = kBatch;
+    const int dim =
+        std::max(0, shared_dim(space_.graph(), node, space_.options()));
+    if (size < 0) size = value.meta.shape[dim];
+    if (value.meta.shape[dim] == size) {
+      dims_[space_.dim_classes().of(value.id, dim)].name = kBatch;
     }
   }
 }

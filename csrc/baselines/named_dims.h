@@ -7,7 +7,8 @@
 //   dims.size(name);
 //
 // Dims that rules tie together are of one class (dim_classes.h). The batch is
-// dim 0 of the first input and of the inputs of equal size. Other classes that
+// dim 0 of the first input, or the dim that is shared out, and those of inputs
+// of equal size. Other classes that
 // some operator can split share a name if they have the same size: the smallest
 // of their dims, so that heads and the features they are parts of are told from
 // other features.

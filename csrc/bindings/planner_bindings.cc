@@ -131,6 +131,22 @@ py::list describe_ports(const StrategySpace& space, int node) {
   return rows;
 }
 
+py::list output_rows(const StrategySpace& space,
+                     const std::map<std::string, int>& dims) {
+  const std::vector<BatchRows> rows = space.batch_rows([&](const Node& node) {
+    const auto found = dims.find(node.name);
+    return found == dims.end() ? -1 : found->second;
+  });
+  py::list found;
+  for (const Node& node : space.graph().nodes()) {
+    if (node.kind != NodeKind::kOutput) continue;
+    for (const ValueId id : node.operands) {
+      found.append(py::make_tuple(rows[id].dim(), rows[id].depends));
+    }
+  }
+  return found;
+}
+
 // The units of an operator's operands and outputs, by dim; empty: single
 // entries.
 py::tuple units_of_node(const StrategySpace& space, NodeId id) {
@@ -361,6 +377,14 @@ void bind_space(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
            [](const Planner& self, int node) {
              return describe_ports(self.space(), node);
            })
+      .def(
+          "output_rows",
+          [](const Planner& self, const std::map<std::string, int>& dims) {
+            return output_rows(self.space(), dims);
+          },
+          py::arg("dims"),
+          "For each output in which dim it has the rows that inputs have in "
+          "these dims (-1: it has none), and whether it depends on them.")
       .def(
           "units_of_node",
           [](const Planner& self, int graph_node) {

@@ -17,13 +17,13 @@ bool is_light(const Graph& graph, const Node& node, const Rule& rule) {
 }  // namespace
 
 IdleDims::IdleDims(const Graph& graph, const std::vector<Rule>& rules,
-                   const std::function<bool(const Node&)>& is_shared_out)
+                   const RowsDim& rows_dim)
     : graph_(graph), classes_(graph, rules) {
   std::vector<int> seeds;
   std::vector<int> uneven_seeds;
   for (const Node& node : graph.nodes()) {
-    if (is_shared_out(node)) {
-      seeds.push_back(classes_.of(node.outputs[0], 0));
+    if (const int dim = rows_dim(node); dim >= 0) {
+      seeds.push_back(classes_.of(node.outputs[0], dim));
     }
     if (node.kind != NodeKind::kOp) continue;
     const Rule& rule = rules[node.id];

@@ -7,10 +7,10 @@
 // out. Idle dims are left out of the space.
 #pragma once
 
-#include <functional>
 #include <vector>
 
 #include "rules/config.h"
+#include "space/batch_rows.h"
 #include "space/dim_classes.h"
 #include "space/exclusions.h"
 
@@ -20,7 +20,7 @@ class IdleDims {
  public:
   // O(all dims of all values) up to the inverse Ackermann function.
   IdleDims(const Graph& graph, const std::vector<Rule>& rules,
-           const std::function<bool(const Node&)>& is_shared_out);
+           const RowsDim& rows_dim);
 
   const DimClasses& classes() const { return classes_; }
   bool is_idle(ValueId value, int dim) const;

@@ -67,11 +67,21 @@ DimSet sharded_dims(const Layout& layout) {
 
 }  // namespace
 
-bool is_shared_out(const Graph& graph, const Node& node,
-                   const SpaceOptions& options) {
-  return node.kind == NodeKind::kInput && options.sharded_inputs &&
-         !options.whole_inputs.contains(node.name) &&
-         graph.output(node, 0).meta.rank() > 0;
+int shared_dim(const Graph& graph, const Node& node,
+               const SpaceOptions& options) {
+  if (node.kind != NodeKind::kInput || !options.sharded_inputs ||
+      options.whole_inputs.contains(node.name)) {
+    return -1;
+  }
+  const int rank = graph.output(node, 0).meta.rank();
+  const auto named = options.input_dims.find(node.name);
+  if (named == options.input_dims.end()) return rank > 0 ? 0 : -1;
+  TO_CHECK(named->second >= 0 && named->second < rank,
+           "input '{}' of shape [{}] has no dim {}, in which inputs= says that "
+           "it has its rows; name one of its {} dims, or 'replicated'",
+           node.name, str_join(graph.output(node, 0).meta.shape, ", "),
+           named->second, rank);
+  return named->second;
 }
 
 StrategySpace::StrategySpace(const Graph& graph, const Registry& registry,
@@ -90,8 +100,8 @@ StrategySpace::StrategySpace(const Graph& graph, const Registry& registry,
 void StrategySpace::find_rules(const Registry& registry) {
   std::set<std::string> unknown;
   rules_.resize(graph_.nodes().size());
-  const auto is_shared = [&](const Node& node) {
-    return is_shared_out(graph_, node, options_);
+  const auto rows_dim = [&](const Node& node) {
+    return shared_dim(graph_, node, options_);
   };
   for (const Node& node : graph_.nodes()) {
     if (node.kind == NodeKind::kOp) {
@@ -99,7 +109,7 @@ void StrategySpace::find_rules(const Registry& registry) {
     }
   }
   const auto keeps_single = [&](const Node& node) {
-    return is_stored(node) || is_shared(node);
+    return is_stored(node) || rows_dim(node) >= 0;
   };
   for (const NodeId id :
        set_units(graph_, rules_, machine_.mesh, keeps_single)) {
@@ -122,11 +132,17 @@ void StrategySpace::find_rules(const Registry& registry) {
       unknown_targets_.push_back(node.target);
     }
   }
-  idle_dims_.emplace(graph_, rules_, is_shared);
+  if (options_.sharded_inputs) rows_ = batch_rows(rows_dim);
+  idle_dims_.emplace(graph_, rules_, rows_dim);
   copies_ = find_parameter_copies(graph_, rules_);
   if (options_.idle_configs) return;
   idle_dims_->remove_from(rules_, exclusions_);
   remove_idle_linear_sets(graph_, rules_, exclusions_);
+}
+
+std::vector<BatchRows> StrategySpace::batch_rows(
+    const RowsDim& rows_dim) const {
+  return find_batch_rows(graph_, rules_, registry_, rows_dim);
 }
 
 // Whether ranks may have parts of it only. What a forward changes is whole:

@@ -36,6 +36,7 @@
 #include "problem/problem.h"
 #include "problem/strategy.h"
 #include "rules/registry.h"
+#include "space/batch_rows.h"
 #include "space/exclusions.h"
 #include "space/idle_dims.h"
 #include "space/recomputation.h"
@@ -51,11 +52,16 @@ enum class ReduceDType { kParameter, kCompute };
 struct SpaceOptions {
   ConfigSpace config_space = ConfigSpace::kOrdered;
   TrainingSetup training = TrainingSetup::of_states(2);
-  // Every rank's loader gives its own share of the batch (dim 0 of the inputs)
-  // or the same global batch.
+  // Every rank's loader gives its own share of the batch or the same global
+  // batch.
   bool sharded_inputs = false;
   // Inputs that every rank gets whole even so, by name.
   std::set<std::string> whole_inputs = {};
+  // Which dim of an input has the rows of the batch, by name; others: dim 0.
+  std::map<std::string, int> input_dims = {};
+  // Which of the outputs is what is trained on (-1: none): every rank gives it
+  // the same gradient.
+  int loss_output = -1;
   // Parameters and constants that are stored in this layout and no other, by
   // name.
   std::map<std::string, Layout> storage = {};
@@ -91,9 +97,10 @@ enum class Keeping {
 // are whole on every device.
 constexpr std::int64_t kLargeConstantBytes = std::int64_t{16} << 20;
 
-// Whether each rank gets its own share of the input.
-bool is_shared_out(const Graph& graph, const Node& node,
-                   const SpaceOptions& options);
+// The dim along which each rank gets its own share of the input; -1: it gets
+// all of it.
+int shared_dim(const Graph& graph, const Node& node,
+               const SpaceOptions& options);
 
 struct SpaceConfig {
   std::string label = {};               // e.g. "b0,n", for reports and plans
@@ -145,6 +152,9 @@ class StrategySpace {
   const Graph& graph() const { return graph_; }
   const Machine& machine() const { return machine_; }
   const Rule& rule(NodeId node) const { return rules_[node]; }
+  // Where the values have the rows of a batch of which the inputs have them
+  // where `rows_dim` says.
+  std::vector<BatchRows> batch_rows(const RowsDim& rows_dim) const;
   const DimClasses& dim_classes() const { return idle_dims_->classes(); }
   const SpaceOptions& options() const { return options_; }
   ConfigSpace config_space() const { return options_.config_space; }
@@ -270,6 +280,7 @@ class StrategySpace {
   Exclusions exclusions_;
   // By value: no input or parameter reaches it, and no stored constant.
   std::vector<bool> constant_;
+  std::vector<BatchRows> rows_;  // by value, if the inputs are shared out
   std::vector<std::optional<DType>> copies_;  // see parameter_copies.h
   std::optional<IdleDims> idle_dims_;
   std::optional<Recomputation> recomputation_;

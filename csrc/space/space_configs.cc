@@ -22,6 +22,14 @@ int num_runs(const Port& port) {
   return runs;
 }
 
+Layout on_all_axes(Placement placement, const Mesh& mesh) {
+  Layout layout = Layout::replicated(mesh.num_axes());
+  for (int axis = 0; axis < mesh.num_axes(); ++axis) {
+    layout.set(axis, placement);
+  }
+  return layout;
+}
+
 bool has_empty_part(const Shape& shape, const Layout& layout,
                     const Mesh& mesh) {
   for (int dim = 0; dim < static_cast<int>(shape.size()); ++dim) {
@@ -67,7 +75,7 @@ const ConfigList* StrategySpace::configs_of_node(const Node& node) {
         "source {} {} {} {} {} {} {} {} {}", static_cast<int>(node.kind),
         is_stored(node), str_join(value.meta.shape, "x"),
         str_join(value.meta.units, "x"), to_string(value.meta.dtype),
-        value.requires_grad, is_shared_out(graph_, node, options_),
+        value.requires_grad, shared_dim(graph_, node, options_),
         pinned == options_.storage.end() ? "" : pinned->second.to_string(),
         uneven_dims_of(value));
   }
@@ -220,16 +228,15 @@ std::vector<Layout> StrategySpace::source_layouts(const Node& node,
                                uneven_dims_of(graph_.output(node, 0)));
     });
   }
-  if (is_shared_out(graph_, node, options_)) {
-    for (int axis = 0; axis < mesh.num_axes(); ++axis) {
-      layout.set(axis, Placement::shard(0));
-    }
+  if (const int dim = shared_dim(graph_, node, options_); dim >= 0) {
+    layout = on_all_axes(Placement::shard(dim), mesh);
     TO_CHECK(divides(shape, layout, mesh),
-             "input '{}' of shape [{}]: dim 0 (the global batch) of size {} is "
+             "input '{}' of shape [{}]: dim {} (the global batch) of size {} is "
              "not divisible by {} devices; use a global batch that is a "
-             "multiple of {}, or inputs='replicated', for this input or all",
-             node.name, str_join(shape, ", "), shape[0], mesh.num_devices(),
-             mesh.num_devices());
+             "multiple of {}, name another dim that has its rows, inputs="
+             "{{'{}': 1}}, or inputs='replicated', for this input or all",
+             node.name, str_join(shape, ", "), dim, shape[dim],
+             mesh.num_devices(), mesh.num_devices(), node.name);
   }
   return {layout};
 }
@@ -255,24 +262,29 @@ ConfigList StrategySpace::source_configs(const Node& node) {
   return list;
 }
 
-// Scalars leave replicated. Other outputs leave as inputs come: each rank's
-// share of dim 0, or whole.
+// With shared inputs an output with rows leaves as each rank's share of them, and
+// others whole. Of these each rank gives a gradient of its own, which are added
+// up, but of the loss.
 ConfigList StrategySpace::output_configs(const Node& node) const {
   const Mesh& mesh = machine_.mesh;
   SpaceConfig config;
   config.label = "output";
   for (const ValueId id : node.operands) {
-    Layout layout = Layout::replicated(mesh.num_axes());
-    Layout sharded = layout;
-    for (int axis = 0; axis < mesh.num_axes(); ++axis) {
-      sharded.set(axis, Placement::shard(0));
+    const Layout whole = Layout::replicated(mesh.num_axes());
+    Port port{whole, whole};
+    const Value& value = graph_.value(id);
+    if (options_.sharded_inputs) {
+      const int dim = rows_[id].dim();
+      const Layout shares =
+          dim < 0 ? whole : on_all_axes(Placement::shard(dim), mesh);
+      const int index = static_cast<int>(config.inputs.size());
+      if (dim >= 0 && divides(value.meta.counts(), shares, mesh)) {
+        port = {shares, shares};
+      } else if (value.requires_grad && index != options_.loss_output) {
+        port.gradient = on_all_axes(Placement::partial(), mesh);
+      }
     }
-    const Shape shape = graph_.value(id).meta.counts();
-    if (options_.sharded_inputs && !shape.empty() &&
-        divides(shape, sharded, mesh)) {
-      layout = sharded;
-    }
-    config.inputs.push_back({layout, layout});
+    config.inputs.push_back(port);
   }
   return {{std::move(config)}, {OpCost{}}};
 }

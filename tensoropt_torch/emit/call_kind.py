@@ -65,14 +65,13 @@ class CallKind:
         """Of the tensors."""
         return tuple(item for item in self.inputs if isinstance(item, TensorKind))
 
-    @property
-    def without_rows(self) -> CallKind:
-        """What calls with other sizes of dim 0 have in common."""
+    def without_rows(self, dims: Sequence[int | None]) -> CallKind:
+        """What calls with other sizes of these dims of their inputs have in common."""
         inputs = tuple(
-            replace(item, shape=(-1, *item.shape[1:]))
-            if isinstance(item, TensorKind) and item.shape
+            replace(item, shape=(*item.shape[:dim], -1, *item.shape[dim + 1 :]))
+            if isinstance(item, TensorKind) and dim is not None and dim < len(item.shape)
             else item
-            for item in self.inputs
+            for item, dim in zip(self.inputs, dims, strict=True)
         )
         return replace(self, inputs=inputs)
 

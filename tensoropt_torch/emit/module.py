@@ -38,11 +38,11 @@ class ParallelModule(nn.Module):
     kind run a variant, which is made at the first of them (docs/runtime.md, Variants). Calls
     are collective: all ranks make them alike.
 
-    Inputs are the rank's share of the global batch (dim 0) if the plan was made
-    with ``inputs='sharded'``, else the same global batch on every rank. A scalar output is
-    the global value on every rank; others are whole, or the rank's share of dim 0 where
-    inputs are. Of an output with a ``loss`` a training step gives only that, unless the
-    example was made with ``outputs='all'``; evaluation gives all of it.
+    Inputs are the rank's share of the global batch (dim 0, or the dim that ``inputs`` names)
+    if the plan was made with ``inputs='sharded'``, else the same global batch on every rank. Of
+    outputs with the rows of the batch a rank gets its share then, of others the whole. Of an
+    output with a ``loss`` a training step gives only that, unless the example was made with
+    ``outputs='all'``; evaluation gives all of it.
 
     Attributes and methods of the model are there (``config``); methods that call submodules
     raise an error.
@@ -50,6 +50,8 @@ class ParallelModule(nn.Module):
     Attributes:
         requires_gradient_sync: whether the backward of a forward reduces gradients, with what
             ``no_sync`` has kept; the same on all ranks.
+        averages_losses: what a rank computes of its rows counts as one of the ranks' losses,
+            whose mean is trained on, as under data parallelism; by default their sum is.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class ParallelModule(nn.Module):
         self._frozen = [(n, p) for n, p in self.named_parameters() if not p.requires_grad]
         self._accumulation = GradientAccumulation()
         self.requires_gradient_sync = True
+        self.averages_losses = False
 
     def __getattr__(self, name: str) -> Any:
         """Of the model, where the module itself has no such attribute."""
@@ -183,11 +186,11 @@ class ParallelModule(nn.Module):
     def _run(self, found: Found) -> Any:
         with autocast_off(current_autocast()):  # the casts are in the graph
             if self._seeds is None or not found.variant.uses_seeds:
-                return found.run(0, self._run_graph)
+                return found.run(0, self._run_graph, self.averages_losses)
             before = self._seeds.get_state()
             try:
                 seed = torch.randint(2**62, (), generator=self._seeds)
-                return found.run(int(seed), self._run_graph)
+                return found.run(int(seed), self._run_graph, self.averages_losses)
             except DifferentCallsError:
                 self._seeds.set_state(before)
                 raise

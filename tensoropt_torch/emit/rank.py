@@ -27,8 +27,9 @@ from tensoropt_torch.emit.parts import coordinate_of, part_at
 from tensoropt_torch.emit.placements import placements_of
 from tensoropt_torch.emit.whole_draws import WholeDraws
 from tensoropt_torch.frontend import CapturedModel, Source
-from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan import Plan, Settings
 from tensoropt_torch.plan.local_form import LocalForm
+from tensoropt_torch.plan.rows import OutputRows, rows_of_outputs
 from tensoropt_torch.plan.space import core_cluster, make_planner
 
 
@@ -140,6 +141,11 @@ class RankPart:
     def _layout(self, source: Source) -> str:
         layout: str = self._program.layout_of(self.captured.lowering.values[source.placeholder][0])
         return layout
+
+    def output_rows(self, settings: Settings) -> tuple[OutputRows, ...]:
+        """Where outputs have the rows of the batch of which ``settings`` share out inputs."""
+        gathered = self.plan.inputs != settings.inputs
+        return rows_of_outputs(self.captured, self._planner, settings, gathered)
 
     def placements(self, source: Source) -> list[Placement]:
         """How a parameter, constant or input lies on the mesh."""

@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from tensoropt_torch.emit.call_kind import Call, TensorKind
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.plan.rows import OutputRows
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,9 @@ class Shares:
 
     rows: tuple[int, ...]
 
-    def gather(self, call: Call, shared: Sequence[bool]) -> Call:
-        """The call with the whole batch. Collective.
+    def gather(self, call: Call, dims: Sequence[int | None]) -> Call:
+        """The call with the whole batch, of which inputs have the rows in these dims.
+        Collective.
 
         Raises:
             TensorOptError: an input requires a gradient, which would have to be cut again.
@@ -32,72 +34,90 @@ class Shares:
                 "requires a gradient; give shares of one size (drop_last=True)"
             )
         values = [
-            self._whole(value) if is_shared else value
-            for value, is_shared in zip(call.values, shared, strict=True)
+            self._whole(value, dim) if dim is not None and _has(kind, dim) else value
+            for value, kind, dim in zip(call.values, call.kind.inputs, dims, strict=True)
         ]
         inputs = tuple(
-            replace(kind, shape=(sum(self.rows), *kind.shape[1:]))
-            if is_shared and isinstance(kind, TensorKind)
+            replace(kind, shape=resized(kind.shape, dim, sum(self.rows)))
+            if dim is not None and isinstance(kind, TensorKind) and _has(kind, dim)
             else kind
-            for kind, is_shared in zip(call.kind.inputs, shared, strict=True)
+            for kind, dim in zip(call.kind.inputs, dims, strict=True)
         )
         return Call(replace(call.kind, inputs=inputs, gathered=True), values)
 
-    def cut(self, outputs: Any) -> Any:
+    def cut(self, outputs: Any, rows: Sequence[OutputRows]) -> Any:
         """The rank's rows of outputs that have those of the whole batch."""
-        total = sum(self.rows)
+        leaves, spec = pytree.tree_flatten(outputs)
+        found = [self._cut(*item) for item in zip(leaves, rows, strict=True)]
+        return pytree.tree_unflatten(found, spec)
 
-        def part(output: torch.Tensor) -> torch.Tensor:
-            if output.dim() == 0 or output.shape[0] != total:
-                return output
-            rank = dist.get_rank()
-            place = (sum(self.rows[:rank]), self.rows[rank])
-            taken: torch.Tensor = _Rows.apply(output, *place)  # type: ignore[no-untyped-call]
-            return taken
+    def _cut(self, output: Any, rows: OutputRows) -> Any:
+        total, rank = sum(self.rows), dist.get_rank()
+        if not isinstance(output, torch.Tensor) or rows.dim is None:
+            return output
+        each, rest = divmod(output.shape[rows.dim], total)
+        if rest != 0:
+            raise TensorOptError(
+                f"an output of shape {list(output.shape)} has its rows in dim {rows.dim}, which "
+                f"the {total} rows of the batch do not divide; give shares of one size "
+                "(drop_last=True)"
+            )
+        place = (rows.dim, each * sum(self.rows[:rank]), each * self.rows[rank])
+        taken: torch.Tensor = _Rows.apply(output, *place)  # type: ignore[no-untyped-call]
+        return taken
 
-        return pytree.tree_map_only(torch.Tensor, part, outputs)
-
-    def _whole(self, share: torch.Tensor) -> torch.Tensor:
+    def _whole(self, share: torch.Tensor, dim: int) -> torch.Tensor:
         most = max(self.rows)
-        padded = share.new_zeros((most, *share.shape[1:]))
-        padded[: len(share)] = share
+        padded = share.new_zeros(resized(share.shape, dim, most))
+        padded.narrow(dim, 0, share.shape[dim]).copy_(share)
         parts = [torch.empty_like(padded) for _ in self.rows]
         dist.all_gather(parts, padded)
-        return torch.cat([part[:rows] for part, rows in zip(parts, self.rows, strict=True)])
+        own = zip(parts, self.rows, strict=True)
+        return torch.cat([part.narrow(dim, 0, rows) for part, rows in own], dim)
 
 
 class _Rows(torch.autograd.Function):
     """Rows of a tensor that all ranks have; its gradient is the sum of theirs."""
 
     @staticmethod
-    def forward(ctx: Any, whole: torch.Tensor, start: int, count: int) -> torch.Tensor:
-        ctx.place = (whole.shape, start, count)
-        return whole.narrow(0, start, count).clone()
+    def forward(ctx: Any, whole: torch.Tensor, dim: int, start: int, count: int) -> torch.Tensor:
+        ctx.place = (whole.shape, dim, start, count)
+        return whole.narrow(dim, start, count).clone()
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        shape, start, count = ctx.place
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        shape, dim, start, count = ctx.place
         whole = gradient.new_zeros(shape)
-        whole.narrow(0, start, count).copy_(gradient)
+        whole.narrow(dim, start, count).copy_(gradient)
         dist.all_reduce(whole)
-        return whole, None, None
+        return whole, None, None, None
 
 
-def rows_of(call: Call, shared: Sequence[bool]) -> int:
-    """How many rows of the batch this rank has.
+def rows_of(call: Call, dims: Sequence[int | None]) -> int:
+    """How many rows of the batch this rank has, of inputs that have them in these dims.
 
     Raises:
-        TensorOptError: not all of its ``shared`` inputs have as many.
+        TensorOptError: not all of these inputs have as many.
     """
-    shapes = [
-        kind.shape
-        for kind, is_shared in zip(call.kind.inputs, shared, strict=True)
-        if is_shared and isinstance(kind, TensorKind) and kind.shape
+    found = [
+        (kind.shape, kind.shape[dim])
+        for kind, dim in zip(call.kind.inputs, dims, strict=True)
+        if dim is not None and isinstance(kind, TensorKind) and _has(kind, dim)
     ]
-    if len({shape[0] for shape in shapes}) != 1:
+    if len({rows for _, rows in found}) != 1:
         raise TensorOptError(
             f"the ranks have different shares of a batch, and inputs of this rank have "
-            f"{', '.join(map(str, shapes))}; give all inputs that are shared out the same dim 0, "
-            "or name those that every rank gets whole: inputs={'mask': 'replicated'}"
+            f"{', '.join(str(shape) for shape, _ in found)}; give all inputs that are shared out "
+            "as many rows, name another dim that has them, inputs={'hidden': 1}, or those that "
+            "every rank gets whole: inputs={'mask': 'replicated'}"
         )
-    return shapes[0][0]
+    return found[0][1]
+
+
+def resized(shape: Sequence[int], dim: int, size: int) -> tuple[int, ...]:
+    """The shape with another size of a dim."""
+    return (*shape[:dim], size, *shape[dim + 1 :])
+
+
+def _has(kind: object, dim: int) -> bool:
+    return isinstance(kind, TensorKind) and dim < len(kind.shape)

@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 from tensoropt_torch.emit.local_parts import local_parts
 from tensoropt_torch.frontend import CapturedModel, Source
 from tensoropt_torch.plan import Plan, VariantStrategy
+from tensoropt_torch.plan.rows import OutputRows
 from tensoropt_torch.runtime import reuse
 
 Place = tuple[Mapping[str, torch.Tensor | None], str]
@@ -48,6 +49,8 @@ class Variant:
         self.tables = tables
         self.uses_seeds = uses_seeds
         self.strategy: VariantStrategy | None = None  # if it is not the plan's
+        self.output_rows: tuple[OutputRows, ...] = ()
+        self.input_rows: tuple[int | None, ...] = ()  # the dim of each, None: none
         self._places = [self._place(source, root) for source in captured.sources]
         self._views = [views.get(source.names[0]) for source in captured.sources]
         own = zip(self._places, self._views, strict=True)

@@ -19,15 +19,17 @@ from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.emit.input_checks import check_inputs
 from tensoropt_torch.emit.micro_batched import variant_of
 from tensoropt_torch.emit.rank import RankPart
-from tensoropt_torch.emit.uneven import Shares, rows_of
+from tensoropt_torch.emit.shared_gradients import SharedGradients
+from tensoropt_torch.emit.uneven import Shares, resized, rows_of
 from tensoropt_torch.emit.variant import RunGraph, Variant
 from tensoropt_torch.emit.weights import of_first_rank
 from tensoropt_torch.errors import TensorOptError, check_choice
 from tensoropt_torch.frontend import CapturedModel, ModelStructure
 from tensoropt_torch.frontend.capture import Arguments
 from tensoropt_torch.logs import get_logger
-from tensoropt_torch.plan import Plan, VariantStrategy
+from tensoropt_torch.plan import Plan, Settings, VariantStrategy
 from tensoropt_torch.plan.micro_batches import batch_rows, micro_batched
+from tensoropt_torch.plan.rows import rows_of_inputs
 from tensoropt_torch.planner.checks import check_whole
 from tensoropt_torch.planner.pinned import find_pinned
 from tensoropt_torch.progress import progress
@@ -75,15 +77,24 @@ class Found:
     shares: Shares | None = None
     agreement: PendingAgreement | None = None
 
-    def run(self, seed: int, run_graph: RunGraph) -> Any:
-        """The outputs for this rank.
+    def run(self, seed: int, run_graph: RunGraph, averages: bool = False) -> Any:
+        """The outputs for this rank, whose gradients count as ``shared_gradients`` says.
 
         Raises:
             DifferentCallsError: on every rank; they do not agree. Nothing has changed.
         """
+        variant, ranks = self.variant, self.variant.plan.num_devices
+        if not any(dim is not None for dim in variant.input_rows) or ranks == 1:
+            with confirming(self.agreement):
+                return variant.run(self.inputs, seed, run_graph)
+        gradients = SharedGradients(
+            ranks, variant.output_rows, variant.input_rows, averages, self.shares is not None
+        )
         with confirming(self.agreement):
-            outputs = self.variant.run(self.inputs, seed, run_graph)
-        return outputs if self.shares is None else self.shares.cut(outputs)
+            outputs = variant.run(gradients.entering(self.inputs), seed, run_graph)
+        if self.shares is not None:
+            outputs = self.shares.cut(outputs, variant.output_rows)
+        return gradients.leaving(outputs)
 
 
 class Variants:
@@ -177,7 +188,7 @@ class Variants:
     def _check_kinds(self, call: Call | None, mark: str, error: Exception | None) -> None:
         """Raises TensorOptError, on every rank, unless calls differ in rows alone."""
         text = str(error) if call is None else self._describe(call.kind) + mark
-        without_rows = None if call is None else call.kind.without_rows.digest_with(mark)
+        without_rows = None if call is None else self._without_rows(call).digest_with(mark)
         reports = self._agreement.exchange((without_rows, text))
         for rank, (found, report) in enumerate(reports):
             if found is None:
@@ -191,12 +202,15 @@ class Variants:
                     "same shapes and dtypes, and equal numbers, strings and flags"
                 )
 
+    def _without_rows(self, call: Call) -> CallKind:
+        return call.kind.without_rows(self._maker.rows_dims(call.kind))
+
     def _gathered(
         self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Call, Shares]:
         """The call with all rows of a batch of which the ranks have unequal shares."""
-        shared = self._maker.shared(args, kwargs)
-        shares = Shares(tuple(self._agreement.exchange(rows_of(call, shared))))
+        dims = self._maker.rows_dims(call.kind)
+        shares = Shares(tuple(self._agreement.exchange(rows_of(call, dims))))
         if not self._warned:
             self._warned = True
             warnings.warn(
@@ -204,7 +218,7 @@ class Variants:
                 "computed on each; drop_last=True, or a sampler that pads, is faster",
                 stacklevel=5,
             )
-        return on_all_ranks(lambda: shares.gather(call, shared)), shares
+        return on_all_ranks(lambda: shares.gather(call, dims)), shares
 
     def _make(self, call: Call) -> Variant:
         self._check(call.kind)
@@ -283,10 +297,9 @@ class VariantMaker:
         args, kwargs = pytree.tree_unflatten(places, kind.spec)
         return self._structure.input_names(args, kwargs)
 
-    def shared(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[bool]:
-        """Which inputs of a call each rank has its own share of."""
-        names = self._structure.input_names(args, kwargs)
-        return [self._plan.settings.is_shared_out(name) for name in names]
+    def rows_dims(self, kind: CallKind) -> list[int | None]:
+        """The dim of each input of such calls along which each rank has its own share."""
+        return [self._plan.settings.rows_dim(name) for name in self.input_names(kind)]
 
     def kind_of_example(self, base: Variant) -> CallKind:
         """Of calls like the example that the plan was made for."""
@@ -330,6 +343,7 @@ class VariantMaker:
             tables,
             one_process_random=self._one_process_random,
             backend=self._backend,
+            settings=self._plan.settings,
         )
         variant.strategy = strategy
         return variant
@@ -362,18 +376,18 @@ class VariantMaker:
         names = self._structure.input_names(args, kwargs)
         settings = self._plan.settings.gathered if call.kind.gathered else self._plan.settings
         values = [
-            self._global_input(value, kind, settings.is_shared_out(name))
+            self._global_input(value, kind, settings.rows_dim(name))
             for name, value, kind in zip(names, call.values, call.kind.inputs, strict=True)
         ]
         whole: Arguments = pytree.tree_unflatten(values, call.kind.spec)
         return whole
 
-    def _global_input(self, value: Any, kind: Any, is_shared_out: bool) -> Any:
+    def _global_input(self, value: Any, kind: Any, dim: int | None) -> Any:
         if not isinstance(kind, TensorKind):
             return value
         shape = kind.shape
-        if shape and is_shared_out:
-            shape = (shape[0] * self._context.num_devices, *shape[1:])
+        if dim is not None and dim < len(shape):
+            shape = resized(shape, dim, shape[dim] * self._context.num_devices)
         return torch.empty(shape, dtype=kind.dtype, device="meta", requires_grad=kind.requires_grad)
 
 
@@ -385,9 +399,10 @@ def emit_variant(
     *,
     one_process_random: bool,
     backend: str | None = None,
+    settings: Settings | None = None,
 ) -> Variant:
     """The variant that runs a rank's part, with a ``backend`` compiled. Collective: makes the
-    process groups it needs."""
+    process groups it needs. ``settings`` are those of the module, if others."""
     context.groups.create(part.axis_sets)
     emitter = part.emitter(
         context.device, context.groups.name, one_process_random=one_process_random
@@ -395,4 +410,9 @@ def emit_variant(
     graph = emitter.emit()
     if backend is not None:
         graph = compiled(graph, backend)
-    return variant_of(part, graph, root, tables, emitter.uses_seeds, context.groups.name)
+    variant = variant_of(part, graph, root, tables, emitter.uses_seeds, context.groups.name)
+    settings = settings or part.plan.settings
+    rows = rows_of_inputs(part.captured, settings)
+    variant.input_rows = tuple(rows.get(name) for name in variant.input_names)
+    variant.output_rows = part.output_rows(settings)
+    return variant

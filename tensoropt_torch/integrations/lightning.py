@@ -20,21 +20,20 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 from tensoropt_torch.checkpoint import RandomState
 from tensoropt_torch.emit import ParallelModule, WeightSource
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.integrations.first_step import call_of_all_ranks
 from tensoropt_torch.integrations.lightning_modules import (
     name_of_part,
     parallel_in,
     put_in_place,
     without_logging,
 )
-from tensoropt_torch.integrations.plan_source import PlanSource, check_inputs
-from tensoropt_torch.integrations.shares import (
-    average_gradients_of_shares,
-    first_call,
-    first_of,
-)
+from tensoropt_torch.integrations.loaders import recording
+from tensoropt_torch.integrations.plan_source import MAX_VARIANTS, PlanSource, check_inputs
+from tensoropt_torch.integrations.shares import average_gradients_of_shares, first_of
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.runtime.agreement import on_all_ranks
 from tensoropt_torch.tasks import Example, PlanningOptions
+from tensoropt_torch.tasks.options import Inputs
 
 RANDOM = "tensoropt_random_state"  # in a checkpoint
 
@@ -60,11 +59,14 @@ class TensorOptStrategy(ModelParallelStrategy):  # type: ignore[misc]
             ``forward``, which ``training_step`` then has to call as ``self(...)``.
         plan: a plan, or the file of one, in place of planning.
         planning: how to plan; ``inputs`` are sharded in any case.
+        inputs: where inputs of the module have the rows of the batch, as for
+            ``PlanningOptions``; by default it is found.
         memory_limit: bytes per device, as for ``find_strategy``.
         weights: what gives values to a module on the meta device.
         batch_norm_groups: into how many groups of rows batch normalisation in training splits
             the batch of all processes, as for ``Example``; as many as processes for what
             ``"ddp"`` computes.
+        max_variants: how many different shapes batches may have, times modes.
         save_distributed_checkpoint: each process writes its parts into a folder; otherwise
             rank 0 writes all into one file.
         process_group_backend, timeout: as for ``ModelParallelStrategy``.
@@ -76,9 +78,11 @@ class TensorOptStrategy(ModelParallelStrategy):  # type: ignore[misc]
         *,
         plan: Plan | str | Path | None = None,
         planning: PlanningOptions | None = None,
+        inputs: Inputs | None = None,
         memory_limit: float | None = None,
         weights: WeightSource | None = None,
         batch_norm_groups: int = 1,
+        max_variants: int = MAX_VARIANTS,
         save_distributed_checkpoint: bool = True,
         process_group_backend: str | None = None,
         timeout: timedelta | None = default_pg_timeout,
@@ -89,7 +93,9 @@ class TensorOptStrategy(ModelParallelStrategy):  # type: ignore[misc]
             timeout=timeout,
         )
         self._module = module
-        self._source = PlanSource(plan, planning, memory_limit, weights)
+        self._source = PlanSource(
+            plan, planning, memory_limit, weights, inputs=inputs, max_variants=max_variants
+        )
         self._batch_norm_groups = batch_norm_groups
         self._parallel: ParallelModule | None = None
 
@@ -129,34 +135,34 @@ class TensorOptStrategy(ModelParallelStrategy):  # type: ignore[misc]
         name = on_all_ranks(lambda: name_of_part(module, self._module))
         parallel = parallel_in(module, name)
         if parallel is None:
-            example = self._example(trainer, module, name)
+            example, inputs = self._example(trainer, module, name)
             with self.precision_plugin.train_step_context():  # as around every step
-                parallel = self._source.parallelize(example)
+                parallel = self._source.parallelize(example, inputs)
             put_in_place(module, name, parallel)
         check_inputs(parallel.plan)
         average_gradients_of_shares(parallel)
         return parallel
 
-    def _example(self, trainer: LightningTrainer, module: LightningModule, name: str) -> Example:
+    def _example(
+        self, trainer: LightningTrainer, module: LightningModule, name: str
+    ) -> tuple[Example, Inputs]:
         """The part of this name with its arguments in the first step, for the batch of all
-        ranks."""
-        loop, step = _STEPS[trainer.state.fn]
+        ranks, and where these have its rows."""
+        loop, method = _STEPS[trainer.state.fn]
         loaders = getattr(trainer, loop)._data_source.dataloader()
-        batch = self._first_batch(loaders, module, fitting=trainer.state.fn == TrainerFn.FITTING)
-        part, run = module.get_submodule(name), getattr(module, step)
+        drawn = _drawn(loaders, fitting=trainer.state.fn == TrainerFn.FITTING)
+        part, run = module.get_submodule(name), getattr(module, method)
         indexed = is_param_in_hook_signature(run, "batch_idx", min_args=2)
-        arguments = (batch, 0) if indexed else (batch,)
-        with without_logging(module):
-            call = on_all_ranks(lambda: first_call(part, lambda: run(*arguments))).of_all_ranks()
-        groups = self._batch_norm_groups
-        return Example(part, call.args, call.kwargs, batch_norm_groups=groups)
 
-    def _first_batch(self, loaders: Any, module: LightningModule, fitting: bool) -> Any:
-        if not isinstance(loaders, CombinedLoader):
-            loaders = CombinedLoader(loaders, "max_size_cycle" if fitting else "sequential")
-        batch, _, _ = on_all_ranks(lambda: first_of(loaders))
-        batch = self.precision_plugin.convert_input(batch)
-        return self.batch_to_device(module._on_before_batch_transfer(batch))
+        def step(batch: Any) -> None:
+            batch = self.precision_plugin.convert_input(batch)
+            batch = self.batch_to_device(module._on_before_batch_transfer(batch))
+            run(*((batch, 0) if indexed else (batch,)))
+
+        with without_logging(module):
+            call, inputs = call_of_all_ranks(part, step, drawn, self._source)
+        groups = self._batch_norm_groups
+        return Example(part, call.args, call.kwargs, batch_norm_groups=groups), inputs
 
     # Steps
 
@@ -181,3 +187,12 @@ class TensorOptStrategy(ModelParallelStrategy):  # type: ignore[misc]
         if states is not None:
             RandomState(self.parallel_module).load_state_dict(states)
         return checkpoint
+
+
+def _drawn(loaders: Any, fitting: bool) -> Any:
+    """The first batch, with the samples that it is made of."""
+    if not isinstance(loaders, CombinedLoader):
+        loaders = CombinedLoader(loaders, "max_size_cycle" if fitting else "sequential")
+    with recording(loaders.flattened):
+        batch, _, _ = on_all_ranks(lambda: first_of(loaders))
+    return batch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,6 +13,10 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.runtime.agreement import on_all_ranks
 from tensoropt_torch.tasks import Example, PlanningOptions
+from tensoropt_torch.tasks.options import Inputs
+
+# Loops that pad each batch to its longest sample have as many shapes as lengths.
+MAX_VARIANTS = 128
 
 
 @dataclass(frozen=True)
@@ -23,6 +28,8 @@ class PlanSource:
         planning: how to find it; ``inputs`` are sharded in any case.
         memory_limit: bytes per device, as for ``find_strategy``.
         weights: what gives values to a model on the meta device.
+        inputs: where inputs have the rows of the batch; None: it is found.
+        max_variants: how many graphs there may be for batches of other shapes.
         recompute: activations are to be checkpointed, unless ``planning`` says otherwise.
     """
 
@@ -31,17 +38,34 @@ class PlanSource:
     memory_limit: float | None = None
     weights: WeightSource | None = None
     recompute: bool = False
+    inputs: Inputs | None = None
+    max_variants: int = MAX_VARIANTS
 
-    def parallelize(self, example: Example, optimizer: str = "adamw") -> ParallelModule:
+    @property
+    def given_inputs(self) -> Inputs | None:
+        """What the user says of the inputs: by itself, or in ``planning`` by name."""
+        planned = self.planning.inputs if self.planning is not None else None
+        return self.inputs or (planned if isinstance(planned, Mapping) else None)
+
+    @property
+    def given_plan(self) -> Plan | None:
+        """The plan that the user gives."""
+        path = self.plan
+        return path if path is None or isinstance(path, Plan) else Plan.load(path)
+
+    def parallelize(
+        self, example: Example, inputs: Inputs = "sharded", optimizer: str = "adamw"
+    ) -> ParallelModule:
         """The model of the example under the plan. Collective.
 
         Args:
+            inputs: where inputs have the rows of the batch.
             optimizer: that is planned for unless ``planning`` names one.
         """
         plan = self.plan
         if plan is None:
             planning = self.planning or PlanningOptions(optimizer=optimizer)
-            planning = replace(planning, inputs="sharded")
+            planning = replace(planning, inputs=inputs)
             if self.recompute and planning.recompute is None:
                 planning = replace(planning, recompute=True)
             plan = api.find_strategy(example, planning=planning, memory_limit=self.memory_limit)
@@ -55,7 +79,7 @@ class PlanSource:
                 stacklevel=4,
             )
         check_inputs(plan)
-        return api.parallelize(example, plan, weights=self.weights)
+        return api.parallelize(example, plan, weights=self.weights, max_variants=self.max_variants)
 
 
 def check_inputs(plan: Plan) -> None:

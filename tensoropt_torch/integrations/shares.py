@@ -1,15 +1,15 @@
 """What loops that were written for data parallelism expect of a model.
 
-Such a loop gives each rank its share of the global batch (dim 0), and takes for the loss the
-mean of what the ranks compute. A parallel module that was planned with ``inputs="sharded"``
-fits: of what it returns, scalars are those of the global batch on every rank, and other
-tensors the rank's share.
+Such a loop gives each rank its share of the global batch, and takes for the loss the mean of
+what the ranks compute. A parallel module that was planned with ``inputs="sharded"`` fits: of
+what it returns, tensors with rows are the rank's share, and others those of the global batch on
+every rank.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -20,7 +20,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from tensoropt_torch.emit import ParallelModule
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend.input_names import input_names
 from tensoropt_torch.runtime.agreement import agree_or_raise
 
 T = TypeVar("T")
@@ -33,15 +35,23 @@ class Call:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
-    def of_all_ranks(self) -> Call:
-        """The same for the global batch: zeros, as many in dim 0 as all ranks have; tensors
-        without dims are the same on all ranks. Collective.
+    @property
+    def leaves(self) -> list[Any]:
+        """All arguments without their containers."""
+        return pytree.tree_leaves((self.args, self.kwargs))
+
+    def names(self, module: nn.Module) -> list[str]:
+        """What the leaves are called."""
+        return input_names(module, self.args, None, self.args, self.kwargs)
+
+    def of_all_ranks(self, dims: Sequence[int | None]) -> Call:
+        """The same for the global batch: zeros, as many as all ranks have in the dims of the
+        leaves that have rows. Collective.
 
         Raises:
             TensorOptError: on every rank; the shapes differ between ranks.
         """
-        leaves = pytree.tree_leaves((self.args, self.kwargs))
-        shapes = [tuple(leaf.shape) for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        shapes = [tuple(leaf.shape) for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
         agree_or_raise(
             "shape of the first batch",
             str(shapes),
@@ -49,11 +59,18 @@ class Call:
         )
         ranks = dist.get_world_size()
 
-        def whole(tensor: torch.Tensor) -> torch.Tensor:
-            first, *rest = tensor.shape or (0,)
-            return tensor.new_zeros((first * ranks, *rest) if tensor.dim() else ())
+        def whole(leaf: Any, dim: int | None) -> Any:
+            if not isinstance(leaf, torch.Tensor):
+                return leaf
+            if dim is None or dim >= leaf.dim():
+                return leaf
+            shape = [*leaf.shape]
+            shape[dim] *= ranks
+            return leaf.new_zeros(shape)
 
-        args, kwargs = pytree.tree_map_only(torch.Tensor, whole, (self.args, self.kwargs))
+        leaves, spec = pytree.tree_flatten((self.args, self.kwargs))
+        wholes = [whole(*item) for item in zip(leaves, dims, strict=True)]
+        args, kwargs = pytree.tree_unflatten(wholes, spec)
         return Call(args, kwargs)
 
 
@@ -94,37 +111,21 @@ def first_of(batches: Iterable[T]) -> T:
     Raises:
         TensorOptError: there is none.
     """
-    with _kept_random_states():
+    with kept_random_states():
         for batch in batches:
             return batch
     raise TensorOptError("there is no batch to plan for; give a data set that has some")
 
 
-def average_gradients_of_shares(parallel: nn.Module) -> None:
+def average_gradients_of_shares(parallel: ParallelModule) -> None:
     """From now on what a rank computes of its share counts as one of the ranks' losses, whose
-    mean is trained on, as under data parallelism: gradients that come back for a share are
-    divided by the number of ranks. A loss that the module itself returns is that of the
-    global batch, alike on all ranks, and stays as it is."""
-    if _average not in parallel._forward_hooks.values():
-        parallel.register_forward_hook(_average)
-
-
-def _average(module: nn.Module, args: Any, output: Any) -> Any:
-    ranks = dist.get_world_size()
-
-    def averaged(tensor: torch.Tensor) -> torch.Tensor:
-        if not (tensor.requires_grad and tensor.dim() > 0):
-            return tensor
-        # The module may use it for its own loss as well, whose gradient stays.
-        share = tensor.view_as(tensor)
-        share.register_hook(lambda grad: grad / ranks)  # type: ignore[no-untyped-call]
-        return share
-
-    return pytree.tree_map_only(torch.Tensor, averaged, output)
+    mean is trained on, as under data parallelism. A loss that the module itself returns is that
+    of the global batch, alike on all ranks, and counts once."""
+    parallel.averages_losses = True
 
 
 @contextmanager
-def _kept_random_states() -> Iterator[None]:
+def kept_random_states() -> Iterator[None]:
     """Afterwards the generators of Python, NumPy and PyTorch are as before."""
     states = random.getstate(), np.random.get_state()
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []

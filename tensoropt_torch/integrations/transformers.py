@@ -20,13 +20,13 @@ from tensoropt_torch.checkpoint import save_pretrained
 from tensoropt_torch.emit import ParallelModule, WeightSource
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.integrations import states
+from tensoropt_torch.integrations.first_step import call_of_all_ranks
+from tensoropt_torch.integrations.joint_batches import JointBatches, lengths_differ
+from tensoropt_torch.integrations.loaders import recording
 from tensoropt_torch.integrations.optimizers import use_parameters_of
-from tensoropt_torch.integrations.plan_source import PlanSource, check_inputs
-from tensoropt_torch.integrations.shares import (
-    average_gradients_of_shares,
-    first_call,
-    first_of,
-)
+from tensoropt_torch.integrations.plan_source import MAX_VARIANTS, PlanSource, check_inputs
+from tensoropt_torch.integrations.rows import Sampled, first_batch
+from tensoropt_torch.integrations.shares import average_gradients_of_shares, first_of
 from tensoropt_torch.integrations.training_arguments import (
     OPTIMIZERS,
     check_optimizer,
@@ -35,8 +35,9 @@ from tensoropt_torch.integrations.training_arguments import (
     take_checkpointing,
 )
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.runtime.agreement import on_all_ranks
+from tensoropt_torch.runtime.agreement import gather, on_all_ranks
 from tensoropt_torch.tasks import Example, PlanningOptions
+from tensoropt_torch.tasks.options import Inputs
 
 
 class Trainer(transformers.Trainer):  # type: ignore[misc]
@@ -52,11 +53,14 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         model: a model; or a ``ParallelModule`` that was planned with ``inputs="sharded"``.
         plan: a plan, or the file of one, in place of planning.
         planning: how to plan; ``inputs`` are sharded in any case.
+        inputs: where inputs of the model have the rows of the batch, as for
+            ``PlanningOptions``; by default it is found.
         memory_limit: bytes per device, as for ``find_strategy``.
         weights: what gives values to a model on the meta device.
         batch_norm_groups: into how many groups of rows batch normalisation in training splits
             the batch of all processes, as for ``Example``; as many as processes for what
             ``transformers.Trainer`` computes.
+        max_variants: how many different shapes batches may have, times modes.
 
     Raises:
         TensorOptError: on every rank; something in ``args`` does not go with a plan.
@@ -71,15 +75,20 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         *others: Any,
         plan: Plan | str | Path | None = None,
         planning: PlanningOptions | None = None,
+        inputs: Inputs | None = None,
         memory_limit: float | None = None,
         weights: WeightSource | None = None,
         batch_norm_groups: int = 1,
+        max_variants: int = MAX_VARIANTS,
         **kwargs: Any,
     ) -> None:
         if model is None:
             raise TensorOptError("Trainer needs a model=; model_init= would make many")
         self._parallel: ParallelModule | None = None
-        self._source = PlanSource(plan, planning, memory_limit, weights)
+        self._joint: JointBatches | None = None
+        self._source = PlanSource(
+            plan, planning, memory_limit, weights, inputs=inputs, max_variants=max_variants
+        )
         self._batch_norm_groups = batch_norm_groups
         parallel = model if isinstance(model, ParallelModule) else None
         super().__init__(model if parallel is None else parallel.original, args, *others, **kwargs)
@@ -97,28 +106,45 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         Args:
             batches: of this rank; by default the training data, or else those of evaluation.
         """
+        return self._first_step(self._source, batches)[0]
+
+    def _first_step(
+        self, source: PlanSource, batches: Iterable[Any] | None
+    ) -> tuple[Example, Inputs]:
+        """The example, and where its inputs have the rows of the batch."""
         api.init()  # a group of this process alone, where there is none
         check_processes(self.args)
         if batches is None:
             trains = self.train_dataset is not None
             batches = self.get_train_dataloader() if trains else self.get_eval_dataloader()
         model: nn.Module = self.model
-        inputs = self._prepare_inputs(on_all_ranks(lambda: first_of(batches)))
-        items = self._get_num_items_in_batch([inputs], self.args.device)
+        with recording([batches]):
+            drawn = on_all_ranks(lambda: first_of(batches))
+        drawn = self._joined_first(drawn)
+        items = self._get_num_items_in_batch([first_batch(drawn)], self.args.device)
         model.train()
 
-        def step() -> None:
-            self.compute_loss(model, inputs, num_items_in_batch=items)
+        def step(batch: Any) -> None:
+            self.compute_loss(model, self._prepare_inputs(batch), num_items_in_batch=items)
 
-        call = on_all_ranks(lambda: first_call(model, step)).of_all_ranks()
+        call, inputs = call_of_all_ranks(model, step, drawn, source)
         own_loss = type(self).compute_loss is not Trainer.compute_loss
-        return Example(
+        example = Example(
             model,
             call.args,
             call.kwargs,
             outputs="all" if own_loss else "loss",
             batch_norm_groups=self._batch_norm_groups,
         )
+        return example, inputs
+
+    def _joined_first(self, drawn: Any) -> Any:
+        """The first batch, as long as those of all ranks; later ones will be."""
+        several = isinstance(drawn, Sampled) and self.args.world_size > 1
+        if several and any(gather(on_all_ranks(lambda: lengths_differ(drawn)))):
+            self._joint = JointBatches(drawn.collate)
+            drawn = self._joint.first(drawn)
+        return drawn
 
     def parallelize(
         self, plan: Plan | None = None, batches: Iterable[Any] | None = None
@@ -126,9 +152,10 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         """Replaces the model by one that runs under this plan, or under one that is found.
         ``train`` and ``evaluate`` do that where nobody has before. Collective."""
         source = self._source if plan is None else replace(self._source, plan=plan)
-        example = self.example(batches)
+        example, inputs = self._first_step(source, batches)
+        optimizer = OPTIMIZERS.get(self.args.optim, "adamw")
         with self.accelerator.autocast():  # as around every step
-            parallel = source.parallelize(example, OPTIMIZERS.get(self.args.optim, "adamw"))
+            parallel = source.parallelize(example, inputs, optimizer)
         self._use(parallel)
         return parallel
 
@@ -161,6 +188,30 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
 
     def _move_model_to_device(self, model: nn.Module, device: torch.device) -> None:
         """Its parts will be there, and no process has to hold the whole model."""
+
+    # Batches
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """As of ``transformers.Trainer``."""
+        return self._keeping(super().get_train_dataloader())
+
+    def get_eval_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader[Any]:
+        """As of ``transformers.Trainer``."""
+        return self._keeping(super().get_eval_dataloader(*args, **kwargs))
+
+    def get_test_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader[Any]:
+        """As of ``transformers.Trainer``."""
+        return self._keeping(super().get_test_dataloader(*args, **kwargs))
+
+    def _keeping(self, loader: DataLoader[Any]) -> DataLoader[Any]:
+        if self._joint is not None:
+            self._joint.keep(loader)
+        return loader
+
+    def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        whole = inputs if self._joint is None else self._joint.of_all(inputs)
+        prepared: dict[str, Any] = super()._prepare_inputs(whole)
+        return prepared
 
     # Steps
 

@@ -41,7 +41,8 @@ class Settings(Record):
     parameter's dtype. ``max_configs`` bounds the configs of each operator, and
     ``split_spatial`` lets windows be split; with ``recompute`` operators may run again in
     backward instead of keeping what they make (docs/search.md).
-    ``whole_inputs`` are inputs that every rank gets whole although ``inputs`` are sharded.
+    ``whole_inputs`` are inputs that every rank gets whole although ``inputs`` are sharded, and
+    ``input_dims`` those whose rows are in another dim than 0.
     ``operators`` are measured calls; others are predicted from them (docs/costs.md).
     With ``overlap`` reshards of parameters and of their gradients run while the device
     computes (docs/runtime.md). ``reduce_dtype`` is the dtype of sums of gradients over devices,
@@ -59,6 +60,7 @@ class Settings(Record):
     space: str = "ordered"
     inputs: InputMode = "replicated"
     whole_inputs: tuple[str, ...] = ()
+    input_dims: tuple[tuple[str, int], ...] = ()
     max_configs: int = 200
     split_spatial: bool = False
     recompute: bool = False
@@ -86,7 +88,7 @@ class Settings(Record):
     @property
     def gathered(self) -> Settings:
         """The same with the whole batch on every rank."""
-        return replace(self, inputs="replicated", whole_inputs=())
+        return replace(self, inputs="replicated", whole_inputs=(), input_dims=())
 
     def of_variant(self, gathered: bool, micro_batches: int) -> Settings:
         """Those of another graph of the model."""
@@ -97,11 +99,16 @@ class Settings(Record):
     def inputs_in_words(self) -> str:
         """Which inputs each rank gets its own share of."""
         but = f", but {', '.join(self.whole_inputs)}" if self.whole_inputs else ""
-        return f"{self.inputs}{but}"
+        dims = "".join(f", {name} along dim {dim}" for name, dim in self.input_dims)
+        return f"{self.inputs}{dims}{but}"
 
     def is_shared_out(self, name: str) -> bool:
         """Whether each rank gets its own share of an input."""
         return self.inputs == "sharded" and name not in self.whole_inputs
+
+    def rows_dim(self, name: str) -> int | None:
+        """The dim of an input along which each rank gets its own share; None: it gets all."""
+        return dict(self.input_dims).get(name, 0) if self.is_shared_out(name) else None
 
     @property
     def where(self) -> str:

@@ -11,6 +11,7 @@ from tensoropt_torch.config.cluster import Cluster
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.frontend.lowering import Lowering
 from tensoropt_torch.plan.allowed import allowed_configs
+from tensoropt_torch.plan.rows import loss_output
 from tensoropt_torch.plan.settings import Settings
 
 # Dtypes of operands that may need a gradient.
@@ -109,6 +110,8 @@ def _space_options(
         optimizer_state_bytes=dict(settings.optimizer_state_bytes),
         sharded_inputs=settings.inputs == "sharded",
         whole_inputs={*settings.whole_inputs, *totals},
+        input_dims=dict(settings.input_dims),
+        loss_output=loss_output(captured),
         storage=dict(storage),
         max_configs=settings.max_configs,
         split_spatial=settings.split_spatial,

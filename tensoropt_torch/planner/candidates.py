@@ -15,6 +15,7 @@ from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import Settings
 from tensoropt_torch.plan.allowed import check_together
+from tensoropt_torch.plan.rows import rows_of_inputs
 from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.frontier import Frontier, Searched
 from tensoropt_torch.planner.task import PlanningTask
@@ -109,7 +110,7 @@ def plannable_counts(task: PlanningTask) -> list[int]:
     counts = device_counts(task.cluster)
     if task.inputs == "replicated":
         return counts
-    shared = (s for s in task.captured.inputs if s.names[0] not in task.whole_inputs)
-    sizes = [s.placeholder.meta["val"].shape for s in shared if s.kind == "input"]
-    batches = [shape[0] for shape in sizes if len(shape) > 0]
+    rows = rows_of_inputs(task.captured, task.settings(1))
+    inputs = (s for s in task.captured.inputs if s.names[0] in rows)
+    batches = [s.placeholder.meta["val"].shape[rows[s.names[0]]] for s in inputs]
     return [count for count in counts if all(batch % count == 0 for batch in batches)]

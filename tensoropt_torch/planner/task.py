@@ -55,6 +55,7 @@ class PlanningTask:
     wishes: tuple[Wish, ...] = ()
     search: SearchSettings = field(default_factory=SearchSettings)
     in_micro_batches: tuple[CapturedModel, ...] = ()
+    input_dims: tuple[tuple[str, int], ...] = ()
 
     def graphs(self, num_devices: int) -> Iterator[tuple[CapturedModel, Settings]]:
         """The model, and in the micro-batches that there may be on so many devices, each with
@@ -85,6 +86,7 @@ class PlanningTask:
             optimizer_state_bytes=optimizer.state_bytes(),
             inputs=self.inputs,
             whole_inputs=self.whole_inputs,
+            input_dims=self.input_dims,
             max_configs=self.max_configs or default_max_configs(num_devices),
             split_spatial=self.split_spatial,
             recompute=self.recompute,

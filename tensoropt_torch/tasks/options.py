@@ -17,7 +17,7 @@ from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.tasks.example import ExampleKeywords
 
 Space = Literal["ordered", "full"]
-Inputs = InputMode | Mapping[str, InputMode]
+Inputs = InputMode | Mapping[str, InputMode | int]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ class PlanningOptions:
             another dtype than the parameters.
         inputs: ``"replicated"``: every rank is called with the same global
             batch; ``"sharded"``: with its own share of it (dim 0). Or one of them by the
-            name of the input, as in ``{"mask": "replicated"}``; those not named are sharded.
+            name of the input, as in ``{"mask": "replicated", "hidden": 1}``, where a number is
+            the dim along which an input is shared out; those not named are sharded.
         space: ``"ordered"``, or ``"full"`` which tells axes of one level apart.
         max_configs: configs of each operator that are considered; what has to be
             left out on many devices are those that split the devices in many ways.
@@ -107,7 +108,7 @@ class PlanningOptions:
             check_choice(name, getattr(self, name), get_args(allowed))
         by_name = self.inputs if isinstance(self.inputs, Mapping) else {"": self.inputs}
         for name, mode in by_name.items():
-            check_choice(f"inputs['{name}']" if name else "inputs", mode, get_args(InputMode))
+            _check_input_mode(name, mode)
         wishes_of(self.pin, self.forbid)
 
 
@@ -153,15 +154,29 @@ def planning_of(keywords: PlanningKeywords) -> PlanningOptions:
     return replace(keywords.get("planning") or PlanningOptions(), **changes)
 
 
-def input_modes(inputs: Inputs, names: Sequence[str]) -> tuple[InputMode, tuple[str, ...]]:
-    """The mode of the inputs, and which of ``names`` every rank gets whole even so.
+def _check_input_mode(name: str, mode: InputMode | int) -> None:
+    allowed = get_args(InputMode)
+    if not name or isinstance(mode, str):
+        check_choice(f"inputs['{name}']" if name else "inputs", mode, allowed)
+    elif isinstance(mode, bool) or not isinstance(mode, int) or mode < 0:
+        raise TensorOptError(
+            f"inputs['{name}']={mode!r} is not known; give the dim that has its rows, 0 or above, "
+            f"or one of {', '.join(allowed)}"
+        )
+
+
+def input_modes(
+    inputs: Inputs, names: Sequence[str]
+) -> tuple[InputMode, tuple[str, ...], tuple[tuple[str, int], ...]]:
+    """The mode of the inputs; which of ``names`` every rank gets whole even so, and which are
+    shared out along another dim than 0.
 
     Raises:
         TensorOptError: something is named that is no input.
     """
     if not isinstance(inputs, Mapping):
-        return inputs, ()
-    modes: dict[str, InputMode] = dict.fromkeys(names, "sharded")
+        return inputs, (), ()
+    modes: dict[str, InputMode | int] = dict.fromkeys(names, "sharded")
     for given, mode in inputs.items():
         found = [name for name in names if name == given or name.startswith(f"{given}[")]
         if not found:
@@ -171,7 +186,8 @@ def input_modes(inputs: Inputs, names: Sequence[str]) -> tuple[InputMode, tuple[
             )
         modes |= dict.fromkeys(found, mode)
     whole = tuple(name for name, mode in modes.items() if mode == "replicated")
-    return ("replicated", ()) if len(whole) == len(names) else ("sharded", whole)
+    dims = tuple((name, m) for name, m in modes.items() if isinstance(m, int) and m > 0)
+    return ("replicated", (), ()) if len(whole) == len(names) else ("sharded", whole, dims)
 
 
 def check_sums(function: str, planning: PlanningOptions) -> None:

@@ -110,7 +110,8 @@ def _task(captured: CapturedModel, planning: PlanningOptions) -> PlanningTask:
     profile = _given_profile(planning)
     cluster = profile.cluster if profile else cluster_of(planning.cluster)
     tensors = [source.names[0] for source in captured.inputs if source.kind == "input"]
-    inputs, whole_inputs = input_modes(planning.inputs, tensors)
+    inputs, whole_inputs, input_dims = input_modes(planning.inputs, tensors)
+    _check_dims(captured, input_dims)
     return PlanningTask(
         captured,
         cluster,
@@ -128,15 +129,36 @@ def _task(captured: CapturedModel, planning: PlanningOptions) -> PlanningTask:
         reduce_dtype=planning.reduce_dtype,
         wishes=wishes_of(planning.pin, planning.forbid),
         search=planning.search,
-        in_micro_batches=tuple(_in_micro_batches(captured, planning, whole_inputs)),
+        in_micro_batches=tuple(_in_micro_batches(captured, planning, whole_inputs, input_dims)),
+        input_dims=input_dims,
     )
 
 
+def _check_dims(captured: CapturedModel, dims: Sequence[tuple[str, int]]) -> None:
+    """Raises TensorOptError if an input has no dim in which it is said to have its rows."""
+    shapes = {s.names[0]: s.placeholder.meta["val"].shape for s in captured.inputs}
+    for name, dim in dims:
+        if dim >= len(shapes[name]):
+            raise TensorOptError(
+                f"inputs['{name}']={dim} is not allowed: the input has the shape "
+                f"{list(shapes[name])}; name one of its dims, or 'replicated'"
+            )
+
+
 def _in_micro_batches(
-    captured: CapturedModel, planning: PlanningOptions, whole_inputs: Sequence[str]
+    captured: CapturedModel,
+    planning: PlanningOptions,
+    whole_inputs: Sequence[str],
+    input_dims: Sequence[tuple[str, int]],
 ) -> Iterator[CapturedModel]:
     """The model in 2, 4, ... micro-batches, as many as the batch has rows for."""
     most = planning.max_micro_batches
+    if most > 1 and input_dims:
+        name, dim = input_dims[0]
+        raise TensorOptError(
+            f"max_micro_batches={most} is not supported with inputs['{name}']={dim}: micro-batches "
+            "are cut along dim 0; leave one of them out"
+        )
     rows = batch_rows(captured, whole_inputs)
     for count in accumulate(repeat(2, most.bit_length() - 1), mul):
         if count == 2 or rows % count == 0:

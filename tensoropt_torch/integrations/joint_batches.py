@@ -1,0 +1,156 @@
+"""Batches whose lengths are those of the batch of all ranks.
+
+A collator that pads makes each rank's batch as long as its own longest sample, but the ranks
+compute one batch. So where ranks have batches of different shapes, each of them collates the
+samples of all ranks, as one process would, and takes the rows of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.integrations.rows import MORE, Dims, Sampled, rows_of_trials
+from tensoropt_torch.integrations.shares import kept_random_states
+from tensoropt_torch.runtime.agreement import gather, on_all_ranks
+
+SAMPLES = "tensoropt_samples"  # in a batch
+
+Collate = Callable[[list[Any]], Any]
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What a batch was made of; no container, so that nothing looks into it."""
+
+    samples: list[Any]
+
+
+@dataclass(frozen=True)
+class _Keeping:
+    """Collates, and leaves the samples in the batch; also in processes of workers."""
+
+    collate: Collate
+
+    def __call__(self, samples: Sequence[Any]) -> Any:
+        kept = _Kept(_copies(samples))
+        batch = self.collate(list(samples))
+        if isinstance(batch, MutableMapping):
+            batch[SAMPLES] = kept
+        return batch
+
+
+class JointBatches:
+    """Those of one collator, whose batches are mappings.
+
+    ::
+
+        joint.keep(loader)              # its batches have their samples
+        batch = joint.of_all(batch)     # of each, in every step, on all ranks
+    """
+
+    def __init__(self, collate: Collate) -> None:
+        self._collate = collate
+        self._dims: Dims | None = None
+
+    def keep(self, loader: Any) -> None:
+        """From now on batches of the loader are made by the collator and have their samples."""
+        base = getattr(loader, "base_dataloader", loader)
+        collate = getattr(base, "collate_fn", None)
+        if collate is not None and not isinstance(collate, _Keeping):
+            base.collate_fn = _Keeping(collate)
+
+    def of_all(self, batch: Any) -> Any:
+        """The batch without its samples, as long as those of all ranks. Collective.
+
+        Raises:
+            TensorOptError: on every rank; a batch of all samples cannot be made, or it cannot
+                be seen which are its rows.
+        """
+        kept = batch.pop(SAMPLES, None) if isinstance(batch, MutableMapping) else None
+        if kept is None:
+            return batch
+        shapes = gather(_shapes(batch))
+        if all(other == shapes[0] for other in shapes):
+            return batch
+        return self.rows_of(kept.samples)
+
+    def first(self, drawn: Sampled) -> Sampled:
+        """The first batch likewise. Collective."""
+        return replace(drawn, batch=self.rows_of(list(drawn.samples)))
+
+    def rows_of(self, samples: list[Any]) -> Any:
+        """The rank's rows of a batch of the samples of all ranks. Collective."""
+        ranks = gather(samples)
+        return on_all_ranks(lambda: self._own_rows(ranks))
+
+    def _own_rows(self, ranks: Sequence[Sequence[Any]]) -> Any:
+        together = [sample for samples in ranks for sample in samples]
+        if self._dims is None:
+            self._dims = self._found(together)
+        batch = self._made(together)
+        rank = dist.get_rank()
+        start, count = sum(map(len, ranks[:rank])), len(ranks[rank])
+        for name, dim in self._dims.items():
+            value = batch[name]
+            if isinstance(value, list):
+                batch[name] = value[start : start + count]
+            elif dim is not None:
+                batch[name] = value.narrow(dim, start, count).contiguous()
+        return batch
+
+    def _found(self, samples: list[Any]) -> Dims:
+        """Where the entries of a batch have a row for each sample."""
+        with kept_random_states():
+            counts = [len(samples) + more for more in MORE]
+            batches = [self._made([*samples, *[samples[0]] * more]) for more in MORE]
+        names = list(batches[0])
+        if any(list(batch) != names for batch in batches):
+            raise _refusal("its batches have other entries when they have other numbers of samples")
+        values = [[batch[name] for name in names] for batch in batches]
+        tensors = [isinstance(value, torch.Tensor) for value in values[0]]
+        found = rows_of_trials(
+            [name for name, is_tensor in zip(names, tensors, strict=True) if is_tensor],
+            [[v for v, t in zip(row, tensors, strict=True) if t] for row in values],
+            [{count} for count in counts],
+        )
+        for name, *lists in zip(names, *values, strict=True):
+            if isinstance(lists[0], list) and [len(entry) for entry in lists] == counts:
+                found[name] = 0
+        return found
+
+    def _made(self, samples: Sequence[Any]) -> Mapping[str, Any]:
+        batch = self._collate(_copies(samples))
+        if not isinstance(batch, MutableMapping):
+            raise _refusal(f"it makes a {type(batch).__name__}, and not a dict of tensors")
+        return batch
+
+
+def lengths_differ(drawn: Sampled) -> bool:
+    """Whether samples of a batch make batches of other shapes each by itself."""
+    with kept_random_states():
+        alone = [drawn.collate(_copies([sample, sample])) for sample in drawn.samples]
+    shapes = [_shapes(batch) for batch in alone if isinstance(batch, Mapping)]
+    return any(other != shapes[0] for other in shapes)
+
+
+def _shapes(batch: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    tensors = ((name, value) for name, value in batch.items() if isinstance(value, torch.Tensor))
+    return {name: tuple(value.shape) for name, value in tensors}
+
+
+def _copies(samples: Sequence[Any]) -> list[Any]:
+    """Some collators take entries out of the samples."""
+    return [dict(sample) if type(sample) is dict else sample for sample in samples]
+
+
+def _refusal(why: str) -> TensorOptError:
+    return TensorOptError(
+        f"the processes have batches of other lengths, and the collator cannot pad them together: "
+        f"{why}; pad to one length for all (pad_to_multiple_of, padding='max_length')"
+    )

@@ -1,0 +1,55 @@
+"""Which samples the batches of a data loader are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from tensoropt_torch.integrations.rows import Sampled
+
+
+@dataclass(frozen=True)
+class _Recording:
+    """Collates, and gives the samples besides; also in processes of workers."""
+
+    collate: Callable[[list[Any]], Any]
+
+    def __call__(self, samples: Sequence[Any]) -> Sampled:
+        kept = [dict(sample) if type(sample) is dict else sample for sample in samples]
+        return Sampled(self.collate(list(samples)), kept, self.collate)
+
+
+@contextmanager
+def recording(loaders: Sequence[Any]) -> Iterator[None]:
+    """Batches that are drawn inside of those that are ``DataLoader`` and make them of samples
+    are ``Sampled``."""
+    found = [loader for loader in map(_base, loaders) if _collates(loader)]
+    before = [loader.collate_fn for loader in found]
+    for loader in found:
+        _end_workers(loader)
+        loader.collate_fn = _Recording(loader.collate_fn)
+    try:
+        yield
+    finally:
+        for loader, collate in zip(found, before, strict=True):
+            loader.collate_fn = collate
+            _end_workers(loader)
+
+
+def _base(loader: Any) -> Any:
+    """Accelerate's loaders draw from another one."""
+    return getattr(loader, "base_dataloader", loader)
+
+
+def _collates(loader: Any) -> bool:
+    return isinstance(loader, DataLoader) and loader.batch_sampler is not None
+
+
+def _end_workers(loader: DataLoader[Any]) -> None:
+    """Those that are kept, which have the collator that the loader had."""
+    if getattr(loader, "_iterator", None) is not None:
+        loader._iterator = None
