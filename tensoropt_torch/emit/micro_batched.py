@@ -298,6 +298,11 @@ class _Delivery(torch.autograd.Function):
             )
         if factor is None:
             return (None,) * len(ctx.needs_input_grad)
+        if torch.is_grad_enabled():
+            raise TensorOptError(
+                "with micro-batches gradients are made in forward and cannot be differentiated "
+                "(create_graph=True); plan with max_micro_batches=1"
+            )
         gradients = ctx.waiting.take()
         own = [local_tensor(g) for g in gradients if g is not None]
         torch._foreach_mul_(own, factor)

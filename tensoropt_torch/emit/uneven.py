@@ -76,11 +76,25 @@ class _Rows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        shape, start, count = ctx.place
-        whole = gradient.new_zeros(shape)
-        whole.narrow(0, start, count).copy_(gradient)
+        return _Whole.apply(gradient, *ctx.place), None, None  # type: ignore[no-untyped-call]
+
+
+class _Whole(torch.autograd.Function):
+    """The tensor of which each rank has some rows."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows: torch.Tensor, shape: torch.Size, start: int, count: int
+    ) -> torch.Tensor:
+        ctx.place = (start, count)
+        whole = rows.new_zeros(shape)
+        whole.narrow(0, start, count).copy_(rows)
         dist.all_reduce(whole)
-        return whole, None, None
+        return whole
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
+        return _Rows.apply(gradient, *ctx.place), None, None, None  # type: ignore[no-untyped-call]
 
 
 def rows_of(call: Call, shared: Sequence[bool]) -> int:
