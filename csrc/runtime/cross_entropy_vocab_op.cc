@@ -199,11 +199,8 @@ struct CrossEntropyVocab : torch::autograd::Function<CrossEntropyVocab> {
                           context->saved_data["vocab_group"].toStringRef(),
                           context->saved_data["count_group"].toStringRef());
       };
-      return {gradients_again({logits}, gradients[0], compute)[0],
-              {},
-              {},
-              {},
-              {}};
+      return {
+          gradients_again({logits}, gradients[0], compute)[0], {}, {}, {}, {}};
     }
     const at::AutoDispatchBelowADInplaceOrView guard;
     const LocalTarget local = local_target(

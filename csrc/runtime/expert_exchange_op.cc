@@ -184,12 +184,12 @@ struct ExchangeRows : torch::autograd::Function<ExchangeRows> {
     auto& saved = context->saved_data;
     const auto exchange =
         is_differentiated_again() ? exchange_rows_autograd : call_exchange_rows;
-    return {exchange(gradients[0], saved["receives"].toIntVector(),
-                     saved["sends"].toIntVector(),
-                     saved["group"].toStringRef()),
-            {},
-            {},
-            {}};
+    return {
+        exchange(gradients[0], saved["receives"].toIntVector(),
+                 saved["sends"].toIntVector(), saved["group"].toStringRef()),
+        {},
+        {},
+        {}};
   }
 };
 

@@ -140,8 +140,8 @@ struct SumOf : torch::autograd::Function<SumOf> {
   static variable_list backward(AutogradContext* context,
                                 variable_list gradients) {
     if (is_differentiated_again()) {
-      gradients[0] = shared_again(
-          gradients[0], context->saved_data["group"].toStringRef());
+      gradients[0] = shared_again(gradients[0],
+                                  context->saved_data["group"].toStringRef());
     }
     return {at::Tensor(), gradients[0], at::Tensor()};
   }

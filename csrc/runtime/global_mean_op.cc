@@ -51,8 +51,8 @@ struct MeanOverRanks : torch::autograd::Function<MeanOverRanks> {
       AutogradContext* context, torch::autograd::variable_list gradients) {
     const at::Tensor total = context->get_saved_variables()[0];
     if (is_differentiated_again()) {
-      gradients[0] = shared_again(
-          gradients[0], context->saved_data["group"].toStringRef());
+      gradients[0] = shared_again(gradients[0],
+                                  context->saved_data["group"].toStringRef());
     }
     return {(gradients[0] / total).to(gradients[0].scalar_type()), {}, {}};
   }

@@ -35,9 +35,8 @@ at::Tensor reshard_again(const at::Tensor& x, at::IntArrayRef forward,
                          at::IntArrayRef backward,
                          const Strings& backward_groups, DType dtype,
                          DType reduce_dtype) {
-  using Reshard =
-      at::Tensor(const at::Tensor&, at::IntArrayRef, const Strings&,
-                 at::IntArrayRef, const Strings&, DType, DType);
+  using Reshard = at::Tensor(const at::Tensor&, at::IntArrayRef, const Strings&,
+                             at::IntArrayRef, const Strings&, DType, DType);
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("tensoropt::reshard", "")
                              .typed<Reshard>();
