@@ -121,7 +121,7 @@ class MicroBatchedVariant(Variant):
             held = () if self._head is None else self._head.forward(*values, 0)
         for number, batch in enumerate(self._micro_batches(values, seed)):
             sums.is_last = number == self._micro.count - 1
-            with reuse.ReuseRegistry(ahead=self.plan.settings.overlap):
+            with reuse.ReuseRegistry(self.plan.settings.overlap, self.name_of):
                 made = self._body.forward(*local.watched(batch, leaves), *held, sums)
             loss = made[self._micro.loss]
             outputs.add(made)
