@@ -33,6 +33,7 @@
 
 #include "runtime/collectives.h"
 #include "runtime/compute_type.h"
+#include "runtime/second_derivatives.h"
 
 namespace tensoropt::batch_norm_op {
 
@@ -206,6 +207,29 @@ Normalised call_forward(const at::Tensor& input, const Optional& weight,
                  channel_begin, samples, batch_group, channel_group);
 }
 
+std::vector<std::int64_t> all_but_channels(const at::Tensor& x) {
+  std::vector<std::int64_t> dims{0};
+  for (std::int64_t dim = 2; dim < x.dim(); ++dim) dims.push_back(dim);
+  return dims;
+}
+
+// The output but for the bias, by operators that can be differentiated.
+at::Tensor normalise_again(const at::Tensor& input, const at::Tensor& weight,
+                           double eps, at::IntArrayRef samples,
+                           const std::string& group) {
+  const at::Tensor x = input.to(compute_type(input));
+  const double count = global_count(input, samples, group);
+  const auto mean_of = [&](const at::Tensor& elements) {
+    const at::Tensor sum = elements.sum(all_but_channels(x));
+    return summed_again(sum, group, GradientOn::kEach) / count;
+  };
+  const at::Tensor centred = x - per_channel(mean_of(x), x);
+  const at::Tensor inverse = (mean_of(centred.square()) + eps).rsqrt();
+  const at::Tensor scale =
+      weight.defined() ? inverse * weight.to(inverse.scalar_type()) : inverse;
+  return (centred * per_channel(scale, x)).to(input.scalar_type());
+}
+
 struct BatchNormSharded : torch::autograd::Function<BatchNormSharded> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& input,
                             const Optional& weight, const Optional& bias,
@@ -221,6 +245,7 @@ struct BatchNormSharded : torch::autograd::Function<BatchNormSharded> {
                      eps, channel_begin, samples, batch_group, channel_group);
     context->save_for_backward(
         {input, weight.value_or(at::Tensor()), mean, inverse});
+    context->saved_data["eps"] = eps;
     context->saved_data["batch_group"] = batch_group;
     context->saved_data["samples"] = samples;
     if (weight.has_value()) {
@@ -234,9 +259,10 @@ struct BatchNormSharded : torch::autograd::Function<BatchNormSharded> {
 
   static torch::autograd::variable_list backward(
       AutogradContext* context, torch::autograd::variable_list gradients) {
-    TORCH_CHECK(!(at::GradMode::is_enabled() && gradients[0].requires_grad()),
-                "tensoropt::batch_norm_sharded cannot be differentiated twice");
     const auto saved = context->get_saved_variables();
+    if (is_differentiated_again()) {
+      return differentiated_again(context, saved, gradients[0]);
+    }
     const at::AutoDispatchBelowADInplaceOrView guard;
     const at::Tensor& inverse = saved[3];
     const at::Tensor gradient = gradients[0].to(inverse.scalar_type());
@@ -266,6 +292,26 @@ struct BatchNormSharded : torch::autograd::Function<BatchNormSharded> {
   }
 
  private:
+  static torch::autograd::variable_list differentiated_again(
+      AutogradContext* context, const torch::autograd::variable_list& saved,
+      const at::Tensor& gradient) {
+    auto& of_call = context->saved_data;
+    const auto compute = [&](const torch::autograd::variable_list& operands) {
+      return normalise_again(operands[0], operands[1],
+                             of_call["eps"].toDouble(),
+                             of_call["samples"].toIntVector(),
+                             of_call["batch_group"].toStringRef());
+    };
+    torch::autograd::variable_list result =
+        gradients_again({saved[0], saved[1]}, gradient, compute);
+    result.resize(11);
+    if (const auto type = of_call.find("bias_type"); type != of_call.end()) {
+      result[2] = gradient.sum(all_but_channels(gradient))
+                      .to(type->second.toScalarType());
+    }
+    return result;
+  }
+
   // (gradient - its mean - normalised * mean of gradient * normalised)
   // * weight / deviation.
   static at::Tensor input_gradient(const at::Tensor& gradient,

@@ -9,6 +9,8 @@
 // cross_entropy_sharded. The result is equal on all ranks of vocab_group and
 // Partial over count_group.
 //
+// Where backward is differentiated it comes from the same loss, computed again.
+//
 // Saved for backward: the logits themselves (where dims follow the classes, a
 // copy that has these last) and one number per position. With smoothing s and c
 // classes the gradient is (softmax - (1 - s) * one_hot(target) - s / c) /
@@ -23,6 +25,7 @@
 #include "runtime/collectives.h"
 #include "runtime/compute_type.h"
 #include "runtime/global_mean.h"
+#include "runtime/second_derivatives.h"
 
 namespace tensoropt::cross_entropy_vocab_op {
 
@@ -136,6 +139,36 @@ at::Tensor logits_gradient(const at::Tensor& logits, const at::Tensor& log_sum,
   return result.mul_(scale).to(logits.scalar_type());
 }
 
+// As forward_kernel, by operators that can be differentiated.
+at::Tensor loss_again(const at::Tensor& logits, const at::Tensor& target,
+                      const Options& options, const std::string& vocab_group,
+                      const std::string& count_group) {
+  const at::Tensor x = logits.to(compute_type(logits));
+  at::Tensor max = x.detach().amax(1, /*keepdim=*/true);
+  all_reduce(max, find_group(vocab_group), c10d::ReduceOp::MAX);
+  const LocalTarget local = local_target(target, options.offset, x.size(1));
+  const at::Tensor at_target =
+      x.gather(1, local.column).masked_fill(local.inside.logical_not(), 0);
+  std::vector<at::Tensor> parts{(x - max).exp().sum(1), at_target.squeeze(1)};
+  if (options.smoothing > 0) parts.push_back(x.sum(1));
+  const at::Tensor sums =
+      summed_again(at::stack(parts), vocab_group, GradientOn::kAll);
+  at::Tensor losses =
+      sums[0].log() + max.squeeze(1) - (1 - options.smoothing) * sums[1];
+  if (options.smoothing > 0) {
+    const auto num_classes = static_cast<double>(options.num_classes);
+    losses = losses - options.smoothing / num_classes * sums[2];
+  }
+  const at::Tensor sum =
+      losses.masked_fill(target.eq(options.ignore_index), 0).sum();
+  if (options.reduction == at::Reduction::Sum) {
+    return sum.to(logits.scalar_type());
+  }
+  return mean_over_ranks(sum, valid_divisor(target, {}, options.ignore_index),
+                         count_group)
+      .to(logits.scalar_type());
+}
+
 struct CrossEntropyVocab : torch::autograd::Function<CrossEntropyVocab> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& logits,
                             const at::Tensor& target, const Options& options,
@@ -145,21 +178,30 @@ struct CrossEntropyVocab : torch::autograd::Function<CrossEntropyVocab> {
     const auto [loss, log_sum, divisor] =
         call_forward(logits, target, options, vocab_group, count_group);
     context->save_for_backward({logits, target, log_sum, divisor});
+    context->saved_data["reduction"] = options.reduction;
     context->saved_data["ignore_index"] = options.ignore_index;
     context->saved_data["offset"] = options.offset;
     context->saved_data["smoothing"] = options.smoothing;
     context->saved_data["num_classes"] = options.num_classes;
+    context->saved_data["vocab_group"] = vocab_group;
+    context->saved_data["count_group"] = count_group;
     return loss;
   }
 
   static torch::autograd::variable_list backward(
       AutogradContext* context, torch::autograd::variable_list gradients) {
-    TORCH_CHECK(
-        !(at::GradMode::is_enabled() && gradients[0].requires_grad()),
-        "tensoropt::cross_entropy_vocab cannot be differentiated twice");
     const auto saved = context->get_saved_variables();
     const at::Tensor& logits = saved[0];
     const at::Tensor& target = saved[1];
+    if (is_differentiated_again()) {
+      const auto compute = [&](const torch::autograd::variable_list& views) {
+        return loss_again(views[0], target, options_of(context),
+                          context->saved_data["vocab_group"].toStringRef(),
+                          context->saved_data["count_group"].toStringRef());
+      };
+      return {
+          gradients_again({logits}, gradients[0], compute)[0], {}, {}, {}, {}};
+    }
     const at::AutoDispatchBelowADInplaceOrView guard;
     const LocalTarget local = local_target(
         target, context->saved_data["offset"].toInt(), logits.size(1));
@@ -177,6 +219,14 @@ struct CrossEntropyVocab : torch::autograd::Function<CrossEntropyVocab> {
             {},
             {},
             {}};
+  }
+
+ private:
+  static Options options_of(AutogradContext* context) {
+    auto& saved = context->saved_data;
+    return {saved["reduction"].toInt(), saved["ignore_index"].toInt(),
+            saved["smoothing"].toDouble(), saved["num_classes"].toInt(),
+            saved["offset"].toInt()};
   }
 };
 

@@ -28,6 +28,7 @@
 #include <vector>
 
 #include "runtime/gate_exchange.h"
+#include "runtime/second_derivatives.h"
 
 namespace tensoropt::expert_exchange_op {
 
@@ -160,10 +161,12 @@ at::Tensor call_exchange_rows(const at::Tensor& rows, at::IntArrayRef sends,
   return op.call(rows, sends, receives, group);
 }
 
-void refuse_second_derivative(const at::Tensor& gradient, const char* name) {
-  TORCH_CHECK(!(at::GradMode::is_enabled() && gradient.requires_grad()),
-              "tensoropt::", name, " cannot be differentiated twice");
-}
+at::Tensor exchange_rows_autograd(const at::Tensor& rows, at::IntArrayRef sends,
+                                  at::IntArrayRef receives,
+                                  const std::string& group);
+
+at::Tensor exchange_gates_autograd(const at::Tensor& pieces,
+                                   const std::string& group, bool to_units);
 
 struct ExchangeRows : torch::autograd::Function<ExchangeRows> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& rows,
@@ -178,14 +181,15 @@ struct ExchangeRows : torch::autograd::Function<ExchangeRows> {
   static torch::autograd::variable_list backward(
       AutogradContext* context,
       const torch::autograd::variable_list& gradients) {
-    refuse_second_derivative(gradients[0], "exchange_rows");
     auto& saved = context->saved_data;
-    return {call_exchange_rows(gradients[0], saved["receives"].toIntVector(),
-                               saved["sends"].toIntVector(),
-                               saved["group"].toStringRef()),
-            {},
-            {},
-            {}};
+    const auto exchange =
+        is_differentiated_again() ? exchange_rows_autograd : call_exchange_rows;
+    return {
+        exchange(gradients[0], saved["receives"].toIntVector(),
+                 saved["sends"].toIntVector(), saved["group"].toStringRef()),
+        {},
+        {},
+        {}};
   }
 };
 
@@ -228,10 +232,11 @@ struct ExchangeGates : torch::autograd::Function<ExchangeGates> {
   static torch::autograd::variable_list backward(
       AutogradContext* context,
       const torch::autograd::variable_list& gradients) {
-    refuse_second_derivative(gradients[0], "exchange_gates");
     auto& saved = context->saved_data;
-    return {call_exchange_gates(gradients[0], saved["group"].toStringRef(),
-                                !saved["to_units"].toBool()),
+    const auto exchange = is_differentiated_again() ? exchange_gates_autograd
+                                                    : call_exchange_gates;
+    return {exchange(gradients[0], saved["group"].toStringRef(),
+                     !saved["to_units"].toBool()),
             {},
             {}};
   }

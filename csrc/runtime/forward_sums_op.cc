@@ -10,9 +10,10 @@
 // statistics of their own has then been moved towards the mean of these. One
 // collective.
 //
-// tensoropt::sum_of(sum, share) -> sum
+// tensoropt::sum_of(sum, share, group) -> sum
 //
-// With the gradient of the rank's share, which is that of the sum.
+// With the gradient of the rank's share, which is that of the sum over the
+// ranks of the group.
 
 #include <c10/util/irange.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -24,6 +25,7 @@
 #include "runtime/autograd_calls.h"
 #include "runtime/collectives.h"
 #include "runtime/compute_type.h"
+#include "runtime/second_derivatives.h"
 
 namespace tensoropt::forward_sums_op {
 
@@ -120,26 +122,34 @@ std::vector<at::Tensor> forward_sums_autograd(at::TensorList shares,
                                            group);
 }
 
-at::Tensor sum_of(const at::Tensor& sum, const at::Tensor& /*share*/) {
+at::Tensor sum_of(const at::Tensor& sum, const at::Tensor& /*share*/,
+                  const std::string& /*group*/) {
   return sum.clone();
 }
 
 // One for each sum: where no gradient comes, none goes on.
 struct SumOf : torch::autograd::Function<SumOf> {
-  static at::Tensor forward(AutogradContext* /*context*/, const at::Tensor& sum,
-                            const at::Tensor& /*share*/) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& sum,
+                            const at::Tensor& /*share*/,
+                            const std::string& group) {
+    context->saved_data["group"] = group;
     const at::AutoDispatchBelowADInplaceOrView guard;
     return sum.clone();
   }
 
-  static variable_list backward(AutogradContext* /*context*/,
+  static variable_list backward(AutogradContext* context,
                                 variable_list gradients) {
-    return {at::Tensor(), gradients[0]};
+    if (is_differentiated_again()) {
+      gradients[0] = shared_again(gradients[0],
+                                  context->saved_data["group"].toStringRef());
+    }
+    return {at::Tensor(), gradients[0], at::Tensor()};
   }
 };
 
-at::Tensor sum_of_autograd(const at::Tensor& sum, const at::Tensor& share) {
-  return SumOf::apply(sum, share);
+at::Tensor sum_of_autograd(const at::Tensor& sum, const at::Tensor& share,
+                           const std::string& group) {
+  return SumOf::apply(sum, share, group);
 }
 
 }  // namespace
@@ -148,7 +158,7 @@ TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
   library.def(
       "forward_sums(Tensor[] shares, Tensor(a!)[] buffers, int[] begins, "
       "int[] sizes, int[] holders, str group) -> Tensor[]");
-  library.def("sum_of(Tensor sum, Tensor share) -> Tensor");
+  library.def("sum_of(Tensor sum, Tensor share, str group) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(tensoropt, CompositeExplicitAutograd, library) {
   library.impl("forward_sums", forward_sums);

@@ -10,6 +10,7 @@
 
 #include "runtime/collectives.h"
 #include "runtime/global_mean.h"
+#include "runtime/second_derivatives.h"
 
 namespace tensoropt {
 
@@ -42,12 +43,17 @@ struct MeanOverRanks : torch::autograd::Function<MeanOverRanks> {
     const auto [mean, total] = call_mean(sum, divisor, group);
     context->save_for_backward({total});
     context->mark_non_differentiable({total});
+    context->saved_data["group"] = group;
     return {mean, total};
   }
 
   static torch::autograd::variable_list backward(
       AutogradContext* context, torch::autograd::variable_list gradients) {
     const at::Tensor total = context->get_saved_variables()[0];
+    if (is_differentiated_again()) {
+      gradients[0] = shared_again(gradients[0],
+                                  context->saved_data["group"].toStringRef());
+    }
     return {(gradients[0] / total).to(gradients[0].scalar_type()), {}, {}};
   }
 };

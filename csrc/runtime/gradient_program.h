@@ -17,10 +17,13 @@ struct GradientProgram {
   std::vector<std::string> groups;
   std::optional<at::ScalarType> dtype;  // the gradient is cast to it before
   ParameterQueue::Pointer queue;        // where gradients are awaited, if any
+  // Of the value: what is done where this program is differentiated.
+  std::vector<std::int64_t> value_steps = {};
+  std::vector<std::string> value_groups = {};
 
   // In backward: the gradient resharded. Undefined if there is none, and if it
-  // waits in the queue, in this slot. Throws c10::Error if somebody
-  // differentiates backward.
+  // waits in the queue, in this slot. Where backward is differentiated, nothing
+  // waits.
   at::Tensor run(at::Tensor gradient, std::int64_t slot) const;
 };
 

@@ -6,12 +6,14 @@
 // it, `fill` where there is none: what a window that reaches over the border
 // sees. With `high` < 0 so many entries at the end are left out.
 //
-// In backward the gradients of borrowed entries go back to their owners.
+// In backward the gradients of borrowed entries go back to their owners; where
+// that is differentiated, they are borrowed again.
 
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include "runtime/collectives.h"
+#include "runtime/second_derivatives.h"
 
 namespace tensoropt::halo_op {
 
@@ -116,6 +118,38 @@ at::Tensor return_halo(const at::Tensor& gradient, const Halo& halo,
   return result.transpose(0, halo.dim).contiguous();
 }
 
+using Exchange = at::Tensor(const at::Tensor&, std::int64_t, std::int64_t,
+                            std::int64_t, double, const std::string&);
+
+const c10::TypedOperatorHandle<Exchange>& exchange_op() {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("tensoropt::halo_exchange", "")
+                             .typed<Exchange>();
+  return op;
+}
+
+struct ReturnHalo : torch::autograd::Function<ReturnHalo> {
+  static at::Tensor forward(AutogradContext* context,
+                            const at::Tensor& gradient, const Halo& halo,
+                            const std::string& group) {
+    context->saved_data["dim"] = halo.dim;
+    context->saved_data["low"] = halo.low;
+    context->saved_data["high"] = halo.high;
+    context->saved_data["group"] = group;
+    return return_halo(gradient, halo, find_group(group));
+  }
+
+  static torch::autograd::variable_list backward(
+      AutogradContext* context, torch::autograd::variable_list gradients) {
+    auto& saved = context->saved_data;
+    return {exchange_op().call(gradients[0], saved["dim"].toInt(),
+                               saved["low"].toInt(), saved["high"].toInt(),
+                               /*fill=*/0, saved["group"].toStringRef()),
+            {},
+            {}};
+  }
+};
+
 struct HaloExchange : torch::autograd::Function<HaloExchange> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
                             std::int64_t dim, std::int64_t low,
@@ -126,12 +160,7 @@ struct HaloExchange : torch::autograd::Function<HaloExchange> {
     context->saved_data["high"] = high;
     context->saved_data["group"] = group;
     const at::AutoDispatchBelowADInplaceOrView guard;
-    static const auto op =
-        c10::Dispatcher::singleton()
-            .findSchemaOrThrow("tensoropt::halo_exchange", "")
-            .typed<at::Tensor(const at::Tensor&, std::int64_t, std::int64_t,
-                              std::int64_t, double, const std::string&)>();
-    return op.call(x, dim, low, high, fill, group);
+    return exchange_op().call(x, dim, low, high, fill, group);
   }
 
   static torch::autograd::variable_list backward(
@@ -139,8 +168,12 @@ struct HaloExchange : torch::autograd::Function<HaloExchange> {
     const Halo halo{context->saved_data["dim"].toInt(),
                     context->saved_data["low"].toInt(),
                     context->saved_data["high"].toInt()};
-    const Group group = find_group(context->saved_data["group"].toStringRef());
-    return {return_halo(gradients[0], halo, group), {}, {}, {}, {}, {}};
+    const std::string& group = context->saved_data["group"].toStringRef();
+    const at::Tensor gradient =
+        is_differentiated_again()
+            ? ReturnHalo::apply(gradients[0], halo, group)
+            : return_halo(gradients[0], halo, find_group(group));
+    return {gradient, {}, {}, {}, {}, {}};
   }
 };
 

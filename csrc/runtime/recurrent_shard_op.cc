@@ -323,8 +323,9 @@ struct RecurrentShard : torch::autograd::Function<RecurrentShard> {
   static torch::autograd::variable_list backward(
       AutogradContext* context, torch::autograd::variable_list gradients) {
     TORCH_CHECK(!at::GradMode::is_enabled(),
-                "tensoropt: sharded recurrent layers cannot be differentiated "
-                "twice");
+                "a recurrent layer (GRU, LSTM) whose rows or units are split "
+                "cannot be differentiated twice (create_graph=True); plan with "
+                "the layer whole on every device, or write its cells out");
     static const auto op = operator_named<decltype(backward_kernel)>(
         "tensoropt::_recurrent_shard_backward");
     const auto saved = context->get_saved_variables();

@@ -4,7 +4,9 @@
 // Runs the forward program on the value and, in backward, the backward program
 // on the gradient, whose layouts are its own: the backward program is not the
 // mirror image. An empty program changes nothing; the result then is a view.
-// Where there is no gradient, on all ranks alike, its program is not run.
+// Where there is no gradient, on all ranks alike, its program is not run. The
+// gradient of a gradient lies as the value does, so that where backward is
+// differentiated, its backward runs the forward program, and so on.
 // The value is cast to `dtype`, if it is given, before its program runs, and
 // the gradient to `reduce_dtype`.
 //
@@ -27,7 +29,8 @@
 // program of the gradient is only begun; await_gradients, which stands between
 // the parameters and their use, waits for it. It comes first in the graph, and
 // autograd runs what came first only when nothing else is ready: at the end of
-// backward. `slot` numbers the parameters.
+// backward. `slot` numbers the parameters. Where backward is differentiated
+// programs of gradients run where they are.
 
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -40,6 +43,7 @@
 #include "runtime/gradient_program.h"
 #include "runtime/parameter_queue.h"
 #include "runtime/program.h"
+#include "runtime/second_derivatives.h"
 
 namespace tensoropt::reshard_op {
 
@@ -188,7 +192,8 @@ struct Reshard : torch::autograd::Function<Reshard> {
                             std::int64_t slot, DType dtype,
                             DType reduce_dtype) {
     const auto gradients = c10::make_intrusive<Gradients>();
-    gradients->program = {backward.vec(), backward_groups, reduce_dtype, queue};
+    gradients->program = {backward.vec(), backward_groups, reduce_dtype,
+                          queue,          forward.vec(),   forward_groups};
     gradients->slots = {slot};
     save(context, gradients);
     // An input that is returned becomes a view that autograd knows of.
@@ -263,11 +268,12 @@ struct AwaitGradients : torch::autograd::Function<AwaitGradients> {
   }
 
   static variable_list backward(AutogradContext* context,
-                                variable_list /*gradients*/) {
+                                variable_list gradients) {
     const SavedGradients saved = saved_in(context);
-    variable_list gradients;
-    for (const std::int64_t slot : saved->slots) {
-      gradients.push_back(saved->program.queue->take_gradient(slot));
+    // Those that are differentiated have not waited.
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      if (gradients[i].defined()) continue;
+      gradients[i] = saved->program.queue->take_gradient(saved->slots[i]);
     }
     gradients.resize(gradients.size() + 2);  // of queue and slots
     return gradients;
@@ -320,8 +326,10 @@ namespace tensoropt {
 
 at::Tensor GradientProgram::run(at::Tensor gradient, std::int64_t slot) const {
   if (!gradient.defined()) return {};
-  TORCH_CHECK(!(at::GradMode::is_enabled() && gradient.requires_grad()),
-              "tensoropt::reshard cannot be differentiated twice");
+  if (is_differentiated_again()) {
+    return reshard_again(gradient, steps, groups, value_steps, value_groups,
+                         dtype, gradient.scalar_type());
+  }
   gradient = reshard_op::cast(gradient, dtype);
   if (queue) {
     reshard_op::begin_gradient_below_autograd(

@@ -99,7 +99,7 @@ class ForwardSums:
             self._graph.erase_node(output)
 
             def give(sums: list[fx.Node]) -> None:
-                self.outputs[output] = self._call(OPS.sum_of.default, sums[0], share)
+                self.outputs[output] = self._call(OPS.sum_of.default, sums[0], share, groups[0])
 
             self.add(groups[0], [share], give)
 
@@ -120,7 +120,7 @@ class ForwardSums:
         own = self._cast(output, torch.float64)
 
         def divide(sums: list[fx.Node]) -> None:
-            whole = self._call(OPS.sum_of.default, sums[0], own)
+            whole = self._call(OPS.sum_of.default, sums[0], own, group)
             mean = self._call(torch.ops.aten.div.Tensor, whole, sums[1])
             self.outputs[output] = self._cast(mean, dtype)
 

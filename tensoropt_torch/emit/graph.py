@@ -20,6 +20,7 @@ from tensoropt_torch.emit.confirmation import Confirmation
 from tensoropt_torch.emit.edges import EdgeIndex, gradient_edges
 from tensoropt_torch.emit.forward_sums import ForwardSums
 from tensoropt_torch.emit.in_place import InPlaceCalls
+from tensoropt_torch.emit.kept_buffers import KeptBuffers
 from tensoropt_torch.emit.lookups import Lookup, LookupChecks
 from tensoropt_torch.emit.overlap import Overlap, Programs
 from tensoropt_torch.emit.whole_draws import WholeDraws
@@ -64,6 +65,7 @@ class GraphEmitter:
         self._averages = BufferAverages(self._graph, *averaged, self._site.group_name)
         self._sums = ForwardSums(self._graph)
         self._in_place = InPlaceCalls()
+        self._kept = KeptBuffers(captured.graph_module.graph)
         self._values: dict[int, fx.Node] = {}
         self._tuples: dict[fx.Node, fx.Node] = {}
         self._known = frozenset(captured.lowering.rules.targets())
@@ -81,6 +83,7 @@ class GraphEmitter:
         }
         step_seed = self._graph.placeholder(STEP_SEED)
         self._site = replace(self._site, step_seed=step_seed)
+        self._kept.begin(placeholders, self._graph)
         self._begin_queue(placeholders)
         for source in self._captured.sources:
             if source.kind != "literal":
@@ -182,7 +185,7 @@ class GraphEmitter:
         graph_node = lowering.nodes[node]
         form = LocalForm.of(self._program.call(graph_node))
         self._averages.before(tensor_operands(node), form.averaged)
-        operands = self._operands(node, graph_node)
+        operands = self._kept.target(node, self._operands(node, graph_node))
         for dim, low, high, fill, axes in form.halos:
             target = torch.ops.tensoropt.halo_exchange.default
             group = self._site.group_name(axes)

@@ -10,6 +10,7 @@ import torch
 from torch.distributed.tensor import DTensor, Placement
 
 from tensoropt_torch.emit.placements import dtensor_of
+from tensoropt_torch.emit.second_derivatives import differentiable_whole
 
 
 def as_whole(
@@ -77,6 +78,11 @@ class _LocalParts(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        if torch.is_grad_enabled():  # create_graph=True
+            return None, *(
+                None if gradient is None else differentiable_whole(gradient, parameter)
+                for parameter, gradient in zip(ctx.parameters, gradients, strict=True)
+            )
         made = [
             None if gradient is None else _gradient_of(parameter, gradient, strides)
             for parameter, gradient, strides in zip(

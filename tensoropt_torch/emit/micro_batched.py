@@ -121,7 +121,7 @@ class MicroBatchedVariant(Variant):
             held = () if self._head is None else self._head.forward(*values, 0)
         for number, batch in enumerate(self._micro_batches(values, seed)):
             sums.is_last = number == self._micro.count - 1
-            with reuse.ReuseRegistry(ahead=self.plan.settings.overlap):
+            with reuse.ReuseRegistry(self.plan.settings.overlap, self.name_of):
                 made = self._body.forward(*local.watched(batch, leaves), *held, sums)
             loss = made[self._micro.loss]
             outputs.add(made)
@@ -298,6 +298,11 @@ class _Delivery(torch.autograd.Function):
             )
         if factor is None:
             return (None,) * len(ctx.needs_input_grad)
+        if torch.is_grad_enabled():
+            raise TensorOptError(
+                "with micro-batches gradients are made in forward and cannot be differentiated "
+                "(create_graph=True); plan with max_micro_batches=1"
+            )
         gradients = ctx.waiting.take()
         own = [local_tensor(g) for g in gradients if g is not None]
         torch._foreach_mul_(own, factor)

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
+from tensoropt_torch.emit.parametrized import reading_members
 from tensoropt_torch.errors import TensorOptError
 
 _OWN = ("_parameters", "_buffers", "_modules")
@@ -100,7 +101,7 @@ def _class_of(kind: Any) -> Any:
     def forward(self: StandIn, *args: Any, **kwargs: Any) -> NoReturn:
         StandIn.forward(self, *args, **kwargs)
 
-    content = {"__module__": kind.__module__, "forward": forward}
+    content = {"__module__": kind.__module__, "forward": forward, **reading_members(kind)}
     return type(kind.__name__, (StandIn, kind), content)
 
 

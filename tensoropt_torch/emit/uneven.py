@@ -86,11 +86,27 @@ class _Rows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
-        shape, dim, start, count = ctx.place
-        whole = gradient.new_zeros(shape)
-        whole.narrow(dim, start, count).copy_(gradient)
-        dist.all_reduce(whole)
+        whole: torch.Tensor = _Whole.apply(gradient, *ctx.place)  # type: ignore[no-untyped-call]
         return whole, None, None, None
+
+
+class _Whole(torch.autograd.Function):
+    """The tensor of which each rank has some rows."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows: torch.Tensor, shape: torch.Size, dim: int, start: int, count: int
+    ) -> torch.Tensor:
+        ctx.place = (dim, start, count)
+        whole = rows.new_zeros(shape)
+        whole.narrow(dim, start, count).copy_(rows)
+        dist.all_reduce(whole)
+        return whole
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None, None, None]:
+        rows: torch.Tensor = _Rows.apply(gradient, *ctx.place)  # type: ignore[no-untyped-call]
+        return rows, None, None, None, None
 
 
 def rows_of(call: Call, dims: Sequence[int | None]) -> int:

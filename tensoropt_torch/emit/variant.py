@@ -9,11 +9,12 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from tensoropt_torch.emit.local_parts import local_parts
+from tensoropt_torch.emit.local_parts import local_parts, local_tensor
 from tensoropt_torch.frontend import CapturedModel, Source
 from tensoropt_torch.plan import Plan, VariantStrategy
 from tensoropt_torch.plan.rows import OutputRows
 from tensoropt_torch.runtime import reuse
+from tensoropt_torch.runtime.remade import address_of
 
 Place = tuple[Mapping[str, torch.Tensor | None], str]
 RunGraph = Callable[[fx.GraphModule, Sequence[Any]], Any]
@@ -66,9 +67,17 @@ class Variant:
         ``run_graph`` calls the graph."""
         rest, own = iter(inputs), iter(local_parts(self._own(), self._own_views))
         values = [next(rest) if place is None else next(own) for place in self._places]
-        with reuse.ReuseRegistry(ahead=self.plan.settings.overlap):
+        with reuse.ReuseRegistry(self.plan.settings.overlap, self.name_of):
             outputs = run_graph(self.graph, (*values, seed))
         return pytree.tree_unflatten(list(outputs), self.captured.out_spec)
+
+    def name_of(self, tensor: torch.Tensor) -> str | None:
+        """Of which parameter or buffer a tensor is a view."""
+        for source, place in zip(self.captured.sources, self._places, strict=True):
+            own = None if place is None else local_tensor(place[0][place[1]])
+            if own is not None and own.untyped_storage()._cdata == address_of(tensor):
+                return f"{source.kind} '{source.names[0]}'"
+        return None
 
     def _own(self) -> list[torch.Tensor]:
         """The parameters, buffers and tables, in the order of the sources."""

@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 from tensoropt_torch import _C
 from tensoropt_torch.collector import without_collections
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend.assigned_buffers import AssignedBuffers
 from tensoropt_torch.frontend.assumed_checks import AssumedChecks
 from tensoropt_torch.frontend.batch_norm import sync_batch_norms_are_plain
 from tensoropt_torch.frontend.call_context import (
@@ -46,6 +47,7 @@ from tensoropt_torch.frontend.input_names import input_names
 from tensoropt_torch.frontend.lowering import Lowering, lower
 from tensoropt_torch.frontend.micro_batches import MicroBatching
 from tensoropt_torch.frontend.on_meta import all_on_meta, is_on_meta, to_meta
+from tensoropt_torch.frontend.other_memory import KeepMemory
 from tensoropt_torch.frontend.passes import Blocks, group_batch_norms, normalise, target_name
 from tensoropt_torch.frontend.sources import (
     Source,
@@ -137,15 +139,13 @@ class _WithLoss(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         with called_in(self.context):
-            return self._call(*args, **kwargs)
+            buffers = AssignedBuffers(self.model)
+            return buffers.write(self._call(*args, **kwargs))
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
-        before = dict(self.model.named_buffers())
-        with DetachWithoutGrad() if self.context.gradients else nullcontext(), AssumedChecks():
+        without_grad = DetachWithoutGrad() if self.context.gradients else nullcontext()
+        with without_grad, AssumedChecks(), KeepMemory(self.model):
             output = self.model(*args[: self.num_inputs], **kwargs)
-        for name, buffer in self.model.named_buffers():
-            if buffer is not before[name]:
-                self._write(name, before[name], buffer)
         name = type(self.model).__name__
         whole = self.context.outputs == "all"
         if self.loss_fn is None:
@@ -155,16 +155,6 @@ class _WithLoss(nn.Module):
         loss = self.loss_fn(output, *args[self.num_inputs :])
         check_loss(loss, f"what loss_fn returns for {name}")
         return (loss, whole_output(output)) if whole else loss
-
-    def _write(self, name: str, buffer: torch.Tensor, value: torch.Tensor) -> None:
-        """A new tensor under a buffer's name becomes new contents of the buffer."""
-        if (value.shape, value.dtype) != (buffer.shape, buffer.dtype):
-            raise TensorOptError(
-                f"the forward pass of {type(self.model).__name__} changes buffer '{name}' from "
-                f"{buffer.dtype} {tuple(buffer.shape)} to {value.dtype} {tuple(value.shape)}; "
-                "a buffer has to keep its size and dtype"
-            )
-        buffer.copy_(value.detach())
 
 
 @without_collections()

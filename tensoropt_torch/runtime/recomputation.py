@@ -48,15 +48,12 @@ class _Operand:
     """A tensor that a call is given."""
 
     def __init__(self, tensor: torch.Tensor, registry: ReuseRegistry) -> None:
-        held = registry.hold(tensor)
-        self._held = held if isinstance(held, Saved) else Unchanged(tensor)
+        self._held = registry.hold(tensor)
         self._requires_grad = tensor.requires_grad
 
     def tensor(self) -> torch.Tensor:
         """A leaf, as it was in forward."""
-        held = self._held
-        tensor = held.unpack() if isinstance(held, Saved) else held.tensor
-        return tensor.detach().requires_grad_(self._requires_grad)
+        return self._held.unpack().detach().requires_grad_(self._requires_grad)
 
 
 class _Made(Remade):
@@ -112,7 +109,7 @@ class _Call:
         return made
 
     def _pack(self, tensor: torch.Tensor) -> Held:
-        return tensor.detach() if address_of(tensor) is None else Saved(self._add(tensor), tensor)
+        return Unchanged(tensor) if address_of(tensor) is None else Saved(self._add(tensor), tensor)
 
     def share(self) -> None:
         """Runs again for all that wait."""

@@ -9,6 +9,7 @@ that wait for the same share it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -88,34 +89,56 @@ class Saved:
         self._done()
 
 
-Held = torch.Tensor | Saved
+NameOf = Callable[[torch.Tensor], str | None]
 
 
 class Unchanged:
-    """A tensor that backward makes something of, as it was in forward."""
+    """A tensor that backward needs as it was in forward.
 
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor = tensor.detach()
+    PyTorch looks itself whether somebody has written to what it has saved, but not at what hooks
+    give it back.
+
+    Args:
+        tensor: as forward has it.
+        name_of: what it is called, if it is known, should somebody write to it.
+    """
+
+    __slots__ = ("_name_of", "_tensor", "_version")
+
+    def __init__(self, tensor: torch.Tensor, name_of: NameOf | None = None) -> None:
+        self._tensor = tensor.detach()  # else an output would hold its own graph node
         self._version = tensor._version
+        self._name_of = name_of
 
     @property
     def is_as_it_was(self) -> bool:
         """Whether nobody has written to it since."""
         return self._tensor._version == self._version
 
-    @property
-    def tensor(self) -> torch.Tensor:
+    def unpack(self) -> torch.Tensor:
         """Without its graph.
 
         Raises:
             RuntimeError: somebody has written to it.
         """
         if not self.is_as_it_was:
-            raise RuntimeError(
-                "a tensor that backward needs to make others again was modified in place after "
-                "forward (an optimizer step between forward and backward?)"
-            )
+            raise RuntimeError(self._what_was_done())
         return self._tensor
+
+    def _what_was_done(self) -> str:
+        tensor = self._tensor
+        name = None if self._name_of is None else self._name_of(tensor)
+        called = "" if name is None else f", {name},"
+        return (
+            "one of the variables needed for gradient computation has been modified in place after "
+            f"forward: [{tensor.type()} {list(tensor.shape)}]{called} is at version "
+            f"{tensor._version}; expected version {self._version} instead. Is something written to "
+            "between forward and backward, by a step of an optimizer, say? Call backward before, "
+            "or write to a copy"
+        )
+
+
+Held = Unchanged | Saved
 
 
 def address_of(tensor: torch.Tensor) -> int | None:

@@ -33,7 +33,7 @@ from tensoropt_torch.runtime.parameter_queue import (
     parameter_queue,
     take_value,
 )
-from tensoropt_torch.runtime.remade import Held, Remade, Saved, Unchanged, address_of
+from tensoropt_torch.runtime.remade import Held, NameOf, Remade, Saved, Unchanged, address_of
 
 Pack = Callable[[torch.Tensor], Held]
 
@@ -56,17 +56,18 @@ class _Program:
         forward: Sequence[int],
         groups: Sequence[str],
         cast: torch.dtype | None,
+        name_of: NameOf | None,
     ) -> None:
         self.forward = forward
         self.groups = groups
         self.cast = cast
         self.is_needed = False  # what is made was saved
-        self.input = Unchanged(x)
+        self.input = Unchanged(x, name_of)
 
     @property
     def x(self) -> torch.Tensor:
         """The input, as it was in forward."""
-        return self.input.tensor
+        return self.input.unpack()
 
 
 class _Source(Remade):
@@ -184,9 +185,11 @@ class ReuseRegistry:
     Args:
         ahead: whether what is in buckets is begun while backward computes with the bucket
             before it.
+        name_of: what a tensor is called, for the error that somebody has written to it.
     """
 
-    def __init__(self, ahead: bool = False) -> None:
+    def __init__(self, ahead: bool = False, name_of: NameOf | None = None) -> None:
+        self.name_of = name_of
         self.counts = ReuseCounts()
         self._ahead = ahead
         self._buckets: dict[int, _Bucket] = {}
@@ -239,7 +242,7 @@ class ReuseRegistry:
                 dim, over the ranks of one group.
 
         """
-        program = _Program(x, forward, groups, dtype)
+        program = _Program(x, forward, groups, dtype, self.name_of)
         source = _Source(result, program, self.counts)
         if bucket is not None:
             if bucket not in self._buckets:
@@ -281,7 +284,7 @@ class ReuseRegistry:
         remade = None if address is None else self._remade.get(address)
         if remade is not None and remade.dtype == tensor.dtype:
             return Saved(remade, tensor)
-        return tensor.detach()  # else an output would hold its own graph node
+        return Unchanged(tensor, self.name_of)
 
 
 _ACTIVE: ContextVar[ReuseRegistry | None] = ContextVar("reuse_registry", default=None)
@@ -312,4 +315,4 @@ def keep_before(
 
 
 def _unpack(packed: Held) -> torch.Tensor:
-    return packed.unpack() if isinstance(packed, Saved) else packed
+    return packed.unpack()

@@ -529,7 +529,10 @@ def check_forward_sums(seed: int) -> None:
     whole, half = wholes[rank].clone(), halves[rank].clone()
     arguments = ([whole, half], [0, 3 * (rank % 2)], [7, 3], [world, world // 2], groups.name(1))
     sums = torch.ops.tensoropt.forward_sums([single, double], *arguments)
-    wholes_of = [ops.OPS.sum_of(s, share) for s, share in zip(sums, (single, double), strict=True)]
+    wholes_of = [
+        ops.OPS.sum_of(s, share, groups.name(1))
+        for s, share in zip(sums, (single, double), strict=True)
+    ]
     (3 * wholes_of[0]).backward()
 
     close(sums[0].detach(), values[:, 0].sum(), f"seed {seed}: float32")

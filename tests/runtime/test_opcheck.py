@@ -164,7 +164,7 @@ def losses(group: str) -> dict[str, list[Case]]:
             Case(([normal(6).sum(), torch.rand(())], [], [], [], [], group), WITHOUT_AOT),
             Case(([], [torch.rand(3), torch.rand(5)], [0, 1], [3, 2], [2, 1], group), WITHOUT_AOT),
         ],
-        "sum_of": [Case((torch.rand(()), normal(6).sum()))],
+        "sum_of": [Case((torch.rand(()), normal(6).sum(), group))],
         "mean_over_ranks": [Case((normal(6).sum(), target.ne(1).sum(), group))],
     }
 

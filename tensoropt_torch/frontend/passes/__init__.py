@@ -35,18 +35,28 @@ from tensoropt_torch.frontend.passes.fused import BLOCKS, WANTED_BLOCKS, Blocks,
 from tensoropt_torch.frontend.passes.in_place import (
     check_running_statistics,
     functionalise_in_place,
+    trained_nodes,
 )
 from tensoropt_torch.frontend.passes.merged_dims import (
     keep_rows_apart,
     split_before_permutations,
 )
-from tensoropt_torch.frontend.passes.nodes import BUFFER, FOLDED, Pass, target_name
+from tensoropt_torch.frontend.passes.nodes import (
+    BUFFER,
+    FOLDED,
+    Pass,
+    changes_memory,
+    running_statistics,
+    target_name,
+)
+from tensoropt_torch.frontend.passes.out_arguments import make_out_calls_functional
 from tensoropt_torch.frontend.passes.recurrent import take_gates, write_out_states
 from tensoropt_torch.frontend.passes.regions import inline_regions
 from tensoropt_torch.frontend.passes.sections import make_sections
 from tensoropt_torch.frontend.passes.transposed import take_weights_as_they_are
 
 PASSES: tuple[Pass, ...] = (
+    make_out_calls_functional,
     inline_regions,
     strip_assertions,
     drop_idle_dropouts,
@@ -94,7 +104,10 @@ __all__ = [
     "WANTED_BLOCKS",
     "Blocks",
     "Pass",
+    "changes_memory",
     "group_batch_norms",
     "normalise",
+    "running_statistics",
     "target_name",
+    "trained_nodes",
 ]

@@ -162,7 +162,7 @@ class _Functionaliser:
         hidden = node.meta.get(WITHOUT_GRAD, False) or any(
             operator_base(view) == "detach" for view in name.views
         )
-        if hidden and self._latest.get(owner, owner) in _trained(self._graph):
+        if hidden and self._latest.get(owner, owner) in trained_nodes(self._graph):
             raise _refusal(node, "without its gradient")
 
     def _write_buffers(self) -> None:
@@ -196,7 +196,7 @@ def _functional_twin(node: fx.Node) -> OpOverload:
     return found
 
 
-def _trained(graph: fx.Graph) -> set[fx.Node]:
+def trained_nodes(graph: fx.Graph) -> set[fx.Node]:
     """The nodes through which gradients flow."""
     found: set[fx.Node] = set()
     for node in graph.nodes:

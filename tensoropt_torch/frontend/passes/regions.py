@@ -19,6 +19,7 @@ from tensoropt_torch.frontend.passes.nodes import (
     changes_memory,
     replace_results,
 )
+from tensoropt_torch.frontend.passes.out_arguments import make_out_calls_functional
 
 
 class _Region(Protocol):
@@ -73,6 +74,7 @@ def _inline(graph: fx.Graph, node: fx.Node, region: _Region, rest: list[Any]) ->
     module.graph.owning_module = module
     # Those of dtypes are wrong where autocast did nothing yet: on the meta device.
     strip_assertions(module.graph)
+    make_out_calls_functional(module.graph)
     inline_regions(module.graph)
     replaced = dict(zip(module.graph.find_nodes(op="placeholder"), arguments, strict=True))
     with graph.inserting_before(node):
