@@ -81,7 +81,7 @@ class DifferentCallsError(Exception):
 
 
 class PendingAgreement:
-    """Whether all ranks gave the same number, asked for but not waited for."""
+    """Whether all ranks gave the same numbers, asked for but not waited for."""
 
     def __init__(self, ends: torch.Tensor | None = None, work: dist.Work | None = None) -> None:
         self._ends = ends
@@ -94,7 +94,8 @@ class PendingAgreement:
         if self._work is not None:
             self._work.wait()
             self._work = None
-        return bool(self._ends[0] == -self._ends[1])
+        most, least = self._ends.tolist()
+        return all(one == -other for one, other in zip(most, least, strict=True))
 
 
 class CallAgreement:
@@ -108,11 +109,16 @@ class CallAgreement:
     def __init__(self, group: dist.ProcessGroup | None) -> None:
         self._group = group
 
-    def begin(self, number: int) -> PendingAgreement:
-        """Whether all ranks give the same number, below 2**62."""
+    @property
+    def is_needed(self) -> bool:
+        """Whether there are other ranks."""
+        return self._group is not None
+
+    def begin(self, *numbers: int) -> PendingAgreement:
+        """Whether all ranks give the same numbers, below 2**62."""
         if self._group is None:
             return PendingAgreement()
-        ends = torch.tensor([number, -number])
+        ends = torch.tensor([numbers, [-number for number in numbers]])
         work = dist.all_reduce(ends, dist.ReduceOp.MAX, group=self._group, async_op=True)
         return PendingAgreement(ends, work)
 
