@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from tensoropt_torch.emit.call_kind import Call, TensorKind
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.runtime.lost_ranks import waiting
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,8 @@ class _Rows(torch.autograd.Function):
         shape, start, count = ctx.place
         whole = gradient.new_zeros(shape)
         whole.narrow(0, start, count).copy_(gradient)
-        dist.all_reduce(whole)
+        with waiting():
+            dist.all_reduce(whole)
         return whole, None, None
 
 
