@@ -6,6 +6,7 @@ is the last line of its output.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
@@ -126,6 +127,14 @@ def goes_backward_twice(parallel: ParallelModule) -> None:
             loss.backward()
 
 
+def takes_the_store_along(parallel: ParallelModule) -> None:
+    """Rank 0, which has it, ends without a word."""
+    for index, batch in enumerate(batches()):
+        if index == 2 and dist.get_rank() == 0:
+            os._exit(0)
+        parallel(*batch).backward()
+
+
 def plans_alone(parallel: ParallelModule) -> None:
     for batch in batches():
         if is_last():
@@ -142,6 +151,7 @@ SCENARIOS: dict[str, Callable[[ParallelModule], None]] = {
         saves_alone,
         clips_alone,
         has_damaged_data,
+        takes_the_store_along,
         never_goes_backward,
         goes_backward_twice,
         plans_alone,
@@ -149,18 +159,23 @@ SCENARIOS: dict[str, Callable[[ParallelModule], None]] = {
 }
 
 
-def main(name: str) -> None:
-    """Runs it, and prints the error with the seconds that the wait took."""
-    torch.set_num_threads(1)
-    tensoropt_torch.init("gloo", timeout_s=TIMEOUT_S)
+def told(name: str) -> tuple[str, float]:
+    """The error of this rank, or nothing, and the seconds until then."""
     parallel = made()
     start = time.monotonic()
+    text = ""
     try:
         SCENARIOS[name](parallel)
     except tensoropt_torch.TensorOptError as error:
-        print(f"\nTOLD {time.monotonic() - start:.1f} {error}", flush=True)
-        os._exit(3)  # as a rank that another kills
-    print("\nENDED", flush=True)
+        text = str(error)
+    return text, time.monotonic() - start
+
+
+def main(name: str) -> None:
+    """Runs it, and prints what this rank was told."""
+    torch.set_num_threads(1)
+    tensoropt_torch.init("gloo", timeout_s=TIMEOUT_S)
+    print("\n" + json.dumps(told(name)), flush=True)
 
 
 if __name__ == "__main__":
