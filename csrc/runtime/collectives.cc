@@ -1,10 +1,12 @@
 #include "runtime/collectives.h"
 
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <memory>
 #include <numeric>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
@@ -113,6 +115,27 @@ bool is_exchanged(const at::Tensor& tensor, const Group& group,
          tensor.nbytes() * ranks <= kMostExchangedBytes && is_of_gloo(group);
 }
 
+// Python may have said what it does then: it raises an error of its own, which
+// tells where each rank is.
+void tell_of_lost_ranks(const std::string& reason) {
+  const auto found =
+      c10::Dispatcher::singleton().findSchema({"tensoropt::lost_ranks", ""});
+  const auto key = c10::DispatchKey::CompositeImplicitAutograd;
+  if (!found || !found->hasKernelForDispatchKey(key)) return;
+  torch::jit::Stack arguments{reason};
+  found->callBoxed(arguments);
+}
+
+// For the other ranks: it throws where they do not come in time, or have gone.
+void wait_for_ranks(const Work& work) {
+  try {
+    work->wait();
+  } catch (const std::exception& error) {
+    tell_of_lost_ranks(error.what());
+    throw;
+  }
+}
+
 // Memory of messages, which allocations do not count, as they do not count
 // that of Gloo.
 at::Tensor message_buffer(at::IntArrayRef shape,
@@ -136,7 +159,7 @@ void exchange(at::Tensor& tensor, const Group& group,
   at::Tensor flat_in = in.view(-1);
   at::Tensor flat_out = out.view(-1);
   std::vector<std::int64_t> equal;
-  call_all_to_all(*group, flat_out, flat_in, equal, equal)->wait();
+  wait_for_ranks(call_all_to_all(*group, flat_out, flat_in, equal, equal));
   const at::Tensor all = out.view(shape);
   const at::Tensor result = op == c10d::ReduceOp::MAX
                                 ? all.amax(0)
@@ -156,7 +179,7 @@ Group find_group(const std::string& name) {
 
 at::Tensor Started::wait() {
   const NetworkTimer timer(result_);
-  if (work_) work_->wait();
+  if (work_) wait_for_ranks(work_);
   for (at::Tensor& lent : lent_) end_loan(lent);
   lent_.clear();
   operand_ = at::Tensor();
@@ -250,7 +273,7 @@ at::Tensor all_to_all(const at::Tensor& entries,
   shape[0] = std::accumulate(receives.begin(), receives.end(), std::int64_t{0});
   at::Tensor result = at::empty(shape, entries.options());
   at::Tensor in = entries;
-  call_all_to_all(*group, result, in, receives, sends)->wait();
+  wait_for_ranks(call_all_to_all(*group, result, in, receives, sends));
   return result;
 }
 
@@ -295,6 +318,7 @@ TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
     return std::vector<std::int64_t>(values.begin(), values.end());
   });
   library.def("reset_collective_counts() -> ()", [] { reset_counts(); });
+  library.def("lost_ranks(str reason) -> ()");
   library.def("time_network(bool on) -> ()", [](bool on) {
     network_ns() = 0;
     timing_on() = on;

@@ -9,6 +9,10 @@
 // that of wait(): on the CPU this waits, on a GPU the current stream does.
 // Operands without elements, of all ranks of the group then, are not sent and
 // not counted.
+//
+// Where a wait fails, `tensoropt::lost_ranks(reason)` is called, if Python has
+// registered a kernel of it for CompositeImplicitAutograd; what it raises is
+// thrown in place of the error of the group.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -15,8 +15,10 @@ from tensoropt_torch.emit.parts import take_part
 from tensoropt_torch.emit.placements import dtensor_of
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.runtime.agreement import on_all_ranks
+from tensoropt_torch.runtime.lost_ranks import doing
 
 
+@doing("save")
 def save(state: Any, path: str | os.PathLike[str]) -> None:
     """``torch.save`` of what one process would have: tensors of ``state``, in any containers,
     are whole and on the CPU. Collective; rank 0 writes, and all go on when it is done.

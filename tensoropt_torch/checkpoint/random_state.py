@@ -12,6 +12,7 @@ import torch.distributed as dist
 from tensoropt_torch.emit import ParallelModule
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.runtime.agreement import gather, is_distributed
+from tensoropt_torch.runtime.lost_ranks import doing
 
 _States = dict[str, torch.Tensor]  # of the default generators of one rank, by kind of device
 
@@ -34,6 +35,7 @@ class RandomState:
     def __init__(self, parallel: ParallelModule) -> None:
         self._parallel = parallel
 
+    @doing("RandomState.state_dict")
     def state_dict(self) -> dict[str, Any]:
         """The states of all ranks, the same on each. Collective.
 

@@ -13,8 +13,10 @@ from torch.distributed.tensor import DTensor
 from tensoropt_torch.emit import ParallelModule
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.runtime.agreement import is_distributed, on_all_ranks
+from tensoropt_torch.runtime.lost_ranks import doing
 
 
+@doing("full_state_dict")
 def full_state_dict(parallel: nn.Module) -> dict[str, Any]:
     """What ``state_dict()`` of the original model would be, on rank 0: whole tensors in
     the memory of the CPU; an empty dict on other ranks. Collective.
@@ -32,6 +34,7 @@ def full_state_dict(parallel: nn.Module) -> dict[str, Any]:
     return state if keep else {}
 
 
+@doing("save_pretrained")
 def save_pretrained(
     parallel: ParallelModule,
     folder: str | os.PathLike[str],

@@ -31,6 +31,7 @@ from tensoropt_torch.emit.local_parts import as_whole, is_for_grad
 from tensoropt_torch.emit.parts import redistributed
 from tensoropt_torch.emit.placements import placements_of
 from tensoropt_torch.frontend import Blocks
+from tensoropt_torch.runtime.lost_ranks import waiting
 
 Gradients = tuple[torch.Tensor | None, ...]
 
@@ -133,7 +134,7 @@ def _hook(
 
 def reduce_kept(parameter: torch.Tensor) -> None:
     """What is kept, by itself."""
-    with torch.no_grad():
+    with torch.no_grad(), waiting():
         assert isinstance(parameter, DTensor) and isinstance(parameter.grad, DTensor)
         parameter.grad = redistributed(parameter.grad, parameter.placements)
 

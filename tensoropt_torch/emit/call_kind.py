@@ -120,6 +120,11 @@ class CallReader:
         self._device = device
         self._context = context
 
+    @property
+    def waits_for_values(self) -> bool:
+        """Whether reading a number of an input waits for the device."""
+        return self._device.type != "cpu"
+
     def read(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
         """The call with these arguments, in the modes of now.
 

@@ -18,8 +18,10 @@ from torch.distributed.tensor import DTensor
 from tensoropt_torch.emit.accumulation import is_kept, reduce_kept
 from tensoropt_torch.emit.local_parts import local_tensor
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.runtime.lost_ranks import doing
 
 
+@doing("clip_grad_norm_")
 @torch.no_grad()
 def clip_grad_norm_(
     parameters: torch.Tensor | Iterable[torch.Tensor],

@@ -22,6 +22,7 @@ from tensoropt_torch.frontend.call_context import autocast_off, current_autocast
 from tensoropt_torch.logs import rank_of_job
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.runtime.agreement import DifferentCallsError
+from tensoropt_torch.runtime.lost_ranks import CallsOfModule
 from tensoropt_torch.units import format_bytes, format_costs
 
 
@@ -81,6 +82,7 @@ class ParallelModule(nn.Module):
         self._accumulation = GradientAccumulation()
         self.requires_gradient_sync = True
         self.averages_losses = False
+        self._calls = CallsOfModule(self._get_name())
 
     def __getattr__(self, name: str) -> Any:
         """Of the model, where the module itself has no such attribute."""
@@ -172,6 +174,12 @@ class ParallelModule(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the model returns, see the class. Collective."""
+        with self._calls.forward():
+            outputs = self._called(args, kwargs)
+        self._calls.note_backward(outputs)
+        return outputs
+
+    def _called(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         self.original.training = self.training
         if self._variants is None:
             return self._run(Found(self._base, self._inputs_of_base(args, kwargs)))

@@ -17,10 +17,12 @@ from torch.distributed.tensor import DTensor
 from tensoropt_torch.emit.parts import redistributed, take_part
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.runtime.agreement import from_first_rank, gather, on_all_ranks
+from tensoropt_torch.runtime.lost_ranks import doing
 
 _Kinds = Mapping[str, str]  # shape and layout of the given tensors, by name
 
 
+@doing("load_state_dict")
 def load_parts(
     module: nn.Module,
     state_dict: dict[str, Any],

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 from tensoropt_torch.emit.call_kind import Call, TensorKind
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan.rows import OutputRows
+from tensoropt_torch.runtime.lost_ranks import waiting
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,8 @@ class _Whole(torch.autograd.Function):
         ctx.place = (dim, start, count)
         whole = rows.new_zeros(shape)
         whole.narrow(dim, start, count).copy_(rows)
-        dist.all_reduce(whole)
+        with waiting():
+            dist.all_reduce(whole)
         return whole
 
     @staticmethod

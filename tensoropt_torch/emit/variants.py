@@ -16,7 +16,7 @@ from tensoropt_torch.emit.call_kind import Call, CallKind, CallReader, TensorKin
 from tensoropt_torch.emit.compilation import compiled
 from tensoropt_torch.emit.constants import cut_constants
 from tensoropt_torch.emit.context import RankContext
-from tensoropt_torch.emit.input_checks import check_inputs
+from tensoropt_torch.emit.input_checks import InputComparison, check_inputs, is_compared
 from tensoropt_torch.emit.micro_batched import variant_of
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.emit.shared_gradients import SharedGradients
@@ -114,6 +114,8 @@ class Variants:
         self._reader = reader
         self._options = options
         self._agreement = CallAgreement(maker.control_group())
+        self._comparison = InputComparison(deferred=reader.waits_for_values)
+        self._whole: dict[CallKind, list[tuple[int, str]]] = {}
         self._base_kind = maker.kind_of_example(base)
         self._made = {self._base_kind: base}
         self._checked: set[CallKind] = set()
@@ -136,7 +138,8 @@ class Variants:
                 cannot be made.
         """
         call, error = self._read(args, kwargs)
-        pending = self._agreement.begin(-1 if call is None else call.kind.digest_with(mark))
+        number = -1 if call is None else call.kind.digest_with(mark)
+        pending = self._agreement.begin(number, self._comparison.begin(self._whole_inputs(call)))
         if call is not None and call.kind in self._checked:
             return Found(self._made[call.kind], call.values, agreement=pending)
         if pending.is_reached():
@@ -144,14 +147,14 @@ class Variants:
                 assert error is not None
                 raise error
             return self._found(call)
-        return self._reconciled(call, error, args, kwargs, mark)
+        return self._reconciled(call, error, mark)
 
     def find_differing(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], mark: str = ""
     ) -> Found:
         """What ``find`` gives where it turned out that the calls differ."""
         call, error = self._read(args, kwargs)
-        return self._reconciled(call, error, args, kwargs, mark)
+        return self._reconciled(call, error, mark)
 
     def _read(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -165,14 +168,31 @@ class Variants:
         self,
         call: Call | None,
         error: Exception | None,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
         mark: str,
     ) -> Found:
+        inputs = self._comparison.take()
         self._check_kinds(call, mark, error)
+        self._comparison.check(self._agreement.exchange(inputs))
         assert call is not None
-        call, shares = self._gathered(call, args, kwargs)
+        call, shares = self._gathered(call)
         return replace(self._found(call), shares=shares)
+
+    def _whole_inputs(self, call: Call | None) -> dict[str, Any]:
+        """What all ranks should have alike, where there are others: numbers, and tensors that
+        are not shared out."""
+        if call is None or not self._agreement.is_needed:
+            return {}
+        if call.kind not in self._whole:
+            try:
+                self._whole[call.kind] = self._places_of_whole(call)
+            except Exception:  # not a call of the module, which all ranks have to hear
+                return {}
+        return {name: call.values[index] for index, name in self._whole[call.kind]}
+
+    def _places_of_whole(self, call: Call) -> list[tuple[int, str]]:
+        names, dims = self._maker.input_names(call.kind), self._maker.rows_dims(call.kind)
+        inputs = enumerate(zip(names, call.values, dims, strict=True))
+        return [(i, name) for i, (name, value, dim) in inputs if is_compared(value, dim is not None)]
 
     def _found(self, call: Call) -> Found:
         """Of a call that all ranks make."""
@@ -181,7 +201,8 @@ class Variants:
             variant = self._make(call)
         if call.kind not in self._checked:
             is_shared_out = variant.plan.settings.is_shared_out
-            check_inputs(variant.input_names, call.values, is_shared_out)
+            self._comparison.take()
+            check_inputs(variant.input_names, call.values, is_shared_out, self._comparison.calls)
             self._checked.add(call.kind)
         return Found(variant, call.values)
 
@@ -205,9 +226,7 @@ class Variants:
     def _without_rows(self, call: Call) -> CallKind:
         return call.kind.without_rows(self._maker.rows_dims(call.kind))
 
-    def _gathered(
-        self, call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[Call, Shares]:
+    def _gathered(self, call: Call) -> tuple[Call, Shares]:
         """The call with all rows of a batch of which the ranks have unequal shares."""
         dims = self._maker.rows_dims(call.kind)
         shares = Shares(tuple(self._agreement.exchange(rows_of(call, dims))))
@@ -298,7 +317,8 @@ class VariantMaker:
         return self._structure.input_names(args, kwargs)
 
     def rows_dims(self, kind: CallKind) -> list[int | None]:
-        """The dim of each input of such calls along which each rank has its own share."""
+        """The dim of each input of such calls along which each rank has its own share; None:
+        all get it whole."""
         return [self._plan.settings.rows_dim(name) for name in self.input_names(kind)]
 
     def kind_of_example(self, base: Variant) -> CallKind:

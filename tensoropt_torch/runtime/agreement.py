@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.runtime.lost_ranks import LostRanksError, waiting
 
 T = TypeVar("T")
 
@@ -37,7 +38,8 @@ def gather(item: T) -> list[T]:
     if not is_distributed():
         return [item]
     items: list[T | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(items, item)
+    with waiting():
+        dist.all_gather_object(items, item)
     return [i for i in items if i is not None]
 
 
@@ -51,6 +53,8 @@ def on_all_ranks(action: Callable[[], T]) -> T:
     error: Exception | None = None
     try:
         result = action()
+    except LostRanksError:  # the others cannot be told
+        raise
     except Exception as caught:
         error = caught
     reports = gather((isinstance(error, ValueError), str(error) if error else ""))
@@ -81,7 +85,7 @@ class DifferentCallsError(Exception):
 
 
 class PendingAgreement:
-    """Whether all ranks gave the same number, asked for but not waited for."""
+    """Whether all ranks gave the same numbers, asked for but not waited for."""
 
     def __init__(self, ends: torch.Tensor | None = None, work: dist.Work | None = None) -> None:
         self._ends = ends
@@ -92,9 +96,11 @@ class PendingAgreement:
         if self._ends is None:
             return True
         if self._work is not None:
-            self._work.wait()
+            with waiting():
+                self._work.wait()
             self._work = None
-        return bool(self._ends[0] == -self._ends[1])
+        most, least = self._ends.tolist()
+        return all(one == -other for one, other in zip(most, least, strict=True))
 
 
 class CallAgreement:
@@ -108,11 +114,16 @@ class CallAgreement:
     def __init__(self, group: dist.ProcessGroup | None) -> None:
         self._group = group
 
-    def begin(self, number: int) -> PendingAgreement:
-        """Whether all ranks give the same number, below 2**62."""
+    @property
+    def is_needed(self) -> bool:
+        """Whether there are other ranks."""
+        return self._group is not None
+
+    def begin(self, *numbers: int) -> PendingAgreement:
+        """Whether all ranks give the same numbers, below 2**62."""
         if self._group is None:
             return PendingAgreement()
-        ends = torch.tensor([number, -number])
+        ends = torch.tensor([numbers, [-number for number in numbers]])
         work = dist.all_reduce(ends, dist.ReduceOp.MAX, group=self._group, async_op=True)
         return PendingAgreement(ends, work)
 
@@ -121,7 +132,8 @@ class CallAgreement:
         if self._group is None:
             return [item]
         items: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(items, item, group=self._group)
+        with waiting():
+            dist.all_gather_object(items, item, group=self._group)
         return items
 
 
@@ -139,7 +151,7 @@ def confirming(pending: PendingAgreement | None) -> Iterator[None]:
     token = _PENDING.set(pending)
     try:
         yield
-    except DifferentCallsError:
+    except (DifferentCallsError, LostRanksError):
         raise
     except Exception as error:
         if pending is not None and not pending.is_reached():
@@ -180,6 +192,7 @@ def from_first_rank(compute: Callable[[], T]) -> T:
     first = dist.get_rank() == 0
     result = on_all_ranks(lambda: compute() if first else None)
     holder = [result]
-    dist.broadcast_object_list(holder, 0)
+    with waiting():
+        dist.broadcast_object_list(holder, 0)
     assert holder[0] is not None
     return holder[0]

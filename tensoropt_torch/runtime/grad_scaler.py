@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
+from tensoropt_torch.runtime.lost_ranks import waiting
+
 _UNSCALE = torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default
 
 
@@ -37,5 +39,6 @@ class _ByLayout:
         for gradient in gradients:
             layout = gradient.device_mesh, gradient.placements
             by_layout.setdefault(layout, []).append(gradient)
-        for alike in by_layout.values():
-            self._handler(operator, (alike, *others), kwargs)
+        with waiting():
+            for alike in by_layout.values():
+                self._handler(operator, (alike, *others), kwargs)

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from tensoropt_torch.errors import TensorOptError, close_match
 from tensoropt_torch.runtime.agreement import on_all_ranks
+from tensoropt_torch.runtime.lost_ranks import doing
 from tensoropt_torch.tasks.example import Example, ExampleKeywords
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -41,11 +42,12 @@ def takes_keywords(*, collective: bool = False, **whole: type[Any]) -> Callable[
             def check() -> None:
                 _check_names(function.__name__, keywords, signature)
 
-            if collective:
-                on_all_ranks(check)
-            else:
+            if not collective:
                 check()
-            return function(*args, **keywords)
+                return function(*args, **keywords)
+            with doing(function.__name__):
+                on_all_ranks(check)
+                return function(*args, **keywords)
 
         checked.__signature__ = signature  # type: ignore[attr-defined]
         return checked  # type: ignore[return-value]
