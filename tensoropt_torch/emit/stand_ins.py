@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
+from tensoropt_torch.emit.state_hooks import rebind_state_hooks
 from tensoropt_torch.errors import TensorOptError
 
 _OWN = ("_parameters", "_buffers", "_modules")
@@ -50,10 +51,14 @@ class StandIn:
 
 
 def stand_ins(
-    model: nn.Module, parameters: Mapping[str, nn.Parameter], buffers: Mapping[str, torch.Tensor]
+    model: nn.Module,
+    parameters: Mapping[str, nn.Parameter],
+    buffers: Mapping[str, torch.Tensor],
+    original: nn.Module | None = None,
 ) -> nn.Module:
     """A tree of stand-ins for the modules of ``model``, with these parameters and buffers,
-    each under all of its names; attributes are the model's own."""
+    each under all of its names; attributes are the model's own. ``original`` is what ``model``
+    is a copy of, to which its hooks may still refer."""
     made = {module: _stand_in(module) for module in model.modules()}
     for path, module in model.named_modules():
         prefix = f"{path}." if path else ""
@@ -64,6 +69,8 @@ def stand_ins(
             stand_in._parameters[name] = parameters.get(prefix + name)
         for name in module._buffers:
             stand_in._buffers[name] = buffers.get(prefix + name)
+    originals = zip((original or model).modules(), made.values(), strict=True)
+    rebind_state_hooks({**dict(originals), **made})
     return made[model]
 
 
