@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -83,6 +84,7 @@ class ParallelModule(nn.Module):
         self._frozen = [(n, p) for n, p in self.named_parameters() if not p.requires_grad]
         self._accumulation = GradientAccumulation()
         self.requires_gradient_sync = True
+        self._uncompiled = _uncompiled_call()
 
     def __getattr__(self, name: str) -> Any:
         """Of the model, where the module itself has no such attribute."""
@@ -192,6 +194,9 @@ class ParallelModule(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the model returns, see the class. Collective."""
+        return self._uncompiled(self, *args, **kwargs)
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
         self.original.training = self.training
         if self._variants is None:
             return self._run(Found(self._base, self._inputs_of_base(args, kwargs)))
@@ -265,6 +270,16 @@ class _WithExtraState(ParallelModule):
 
     def set_extra_state(self, state: Any) -> None:
         self.original.set_extra_state(state)
+
+
+@functools.cache
+def _uncompiled_call() -> Callable[..., Any]:
+    """A call that ``torch.compile`` around the module leaves alone: ranks agree on it, and what
+    it computes is compiled by ``parallelize(compile=True)``."""
+    return torch.compiler.disable(
+        ParallelModule._call,
+        reason="a parallel module is compiled by parallelize(..., compile=True)",
+    )
 
 
 def _amount(tensors: Sequence[torch.Tensor]) -> str:
