@@ -19,6 +19,7 @@ from tensoropt_torch.emit.state_dicts import load_by_parts
 from tensoropt_torch.emit.state_hooks import STATE_HOOKS
 from tensoropt_torch.emit.variant import Variant
 from tensoropt_torch.emit.variants import Found, Variants
+from tensoropt_torch.emit.writes import mark_parameter
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.call_context import autocast_off, current_autocast
 from tensoropt_torch.logs import rank_of_job
@@ -81,6 +82,8 @@ class ParallelModule(nn.Module):
             setattr(self, name, getattr(root, name))
         if type(root).get_extra_state is not nn.Module.get_extra_state:
             self.__class__ = _WithExtraState
+        for tensor in (*root.parameters(), *root.buffers()):
+            mark_parameter(tensor)
         self._frozen = [(n, p) for n, p in self.named_parameters() if not p.requires_grad]
         self._accumulation = GradientAccumulation()
         self.requires_gradient_sync = True

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
+from tensoropt_torch.emit.assignments import check_added, check_assigned
 from tensoropt_torch.emit.state_hooks import rebind_state_hooks
 from tensoropt_torch.errors import TensorOptError
 
@@ -42,6 +43,18 @@ class StandIn:
             f"a hook on a submodule ({_name(self)}) of a parallel module would never run: register "
             "it on the parallel module itself, or let the model return what it looks at"
         )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        check_assigned(self, name, value)  # type: ignore[arg-type]
+        super().__setattr__(name, value)
+
+    def _refuse_addition(self, name: str, *args: Any, **kwargs: Any) -> None:
+        check_added(self, name)  # type: ignore[arg-type]
+
+    add_module = _refuse_addition
+    register_module = _refuse_addition
+    register_parameter = _refuse_addition
+    register_buffer = _refuse_addition
 
     register_forward_hook = _refuse_hook
     register_forward_pre_hook = _refuse_hook

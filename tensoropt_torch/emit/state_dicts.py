@@ -91,9 +91,7 @@ class _Loading:
             incompatible.unexpected_keys[:] = dict.fromkeys(incompatible.unexpected_keys)
 
 
-def _copy_parts(
-    module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any
-) -> None:
+def _copy_parts(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
     """Copies this rank's part of every tensor of ``state_dict`` that has the shape of the
     module's own parameter or buffer of that name."""
     for name, tensor in _saved(module, recurse=False):
@@ -114,7 +112,9 @@ def _saved(module: nn.Module, recurse: bool) -> Iterator[tuple[str, torch.Tensor
                 yield start + name, tensor
 
 
-def _agree(own: set[str], state_dict: Mapping[str, Any], prefix: str, unexpected: list[str]) -> None:
+def _agree(
+    own: set[str], state_dict: Mapping[str, Any], prefix: str, unexpected: list[str]
+) -> None:
     """All ranks go on with the same names, shapes and layouts, or none does."""
     kinds = {n: _kind(value) for n, value in state_dict.items() if n.startswith(prefix)}
     first = from_first_rank(lambda: kinds)
