@@ -30,6 +30,7 @@ from tensoropt_torch.calibration import ProfileOptions, Validation, ValidationOp
 from tensoropt_torch.config import Cluster, mesh_axes
 from tensoropt_torch.emit import ParallelModule, WeightSource
 from tensoropt_torch.emit.compilation import Compile
+from tensoropt_torch.emit.shared import check_not_shared, note_parameters
 from tensoropt_torch.emit.variants import DEFAULT_MAX_VARIANTS, Shapes, VariantOptions
 from tensoropt_torch.errors import check_choice
 from tensoropt_torch.frontend import as_module
@@ -283,6 +284,8 @@ def parallelize(
     example = on_all_ranks(lambda: example_of(model, args, kwargs, keywords))
     captured = on_all_ranks(lambda: model_of(plan, example))
     options = on_all_ranks(lambda: VariantOptions(shapes, max_variants))
+    module_of_model = as_module(example.model)
+    on_all_ranks(lambda: check_not_shared(module_of_model))
     phases = Phases()
     module = emit.parallelize(
         example.model,
@@ -294,6 +297,7 @@ def parallelize(
         one_process_random=one_process_random,
         compile=compile,
     )
+    note_parameters(module_of_model, module)
     phases.end("emission")
     log.info("made in %s: %r", format_duration(phases.total_s), module)
     return module
@@ -404,6 +408,9 @@ def auto_parallel(
     **keywords: Unpack[PlanningKeywords],
 ) -> ParallelModule:
     """``parallelize`` with the plan of ``find_strategy`` (same arguments)."""
+    given = model.model if isinstance(model, Example) else model
+    if isinstance(given, torch.nn.Module):
+        on_all_ranks(lambda: check_not_shared(given))  # before planning takes its time
     plan = find_strategy(
         model,
         args,
@@ -414,7 +421,7 @@ def auto_parallel(
         **keywords,
     )
     return parallelize(
-        model.model if isinstance(model, Example) else model,
+        given,
         plan,
         weights=weights,
         shapes=shapes,

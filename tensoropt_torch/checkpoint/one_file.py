@@ -11,8 +11,10 @@ from torch.distributed.tensor import DTensor, Placement
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.checkpoint.whole import is_first, whole_tensor
+from tensoropt_torch.emit.first_states import states_are_all_loaded
 from tensoropt_torch.emit.parts import take_part
 from tensoropt_torch.emit.placements import dtensor_of
+from tensoropt_torch.emit.whole_step import is_parameter_wise
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.runtime.agreement import on_all_ranks
 from tensoropt_torch.runtime.lost_ranks import doing
@@ -53,6 +55,10 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -
     Raises:
         TensorOptError: a state is no tensor of its parameter's shape.
     """
+    if is_parameter_wise(optimizer):  # its states are whole
+        optimizer.load_state_dict({**state})
+        states_are_all_loaded(optimizer)
+        return
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     indices = [i for group in state["param_groups"] for i in group["params"]]
     cut = dict(state["state"])
@@ -60,6 +66,7 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -
         if isinstance(parameter, DTensor) and index in cut:
             cut[index] = {name: _part(value, parameter, name) for name, value in cut[index].items()}
     optimizer.load_state_dict({**state, "state": cut})
+    states_are_all_loaded(optimizer)
 
 
 def _part(value: Any, parameter: DTensor, name: str) -> Any:

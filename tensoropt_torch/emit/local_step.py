@@ -34,6 +34,7 @@ ELEMENT_WISE = (
     torch.optim.Adadelta,
     torch.optim.RMSprop,
     torch.optim.ASGD,
+    torch.optim.Rprop,
 )
 
 # States that are numbers of the whole parameter.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,9 +15,11 @@ from torch.distributed.tensor import DTensor
 from tensoropt_torch.emit.accumulation import GradientAccumulation
 from tensoropt_torch.emit.call_kind import flatten
 from tensoropt_torch.emit.compilation import compiled_parts, describe
-from tensoropt_torch.emit.state_dicts import load_parts
+from tensoropt_torch.emit.state_dicts import load_by_parts
+from tensoropt_torch.emit.state_hooks import STATE_HOOKS
 from tensoropt_torch.emit.variant import Variant
 from tensoropt_torch.emit.variants import Found, Variants
+from tensoropt_torch.emit.writes import mark_parameter
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.call_context import autocast_off, current_autocast
 from tensoropt_torch.logs import rank_of_job
@@ -77,12 +80,19 @@ class ParallelModule(nn.Module):
         self._base = base
         self._seeds = seeds
         self._variants = variants
-        self.register_load_state_dict_pre_hook(load_parts)  # type: ignore[no-untyped-call]
+        load_by_parts(root)
+        for name in STATE_HOOKS:
+            setattr(self, name, getattr(root, name))
+        if type(root).get_extra_state is not nn.Module.get_extra_state:
+            self.__class__ = _WithExtraState
+        for tensor in (*root.parameters(), *root.buffers()):
+            mark_parameter(tensor)
         self._frozen = [(n, p) for n, p in self.named_parameters() if not p.requires_grad]
         self._accumulation = GradientAccumulation()
         self.requires_gradient_sync = True
         self.averages_losses = False
         self._calls = CallsOfModule(self._get_name())
+        self._uncompiled = _uncompiled_call()
 
     def __getattr__(self, name: str) -> Any:
         """Of the model, where the module itself has no such attribute."""
@@ -157,6 +167,24 @@ class ParallelModule(nn.Module):
         self.training = self.original.training
         return self
 
+    def apply(self, fn: Callable[[nn.Module], None]) -> Self:
+        """As the model's own ``apply``, to the stand-ins of its modules."""
+        self.original.apply(fn)
+        return self
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """As the model's own, with its hooks and extra states."""
+        return self.original.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """As the model's own. Collective: all ranks are given the same; whole tensors, or
+        ``DTensor``s of any layout."""
+        return self.original.load_state_dict(state_dict, *args, **kwargs)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        """What the ``load_state_dict`` of a module that has this one calls."""
+        self.original._load_from_state_dict(*args, **kwargs)
+
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """The backward of each forward inside does not reduce gradients between ranks, where
@@ -174,6 +202,9 @@ class ParallelModule(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the model returns, see the class. Collective."""
+        return self._uncompiled(self, *args, **kwargs)
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
         with self._calls.forward():
             outputs = self._called(args, kwargs)
         self._calls.note_backward(outputs)
@@ -243,6 +274,26 @@ class ParallelModule(nn.Module):
                     "parallelize, or use torch.autocast"
                 )
         return self
+
+
+class _WithExtraState(ParallelModule):
+    """Of a model with an extra state of its own, by which others know that there is one."""
+
+    def get_extra_state(self) -> Any:
+        return self.original.get_extra_state()
+
+    def set_extra_state(self, state: Any) -> None:
+        self.original.set_extra_state(state)
+
+
+@functools.cache
+def _uncompiled_call() -> Callable[..., Any]:
+    """A call that ``torch.compile`` around the module leaves alone: ranks agree on it, and what
+    it computes is compiled by ``parallelize(compile=True)``."""
+    return torch.compiler.disable(
+        ParallelModule._call,
+        reason="a parallel module is compiled by parallelize(..., compile=True)",
+    )
 
 
 def _amount(tensors: Sequence[torch.Tensor]) -> str:

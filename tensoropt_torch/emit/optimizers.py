@@ -10,14 +10,21 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from tensoropt_torch.emit.first_states import check_left_out, complete_state_dicts
 from tensoropt_torch.emit.local_step import is_element_wise, keep_innermost, local_step
+from tensoropt_torch.emit.whole_step import (
+    is_parameter_wise,
+    keep_whole_innermost,
+    whole_step,
+)
 from tensoropt_torch.errors import TensorOptError
 
 
 def watch_optimizers(model: nn.Module, parallel: nn.Module) -> None:
     """As long as ``parallel`` is there: optimizers of its parameters that update each element
-    by itself make local steps; and those that were made with parameters of ``model``, which no
-    longer get gradients, raise TensorOptError."""
+    by itself make local steps, those that need whole matrices whole ones, and the state dicts of
+    all of them are complete; those that were made with parameters of ``model``, which no longer
+    get gradients, raise TensorOptError."""
     originals = WeakTensorKeyDictionary()
     for parameter in model.parameters():
         originals[parameter] = None
@@ -37,12 +44,24 @@ def watch_optimizers(model: nn.Module, parallel: nn.Module) -> None:
             )
         if looked_at.get(optimizer) != len(parameters):  # groups may be added
             looked_at[optimizer] = len(parameters)
-            if is_element_wise(optimizer) and _has_any_of(module(), parameters):
-                local_step(optimizer)
+            if _has_any_of(module(), parameters):
+                _adapt(optimizer)
         keep_innermost(optimizer)
+        keep_whole_innermost(optimizer)
+        own = module()
+        if own is not None:
+            check_left_out(optimizer, own)
 
     handle = register_optimizer_step_pre_hook(before_step)
     weakref.finalize(parallel, handle.remove)
+
+
+def _adapt(optimizer: torch.optim.Optimizer) -> None:
+    complete_state_dicts(optimizer)  # before states become those of wholes again
+    if is_element_wise(optimizer):
+        local_step(optimizer)
+    elif is_parameter_wise(optimizer):
+        whole_step(optimizer)
 
 
 def _has_any_of(module: nn.Module | None, parameters: list[nn.Parameter]) -> bool:

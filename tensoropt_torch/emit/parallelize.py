@@ -77,6 +77,7 @@ def parallelize(
         structure.module,
         {name: values.parameters[s.names[0]] for s in captured.parameters for name in s.names},
         {name: constants[name] for name in buffers & constants.keys()},
+        model,
     )
     base = emit_variant(
         part, context, root, tables, one_process_random=one_process_random, backend=backend

@@ -11,7 +11,9 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
+from tensoropt_torch.emit.assignments import check_added, check_assigned
 from tensoropt_torch.emit.parametrized import reading_members
+from tensoropt_torch.emit.state_hooks import rebind_state_hooks
 from tensoropt_torch.errors import TensorOptError
 
 _OWN = ("_parameters", "_buffers", "_modules")
@@ -43,6 +45,18 @@ class StandIn:
             "it on the parallel module itself, or let the model return what it looks at"
         )
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        check_assigned(self, name, value)  # type: ignore[arg-type]
+        super().__setattr__(name, value)
+
+    def _refuse_addition(self, name: str, *args: Any, **kwargs: Any) -> None:
+        check_added(self, name)  # type: ignore[arg-type]
+
+    add_module = _refuse_addition
+    register_module = _refuse_addition
+    register_parameter = _refuse_addition
+    register_buffer = _refuse_addition
+
     register_forward_hook = _refuse_hook
     register_forward_pre_hook = _refuse_hook
     register_full_backward_hook = _refuse_hook
@@ -51,10 +65,14 @@ class StandIn:
 
 
 def stand_ins(
-    model: nn.Module, parameters: Mapping[str, nn.Parameter], buffers: Mapping[str, torch.Tensor]
+    model: nn.Module,
+    parameters: Mapping[str, nn.Parameter],
+    buffers: Mapping[str, torch.Tensor],
+    original: nn.Module | None = None,
 ) -> nn.Module:
     """A tree of stand-ins for the modules of ``model``, with these parameters and buffers,
-    each under all of its names; attributes are the model's own."""
+    each under all of its names; attributes are the model's own. ``original`` is what ``model``
+    is a copy of, to which its hooks may still refer."""
     made = {module: _stand_in(module) for module in model.modules()}
     for path, module in model.named_modules():
         prefix = f"{path}." if path else ""
@@ -65,6 +83,8 @@ def stand_ins(
             stand_in._parameters[name] = parameters.get(prefix + name)
         for name in module._buffers:
             stand_in._buffers[name] = buffers.get(prefix + name)
+    originals = zip((original or model).modules(), made.values(), strict=True)
+    rebind_state_hooks({**dict(originals), **made})
     return made[model]
 
 

@@ -1,13 +1,15 @@
-"""``load_state_dict`` of a module whose parameters are cut.
+"""``load_state_dict`` of modules whose parameters are cut.
 
-A hook before PyTorch's own loading puts the part of this rank of every given tensor where
-it belongs, whole tensors and ``DTensor``s of other layouts alike. PyTorch then compares
-names and shapes, as for any module.
+Hooks before PyTorch's own loading put the part of this rank of every given tensor where it
+belongs, whole tensors and ``DTensor``s of other layouts alike: in each module after its own
+hooks, which may rename what is given. PyTorch then compares names and shapes, as for any module.
+Before the first of them the ranks agree on what they are given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -22,47 +24,107 @@ from tensoropt_torch.runtime.lost_ranks import doing
 _Kinds = Mapping[str, str]  # shape and layout of the given tensors, by name
 
 
-@doing("load_state_dict")
-def load_parts(
-    module: nn.Module,
-    state_dict: dict[str, Any],
-    prefix: str,
-    local_metadata: Mapping[str, Any],
-    *reports: Any,
-) -> None:
-    """Copies this rank's part of every tensor of ``state_dict`` that has the shape of the
-    parameter or buffer of that name, for ``register_load_state_dict_pre_hook``. Collective.
+def load_by_parts(root: nn.Module) -> None:
+    """From now on ``root`` and the modules inside load state dicts by parts, together or each by
+    itself. Loading is then collective.
 
-    Raises:
-        TensorOptError: on every rank; with ``assign=True``, or if what is given differs
-            between ranks. Names that only some ranks are given become unexpected on all.
+    It raises TensorOptError on every rank, before anything has changed, with ``assign=True``, or
+    if what is given differs between ranks. Names that only some ranks are given become unexpected
+    on all.
     """
-    _, _, unexpected, _ = reports
-    if local_metadata.get("assign_to_params_buffers", False):
-        raise TensorOptError(
-            "load_state_dict(assign=True) would replace parameters whose layout, dtype and "
-            "device the plan fixes; call it without assign, which copies the values"
-        )
-    own = {prefix + name: t for name, t in module.state_dict(keep_vars=True).items()}
-    _agree(own, state_dict, prefix, unexpected)
-    for name, tensor in own.items():
-        given = state_dict.get(name)
+    loading = _Loading()
+    for module in root.modules():
+        own: Any = module
+        own._load_state_dict_pre_hooks = _OneLast(own._load_state_dict_pre_hooks)
+        begin = own.register_load_state_dict_pre_hook(loading.begin)
+        own._load_state_dict_pre_hooks.move_to_end(begin.id, last=False)
+        copy = own.register_load_state_dict_pre_hook(_copy_parts)
+        own._load_state_dict_pre_hooks.last = copy.id
+        own.register_load_state_dict_post_hook(loading.end)
+
+
+class _OneLast(OrderedDict[int, Any]):
+    """Hooks of which one stays the last, whatever is registered later."""
+
+    last: int | None = None
+
+    def __setitem__(self, key: int, value: Any) -> None:
+        super().__setitem__(key, value)
+        if self.last is not None:
+            self.move_to_end(self.last)
+
+
+class _Loading:
+    """Of a module and those inside, of which ``load_state_dict`` may be called."""
+
+    def __init__(self) -> None:
+        self._at: int | None = None  # the outermost module that is being loaded
+        self._inside: set[int] = set()
+
+    @doing("load_state_dict")
+    def begin(
+        self,
+        module: nn.Module,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: Mapping[str, Any],
+        _: bool,
+        missing: list[str],
+        unexpected: list[str],
+        errors: list[str],
+    ) -> None:
+        """In the outermost module the ranks agree."""
+        if id(module) in self._inside:
+            return
+        if local_metadata.get("assign_to_params_buffers", False):
+            raise TensorOptError(
+                "load_state_dict(assign=True) would replace parameters whose layout, dtype and "
+                "device the plan fixes; call it without assign, which copies the values"
+            )
+        own = {prefix + name for name, _ in _saved(module, recurse=True)}
+        _agree(own, state_dict, prefix, unexpected)
+        self._at = id(module)
+        self._inside = {id(inside) for inside in module.modules()} - {id(module)}
+
+    def end(self, module: nn.Module, incompatible: Any) -> None:
+        """What is unexpected on another rank is named once."""
+        if id(module) == self._at:
+            self._at, self._inside = None, set()
+            incompatible.unexpected_keys[:] = dict.fromkeys(incompatible.unexpected_keys)
+
+
+@doing("load_state_dict")
+def _copy_parts(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Copies this rank's part of every tensor of ``state_dict`` that has the shape of the
+    module's own parameter or buffer of that name."""
+    for name, tensor in _saved(module, recurse=False):
+        given = state_dict.get(prefix + name)
         if isinstance(given, torch.Tensor) and given.shape == tensor.shape:
             with torch.no_grad():
                 _copy_part(tensor.detach(), given.detach())
-            state_dict[name] = tensor.detach()
+            state_dict[prefix + name] = tensor.detach()
+
+
+def _saved(module: nn.Module, recurse: bool) -> Iterator[tuple[str, torch.Tensor]]:
+    """Parameters and buffers that state dicts have, under all of their names."""
+    modules = module.named_modules(remove_duplicate=False) if recurse else [("", module)]
+    for path, inside in modules:
+        start = f"{path}." if path else ""
+        for name, tensor in (*inside._parameters.items(), *inside._buffers.items()):
+            if tensor is not None and name not in inside._non_persistent_buffers_set:
+                yield start + name, tensor
 
 
 def _agree(
-    own: Mapping[str, Any], state_dict: Mapping[str, Any], prefix: str, unexpected: list[str]
+    own: set[str], state_dict: Mapping[str, Any], prefix: str, unexpected: list[str]
 ) -> None:
     """All ranks go on with the same names, shapes and layouts, or none does."""
-    kinds = {name: _kind(state_dict[name]) for name in own if name in state_dict}
+    kinds = {n: _kind(value) for n, value in state_dict.items() if n.startswith(prefix)}
     first = from_first_rank(lambda: kinds)
-    on_all_ranks(lambda: _check_alike(first, kinds))
-    extra = {name for name in state_dict if name.startswith(prefix) and name not in own}
-    everywhere = set().union(*gather(extra))
-    unexpected.extend(sorted(everywhere - extra))
+    on_all_ranks(lambda: _check_alike(first, kinds, own))
+    extra = kinds.keys() - own
+    of_ranks = gather(set(extra))
+    unexpected.extend(sorted(set().union(*of_ranks) - set.intersection(*of_ranks)))
 
 
 def _kind(given: Any) -> str:
@@ -71,11 +133,13 @@ def _kind(given: Any) -> str:
     return str(tuple(given.shape)) if isinstance(given, torch.Tensor) else type(given).__name__
 
 
-def _check_alike(first: _Kinds, own: _Kinds) -> None:
-    for name in sorted(first.keys() | own.keys()):
-        if first.get(name) != own.get(name):
+def _check_alike(first: _Kinds, given: _Kinds, own: set[str]) -> None:
+    """Of names that the module does not have, which hooks may rename, those of both."""
+    compared = own | (first.keys() & given.keys())
+    for name in sorted(compared):
+        if first.get(name) != given.get(name):
             raise TensorOptError(
-                f"'{name}' is {own.get(name, 'missing')} in this state dict, "
+                f"'{name}' is {given.get(name, 'missing')} in this state dict, "
                 f"{first.get(name, 'missing')} in that of rank 0; give the same on every rank, or "
                 "torch.distributed.checkpoint.state_dict.set_model_state_dict with "
                 "full_state_dict=True and broadcast_from_rank0=True what rank 0 has"

@@ -92,6 +92,12 @@ def device_mesh(sizes: Sequence[int], device_type: str) -> DeviceMesh:
     return _made[world][key]
 
 
+def is_mesh_of_job(mesh: DeviceMesh) -> bool:
+    """Whether it is one that ``device_mesh`` has made."""
+    world = dist.group.WORLD
+    return any(mesh is made for made in _made.get(world, {}).values()) if world else False
+
+
 def backend_of_job(device_type: str) -> Backend:
     """Of the default group, for tensors on such devices.
 
