@@ -46,6 +46,7 @@ from tensoropt_torch.frontend.input_names import input_names
 from tensoropt_torch.frontend.lowering import Lowering, lower
 from tensoropt_torch.frontend.micro_batches import MicroBatching
 from tensoropt_torch.frontend.on_meta import all_on_meta, is_on_meta, to_meta
+from tensoropt_torch.frontend.own_generators import own_generators_drawn, refuse_objects
 from tensoropt_torch.frontend.passes import Blocks, group_batch_norms, normalise, target_name
 from tensoropt_torch.frontend.sources import (
     Source,
@@ -141,7 +142,11 @@ class _WithLoss(nn.Module):
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         before = dict(self.model.named_buffers())
-        with DetachWithoutGrad() if self.context.gradients else nullcontext(), AssumedChecks():
+        with (
+            DetachWithoutGrad() if self.context.gradients else nullcontext(),
+            own_generators_drawn(),
+            AssumedChecks(),
+        ):
             output = self.model(*args[: self.num_inputs], **kwargs)
         for name, buffer in self.model.named_buffers():
             if buffer is not before[name]:
@@ -222,6 +227,7 @@ def capture(
                 exported = _export(wrapper, *to_meta(arguments))
         else:
             exported = _export(wrapper, *arguments)
+    refuse_objects(exported)
     module = exported.graph_module
     names = input_names(model, args, loss_fn, *arguments)
     sources = exported_sources(exported, names, differentiable, trained=context.gradients)
