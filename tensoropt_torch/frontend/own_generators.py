@@ -51,9 +51,9 @@ class DrawnOnce(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = dict(kwargs or {})
-        if func is torch.Tensor.random_ and len(args) == 3 and args[2] is not None:
-            return _between(*args, **kwargs)
         if not any(type(value) is _Own for value in (*args, *kwargs.values())):
+            if func is torch.Tensor.random_ and len(args) == 3 and args[2] is not None:
+                return _between(*args, **kwargs)
             return func(*args, **kwargs)
         _check_operands(func, args, kwargs)
         result = _drawn(func, args, kwargs)
