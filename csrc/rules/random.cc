@@ -92,6 +92,15 @@ Rule like_rule(const Graph& graph, const Node& node) {
   return rule.take();
 }
 
+// A probability for each element, or one that several of them share.
+Rule probabilities_rule(const Graph& graph, const Node& node) {
+  RuleBuilder rule(graph, node);
+  rule.broadcast();
+  rule.flops(rule.output_elements(), 0);
+  rule.random();
+  return rule.take();
+}
+
 // Draws from the last dim of [n, c].
 Rule multinomial_rule(const Graph& graph, const Node& node) {
   std::vector<bool> fixed(rank_of(graph, node), false);
@@ -121,9 +130,12 @@ void register_random(Registry& registry) {
   for (const char* target :
        {"rand_like.default", "randn_like.default", "randint_like.default",
         "randint_like.low_dtype", "bernoulli.p", "exponential.default",
-        "uniform.default"}) {
+        "uniform.default", "normal_functional.default", "random.default",
+        "random.to", "random.from", "geometric.default", "cauchy.default",
+        "log_normal.default"}) {
     registry.add(str_format("aten.{}", target), {like_rule, {}});
   }
+  registry.add("aten.bernoulli.Tensor", {probabilities_rule, {}});
   registry.add("aten.multinomial.default", {multinomial_rule, {}});
 }
 

@@ -237,7 +237,9 @@ class GraphEmitter:
             self._graph.call_function(agree_on_random_state, (self._site.device,))
             self._checks_draws = True
         graph_node = self._captured.lowering.nodes[node]
-        wholes = whole_draws.embed(self._graph, operands, tensor_operands(node), graph_node)
+        wholes = whole_draws.embed(
+            self._graph, operands, tensor_operands(node), graph_node, node.target
+        )
         args, kwargs = local_arguments(node, {}, wholes, self._site.device)
         assert callable(node.target)
         new = self._graph.call_function(node.target, args, kwargs)

@@ -41,10 +41,22 @@ class WholeDraws:
         part = part_at(shape, dims, self.sizes, coordinate, units)
         return tuple((cut.start, cut.stop - cut.start) for cut in part)
 
+    def owns(self, layout: str) -> bool:
+        """Whether the rank is the first of those that have the same part."""
+        coordinate = coordinate_of(self.rank, self.sizes)
+        placements = layout.split(",") if layout else []
+        return not any(c for c, p in zip(coordinate, placements, strict=True) if p[0] != "S")
+
     def embed(
-        self, graph: fx.Graph, parts: Sequence[fx.Node], wholes: Sequence[fx.Node], node: int
+        self,
+        graph: fx.Graph,
+        parts: Sequence[fx.Node],
+        wholes: Sequence[fx.Node],
+        node: int,
+        target: Any,
     ) -> list[fx.Node]:
-        """The operands as whole tensors, with the strides that they have in one process."""
+        """The operands as whole tensors, with the strides that they have in one process; with
+        the values of all ranks where they say how much ``target`` draws."""
         layouts, _ = self.layouts(node)
         units, _ = self.planner.units_of_node(node)
         results = []
@@ -54,7 +66,11 @@ class WholeDraws:
             strides = tuple(torch.empty_like(value).stride())
             shape = tuple(value.shape)
             arguments = (part, shape, strides, self.place(shape, layout, of_dims))
-            results.append(graph.call_function(random.embed_part, arguments))
+            if str(target) in random.DRAW_BY_VALUE and "S" in layout:
+                gathered = (*arguments, self.owns(layout))
+                results.append(graph.call_function(random.gather_part, gathered))
+            else:
+                results.append(graph.call_function(random.embed_part, arguments))
         return results
 
     def take(self, graph: fx.Graph, call: fx.Node, whole: Any, node: int) -> fx.Node:

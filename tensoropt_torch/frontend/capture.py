@@ -48,6 +48,7 @@ from tensoropt_torch.frontend.lowering import Lowering, lower
 from tensoropt_torch.frontend.micro_batches import MicroBatching
 from tensoropt_torch.frontend.on_meta import all_on_meta, is_on_meta, to_meta
 from tensoropt_torch.frontend.other_memory import KeepMemory
+from tensoropt_torch.frontend.own_generators import own_generators_drawn, refuse_objects
 from tensoropt_torch.frontend.passes import Blocks, group_batch_norms, normalise, target_name
 from tensoropt_torch.frontend.sources import (
     Source,
@@ -144,7 +145,7 @@ class _WithLoss(nn.Module):
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         without_grad = DetachWithoutGrad() if self.context.gradients else nullcontext()
-        with without_grad, AssumedChecks(), KeepMemory(self.model):
+        with without_grad, own_generators_drawn(), AssumedChecks(), KeepMemory(self.model):
             output = self.model(*args[: self.num_inputs], **kwargs)
         name = type(self.model).__name__
         whole = self.context.outputs == "all"
@@ -212,6 +213,7 @@ def capture(
                 exported = _export(wrapper, *to_meta(arguments))
         else:
             exported = _export(wrapper, *arguments)
+    refuse_objects(exported)
     module = exported.graph_module
     names = input_names(model, args, loss_fn, *arguments)
     sources = exported_sources(exported, names, differentiable, trained=context.gradients)

@@ -8,11 +8,23 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch._ops import OpOverload
 
 from tensoropt_torch.runtime.agreement import agree_or_raise
 
 Bounds = Sequence[tuple[int, int]]  # where a part begins and how long it is, by dim
+
+# How many numbers they draw depends on the values of their operands.
+DRAW_BY_VALUE = frozenset(
+    {
+        "aten.rrelu.default",
+        "aten.poisson.default",
+        "aten.binomial.default",
+        "aten._standard_gamma.default",
+        "aten._sample_dirichlet.default",
+    }
+)
 
 
 def stream_seed(step_seed: int, stream: tuple[int, ...]) -> int:
@@ -93,6 +105,21 @@ def embed_part(
     numbers that are drawn for it lie as they do in one process."""
     whole = torch.empty_strided(shape, strides, dtype=part.dtype, device=part.device)
     whole.fill_(1)
+    _narrowed(whole, bounds).copy_(part)
+    return whole
+
+
+def gather_part(
+    part: torch.Tensor, shape: Sequence[int], strides: Sequence[int], bounds: Bounds, owns: bool
+) -> torch.Tensor:
+    """The whole tensor, of which gradients reach this rank's part. One of the ranks that have
+    the same part ``owns`` it. Collective."""
+    values = torch.zeros(shape, dtype=part.dtype, device=part.device)
+    if owns:
+        _narrowed(values, bounds).copy_(part.detach())
+    dist.all_reduce(values)
+    whole = torch.empty_strided(shape, strides, dtype=part.dtype, device=part.device)
+    whole.copy_(values)
     _narrowed(whole, bounds).copy_(part)
     return whole
 

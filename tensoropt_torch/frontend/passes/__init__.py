@@ -53,6 +53,7 @@ from tensoropt_torch.frontend.passes.out_arguments import make_out_calls_functio
 from tensoropt_torch.frontend.passes.recurrent import take_gates, write_out_states
 from tensoropt_torch.frontend.passes.regions import inline_regions
 from tensoropt_torch.frontend.passes.sections import make_sections
+from tensoropt_torch.frontend.passes.sparse_gradients import make_gradients_dense
 from tensoropt_torch.frontend.passes.transposed import take_weights_as_they_are
 
 PASSES: tuple[Pass, ...] = (
@@ -62,6 +63,7 @@ PASSES: tuple[Pass, ...] = (
     drop_idle_dropouts,
     functionalise_in_place,
     check_running_statistics,
+    make_gradients_dense,
     remove_identities,
     drop_empty_parts,
     broadcasts_to_expands,

@@ -29,6 +29,7 @@ from tensoropt_torch.frontend.passes.nodes import (
     source_line,
     value_of,
 )
+from tensoropt_torch.frontend.passes.random_fills import drawing_call
 
 aten = torch.ops.aten
 
@@ -129,6 +130,9 @@ class _Functionaliser:
         if name in ("zero_", "fill_"):
             args = (changed, rest[0] if rest else 0)
             return add_call(self._graph, aten.full_like.default, args, node)
+        fill = drawing_call(node)
+        if fill is not None:
+            return add_call(self._graph, *fill, node)
         new = add_call(self._graph, _functional_twin(node), node.args, node, node.kwargs)
         if value_of(new).dtype == value.dtype:
             new.meta[IN_PLACE] = node.target
@@ -156,6 +160,8 @@ class _Functionaliser:
     def _check(self, node: fx.Node, name: _Name) -> None:
         owner = name.owner
         if owner.op == "placeholder" and not owner.meta.get(BUFFER, False):
+            if operator_base(node) == "embedding_renorm_":
+                raise _max_norm(node, owner)
             raise _refusal(node, "which is an input or a parameter")
         if owner.op == "call_function" and not (_is_unsafe(owner) or makes_memory(owner)):
             raise _refusal(node, "which may be another name of that operator's own operand")
@@ -182,6 +188,15 @@ def _refusal(node: fx.Node, reason: str) -> TensorOptError:
     return TensorOptError(
         f"operator '{node.name}' ({node.target}) changes '{node.args[0]}' in place, {reason}; "
         f"write it without the in-place call{source_line(node)}"
+    )
+
+
+def _max_norm(node: fx.Node, weight: fx.Node) -> TensorOptError:
+    return TensorOptError(
+        f"operator '{node.name}' ({node.target}): an embedding with max_norm={node.args[2]} "
+        f"renormalises rows of its weight '{weight}' in the forward pass, and a forward pass must "
+        "not change parameters; leave max_norm out, and renormalise the weight in the training "
+        f"loop{source_line(node)}"
     )
 
 

@@ -1,0 +1,1 @@
+"""Every family of Hugging Face ``transformers``: is the captured graph the module?"""
