@@ -47,6 +47,8 @@ from tensoropt_torch.frontend.lowering import Lowering, lower
 from tensoropt_torch.frontend.micro_batches import MicroBatching
 from tensoropt_torch.frontend.on_meta import all_on_meta, is_on_meta, to_meta
 from tensoropt_torch.frontend.passes import Blocks, group_batch_norms, normalise, target_name
+from tensoropt_torch.frontend.passes.nodes import NUMBER
+from tensoropt_torch.frontend.python_calls import python_calls_recorded
 from tensoropt_torch.frontend.sources import (
     Source,
     constants_of,
@@ -216,6 +218,7 @@ def capture(
         autocast_off(current_autocast()),
         checkpoints_counted() as checkpoints,
         sync_batch_norms_are_plain(),
+        python_calls_recorded(model),
     ):
         if is_on_meta(model):
             with all_on_meta(model):
@@ -377,6 +380,10 @@ def _fingerprint(graph: fx.Graph, declarations: Sequence[str]) -> str:
             for v in pytree.tree_leaves(value)
             if isinstance(v, torch.Tensor)
         ]
-        kwargs = {k: v for k, v in node.kwargs.items() if not isinstance(v, torch.device)}
+        kwargs = {
+            k: v
+            for k, v in node.kwargs.items()
+            if not isinstance(v, torch.device) and k != NUMBER
+        }
         digest.update(f"{node.name}|{node.op}|{node.target}|{node.args}|{kwargs}|{metas}".encode())
     return digest.hexdigest()[:16]
