@@ -31,7 +31,7 @@ from torch._ops import OpOverload
 from tensoropt_torch.emit.confirmation import FORWARD_GROUPS
 from tensoropt_torch.emit.overlap import SENT_BYTES, slot_of, slots_begun
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.frontend.passes.nodes import is_python_call
+from tensoropt_torch.frontend.python_calls import is_python_call
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.runtime import reuse
 from tensoropt_torch.runtime.agreement import on_all_ranks

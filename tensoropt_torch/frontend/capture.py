@@ -47,8 +47,14 @@ from tensoropt_torch.frontend.lowering import Lowering, lower
 from tensoropt_torch.frontend.micro_batches import MicroBatching
 from tensoropt_torch.frontend.on_meta import all_on_meta, is_on_meta, to_meta
 from tensoropt_torch.frontend.passes import Blocks, group_batch_norms, normalise, target_name
-from tensoropt_torch.frontend.passes.nodes import NUMBER
-from tensoropt_torch.frontend.python_calls import python_calls_recorded
+from tensoropt_torch.frontend.python_calls import (
+    NUMBER,
+    binding_of_node,
+    is_python_call,
+    proof_of,
+    python_calls_recorded,
+    settle,
+)
 from tensoropt_torch.frontend.sources import (
     Source,
     constants_of,
@@ -235,6 +241,7 @@ def capture(
         normalise(module.graph)
         group_batch_norms(module.graph, context.batch_norm_groups)
     module.recompile()
+    settle(module.graph)
     folded = folded_sources(module.graph)
     sources = (*sources, *folded)
     lowering = lower(module.graph, {s.placeholder: (s.kind, s.names[0]) for s in sources})
@@ -356,9 +363,20 @@ def _user_line(error: BaseException) -> str:
 def _warn_without_rule(graph: fx.Graph, rules: _C.Rules) -> None:
     known = frozenset(rules.targets())
     calls = Counter(target_name(node) for node in graph.nodes)
+    notes = {target_name(n): _note(n) for n in graph.nodes if is_python_call(n)}
     for name in sorted(calls.keys() - known - {""}):
         log.info("left whole, without a rule: %d calls of %s", calls[name], name)
-        warnings.warn(f"operator '{name}' has no rule: it runs whole on every device", stacklevel=4)
+        note = notes.get(name, "")
+        warnings.warn(
+            f"operator '{name}' has no rule: it runs whole on every device{note}", stacklevel=4
+        )
+
+
+def _note(node: fx.Node) -> str:
+    """What a call of Python is, and why it runs whole."""
+    proof = proof_of(target_name(node))
+    reason = "" if proof is None else proof.reason
+    return f" ({binding_of_node(node).title}; {reason})"
 
 
 def _declarations(graph: fx.Graph, rules: _C.Rules) -> tuple[str, ...]:

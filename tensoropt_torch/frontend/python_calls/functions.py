@@ -20,7 +20,13 @@ from torch.utils import _pytree as pytree
 
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.passes.nodes import NUMBER
-from tensoropt_torch.frontend.python_calls.operators import Tensors, bind, define, have_values
+from tensoropt_torch.frontend.python_calls.operators import (
+    Tensors,
+    bind,
+    define,
+    have_values,
+    numbers_unseen,
+)
 from tensoropt_torch.frontend.python_calls.surroundings import Surroundings
 from tensoropt_torch.frontend.python_calls.texts import Describer, digest
 from tensoropt_torch.frontend.python_calls.watching import Watch
@@ -81,6 +87,7 @@ class FunctionCall:
     surroundings: Surroundings
     why_whole: str
     knows_backward: bool  # without values
+    differentiable: tuple[bool, ...]  # which of the tensors require a gradient
 
     @property
     def title(self) -> str:
@@ -154,9 +161,15 @@ class _Recording:
         self._tensors = tensors
         self._surroundings = Surroundings.here()
         self._watch = Watch(())
+        self._knows_backward = True
+        self._differentiable = tuple(tensor.requires_grad for tensor in tensors)
 
     def call(self) -> Any:
-        with disable_proxy_modes_tracing(), torch._C.DisableTorchFunction():
+        with (
+            disable_proxy_modes_tracing(),
+            torch._C.DisableTorchFunction(),
+            numbers_unseen(self._tensors),
+        ):
             result = self._tried()
         items = _items(result)
         outputs = [item for item in items if isinstance(item, torch.Tensor)]
@@ -173,6 +186,7 @@ class _Recording:
                 self._surroundings,
                 self._why_whole(describer),
                 self._knows_backward,
+                self._differentiable,
             ),
             (text, id(self._function), *map(id, describer.opaque)),
         )
@@ -186,7 +200,6 @@ class _Recording:
         with watch.phase("forward"), self._surroundings.again():
             result = apply_itself(self._function, self._arguments.filled(leaves))
         self._check(self._check_outputs(result))
-        self._knows_backward = True
         if torch.is_grad_enabled():
             draws, watch.random = watch.random, False
             self._knows_backward = _differentiates(watch, leaves, _items(result))
@@ -223,7 +236,8 @@ class _Recording:
         made = [type(i).__name__ if isinstance(i, torch.Tensor) else repr(i) for i in items]
         form = shape_form(self._tensors, outputs)
         function = describer.text(self._function)
-        return repr((function, spec, leaves, made, form, self._surroundings, self._watch.random))
+        seen = self._differentiable, self._surroundings, self._watch.random
+        return repr((function, spec, leaves, made, form, *seen))
 
     @property
     def _leaves(self) -> tuple[Any, ...]:

@@ -12,7 +12,8 @@ an object of this process, which the call names by a number.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -39,6 +40,10 @@ class Binding(Protocol):
     @property
     def user_class(self) -> Any:
         """What a rule for it is registered for, if there is one."""
+
+    @property
+    def differentiable(self) -> tuple[bool, ...]:
+        """Which of its tensors require a gradient."""
 
     def run(self, tensors: Tensors) -> Tensors:
         """With the operands of the call; gradients flow as they do for the user's own call."""
@@ -117,9 +122,21 @@ def binding_of_node(node: fx.Node) -> Binding:
 
 def _run(*tensors: torch.Tensor, python_call: int) -> Any:
     # What the call does to the modes of PyTorch is its own affair, and no part of a graph.
-    with torch._C.DisableTorchFunction():
+    with torch._C.DisableTorchFunction(), numbers_unseen(tensors):
         outputs = binding_of(python_call).run(tensors)
     return outputs[0] if len(outputs) == 1 else outputs
+
+
+@contextmanager
+def numbers_unseen(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """A capture does not miss the numbers that a call takes out of tensors (``item``)."""
+    fakes = [tensor for tensor in tensors if isinstance(tensor, FakeTensor)]
+    environment = fakes[0].fake_mode.shape_env if fakes else None
+    if environment is None:
+        yield
+        return
+    with environment.ignore_fresh_unbacked_symbols():
+        yield
 
 
 def _nothing(x: torch.Tensor, *, python_call: int) -> None:
