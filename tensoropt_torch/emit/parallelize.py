@@ -19,6 +19,7 @@ from tensoropt_torch.emit.variants import VariantMaker, VariantOptions, Variants
 from tensoropt_torch.emit.weights import WeightLoader, WeightSource
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, ModelStructure, as_module
+from tensoropt_torch.frontend.python_calls import remember_hooks
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.plan.micro_batches import batch_rows
 from tensoropt_torch.runtime.agreement import agree_on_model, agree_or_raise, on_all_ranks
@@ -78,6 +79,7 @@ def parallelize(
         {name: values.parameters[s.names[0]] for s in captured.parameters for name in s.names},
         {name: constants[name] for name in buffers & constants.keys()},
     )
+    remember_hooks(model, root)
     base = emit_variant(
         part, context, root, tables, one_process_random=one_process_random, backend=backend
     )

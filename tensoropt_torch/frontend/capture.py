@@ -51,6 +51,7 @@ from tensoropt_torch.frontend.python_calls import (
     NUMBER,
     binding_of_node,
     is_python_call,
+    place_hooks,
     proof_of,
     python_calls_recorded,
     settle,
@@ -238,6 +239,7 @@ def capture(
         want_blocks(sources, blocks)
     module.graph.owning_module = module
     with autocast_off(current_autocast()):
+        place_hooks(module.graph)
         normalise(module.graph)
         group_batch_norms(module.graph, context.batch_norm_groups)
     module.recompile()

@@ -11,16 +11,28 @@ from tensoropt_torch.frontend.python_calls.proofs import (
     use_prover,
 )
 from tensoropt_torch.frontend.python_calls.recording import python_calls_recorded
+from tensoropt_torch.frontend.python_calls.standing import (
+    are_hooks_silent,
+    hooks_silent,
+    remember_hooks,
+    run_by,
+)
+from tensoropt_torch.frontend.python_calls.tensor_hooks import place_hooks
 
 __all__ = [
     "NUMBER",
     "Binding",
     "Proof",
+    "are_hooks_silent",
     "binding_of_node",
     "forget",
+    "hooks_silent",
     "is_python_call",
+    "place_hooks",
     "proof_of",
     "python_calls_recorded",
+    "remember_hooks",
+    "run_by",
     "settle",
     "use_prover",
 ]
