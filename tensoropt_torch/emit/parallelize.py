@@ -13,6 +13,7 @@ from tensoropt_torch.emit.constants import cut_constants
 from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.emit.module import ParallelModule
 from tensoropt_torch.emit.optimizers import watch_optimizers
+from tensoropt_torch.emit.parameter_hooks import carry_hooks_over
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.emit.stand_ins import stand_ins
 from tensoropt_torch.emit.variants import VariantMaker, VariantOptions, Variants, emit_variant
@@ -74,12 +75,14 @@ def parallelize(
     buffers = {name for name, _ in model.named_buffers(remove_duplicate=False)}
     tables = {name: t for name, t in constants.items() if name not in buffers}
     structure = ModelStructure(model, captured.form, captured.blocks)
+    named = {name: values.parameters[s.names[0]] for s in captured.parameters for name in s.names}
     root = stand_ins(
         structure.module,
-        {name: values.parameters[s.names[0]] for s in captured.parameters for name in s.names},
+        named,
         {name: constants[name] for name in buffers & constants.keys()},
     )
     remember_hooks(model, root)
+    on_all_ranks(lambda: carry_hooks_over(model, root, named))
     base = emit_variant(
         part, context, root, tables, one_process_random=one_process_random, backend=backend
     )

@@ -2,6 +2,7 @@
 operators of the captured graph."""
 
 from tensoropt_torch.frontend.passes.nodes import NUMBER, is_python_call
+from tensoropt_torch.frontend.python_calls.model_names import ModelNames, name_copy
 from tensoropt_torch.frontend.python_calls.operators import Binding, binding_of_node
 from tensoropt_torch.frontend.python_calls.proofs import (
     Proof,
@@ -18,16 +19,20 @@ from tensoropt_torch.frontend.python_calls.standing import (
     run_by,
 )
 from tensoropt_torch.frontend.python_calls.tensor_hooks import place_hooks
+from tensoropt_torch.frontend.python_calls.user_functions import UserFunction
 
 __all__ = [
     "NUMBER",
     "Binding",
+    "ModelNames",
     "Proof",
+    "UserFunction",
     "are_hooks_silent",
     "binding_of_node",
     "forget",
     "hooks_silent",
     "is_python_call",
+    "name_copy",
     "place_hooks",
     "proof_of",
     "python_calls_recorded",

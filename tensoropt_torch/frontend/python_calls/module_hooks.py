@@ -6,7 +6,7 @@ own ``BackwardHook``, one for each call, which gets whole gradients and the stan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch.utils import hooks as torch_hooks
 
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.passes.nodes import NUMBER
+from tensoropt_torch.frontend.python_calls.model_names import ModelNames
 from tensoropt_torch.frontend.python_calls.operators import Tensors, bind, define, have_values
 from tensoropt_torch.frontend.python_calls.standing import is_removed, running_root
 from tensoropt_torch.frontend.python_calls.tensor_hooks import WHY_WHOLE
@@ -56,14 +57,15 @@ class _Hook:
 class ModuleCall:
     """The hooks of one call of a module; what both operators share."""
 
-    def __init__(self, hook: Any, paths: Mapping[int, str]) -> None:
+    def __init__(self, hook: Any, names: ModelNames) -> None:
         module = hook.module
-        self.path = paths.get(id(module), "")
-        self.known = id(module) in paths
+        path = names.module(module)
+        self.known = path is not None
+        self.path = path or ""
         what = f"a backward hook of module '{self.path}'"
-        self._hooks = [*_hooks_of(hook.user_hooks, module, self.path, "_backward_hooks", paths, what)]
+        self._hooks = [*_hooks_of(hook.user_hooks, module, self.path, "_backward_hooks", names, what)]
         self._pre_hooks = [
-            *_hooks_of(hook.user_pre_hooks, module, self.path, "_backward_pre_hooks", paths, what)
+            *_hooks_of(hook.user_pre_hooks, module, self.path, "_backward_pre_hooks", names, what)
         ]
         texts = [Describer().text(f) for f in (*hook.user_hooks, *hook.user_pre_hooks)]
         self.digest = digest(repr((self.path, texts)))
@@ -86,14 +88,14 @@ def _hooks_of(
     module: nn.Module,
     path: str,
     kind: str,
-    paths: Mapping[int, str],
+    names: ModelNames,
     what: str,
 ) -> Iterable[_Hook]:
     own = {id(function): number for number, function in getattr(module, kind).items()}
     everywhere = {id(function) for function in getattr(nn_module, _GLOBAL[kind]).values()}
     for function in functions:
         number = None if id(function) in everywhere else own.get(id(function))
-        yield _Hook(UserFunction(function, paths, what), path, kind, number)
+        yield _Hook(UserFunction(function, names, what), path, kind, number)
 
 
 class _Side:
@@ -146,9 +148,9 @@ class Outputs(_Side):
         return found
 
 
-def inputs_hooked(hook: Any, args: Any, paths: Mapping[int, str]) -> Any:
+def inputs_hooked(hook: Any, args: Any, names: ModelNames) -> Any:
     """``BackwardHook.setup_input_hook`` during a capture."""
-    hook.of_capture = call = ModuleCall(hook, paths)
+    hook.of_capture = call = ModuleCall(hook, names)
     if not call.known:
         raise TensorOptError(
             f"a {type(hook.module).__name__} that is no submodule of the model has backward hooks; "

@@ -21,6 +21,7 @@ from tensoropt_torch.frontend.python_calls.functions import (
     is_left_alone,
     recorded,
 )
+from tensoropt_torch.frontend.python_calls.model_names import ModelNames
 from tensoropt_torch.frontend.python_calls.module_hooks import (
     check_legacy_hooks,
     inputs_hooked,
@@ -51,7 +52,7 @@ class _Recorder:
 
     def __init__(self, model: nn.Module) -> None:
         self._thread = threading.get_ident()
-        self._paths = {id(module): path for path, module in model.named_modules()}
+        self._names = ModelNames.of(model)
         self._replaced: list[tuple[Any, str, Any]] = []
 
     def replace(self) -> None:
@@ -104,12 +105,12 @@ class _Recorder:
         return made
 
     def _inputs(self, hook: Any, args: Any) -> Any:
-        return inputs_hooked(hook, args, self._paths)
+        return inputs_hooked(hook, args, self._names)
 
     def _set_hook(self, tensor: torch.Tensor, hook: Callable[..., Any]) -> Any:
         if not tensor.requires_grad:
             raise RuntimeError("cannot register a hook on a tensor that doesn't require gradient")
-        return set_hook(tensor, hook, self._paths)
+        return set_hook(tensor, hook, self._names)
 
 
 def _refuse_retain_grad(tensor: torch.Tensor) -> None:

@@ -18,13 +18,14 @@ _SILENT: ContextVar[bool] = ContextVar("_SILENT", default=False)
 
 # Of a stand-in of a whole model: the dicts of hooks of the model's modules, by path.
 _HOOKS = "_hooks_of_model"
+_IS_SILENT = "_are_hooks_silent"
 KINDS = ("_backward_hooks", "_backward_pre_hooks")
 
 
 @contextmanager
 def run_by(root: nn.Module) -> Iterator[None]:
     """Calls inside are those of the parallel module whose modules ``root`` has."""
-    token = _ROOT.set(None if _SILENT.get() else root)
+    token = _ROOT.set(None if vars(root).get(_IS_SILENT) else root)
     try:
         yield
     finally:
@@ -33,7 +34,7 @@ def run_by(root: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def hooks_silent() -> Iterator[None]:
-    """Runs inside measure something: no hook is called."""
+    """Modules that become parallel inside measure something: they call no hook."""
     token = _SILENT.set(True)
     try:
         yield
@@ -42,7 +43,7 @@ def hooks_silent() -> Iterator[None]:
 
 
 def are_hooks_silent() -> bool:
-    """Whether this is a run that measures something."""
+    """Whether modules that become parallel here measure something."""
     return _SILENT.get()
 
 
@@ -53,7 +54,8 @@ def running_root() -> nn.Module | None:
 
 def remember_hooks(model: nn.Module, root: nn.Module) -> None:
     """The hooks that modules of ``model`` have belong to the stand-ins of ``root``: those that
-    are removed are not called."""
+    are removed are not called, and none where hooks are silent."""
+    vars(root)[_IS_SILENT] = _SILENT.get()
     found = {
         path: {kind: getattr(module, kind) for kind in KINDS}
         for path, module in model.named_modules()

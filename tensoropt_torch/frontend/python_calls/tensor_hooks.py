@@ -17,6 +17,7 @@ from torch._ops import OpOverload
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.passes.nodes import BUFFER, NUMBER, source_line
 from tensoropt_torch.frontend.passes.regions import inline_regions
+from tensoropt_torch.frontend.python_calls.model_names import ModelNames
 from tensoropt_torch.frontend.python_calls.operators import (
     Tensors,
     bind,
@@ -104,7 +105,7 @@ class UnremovableHandle:
         pass
 
 
-def set_hook(tensor: torch.Tensor, hook: Callable[..., Any], paths: dict[int, str]) -> Any:
+def set_hook(tensor: torch.Tensor, hook: Callable[..., Any], names: ModelNames) -> Any:
     """``tensor.register_hook(hook)`` during a capture.
 
     Raises:
@@ -115,7 +116,7 @@ def set_hook(tensor: torch.Tensor, hook: Callable[..., Any], paths: dict[int, st
             "register_multi_grad_hook in forward cannot be captured: set a hook on each tensor "
             "(tensor.register_hook), or pass the tensors through one autograd.Function"
         )
-    function = UserFunction(hook, paths, "a hook of a tensor")
+    function = UserFunction(hook, names, "a hook of a tensor")
     text = digest(Describer().text(hook))
     binding = TensorHook(function, define(f"tensor_hook_{text}", 1, 1))
     number = bind(binding, object())
