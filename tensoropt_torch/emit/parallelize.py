@@ -20,7 +20,7 @@ from tensoropt_torch.emit.variants import VariantMaker, VariantOptions, Variants
 from tensoropt_torch.emit.weights import WeightLoader, WeightSource
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, ModelStructure, as_module
-from tensoropt_torch.frontend.python_calls import remember_hooks
+from tensoropt_torch.frontend.python_calls import check_hooks, remember_hooks
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.plan.micro_batches import batch_rows
 from tensoropt_torch.runtime.agreement import agree_on_model, agree_or_raise, on_all_ranks
@@ -59,6 +59,7 @@ def parallelize(
     agree_on_model(captured)
     agree_or_raise("plan", plan.hash, "plan once and broadcast, or load the same file")
     on_all_ranks(lambda: plan.check_model(captured))
+    on_all_ranks(lambda: check_hooks(model, captured.hooks))
     given = captured
     part = on_all_ranks(lambda: RankPart(plan, given, dist.get_rank()))
     captured = part.captured
@@ -81,7 +82,7 @@ def parallelize(
         named,
         {name: constants[name] for name in buffers & constants.keys()},
     )
-    remember_hooks(model, root)
+    on_all_ranks(lambda: remember_hooks(model, root))
     on_all_ranks(lambda: carry_hooks_over(model, root, named))
     base = emit_variant(
         part, context, root, tables, one_process_random=one_process_random, backend=backend

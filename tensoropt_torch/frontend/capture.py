@@ -49,7 +49,9 @@ from tensoropt_torch.frontend.on_meta import all_on_meta, is_on_meta, to_meta
 from tensoropt_torch.frontend.passes import Blocks, group_batch_norms, normalise, target_name
 from tensoropt_torch.frontend.python_calls import (
     NUMBER,
+    HookCounts,
     binding_of_node,
+    hook_counts,
     is_python_call,
     place_hooks,
     proof_of,
@@ -86,6 +88,7 @@ class CapturedModel:
     declarations: tuple[str, ...] = ()  # rules that the user registered, as text
     fingerprint: str = field(default="")
     checkpoints: int = 0  # calls of torch.utils.checkpoint, which are not in the graph
+    hooks: HookCounts = field(default_factory=dict)  # that the model's modules had
     micro_batching: MicroBatching | None = None  # if the graph is that of a micro-batch
     batch: CapturedModel | None = field(default=None, repr=False)  # the whole one, then
 
@@ -263,6 +266,7 @@ def capture(
         declarations,
         _fingerprint(module.graph, declarations),
         checkpoints.calls,
+        hook_counts(model),
     )
     seconds = format_seconds(time.perf_counter() - start)
     log.info("captured %s in %s: %r", type(model).__name__, seconds, captured)

@@ -13,7 +13,10 @@ from tensoropt_torch.frontend.python_calls.proofs import (
 )
 from tensoropt_torch.frontend.python_calls.recording import python_calls_recorded
 from tensoropt_torch.frontend.python_calls.standing import (
+    HookCounts,
     are_hooks_silent,
+    check_hooks,
+    hook_counts,
     hooks_silent,
     remember_hooks,
     run_by,
@@ -24,12 +27,15 @@ from tensoropt_torch.frontend.python_calls.user_functions import UserFunction
 __all__ = [
     "NUMBER",
     "Binding",
+    "HookCounts",
     "ModelNames",
     "Proof",
     "UserFunction",
     "are_hooks_silent",
     "binding_of_node",
+    "check_hooks",
     "forget",
+    "hook_counts",
     "hooks_silent",
     "is_python_call",
     "name_copy",

@@ -6,7 +6,7 @@ own ``BackwardHook``, one for each call, which gets whole gradients and the stan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,12 +18,14 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.passes.nodes import NUMBER
 from tensoropt_torch.frontend.python_calls.model_names import ModelNames
 from tensoropt_torch.frontend.python_calls.operators import Tensors, bind, define, have_values
-from tensoropt_torch.frontend.python_calls.standing import is_removed, running_root
+from tensoropt_torch.frontend.python_calls.standing import (
+    BACKWARD,
+    BACKWARD_PRE,
+    module_hooks,
+    running_root,
+)
 from tensoropt_torch.frontend.python_calls.tensor_hooks import WHY_WHOLE
 from tensoropt_torch.frontend.python_calls.texts import Describer, digest
-from tensoropt_torch.frontend.python_calls.user_functions import UserFunction
-
-_GLOBAL = {"_backward_hooks": "_global_backward_hooks", "_backward_pre_hooks": "_global_backward_pre_hooks"}
 
 
 def check_legacy_hooks(model: nn.Module) -> None:
@@ -37,23 +39,6 @@ def check_legacy_hooks(model: nn.Module) -> None:
             )
 
 
-class _Hook:
-    """A hook of a module."""
-
-    def __init__(self, function: UserFunction, path: str, kind: str, number: int | None) -> None:
-        self._function = function
-        self._path = path
-        self._kind = kind
-        self._number = number  # None: of all modules
-
-    def made(self, root: nn.Module) -> Callable[..., Any] | None:
-        """As it is called in a step; None: it was removed."""
-        number = self._number
-        if number is not None and is_removed(root, self._path, self._kind, number):
-            return None
-        return self._function.made(root, ())
-
-
 class ModuleCall:
     """The hooks of one call of a module; what both operators share."""
 
@@ -62,40 +47,21 @@ class ModuleCall:
         path = names.module(module)
         self.known = path is not None
         self.path = path or ""
-        what = f"a backward hook of module '{self.path}'"
-        self._hooks = [*_hooks_of(hook.user_hooks, module, self.path, "_backward_hooks", names, what)]
-        self._pre_hooks = [
-            *_hooks_of(hook.user_pre_hooks, module, self.path, "_backward_pre_hooks", names, what)
-        ]
-        texts = [Describer().text(f) for f in (*hook.user_hooks, *hook.user_pre_hooks)]
-        self.digest = digest(repr((self.path, texts)))
+        functions = (*hook.user_hooks, *hook.user_pre_hooks)
+        self.digest = digest(repr((self.path, [Describer().text(f) for f in functions])))
         self.has_inputs = False
         self.num_inputs = 0
         self.current: Any = None  # PyTorch's hook of the newest forward
 
     def begin(self, root: nn.Module) -> Any:
         """PyTorch's hook of a forward."""
-        made = [
-            [function for function in (hook.made(root) for hook in hooks) if function is not None]
-            for hooks in (self._hooks, self._pre_hooks)
-        ]
-        self.current = torch_hooks.BackwardHook(root.get_submodule(self.path), *made)
+        hooks = module_hooks(root)
+        everywhere = nn_module._global_backward_hooks if nn_module._global_is_full_backward_hook else {}
+        backward = [*everywhere.values(), *hooks.made(root, self.path, BACKWARD)]
+        before = nn_module._global_backward_pre_hooks.values()
+        pre = [*before, *hooks.made(root, self.path, BACKWARD_PRE)]
+        self.current = torch_hooks.BackwardHook(root.get_submodule(self.path), backward, pre)
         return self.current
-
-
-def _hooks_of(
-    functions: Iterable[Any],
-    module: nn.Module,
-    path: str,
-    kind: str,
-    names: ModelNames,
-    what: str,
-) -> Iterable[_Hook]:
-    own = {id(function): number for number, function in getattr(module, kind).items()}
-    everywhere = {id(function) for function in getattr(nn_module, _GLOBAL[kind]).values()}
-    for function in functions:
-        number = None if id(function) in everywhere else own.get(id(function))
-        yield _Hook(UserFunction(function, names, what), path, kind, number)
 
 
 class _Side:
