@@ -116,7 +116,11 @@ class _Hooks:
         stand_in.grad = None if parameter.grad is None else _whole(parameter.grad).clone()
         version = stand_in._version
         for function in self._functions(self._of_sum):
-            function(stand_in)
+            if function(stand_in) is not None:
+                raise TensorOptError(
+                    f"a post-accumulate-grad hook of parameter '{self._name}' returned something; "
+                    "it has to return None"
+                )
         with torch.no_grad():
             if stand_in._version != version:
                 parameter.copy_(self._cut(stand_in.detach()))
