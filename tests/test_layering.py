@@ -41,7 +41,8 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 # Part of the package, a folder or a module at its top -> parts that it may import besides
 # its own, likewise. Imports inside of functions and for type checking count as well.
 TELLING = ("units", "layer_names", "html_table", "logs", "progress")
-PLANNING = ("errors", *TELLING, "pages", "config", "frontend", "plan", "planner")
+FRONTEND = ("frontend/python_calls", "frontend")
+PLANNING = ("errors", *TELLING, "pages", "config", *FRONTEND, "plan", "planner")
 RUNNING = (*PLANNING, "runtime", "emit", "simulate")
 MEASURING = (*RUNNING, "profiler", "calibration")
 PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
@@ -58,14 +59,15 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "runtime/host": ("errors",),
     "runtime": ("errors", "runtime/host"),
     "frontend/passes": ("errors",),
-    "frontend": ("errors", *TELLING, "collector", "frontend/passes"),
+    "frontend/python_calls": ("errors", "frontend/passes"),
+    "frontend": ("errors", *TELLING, "collector", "frontend/passes", "frontend/python_calls"),
     "profiler": ("errors", "config"),
-    "plan": ("errors", *TELLING, "config", "frontend/passes", "frontend"),
-    "planner": ("errors", *TELLING, "pages", "config", "frontend", "plan"),
+    "plan": ("errors", *TELLING, "config", "frontend/passes", *FRONTEND),
+    "planner": ("errors", *TELLING, "pages", "config", *FRONTEND, "plan"),
     "emit": (*PLANNING, "collector", "runtime"),
     "checkpoint": ("errors", "runtime", "emit"),
     "samplers": ("errors", "plan", "emit"),
-    "rules": ("errors", "frontend", "plan", "runtime", "emit"),
+    "rules": ("errors", *FRONTEND, "plan", "runtime", "emit"),
     "simulate": (*PLANNING, "runtime", "emit"),
     "calibration": (*RUNNING, "collector", "runtime/host", "profiler"),
     "report": (*PLANNING, "simulate", "calibration"),

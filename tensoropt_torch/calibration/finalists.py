@@ -29,6 +29,7 @@ from tensoropt_torch.emit import WeightSource
 from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.logs import get_logger
+from tensoropt_torch.frontend.python_calls import hooks_silent
 from tensoropt_torch.plan import Choices, Plan
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.conditioned import ConditionedFile
@@ -250,7 +251,9 @@ class _Run:
         assert plan.captured is not None
         weights = WeightSource(initialise=_any_values)
         device = context.device
-        module = emit.parallelize(self._job.model, plan.captured, plan, device, context, weights)
+        model = self._job.model
+        with hooks_silent():
+            module = emit.parallelize(model, plan.captured, plan, device, context, weights)
         optimizer = optimizer_maker(self._job.task.optimizer)(module)
         return Training(module, optimizer, partial(module, *args, **kwargs))
 

@@ -18,6 +18,7 @@ from tensoropt_torch import emit
 from tensoropt_torch.calibration.budget import GoesOn, OutOfTimeError, always
 from tensoropt_torch.calibration.memory import measure_peak_bytes
 from tensoropt_torch.emit.context import RankContext
+from tensoropt_torch.frontend.python_calls import hooks_silent
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.optimizers import OPTIMIZER_STATES, OptimizerModel
 from tensoropt_torch.profiler.clock import SharedClock, undisturbed_s
@@ -165,7 +166,8 @@ class Training:
         """A plan that has its model at hand, with the values of ``model`` and this rank's
         batch as ``args`` and ``kwargs``."""
         assert plan.captured is not None
-        module = emit.parallelize(model, plan.captured, plan, context.device, context)
+        with hooks_silent():
+            module = emit.parallelize(model, plan.captured, plan, context.device, context)
         return Training(module, make_optimizer(module), partial(module, *args, **kwargs))
 
     def times(

@@ -4,6 +4,7 @@ The graph of a rank is cut into parts. Compiled, each as one graph without break
 operators that compute from tensors alone. In between, as they are written, stay
 
 - what communicates: reshards, and operators that have a collective inside;
+- calls of the user's Python: ``autograd.Function`` and hooks;
 - what lives by hooks or queues: programs of parameters and their gradients, tensor reuse,
   calls that run again, checks of what is looked up, the confirmation of the call;
 - random operators other than dropout, and operators whose shapes depend on values.
@@ -30,6 +31,7 @@ from torch._ops import OpOverload
 from tensoropt_torch.emit.confirmation import FORWARD_GROUPS
 from tensoropt_torch.emit.overlap import SENT_BYTES, slot_of, slots_begun
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend.python_calls import is_python_call
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.runtime import reuse
 from tensoropt_torch.runtime.agreement import on_all_ranks
@@ -274,7 +276,7 @@ def _is_compiled(node: fx.Node) -> bool:
     if not isinstance(target, OpOverload):
         return target is getitem
     if target.namespace != "tensoropt":
-        return True
+        return not is_python_call(node)
     return target in _TRACED and not any(_groups_of(node))
 
 

@@ -129,6 +129,8 @@ def is_for_grad(gradient: torch.Tensor, parameter: torch.Tensor, accumulate: Any
     second derivative waits for it. ``accumulate`` is the node that adds it."""
     if gradient.requires_grad or parameter._backward_hooks:
         return False
+    if parameter._post_accumulate_grad_hooks:
+        return False
     try:
         return bool(torch._C._will_engine_execute_node(accumulate))
     except RuntimeError:  # raised for leaves in torch.autograd.grad

@@ -22,6 +22,7 @@ from tensoropt_torch.emit.variants import Found, Variants
 from tensoropt_torch.emit.writes import mark_parameter
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.call_context import autocast_off, current_autocast
+from tensoropt_torch.frontend.python_calls import run_by
 from tensoropt_torch.logs import rank_of_job
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.runtime.agreement import DifferentCallsError
@@ -223,7 +224,8 @@ class ParallelModule(nn.Module):
         return self._run(self._variants.find_differing(args, kwargs, mark))
 
     def _run(self, found: Found) -> Any:
-        with autocast_off(current_autocast()):  # the casts are in the graph
+        # The casts are in the graph.
+        with autocast_off(current_autocast()), run_by(self.original):
             if self._seeds is None or not found.variant.uses_seeds:
                 return found.run(0, self._run_graph, self.averages_losses)
             before = self._seeds.get_state()

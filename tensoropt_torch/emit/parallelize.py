@@ -13,12 +13,14 @@ from tensoropt_torch.emit.constants import cut_constants
 from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.emit.module import ParallelModule
 from tensoropt_torch.emit.optimizers import watch_optimizers
+from tensoropt_torch.emit.parameter_hooks import carry_hooks_over
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.emit.stand_ins import stand_ins
 from tensoropt_torch.emit.variants import VariantMaker, VariantOptions, Variants, emit_variant
 from tensoropt_torch.emit.weights import WeightLoader, WeightSource
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, ModelStructure, as_module
+from tensoropt_torch.frontend.python_calls import check_hooks, remember_hooks
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.plan.micro_batches import batch_rows
 from tensoropt_torch.runtime.agreement import agree_on_model, agree_or_raise, on_all_ranks
@@ -57,6 +59,7 @@ def parallelize(
     agree_on_model(captured)
     agree_or_raise("plan", plan.hash, "plan once and broadcast, or load the same file")
     on_all_ranks(lambda: plan.check_model(captured))
+    on_all_ranks(lambda: check_hooks(model, captured.hooks))
     given = captured
     part = on_all_ranks(lambda: RankPart(plan, given, dist.get_rank()))
     captured = part.captured
@@ -73,12 +76,15 @@ def parallelize(
     buffers = {name for name, _ in model.named_buffers(remove_duplicate=False)}
     tables = {name: t for name, t in constants.items() if name not in buffers}
     structure = ModelStructure(model, captured.form, captured.blocks)
+    named = {name: values.parameters[s.names[0]] for s in captured.parameters for name in s.names}
     root = stand_ins(
         structure.module,
-        {name: values.parameters[s.names[0]] for s in captured.parameters for name in s.names},
+        named,
         {name: constants[name] for name in buffers & constants.keys()},
         model,
     )
+    on_all_ranks(lambda: remember_hooks(model, root))
+    on_all_ranks(lambda: carry_hooks_over(model, root, named))
     base = emit_variant(
         part, context, root, tables, one_process_random=one_process_random, backend=backend
     )

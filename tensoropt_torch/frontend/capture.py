@@ -50,6 +50,17 @@ from tensoropt_torch.frontend.on_meta import all_on_meta, is_on_meta, to_meta
 from tensoropt_torch.frontend.other_memory import KeepMemory
 from tensoropt_torch.frontend.own_generators import own_generators_drawn, refuse_objects
 from tensoropt_torch.frontend.passes import Blocks, group_batch_norms, normalise, target_name
+from tensoropt_torch.frontend.python_calls import (
+    NUMBER,
+    HookCounts,
+    binding_of_node,
+    hook_counts,
+    is_python_call,
+    place_hooks,
+    proof_of,
+    python_calls_recorded,
+    settle,
+)
 from tensoropt_torch.frontend.sources import (
     Source,
     constants_of,
@@ -80,6 +91,7 @@ class CapturedModel:
     declarations: tuple[str, ...] = ()  # rules that the user registered, as text
     fingerprint: str = field(default="")
     checkpoints: int = 0  # calls of torch.utils.checkpoint, which are not in the graph
+    hooks: HookCounts = field(default_factory=dict)  # that the model's modules had
     micro_batching: MicroBatching | None = None  # if the graph is that of a micro-batch
     batch: CapturedModel | None = field(default=None, repr=False)  # the whole one, then
 
@@ -207,6 +219,7 @@ def capture(
         autocast_off(current_autocast()),
         checkpoints_counted() as checkpoints,
         sync_batch_norms_are_plain(),
+        python_calls_recorded(model),
     ):
         if is_on_meta(model):
             with all_on_meta(model):
@@ -221,9 +234,11 @@ def capture(
         want_blocks(sources, blocks)
     module.graph.owning_module = module
     with autocast_off(current_autocast()):
+        place_hooks(module.graph)
         normalise(module.graph)
         group_batch_norms(module.graph, context.batch_norm_groups)
     module.recompile()
+    settle(module.graph)
     folded = folded_sources(module.graph)
     sources = (*sources, *folded)
     lowering = lower(module.graph, {s.placeholder: (s.kind, s.names[0]) for s in sources})
@@ -243,6 +258,7 @@ def capture(
         declarations,
         _fingerprint(module.graph, declarations),
         checkpoints.calls,
+        hook_counts(model),
     )
     seconds = format_seconds(time.perf_counter() - start)
     log.info("captured %s in %s: %r", type(model).__name__, seconds, captured)
@@ -345,9 +361,20 @@ def _user_line(error: BaseException) -> str:
 def _warn_without_rule(graph: fx.Graph, rules: _C.Rules) -> None:
     known = frozenset(rules.targets())
     calls = Counter(target_name(node) for node in graph.nodes)
+    notes = {target_name(n): _note(n) for n in graph.nodes if is_python_call(n)}
     for name in sorted(calls.keys() - known - {""}):
         log.info("left whole, without a rule: %d calls of %s", calls[name], name)
-        warnings.warn(f"operator '{name}' has no rule: it runs whole on every device", stacklevel=4)
+        note = notes.get(name, "")
+        warnings.warn(
+            f"operator '{name}' has no rule: it runs whole on every device{note}", stacklevel=4
+        )
+
+
+def _note(node: fx.Node) -> str:
+    """What a call of Python is, and why it runs whole."""
+    proof = proof_of(target_name(node))
+    reason = "" if proof is None else proof.reason
+    return f" ({binding_of_node(node).title}; {reason})"
 
 
 def _declarations(graph: fx.Graph, rules: _C.Rules) -> tuple[str, ...]:
@@ -369,6 +396,10 @@ def _fingerprint(graph: fx.Graph, declarations: Sequence[str]) -> str:
             for v in pytree.tree_leaves(value)
             if isinstance(v, torch.Tensor)
         ]
-        kwargs = {k: v for k, v in node.kwargs.items() if not isinstance(v, torch.device)}
+        kwargs = {
+            k: v
+            for k, v in node.kwargs.items()
+            if not isinstance(v, torch.device) and k != NUMBER
+        }
         digest.update(f"{node.name}|{node.op}|{node.target}|{node.args}|{kwargs}|{metas}".encode())
     return digest.hexdigest()[:16]

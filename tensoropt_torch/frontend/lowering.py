@@ -14,6 +14,7 @@ from torch._ops import OpOverload
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.passes.fused import BLOCKS, Blocks
+from tensoropt_torch.frontend.passes.nodes import NUMBER
 
 Meta = tuple[list[int], str]
 
@@ -141,7 +142,9 @@ def _lower_call(lowering: Lowering, node: fx.Node, target: OpOverload) -> None:
             f"operator '{operator_name(node)}' ({target}) returns something that is not a tensor "
             "of fixed size; sizes that depend on data are not supported: pad to a fixed size"
         )
-    arguments = [(name, _argument(lowering, item)) for name, item in named_arguments(node)]
+    arguments = [
+        (name, _argument(lowering, item)) for name, item in named_arguments(node) if name != NUMBER
+    ]
     orders = memory_orders(node)
     if any(orders):
         # An argument that no rule reads: such a call takes another time.

@@ -17,6 +17,7 @@ from tensoropt_torch.frontend.call_context import CallContext, CallForm
 from tensoropt_torch.frontend.capture import Arguments, CapturedModel, capture
 from tensoropt_torch.frontend.input_names import input_names
 from tensoropt_torch.frontend.passes import Blocks
+from tensoropt_torch.frontend.python_calls import name_copy
 from tensoropt_torch.logs import get_logger
 
 log = get_logger(__name__)
@@ -42,6 +43,7 @@ class ModelStructure:
             log.info("%s cannot be copied (%s): it is kept", type(model).__name__, error)
             self.module = model
             self._devices.clear()
+        name_copy(self.module, model)
 
     @property
     def _device(self) -> torch.device:

@@ -39,6 +39,7 @@ from tensoropt_torch.frontend.passes.nodes import (
     target_name,
     value_of,
 )
+from tensoropt_torch.frontend.python_calls import binding_of_node, is_python_call, proof_of
 from tensoropt_torch.plan.local_form import (
     LocalForm,
     local_arguments,
@@ -262,8 +263,11 @@ class _Rows:
         self, node: fx.Node, ports: Sequence[Any], operands: list[fx.Node], *, with_totals: bool
     ) -> dict[Layouts, _Choice]:
         found: dict[Layouts, _Choice] = {}
+        by_rows_only = self._must_have_rows(node)
         for config, (inputs, outputs) in enumerate(ports):
             wanted = tuple(value for value, _ in inputs)
+            if by_rows_only and not any(layout.startswith("S") for layout in wanted):
+                continue
             totals = set()
             for number, (operand, layout) in enumerate(zip(operands, wanted, strict=True)):
                 if layout in self.layouts(operand):
@@ -276,6 +280,14 @@ class _Rows:
                     layouts = tuple(value for value, _ in outputs)
                     found.setdefault(layouts, _Choice(wanted, config, frozenset(totals)))
         return found
+
+    def _must_have_rows(self, node: fx.Node) -> bool:
+        """Whether a call of Python gives other gradients for the sum of some than the sum of
+        theirs, so that it may not get those of one micro-batch after the other."""
+        if not is_python_call(node) or node in self.of_data:
+            return False
+        proof = proof_of(target_name(node))
+        return any(binding_of_node(node).differentiable) and not (proof and proof.linear)
 
     def _may_be_total(self, node: fx.Node) -> bool:
         return node in self.of_data and PENDING in self.layouts(node)
@@ -294,6 +306,13 @@ class _Rows:
         return LocalForm.of(self.planner.local_call(space_node, config, number))
 
     def _mixes(self, node: fx.Node, operands: Sequence[fx.Node]) -> TensorOptError:
+        if is_python_call(node):
+            return _refusal(
+                self._count,
+                f"op '{operator_name(node)}' ({binding_of_node(node).title}) runs whole, and what "
+                "it gives for all rows is not known to be the sum of what it gives for some",
+                "leave it out, or register a rule by which its rows can be split (register_rule)",
+            )
         states = ", ".join(
             f"{operand.name}: {' or '.join(_words(layout) for layout in self.layouts(operand))}"
             for operand in operands

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tensoropt_torch.frontend.capture import CapturedModel
+from tensoropt_torch.frontend.python_calls import proof_of
 from tensoropt_torch.plan import Settings
 from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
@@ -51,6 +52,7 @@ class NodeExplanation:
         name: of the operator or parameter.
         target: the operator, ``parameter`` or ``relay``.
         rule: e.g. ``b k, n k -> b n``; empty if it is no operator.
+        rule_from: of a call of Python, how its rule was found; else empty.
         has_rule: whether the operator has a rule; without, it runs whole.
         num_configs: how many are considered.
         num_in_any_order: how many there are without ``max_configs`` and with all orders of
@@ -76,6 +78,7 @@ class NodeExplanation:
     memory_bytes: float
     even_time_s: float
     even_memory_bytes: float
+    rule_from: str = ""
 
     @property
     def is_operator(self) -> bool:
@@ -173,12 +176,21 @@ def _node(record: Mapping[str, Any], rules: frozenset[str], max_configs: int) ->
         record["memory_bytes"],
         record["even_time_s"],
         record["even_memory_bytes"],
+        _rule_from(record["target"]),
     )
+
+
+def _rule_from(target: str) -> str:
+    proof = proof_of(target)
+    return proof.reason if proof is not None and proof.rule else ""
 
 
 def _left_out(record: Mapping[str, Any], has_rule: bool, max_configs: int) -> Iterator[LeftOut]:
     if not has_rule:
-        yield LeftOut("no rule", "", "it has no rule: register one (register_rule)")
+        proof = proof_of(record["target"])
+        why = "it has no rule" if proof is None else f"it runs whole ({proof.reason})"
+        what = "" if proof is None else proof.reason
+        yield LeftOut("no rule", what, f"{why}: register one (register_rule)")
     uneven: dict[tuple[str, int, bool], list[int]] = {}
     for factor, size, parts, equal in record["uneven_splits"]:
         uneven.setdefault((factor, size, equal), []).append(parts)

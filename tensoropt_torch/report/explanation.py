@@ -30,7 +30,7 @@ def explanation_table(explanation: Explanation) -> Table:
         table.add_row(
             first.name + more,
             first.target.removesuffix(".default"),
-            first.rule,
+            f"{first.rule} ({first.rule_from})" if first.rule_from else first.rule,
             f"{first.num_configs} of {first.num_in_any_order or 'more'}",
             f"{share:.1%}" if first.is_operator else "",
             "; ".join(_by_reason(first.left_out)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import CodeType
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch._ops import OpOverload
 
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.rules import functions
 from tensoropt_torch.rules.call import overload_of
 from tensoropt_torch.rules.check import check_rule
 
@@ -62,7 +64,8 @@ def register_rule(
     registered again has the new rule from then on (docs/adding-an-operator.md).
 
     Args:
-        operator: ``"mylib::op"``, or what ``torch.library.custom_op`` returned.
+        operator: ``"mylib::op"``, what ``torch.library.custom_op`` returned, or a
+            ``torch.autograd.Function``, whose tensors are those of ``apply`` by position.
         rule: e.g. ``"b k, n k, n -> b n"``.
         linear_in: sets of tensor arguments in which the operator is jointly linear, so
             that pending sums can pass: ``[["x", "y"]]`` for ``x + y``, ``[["x"], ["y"]]``
@@ -86,6 +89,13 @@ def register_rule(
             arguments; the rule contradicts itself or, in the example, the operator. Then
             nothing is registered.
     """
+    if functions.is_function(operator):
+        options = {**locals(), "example": None}
+        del options["operator"]
+        functions.register(operator, rule, partial(register_rule, **options))
+        if example is not None:
+            _check_example(operator, example)
+        return
     overload = overload_of(operator)
     declared = _C.DeclaredRule(str(overload), rule, _tensor_arguments(overload))
     declared.linear_in = [_names(overload, names) for names in _sets(linear_in)]
@@ -112,7 +122,25 @@ def unregister_rule(operator: Any) -> None:
     Raises:
         TensorOptError: none was registered.
     """
+    if functions.is_function(operator):
+        functions.unregister(operator)
+        return
     _C.withdraw_rule(str(overload_of(operator)))
+
+
+def _check_example(function: Any, example: Sequence[Any]) -> None:
+    """That of an ``autograd.Function``."""
+    try:
+        operator, tensors, keywords = functions.operator_call(function, example)
+        check_rule(operator, tensors, keywords)
+    except BaseException:
+        functions.unregister(function)
+        raise
+
+
+def declare_found(overload: OpOverload, rule: str, kept: Sequence[int]) -> None:
+    """A rule that trials have found for a call of Python."""
+    register_rule(overload, rule, saves=kept, repeatable=False)
 
 
 def _tensor_arguments(overload: OpOverload) -> list[str]:

@@ -24,6 +24,7 @@ from tensoropt_torch.frontend.passes.nodes import (
     add_call,
     changes_memory,
     expanded,
+    is_python_call,
     makes_memory,
     running_statistics,
     source_line,
@@ -74,6 +75,7 @@ class _Functionaliser:
         self._names: dict[fx.Node, _Name] = {}
         self._latest: dict[fx.Node, fx.Node] = {}
         self._versions: dict[fx.Node, int] = {}
+        self._seen_by: dict[fx.Node, fx.Node] = {}  # calls that may give the memory of an owner
 
     def run(self) -> None:
         for node in list(self._graph.nodes):
@@ -84,6 +86,9 @@ class _Functionaliser:
                 elif node.op == "call_function" and is_view(node):
                     name = self._name_of(node.args[0])
                     self._names[node] = _Name(name.owner, (*name.views, node), name.version)
+                elif is_python_call(node) and not makes_memory(node):
+                    for operand in node.all_input_nodes:
+                        self._seen_by[self._name_of(operand).owner] = node
         with self._graph.inserting_before(self._graph.output_node()):
             self._write_buffers()
 
@@ -165,6 +170,9 @@ class _Functionaliser:
             raise _refusal(node, "which is an input or a parameter")
         if owner.op == "call_function" and not (_is_unsafe(owner) or makes_memory(owner)):
             raise _refusal(node, "which may be another name of that operator's own operand")
+        if owner in self._seen_by:
+            seen_by = self._seen_by[owner].name
+            raise _refusal(node, f"which what '{seen_by}' gave may be another name of")
         hidden = node.meta.get(WITHOUT_GRAD, False) or any(
             operator_base(view) == "detach" for view in name.views
         )

@@ -13,10 +13,12 @@ from torch.utils import _pytree as pytree
 
 Pass = Callable[[fx.Graph], None]
 
-# Keys in the ``meta`` of nodes.
+# Keys in the ``meta`` of nodes, and names of operators.
 BUFFER = "buffer"  # of placeholders that are buffers of the module
 FOLDED = "folded"  # of placeholders that a pass added: the tensor they stand for
 IN_PLACE = "in_place"  # of calls that the module makes in place: by which operator
+PYTHON = "tensoropt_python"  # the namespace of operators that are calls of Python
+NUMBER = "python_call"  # their keyword: what is called, by its number in this process
 WITHOUT_GRAD = "without_grad"  # of calls that were made under ``torch.no_grad``
 
 CASTS = frozenset(
@@ -48,6 +50,11 @@ SPLITS = frozenset(
 def target_name(node: fx.Node) -> str:
     """The operator a node calls, e.g. ``aten.linear.default``; else ``''``."""
     return str(node.target) if isinstance(node.target, OpOverload) else ""
+
+
+def is_python_call(node: fx.Node) -> bool:
+    """Whether a call runs Python of the user: an ``autograd.Function``, a hook."""
+    return isinstance(node.target, OpOverload) and node.target.namespace == PYTHON
 
 
 def is_parameter(node: fx.Node) -> bool:
