@@ -78,6 +78,22 @@ class ParallelModule(nn.Module):
         self._frozen = [(n, p) for n, p in self.named_parameters() if not p.requires_grad]
         self._accumulation = GradientAccumulation()
         self.requires_gradient_sync = True
+        self._is_made = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Of the model, unless the module itself has such an attribute."""
+        own = "_is_made" not in self.__dict__ or name in self.__dict__ or hasattr(type(self), name)
+        if own:
+            super().__setattr__(name, value)
+        else:
+            setattr(self.original, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        """Of the model, unless the module itself has such an attribute."""
+        if name in self.__dict__:
+            super().__delattr__(name)
+        else:
+            delattr(self.original, name)
 
     def __getattr__(self, name: str) -> Any:
         """Of the model, where the module itself has no such attribute."""

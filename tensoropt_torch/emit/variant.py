@@ -48,6 +48,7 @@ class Variant:
         self.tables = tables
         self.uses_seeds = uses_seeds
         self.strategy: VariantStrategy | None = None  # if it is not the plan's
+        self._modules: Mapping[tuple[str, bool], nn.Module] = {}
         self._places = [self._place(source, root) for source in captured.sources]
         self._views = [views.get(source.names[0]) for source in captured.sources]
         own = zip(self._places, self._views, strict=True)
@@ -66,6 +67,19 @@ class Variant:
         with reuse.ReuseRegistry(ahead=self.plan.settings.overlap):
             outputs = run_graph(self.graph, (*values, seed))
         return pytree.tree_unflatten(list(outputs), self.captured.out_spec)
+
+    def written_on(self, modules: Mapping[tuple[str, bool], nn.Module]) -> None:
+        """What forward writes into attributes gets into those of these modules."""
+        self._modules = modules
+
+    def put_back(self, outputs: Any) -> Any:
+        """What the model returns, of what ``run`` gives; the rest gets into attributes."""
+        written = self.captured.attributes.written
+        if written is None:
+            return outputs
+        result, tensors = outputs
+        written.put_back(self._modules, tensors)
+        return result
 
     def _own(self) -> list[torch.Tensor]:
         """The parameters, buffers and tables, in the order of the sources."""

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from tensoropt_torch.emit.attributes import AttributeWatch
 from tensoropt_torch.emit.call_kind import Call, CallKind, CallReader, TensorKind, literal_kind
 from tensoropt_torch.emit.compilation import compiled
 from tensoropt_torch.emit.constants import cut_constants
@@ -21,6 +22,7 @@ from tensoropt_torch.emit.micro_batched import variant_of
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.emit.uneven import Shares, rows_of
 from tensoropt_torch.emit.variant import RunGraph, Variant
+from tensoropt_torch.emit.variant_table import VariantTable, earlier
 from tensoropt_torch.emit.weights import of_first_rank
 from tensoropt_torch.errors import TensorOptError, check_choice
 from tensoropt_torch.frontend import CapturedModel, ModelStructure
@@ -83,7 +85,8 @@ class Found:
         """
         with confirming(self.agreement):
             outputs = self.variant.run(self.inputs, seed, run_graph)
-        return outputs if self.shares is None else self.shares.cut(outputs)
+        outputs = outputs if self.shares is None else self.shares.cut(outputs)
+        return self.variant.put_back(outputs)
 
 
 class Variants:
@@ -104,7 +107,8 @@ class Variants:
         self._options = options
         self._agreement = CallAgreement(maker.control_group())
         self._base_kind = maker.kind_of_example(base)
-        self._made = {self._base_kind: base}
+        self._made = VariantTable(maker.attributes)
+        self._made.add(self._base_kind, base)
         self._checked: set[CallKind] = set()
         self._warned = False
 
@@ -112,7 +116,7 @@ class Variants:
     def strategies(self) -> tuple[VariantStrategy, ...]:
         """Of all variants but the plan's."""
         return tuple(
-            variant.strategy for variant in self._made.values() if variant.strategy is not None
+            variant.strategy for variant in self._made.variants if variant.strategy is not None
         )
 
     def find(self, args: Sequence[Any], kwargs: Mapping[str, Any], mark: str = "") -> Found:
@@ -126,8 +130,9 @@ class Variants:
         """
         call, error = self._read(args, kwargs)
         pending = self._agreement.begin(-1 if call is None else call.kind.digest_with(mark))
-        if call is not None and call.kind in self._checked:
-            return Found(self._made[call.kind], call.values, agreement=pending)
+        known = None if call is None else self._made.find(call.kind)
+        if call is not None and known is not None and call.kind in self._checked:
+            return Found(known, call.values, agreement=pending)
         if pending.is_reached():
             if call is None:
                 assert error is not None
@@ -165,7 +170,7 @@ class Variants:
 
     def _found(self, call: Call) -> Found:
         """Of a call that all ranks make."""
-        variant = self._made.get(call.kind)
+        variant = self._made.find(call.kind)
         if variant is None:
             variant = self._make(call)
         if call.kind not in self._checked:
@@ -208,10 +213,14 @@ class Variants:
 
     def _make(self, call: Call) -> Variant:
         self._check(call.kind)
-        what = f"variant {len(self._made) + 1}, for {self._describe(call.kind)}"
+        what = f"variant {len(self._made.variants) + 1}, for {self._describe(call.kind)}"
         with progress(f"making {what}", ticking=True):
-            variant = self._maker.make(call)
-        self._made[call.kind] = variant
+            variant = self._maker.make(call, self._made.variants)
+        is_new = variant not in self._made.variants
+        self._made.add(call.kind, variant)
+        if not is_new:
+            log.info("%s: the graph of an earlier one", what)
+            return variant
         costs = format_costs(variant.plan.memory_bytes, variant.plan.time_s)
         log.info("%s: %s", what, costs)
         return variant
@@ -227,10 +236,11 @@ class Variants:
                 f"{self._describe(base)} on this rank; give inputs of these shapes, plan again "
                 "for others, or leave shapes='fixed' out so that variants are made for them"
             )
-        if len(self._made) >= self._options.max_variants:
-            calls = "; ".join(self._describe(made) for made in self._made)
+        if len(self._made.variants) >= self._options.max_variants:
+            self._made.check_numbers(kind, self._maker.input_names(kind))
+            calls = "; ".join(self._describe(made) for made in self._made.kinds)
             raise TensorOptError(
-                f"the module has {len(self._made)} variants, as many as max_variants allows, and "
+                f"the module has {len(self._made.variants)} variants, as many as max_variants allows, and "
                 f"this call needs another one, for {self._describe(kind)}; there are: {calls}. "
                 "Pad inputs to few different sizes (a collator with pad_to_multiple_of, "
                 "drop_last=True), or raise max_variants"
@@ -249,6 +259,7 @@ class VariantMaker:
         root: has parameters and buffers.
         most_rows: of a micro-batch; None: the plan has none.
         backend: compiles the graphs; None: nothing does.
+        attributes: of the model, which its graphs read.
     """
 
     def __init__(
@@ -262,7 +273,9 @@ class VariantMaker:
         one_process_random: bool,
         most_rows: int | None = None,
         backend: str | None = None,
+        attributes: AttributeWatch,
     ) -> None:
+        self.attributes = attributes
         self._plan = plan
         self._structure = structure
         self._context = context
@@ -303,8 +316,9 @@ class VariantMaker:
         captured = base.captured
         return CallKind(modes, trained, captured.in_spec, tuple(inputs), captured.context)
 
-    def make(self, call: Call) -> Variant:
-        """The variant for calls of this kind. Collective.
+    def make(self, call: Call, made: Sequence[Variant] = ()) -> Variant:
+        """The variant for calls of this kind, which may be one that was ``made`` already.
+        Collective.
 
         Raises:
             TensorOptError: on every rank; the model cannot be captured so.
@@ -313,6 +327,9 @@ class VariantMaker:
         agree_on_model(captured)
         whole = captured
         captured = on_all_ranks(lambda: self._micro_batched(whole, call.kind.gathered))
+        same = from_first_rank(lambda: earlier(captured, call.kind.gathered, made))
+        if same >= 0:
+            return made[same]
         strategy = from_first_rank(lambda: self._strategy(captured, call.kind.gathered))
         plan = self._plan.of_variant(captured, strategy)
         part = RankPart(plan, captured, dist.get_rank(), self._storage)
@@ -332,6 +349,7 @@ class VariantMaker:
             backend=self._backend,
         )
         variant.strategy = strategy
+        variant.written_on(self.attributes.modules)
         return variant
 
     def _strategy(self, captured: CapturedModel, gathered: bool) -> VariantStrategy:
@@ -354,6 +372,7 @@ class VariantMaker:
     def _capture(self, call: Call) -> CapturedModel:
         kind = call.kind
         arguments = self._global_arguments(call)
+        self.attributes.write_all()
         return self._structure.capture(arguments, kind.modes, kind.trained, kind.context)
 
     def _global_arguments(self, call: Call) -> Arguments:

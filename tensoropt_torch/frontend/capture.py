@@ -54,6 +54,7 @@ from tensoropt_torch.frontend.sources import (
     folded_sources,
     want_blocks,
 )
+from tensoropt_torch.frontend.watching import Attributes, ForwardWatch, watched_capture
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.units import format_seconds
 
@@ -79,6 +80,7 @@ class CapturedModel:
     checkpoints: int = 0  # calls of torch.utils.checkpoint, which are not in the graph
     micro_batching: MicroBatching | None = None  # if the graph is that of a micro-batch
     batch: CapturedModel | None = field(default=None, repr=False)  # the whole one, then
+    attributes: Attributes = field(default=Attributes(), repr=False)
 
     @property
     def graph(self) -> _C.Graph:
@@ -128,16 +130,18 @@ class _WithLoss(nn.Module):
         loss_fn: Callable[..., torch.Tensor] | None,
         num_inputs: int,
         context: CallContext,
+        watch: ForwardWatch,
     ) -> None:
         super().__init__()
         self.model = model
         self.loss_fn = loss_fn
         self.num_inputs = num_inputs
         self.context = context
+        self.watch = watch
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         with called_in(self.context):
-            return self._call(*args, **kwargs)
+            return self.watch.traced(lambda: self._call(*args, **kwargs))
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         before = dict(self.model.named_buffers())
@@ -200,12 +204,33 @@ def capture(
     Raises:
         TensorOptError: the module cannot be captured; says why and where.
     """
-    start = time.perf_counter()
     if isinstance(model, torch.export.ExportedProgram) and not args and not kwargs:
         args, kwargs = model.example_inputs
     model = as_module(model)
     _check_call(model, {"args": args, "targets": targets}, kwargs, loss_fn)
-    wrapper = _WithLoss(model, loss_fn, len(args), context)
+    example = _Example(model, args, kwargs, loss_fn, targets, context, blocks)
+    return watched_capture(model, loss_fn, lambda watch: _capture(example, watch))
+
+
+@dataclass(frozen=True)
+class _Example:
+    """What is captured: the arguments of ``capture``."""
+
+    model: nn.Module
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any] | None
+    loss_fn: Callable[..., torch.Tensor] | None
+    targets: Sequence[Any]
+    context: CallContext
+    blocks: Mapping[str, Blocks] | None
+
+
+def _capture(example: _Example, watch: ForwardWatch) -> CapturedModel:
+    start = time.perf_counter()
+    model, args, kwargs = example.model, example.args, example.kwargs
+    loss_fn, targets, context = example.loss_fn, example.targets, example.context
+    blocks = example.blocks
+    wrapper = _WithLoss(model, loss_fn, len(args), context, watch)
     arguments = _distinct(((*args, *targets), dict(sorted((kwargs or {}).items()))), model)
     differentiable = [
         isinstance(leaf, torch.Tensor) and leaf.requires_grad
@@ -219,9 +244,9 @@ def capture(
     ):
         if is_on_meta(model):
             with all_on_meta(model):
-                exported = _export(wrapper, *to_meta(arguments))
+                exported = _export_watched(wrapper, *to_meta(arguments))
         else:
-            exported = _export(wrapper, *arguments)
+            exported = _export_watched(wrapper, *arguments)
     module = exported.graph_module
     names = input_names(model, args, loss_fn, *arguments)
     sources = exported_sources(exported, names, differentiable, trained=context.gradients)
@@ -251,6 +276,7 @@ def capture(
         declarations,
         _fingerprint(module.graph, declarations),
         checkpoints.calls,
+        attributes=watch.attributes,
     )
     seconds = format_seconds(time.perf_counter() - start)
     log.info("captured %s in %s: %r", type(model).__name__, seconds, captured)
@@ -299,6 +325,16 @@ def _distinct(arguments: Arguments, model: nn.Module) -> Arguments:
 
     result: Arguments = pytree.tree_map(copy_if_seen, arguments)
     return result
+
+
+def _export_watched(
+    wrapper: _WithLoss, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> torch.export.ExportedProgram:
+    exported = _export(wrapper, args, kwargs)
+    if wrapper.watch.needs_second_pass:
+        with wrapper.watch.second_pass():
+            _export(wrapper, args, kwargs)
+    return exported
 
 
 def _export(
