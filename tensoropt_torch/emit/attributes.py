@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tensoropt_torch.emit.fixed_parts import FixedParts
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.watching import (
     MISSING,
@@ -26,6 +27,7 @@ from tensoropt_torch.frontend.watching import (
     Place,
     image_of,
     is_atom,
+    is_fixed,
     is_portable,
     owners_of,
     told,
@@ -81,6 +83,7 @@ class AttributeWatch:
         self._trees = [_Tree(owners, lambda module: lambda: module)]
         if model is not None and model is not structure:
             self._trees.append(_Tree(owners_of(model), weakref.ref))
+        self._parts = FixedParts(root, model)
         self._first = dict(self._trees[0].seen)
         self._now: dict[Place, Image] = {}
         self._watched: frozenset[Place] = frozenset()
@@ -114,13 +117,18 @@ class AttributeWatch:
             tree.watch(self._watched)
         self._update()
 
+    def first(self, place: Place) -> Image:
+        """What an attribute was when the module became parallel."""
+        return self._first.get(place, image_of(MISSING))
+
     def look(self) -> AttributeState:
         """What has changed.
 
         Raises:
             TensorOptError: an attribute has become different things on the parallel module and
-                on the model.
+                on the model; a module or parameter is another.
         """
+        self._parts.check()
         if all([tree.is_unchanged() for tree in self._trees]):
             return self._state
         self._take(self._watched)
@@ -292,7 +300,7 @@ class _Tree:
             )
             for name, value in zip(own_names, values, strict=True):
                 place = Place(key[0], name, key[1])
-                if is_atom(self.seen[place]):
+                if is_fixed(value):
                     self._kept.append(value)
                     if value is MISSING and self.value(place) is not MISSING:
                         self._deep.append((place, self.seen[place]))

@@ -59,13 +59,15 @@ class Variant:
         """What the inputs are called, literals included."""
         return [source.names[0] for source in self.captured.inputs]
 
-    def run(self, inputs: Sequence[Any], seed: int, run_graph: RunGraph) -> Any:
+    def run(
+        self, inputs: Sequence[Any], seed: int, run_graph: RunGraph, numbers: tuple[Any, ...] = ()
+    ) -> Any:
         """The outputs for these inputs, literals included, in the containers of the model;
-        ``run_graph`` calls the graph."""
+        ``run_graph`` calls the graph, which may take ``numbers`` besides."""
         rest, own = iter(inputs), iter(local_parts(self._own(), self._own_views))
         values = [next(rest) if place is None else next(own) for place in self._places]
         with reuse.ReuseRegistry(ahead=self.plan.settings.overlap):
-            outputs = run_graph(self.graph, (*values, seed))
+            outputs = run_graph(self.graph, (*values, seed, *([numbers] if numbers else ())))
         return pytree.tree_unflatten(list(outputs), self.captured.out_spec)
 
     def written_on(self, modules: Mapping[tuple[str, bool], nn.Module]) -> None:

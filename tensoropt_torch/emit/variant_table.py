@@ -4,30 +4,94 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tensoropt_torch.emit.attributes import UNCHANGED, AttributeWatch
 from tensoropt_torch.emit.call_kind import CallKind
 from tensoropt_torch.emit.variant import Variant
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
-from tensoropt_torch.frontend.watching import Image, Place, same_graphs
+from tensoropt_torch.frontend.watching import Lifted, Numbers, Place, same_graphs
 
 _MOST_FOUND = 256  # kinds of calls whose variant is remembered
-_NUMBERS = ("int", "float")
+_NUMBERS = {"int": int, "float": float}
+
+
+@dataclass(frozen=True)
+class Match:
+    """A variant that is for a call.
+
+    Attributes:
+        kind: what the call has in common with others that run it.
+        numbers: what the graph takes besides.
+    """
+
+    variant: Variant
+    kind: CallKind
+    numbers: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """A variant for calls of a kind. Of attributes those count that its capture has read."""
+    """A variant for calls of a kind. Of attributes those count that its capture has read, and
+    of ``numbers`` only what their guards say."""
 
     kind: CallKind
     variant: Variant
     reads: frozenset[Place]
-    then: frozenset[tuple[Place, Image]]
+    numbers: Numbers | None = None
 
-    def is_for(self, kind: CallKind) -> bool:
-        alike = replace(kind, attributes=self.kind.attributes) == self.kind
-        return alike and kind.attributes.of(self.reads) == self.then
+    @property
+    def keys(self) -> tuple[Lifted, ...]:
+        """The numbers that do not count."""
+        return () if self.numbers is None else self.numbers.keys
+
+    def match(self, kind: CallKind, attributes: AttributeWatch) -> Match | None:
+        """If the variant is for such calls."""
+        if self._rest(kind) != self._rest(self.kind):
+            return None
+        if self.numbers is None:
+            return Match(self.variant, kind)
+        mine, found = (_numbers(k, self.keys, attributes) for k in (self.kind, kind))
+        types = [[type(value) for value in values.values()] for values in (mine, found)]
+        if types[0] != types[1] or not self.numbers.hold_for(found):
+            return None
+        return Match(self.variant, self.kind, self.numbers.of(found))
+
+    def numbers_apart(self, kind: CallKind, attributes: AttributeWatch) -> set[Lifted]:
+        """The numbers that are others in such calls, if nothing else is."""
+        places = range(min(len(kind.inputs), len(self.kind.inputs)))
+        apart: set[Lifted] = {p for p in places if self.kind.inputs[p] != kind.inputs[p]}
+        then, now = (k.attributes.of(self.reads) for k in (self.kind, kind))
+        apart |= {place for place, _ in then ^ now}
+        keys = tuple(apart)
+        mine, found = (_numbers(k, keys, attributes) for k in (self.kind, kind))
+        if len(mine) < len(keys) or len(found) < len(keys):
+            return set()
+        return apart if self._rest(kind, keys) == self._rest(self.kind, keys) else set()
+
+    def _rest(self, kind: CallKind, keys: tuple[Lifted, ...] | None = None) -> Any:
+        """What counts of a kind besides numbers, by default those that the variant takes."""
+        keys = self.keys if keys is None else keys
+        inputs = tuple(None if n in keys else item for n, item in enumerate(kind.inputs))
+        changed = kind.attributes.of(self.reads - {k for k in keys if isinstance(k, Place)})
+        return replace(kind, inputs=inputs, attributes=UNCHANGED), changed  # type: ignore[arg-type]
+
+
+def _numbers(
+    kind: CallKind, keys: Sequence[Lifted], attributes: AttributeWatch
+) -> dict[Lifted, Any]:
+    """What the numbers are in calls of a kind, without what is no number."""
+    changed = dict(kind.attributes.changed)
+    found: dict[Lifted, Any] = {}
+    for key in keys:
+        if isinstance(key, Place):
+            image = changed.get(key, attributes.first(key))
+        else:
+            image = kind.inputs[key]
+        if isinstance(image, tuple) and image[0] in _NUMBERS:
+            found[key] = _NUMBERS[image[0]](image[1])
+    return found
 
 
 class VariantTable:
@@ -40,7 +104,8 @@ class VariantTable:
     def __init__(self, attributes: AttributeWatch) -> None:
         self._attributes = attributes
         self._entries: list[_Entry] = []
-        self._found: dict[CallKind, Variant] = {}
+        self._found: dict[CallKind, Match] = {}
+        self._fixed: set[frozenset[Lifted]] = set()
 
     @property
     def variants(self) -> list[Variant]:
@@ -52,7 +117,7 @@ class VariantTable:
         """For which they were made."""
         return (entry.kind for entry in self._entries)
 
-    def add(self, kind: CallKind, variant: Variant) -> None:
+    def add(self, kind: CallKind, variant: Variant, numbers: Numbers | None = None) -> None:
         """A variant for calls of this kind, just captured.
 
         Raises:
@@ -61,21 +126,33 @@ class VariantTable:
         found = variant.captured.attributes
         written = () if found.written is None else found.written.places
         self._attributes.watch(found.reads, written)
-        state, reads = self._attributes.look(), frozenset(found.reads)
-        kind = replace(kind, attributes=state)
-        self._entries.append(_Entry(kind, variant, reads, state.of(reads)))
+        kind = replace(kind, attributes=self._attributes.look())
+        self._entries.append(_Entry(kind, variant, frozenset(found.reads), numbers))
         self._found.clear()
 
-    def find(self, kind: CallKind) -> Variant | None:
+    def find(self, kind: CallKind) -> Match | None:
         """The variant for calls of this kind."""
         known = self._found.get(kind)
         if known is None:
-            known = next((e.variant for e in self._entries if e.is_for(kind)), None)
+            matches = (entry.match(kind, self._attributes) for entry in self._entries)
+            known = next((match for match in matches if match is not None), None)
             if known is not None:
                 if len(self._found) >= _MOST_FOUND:
                     self._found.clear()
                 self._found[kind] = known
         return known
+
+    def numbers_apart(self, kind: CallKind) -> list[Lifted]:
+        """The numbers by which such calls differ from those that there are variants for, unless
+        it turned out that they cannot be inputs of a graph."""
+        found: set[Lifted] = set()
+        for entry in self._entries:
+            found |= entry.numbers_apart(kind, self._attributes)
+        return [] if frozenset(found) in self._fixed else sorted(found, key=str)
+
+    def fix(self, keys: Sequence[Lifted]) -> None:
+        """These cannot be inputs of a graph."""
+        self._fixed.add(frozenset(keys))
 
     def check_numbers(self, kind: CallKind, names: Sequence[str]) -> None:
         """Raises TensorOptError if calls of this kind come with one number after the other."""
@@ -88,12 +165,11 @@ class VariantTable:
                     f"are {len(self.variants)}; give a tensor without dims instead, such as "
                     f"torch.tensor({kind.inputs[place][1]}), or raise max_variants"  # type: ignore[index]
                 )
-        changing = [place for place, image in kind.attributes.changed if image[0] in _NUMBERS]
-        for attribute in changing:
-            seen = {dict(e.kind.attributes.changed).get(attribute) for e in self._entries}
-            if len(seen) > 2:
+        for place, image in kind.attributes.changed:
+            seen = {dict(entry.kind.attributes.changed).get(place) for entry in self._entries}
+            if image[0] in _NUMBERS and len(seen) > 2:
                 raise TensorOptError(
-                    f"attribute '{attribute}' is another number in call after call, and each needs "
+                    f"attribute '{place}' is another number in call after call, and each needs "
                     f"a variant of its own, of which there are {len(self.variants)}; make it a "
                     "buffer (register_buffer) that is filled before a call, or raise max_variants"
                 )

@@ -22,11 +22,12 @@ from tensoropt_torch.emit.micro_batched import variant_of
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.emit.uneven import Shares, rows_of
 from tensoropt_torch.emit.variant import RunGraph, Variant
-from tensoropt_torch.emit.variant_table import VariantTable, earlier
+from tensoropt_torch.emit.variant_table import Match, VariantTable, earlier
 from tensoropt_torch.emit.weights import of_first_rank
 from tensoropt_torch.errors import TensorOptError, check_choice
 from tensoropt_torch.frontend import CapturedModel, ModelStructure
 from tensoropt_torch.frontend.capture import Arguments
+from tensoropt_torch.frontend.watching import Lifted, Numbers, UnfollowableError
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import Plan, VariantStrategy
 from tensoropt_torch.plan.micro_batches import batch_rows, micro_batched
@@ -39,6 +40,7 @@ from tensoropt_torch.runtime.agreement import (
     agree_on_model,
     confirming,
     from_first_rank,
+    gather,
     on_all_ranks,
 )
 from tensoropt_torch.units import format_costs
@@ -70,12 +72,13 @@ class VariantOptions:
 @dataclass(frozen=True)
 class Found:
     """What a call runs: a variant with these inputs; ``shares`` of a batch that was gathered
-    for it. The ranks may still have to agree on it."""
+    for it. The ranks may still have to agree on it. ``numbers``: what the graph takes besides."""
 
     variant: Variant
     inputs: Sequence[Any]
     shares: Shares | None = None
     agreement: PendingAgreement | None = None
+    numbers: tuple[Any, ...] = ()
 
     def run(self, seed: int, run_graph: RunGraph) -> Any:
         """The outputs for this rank.
@@ -84,7 +87,7 @@ class Found:
             DifferentCallsError: on every rank; they do not agree. Nothing has changed.
         """
         with confirming(self.agreement):
-            outputs = self.variant.run(self.inputs, seed, run_graph)
+            outputs = self.variant.run(self.inputs, seed, run_graph, self.numbers)
         outputs = outputs if self.shares is None else self.shares.cut(outputs)
         return self.variant.put_back(outputs)
 
@@ -131,8 +134,8 @@ class Variants:
         call, error = self._read(args, kwargs)
         pending = self._agreement.begin(-1 if call is None else call.kind.digest_with(mark))
         known = None if call is None else self._made.find(call.kind)
-        if call is not None and known is not None and call.kind in self._checked:
-            return Found(known, call.values, agreement=pending)
+        if call is not None and known is not None and known.kind in self._checked:
+            return Found(known.variant, call.values, None, pending, known.numbers)
         if pending.is_reached():
             if call is None:
                 assert error is not None
@@ -170,14 +173,14 @@ class Variants:
 
     def _found(self, call: Call) -> Found:
         """Of a call that all ranks make."""
-        variant = self._made.find(call.kind)
-        if variant is None:
-            variant = self._make(call)
-        if call.kind not in self._checked:
-            is_shared_out = variant.plan.settings.is_shared_out
-            check_inputs(variant.input_names, call.values, is_shared_out)
-            self._checked.add(call.kind)
-        return Found(variant, call.values)
+        match = self._made.find(call.kind)
+        if match is None:
+            match = self._make(call)
+        if match.kind not in self._checked:
+            is_shared_out = match.variant.plan.settings.is_shared_out
+            check_inputs(match.variant.input_names, call.values, is_shared_out)
+            self._checked.add(match.kind)
+        return Found(match.variant, call.values, numbers=match.numbers)
 
     def _check_kinds(self, call: Call | None, mark: str, error: Exception | None) -> None:
         """Raises TensorOptError, on every rank, unless calls differ in rows alone."""
@@ -211,19 +214,21 @@ class Variants:
             )
         return on_all_ranks(lambda: shares.gather(call, shared)), shares
 
-    def _make(self, call: Call) -> Variant:
+    def _make(self, call: Call) -> Match:
         self._check(call.kind)
         what = f"variant {len(self._made.variants) + 1}, for {self._describe(call.kind)}"
+        numbers = self._made.numbers_apart(call.kind)
         with progress(f"making {what}", ticking=True):
-            variant = self._maker.make(call, self._made.variants)
-        is_new = variant not in self._made.variants
-        self._made.add(call.kind, variant)
-        if not is_new:
-            log.info("%s: the graph of an earlier one", what)
-            return variant
+            made = self._maker.make(call, self._made.variants, numbers)
+        if numbers and made.numbers is None:
+            self._made.fix(numbers)
+        variant, is_new = made.variant, made.variant not in self._made.variants
+        self._made.add(call.kind, variant, made.numbers)
         costs = format_costs(variant.plan.memory_bytes, variant.plan.time_s)
-        log.info("%s: %s", what, costs)
-        return variant
+        log.info("%s: %s", what, costs if is_new else "the graph of an earlier one")
+        match = self._made.find(replace(call.kind, attributes=self._maker.attributes.look()))
+        assert match is not None
+        return match
 
     def _check(self, kind: CallKind) -> None:
         base = self._base_kind
@@ -248,6 +253,14 @@ class Variants:
 
     def _describe(self, kind: CallKind) -> str:
         return kind.describe(self._maker.input_names(kind))
+
+
+@dataclass(frozen=True)
+class Made:
+    """A variant, and the numbers that its graph takes as inputs or that are only guarded."""
+
+    variant: Variant
+    numbers: Numbers | None = None
 
 
 class VariantMaker:
@@ -316,16 +329,50 @@ class VariantMaker:
         captured = base.captured
         return CallKind(modes, trained, captured.in_spec, tuple(inputs), captured.context)
 
-    def make(self, call: Call, made: Sequence[Variant] = ()) -> Variant:
-        """The variant for calls of this kind, which may be one that was ``made`` already.
-        Collective.
+    def make(
+        self, call: Call, made: Sequence[Variant] = (), numbers: Sequence[Lifted] = ()
+    ) -> Made:
+        """The variant for calls of this kind, which may be one that was ``made`` already, with
+        ``numbers`` as inputs of its graph if that can be. Collective.
 
         Raises:
             TensorOptError: on every rank; the model cannot be captured so.
         """
         captured = on_all_ranks(lambda: self._capture(call))
         agree_on_model(captured)
-        whole = captured
+        if numbers and self._takes_numbers:
+            marked = on_all_ranks(lambda: self._with_numbers(call, captured, numbers))
+            if marked is not None:
+                agree_on_model(marked)
+                variant = self._emitted(marked, call, () if marked.takes_numbers else made)
+                if variant is not None:
+                    return Made(variant, marked.numbers)
+        variant = self._emitted(captured, call, made)
+        assert variant is not None
+        return Made(variant)
+
+    @property
+    def _takes_numbers(self) -> bool:
+        """Neither micro-batches nor compiled parts do, and draws of one process are in tests."""
+        return self._most_rows is None and self._backend is None and not self._one_process_random
+
+    def _with_numbers(
+        self, call: Call, plain: CapturedModel, numbers: Sequence[Lifted]
+    ) -> CapturedModel | None:
+        kind, arguments = call.kind, self._global_arguments(call)
+        structure = self._structure
+        try:
+            return structure.capture_with_numbers(
+                arguments, kind.modes, kind.trained, plain, numbers
+            )
+        except UnfollowableError as reason:
+            log.info("numbers %s are no inputs: %s", [*map(str, numbers)], reason)
+            return None
+
+    def _emitted(
+        self, whole: CapturedModel, call: Call, made: Sequence[Variant]
+    ) -> Variant | None:
+        """A variant that runs the graph; None: its numbers cannot be inputs on the ranks."""
         captured = on_all_ranks(lambda: self._micro_batched(whole, call.kind.gathered))
         same = from_first_rank(lambda: earlier(captured, call.kind.gathered, made))
         if same >= 0:
@@ -333,6 +380,8 @@ class VariantMaker:
         strategy = from_first_rank(lambda: self._strategy(captured, call.kind.gathered))
         plan = self._plan.of_variant(captured, strategy)
         part = RankPart(plan, captured, dist.get_rank(), self._storage)
+        if not all(gather(part.takes_numbers)):
+            return None
         buffers = {name for name, _ in self._root.named_buffers(remove_duplicate=False)}
         folded = {
             name: of_first_rank(name, constant, self._context.device)

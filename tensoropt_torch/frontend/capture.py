@@ -14,7 +14,8 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -54,7 +55,14 @@ from tensoropt_torch.frontend.sources import (
     folded_sources,
     want_blocks,
 )
-from tensoropt_torch.frontend.watching import Attributes, ForwardWatch, watched_capture
+from tensoropt_torch.frontend.watching import (
+    Attributes,
+    ForwardWatch,
+    Lifted,
+    Numbers,
+    capture_numbers,
+    watched_capture,
+)
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.units import format_seconds
 
@@ -81,6 +89,7 @@ class CapturedModel:
     micro_batching: MicroBatching | None = None  # if the graph is that of a micro-batch
     batch: CapturedModel | None = field(default=None, repr=False)  # the whole one, then
     attributes: Attributes = field(default=Attributes(), repr=False)
+    numbers: Numbers | None = field(default=None, repr=False)  # that the graph takes as inputs
 
     @property
     def graph(self) -> _C.Graph:
@@ -106,6 +115,11 @@ class CapturedModel:
     def num_calls(self) -> int:
         """How many operators are called."""
         return sum(node.op == "call_function" for node in self.graph_module.graph.nodes)
+
+    @property
+    def takes_numbers(self) -> bool:
+        """Whether the graph takes numbers as inputs besides its sources."""
+        return self.numbers is not None and bool(self.numbers.marks)
 
     @property
     def inputs(self) -> list[Source]:
@@ -141,7 +155,7 @@ class _WithLoss(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         with called_in(self.context):
-            return self.watch.traced(lambda: self._call(*args, **kwargs))
+            return self.watch.traced(self._call, args, kwargs)
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         before = dict(self.model.named_buffers())
@@ -210,6 +224,29 @@ def capture(
     _check_call(model, {"args": args, "targets": targets}, kwargs, loss_fn)
     example = _Example(model, args, kwargs, loss_fn, targets, context, blocks)
     return watched_capture(model, loss_fn, lambda watch: _capture(example, watch))
+
+
+def capture_with_numbers(
+    model: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    plain: CapturedModel,
+    keys: Sequence[Lifted],
+    *,
+    targets: Sequence[Any] = (),
+    blocks: Mapping[str, Blocks] | None = None,
+) -> CapturedModel:
+    """The graph that takes the numbers ``keys`` as inputs, of a call that gives ``plain`` with
+    their values.
+
+    Raises:
+        UnfollowableError: there is none.
+    """
+    loss_fn = plain.form.loss_fn
+    example = _Example(model, args, kwargs, loss_fn, targets, plain.context, blocks)
+    run = partial(_capture, example)
+    marked, numbers = capture_numbers(model, loss_fn, run, plain, keys)
+    return replace(marked, numbers=numbers)
 
 
 @dataclass(frozen=True)
@@ -391,7 +428,7 @@ def _warn_without_rule(graph: fx.Graph, rules: _C.Rules) -> None:
     calls = Counter(target_name(node) for node in graph.nodes)
     for name in sorted(calls.keys() - known - {""}):
         log.info("left whole, without a rule: %d calls of %s", calls[name], name)
-        warnings.warn(f"operator '{name}' has no rule: it runs whole on every device", stacklevel=4)
+        warnings.warn(f"operator '{name}' has no rule: it runs whole on every device", stacklevel=7)
 
 
 def _declarations(graph: fx.Graph, rules: _C.Rules) -> tuple[str, ...]:

@@ -9,16 +9,23 @@ from tensoropt_torch.frontend.watching.attributes import (
     owners_of,
     value_at,
 )
-from tensoropt_torch.frontend.watching.capturing import same_graphs, watched_capture
+from tensoropt_torch.frontend.watching.capturing import (
+    capture_numbers,
+    same_graphs,
+    watched_capture,
+)
 from tensoropt_torch.frontend.watching.forward import ForwardWatch
 from tensoropt_torch.frontend.watching.images import (
     MISSING,
     Image,
     image_of,
     is_atom,
+    is_fixed,
     is_portable,
     told,
 )
+from tensoropt_torch.frontend.watching.lifting import Lifted, Numbers
+from tensoropt_torch.frontend.watching.numbers import UnfollowableError
 from tensoropt_torch.frontend.watching.random_numbers import Draws
 
 __all__ = [
@@ -28,11 +35,16 @@ __all__ = [
     "ForwardWatch",
     "Image",
     "Images",
+    "Lifted",
+    "Numbers",
     "Owner",
     "Place",
+    "UnfollowableError",
     "Written",
+    "capture_numbers",
     "image_of",
     "is_atom",
+    "is_fixed",
     "is_portable",
     "owners_of",
     "same_graphs",

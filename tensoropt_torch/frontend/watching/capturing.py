@@ -10,8 +10,11 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
+from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.watching.forward import ForwardWatch
 from tensoropt_torch.frontend.watching.leaks import LeakedTensors
+from tensoropt_torch.frontend.watching.lifting import Lifted, Numbers, numbers_of
+from tensoropt_torch.frontend.watching.numbers import NumberTrace, UnfollowableError
 from tensoropt_torch.frontend.watching.random_numbers import Draws, refuse_draws
 
 # How far between their bounds numbers are drawn to see whether they count.
@@ -51,6 +54,29 @@ def watched_capture(
             if not same_graphs(captured, other):
                 refuse_draws(model, draws)
     return captured
+
+
+def capture_numbers(
+    model: nn.Module,
+    loss_fn: Callable[..., Any] | None,
+    capture: Callable[[ForwardWatch], C],
+    plain: C,
+    keys: Sequence[Lifted],
+) -> tuple[C, Numbers]:
+    """The graph that takes numbers as inputs; ``plain`` is the one with their values.
+
+    Raises:
+        UnfollowableError: there is none.
+    """
+    trace = NumberTrace()
+    try:
+        marked = capture(ForwardWatch(model, loss_fn, trace=trace, followed=keys))
+    except TensorOptError as error:
+        raise UnfollowableError(str(error)) from error
+    if marked.out_spec != plain.out_spec:
+        raise UnfollowableError("the outputs differ")
+    numbers = numbers_of(plain, marked, trace, keys)
+    return (marked if numbers.marks else plain), numbers
 
 
 def same_graphs(one: _Captured, other: _Captured) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +25,8 @@ from tensoropt_torch.frontend.watching.attributes import (
 )
 from tensoropt_torch.frontend.watching.images import MISSING, Image, is_portable
 from tensoropt_torch.frontend.watching.leaks import LeakedTensors
+from tensoropt_torch.frontend.watching.lifting import Lifted
+from tensoropt_torch.frontend.watching.numbers import NumberTrace
 from tensoropt_torch.frontend.watching.random_numbers import Draws
 from tensoropt_torch.frontend.watching.reads import AccessLog, is_attribute
 
@@ -102,8 +104,13 @@ class ForwardWatch:
         loss_fn: Callable[..., Any] | None = None,
         draws: Draws | None = None,
         leaked: LeakedTensors | None = None,
+        trace: NumberTrace | None = None,
+        followed: Sequence[Lifted] = (),
     ) -> None:
+        """``followed`` are the numbers that ``trace`` follows."""
         self._owners = owners_of(model, loss_fn)
+        self._trace = trace
+        self._followed = followed
         self._draws = draws or Draws(model)
         self._leaked = leaked or LeakedTensors(type(model).__name__)
         self._twice = False
@@ -117,10 +124,41 @@ class ForwardWatch:
         it does the same as the first."""
         return bool(self._carried)
 
-    def traced(self, forward: Callable[[], Any]) -> Any:
+    def traced(self, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """What the forward pass returns; if it puts something into attributes the pair of that
         and the tensors among it."""
-        return self._run_twice(forward) if self._twice else self._run(forward)
+        args, kwargs = self._with_numbers(args, kwargs)
+
+        def run() -> Any:
+            return forward(*args, **kwargs)
+
+        return self._run_twice(run) if self._twice else self._run(run)
+
+    def _with_numbers(self, args: Any, kwargs: Any) -> Any:
+        """The arguments, with numbers that are followed."""
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        for key in self._followed:
+            if self._trace is not None and not isinstance(key, Place):
+                leaves[key] = self._trace.follow(key, leaves[key])
+        return pytree.tree_unflatten(leaves, spec)
+
+    @contextmanager
+    def _attributes_followed(self) -> Iterator[None]:
+        """Meanwhile attributes are numbers that are followed."""
+        before: list[tuple[dict[str, Any], str, Any, Any]] = []
+        for key in self._followed:
+            if self._trace is not None and isinstance(key, Place):
+                own = vars(self._module(key))
+                value = own[key.name]
+                own[key.name] = number = self._trace.follow(key, value)
+                before.append((own, key.name, value, number))
+        try:
+            with nullcontext() if self._trace is None else self._trace.watching():
+                yield
+        finally:
+            for own, name, value, number in before:
+                if own.get(name) is number:
+                    own[name] = value
 
     @contextmanager
     def second_pass(self) -> Iterator[None]:
@@ -136,8 +174,9 @@ class ForwardWatch:
         state = _State.of(self._owners)
         try:
             log = AccessLog()
-            with self._draws.watching(), self._leaked.watching(), log.watching():
-                result = forward()
+            with self._attributes_followed(), self._draws.watching(), self._leaked.watching():
+                with log.watching():
+                    result = forward()
             images = self._images()
             changed = list(changed_values(state.images, images))
             values = {place: self._value(place) for place, *_ in changed}
@@ -177,8 +216,11 @@ class ForwardWatch:
         }
 
     def _value(self, place: Place) -> Any:
-        owner = next(o for o in self._owners if (o.path, o.of_loss) == (place.path, place.of_loss))
-        return vars(owner.module).get(place.name, MISSING)
+        return vars(self._module(place)).get(place.name, MISSING)
+
+    def _module(self, place: Place) -> nn.Module:
+        key = place.path, place.of_loss
+        return next(o.module for o in self._owners if (o.path, o.of_loss) == key)
 
     def _reads(self, log: AccessLog) -> list[Place]:
         known = {id(vars(owner.module)): owner for owner in self._owners}

@@ -98,6 +98,15 @@ def image_of(value: Any) -> Image:
         return _identity(value)
 
 
+def is_fixed(value: Any) -> bool:
+    """Whether it is a plain value, or a tuple of such: as long as it is the same object it is
+    the same."""
+    kind = type(value)
+    if kind in (tuple, torch.Size):
+        return all(map(is_fixed, value))
+    return kind in ATOMS
+
+
 def is_atom(image: Image) -> bool:
     """Whether it is that of a plain value."""
     return isinstance(image, tuple) and len(image) == 2 and isinstance(image[1], str)
