@@ -13,6 +13,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
+from tensoropt_torch.emit.attributes import UNCHANGED, AttributeState, AttributeWatch
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.call_context import CallContext, current_autocast
 from tensoropt_torch.frontend.capture import Arguments
@@ -41,6 +42,7 @@ class CallKind:
         inputs: what is in them; of what is no tensor ``repr`` and type.
         context: what else the call depends on.
         gathered: whether ``inputs`` are those of all ranks, though the plan is for shares.
+        attributes: what has changed since the module became parallel.
     """
 
     modes: tuple[bool, ...]
@@ -49,11 +51,12 @@ class CallKind:
     inputs: tuple[TensorKind | tuple[str, str], ...]
     context: CallContext
     gathered: bool = False
+    attributes: AttributeState = UNCHANGED
 
     @cached_property
     def digest(self) -> int:
         """A number below 2**62, equal on all ranks for equal kinds."""
-        text = f"{self.modes}{self.trained}{self.spec}{self.inputs}{self.context}"
+        text = f"{self.modes}{self.trained}{self.spec}{self.inputs}{self.context}{self.attributes}"
         return _number(text)
 
     def digest_with(self, mark: str) -> int:
@@ -89,7 +92,7 @@ class CallKind:
             f"{name}: {item if isinstance(item, TensorKind) else item[1]}"
             for name, item in zip(names, self.inputs, strict=True)
         ]
-        return ", ".join(parts)
+        return ", ".join([*parts, *filter(None, [str(self.attributes)])])
 
 
 def _number(text: str) -> int:
@@ -114,7 +117,9 @@ class CallReader:
         parameters: Sequence[nn.Parameter],
         device: torch.device,
         context: CallContext,
+        attributes: AttributeWatch | None = None,
     ) -> None:
+        self._attributes = attributes
         self._modules = modules
         self._parameters = parameters
         self._device = device
@@ -129,7 +134,8 @@ class CallReader:
         """The call with these arguments, in the modes of now.
 
         Raises:
-            TensorOptError: an input is on another device, or of a kind that is not known.
+            TensorOptError: an input is on another device, or of a kind that is not known; an
+                attribute has changed as it may not.
         """
         values, spec = flatten(args, kwargs)
         inputs = tuple(
@@ -139,7 +145,8 @@ class CallReader:
         context = replace(self._context, gradients=gradients, autocast=current_autocast())
         modes = tuple(module.training for module in self._modules)
         trained = tuple(parameter.requires_grad for parameter in self._parameters)
-        return Call(CallKind(modes, trained, spec, inputs, context), values)
+        state = UNCHANGED if self._attributes is None else self._attributes.look()
+        return Call(CallKind(modes, trained, spec, inputs, context, attributes=state), values)
 
     def _input(
         self, value: Any, index: int, args: Sequence[Any], kwargs: Mapping[str, Any]

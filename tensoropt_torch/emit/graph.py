@@ -22,6 +22,7 @@ from tensoropt_torch.emit.forward_sums import ForwardSums
 from tensoropt_torch.emit.in_place import InPlaceCalls
 from tensoropt_torch.emit.kept_buffers import KeptBuffers
 from tensoropt_torch.emit.lookups import Lookup, LookupChecks
+from tensoropt_torch.emit.number_inputs import NumberInputs
 from tensoropt_torch.emit.overlap import Overlap, Programs
 from tensoropt_torch.emit.whole_draws import WholeDraws
 from tensoropt_torch.frontend.capture import CapturedModel
@@ -82,6 +83,7 @@ class GraphEmitter:
             for source in self._captured.sources
         }
         step_seed = self._graph.placeholder(STEP_SEED)
+        self._numbers = NumberInputs(self._graph, self._captured.numbers)
         self._site = replace(self._site, step_seed=step_seed)
         self._kept.begin(placeholders, self._graph)
         self._begin_queue(placeholders)
@@ -221,6 +223,7 @@ class GraphEmitter:
             number = self._random_calls if is_random else None
             self._random_calls += is_random
             call = invocation(node, form, operands, self._site, number)
+            call = self._numbers.of(call)
             call = self._in_place.of(node, operands, form, call)
             new = call.write(self._graph, form.runs_again)
             self._in_place.written(node, new, form)

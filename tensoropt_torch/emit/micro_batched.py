@@ -83,7 +83,9 @@ class MicroBatchedVariant(Variant):
         ]
         self._head, self._body = split_held(graph)
 
-    def run(self, inputs: Sequence[Any], seed: int, run_graph: RunGraph) -> Any:
+    def run(
+        self, inputs: Sequence[Any], seed: int, run_graph: RunGraph, numbers: tuple[Any, ...] = ()
+    ) -> Any:
         """As ``Variant.run``, of the whole batch; ``run_graph`` is not called, since gradients
         are reduced within the call."""
         parameters = {

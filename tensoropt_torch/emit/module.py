@@ -94,6 +94,22 @@ class ParallelModule(nn.Module):
         self.averages_losses = False
         self._calls = CallsOfModule(self._get_name())
         self._uncompiled = _uncompiled_call()
+        self._is_made = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Of the model, unless the module itself has such an attribute."""
+        own = "_is_made" not in self.__dict__ or name in self.__dict__ or hasattr(type(self), name)
+        if own:
+            super().__setattr__(name, value)
+        else:
+            setattr(self.original, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        """Of the model, unless the module itself has such an attribute."""
+        if name in self.__dict__:
+            super().__delattr__(name)
+        else:
+            delattr(self.original, name)
 
     def __getattr__(self, name: str) -> Any:
         """Of the model, where the module itself has no such attribute."""

@@ -7,6 +7,7 @@ import torch.distributed as dist
 from torch import nn
 
 from tensoropt_torch.collector import without_collections
+from tensoropt_torch.emit.attributes import AttributeWatch
 from tensoropt_torch.emit.call_kind import CallReader
 from tensoropt_torch.emit.compilation import Compile, backend_of
 from tensoropt_torch.emit.constants import cut_constants
@@ -89,6 +90,8 @@ def parallelize(
         part, context, root, tables, one_process_random=one_process_random, backend=backend
     )
     variants = None
+    attributes = AttributeWatch(root, structure.module, model, captured.form.loss_fn)
+    base.written_on(attributes.modules)
     if options is not None:
         count, whole_inputs = plan.settings.micro_batches, plan.settings.whole_inputs
         maker = VariantMaker(
@@ -100,9 +103,10 @@ def parallelize(
             one_process_random=one_process_random,
             most_rows=None if count == 1 else batch_rows(captured, whole_inputs),
             backend=backend,
+            attributes=attributes,
         )
         modules, parameters = list(root.modules()), list(root.parameters())
-        reader = CallReader(modules, parameters, device, captured.context)
+        reader = CallReader(modules, parameters, device, captured.context, attributes)
         variants = Variants(maker, base, reader, options)
     module = ParallelModule(plan, base, root, _seed_generator(plan), variants)
     _check_complete(model, module)

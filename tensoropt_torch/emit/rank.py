@@ -23,6 +23,7 @@ from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.emit.averaged_buffers import averaged_axes
 from tensoropt_torch.emit.calls import CallSite
 from tensoropt_torch.emit.graph import GraphEmitter
+from tensoropt_torch.emit.number_inputs import takes_numbers
 from tensoropt_torch.emit.parts import coordinate_of, part_at
 from tensoropt_torch.emit.placements import placements_of
 from tensoropt_torch.emit.whole_draws import WholeDraws
@@ -76,6 +77,13 @@ class RankPart:
         nodes = self.captured.lowering.nodes.items()
         calls = [number for node, number in nodes if node.op == "call_function"]
         return [LocalForm.of(self._program.call(number)) for number in calls]
+
+    @property
+    def takes_numbers(self) -> bool:
+        """Whether the rank's calls can take the numbers that the graph has as inputs."""
+        nodes = self.captured.lowering.nodes
+        calls = [node for node in nodes if node.op == "call_function"]
+        return takes_numbers(self.captured, list(zip(calls, self._forms, strict=True)))
 
     @cached_property
     def gathers(self) -> dict[int, tuple[Sequence[int], Sequence[int]]]:

@@ -52,6 +52,7 @@ class Variant:
         self.strategy: VariantStrategy | None = None  # if it is not the plan's
         self.output_rows: tuple[OutputRows, ...] = ()
         self.input_rows: tuple[int | None, ...] = ()  # the dim of each, None: none
+        self._modules: Mapping[tuple[str, bool], nn.Module] = {}
         self._places = [self._place(source, root) for source in captured.sources]
         self._views = [views.get(source.names[0]) for source in captured.sources]
         own = zip(self._places, self._views, strict=True)
@@ -62,13 +63,15 @@ class Variant:
         """What the inputs are called, literals included."""
         return [source.names[0] for source in self.captured.inputs]
 
-    def run(self, inputs: Sequence[Any], seed: int, run_graph: RunGraph) -> Any:
+    def run(
+        self, inputs: Sequence[Any], seed: int, run_graph: RunGraph, numbers: tuple[Any, ...] = ()
+    ) -> Any:
         """The outputs for these inputs, literals included, in the containers of the model;
-        ``run_graph`` calls the graph."""
+        ``run_graph`` calls the graph, which may take ``numbers`` besides."""
         rest, own = iter(inputs), iter(local_parts(self._own(), self._own_views))
         values = [next(rest) if place is None else next(own) for place in self._places]
         with reuse.ReuseRegistry(self.plan.settings.overlap, self.name_of):
-            outputs = run_graph(self.graph, (*values, seed))
+            outputs = run_graph(self.graph, (*values, seed, *([numbers] if numbers else ())))
         return pytree.tree_unflatten(list(outputs), self.captured.out_spec)
 
     def name_of(self, tensor: torch.Tensor) -> str | None:
@@ -78,6 +81,19 @@ class Variant:
             if own is not None and own.untyped_storage()._cdata == address_of(tensor):
                 return f"{source.kind} '{source.names[0]}'"
         return None
+
+    def written_on(self, modules: Mapping[tuple[str, bool], nn.Module]) -> None:
+        """What forward writes into attributes gets into those of these modules."""
+        self._modules = modules
+
+    def put_back(self, outputs: Any) -> Any:
+        """What the model returns, of what ``run`` gives; the rest gets into attributes."""
+        written = self.captured.attributes.written
+        if written is None:
+            return outputs
+        result, tensors = outputs
+        written.put_back(self._modules, tensors)
+        return result
 
     def _own(self) -> list[torch.Tensor]:
         """The parameters, buffers and tables, in the order of the sources."""

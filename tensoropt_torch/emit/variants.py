@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from tensoropt_torch.emit.attributes import AttributeWatch
 from tensoropt_torch.emit.call_kind import Call, CallKind, CallReader, TensorKind, literal_kind
 from tensoropt_torch.emit.compilation import compiled
 from tensoropt_torch.emit.constants import cut_constants
@@ -22,10 +23,12 @@ from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.emit.shared_gradients import SharedGradients
 from tensoropt_torch.emit.uneven import Shares, resized, rows_of
 from tensoropt_torch.emit.variant import RunGraph, Variant
+from tensoropt_torch.emit.variant_table import Match, VariantTable, earlier
 from tensoropt_torch.emit.weights import of_first_rank
 from tensoropt_torch.errors import TensorOptError, check_choice
 from tensoropt_torch.frontend import CapturedModel, ModelStructure
 from tensoropt_torch.frontend.capture import Arguments
+from tensoropt_torch.frontend.watching import Lifted, Numbers, UnfollowableError
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import Plan, Settings, VariantStrategy
 from tensoropt_torch.plan.micro_batches import batch_rows, micro_batched
@@ -39,6 +42,7 @@ from tensoropt_torch.runtime.agreement import (
     agree_on_model,
     confirming,
     from_first_rank,
+    gather,
     on_all_ranks,
 )
 from tensoropt_torch.units import format_costs
@@ -70,12 +74,13 @@ class VariantOptions:
 @dataclass(frozen=True)
 class Found:
     """What a call runs: a variant with these inputs; ``shares`` of a batch that was gathered
-    for it. The ranks may still have to agree on it."""
+    for it. The ranks may still have to agree on it. ``numbers``: what the graph takes besides."""
 
     variant: Variant
     inputs: Sequence[Any]
     shares: Shares | None = None
     agreement: PendingAgreement | None = None
+    numbers: tuple[Any, ...] = ()
 
     def run(self, seed: int, run_graph: RunGraph, averages: bool = False) -> Any:
         """The outputs for this rank, whose gradients count as ``shared_gradients`` says.
@@ -86,15 +91,16 @@ class Found:
         variant, ranks = self.variant, self.variant.plan.num_devices
         if not any(dim is not None for dim in variant.input_rows) or ranks == 1:
             with confirming(self.agreement):
-                return variant.run(self.inputs, seed, run_graph)
+                outputs = variant.run(self.inputs, seed, run_graph, self.numbers)
+            return variant.put_back(outputs)
         gradients = SharedGradients(
             ranks, variant.output_rows, variant.input_rows, averages, self.shares is not None
         )
         with confirming(self.agreement):
-            outputs = variant.run(gradients.entering(self.inputs), seed, run_graph)
+            outputs = variant.run(gradients.entering(self.inputs), seed, run_graph, self.numbers)
         if self.shares is not None:
             outputs = self.shares.cut(outputs, variant.output_rows)
-        return gradients.leaving(outputs)
+        return variant.put_back(gradients.leaving(outputs))
 
 
 class Variants:
@@ -115,9 +121,10 @@ class Variants:
         self._options = options
         self._agreement = CallAgreement(maker.control_group())
         self._comparison = InputComparison(deferred=reader.waits_for_values)
-        self._whole: dict[CallKind, list[tuple[int, str]]] = {}
+        self._whole: dict[Any, list[tuple[int, str]]] = {}
         self._base_kind = maker.kind_of_example(base)
-        self._made = {self._base_kind: base}
+        self._made = VariantTable(maker.attributes)
+        self._made.add(self._base_kind, base)
         self._checked: set[CallKind] = set()
         self._warned = False
 
@@ -125,7 +132,7 @@ class Variants:
     def strategies(self) -> tuple[VariantStrategy, ...]:
         """Of all variants but the plan's."""
         return tuple(
-            variant.strategy for variant in self._made.values() if variant.strategy is not None
+            variant.strategy for variant in self._made.variants if variant.strategy is not None
         )
 
     def find(self, args: Sequence[Any], kwargs: Mapping[str, Any], mark: str = "") -> Found:
@@ -140,8 +147,9 @@ class Variants:
         call, error = self._read(args, kwargs)
         number = -1 if call is None else call.kind.digest_with(mark)
         pending = self._agreement.begin(number, self._comparison.begin(self._whole_inputs(call)))
-        if call is not None and call.kind in self._checked:
-            return Found(self._made[call.kind], call.values, agreement=pending)
+        known = None if call is None else self._made.find(call.kind)
+        if call is not None and known is not None and known.kind in self._checked:
+            return Found(known.variant, call.values, None, pending, known.numbers)
         if pending.is_reached():
             if call is None:
                 assert error is not None
@@ -182,12 +190,14 @@ class Variants:
         are not shared out."""
         if call is None or not self._agreement.is_needed:
             return {}
-        if call.kind not in self._whole:
+        dims = [len(i.shape) if isinstance(i, TensorKind) else -1 for i in call.kind.inputs]
+        form = (call.kind.spec, *dims)
+        if form not in self._whole:
             try:
-                self._whole[call.kind] = self._places_of_whole(call)
+                self._whole[form] = self._places_of_whole(call)
             except Exception:  # not a call of the module, which all ranks have to hear
                 return {}
-        return {name: call.values[index] for index, name in self._whole[call.kind]}
+        return {name: call.values[index] for index, name in self._whole[form]}
 
     def _places_of_whole(self, call: Call) -> list[tuple[int, str]]:
         names, dims = self._maker.input_names(call.kind), self._maker.rows_dims(call.kind)
@@ -196,15 +206,16 @@ class Variants:
 
     def _found(self, call: Call) -> Found:
         """Of a call that all ranks make."""
-        variant = self._made.get(call.kind)
-        if variant is None:
-            variant = self._make(call)
-        if call.kind not in self._checked:
-            is_shared_out = variant.plan.settings.is_shared_out
+        match = self._made.find(call.kind)
+        if match is None:
+            match = self._make(call)
+        if match.kind not in self._checked:
+            is_shared_out = match.variant.plan.settings.is_shared_out
+            names, calls = match.variant.input_names, self._comparison.calls
             self._comparison.take()
-            check_inputs(variant.input_names, call.values, is_shared_out, self._comparison.calls)
-            self._checked.add(call.kind)
-        return Found(variant, call.values)
+            check_inputs(names, call.values, is_shared_out, calls)
+            self._checked.add(match.kind)
+        return Found(match.variant, call.values, numbers=match.numbers)
 
     def _check_kinds(self, call: Call | None, mark: str, error: Exception | None) -> None:
         """Raises TensorOptError, on every rank, unless calls differ in rows alone."""
@@ -239,15 +250,21 @@ class Variants:
             )
         return on_all_ranks(lambda: shares.gather(call, dims)), shares
 
-    def _make(self, call: Call) -> Variant:
+    def _make(self, call: Call) -> Match:
         self._check(call.kind)
-        what = f"variant {len(self._made) + 1}, for {self._describe(call.kind)}"
+        what = f"variant {len(self._made.variants) + 1}, for {self._describe(call.kind)}"
+        numbers = self._made.numbers_apart(call.kind)
         with progress(f"making {what}", ticking=True):
-            variant = self._maker.make(call)
-        self._made[call.kind] = variant
+            made = self._maker.make(call, self._made.variants, numbers)
+        if numbers and made.numbers is None:
+            self._made.fix(numbers)
+        variant, is_new = made.variant, made.variant not in self._made.variants
+        self._made.add(call.kind, variant, made.numbers)
         costs = format_costs(variant.plan.memory_bytes, variant.plan.time_s)
-        log.info("%s: %s", what, costs)
-        return variant
+        log.info("%s: %s", what, costs if is_new else "the graph of an earlier one")
+        match = self._made.find(replace(call.kind, attributes=self._maker.attributes.look()))
+        assert match is not None
+        return match
 
     def _check(self, kind: CallKind) -> None:
         base = self._base_kind
@@ -260,10 +277,11 @@ class Variants:
                 f"{self._describe(base)} on this rank; give inputs of these shapes, plan again "
                 "for others, or leave shapes='fixed' out so that variants are made for them"
             )
-        if len(self._made) >= self._options.max_variants:
-            calls = "; ".join(self._describe(made) for made in self._made)
+        if len(self._made.variants) >= self._options.max_variants:
+            self._made.check_numbers(kind, self._maker.input_names(kind))
+            calls = "; ".join(self._describe(made) for made in self._made.kinds)
             raise TensorOptError(
-                f"the module has {len(self._made)} variants, as many as max_variants allows, and "
+                f"the module has {len(self._made.variants)} variants, as many as max_variants allows, and "
                 f"this call needs another one, for {self._describe(kind)}; there are: {calls}. "
                 "Pad inputs to few different sizes (a collator with pad_to_multiple_of, "
                 "drop_last=True), or raise max_variants"
@@ -271,6 +289,14 @@ class Variants:
 
     def _describe(self, kind: CallKind) -> str:
         return kind.describe(self._maker.input_names(kind))
+
+
+@dataclass(frozen=True)
+class Made:
+    """A variant, and the numbers that its graph takes as inputs or that are only guarded."""
+
+    variant: Variant
+    numbers: Numbers | None = None
 
 
 class VariantMaker:
@@ -282,6 +308,7 @@ class VariantMaker:
         root: has parameters and buffers.
         most_rows: of a micro-batch; None: the plan has none.
         backend: compiles the graphs; None: nothing does.
+        attributes: of the model, which its graphs read.
     """
 
     def __init__(
@@ -295,7 +322,9 @@ class VariantMaker:
         one_process_random: bool,
         most_rows: int | None = None,
         backend: str | None = None,
+        attributes: AttributeWatch,
     ) -> None:
+        self.attributes = attributes
         self._plan = plan
         self._structure = structure
         self._context = context
@@ -336,19 +365,59 @@ class VariantMaker:
         captured = base.captured
         return CallKind(modes, trained, captured.in_spec, tuple(inputs), captured.context)
 
-    def make(self, call: Call) -> Variant:
-        """The variant for calls of this kind. Collective.
+    def make(
+        self, call: Call, made: Sequence[Variant] = (), numbers: Sequence[Lifted] = ()
+    ) -> Made:
+        """The variant for calls of this kind, which may be one that was ``made`` already, with
+        ``numbers`` as inputs of its graph if that can be. Collective.
 
         Raises:
             TensorOptError: on every rank; the model cannot be captured so.
         """
         captured = on_all_ranks(lambda: self._capture(call))
         agree_on_model(captured)
-        whole = captured
+        if numbers and self._takes_numbers:
+            marked = on_all_ranks(lambda: self._with_numbers(call, captured, numbers))
+            if marked is not None:
+                agree_on_model(marked)
+                variant = self._emitted(marked, call, () if marked.takes_numbers else made)
+                if variant is not None:
+                    return Made(variant, marked.numbers)
+        variant = self._emitted(captured, call, made)
+        assert variant is not None
+        return Made(variant)
+
+    @property
+    def _takes_numbers(self) -> bool:
+        """Neither micro-batches nor compiled parts do, and draws of one process are in tests."""
+        return self._most_rows is None and self._backend is None and not self._one_process_random
+
+    def _with_numbers(
+        self, call: Call, plain: CapturedModel, numbers: Sequence[Lifted]
+    ) -> CapturedModel | None:
+        kind, arguments = call.kind, self._global_arguments(call)
+        structure = self._structure
+        try:
+            return structure.capture_with_numbers(
+                arguments, kind.modes, kind.trained, plain, numbers
+            )
+        except UnfollowableError as reason:
+            log.info("numbers %s are no inputs: %s", [*map(str, numbers)], reason)
+            return None
+
+    def _emitted(
+        self, whole: CapturedModel, call: Call, made: Sequence[Variant]
+    ) -> Variant | None:
+        """A variant that runs the graph; None: its numbers cannot be inputs on the ranks."""
         captured = on_all_ranks(lambda: self._micro_batched(whole, call.kind.gathered))
+        same = from_first_rank(lambda: earlier(captured, call.kind.gathered, made))
+        if same >= 0:
+            return made[same]
         strategy = from_first_rank(lambda: self._strategy(captured, call.kind.gathered))
         plan = self._plan.of_variant(captured, strategy)
         part = RankPart(plan, captured, dist.get_rank(), self._storage)
+        if not all(gather(part.takes_numbers)):
+            return None
         buffers = {name for name, _ in self._root.named_buffers(remove_duplicate=False)}
         folded = {
             name: of_first_rank(name, constant, self._context.device)
@@ -366,6 +435,7 @@ class VariantMaker:
             settings=self._plan.settings,
         )
         variant.strategy = strategy
+        variant.written_on(self.attributes.modules)
         return variant
 
     def _strategy(self, captured: CapturedModel, gathered: bool) -> VariantStrategy:
@@ -388,6 +458,7 @@ class VariantMaker:
     def _capture(self, call: Call) -> CapturedModel:
         kind = call.kind
         arguments = self._global_arguments(call)
+        self.attributes.write_all()
         return self._structure.capture(arguments, kind.modes, kind.trained, kind.context)
 
     def _global_arguments(self, call: Call) -> Arguments:

@@ -14,7 +14,8 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -68,6 +69,14 @@ from tensoropt_torch.frontend.sources import (
     folded_sources,
     want_blocks,
 )
+from tensoropt_torch.frontend.watching import (
+    Attributes,
+    ForwardWatch,
+    Lifted,
+    Numbers,
+    capture_numbers,
+    watched_capture,
+)
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.units import format_seconds
 
@@ -94,6 +103,8 @@ class CapturedModel:
     hooks: HookCounts = field(default_factory=dict)  # that the model's modules had
     micro_batching: MicroBatching | None = None  # if the graph is that of a micro-batch
     batch: CapturedModel | None = field(default=None, repr=False)  # the whole one, then
+    attributes: Attributes = field(default=Attributes(), repr=False)
+    numbers: Numbers | None = field(default=None, repr=False)  # that the graph takes as inputs
 
     @property
     def graph(self) -> _C.Graph:
@@ -121,6 +132,11 @@ class CapturedModel:
         return sum(node.op == "call_function" for node in self.graph_module.graph.nodes)
 
     @property
+    def takes_numbers(self) -> bool:
+        """Whether the graph takes numbers as inputs besides its sources."""
+        return self.numbers is not None and bool(self.numbers.marks)
+
+    @property
     def inputs(self) -> list[Source]:
         return [s for s in self.sources if s.kind in ("input", "literal")]
 
@@ -143,17 +159,22 @@ class _WithLoss(nn.Module):
         loss_fn: Callable[..., torch.Tensor] | None,
         num_inputs: int,
         context: CallContext,
+        watch: ForwardWatch,
     ) -> None:
         super().__init__()
         self.model = model
         self.loss_fn = loss_fn
         self.num_inputs = num_inputs
         self.context = context
+        self.watch = watch
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         with called_in(self.context):
-            buffers = AssignedBuffers(self.model)
-            return buffers.write(self._call(*args, **kwargs))
+            return self.watch.traced(self._with_buffers, args, kwargs)
+
+    def _with_buffers(self, *args: Any, **kwargs: Any) -> Any:
+        buffers = AssignedBuffers(self.model)
+        return buffers.write(self._call(*args, **kwargs))
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         without_grad = DetachWithoutGrad() if self.context.gradients else nullcontext()
@@ -203,12 +224,56 @@ def capture(
     Raises:
         TensorOptError: the module cannot be captured; says why and where.
     """
-    start = time.perf_counter()
     if isinstance(model, torch.export.ExportedProgram) and not args and not kwargs:
         args, kwargs = model.example_inputs
     model = as_module(model)
     _check_call(model, {"args": args, "targets": targets}, kwargs, loss_fn)
-    wrapper = _WithLoss(model, loss_fn, len(args), context)
+    example = _Example(model, args, kwargs, loss_fn, targets, context, blocks)
+    return watched_capture(model, loss_fn, lambda watch: _capture(example, watch))
+
+
+def capture_with_numbers(
+    model: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    plain: CapturedModel,
+    keys: Sequence[Lifted],
+    *,
+    targets: Sequence[Any] = (),
+    blocks: Mapping[str, Blocks] | None = None,
+) -> CapturedModel:
+    """The graph that takes the numbers ``keys`` as inputs, of a call that gives ``plain`` with
+    their values.
+
+    Raises:
+        UnfollowableError: there is none.
+    """
+    loss_fn = plain.form.loss_fn
+    example = _Example(model, args, kwargs, loss_fn, targets, plain.context, blocks)
+    run = partial(_capture, example)
+    marked, numbers = capture_numbers(model, loss_fn, run, plain, keys)
+    return replace(marked, numbers=numbers)
+
+
+@dataclass(frozen=True)
+class _Example:
+    """What is captured: the arguments of ``capture``."""
+
+    model: nn.Module
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any] | None
+    loss_fn: Callable[..., torch.Tensor] | None
+    targets: Sequence[Any]
+    context: CallContext
+    blocks: Mapping[str, Blocks] | None
+
+
+def _capture(example: _Example, watch: ForwardWatch) -> CapturedModel:
+    start = time.perf_counter()
+    model, args, kwargs = example.model, example.args, example.kwargs
+    loss_fn, targets, context = example.loss_fn, example.targets, example.context
+    blocks = example.blocks
+    wrapper = _WithLoss(model, loss_fn, len(args), context, watch)
     arguments = _distinct(((*args, *targets), dict(sorted((kwargs or {}).items()))), model)
     differentiable = [
         isinstance(leaf, torch.Tensor) and leaf.requires_grad
@@ -223,9 +288,9 @@ def capture(
     ):
         if is_on_meta(model):
             with all_on_meta(model):
-                exported = _export(wrapper, *to_meta(arguments))
+                exported = _export_watched(wrapper, *to_meta(arguments))
         else:
-            exported = _export(wrapper, *arguments)
+            exported = _export_watched(wrapper, *arguments)
     refuse_objects(exported)
     module = exported.graph_module
     names = input_names(model, args, loss_fn, *arguments)
@@ -259,6 +324,7 @@ def capture(
         _fingerprint(module.graph, declarations),
         checkpoints.calls,
         hook_counts(model),
+        attributes=watch.attributes,
     )
     seconds = format_seconds(time.perf_counter() - start)
     log.info("captured %s in %s: %r", type(model).__name__, seconds, captured)
@@ -307,6 +373,16 @@ def _distinct(arguments: Arguments, model: nn.Module) -> Arguments:
 
     result: Arguments = pytree.tree_map(copy_if_seen, arguments)
     return result
+
+
+def _export_watched(
+    wrapper: _WithLoss, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> torch.export.ExportedProgram:
+    exported = _export(wrapper, args, kwargs)
+    if wrapper.watch.needs_second_pass:
+        with wrapper.watch.second_pass():
+            _export(wrapper, args, kwargs)
+    return exported
 
 
 def _export(
@@ -366,7 +442,7 @@ def _warn_without_rule(graph: fx.Graph, rules: _C.Rules) -> None:
         log.info("left whole, without a rule: %d calls of %s", calls[name], name)
         note = notes.get(name, "")
         warnings.warn(
-            f"operator '{name}' has no rule: it runs whole on every device{note}", stacklevel=4
+            f"operator '{name}' has no rule: it runs whole on every device{note}", stacklevel=7
         )
 
 

@@ -14,10 +14,16 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.frontend.call_context import CallContext, CallForm
-from tensoropt_torch.frontend.capture import Arguments, CapturedModel, capture
+from tensoropt_torch.frontend.capture import (
+    Arguments,
+    CapturedModel,
+    capture,
+    capture_with_numbers,
+)
 from tensoropt_torch.frontend.input_names import input_names
 from tensoropt_torch.frontend.passes import Blocks
 from tensoropt_torch.frontend.python_calls import name_copy
+from tensoropt_torch.frontend.watching import Lifted
 from tensoropt_torch.logs import get_logger
 
 log = get_logger(__name__)
@@ -81,20 +87,45 @@ class ModelStructure:
             TensorOptError: the module cannot be captured so.
         """
         with self._prepared(modes, trained) as mode:
-            values, kwargs = pytree.tree_map_only(
-                torch.Tensor, lambda t: _without_value(t, mode, self._device), arguments
-            )
-            count, loss_fn = self._split(values)
-            targets = values[count:]
+            args, kwargs, targets, loss_fn = self._without_values(arguments, mode)
             return capture(
                 self.module,
-                values[:count],
+                args,
                 kwargs,
                 loss_fn=loss_fn,
                 targets=targets,
                 context=context,
                 blocks=self._blocks,
             )
+
+    def capture_with_numbers(
+        self,
+        arguments: Arguments,
+        modes: Sequence[bool],
+        trained: Sequence[bool],
+        plain: CapturedModel,
+        keys: Sequence[Lifted],
+    ) -> CapturedModel:
+        """As ``capture``, which gave ``plain``, with numbers as inputs: ``capture_with_numbers``
+        of ``frontend/capture.py``.
+
+        Raises:
+            UnfollowableError: they cannot be.
+        """
+        with self._prepared(modes, trained) as mode:
+            args, kwargs, targets, _ = self._without_values(arguments, mode)
+            blocks = self._blocks
+            return capture_with_numbers(
+                self.module, args, kwargs, plain, keys, targets=targets, blocks=blocks
+            )
+
+    def _without_values(self, arguments: Arguments, mode: FakeTensorMode | None) -> Any:
+        """Arguments of the model, keywords, targets, and what takes them."""
+        values, kwargs = pytree.tree_map_only(
+            torch.Tensor, lambda t: _without_value(t, mode, self._device), arguments
+        )
+        count, loss_fn = self._split(values)
+        return values[:count], kwargs, values[count:], loss_fn
 
     def _split(self, args: Sequence[Any]) -> tuple[int, Callable[..., torch.Tensor] | None]:
         """How many arguments are the model's, and what takes the others: nothing where there

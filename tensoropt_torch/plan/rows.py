@@ -69,6 +69,8 @@ def loss_node(captured: CapturedModel) -> fx.Node | None:
     the first one, if that is a scalar that may have a gradient."""
     outputs = _outputs(captured)
     tree: Any = pytree.tree_unflatten(list(range(len(outputs))), captured.out_spec)
+    if captured.attributes.written is not None:
+        tree, _ = tree
     index = tree.get("loss") if isinstance(tree, Mapping) else getattr(tree, "loss", None)
     index = 0 if index is None else index
     node = outputs[index] if isinstance(index, int) and outputs else None

@@ -1,0 +1,54 @@
+"""What acts through Python beside the calls of operators, while a model is captured."""
+
+from tensoropt_torch.frontend.watching.attributes import (
+    Attributes,
+    Images,
+    Owner,
+    Place,
+    Written,
+    owners_of,
+    value_at,
+)
+from tensoropt_torch.frontend.watching.capturing import (
+    capture_numbers,
+    same_graphs,
+    watched_capture,
+)
+from tensoropt_torch.frontend.watching.forward import ForwardWatch
+from tensoropt_torch.frontend.watching.images import (
+    MISSING,
+    Image,
+    image_of,
+    is_atom,
+    is_fixed,
+    is_portable,
+    told,
+)
+from tensoropt_torch.frontend.watching.lifting import Lifted, Numbers
+from tensoropt_torch.frontend.watching.numbers import UnfollowableError
+from tensoropt_torch.frontend.watching.random_numbers import Draws
+
+__all__ = [
+    "MISSING",
+    "Attributes",
+    "Draws",
+    "ForwardWatch",
+    "Image",
+    "Images",
+    "Lifted",
+    "Numbers",
+    "Owner",
+    "Place",
+    "UnfollowableError",
+    "Written",
+    "capture_numbers",
+    "image_of",
+    "is_atom",
+    "is_fixed",
+    "is_portable",
+    "owners_of",
+    "same_graphs",
+    "told",
+    "value_at",
+    "watched_capture",
+]

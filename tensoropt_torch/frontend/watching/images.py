@@ -1,0 +1,194 @@
+"""Images of attributes: what can be compared, hashed and told, whatever the attribute is.
+
+Plain values are themselves. Containers and objects that only hold values (configurations) are
+what is in them. Of all else it matters which object it is; tensors also count their changes.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import logging
+import types
+import weakref
+import zlib
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import numpy
+import torch
+from torch import nn
+
+Image = Any  # hashable
+
+MISSING = type("Missing", (), {"__repr__": lambda self: "missing"})()
+ATOMS = frozenset(
+    {
+        int,
+        float,
+        bool,
+        str,
+        bytes,
+        complex,
+        type(None),
+        type(MISSING),
+        torch.dtype,
+        torch.device,
+        torch.layout,
+        torch.memory_format,
+    }
+)
+MAX_PARTS = 4096  # of one attribute; one with more is the object that it is
+_SEQUENCES = (list, tuple, deque)
+_OPAQUE = (
+    nn.Module,
+    torch.Tensor,
+    torch.Generator,
+    type,
+    types.ModuleType,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    logging.Logger,
+)
+
+
+class Identity:
+    """Which object it is, without keeping it alive where that can be."""
+
+    __slots__ = ("_id", "_reference", "_text", "version")
+
+    def __init__(self, value: Any, version: int = 0) -> None:
+        self._id = id(value)
+        self.version = version
+        self._text = getattr(value, "__qualname__", None) or f"a {type(value).__qualname__}"
+        try:
+            self._reference: Any = weakref.ref(value)
+        except TypeError:
+            self._reference = lambda: value
+
+    @property
+    def value(self) -> Any:
+        """The object, None once it is gone."""
+        return self._reference()
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, Identity)
+            and (self._id, self.version) == (other._id, other.version)
+            and self.value is other.value is not None
+        )
+
+    def __hash__(self) -> int:
+        return hash((self._id, self.version))
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def image_of(value: Any) -> Image:
+    """The image of an attribute."""
+    kind = type(value)
+    if kind in ATOMS:
+        return kind.__name__, repr(value)
+    imaging = _Imaging()
+    try:
+        return imaging.of(value)
+    except _TooLargeError:
+        return _identity(value)
+
+
+def is_fixed(value: Any) -> bool:
+    """Whether it is a plain value, or a tuple of such: as long as it is the same object it is
+    the same."""
+    kind = type(value)
+    if kind in (tuple, torch.Size):
+        return all(map(is_fixed, value))
+    return kind in ATOMS
+
+
+def is_atom(image: Image) -> bool:
+    """Whether it is that of a plain value."""
+    return isinstance(image, tuple) and len(image) == 2 and isinstance(image[1], str)
+
+
+def is_portable(image: Image) -> bool:
+    """Whether it says the same on all ranks."""
+    if isinstance(image, tuple):
+        return all(is_portable(part) for part in image)
+    return not isinstance(image, Identity)
+
+
+def told(image: Image) -> str:
+    """In a few words."""
+    if is_atom(image):
+        return str(image[1])
+    if isinstance(image, Identity):
+        return repr(image)
+    return f"another {image[0]}" if isinstance(image, tuple) and image else "changed"
+
+
+class _TooLargeError(Exception):
+    pass
+
+
+class _Imaging:
+    """Of one attribute; an object that comes again is its number."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, int] = {}
+        self._left = MAX_PARTS
+
+    def of(self, value: Any) -> Image:
+        kind = type(value)
+        if kind in ATOMS:
+            return kind.__name__, repr(value)
+        self._left -= 1
+        if self._left < 0:
+            raise _TooLargeError
+        if isinstance(value, enum.Enum):
+            return "enum", f"{kind.__qualname__}.{value.name}"
+        if isinstance(value, (numpy.ndarray, numpy.generic)):
+            return _array(value)
+        if isinstance(value, _OPAQUE):
+            return _identity(value)
+        number = self._seen.setdefault(id(value), len(self._seen))
+        if number != len(self._seen) - 1:
+            return "again", str(number)
+        return self._parts(value)
+
+    def _parts(self, value: Any) -> Image:
+        kind = type(value).__qualname__
+        if isinstance(value, types.MethodType):
+            return kind, _identity(value.__func__), _identity(value.__self__)
+        if isinstance(value, functools.partial):
+            return kind, self.of(value.func), self.of(value.args), self.of(value.keywords)
+        if isinstance(value, _SEQUENCES):
+            return kind, *map(self.of, value), len(value)
+        if isinstance(value, (set, frozenset)):
+            return kind, frozenset(map(self.of, value)), len(value)
+        if isinstance(value, Mapping):
+            return kind, *self._items(value), len(value)
+        own = getattr(value, "__dict__", None)
+        if type(own) is dict and not callable(value):
+            return kind, *self._items(own), len(own)
+        return _identity(value)
+
+    def _items(self, value: Mapping[Any, Any]) -> list[Image]:
+        return [part for key, item in value.items() for part in (self.of(key), self.of(item))]
+
+
+def _identity(value: Any) -> Identity:
+    if not isinstance(value, torch.Tensor):
+        return Identity(value)
+    try:
+        return Identity(value, value._version)
+    except RuntimeError:  # an inference tensor counts no changes, and has none outside
+        return Identity(value)
+
+
+def _array(value: Any) -> Image:
+    array = numpy.ascontiguousarray(value)
+    if array.dtype.hasobject:
+        return "array", repr(array)
+    return "array", f"{value.dtype}{value.shape} {zlib.crc32(array.view(numpy.uint8).data)}"
