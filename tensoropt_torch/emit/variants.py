@@ -128,7 +128,7 @@ class Variants:
         """
         call, error = self._read(args, kwargs)
         number = -1 if call is None else call.kind.digest_with(mark)
-        pending = self._agreement.begin(number, self._comparison.begin(self._whole_inputs(call)))
+        pending = self._agreement.begin(number, self._number_of_inputs(call))
         if call is not None and call.kind in self._checked:
             return Found(self._made[call.kind], call.values, agreement=pending)
         if pending.is_reached():
@@ -165,6 +165,10 @@ class Variants:
         assert call is not None
         call, shares = self._gathered(call)
         return replace(self._found(call), shares=shares)
+
+    def _number_of_inputs(self, call: Call | None) -> int:
+        """Equal for inputs that are alike, of those that should be."""
+        return self._comparison.begin(self._whole_inputs(call))
 
     def _whole_inputs(self, call: Call | None) -> dict[str, Any]:
         """What all ranks should have alike, where there are others: numbers, and tensors that
