@@ -8,6 +8,11 @@ process group copies what it has where others would send. Then DistributedDataPa
 as well. A GPT with layers so small that they take no time, of which the overhead of each is what is
 left; the layers of GPT-2 small; a ResNet. In float32 and under autocast to bfloat16. Writes its
 entries of benchmarks/results/overhead.json, and the table of docs/runtime.md.
+
+    python benchmarks/overhead.py --checks         # a minute or two
+
+What is looked at in every step (``step_checks.py``) is measured on 2 processes that do train
+together, into benchmarks/results/step_checks.json and a table of its own.
 """
 
 from __future__ import annotations
@@ -39,13 +44,16 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from benchmarks.machine import machine, processor
 from benchmarks.models.small import Batch, small_resnet
 from benchmarks.page import fill_tables, rows_of
-from benchmarks.ranks import WORKER, format_ratio, ratio_figures
+from benchmarks.ranks import WORKER, format_ratio, print_results, ratio_figures, results_of_ranks
+from benchmarks.step_checks import measure as measure_checks
 from tensoropt_torch import emit
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.profiler.store import write_atomically
 from tensoropt_torch.tasks import Example, PlanningOptions, task_of
 
 RESULTS = Path(__file__).parent / "results" / "overhead.json"
+CHECKS = Path(__file__).parent / "results" / "step_checks.json"
+CHECKED = "gpt"  # of benchmarks/models/small.py
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "runtime.md"
 PHASES = ("forward", "backward", "optimizer", "zero_grad")
 WARM_UPS = 3
@@ -198,16 +206,47 @@ def fill_page(results: dict[str, Any]) -> None:
     fill_tables(PAGE, {"overhead": rows_of(head, rows)})
 
 
+def run_checks(ranks: int) -> None:
+    """Measures on so many processes, writes the JSON and fills the table."""
+    found = results_of_ranks(__file__, ranks, arguments=["--checks"])
+    key = f"CPU, {ranks} processes"
+    results = json.loads(CHECKS.read_text()) if CHECKS.exists() else {}
+    results[key] = {"machine": machine(), "models": found}
+    write_atomically(CHECKS, json.dumps(results, indent=1) + "\n")
+    rows = [
+        [
+            f"{part}; {model}, {where}",
+            f"{figures['median_s'] * 1e3:.3f}",
+            f"{figures['median_share']:.3%} ({figures['most_share']:.3%})",
+            format_ratio(figures),
+            f"{of_model['step_s'] * 1e3:.0f}",
+            processor(job["machine"]),
+        ]
+        for where, job in results.items()
+        for model, of_model in job["models"].items()
+        for part, figures in of_model["parts"].items()
+    ]
+    head = ["", "ms", "of its step, median (most)", "steps with, to without", "ms of a step"]
+    fill_tables(PAGE, {"step_checks": rows_of([*head, "measured on"], rows)})
+
+
 def main() -> None:
     """Measures in processes of their own, prints the ratios, writes the JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--checks", action="store_true", help="only what is looked at in steps")
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--precisions", nargs="+", default=list(PRECISIONS), choices=PRECISIONS)
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument(WORKER, action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.checks:
+        if arguments.worker:
+            print_results(measure_checks, [CHECKED])
+        else:
+            run_checks(2)
+        return
     if arguments.worker:
         run_worker(arguments.ranks[0], arguments.device, arguments.models, arguments.precisions)
         return

@@ -146,7 +146,7 @@ class Variants:
         """
         call, error = self._read(args, kwargs)
         number = -1 if call is None else call.kind.digest_with(mark)
-        pending = self._agreement.begin(number, self._comparison.begin(self._whole_inputs(call)))
+        pending = self._agreement.begin(number, self._number_of_inputs(call))
         known = None if call is None else self._made.find(call.kind)
         if call is not None and known is not None and known.kind in self._checked:
             return Found(known.variant, call.values, None, pending, known.numbers)
@@ -184,6 +184,10 @@ class Variants:
         assert call is not None
         call, shares = self._gathered(call)
         return replace(self._found(call), shares=shares)
+
+    def _number_of_inputs(self, call: Call | None) -> int:
+        """Equal for inputs that are alike, of those that should be."""
+        return self._comparison.begin(self._whole_inputs(call))
 
     def _whole_inputs(self, call: Call | None) -> dict[str, Any]:
         """What all ranks should have alike, where there are others: numbers, and tensors that

@@ -4,9 +4,9 @@ A digest is a sum of 32-bit words times fixed random 64-bit weights, modulo 2**6
 hashing): two different sequences of words have the same digest with a probability of about
 2**-32. It is one pass over the words, on whatever device they are, and reads nothing back.
 
-Of tensors with more than ``MOST_BYTES`` blocks of elements are taken at even distances, first
-and last included. They are taken in the order of indices, so that the order of memory makes no
-difference, and nothing large is copied.
+Of tensors with more than ``MOST_BYTES`` ``NUM_BLOCKS`` blocks of elements are taken, at even
+distances from the first on. They are taken in the order of indices, so that the order of memory
+makes no difference, and nothing large is copied.
 """
 
 from __future__ import annotations

@@ -190,7 +190,7 @@ def _read(notes: Board) -> dict[int, Note] | None:
 def _is_all(notes: Board, found: Mapping[int, Note]) -> bool:
     """Whether there is nothing to wait for: all ranks have said their last."""
     others = [note.state for rank, note in found.items() if rank != notes.rank]
-    if len(others) + 1 < notes.size or "began" in others:
+    if len(others) + 1 < notes.size or not {"began", "past"}.isdisjoint(others):
         return False
     return not (notes.has_store and "waits" in others)
 
@@ -204,6 +204,8 @@ def _describe(rank: int, note: Note | None) -> str:
     if note.state == "ended":
         how = f" with {note.error}" if note.error else ""
         return f"rank {rank} has ended{how}, after {place.what}"
+    if note.state == "past":
+        return f"rank {rank} is past {place.what}, begun at {_clock(place.since)}"
     return (
         f"rank {rank} began {place.what} at {_clock(place.since)}, and nothing of ours after that"
     )
@@ -242,16 +244,20 @@ def _alone(notes: Mapping[int, Note]) -> tuple[str, list[int]] | None:
     """A function that some ranks are in, while others are in steps or have ended."""
     for found in notes.values():
         name = found.place.kind
-        if name in TRAINING or found.state == "ended":
-            continue
-        ranks = [rank for rank, other in notes.items() if other.place.kind == name]
-        if len(ranks) < len(notes):
+        ranks = [rank for rank, other in notes.items() if _is_in(other, name)]
+        if name not in TRAINING and 0 < len(ranks) < len(notes):
             return name, ranks
     return None
 
 
+def _is_in(note: Note, name: str) -> bool:
+    return note.place.kind == name and note.state not in ("past", "ended")
+
+
 def _likely_in_steps(notes: Mapping[int, Note], size: int) -> str:
-    away = [rank for rank in range(size) if rank not in notes or notes[rank].state == "began"]
+    away = [
+        rank for rank in range(size) if rank not in notes or notes[rank].state in ("began", "past")
+    ]
     places = [note.place for rank, note in notes.items() if rank not in away]
     kinds = {place.kind for place in places}
     if not away and len({place.what for place in places}) == 1:

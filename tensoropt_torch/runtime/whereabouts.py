@@ -29,7 +29,7 @@ import torch.distributed as dist
 KEY = "tensoropt/where/{}"
 STORE_TIMEOUT = timedelta(seconds=5)
 
-State = Literal["began", "waits", "told", "ended"]
+State = Literal["began", "past", "waits", "told", "ended"]
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Note:
-    """What others know of a rank: where it was last, and whether it has waited there in vain
-    (``told``: and has read where the others are) or has ended; ``error`` is what ended it."""
+    """What others know of a rank: where it was last, and whether it is ``past`` that, has waited
+    there in vain (``told``: and has read where the others are) or has ended; ``error`` is what
+    ended it."""
 
     place: Place
     state: State = "began"
@@ -147,7 +148,8 @@ def note(place: Place) -> None:
 
 @contextmanager
 def at(place: Place) -> Iterator[None]:
-    """Inside, this rank is there; afterwards where it was before, or between two things."""
+    """Inside, this rank is there; afterwards where it was before, or past that. Forward is
+    followed by backward so soon that its end is not worth a note."""
     notes = board()
     if notes is None:
         yield
@@ -161,6 +163,8 @@ def at(place: Place) -> Iterator[None]:
         notes.is_doing = before[1]
         if before[1]:
             notes.place = before[0]
+        elif place.kind != "forward" and not notes.has_waited:
+            notes.write("past")
 
 
 def _say_ended() -> None:

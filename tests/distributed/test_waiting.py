@@ -78,6 +78,11 @@ def test_a_rank_saves_alone() -> None:
         assert "save is called on rank 0 only, as behind `if rank == 0:`" in text
 
 
+def test_a_rank_does_something_else_for_too_long() -> None:
+    first, _ = run_ranks(2, f"{HERE}:run", "stays_away_after_saving")
+    check(first, f"in {forward(2)}", "rank 1 is past save", "or is still busy")
+
+
 def test_a_rank_clips_alone() -> None:
     found = run_ranks(3, f"{HERE}:run", "clips_alone")
     for rank_told in found:
@@ -171,6 +176,8 @@ def test_the_rank_with_the_store_is_gone() -> None:
         ({0: ("save", "waits"), 1: ("forward", "began")}, "save is called on rank 0 only"),
         ({0: ("forward", "waits"), 1: ("backward", "waits")}, "backward is not called as often"),
         ({0: ("forward", "waits"), 1: ("backward", "ended")}, "rank 1 had fewer batches"),
+        ({0: ("save", "past"), 1: ("forward", "waits")}, "rank 0 left out a batch"),
+        ({0: ("save", "waits"), 1: ("save", "told")}, "init(timeout_s=...)"),
         ({0: ("forward", "waits")}, "rank 1 left out a batch"),
         ({0: ("forward", "waits"), 1: ("forward", "began")}, "rank 1 left out a batch"),
     ],

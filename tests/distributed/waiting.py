@@ -95,6 +95,16 @@ def saves_alone(parallel: ParallelModule) -> None:
             tensoropt_torch.save({"model": parallel.state_dict()}, path)
 
 
+def stays_away_after_saving(parallel: ParallelModule) -> None:
+    """Which all have done; a rank then does something else for too long."""
+    parallel(*next(batches())).backward()
+    tensoropt_torch.save({"model": parallel.state_dict()}, Path(tempfile.mkdtemp()) / "run.pt")
+    if is_last():
+        time.sleep(TIMEOUT_S + 2)
+    else:
+        parallel(*next(batches())).backward()
+
+
 def clips_alone(parallel: ParallelModule) -> None:
     for batch in batches():
         parallel(*batch).backward()
@@ -149,6 +159,7 @@ SCENARIOS: dict[str, Callable[[ParallelModule], None]] = {
         stops_early,
         stops_early_and_meets,
         saves_alone,
+        stays_away_after_saving,
         clips_alone,
         has_damaged_data,
         takes_the_store_along,
