@@ -12,12 +12,7 @@ from torch import nn
 
 from tensoropt_torch import TensorOptError
 from tensoropt_torch.integrations.optimizers import use_parameters_of
-from tensoropt_torch.integrations.shares import (
-    Call,
-    average_gradients_of_shares,
-    first_call,
-    first_of,
-)
+from tensoropt_torch.integrations.shares import Call, first_call, first_of
 from tests.distributed.harness import run_ranks
 
 HERE = "tests.integrations.test_shares"
@@ -57,24 +52,6 @@ def test_errors_of_the_step_and_steps_without_a_call_are_told() -> None:
     assert "forward" not in module.__dict__
 
 
-class OwnLoss(nn.Module):
-    """Its second output is what the first is made of."""
-
-    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
-        y = 2 * x
-        return {"loss": y.sum(), "y": y}
-
-
-def test_only_what_comes_back_for_a_share_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dist, "get_world_size", lambda: 4)
-    module, x = OwnLoss(), torch.ones(3, requires_grad=True)
-    average_gradients_of_shares(module)
-    average_gradients_of_shares(module)  # changes nothing
-    output = module(x)
-    (output["loss"] + 10 * output["y"].sum()).backward()
-    assert x.grad is not None and x.grad.tolist() == [2 + 2 * 10 / 4] * 3
-
-
 def test_the_first_batch_takes_no_random_numbers() -> None:
     def batches():  # type: ignore[no-untyped-def]
         yield random.random(), np.random.rand(), torch.rand(())
@@ -87,13 +64,15 @@ def test_the_first_batch_takes_no_random_numbers() -> None:
 
 def batch_of_all(sizes: list[int]) -> list[list[int]]:
     x = torch.ones(sizes[dist.get_rank()], 3)
-    call = Call((x,), {"count": torch.tensor(4.0), "name": "a"}).of_all_ranks()
-    assert call.kwargs["name"] == "a"
-    return [list(call.args[0].shape), list(call.kwargs["count"].shape)]
+    table, hidden = torch.full((5,), 7.0), x[None]
+    call = Call((x, hidden), {"count": torch.tensor(4.0), "name": "a", "table": table})
+    whole = call.of_all_ranks([0, 1, None, None, None])
+    assert whole.kwargs["name"] == "a" and torch.equal(whole.kwargs["table"], table)
+    return [list(leaf.shape) for leaf in (*whole.args, whole.kwargs["count"])]
 
 
 def test_a_batch_of_all_ranks_has_the_rows_of_all() -> None:
-    assert run_ranks(2, f"{HERE}:batch_of_all", [4, 4], 60) == [[[8, 3], []]] * 2
+    assert run_ranks(2, f"{HERE}:batch_of_all", [4, 4], 60) == [[[8, 3], [1, 8, 3], []]] * 2
     with pytest.raises(AssertionError, match=r"rank 0 has \[\(4, 3\), .* rank 1 has \[\(5, 3\)"):
         run_ranks(2, f"{HERE}:batch_of_all", [4, 5], 60)
 
