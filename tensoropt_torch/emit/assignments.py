@@ -7,7 +7,7 @@ their layouts are equal; other parameters and modules would be left out, or take
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -30,11 +30,17 @@ def check_assigned(module: nn.Module, name: str, value: Any) -> None:
                 "which its graph does not see; replace it in the model, and call parallelize again"
             )
     elif isinstance(value, nn.Parameter | nn.Module):
-        check_added(module, name)
+        _refuse_added(module, name)
 
 
-def check_added(module: nn.Module, name: str) -> None:
-    """Raises TensorOptError: for a parameter, buffer or module that was not there."""
+def check_registered(module: nn.Module, name: str, value: Any) -> None:
+    """As ``check_assigned``, for what becomes a parameter, buffer or module."""
+    check_assigned(module, name, value)
+    if not any(name in vars(module)[kind] for kind in ("_parameters", "_buffers", "_modules")):
+        _refuse_added(module, name)
+
+
+def _refuse_added(module: nn.Module, name: str) -> NoReturn:
     raise TensorOptError(
         f"'{name}' was added to a {_kind(module)} in a parallel module, whose graph does not have "
         "it; add it to the model, and call parallelize again"

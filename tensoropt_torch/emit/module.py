@@ -94,6 +94,7 @@ class ParallelModule(nn.Module):
         self.averages_losses = False
         self._calls = CallsOfModule(self._get_name())
         self._uncompiled = _uncompiled_call()
+        self._end: str | None = None
         self._is_made = True
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -113,10 +114,23 @@ class ParallelModule(nn.Module):
 
     def __getattr__(self, name: str) -> Any:
         """Of the model, where the module itself has no such attribute."""
-        root = self.__dict__.get("_root")
-        if root is None:
+        if "_root" not in self.__dict__:
             raise AttributeError(name)
-        return getattr(root, name)
+        return getattr(self.original, name)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether it has not ended."""
+        return self._end is None
+
+    def end(self, reason: str) -> None:
+        """From now on using it raises TensorOptError, with the reason."""
+        self._end = reason
+
+    def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Module]]:
+        """As of any module; parameters and buffers are found by it."""
+        assert self.original is not None  # it has not ended
+        yield from super().named_modules(*args, **kwargs)
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         """Raises TensorOptError: neither ``pickle`` nor ``copy.deepcopy``."""
@@ -132,6 +146,8 @@ class ParallelModule(nn.Module):
 
     def __repr__(self) -> str:
         """Without the submodules, which only lend their names to parameters."""
+        if self._end is not None:
+            return "ParallelModule(ended)"
         lines = "".join(f"  {line}\n" for line in self.extra_repr().splitlines())
         return f"ParallelModule(\n{lines})"
 
@@ -164,7 +180,13 @@ class ParallelModule(nn.Module):
     @property
     def original(self) -> nn.Module:
         """What stands for the model: an instance of its class with the parameters of this
-        rank, to ask for attributes and classes; it computes nothing."""
+        rank, to ask for attributes and classes; it computes nothing.
+
+        Raises:
+            TensorOptError: the module has ended.
+        """
+        if self.__dict__.get("_end") is not None:
+            raise TensorOptError(self._end)
         root: nn.Module = self.__dict__["_root"]
         return root
 
@@ -308,10 +330,10 @@ class _WithExtraState(ParallelModule):
 def _uncompiled_call() -> Callable[..., Any]:
     """A call that ``torch.compile`` around the module leaves alone: ranks agree on it, and what
     it computes is compiled by ``parallelize(compile=True)``."""
-    return torch.compiler.disable(
-        ParallelModule._call,
-        reason="a parallel module is compiled by parallelize(..., compile=True)",
-    )
+    disable: Any = torch.compiler.disable
+    reason = "a parallel module is compiled by parallelize(..., compile=True)"
+    call: Callable[..., Any] = disable(ParallelModule._call, reason=reason)
+    return call
 
 
 def _amount(tensors: Sequence[torch.Tensor]) -> str:

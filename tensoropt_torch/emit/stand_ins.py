@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
-from tensoropt_torch.emit.assignments import check_added, check_assigned
+from tensoropt_torch.emit.assignments import check_assigned, check_registered
 from tensoropt_torch.emit.parametrized import reading_members
 from tensoropt_torch.emit.state_hooks import rebind_state_hooks
 from tensoropt_torch.errors import TensorOptError
@@ -49,13 +49,22 @@ class StandIn:
         check_assigned(self, name, value)  # type: ignore[arg-type]
         super().__setattr__(name, value)
 
-    def _refuse_addition(self, name: str, *args: Any, **kwargs: Any) -> None:
-        check_added(self, name)  # type: ignore[arg-type]
+    def register_parameter(self, name: str, param: Any) -> None:
+        """As of the class, where the graph goes on with it; else raises TensorOptError."""
+        check_registered(self, name, param)  # type: ignore[arg-type]
+        super().register_parameter(name, param)  # type: ignore[misc]
 
-    add_module = _refuse_addition
-    register_module = _refuse_addition
-    register_parameter = _refuse_addition
-    register_buffer = _refuse_addition
+    def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
+        """As ``register_parameter``."""
+        check_registered(self, name, tensor)  # type: ignore[arg-type]
+        super().register_buffer(name, tensor, persistent)  # type: ignore[misc]
+
+    def add_module(self, name: str, module: Any) -> None:
+        """As ``register_parameter``."""
+        check_registered(self, name, module)  # type: ignore[arg-type]
+        super().add_module(name, module)  # type: ignore[misc]
+
+    register_module = add_module
 
     register_forward_hook = _refuse_hook
     register_forward_pre_hook = _refuse_hook

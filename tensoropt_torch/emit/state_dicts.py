@@ -123,8 +123,8 @@ def _agree(
     first = from_first_rank(lambda: kinds)
     on_all_ranks(lambda: _check_alike(first, kinds, own))
     extra = kinds.keys() - own
-    of_ranks = gather(set(extra))
-    unexpected.extend(sorted(set().union(*of_ranks) - set.intersection(*of_ranks)))
+    of_ranks: list[set[str]] = gather(set(extra))
+    unexpected.extend(sorted(set().union(*of_ranks) - of_ranks[0].intersection(*of_ranks)))
 
 
 def _kind(given: Any) -> str:

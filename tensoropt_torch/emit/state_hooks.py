@@ -45,7 +45,7 @@ def _rebound(value: Any, made: Mapping[nn.Module, nn.Module]) -> Any:
     if isinstance(value, nn.Module):
         return made.get(value, value)
     if isinstance(value, _WrappedHook):
-        module = made.get(value.module(), value.module()) if value.with_module else None
+        module = _rebound(value.module(), made) if value.with_module else None
         return _WrappedHook(_rebound(value.hook, made), module)
     if isinstance(value, types.MethodType):
         return types.MethodType(value.__func__, _rebound(value.__self__, made))

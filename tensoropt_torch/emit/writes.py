@@ -144,7 +144,8 @@ def _set_data(inherited: Callable[..., Any], tensor: DTensor, value: torch.Tenso
         )
     mesh, placements = tensor.device_mesh, tensor.placements
     if isinstance(value, DTensor) and value.device_mesh == mesh:
-        local = redistributed(value.detach(), placements)._local_tensor.detach()
+        with torch.no_grad():
+            local = redistributed(value, placements)._local_tensor.detach()
     else:
         whole = value.full_tensor() if isinstance(value, DTensor) else value
         local = torch.empty_like(tensor._local_tensor)
