@@ -25,6 +25,8 @@ from tensoropt_torch.emit.whole_writes import write_whole
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.runtime.meshes import is_mesh_of_job
 
+MIXED = "mixed torch.Tensor and DTensor"  # in PyTorch's words for it
+
 _aten = torch.ops.aten
 
 # Operators that draw, or write, numbers for a tensor as a whole.
@@ -103,7 +105,17 @@ def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
     def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         _check_not_lost(tensor, method.__name__)
-        return method(tensor, *args, **kwargs)
+        try:
+            return method(tensor, *args, **kwargs)
+        except (NotImplementedError, RuntimeError) as error:
+            unknown = isinstance(error, NotImplementedError) or MIXED in str(error)
+            if not unknown or not _is_ours(tensor):
+                raise
+            raise TensorOptError(
+                f"{method.__name__} of a parameter of a parallel module is not supported with "
+                f"these arguments ({str(error).splitlines()[0]}); change the whole instead, alike "
+                "on all ranks: w = p.full_tensor(), then p.copy_(w) under torch.no_grad()"
+            ) from error
 
     return call
 

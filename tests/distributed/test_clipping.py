@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 import random
@@ -48,7 +49,7 @@ def modules(seed: int) -> list[ParallelModule]:
         Plan.of(planner, settings, captured, planner.random_strategy(s))
         for s in range(seed, seed + 4)
     ]
-    return [tensoropt_torch.parallelize(case.model, plan) for plan in plans]
+    return [tensoropt_torch.parallelize(copy.deepcopy(case.model), plan) for plan in plans]
 
 
 def clip(seed: int) -> None:

@@ -126,7 +126,7 @@ def compiled_and_not(_: object) -> dict[str, Any]:
     modules = []
     for compile in (False, True):
         torch.manual_seed(3)  # of what the modules drop
-        modules.append(api.parallelize(model, plan, compile=compile))
+        modules.append(api.parallelize(copy.deepcopy(model), plan, compile=compile))
     plain, fast = modules
     wrong: list[str] = []
     counters.clear()
@@ -284,7 +284,9 @@ def wrapped(_: object) -> list[float]:
     model, inputs = block()
     model.drop.p = 0.0
     plan = planned(model, inputs)
-    modules = [api.parallelize(model, plan, compile=compile) for compile in (False, TRACED)]
+    modules = [
+        api.parallelize(copy.deepcopy(model), plan, compile=compile) for compile in (False, TRACED)
+    ]
     wrappers = [torch.compile(module, backend=TRACED) for module in modules]
     return [float(module(*inputs).detach()) for module in (*modules, *wrappers)]
 
