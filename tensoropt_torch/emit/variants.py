@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.emit.call_kind import Call, CallKind, CallReader, TensorKind, literal_kind
+from tensoropt_torch.emit.capture_check import CaptureCheck
 from tensoropt_torch.emit.compilation import compiled
 from tensoropt_torch.emit.constants import cut_constants
 from tensoropt_torch.emit.context import RankContext
@@ -55,14 +56,17 @@ class VariantOptions:
         shapes: ``"any"``: inputs of other shapes and dtypes than the example's get a variant;
             ``"fixed"``: they are an error.
         max_variants: how many there may be, that of the plan included.
+        check_capture: whether the graph is compared with the module at the first training call.
     """
 
     shapes: Shapes = "any"
     max_variants: int = DEFAULT_MAX_VARIANTS
+    check_capture: bool = True
 
     def __post_init__(self) -> None:
         check_choice("shapes", self.shapes, get_args(Shapes))
         check_whole("max_variants", self.max_variants, least=1)
+        check_choice("check_capture", self.check_capture, (True, False))
 
 
 @dataclass(frozen=True)
@@ -93,12 +97,19 @@ class Variants:
         maker: makes more.
         base: that of the plan.
         reader: reads calls of the module.
+        check: compares the graph of the first training call with the module.
     """
 
     def __init__(
-        self, maker: VariantMaker, base: Variant, reader: CallReader, options: VariantOptions
+        self,
+        maker: VariantMaker,
+        base: Variant,
+        reader: CallReader,
+        options: VariantOptions,
+        check: CaptureCheck,
     ) -> None:
         self._maker = maker
+        self._check_of_capture = check
         self._base = base
         self._reader = reader
         self._options = options
@@ -171,6 +182,7 @@ class Variants:
         if call.kind not in self._checked:
             is_shared_out = variant.plan.settings.is_shared_out
             check_inputs(variant.input_names, call.values, is_shared_out)
+            self._check_of_capture.run(variant.captured, call, self._maker.shared_in(call))
             self._checked.add(call.kind)
         return Found(variant, call.values)
 
@@ -287,6 +299,13 @@ class VariantMaker:
         """Which inputs of a call each rank has its own share of."""
         names = self._structure.input_names(args, kwargs)
         return [self._plan.settings.is_shared_out(name) for name in names]
+
+    def shared_in(self, call: Call) -> list[bool]:
+        """Which inputs of a call this rank has a share of."""
+        if call.kind.gathered or self._plan.settings.inputs != "sharded":
+            return [False] * len(call.values)
+        args, kwargs = pytree.tree_unflatten(list(call.values), call.kind.spec)
+        return self.shared(args, kwargs)
 
     def kind_of_example(self, base: Variant) -> CallKind:
         """Of calls like the example that the plan was made for."""
