@@ -65,6 +65,8 @@ class TensorOptStrategy(ModelParallelStrategy):  # type: ignore[misc]
         batch_norm_groups: into how many groups of rows batch normalisation in training splits
             the batch of all processes, as for ``Example``; as many as processes for what
             ``"ddp"`` computes.
+        check_capture: compare the captured graph with the module at the first training step, as
+            for ``parallelize``.
         save_distributed_checkpoint: each process writes its parts into a folder; otherwise
             rank 0 writes all into one file.
         process_group_backend, timeout: as for ``ModelParallelStrategy``.
@@ -79,6 +81,7 @@ class TensorOptStrategy(ModelParallelStrategy):  # type: ignore[misc]
         memory_limit: float | None = None,
         weights: WeightSource | None = None,
         batch_norm_groups: int = 1,
+        check_capture: bool = True,
         save_distributed_checkpoint: bool = True,
         process_group_backend: str | None = None,
         timeout: timedelta | None = default_pg_timeout,
@@ -89,7 +92,9 @@ class TensorOptStrategy(ModelParallelStrategy):  # type: ignore[misc]
             timeout=timeout,
         )
         self._module = module
-        self._source = PlanSource(plan, planning, memory_limit, weights)
+        self._source = PlanSource(
+            plan, planning, memory_limit, weights, check_capture=check_capture
+        )
         self._batch_norm_groups = batch_norm_groups
         self._parallel: ParallelModule | None = None
 

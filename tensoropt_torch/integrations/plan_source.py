@@ -24,6 +24,7 @@ class PlanSource:
         memory_limit: bytes per device, as for ``find_strategy``.
         weights: what gives values to a model on the meta device.
         recompute: activations are to be checkpointed, unless ``planning`` says otherwise.
+        check_capture: compare the captured graph with the model, as for ``parallelize``.
     """
 
     plan: Plan | str | Path | None = None
@@ -31,6 +32,7 @@ class PlanSource:
     memory_limit: float | None = None
     weights: WeightSource | None = None
     recompute: bool = False
+    check_capture: bool = True
 
     def parallelize(self, example: Example, optimizer: str = "adamw") -> ParallelModule:
         """The model of the example under the plan. Collective.
@@ -55,7 +57,9 @@ class PlanSource:
                 stacklevel=4,
             )
         check_inputs(plan)
-        return api.parallelize(example, plan, weights=self.weights)
+        return api.parallelize(
+            example, plan, weights=self.weights, check_capture=self.check_capture
+        )
 
 
 def check_inputs(plan: Plan) -> None:

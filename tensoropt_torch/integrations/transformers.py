@@ -57,6 +57,8 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         batch_norm_groups: into how many groups of rows batch normalisation in training splits
             the batch of all processes, as for ``Example``; as many as processes for what
             ``transformers.Trainer`` computes.
+        check_capture: compare the captured graph with the model at the first training step, as
+            for ``parallelize``.
 
     Raises:
         TensorOptError: on every rank; something in ``args`` does not go with a plan.
@@ -74,12 +76,15 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         memory_limit: float | None = None,
         weights: WeightSource | None = None,
         batch_norm_groups: int = 1,
+        check_capture: bool = True,
         **kwargs: Any,
     ) -> None:
         if model is None:
             raise TensorOptError("Trainer needs a model=; model_init= would make many")
         self._parallel: ParallelModule | None = None
-        self._source = PlanSource(plan, planning, memory_limit, weights)
+        self._source = PlanSource(
+            plan, planning, memory_limit, weights, check_capture=check_capture
+        )
         self._batch_norm_groups = batch_norm_groups
         parallel = model if isinstance(model, ParallelModule) else None
         super().__init__(model if parallel is None else parallel.original, args, *others, **kwargs)
