@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from tensoropt_torch.emit.attributes import AttributeWatch
 from tensoropt_torch.emit.call_kind import Call, CallKind, CallReader, TensorKind, literal_kind
+from tensoropt_torch.emit.capture_check import CaptureCheck
 from tensoropt_torch.emit.compilation import compiled
 from tensoropt_torch.emit.constants import cut_constants
 from tensoropt_torch.emit.context import RankContext
@@ -61,14 +62,20 @@ class VariantOptions:
         shapes: ``"any"``: inputs of other shapes and dtypes than the example's get a variant;
             ``"fixed"``: they are an error.
         max_variants: how many there may be, that of the plan included.
+        check_capture: whether the graph is compared with the module at the first training call.
     """
 
     shapes: Shapes = "any"
     max_variants: int = DEFAULT_MAX_VARIANTS
+    check_capture: bool = True
 
     def __post_init__(self) -> None:
         check_choice("shapes", self.shapes, get_args(Shapes))
         check_whole("max_variants", self.max_variants, least=1)
+        if not isinstance(self.check_capture, bool):
+            raise TensorOptError(
+                f"check_capture = {self.check_capture!r} is not allowed: it must be True or False"
+            )
 
 
 @dataclass(frozen=True)
@@ -110,12 +117,19 @@ class Variants:
         maker: makes more.
         base: that of the plan.
         reader: reads calls of the module.
+        check: compares the graph of the first training call with the module.
     """
 
     def __init__(
-        self, maker: VariantMaker, base: Variant, reader: CallReader, options: VariantOptions
+        self,
+        maker: VariantMaker,
+        base: Variant,
+        reader: CallReader,
+        options: VariantOptions,
+        check: CaptureCheck,
     ) -> None:
         self._maker = maker
+        self._check_of_capture = check
         self._base = base
         self._reader = reader
         self._options = options
@@ -214,10 +228,11 @@ class Variants:
         if match is None:
             match = self._make(call)
         if match.kind not in self._checked:
-            is_shared_out = match.variant.plan.settings.is_shared_out
-            names, calls = match.variant.input_names, self._comparison.calls
+            variant, calls = match.variant, self._comparison.calls
             self._comparison.take()
-            check_inputs(names, call.values, is_shared_out, calls)
+            is_shared_out = variant.plan.settings.is_shared_out
+            check_inputs(variant.input_names, call.values, is_shared_out, calls)
+            self._check_of_capture.run(variant.captured, call, self._maker.rows_in(call.kind))
             self._checked.add(match.kind)
         return Found(match.variant, call.values, numbers=match.numbers)
 
@@ -353,6 +368,12 @@ class VariantMaker:
         """The dim of each input of such calls along which each rank has its own share; None:
         all get it whole."""
         return [self._plan.settings.rows_dim(name) for name in self.input_names(kind)]
+
+    def rows_in(self, kind: CallKind) -> list[int | None]:
+        """The dim of each input of such calls that this rank has a share of."""
+        if kind.gathered:
+            return [None] * len(kind.inputs)
+        return self.rows_dims(kind)
 
     def kind_of_example(self, base: Variant) -> CallKind:
         """Of calls like the example that the plan was made for."""
