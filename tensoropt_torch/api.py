@@ -252,6 +252,7 @@ def parallelize(
     max_variants: int = DEFAULT_MAX_VARIANTS,
     one_process_random: bool = False,
     compile: Compile = False,
+    check_capture: bool = True,
     **keywords: Unpack[ExampleKeywords],
 ) -> ParallelModule:
     """The module that runs ``plan`` on this rank. Collective.
@@ -274,6 +275,12 @@ def parallelize(
     at the first call of each kind: True for Inductor, or the name of another backend. Memory is
     then not what the plan says (docs/runtime.md, Compiled graphs).
 
+    At the first training call rank 0 compares loss, gradients and buffers of the captured
+    graph with those of ``model`` itself, on a few rows of the batch, unless an earlier job has
+    done that for the same graph and code; until then it keeps ``model``. What capture has lost
+    is an error of that call. ``check_capture=False`` leaves that out (docs/runtime.md, The
+    captured graph is compared with the module).
+
     Raises:
         TensorOptError: on every rank, if the plan does not fit the number of
             processes, the model, or the other ranks; if something on the meta
@@ -283,7 +290,7 @@ def parallelize(
     check_group("parallelize")
     example = on_all_ranks(lambda: example_of(model, args, kwargs, keywords))
     captured = on_all_ranks(lambda: model_of(plan, example))
-    options = on_all_ranks(lambda: VariantOptions(shapes, max_variants))
+    options = on_all_ranks(lambda: VariantOptions(shapes, max_variants, check_capture))
     module_of_model = as_module(example.model)
     on_all_ranks(lambda: check_not_shared(module_of_model))
     phases = Phases()
@@ -296,6 +303,7 @@ def parallelize(
         options=options,
         one_process_random=one_process_random,
         compile=compile,
+        compared=calibration.KeptComparison(module_of_model, captured),
     )
     note_parameters(module_of_model, module)
     phases.end("emission")
@@ -405,6 +413,7 @@ def auto_parallel(
     max_variants: int = DEFAULT_MAX_VARIANTS,
     one_process_random: bool = False,
     compile: Compile = False,
+    check_capture: bool = True,
     **keywords: Unpack[PlanningKeywords],
 ) -> ParallelModule:
     """``parallelize`` with the plan of ``find_strategy`` (same arguments)."""
@@ -428,4 +437,5 @@ def auto_parallel(
         max_variants=max_variants,
         one_process_random=one_process_random,
         compile=compile,
+        check_capture=check_capture,
     )

@@ -12,7 +12,7 @@ from tensoropt_torch.config.cluster import (
     mesh_axes,
     parse_cluster,
 )
-from tensoropt_torch.config.machine_memory import machine_memory
+from tensoropt_torch.config.machine_memory import available_memory, machine_memory
 
 __all__ = [
     "Cluster",
@@ -20,6 +20,7 @@ __all__ = [
     "DeviceType",
     "Gpu",
     "Level",
+    "available_memory",
     "cluster_of_cpus",
     "cluster_of_gpu",
     "device_counts",

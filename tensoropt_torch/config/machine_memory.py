@@ -21,6 +21,17 @@ def machine_memory(root: Path = Path("/")) -> tuple[int, str]:
     return physical, "the memory of the machine"
 
 
+def available_memory(root: Path = Path("/")) -> int:
+    """Bytes that processes of this machine may still take without others giving up theirs."""
+    limit, _ = machine_memory(root)
+    information = root / "proc/meminfo"
+    for line in information.read_text().splitlines() if information.is_file() else []:
+        name, _, amount = line.partition(":")
+        if name == "MemAvailable":
+            return min(limit, 1024 * int(amount.split()[0]))
+    return limit
+
+
 def _limit_files(root: Path) -> list[Path]:
     """Files of the limits of this process's control groups and of those above them, of
     both versions of cgroups."""

@@ -9,6 +9,7 @@ from torch import nn
 from tensoropt_torch.collector import without_collections
 from tensoropt_torch.emit.attributes import AttributeWatch
 from tensoropt_torch.emit.call_kind import CallReader
+from tensoropt_torch.emit.capture_check import CaptureCheck, ComparedBefore
 from tensoropt_torch.emit.compilation import Compile, backend_of
 from tensoropt_torch.emit.constants import cut_constants
 from tensoropt_torch.emit.context import RankContext
@@ -40,6 +41,7 @@ def parallelize(
     options: VariantOptions | None = None,
     one_process_random: bool = False,
     compile: Compile = False,
+    compared: ComparedBefore | None = None,
 ) -> ParallelModule:
     """The module that runs ``plan`` on this rank.
 
@@ -47,6 +49,9 @@ def parallelize(
     model and plan. Parameters and buffers are those of rank 0, or what ``weights``
     gives where the model is on the meta device. Given ``options``, the module makes
     variants as they allow; else it runs the plan's graph alone.
+    Unless ``options`` say otherwise, the model is kept on rank 0 until the first training
+    call, where it is compared with the graph (``capture_check.py``), if ``compared`` does not
+    know that an earlier job has done that.
     With ``one_process_random`` random operators draw what one process draws. With ``compile``
     what a rank computes is compiled (``compilation.py``).
 
@@ -107,7 +112,8 @@ def parallelize(
         )
         modules, parameters = list(root.modules()), list(root.parameters())
         reader = CallReader(modules, parameters, device, captured.context, attributes)
-        variants = Variants(maker, base, reader, options)
+        check = CaptureCheck.make(model, options.check_capture, compared)
+        variants = Variants(maker, base, reader, options, check)
     module = ParallelModule(plan, base, root, _seed_generator(plan), variants)
     _check_complete(model, module)
     watch_optimizers(model, module)

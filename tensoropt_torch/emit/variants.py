@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from tensoropt_torch.emit.attributes import AttributeWatch
 from tensoropt_torch.emit.call_kind import Call, CallKind, CallReader, TensorKind, literal_kind
+from tensoropt_torch.emit.capture_check import CaptureCheck
 from tensoropt_torch.emit.compilation import compiled
 from tensoropt_torch.emit.constants import cut_constants
 from tensoropt_torch.emit.context import RankContext
@@ -61,14 +62,17 @@ class VariantOptions:
         shapes: ``"any"``: inputs of other shapes and dtypes than the example's get a variant;
             ``"fixed"``: they are an error.
         max_variants: how many there may be, that of the plan included.
+        check_capture: whether the graph is compared with the module at the first training call.
     """
 
     shapes: Shapes = "any"
     max_variants: int = DEFAULT_MAX_VARIANTS
+    check_capture: bool = True
 
     def __post_init__(self) -> None:
         check_choice("shapes", self.shapes, get_args(Shapes))
         check_whole("max_variants", self.max_variants, least=1)
+        check_choice("check_capture", self.check_capture, (True, False))
 
 
 @dataclass(frozen=True)
@@ -110,12 +114,19 @@ class Variants:
         maker: makes more.
         base: that of the plan.
         reader: reads calls of the module.
+        check: compares the graph of the first training call with the module.
     """
 
     def __init__(
-        self, maker: VariantMaker, base: Variant, reader: CallReader, options: VariantOptions
+        self,
+        maker: VariantMaker,
+        base: Variant,
+        reader: CallReader,
+        options: VariantOptions,
+        check: CaptureCheck,
     ) -> None:
         self._maker = maker
+        self._check_of_capture = check
         self._base = base
         self._reader = reader
         self._options = options
@@ -218,6 +229,7 @@ class Variants:
             names, calls = match.variant.input_names, self._comparison.calls
             self._comparison.take()
             check_inputs(names, call.values, is_shared_out, calls)
+            self._check_of_capture.run(match.variant.captured, call, self._maker.rows_dims(call.kind))
             self._checked.add(match.kind)
         return Found(match.variant, call.values, numbers=match.numbers)
 

@@ -181,14 +181,25 @@ class _WithLoss(nn.Module):
         with without_grad, own_generators_drawn(), AssumedChecks(), KeepMemory(self.model):
             output = self.model(*args[: self.num_inputs], **kwargs)
         name = type(self.model).__name__
-        whole = self.context.outputs == "all"
-        if self.loss_fn is None:
-            if whole or not self.context.gradients:
-                return whole_output(output)
-            return training_output(output, name)
-        loss = self.loss_fn(output, *args[self.num_inputs :])
-        check_loss(loss, f"what loss_fn returns for {name}")
-        return (loss, whole_output(output)) if whole else loss
+        return kept_of(output, args[self.num_inputs :], self.loss_fn, self.context, name)
+
+
+def kept_of(
+    output: Any,
+    targets: Sequence[Any],
+    loss_fn: Callable[..., torch.Tensor] | None,
+    context: CallContext,
+    name: str,
+) -> Any:
+    """What a call keeps of the output of the module of this name."""
+    whole = context.outputs == "all"
+    if loss_fn is None:
+        if whole or not context.gradients:
+            return whole_output(output)
+        return training_output(output, name)
+    loss = loss_fn(output, *targets)
+    check_loss(loss, f"what loss_fn returns for {name}")
+    return (loss, whole_output(output)) if whole else loss
 
 
 @without_collections()
