@@ -1,10 +1,10 @@
 """What earlier jobs have compared: that a captured graph computes what its module does, in files,
 so that a job that is started again compares nothing.
 
-A file is found by the graph (its fingerprint and the names in it) and by the code that it was
-made of: the versions of PyTorch and of this package, the files of the classes of all modules,
-of hooks and of the ``loss_fn``, with what is loaded from the same folders, plain attributes of
-the modules, and which hooks there are. Values of parameters do not count.
+A file is found by the graph (its fingerprint, the names and constants in it) and by the code
+that it was made of: the versions of PyTorch and of this package, the files of the classes of all
+modules, of hooks and of the ``loss_fn``, with what is loaded from the same folders, plain
+attributes of the modules, and which hooks there are. Values of parameters do not count.
 """
 
 from __future__ import annotations
@@ -69,8 +69,12 @@ class KeptComparison:
     def _file(self) -> ConditionedFile | None:
         """None if the code of something cannot be found."""
         if self._asked is not None:
-            conditions = conditions_of(*self._asked)
-            self._asked = None
+            asked, self._asked = self._asked, None
+            try:
+                conditions = conditions_of(*asked)
+            except Exception as error:  # of the user's classes, or a file that is gone
+                log.info("the comparison of the captured graph cannot be kept: %s", error)
+                return None
             if conditions is not None:
                 self._found = ConditionedFile("compared", FILE, conditions)
         return self._found
@@ -90,6 +94,7 @@ def conditions_of(model: nn.Module, captured: CapturedModel) -> dict[str, Any] |
     return {
         "fingerprint": captured.fingerprint,
         "sources": [(source.kind, source.names) for source in captured.sources],
+        "constants": _digest_of_constants(captured),
         "context": repr(captured.context),
         "versions": [torch.__version__, platform.python_version(), digest_of_package()],
         "code": _digest_of({path for path in files if path is not None}),
@@ -149,6 +154,18 @@ def _digest_of(files: set[Path]) -> str:
     for path in sorted(files):
         digest.update(path.name.encode())
         digest.update(path.read_bytes() if path.suffix == ".py" else b"")
+    return digest.hexdigest()[:16]
+
+
+def _digest_of_constants(captured: CapturedModel) -> str:
+    """Of those that capture computed."""
+    digest = hashlib.sha256()
+    for source in captured.sources:
+        if source.is_folded:
+            constant = captured.constants[source.names[0]].detach().cpu()
+            digest.update(f"{constant.dtype}{constant.shape}".encode())
+            whole = constant.flatten().clone(memory_format=torch.contiguous_format)
+            digest.update(whole.view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]
 
 

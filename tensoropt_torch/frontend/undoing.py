@@ -66,13 +66,11 @@ class StateBefore:
     def _remember_tensor(self, tensor: torch.Tensor) -> None:
         if type(tensor) is not torch.Tensor or tensor.is_inference():
             return  # parameters are not written in forward, and of others a copy is no undoing
-        copy, version = tensor.detach().clone(), tensor._version
+        copy = tensor.detach().clone()
 
         def undo() -> None:
-            nonlocal version
-            if tensor._version != version:
+            if not torch.equal(tensor, copy):  # batch normalisation counts no version
                 tensor.detach().copy_(copy)
-                version = tensor._version
 
         self._undo.append(undo)
 
