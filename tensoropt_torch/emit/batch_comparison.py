@@ -4,7 +4,7 @@ them, for which it is captured once more."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -96,7 +96,7 @@ class BatchComparison:
                 reasons.append(_first_line(error))
         raise NotComparedError("; ".join(dict.fromkeys(reasons)) or "it is too large")
 
-    def _attempts(self) -> Iterator[Any]:
+    def _attempts(self) -> Iterator[Callable[[], tuple[str, list[Difference]]]]:
         whole_bytes = _bytes_of(self._graph.graph_module.graph)
         runs_whole = not self._in_groups and _has_values(self._graph, self._model)
         rows = rows_of_batch(self._call.values, self._rows_in)

@@ -72,7 +72,10 @@ class VariantOptions:
     def __post_init__(self) -> None:
         check_choice("shapes", self.shapes, get_args(Shapes))
         check_whole("max_variants", self.max_variants, least=1)
-        check_choice("check_capture", self.check_capture, (True, False))
+        if not isinstance(self.check_capture, bool):
+            raise TensorOptError(
+                f"check_capture = {self.check_capture!r} is not allowed: it must be True or False"
+            )
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import random
 import sys
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -57,8 +58,7 @@ class StateBefore:
             self._remember_tensor(value)
             return
         if isinstance(value, torch.Generator):
-            state = value.get_state()
-            self._undo.append(lambda: value.set_state(state) and None)
+            self._undo.append(partial(_set_state, value, value.get_state()))
             return
         for part in self._parts(value):
             self._remember(part, depth - 1)
@@ -78,15 +78,14 @@ class StateBefore:
         """What it holds, after its own contents are remembered."""
         if type(value) in _MAPPINGS:
             items = dict(value)
-            self._undo.append(lambda: _refill_mapping(value, items))
+            self._undo.append(partial(_refill_mapping, value, items))
             return list(items.values())
         if type(value) in _SEQUENCES:
             elements = list(value)
-            self._undo.append(lambda: _refill_sequence(value, elements))
+            self._undo.append(partial(_refill_sequence, value, elements))
             return elements
         if type(value) is set:
-            members = set(value)
-            self._undo.append(lambda: _refill_set(value, members))
+            self._undo.append(partial(_refill_set, value, set(value)))
             return []
         if type(value) is tuple:
             return list(value)
@@ -94,6 +93,10 @@ class StateBefore:
         if type(attributes) is dict and not isinstance(value, _NOT_LOOKED_INTO):
             return self._parts(attributes)
         return []
+
+
+def _set_state(generator: torch.Generator, state: torch.Tensor) -> None:
+    generator.set_state(state)
 
 
 def _refill_mapping(value: dict[Any, Any], items: dict[Any, Any]) -> None:
@@ -124,7 +127,7 @@ def _random_states() -> Iterator[Callable[[], None]]:
     """What puts back each of the random states of the process."""
     state = torch.get_rng_state()
     yield lambda: torch.set_rng_state(state)
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_available():
         on_gpus = torch.cuda.get_rng_state_all()
         yield lambda: torch.cuda.set_rng_state_all(on_gpus)
     of_python = random.getstate()

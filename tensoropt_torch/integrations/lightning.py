@@ -67,6 +67,8 @@ class TensorOptStrategy(ModelParallelStrategy):  # type: ignore[misc]
             the batch of all processes, as for ``Example``; as many as processes for what
             ``"ddp"`` computes.
         max_variants: how many different shapes batches may have, times modes.
+        check_capture: compare the captured graph with the module at the first training step, as
+            for ``parallelize``.
         save_distributed_checkpoint: each process writes its parts into a folder; otherwise
             rank 0 writes all into one file.
         process_group_backend, timeout: as for ``ModelParallelStrategy``.
@@ -83,6 +85,7 @@ class TensorOptStrategy(ModelParallelStrategy):  # type: ignore[misc]
         weights: WeightSource | None = None,
         batch_norm_groups: int = 1,
         max_variants: int = MAX_VARIANTS,
+        check_capture: bool = True,
         save_distributed_checkpoint: bool = True,
         process_group_backend: str | None = None,
         timeout: timedelta | None = default_pg_timeout,
@@ -94,7 +97,13 @@ class TensorOptStrategy(ModelParallelStrategy):  # type: ignore[misc]
         )
         self._module = module
         self._source = PlanSource(
-            plan, planning, memory_limit, weights, inputs=inputs, max_variants=max_variants
+            plan,
+            planning,
+            memory_limit,
+            weights,
+            inputs=inputs,
+            max_variants=max_variants,
+            check_capture=check_capture,
         )
         self._batch_norm_groups = batch_norm_groups
         self._parallel: ParallelModule | None = None

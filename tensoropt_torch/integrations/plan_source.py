@@ -31,6 +31,7 @@ class PlanSource:
         inputs: where inputs have the rows of the batch; None: it is found.
         max_variants: how many graphs there may be for batches of other shapes.
         recompute: activations are to be checkpointed, unless ``planning`` says otherwise.
+        check_capture: compare the captured graph with the model, as for ``parallelize``.
     """
 
     plan: Plan | str | Path | None = None
@@ -40,6 +41,7 @@ class PlanSource:
     recompute: bool = False
     inputs: Inputs | None = None
     max_variants: int = MAX_VARIANTS
+    check_capture: bool = True
 
     @property
     def given_inputs(self) -> Inputs | None:
@@ -79,7 +81,13 @@ class PlanSource:
                 stacklevel=4,
             )
         check_inputs(plan)
-        return api.parallelize(example, plan, weights=self.weights, max_variants=self.max_variants)
+        return api.parallelize(
+            example,
+            plan,
+            weights=self.weights,
+            max_variants=self.max_variants,
+            check_capture=self.check_capture,
+        )
 
 
 def check_inputs(plan: Plan) -> None:

@@ -61,6 +61,8 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             the batch of all processes, as for ``Example``; as many as processes for what
             ``transformers.Trainer`` computes.
         max_variants: how many different shapes batches may have, times modes.
+        check_capture: compare the captured graph with the model at the first training step, as
+            for ``parallelize``.
 
     Raises:
         TensorOptError: on every rank; something in ``args`` does not go with a plan.
@@ -80,6 +82,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         weights: WeightSource | None = None,
         batch_norm_groups: int = 1,
         max_variants: int = MAX_VARIANTS,
+        check_capture: bool = True,
         **kwargs: Any,
     ) -> None:
         if model is None:
@@ -87,7 +90,13 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         self._parallel: ParallelModule | None = None
         self._joint: JointBatches | None = None
         self._source = PlanSource(
-            plan, planning, memory_limit, weights, inputs=inputs, max_variants=max_variants
+            plan,
+            planning,
+            memory_limit,
+            weights,
+            inputs=inputs,
+            max_variants=max_variants,
+            check_capture=check_capture,
         )
         self._batch_norm_groups = batch_norm_groups
         parallel = model if isinstance(model, ParallelModule) else None
