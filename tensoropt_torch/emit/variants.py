@@ -232,7 +232,8 @@ class Variants:
             names, calls = match.variant.input_names, self._comparison.calls
             self._comparison.take()
             check_inputs(names, call.values, is_shared_out, calls)
-            self._check_of_capture.run(match.variant.captured, call, self._maker.rows_dims(call.kind))
+            variant, modules = match.variant, self._maker.attributes.modules
+            self._check_of_capture.run(variant.captured, call, variant.input_rows, modules)
             self._checked.add(match.kind)
         return Found(match.variant, call.values, numbers=match.numbers)
 
