@@ -4,7 +4,7 @@ them, for which it is captured once more."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from tensoropt_torch.config import available_memory
 from tensoropt_torch.emit.call_kind import Call
-from tensoropt_torch.emit.few_rows import few_rows, repeated_rows, rows_of_batch
+from tensoropt_torch.emit.few_rows import Dims, few_rows, likely_dims, repeated_rows, rows_of_batch
 from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.frontend.comparison import Difference, differences
 from tensoropt_torch.frontend.undoing import StateBefore
@@ -49,32 +49,29 @@ def no_values(model: nn.Module) -> str | None:
 
 
 class BatchComparison:
-    """Of a module with a graph of it, on the inputs of a call, of which those that each rank has
-    its own share of have their rows in ``dims``."""
+    """Of a module with a graph of it, on the inputs of a call."""
 
     def __init__(
         self,
         model: nn.Module,
         captured: CapturedModel,
         call: Call,
-        dims: Sequence[int | None],
+        shared: Dims,
         ranks: int,
+        stand_ins: Mapping[tuple[str, bool], nn.Module],
     ) -> None:
+        """``stand_ins`` have the attributes that were changed on them, by path."""
         self._model = model
         self._graph = captured.batch or captured
         self._call = call
-        # Rows of a batch that is the same on all ranks are those of each of them.
-        is_shared = any(dim is not None for dim in dims)
-        self._times = ranks if is_shared else 1
-        self._rows_in = dims if is_shared else [0] * len(dims)
+        self._stand_ins = stand_ins
+        is_shared = any(dim is not None for dim in shared)
+        self._times = ranks if is_shared and not call.kind.gathered else 1
+        self._dims = shared if is_shared else likely_dims(call.values)
         tensors = [*model.parameters(), *model.buffers()]
-        # Groups of batch normalisation are the plan's, not the module's; and so may attributes
-        # be, and numbers that the graph takes as inputs.
-        self._is_other = (
-            self._graph.context.batch_norm_groups > 1
-            or bool(call.kind.attributes.changed)
-            or self._graph.numbers is not None
-        )
+        # Groups of batch normalisation are the plan's, and numbers are inputs of a graph alone.
+        in_groups = self._graph.context.batch_norm_groups > 1
+        self._is_of_module = not in_groups and not self._graph.takes_numbers
         self._device = tensors[0].device if tensors else torch.device("cpu")
 
     def made(self) -> tuple[str, list[Difference]]:
@@ -90,9 +87,21 @@ class BatchComparison:
         before = StateBefore(self._model)
         try:
             with _as_called(self._model, self._call):
+                self._take_attributes()
                 return self._first_that_works()
         finally:
             before.restore()
+
+    def _take_attributes(self) -> None:
+        """What was changed on the parallel module is so on the model."""
+        for place, _ in self._call.kind.attributes.changed:
+            if not place.of_loss:
+                own = vars(self._model.get_submodule(place.path))
+                theirs = vars(self._stand_ins[place[::2]])
+                if place.name in theirs:
+                    own[place.name] = theirs[place.name]
+                else:
+                    own.pop(place.name, None)
 
     def _first_that_works(self) -> tuple[str, list[Difference]]:
         reasons = []
@@ -105,8 +114,8 @@ class BatchComparison:
 
     def _attempts(self) -> Iterator[Callable[[], tuple[str, list[Difference]]]]:
         whole_bytes = _bytes_of(self._graph.graph_module.graph)
-        runs_whole = not self._is_other and _has_values(self._graph, self._model)
-        rows = rows_of_batch(self._call.values, self._rows_in)
+        runs_whole = self._is_of_module and _has_values(self._graph, self._model)
+        rows = rows_of_batch(self._call.values, self._dims)
         most = min(MOST_BYTES, SHARE_OF_MEMORY * _free_bytes(self._device))
         quick = whole_bytes <= min(most, QUICK_BYTES_PER_CALL * self._graph.num_calls)
         if runs_whole and quick:
@@ -116,23 +125,20 @@ class BatchComparison:
             yield self._on_few_rows
         if whole_bytes <= most:
             yield self._on_all_rows if runs_whole else self._on_own_rows
-        if rows > FEW_ROWS:
-            yield lambda: self._on_few_rows(strict=False)
 
     def _on_all_rows(self) -> tuple[str, list[Difference]]:
         """The graph itself, with this rank's rows in place of those of other ranks."""
-        values = repeated_rows(self._call.values, self._rows_in, self._times)
+        values = repeated_rows(self._call.values, self._dims, self._times)
         return f"on {self._in_words(values)}", self._compared(self._graph, values)
 
     def _on_own_rows(self) -> tuple[str, list[Difference]]:
-        return self._captured_for(list(self._call.values), strict=False)
+        return self._captured_for(list(self._call.values))
 
-    def _on_few_rows(self, strict: bool = True) -> tuple[str, list[Difference]]:
-        values = few_rows(self._call.values, self._rows_in, FEW_ROWS)
-        return self._captured_for(values, strict)
+    def _on_few_rows(self) -> tuple[str, list[Difference]]:
+        return self._captured_for(few_rows(self._call.values, self._dims, FEW_ROWS))
 
-    def _captured_for(self, values: list[Any], strict: bool) -> tuple[str, list[Difference]]:
-        """Another graph for these rows; if it is ``strict``, one of the same operators."""
+    def _captured_for(self, values: list[Any]) -> tuple[str, list[Difference]]:
+        """Another graph for these rows, of the same operators."""
         args, kwargs = self._arguments(values)
         form = self._graph.form
         # What capture draws is not what the module draws next, if that is from Python or NumPy.
@@ -149,8 +155,8 @@ class BatchComparison:
                 blocks=self._graph.blocks,
             )
         before.restore()
-        if strict and not self._is_other and not _same_operators(self._graph, other):
-            raise NotComparedError("its operators for a few rows are others than for the batch")
+        if self._is_of_module and not _same_operators(self._graph, other):
+            raise NotComparedError("captured for these rows alone it has other operators")
         return f"on {self._in_words(values)}", self._compared(other, values)
 
     def _compared(self, graph: CapturedModel, values: list[Any]) -> list[Difference]:
@@ -168,7 +174,7 @@ class BatchComparison:
         return pytree.tree_unflatten(moved, self._call.kind.spec)
 
     def _in_words(self, values: Sequence[Any]) -> str:
-        rows = rows_of_batch(values, self._rows_in)
+        rows = rows_of_batch(values, self._dims)
         return f"{rows} rows of the first batch" if rows else "the first batch"
 
     def _check_memory(self) -> None:

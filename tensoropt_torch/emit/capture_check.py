@@ -5,22 +5,23 @@ What capture does not see is lost without a trace: here it becomes an error, wha
 ::
 
     check = CaptureCheck.make(model, wanted, earlier)   # on all ranks
-    check.run(variant.captured, call, dims)           # where they agree on the call
+    check.run(variant.captured, call, dims, modules)    # where they agree on the call
 """
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch.distributed as dist
 from torch import nn
 
 from tensoropt_torch.emit.batch_comparison import BatchComparison, NotComparedError, no_values
 from tensoropt_torch.emit.call_kind import Call
+from tensoropt_torch.emit.few_rows import Dims
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.frontend.comparison import Difference
@@ -77,13 +78,20 @@ class CaptureCheck:
         holds = due and dist.get_rank() == 0
         return CaptureCheck(model if holds else None, due, earlier if holds else None)
 
-    def run(self, captured: CapturedModel, call: Call, dims: Sequence[int | None]) -> None:
+    def run(
+        self,
+        captured: CapturedModel,
+        call: Call,
+        shared: Dims,
+        stand_ins: Mapping[tuple[str, bool], nn.Module],
+    ) -> None:
         """Compares, if this is the first call with gradients.
 
         Args:
             captured: the graph that the call runs.
             call: that all ranks make.
-            dims: of the inputs, along which each rank has its own share; None: it has all.
+            shared: the dims along which each rank has its own share of the inputs.
+            stand_ins: of the modules, by path, with their attributes as they are.
 
         Raises:
             TensorOptError: on every rank; the graph computes something else.
@@ -91,19 +99,21 @@ class CaptureCheck:
         if not self._due or not call.kind.context.gradients:
             return
         if self._error is None:
-            verdict = from_first_rank(lambda: self._verdict(captured, call, dims))
+            ranks = dist.get_world_size()
+            verdict = from_first_rank(
+                lambda: self._verdict((captured, call, shared, ranks, stand_ins))
+            )
             self._error = verdict.error
         if self._error is not None:
             raise TensorOptError(self._error)
         self._due, self._model = False, None
 
-    def _verdict(self, captured: CapturedModel, call: Call, dims: Sequence[int | None]) -> Verdict:
+    def _verdict(self, what: tuple[Any, ...]) -> Verdict:
+        """Of the arguments of a comparison."""
         assert self._model is not None
         start = time.perf_counter()
-        ranks = dist.get_world_size()
         try:
-            comparison = BatchComparison(self._model, captured, call, dims, ranks)
-            how, found = comparison.made()
+            how, found = BatchComparison(self._model, *what).made()
         except NotComparedError as reason:
             _say_not_compared(self._model, str(reason))
             return Verdict(compared=False)

@@ -230,9 +230,9 @@ class Variants:
         if match.kind not in self._checked:
             variant, calls = match.variant, self._comparison.calls
             self._comparison.take()
-            is_shared_out = variant.plan.settings.is_shared_out
-            check_inputs(variant.input_names, call.values, is_shared_out, calls)
-            self._check_of_capture.run(variant.captured, call, self._maker.rows_in(call.kind))
+            check_inputs(names, call.values, is_shared_out, calls)
+            variant, modules = match.variant, self._maker.attributes.modules
+            self._check_of_capture.run(variant.captured, call, variant.input_rows, modules)
             self._checked.add(match.kind)
         return Found(match.variant, call.values, numbers=match.numbers)
 

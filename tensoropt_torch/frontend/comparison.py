@@ -10,7 +10,7 @@ process, and outputs, gradients and what buffers become are compared.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ from tensoropt_torch.frontend.rounding import (
     tolerance_of,
 )
 from tensoropt_torch.frontend.undoing import StateBefore
+from tensoropt_torch.frontend.watching.attributes import owners_of, value_at
 
 # What is compared, by what it is called: tensors, None where there is no gradient, others.
 Results = Mapping[str, Any]
@@ -70,13 +71,14 @@ def differences(
     """What is different, in the order of outputs, gradients, buffers. Nothing stays changed in
     the module, nor of random states.
 
-    Compared are the loss or the outputs; gradients, of ones where an output is a number and of
-    random numbers where it has elements, of the parameters and of the inputs that require
-    one; and buffers. Both see the same random numbers of PyTorch. A parameter's own hooks do not
-    count. Each tensor is compared on its own scale. What is off by more than half of the digits
-    is held against how much the module itself moves if parameters and inputs move by a
-    rounding, and if nothing does; and what is still off is looked at with other parameters, so
-    that a choice (of an expert, of a code) that rounding decides is no difference.
+    Compared are the loss or the outputs, with tensors that are put into attributes; gradients, of
+    ones where an output is a number and of random numbers where it has elements, of the
+    parameters and of the inputs that require one; and buffers. Both see the same random numbers
+    of PyTorch. A parameter's own hooks do not count. Each tensor is compared on its own scale.
+    What is off by more than half of the digits is held against how much the module itself moves
+    if parameters and inputs move by a rounding, and if nothing does; and what is still off is
+    looked at with other parameters, so that a choice (of an expert, of a code) that rounding
+    decides is no difference.
 
     Args:
         model: the module, in the modes of the capture, with parameters that have values.
@@ -133,9 +135,6 @@ class _Pair:
         tolerance = tolerance_of(self._eps)
         errors = {what: _error(got.get(what), wanted.get(what)) for what in {**wanted, **got}}
         off = {what: error for what, error in errors.items() if not error <= tolerance}
-        if off and any(p._backward_hooks for p in self.parameters):
-            hooked = self._of_module(hooks=True)
-            off = {w: e for w, e in off.items() if not _error(got.get(w), hooked.get(w)) <= e / 2}
         if not off:
             return []
         allowed = self._allowed(wanted, off, tolerance)
@@ -153,14 +152,12 @@ class _Pair:
                 noise[what] = max(noise[what], _error(other.get(what), wanted.get(what)))
         return {what: max(least, NOISE_FACTOR * value) for what, value in noise.items()}
 
-    def _of_module(self, hooks: bool = False) -> Results:
+    def _of_module(self) -> Results:
         captured, form = self._captured, self._captured.form
         args, kwargs = pytree.tree_unflatten(self._inputs(), self._spec)
         name = type(self._model).__name__
         try:
-            with self._running(), ExitStack() as stack:
-                if not hooks:
-                    stack.enter_context(_without_hooks(self.parameters))
+            with self._running(), _without_hooks(self.parameters):
                 with called_in(captured.context):
                     output = self._model(*args[: form.num_inputs], **kwargs)
                     targets = args[form.num_inputs :]
@@ -170,6 +167,16 @@ class _Pair:
                 return self._results(outputs, self._named, (args, kwargs), buffers)
         finally:
             self._before.restore()
+
+    def _written(self) -> list[torch.Tensor]:
+        """The tensors that forward has put into attributes of which the graph says so."""
+        written = self._captured.attributes.written
+        if written is None:
+            return []
+        owners = owners_of(self._model, self._captured.form.loss_fn)
+        modules = {(owner.path, owner.of_loss): owner.module for owner in owners}
+        values = [value_at(modules[place[::2]], place.name) for place in written.places]
+        return [v for v in pytree.tree_leaves(values) if isinstance(v, torch.Tensor)]
 
     def _of_graph(self) -> Results:
         captured = self._captured
@@ -194,11 +201,6 @@ class _Pair:
                 return self._results(outputs, leaves, inputs, buffers)
         finally:
             self._before.restore()
-
-    def _written(self) -> list[torch.Tensor]:
-        """The tensors that the module has put into attributes."""
-        written = self._captured.attributes.written
-        return [] if written is None else written.tensors(self._model, self._captured.form.loss_fn)
 
     @contextmanager
     def _running(self) -> Iterator[None]:
