@@ -230,8 +230,9 @@ class Variants:
         if match.kind not in self._checked:
             variant, calls = match.variant, self._comparison.calls
             self._comparison.take()
-            check_inputs(names, call.values, is_shared_out, calls)
-            variant, modules = match.variant, self._maker.attributes.modules
+            is_shared_out = variant.plan.settings.is_shared_out
+            check_inputs(variant.input_names, call.values, is_shared_out, calls)
+            modules = self._maker.attributes.modules
             self._check_of_capture.run(variant.captured, call, variant.input_rows, modules)
             self._checked.add(match.kind)
         return Found(match.variant, call.values, numbers=match.numbers)
@@ -368,12 +369,6 @@ class VariantMaker:
         """The dim of each input of such calls along which each rank has its own share; None:
         all get it whole."""
         return [self._plan.settings.rows_dim(name) for name in self.input_names(kind)]
-
-    def rows_in(self, kind: CallKind) -> list[int | None]:
-        """The dim of each input of such calls that this rank has a share of."""
-        if kind.gathered:
-            return [None] * len(kind.inputs)
-        return self.rows_dims(kind)
 
     def kind_of_example(self, base: Variant) -> CallKind:
         """Of calls like the example that the plan was made for."""

@@ -102,14 +102,6 @@ class Written:
         for place, value in zip(self.places, pytree.tree_unflatten(leaves, self.spec), strict=True):
             vars(modules[place.path, place.of_loss])[place.name] = value
 
-    def tensors(
-        self, model: nn.Module, loss_fn: Callable[..., Any] | None = None
-    ) -> list[torch.Tensor]:
-        """Those that a call of the model itself has put there."""
-        modules = {(owner.path, owner.of_loss): owner.module for owner in owners_of(model, loss_fn)}
-        values = [vars(modules[p.path, p.of_loss]).get(p.name) for p in self.places]
-        return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
-
 
 @dataclass(frozen=True)
 class Attributes:
