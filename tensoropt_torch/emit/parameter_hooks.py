@@ -74,9 +74,10 @@ class _Hooks:
         trained = self._parameter.requires_grad
         self._parameter.requires_grad_()  # frozen ones may be thawed
         if self._of_gradient:
-            self._parameter.register_hook(self._with_gradient)
+            self._parameter.register_hook(self._with_gradient)  # type: ignore[no-untyped-call]
         if self._of_sum:
-            self._parameter.register_post_accumulate_grad_hook(self._with_sum)
+            after: Any = self._parameter.register_post_accumulate_grad_hook
+            after(self._with_sum)
         self._parameter.requires_grad_(trained)
 
     def _user_function(self, function: Any) -> UserFunction:
@@ -128,7 +129,7 @@ class _Hooks:
             parameter.grad = None if grad is None else self._cut(self._checked(grad, stand_in))
 
     def _cut(self, whole: torch.Tensor) -> torch.Tensor:
-        """This rank's part, as the parameter's layout has it."""
+        """The rank's part, as the parameter's layout has it."""
         parameter = self._parameter
         if not isinstance(parameter, DTensor):
             return whole

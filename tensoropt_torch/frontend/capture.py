@@ -484,9 +484,7 @@ def _fingerprint(graph: fx.Graph, declarations: Sequence[str]) -> str:
             if isinstance(v, torch.Tensor)
         ]
         kwargs = {
-            k: v
-            for k, v in node.kwargs.items()
-            if not isinstance(v, torch.device) and k != NUMBER
+            k: v for k, v in node.kwargs.items() if not isinstance(v, torch.device) and k != NUMBER
         }
         digest.update(f"{node.name}|{node.op}|{node.target}|{node.args}|{kwargs}|{metas}".encode())
     return digest.hexdigest()[:16]

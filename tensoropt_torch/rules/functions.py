@@ -13,7 +13,7 @@ from torch._ops import OpOverload
 
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.frontend import capture
+from tensoropt_torch.frontend.capture import capture
 from tensoropt_torch.frontend.python_calls import (
     Proof,
     binding_of_node,
@@ -102,7 +102,9 @@ def operator_call(
     class Call(nn.Module):
         def forward(self, *tensors: torch.Tensor) -> Any:
             rest = iter(tensors)
-            result = function.apply(*(next(rest) if isinstance(a, torch.Tensor) else a for a in args))
+            result = function.apply(
+                *(next(rest) if isinstance(a, torch.Tensor) else a for a in args)
+            )
             made = result if isinstance(result, tuple) else (result,)
             return tuple(item for item in made if isinstance(item, torch.Tensor))
 

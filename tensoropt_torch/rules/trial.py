@@ -33,7 +33,7 @@ Sizes = tuple[int, ...]
 Grads = list[torch.Tensor | None]
 
 
-class Differs(Exception):
+class PartsDifferError(Exception):
     """What parts give is not what the whole gives."""
 
 
@@ -72,14 +72,12 @@ def tried(node: fx.Node) -> Proof:
         trial = _Trial(node, candidate)
         try:
             trial.run()
-        except Differs as difference:
+        except PartsDifferError as difference:
             reasons.append(f"it does not work {candidate.what}: {difference}")
             continue
         except Exception as error:  # whatever the user's code raises
             text = str(error).partition("\n")[0]
-            reasons.append(
-                f"a trial {candidate.what} cannot run ({type(error).__name__}: {text})"
-            )
+            reasons.append(f"a trial {candidate.what} cannot run ({type(error).__name__}: {text})")
             continue
         return Proof(candidate.rule, f"found by trials to work {candidate.what}", trial.linear)
     linear = _is_linear(node)
@@ -158,9 +156,7 @@ def _by_row(
 
     def sizes(shape: Sizes) -> Sizes:
         words = term(shape)
-        return tuple(
-            ROWS if word == "n" else size(s) for word, s in zip(words, shape, strict=True)
-        )
+        return tuple(ROWS if word == "n" else size(s) for word, s in zip(words, shape, strict=True))
 
     return _Candidate(
         tuple(map(term, operands)),
@@ -183,14 +179,16 @@ class _Trial:
     _alive: dict[str, bool] = field(default_factory=dict)
 
     def run(self) -> None:
-        """Raises Differs, or whatever the call raises."""
+        """Raises PartsDifferError, or whatever the call raises."""
         with torch.random.fork_rng(devices=[]), torch.enable_grad():
             for seed in SEEDS:
                 for scales in SCALES:
                     self._try(torch.Generator().manual_seed(seed), *scales)
         dead = [name for name, alive in self._alive.items() if not alive]
         if dead and self.candidate.factors:
-            raise Differs(f"{dead[0]} was zero or not finite in all trials, which shows nothing")
+            raise PartsDifferError(
+                f"{dead[0]} was zero or not finite in all trials, which shows nothing"
+            )
 
     def _try(self, random: torch.Generator, scale: float, gradient_scale: float) -> None:
         error: Exception | None = None
@@ -278,7 +276,10 @@ class _Trial:
         runs = []
         for number in range(parts):
             mine = [
-                _part(t, term, factor, parts, number).detach().clone().requires_grad_(t.requires_grad)
+                _part(t, term, factor, parts, number)
+                .detach()
+                .clone()
+                .requires_grad_(t.requires_grad)
                 for t, term in zip(operands, words, strict=True)
             ]
             outputs = self._call(mine)
@@ -288,7 +289,7 @@ class _Trial:
             ]
             for output, gradient in zip(outputs, given, strict=True):
                 if output.shape != gradient.shape:
-                    raise Differs(f"a part has an output of shape {tuple(output.shape)}")
+                    raise PartsDifferError(f"a part has an output of shape {tuple(output.shape)}")
             runs.append(_Run(outputs, _gradients(mine, outputs, given)))
         for i, term in enumerate(self.candidate.outputs):
             joined = torch.cat([run.outputs[i] for run in runs], term.index(factor))
@@ -303,7 +304,7 @@ def _check_gradient(
     found = [part for part in parts if part is not None]
     if whole is None or len(found) < len(parts):
         if whole is not None or found:
-            raise Differs(f"tensor {number} has a gradient in some parts only")
+            raise PartsDifferError(f"tensor {number} has a gradient in some parts only")
         return
     joined = torch.cat(found, term.index(factor)) if factor in term else sum(found)
     assert isinstance(joined, torch.Tensor)
@@ -319,7 +320,7 @@ def _part(
 def _check(what: str, got: torch.Tensor, whole: torch.Tensor) -> None:
     difference = _difference(got.detach(), whole.detach())
     if difference:
-        raise Differs(f"of parts {what} is another ({difference})")
+        raise PartsDifferError(f"of parts {what} is another ({difference})")
 
 
 def _difference(got: torch.Tensor, whole: torch.Tensor) -> str:

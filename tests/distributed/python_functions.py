@@ -155,6 +155,17 @@ class Router(Classifier):
         return (h * (p * top).unsqueeze(-1)).sum(1)
 
 
+class Injected(Classifier):
+    """A gradient of a parameter that is the same for any number of rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.rand(3))
+
+    def middle(self, h: torch.Tensor) -> torch.Tensor:
+        return Inject.apply(h, self.scale.exp().sum(), 0.5)
+
+
 class Reversed(Classifier):
     def middle(self, h: torch.Tensor) -> torch.Tensor:
         return Reverse.apply(h) * 2 + h
@@ -257,6 +268,7 @@ def _kind(make: Callable[[], nn.Module], **options: Any) -> Callable[[], Kind]:
 KINDS = {
     "router": _kind(Router),
     "router, sharded inputs": _kind(Router, inputs="sharded"),
+    "injected": _kind(Injected, inputs="sharded"),
     "reversed": _kind(Reversed),
     "quantised": _kind(Quantised),
     "codebook": _kind(Codebook),

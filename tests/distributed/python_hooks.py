@@ -127,7 +127,7 @@ def decayed(model: nn.Module) -> None:
     """A hook that uses the parameter, and another one."""
     for name in ("first.weight", "second.weight"):
         p, bias = model.get_parameter(name), model.get_parameter("first.bias")
-        p.register_hook(lambda g, p=p: g + 0.1 * p + bias.sum())
+        p.register_hook(lambda g, p=p, bias=bias: g + 0.1 * p + bias.sum())
 
 
 def in_place(model: nn.Module) -> None:
@@ -186,4 +186,3 @@ KINDS = {
     "doubled before": _kind(Classifier, before=doubled),
     "doubled after": _kind(Classifier, after=doubled),
 }
-

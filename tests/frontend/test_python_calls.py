@@ -278,7 +278,7 @@ def test_writing_to_what_may_be_an_operand_under_another_name_is_refused() -> No
         return y
 
     model, without = Applied(later), CallContext(gradients=False)
-    with pytest.raises(TensorOptError, match="what '.*' gave may be another name of"):
+    with pytest.raises(TensorOptError, match=r"what '.*' gave may be another name of"):
         capture(model, (torch.randn(4, 8),), context=without)
 
 

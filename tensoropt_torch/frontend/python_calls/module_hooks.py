@@ -1,7 +1,8 @@
 """Full backward hooks and pre-hooks of modules, as pairs of operators.
 
-One takes the inputs of a call of the module and one its outputs. In a run both are made by PyTorch's
-own ``BackwardHook``, one for each call, which gets whole gradients and the stand-in of the module.
+One takes the inputs of a call of the module and one its outputs. In a run both are made by
+PyTorch's own ``BackwardHook``, one for each call, which gets whole gradients and the stand-in of
+the module.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ class ModuleCall:
     def begin(self, root: nn.Module) -> Any:
         """PyTorch's hook of a forward."""
         hooks = module_hooks(root)
-        everywhere = nn_module._global_backward_hooks if nn_module._global_is_full_backward_hook else {}
+        everywhere = (
+            nn_module._global_backward_hooks if nn_module._global_is_full_backward_hook else {}
+        )
         backward = [*everywhere.values(), *hooks.made(root, self.path, BACKWARD)]
         before = nn_module._global_backward_pre_hooks.values()
         pre = [*before, *hooks.made(root, self.path, BACKWARD_PRE)]
@@ -140,7 +143,9 @@ def _replaced(args: Any, binding: _Side, name: str) -> Any:
     tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
     if not tensors:
         return args
-    operator = define(f"{name}_{binding.call.digest}_{len(tensors)}", *[len(tensors)] * 2, acts=True)
+    operator = define(
+        f"{name}_{binding.call.digest}_{len(tensors)}", *[len(tensors)] * 2, acts=True
+    )
     made = operator(*tensors, **{NUMBER: bind(binding, object())})
     rest = iter(made if len(tensors) > 1 else (made,))
     items = [next(rest) if isinstance(arg, torch.Tensor) else arg for arg in args]

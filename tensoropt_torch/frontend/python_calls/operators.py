@@ -53,7 +53,7 @@ class _Table:
     """The operators and bindings of this process."""
 
     def __init__(self) -> None:
-        self.library = torch.library.Library(PYTHON, "FRAGMENT")
+        self.library: Any = torch.library.Library(PYTHON, "FRAGMENT")  # type: ignore[no-untyped-call]
         self.operators: dict[str, OpOverload] = {}
         self.bindings: list[Binding] = []
         self.numbers: dict[Hashable, int] = {}

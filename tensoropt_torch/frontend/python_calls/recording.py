@@ -157,7 +157,7 @@ class _GradFns(TorchFunctionMode):
         return result
 
 
-_GET_GRAD_FN = torch.Tensor.grad_fn.__get__  # type: ignore[attr-defined]
+_GET_GRAD_FN: Any = getattr(torch.Tensor.grad_fn, "__get__")  # noqa: B009
 
 
 def _is_read_by_torch() -> bool:

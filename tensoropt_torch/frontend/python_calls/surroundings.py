@@ -36,9 +36,7 @@ class Surroundings:
             yield
             return
         with ExitStack() as stack:
-            stack.enter_context(
-                torch.set_grad_enabled(self.gradients and torch.is_grad_enabled())
-            )
+            stack.enter_context(torch.set_grad_enabled(self.gradients and torch.is_grad_enabled()))
             for device, dtype in self.autocast:
                 stack.enter_context(torch.autocast(device, dtype))
             yield

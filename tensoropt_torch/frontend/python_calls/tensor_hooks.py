@@ -55,13 +55,14 @@ class TensorHook:
         y = x.view_as(x)
         root = running_root()
         if y.requires_grad and root is not None and have_values(tensors):
-            self._current = held = []
+            held: list[torch.Tensor] = []
+            self._current = held
             function = self.function
 
             def hook(gradient: torch.Tensor) -> Any:
                 return function.made(root, held)(gradient)
 
-            y.register_hook(hook)
+            y.register_hook(hook)  # type: ignore[no-untyped-call]
         return (y,)
 
     def hold(self, tensors: Tensors) -> None:
@@ -148,7 +149,8 @@ def place_hooks(graph: fx.Graph) -> None:
         if producer in first:
             first[producer].replace_input_with(producer, call)
         else:
-            producer.replace_all_uses_with(call, delete_user_cb=lambda user, own=call: user is not own)
+            producer.replace_all_uses_with(call)
+            call.args = (producer,)
             originals[call] = producer
         first[producer] = call
         graph.erase_node(mark)
@@ -168,7 +170,7 @@ def _place_behind(graph: fx.Graph, producer: fx.Node) -> fx.Node:
 def _check_producer(mark: fx.Node, producer: fx.Node) -> None:
     if producer.op == "placeholder" and BUFFER in producer.meta:
         raise TensorOptError(
-            f"forward sets a hook on '{producer.name}', a parameter or buffer, which would have one "
-            "more after every call: set it once, before the module becomes parallel"
+            f"forward sets a hook on '{producer.name}', a parameter or buffer, which would have "
+            "one more after every call: set it once, before the module becomes parallel"
             f"{source_line(mark)}"
         )

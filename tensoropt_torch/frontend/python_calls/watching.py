@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _MAKES_CONSTANTS = ("lift_fresh", "lift_fresh_copy", "lift")
 
 
-class Watch(TorchDispatchMode):
+class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees each operator that a call runs.
 
     Attributes:
@@ -22,7 +22,7 @@ class Watch(TorchDispatchMode):
     """
 
     def __init__(self, operands: Sequence[torch.Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.problem = ""
         self.random = False
         self._phase = "forward"
