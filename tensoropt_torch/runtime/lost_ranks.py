@@ -105,8 +105,9 @@ class CallsOfModule:
             note(place())
 
         tensors = (leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor))
-        for node in {tensor.grad_fn for tensor in tensors} - {None}:
-            node.register_prehook(begun)
+        for node in {tensor.grad_fn for tensor in tensors}:
+            if node is not None:
+                node.register_prehook(begun)
 
     def _place(self, kind: str, number: int = 0) -> Place:
         number = number or self._number
@@ -288,6 +289,6 @@ def _raise(reason: str) -> NoReturn:
     raise lost_ranks(reason)
 
 
-# What C++ operators call where a wait of theirs fails.
-_LIBRARY = torch.library.Library("tensoropt", "IMPL")  # kept: it ends with the object
+# What C++ operators call where a wait of theirs fails. Kept: it ends with the object.
+_LIBRARY: Any = torch.library.Library("tensoropt", "IMPL")  # type: ignore[no-untyped-call]
 _LIBRARY.impl("lost_ranks", _raise, "CompositeImplicitAutograd")

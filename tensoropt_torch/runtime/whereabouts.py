@@ -25,6 +25,7 @@ from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store, TCPStore
 
 KEY = "tensoropt/where/{}"
 STORE_TIMEOUT = timedelta(seconds=5)
@@ -63,14 +64,14 @@ class Note:
 class Board:
     """The notes of the job, through a connection of its own to its store."""
 
-    def __init__(self, group: dist.ProcessGroup, store: dist.Store) -> None:
+    def __init__(self, group: dist.ProcessGroup, store: Store) -> None:
         self.group = group
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
         self.place = Place("nothing yet", "nothing")
         self.is_doing = False
         self.has_waited = False
-        self._store: dist.Store | None = store
+        self._store: Store | None = store
         self._process = os.getpid()
 
     @property
@@ -126,10 +127,10 @@ def _board_of(world: dist.ProcessGroup) -> Board | None:
     if world.size() == 1:
         return None
     try:
-        store = dist.distributed_c10d._get_default_store()
-        if not isinstance(store._underlying_non_prefix_store, dist.TCPStore):
+        store: Any = dist.distributed_c10d._get_default_store()
+        if not isinstance(store._underlying_non_prefix_store, TCPStore):
             return None
-        own: dist.Store = store.clone()  # a client that keeps no server, and has its own timeout
+        own: Store = store.clone()  # a client that keeps no server, and has its own timeout
         own.set_timeout(STORE_TIMEOUT)
     except (RuntimeError, AttributeError, NotImplementedError):
         return None

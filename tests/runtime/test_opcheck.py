@@ -348,6 +348,7 @@ def check_all(_: None) -> tuple[list[str], list[str]]:
 
 
 def test_every_operator_is_what_it_says() -> None:
+    """But for that which only raises an error (``test_waiting.py``)."""
     for checked, wrong in run_ranks(RANKS, f"{HERE}:check_all", timeout_s=500):
-        assert sorted({*checked, *IN_ORDER}) == all_operators()
+        assert sorted({*checked, *IN_ORDER, "lost_ranks"}) == all_operators()
         assert not wrong, "\n".join(wrong)
