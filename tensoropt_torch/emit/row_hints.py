@@ -33,7 +33,8 @@ def misplaced_rows(
                 yield (
                     f"input '{name}' is {list(found.shape)} on each rank, which is a share of the "
                     f"example's {list(whole)} along dim {other}, but the plan joins the ranks' "
-                    f"along dim {dim}: if its rows are there, plan with inputs={{'{name}': {other}}}"
+                    f"along dim {dim}: if its rows are there, plan with "
+                    f"inputs={{'{name}': {other}}}"
                 )
 
 

@@ -47,14 +47,15 @@ class BatchRowsTest : public ::testing::Test {
 
 TEST_F(BatchRowsTest, RulesCarryThem) {
   const ValueId y =
-      op("aten.linear.default", {{"input", ValueRef{x_}}, {"weight", ValueRef{w_}}},
-         {5, 8, 8});
+      op("aten.linear.default",
+         {{"input", ValueRef{x_}}, {"weight", ValueRef{w_}}}, {5, 8, 8});
   EXPECT_EQ(rows(x_).dim(), 1);
   EXPECT_EQ(rows(y).dims, 0b010u);
-  const ValueId moved = op("aten.permute.default",
-                           {{"self", ValueRef{y}},
-                            {"dims", Literal{std::vector<std::int64_t>{2, 0, 1}}}},
-                           {8, 5, 8});
+  const ValueId moved =
+      op("aten.permute.default",
+         {{"self", ValueRef{y}},
+          {"dims", Literal{std::vector<std::int64_t>{2, 0, 1}}}},
+         {8, 5, 8});
   EXPECT_EQ(rows(moved).dims, 0b100u);
 }
 
@@ -73,16 +74,17 @@ TEST_F(BatchRowsTest, SumsAndReshapesWithoutBlocksEndThem) {
 }
 
 TEST_F(BatchRowsTest, WhatDoesNotDependOnThemHasNone) {
-  const ValueId table = op("aten.exp.default", {{"self", ValueRef{w_}}}, {8, 6});
+  const ValueId table =
+      op("aten.exp.default", {{"self", ValueRef{w_}}}, {8, 6});
   EXPECT_FALSE(rows(table).depends);
   EXPECT_EQ(rows(table).dim(), -1);
 }
 
 TEST_F(BatchRowsTest, OperatorsThatMoveThemKeepTheirPlace) {
-  const ValueId flipped = op("aten.flip.default",
-                             {{"self", ValueRef{x_}},
-                              {"dims", Literal{std::vector<std::int64_t>{1}}}},
-                             {5, 8, 6});
+  const ValueId flipped = op(
+      "aten.flip.default",
+      {{"self", ValueRef{x_}}, {"dims", Literal{std::vector<std::int64_t>{1}}}},
+      {5, 8, 6});
   EXPECT_EQ(rows(flipped).dim(), 1);
   const ValueId unknown = op("my.op.default", {{"self", ValueRef{x_}}}, {5, 8});
   EXPECT_EQ(rows(unknown).dim(), 1);
@@ -92,14 +94,14 @@ TEST_F(BatchRowsTest, OperatorsThatMoveThemKeepTheirPlace) {
 }
 
 TEST_F(BatchRowsTest, TheFirstOfSeveralDimsCounts) {
-  const ValueId left =
-      op("aten.select.int",
-         {{"self", ValueRef{x_}}, {"dim", Literal{std::int64_t{0}}},
-          {"index", Literal{std::int64_t{0}}}},
-         {8, 6});
-  const ValueId alike = op("aten.linear.default",
-                           {{"input", ValueRef{left}}, {"weight", ValueRef{left}}},
-                           {8, 8});
+  const ValueId left = op("aten.select.int",
+                          {{"self", ValueRef{x_}},
+                           {"dim", Literal{std::int64_t{0}}},
+                           {"index", Literal{std::int64_t{0}}}},
+                          {8, 6});
+  const ValueId alike =
+      op("aten.linear.default",
+         {{"input", ValueRef{left}}, {"weight", ValueRef{left}}}, {8, 8});
   EXPECT_EQ(rows(alike).dims, 0b11u);
   EXPECT_EQ(rows(alike).dim(), 0);
 }
