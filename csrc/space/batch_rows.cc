@@ -55,7 +55,8 @@ class RowsOfNode {
   // rule says nothing.
   bool stays(std::size_t dim, std::int64_t size) const {
     for (std::size_t i = 0; i < node_.operands.size(); ++i) {
-      const Shape& shape = graph_.operand(node_, static_cast<int>(i)).meta.shape;
+      const Shape& shape =
+          graph_.operand(node_, static_cast<int>(i)).meta.shape;
       if (dim < shape.size() && shape[dim] == size && has_rows(i, dim) &&
           factor_of(rule_.operands, i, dim) == kNoFactor) {
         return true;

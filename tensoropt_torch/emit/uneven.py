@@ -126,8 +126,8 @@ def rows_of(call: Call, dims: Sequence[int | None]) -> int:
         raise TensorOptError(
             f"the ranks have different shares of a batch, and inputs of this rank have "
             f"{', '.join(str(shape) for shape, _ in found)}; give all inputs that are shared out "
-            "as many rows, name another dim that has them, inputs={'hidden': 1}, or those that "
-            "every rank gets whole: inputs={'mask': 'replicated'}"
+            "the same dim 0, name another dim that has the rows, inputs={'hidden': 1}, or those "
+            "that every rank gets whole: inputs={'mask': 'replicated'}"
         )
     return found[0][1]
 

@@ -21,6 +21,7 @@ from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.emit.input_checks import InputComparison, check_inputs, is_compared
 from tensoropt_torch.emit.micro_batched import variant_of
 from tensoropt_torch.emit.rank import RankPart
+from tensoropt_torch.emit.row_hints import misplaced_rows, shares_in_words
 from tensoropt_torch.emit.shared_gradients import SharedGradients
 from tensoropt_torch.emit.uneven import Shares, resized, rows_of
 from tensoropt_torch.emit.variant import RunGraph, Variant
@@ -270,8 +271,17 @@ class Variants:
             )
         return on_all_ranks(lambda: shares.gather(call, dims)), shares
 
+    def _warn_of_misplaced_rows(self, kind: CallKind) -> None:
+        if kind.gathered:
+            return
+        names, dims = self._maker.input_names(kind), self._maker.rows_dims(kind)
+        ranks = self._base.plan.num_devices
+        for hint in misplaced_rows(names, self._base_kind, kind, dims, ranks):
+            warnings.warn(hint, stacklevel=6)
+
     def _make(self, call: Call) -> Match:
         self._check(call.kind)
+        self._warn_of_misplaced_rows(call.kind)
         what = f"variant {len(self._made.variants) + 1}, for {self._describe(call.kind)}"
         numbers = self._made.numbers_apart(call.kind)
         with progress(f"making {what}", ticking=True):
@@ -479,7 +489,13 @@ class VariantMaker:
         kind = call.kind
         arguments = self._global_arguments(call)
         self.attributes.write_all()
-        return self._structure.capture(arguments, kind.modes, kind.trained, kind.context)
+        try:
+            return self._structure.capture(arguments, kind.modes, kind.trained, kind.context)
+        except TensorOptError as error:
+            if kind.gathered or not any(dim is not None for dim in self.rows_dims(kind)):
+                raise
+            shares = shares_in_words(self.input_names(kind), kind, self.rows_dims(kind))
+            raise TensorOptError(f"{error}; {shares}") from error
 
     def _global_arguments(self, call: Call) -> Arguments:
         """The arguments of the whole job, tensors on the meta device."""

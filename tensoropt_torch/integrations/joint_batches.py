@@ -124,7 +124,7 @@ class JointBatches:
                 found[name] = 0
         return found
 
-    def _made(self, samples: Sequence[Any]) -> Mapping[str, Any]:
+    def _made(self, samples: Sequence[Any]) -> MutableMapping[str, Any]:
         batch = self._collate(_copies(samples))
         if not isinstance(batch, MutableMapping):
             raise _refusal(f"it makes a {type(batch).__name__}, and not a dict of tensors")

@@ -110,7 +110,8 @@ def _rows_of(
 ) -> int | None:
     if len({len(shape) for shape in shapes}) != 1:
         raise _unclear(name, shapes, counts, "has other dims each time")
-    rows, others = [], []
+    rows: list[int] = []
+    others: list[int] = []
     for dim, sizes in enumerate(zip(*shapes, strict=True)):
         if len(set(sizes)) > 1:
             (rows if _are_rows(sizes, counts) else others).append(dim)

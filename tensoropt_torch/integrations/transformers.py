@@ -89,6 +89,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             raise TensorOptError("Trainer needs a model=; model_init= would make many")
         self._parallel: ParallelModule | None = None
         self._joint: JointBatches | None = None
+        self._planned_inputs: Inputs = "sharded"
         self._source = PlanSource(
             plan,
             planning,
@@ -117,6 +118,12 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         """
         return self._first_step(self._source, batches)[0]
 
+    @property
+    def planned_inputs(self) -> Inputs:
+        """Where inputs of the ``example`` that was made last have the rows of the batch, as
+        functions that plan take it."""
+        return self._planned_inputs
+
     def _first_step(
         self, source: PlanSource, batches: Iterable[Any] | None
     ) -> tuple[Example, Inputs]:
@@ -137,6 +144,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             self.compute_loss(model, self._prepare_inputs(batch), num_items_in_batch=items)
 
         call, inputs = call_of_all_ranks(model, step, drawn, source)
+        self._planned_inputs = inputs
         own_loss = type(self).compute_loss is not Trainer.compute_loss
         example = Example(
             model,

@@ -28,9 +28,7 @@ def gradients(averages: bool) -> list[float]:
     return [float(grad.max()) for grad in found if grad is not None]
 
 
-def test_gradients_are_summed_but_for_the_mean_of_those_that_ranks_share() -> (
-    None
-):
+def test_gradients_are_summed_but_for_the_mean_of_those_that_ranks_share() -> None:
     assert gradients(averages=False) == [1, 1, 1, 1 / RANKS, 1, 1]
 
 

@@ -49,6 +49,15 @@ TEST(Sources, SharedInputsAreSplitButForThoseNamed) {
       SpaceOptions{.sharded_inputs = true, .whole_inputs = {"x"}}, 6));
 }
 
+TEST(Sources, RowsMayBeInAnyDim) {
+  const SmallSpace named(
+      SpaceOptions{.sharded_inputs = true, .input_dims = {{"x", 1}}});
+  EXPECT_EQ(source(named, named.x).configs[0].label, "S1,S1");
+  EXPECT_THROW(SmallSpace(SpaceOptions{.sharded_inputs = true,
+                                       .input_dims = {{"x", 7}}}),
+               UserError);
+}
+
 TEST(Sources, GradientsOfInputsHaveNoState) {
   const SmallSpace without(SpaceOptions{}), with(SpaceOptions{}, 8, true);
   EXPECT_FALSE(without.graph.value(without.x).requires_grad);
