@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from benchmarks.coverage.bits import loss_of
 from benchmarks.coverage.zoo import Example, make
@@ -19,7 +19,7 @@ from tensoropt_torch.plan import Plan
 from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.task import PlanningTask
-from tests.distributed.parity import Trace, differences, labels, train
+from tests.distributed.parity import Trace, differences, labels, train, train_alone
 
 # Largest relative difference. In float64 only the order of sums differs, but models
 # that cast to float32 on the way may round another way; so do those in bfloat16,
@@ -39,7 +39,7 @@ def check(job: Job) -> tuple[int, list[str]]:
     """The number of strategies that ran, and what was wrong with which."""
     example = in_float64(make(job.model))
     tolerance = example.tolerance or TOLERANCE[example.precision]
-    expected = _train_alone(example)
+    expected = _train_alone(example, tolerance)
     context: RankContext | None = None
     wrong: list[str] = []
     count = 0
@@ -98,6 +98,8 @@ def plans(example: Example, count: int) -> Iterator[tuple[str, Plan]]:
         yield f"random strategy, seed {seed}", Plan.of(planner, settings, captured, strategy)
 
 
-def _train_alone(example: Example) -> Trace:
-    alone = copy.deepcopy(example)
-    return train(alone.model, lambda: loss_of(alone.output()))
+def _train_alone(example: Example, tolerance: float) -> Trace:
+    def loss(model: nn.Module) -> torch.Tensor:
+        return loss_of(replace(example, model=model).output())
+
+    return train_alone(example.model, loss, tolerance)

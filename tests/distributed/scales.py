@@ -26,6 +26,7 @@ PART = 1e-3
 SEEDS = (0, 1)
 
 Tensors = Mapping[str, torch.Tensor]
+Movements = Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Moved:
     """Tensors by name, and how far each moves when parameters move by rounding."""
 
     values: Tensors
-    movements: Mapping[str, float]
+    movements: Movements
     tolerance: float
 
     def allowed(self, name: str) -> float:
