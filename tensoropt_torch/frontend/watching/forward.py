@@ -28,9 +28,12 @@ from tensoropt_torch.frontend.watching.leaks import LeakedTensors
 from tensoropt_torch.frontend.watching.lifting import Lifted
 from tensoropt_torch.frontend.watching.numbers import NumberTrace
 from tensoropt_torch.frontend.watching.random_numbers import Draws
-from tensoropt_torch.frontend.watching.reads import AccessLog, is_attribute
+from tensoropt_torch.frontend.watching.reads import HOOKS, AccessLog, is_attribute
 
 _CONTAINERS = (list, dict, set)
+# Says that hooks have been set, which are taken away with it: models of Hugging Face collect
+# hidden states and logits of routers so. It changes nothing that forward computes.
+_SETS_UP = frozenset({"_output_capturing_hooks_installed"})
 
 
 @dataclass
@@ -50,6 +53,8 @@ class _State:
                 state.images[place] = image
                 state.values[place] = value = vars(owner.module)[name]
                 state._keep(value)
+            for name in HOOKS:
+                state._keep(vars(owner.module).get(name))
         return state
 
     def _keep(self, value: Any) -> None:
@@ -184,7 +189,8 @@ class ForwardWatch:
             state.restore(self._owners)
         reads = self._reads(log)
         self._carried = {place: values[place] for place, *_ in changed if place in set(reads)}
-        outputs = {p: v for p, v in values.items() if p not in self._carried}
+        self._carried = {p: v for p, v in self._carried.items() if p.name not in _SETS_UP}
+        outputs = {p: v for p, v in values.items() if p not in set(reads)}
         self._check(outputs)
         written, tensors = Written.of(outputs)
         self.attributes = Attributes(tuple(reads), written if outputs else None)

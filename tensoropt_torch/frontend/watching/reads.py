@@ -11,6 +11,8 @@ from torch import nn
 # What modules have themselves: of those only what an instance puts in the way of its class.
 _OF_MODULES = frozenset({*vars(nn.Module), *vars(nn.Module()), "_flat_weights"})
 
+HOOKS = tuple(name for name in vars(nn.Module()) if "_hooks" in name)
+
 Key = tuple[int, str]  # of the dict of attributes, and the name
 
 
