@@ -51,7 +51,7 @@ class AccessLog:
             set_attribute(module, name, value)
 
         nn.Module.__getattribute__ = read  # type: ignore[method-assign, assignment]
-        nn.Module.__setattr__ = write  # type: ignore[method-assign]
+        nn.Module.__setattr__ = write  # type: ignore[method-assign, assignment]
         try:
             yield
         finally:
