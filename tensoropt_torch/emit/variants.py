@@ -246,7 +246,8 @@ class Variants:
             calls = "; ".join(self._describe(made) for made in self._made.kinds)
             count = len(self._made.variants)
             raise TensorOptError(
-                f"the module has {count} variants, as many as max_variants allows, and this call needs another one, for {self._describe(kind)}; there are: {calls}. "
+                f"the module has {count} variants, as many as max_variants allows, and this call "
+                f"needs another one, for {self._describe(kind)}; there are: {calls}. "
                 "Pad inputs to few different sizes (a collator with pad_to_multiple_of, "
                 "drop_last=True), or raise max_variants"
             )
