@@ -129,7 +129,7 @@ class AttributeWatch:
                 on the model; a module or parameter is another.
         """
         self._parts.check()
-        if all([tree.is_unchanged() for tree in self._trees]):
+        if all(tree.is_unchanged() for tree in self._trees):
             return self._state
         self._take(self._watched)
         return self._state
@@ -141,7 +141,8 @@ class AttributeWatch:
         for place in self._touched:
             if place.of_loss:
                 continue
-            own, theirs = vars(self._modules[place[::2]]), vars(self._structure[place.path])
+            own = self._modules[place[::2]].__dict__
+            theirs = self._structure[place.path].__dict__
             if place.name in own:
                 theirs[place.name] = own[place.name]
             else:
@@ -159,7 +160,7 @@ class AttributeWatch:
                 )
         values = self._copied([place for place in theirs if place not in own])
         for place, value in values.items():
-            vars(self._modules[place[::2]])[place.name] = value
+            self._modules[place[::2]].__dict__[place.name] = value
             own[place] = image_of(value)
         for place, image in own.items():
             self._check(place)
@@ -295,9 +296,7 @@ class _Tree:
             if module is None:
                 continue
             values = [vars(module).get(name, MISSING) for name in own_names]
-            self._groups.append(
-                (self._references[key], tuple(own_names), tuple(map(id, values)))
-            )
+            self._groups.append((self._references[key], tuple(own_names), tuple(map(id, values))))
             for name, value in zip(own_names, values, strict=True):
                 place = Place(key[0], name, key[1])
                 if is_fixed(value):

@@ -6,12 +6,14 @@ import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
 from tensoropt_torch.errors import TensorOptError
+
 
 class FixedParts:
     """Notices modules, parameters and buffers that come, go or are others.
@@ -24,7 +26,9 @@ class FixedParts:
     def __init__(self, root: nn.Module, model: nn.Module | None = None) -> None:
         self._root = root
         modules = list(root.modules())
-        self._owners = [own for m in modules for own in (m._modules, m._parameters)]
+        self._owners: list[dict[str, Any]] = [
+            own for m in modules for own in (m._modules, m._parameters)
+        ]
         self._buffer_owners = [m._buffers for m in modules]
         self._names = self._all_names()
         self._children = dict(root.named_modules(remove_duplicate=False))

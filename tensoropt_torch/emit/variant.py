@@ -53,6 +53,12 @@ class Variant:
         self.output_rows: tuple[OutputRows, ...] = ()
         self.input_rows: tuple[int | None, ...] = ()  # the dim of each, None: none
         self._modules: Mapping[tuple[str, bool], nn.Module] = {}
+        # Those that are attributes of the model may be changed in place later.
+        theirs = {s.names[0] for s in captured.sources if not s.is_folded} & tables.keys()
+        self.constants = {
+            name: tensor.clone() if name in theirs else tensor
+            for name, tensor in captured.constants.items()
+        }
         self._places = [self._place(source, root) for source in captured.sources]
         self._views = [views.get(source.names[0]) for source in captured.sources]
         own = zip(self._places, self._views, strict=True)

@@ -159,17 +159,18 @@ class VariantTable:
         for place, name in enumerate(names):
             others = [e.kind for e in self._entries if _differ_at(e.kind, kind, place)]
             if len(others) > 2:
+                number = kind.inputs[place][1]  # type: ignore[index]
                 raise TensorOptError(
-                    f"the number '{name}' is another one in call after call (now "
-                    f"{kind.inputs[place][1]}), and each needs a variant of its own, of which there "  # type: ignore[index]
-                    f"are {len(self.variants)}; give a tensor without dims instead, such as "
-                    f"torch.tensor({kind.inputs[place][1]}), or raise max_variants"  # type: ignore[index]
+                    f"the number '{name}' is another one in call after call (now {number}), and "
+                    "each needs a variant of its own, of which there are "
+                    f"{len(self.variants)}; give a tensor without dims instead, such as "
+                    f"torch.tensor({number}), or raise max_variants"
                 )
-        for place, image in kind.attributes.changed:
-            seen = {dict(entry.kind.attributes.changed).get(place) for entry in self._entries}
+        for attribute, image in kind.attributes.changed:
+            seen = {dict(entry.kind.attributes.changed).get(attribute) for entry in self._entries}
             if image[0] in _NUMBERS and len(seen) > 2:
                 raise TensorOptError(
-                    f"attribute '{place}' is another number in call after call, and each needs "
+                    f"attribute '{attribute}' is another number in call after call, and each needs "
                     f"a variant of its own, of which there are {len(self.variants)}; make it a "
                     "buffer (register_buffer) that is filled before a call, or raise max_variants"
                 )
@@ -182,13 +183,13 @@ def _differ_at(one: CallKind, other: CallKind, place: int) -> bool:
         return False
     inputs = (*one.inputs[:place], *theirs, *one.inputs[place + 1 :])
     changed = replace(one, inputs=inputs, attributes=UNCHANGED)
-    return theirs[0][0] in _NUMBERS and changed == replace(other, attributes=UNCHANGED)  # type: ignore[index]
+    return theirs[0][0] in _NUMBERS and changed == replace(other, attributes=UNCHANGED)
 
 
 def earlier(captured: CapturedModel, gathered: bool, made: Sequence[Variant]) -> int:
     """Which of the variants that were made computes the same; -1: none."""
     for number, variant in enumerate(made):
-        old = variant.captured
+        old = replace(variant.captured, constants=variant.constants)
         alike = (old.in_spec, old.context, old.micro_batches)
         wanted = (captured.in_spec, captured.context, captured.micro_batches)
         if alike == wanted and same_graphs(old, captured) and _is_gathered(variant) == gathered:

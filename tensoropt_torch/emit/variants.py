@@ -310,9 +310,10 @@ class Variants:
         if len(self._made.variants) >= self._options.max_variants:
             self._made.check_numbers(kind, self._maker.input_names(kind))
             calls = "; ".join(self._describe(made) for made in self._made.kinds)
+            count = len(self._made.variants)
             raise TensorOptError(
-                f"the module has {len(self._made.variants)} variants, as many as max_variants allows, and "
-                f"this call needs another one, for {self._describe(kind)}; there are: {calls}. "
+                f"the module has {count} variants, as many as max_variants allows, and this call "
+                f"needs another one, for {self._describe(kind)}; there are: {calls}. "
                 "Pad inputs to few different sizes (a collator with pad_to_multiple_of, "
                 "drop_last=True), or raise max_variants"
             )
@@ -435,9 +436,7 @@ class VariantMaker:
             log.info("numbers %s are no inputs: %s", [*map(str, numbers)], reason)
             return None
 
-    def _emitted(
-        self, whole: CapturedModel, call: Call, made: Sequence[Variant]
-    ) -> Variant | None:
+    def _emitted(self, whole: CapturedModel, call: Call, made: Sequence[Variant]) -> Variant | None:
         """A variant that runs the graph; None: its numbers cannot be inputs on the ranks."""
         captured = on_all_ranks(lambda: self._micro_batched(whole, call.kind.gathered))
         same = from_first_rank(lambda: earlier(captured, call.kind.gathered, made))

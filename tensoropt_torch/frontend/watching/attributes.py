@@ -39,9 +39,9 @@ class Owner(NamedTuple):
 
 def owners_of(model: nn.Module | None, loss_fn: Callable[..., Any] | None = None) -> list[Owner]:
     """The modules of a model, in the order of ``modules()``, and those of its loss."""
-    found = [] if model is None else [Owner(*item) for item in model.named_modules()]
+    found = [] if model is None else [Owner(path, m) for path, m in model.named_modules()]
     if isinstance(loss_fn, nn.Module):
-        found += [Owner(*item, True) for item in loss_fn.named_modules()]
+        found += [Owner(path, module, True) for path, module in loss_fn.named_modules()]
     return found
 
 

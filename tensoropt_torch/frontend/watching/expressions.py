@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Key = Hashable  # of a number that is given
-Values = Mapping[Key, Any]
+Values = Mapping[Any, Any]  # by key
 
 BINARY: dict[str, Callable[..., Any]] = {
     name: getattr(operator, name)

@@ -23,14 +23,17 @@ from tensoropt_torch.frontend.watching.attributes import (
     changed_values,
     owners_of,
 )
-from tensoropt_torch.frontend.watching.images import MISSING, Image, is_portable
+from tensoropt_torch.frontend.watching.images import ATOMS, MISSING, Image
 from tensoropt_torch.frontend.watching.leaks import LeakedTensors
 from tensoropt_torch.frontend.watching.lifting import Lifted
 from tensoropt_torch.frontend.watching.numbers import NumberTrace
 from tensoropt_torch.frontend.watching.random_numbers import Draws
-from tensoropt_torch.frontend.watching.reads import AccessLog, is_attribute
+from tensoropt_torch.frontend.watching.reads import HOOKS, AccessLog, is_attribute
 
 _CONTAINERS = (list, dict, set)
+# Says that hooks have been set, which are taken away with it: models of Hugging Face collect
+# hidden states and logits of routers so. It changes nothing that forward computes.
+_SETS_UP = frozenset({"_output_capturing_hooks_installed"})
 
 
 @dataclass
@@ -50,6 +53,8 @@ class _State:
                 state.images[place] = image
                 state.values[place] = value = vars(owner.module)[name]
                 state._keep(value)
+            for name in HOOKS:
+                state._keep(vars(owner.module).get(name))
         return state
 
     def _keep(self, value: Any) -> None:
@@ -174,17 +179,24 @@ class ForwardWatch:
         state = _State.of(self._owners)
         try:
             log = AccessLog()
-            with self._attributes_followed(), self._draws.watching(), self._leaked.watching():
-                with log.watching():
-                    result = forward()
+            with (
+                self._attributes_followed(),
+                self._draws.watching(),
+                self._leaked.watching(),
+                log.watching(),
+            ):
+                result = forward()
             images = self._images()
             changed = list(changed_values(state.images, images))
             values = {place: self._value(place) for place, *_ in changed}
         finally:
             state.restore(self._owners)
         reads = self._reads(log)
-        self._carried = {place: values[place] for place, *_ in changed if place in set(reads)}
-        outputs = {p: v for p, v in values.items() if p not in self._carried}
+        # What is the same object was changed in place, so somebody has read it.
+        kept = {p for p, v in values.items() if state.values.get(p, MISSING) is v}
+        read = kept.union(reads)
+        self._carried = {p: v for p, v in values.items() if p in read and p.name not in _SETS_UP}
+        outputs = {p: v for p, v in values.items() if p not in read}
         self._check(outputs)
         written, tensors = Written.of(outputs)
         self.attributes = Attributes(tuple(reads), written if outputs else None)
@@ -229,9 +241,9 @@ class ForwardWatch:
     def _check(self, values: Mapping[Place, Any]) -> None:
         """Only tensors and plain values can be put back, in plain containers."""
         for place, value in values.items():
-            leaves = [v for v in pytree.tree_leaves(value) if not isinstance(v, torch.Tensor)]
-            images = Images()
-            if value is MISSING or not all(is_portable(images.of(leaf)) for leaf in leaves):
+            kinds = {type(leaf) for leaf in pytree.tree_leaves(value)}
+            others = {kind for kind in kinds - ATOMS if not issubclass(kind, torch.Tensor)}
+            if value is MISSING or others:
                 raise TensorOptError(
                     f"the forward pass of {self._model} writes {type(value).__name__} into "
                     f"attribute '{place}', which a parallel module cannot put back; let it "

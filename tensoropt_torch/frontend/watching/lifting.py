@@ -54,9 +54,7 @@ class Numbers:
     def places_in(self, arguments: Any) -> list[int]:
         """Which of the marks are among the arguments of a call."""
         leaves = pytree.tree_leaves(arguments)
-        return [
-            number for leaf in leaves for number, m in enumerate(self.marks) if alike(leaf, m)
-        ]
+        return [number for leaf in leaves for number, m in enumerate(self.marks) if alike(leaf, m)]
 
 
 class _Captured(Protocol):

@@ -30,7 +30,7 @@ from tensoropt_torch.frontend.watching.expressions import (
 )
 
 # Calls whose result has the same size whatever the number is, and which take it as it is.
-_FOLLOWED = frozenset(
+_FOLLOWED = frozenset(  # words, a line for each sort
     """
     add sub rsub mul div true_divide rdiv rtruediv truediv pow rpow float_power remainder fmod
     radd rmul
@@ -40,7 +40,7 @@ _FOLLOWED = frozenset(
     cross_entropy_loss smooth_l1_loss huber_loss hinge_embedding_loss margin_ranking_loss
     leaky_relu elu celu hardtanh threshold softplus softshrink hardshrink
     batch_norm layer_norm group_norm instance_norm scaled_dot_product_attention
-    """.split()
+    """.split()  # noqa: SIM905
 )
 
 
@@ -113,8 +113,8 @@ class _Number:
     def __init__(self, trace: NumberTrace, expression: Expression, value: Any, mark: Any) -> None:
         self.trace, self.expression, self.value, self.mark = trace, expression, value, mark
 
-    @property
-    def __class__(self) -> Any:  # type: ignore[override]
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
         return type(self.value)
 
     @classmethod
@@ -177,7 +177,8 @@ class _Number:
         return self.trace.asked("round", (self, *digits), round(self.value, *digits))
 
     def __abs__(self) -> Any:
-        return self if self >= 0 else -self
+        number: Any = self
+        return number if number >= 0 else -number
 
     def __divmod__(self, other: Any) -> Any:
         return self // other, self % other

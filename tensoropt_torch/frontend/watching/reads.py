@@ -11,6 +11,8 @@ from torch import nn
 # What modules have themselves: of those only what an instance puts in the way of its class.
 _OF_MODULES = frozenset({*vars(nn.Module), *vars(nn.Module()), "_flat_weights"})
 
+HOOKS = tuple(name for name in vars(nn.Module()) if "_hooks" in name)
+
 Key = tuple[int, str]  # of the dict of attributes, and the name
 
 
@@ -49,7 +51,7 @@ class AccessLog:
             set_attribute(module, name, value)
 
         nn.Module.__getattribute__ = read  # type: ignore[method-assign, assignment]
-        nn.Module.__setattr__ = write  # type: ignore[method-assign]
+        nn.Module.__setattr__ = write  # type: ignore[method-assign, assignment]
         try:
             yield
         finally:
