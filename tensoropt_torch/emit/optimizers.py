@@ -12,6 +12,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from tensoropt_torch.emit.first_states import check_left_out, complete_state_dicts
 from tensoropt_torch.emit.local_step import is_element_wise, keep_innermost, local_step
+from tensoropt_torch.emit.module import ParallelModule
 from tensoropt_torch.emit.whole_step import (
     is_parameter_wise,
     keep_whole_innermost,
@@ -20,7 +21,7 @@ from tensoropt_torch.emit.whole_step import (
 from tensoropt_torch.errors import TensorOptError
 
 
-def watch_optimizers(model: nn.Module, parallel: nn.Module) -> None:
+def watch_optimizers(model: nn.Module, parallel: ParallelModule) -> None:
     """As long as ``parallel`` is there: optimizers of its parameters that update each element
     by itself make local steps, those that need whole matrices whole ones, and the state dicts of
     all of them are complete; those that were made with parameters of ``model``, which no longer
@@ -42,13 +43,15 @@ def watch_optimizers(model: nn.Module, parallel: nn.Module) -> None:
                 "no gradients: nothing would be trained; make the optimizer after parallelize, "
                 "with parallel.parameters()"
             )
+        own = module()
+        if own is not None and not own.is_used:
+            own = None
         if looked_at.get(optimizer) != len(parameters):  # groups may be added
             looked_at[optimizer] = len(parameters)
-            if _has_any_of(module(), parameters):
+            if _has_any_of(own, parameters):
                 _adapt(optimizer)
         keep_innermost(optimizer)
         keep_whole_innermost(optimizer)
-        own = module()
         if own is not None:
             check_left_out(optimizer, own)
 

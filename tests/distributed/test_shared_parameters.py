@@ -79,10 +79,13 @@ def make_again(_: None) -> list[str]:
     optimizer = torch.optim.SGD(older.parameters(), lr=0.1)
     older(x).backward()
     optimizer.step()
+    optimizer.zero_grad()
     newer, copied = parallel(model, x, "smallest"), parallel(copy.deepcopy(model), x)
     expected = float(model(x).detach())
     for module in (newer, copied):
         assert abs(float(module(x).detach()) - expected) < 1e-6
+    torch.optim.SGD(newer.parameters(), lr=0.1).step()
+    optimizer.step()  # of parameters without gradients
     assert repr(older) == "ParallelModule(ended)"
     uses: list[Callable[[], object]] = [
         lambda: older(x),
