@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.integrations.loaders import base_of, tells_samples
 from tensoropt_torch.integrations.rows import MORE, Dims, Sampled, rows_of_trials
 from tensoropt_torch.integrations.shares import kept_random_states
 from tensoropt_torch.runtime.agreement import gather, on_all_ranks
@@ -60,10 +61,9 @@ class JointBatches:
 
     def keep(self, loader: Any) -> None:
         """From now on batches of the loader are made by the collator and have their samples."""
-        base = getattr(loader, "base_dataloader", loader)
-        collate = getattr(base, "collate_fn", None)
-        if collate is not None and not isinstance(collate, _Keeping):
-            base.collate_fn = _Keeping(collate)
+        base = base_of(loader)
+        if tells_samples(loader) and not isinstance(base.collate_fn, _Keeping):
+            base.collate_fn = _Keeping(base.collate_fn)
 
     def of_all(self, batch: Any) -> Any:
         """The batch without its samples, as long as those of all ranks. Collective.
