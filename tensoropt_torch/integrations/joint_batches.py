@@ -22,6 +22,8 @@ from tensoropt_torch.runtime.agreement import gather, on_all_ranks
 
 SAMPLES = "tensoropt_samples"  # in a batch
 
+LOOKED_AT = 16  # samples of a data set, for their lengths
+
 Collate = Callable[[list[Any]], Any]
 
 
@@ -131,12 +133,20 @@ class JointBatches:
         return batch
 
 
-def lengths_differ(drawn: Sampled) -> bool:
-    """Whether samples of a batch make batches of other shapes each by itself."""
+def lengths_seen(drawn: Sampled, dataset: Any = None) -> list[dict[str, tuple[int, ...]]]:
+    """Of which shapes are batches of one sample twice: of those of the first batch, and of some
+    that are spread over the data set, if it has places. Ranks that see several have lengths."""
+    samples = list(drawn.samples)
     with kept_random_states():
-        alone = [drawn.collate(_copies([sample, sample])) for sample in drawn.samples]
-    shapes = [_shapes(batch) for batch in alone if isinstance(batch, Mapping)]
-    return any(other != shapes[0] for other in shapes)
+        if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
+            step = max(1, len(dataset) // LOOKED_AT)
+            samples += [dataset[index] for index in range(0, len(dataset), step)]
+        alone = [drawn.collate(_copies([sample, sample])) for sample in samples]
+    found: list[dict[str, tuple[int, ...]]] = []
+    for shapes in (_shapes(batch) for batch in alone if isinstance(batch, Mapping)):
+        if shapes not in found:
+            found.append(shapes)
+    return found
 
 
 def _shapes(batch: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
