@@ -231,8 +231,8 @@ std::vector<Layout> StrategySpace::source_layouts(const Node& node,
   if (const int dim = shared_dim(graph_, node, options_); dim >= 0) {
     layout = on_all_axes(Placement::shard(dim), mesh);
     TO_CHECK(divides(shape, layout, mesh),
-             "input '{}' of shape [{}]: dim {} (the global batch) of size {} is "
-             "not divisible by {} devices; use a global batch that is a "
+             "input '{}' of shape [{}]: dim {} (the global batch) of size {} "
+             "is not divisible by {} devices; use a global batch that is a "
              "multiple of {}, name another dim that has its rows, inputs="
              "{{'{}': 1}}, or inputs='replicated', for this input or all",
              node.name, str_join(shape, ", "), dim, shape[dim],
@@ -262,9 +262,9 @@ ConfigList StrategySpace::source_configs(const Node& node) {
   return list;
 }
 
-// With shared inputs an output with rows leaves as each rank's share of them, and
-// others whole. Of these each rank gives a gradient of its own, which are added
-// up, but of the loss.
+// With shared inputs an output with rows leaves as each rank's share of them,
+// and others whole. Of these each rank gives a gradient of its own, which are
+// added up, but of the loss.
 ConfigList StrategySpace::output_configs(const Node& node) const {
   const Mesh& mesh = machine_.mesh;
   SpaceConfig config;

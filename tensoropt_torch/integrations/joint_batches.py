@@ -15,11 +15,14 @@ import torch
 import torch.distributed as dist
 
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.integrations.loaders import base_of, tells_samples
 from tensoropt_torch.integrations.rows import MORE, Dims, Sampled, rows_of_trials
 from tensoropt_torch.integrations.shares import kept_random_states
 from tensoropt_torch.runtime.agreement import gather, on_all_ranks
 
 SAMPLES = "tensoropt_samples"  # in a batch
+
+LOOKED_AT = 16  # samples of a data set, for their lengths
 
 Collate = Callable[[list[Any]], Any]
 
@@ -60,10 +63,9 @@ class JointBatches:
 
     def keep(self, loader: Any) -> None:
         """From now on batches of the loader are made by the collator and have their samples."""
-        base = getattr(loader, "base_dataloader", loader)
-        collate = getattr(base, "collate_fn", None)
-        if collate is not None and not isinstance(collate, _Keeping):
-            base.collate_fn = _Keeping(collate)
+        base = base_of(loader)
+        if tells_samples(loader) and not isinstance(base.collate_fn, _Keeping):
+            base.collate_fn = _Keeping(base.collate_fn)
 
     def of_all(self, batch: Any) -> Any:
         """The batch without its samples, as long as those of all ranks. Collective.
@@ -131,12 +133,20 @@ class JointBatches:
         return batch
 
 
-def lengths_differ(drawn: Sampled) -> bool:
-    """Whether samples of a batch make batches of other shapes each by itself."""
+def lengths_seen(drawn: Sampled, dataset: Any = None) -> list[dict[str, tuple[int, ...]]]:
+    """Of which shapes are batches of one sample twice: of those of the first batch, and of some
+    that are spread over the data set, if it has places. Ranks that see several have lengths."""
+    samples = list(drawn.samples)
     with kept_random_states():
-        alone = [drawn.collate(_copies([sample, sample])) for sample in drawn.samples]
-    shapes = [_shapes(batch) for batch in alone if isinstance(batch, Mapping)]
-    return any(other != shapes[0] for other in shapes)
+        if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
+            step = max(1, len(dataset) // LOOKED_AT)
+            samples += [dataset[index] for index in range(0, len(dataset), step)]
+        alone = [drawn.collate(_copies([sample, sample])) for sample in samples]
+    found: list[dict[str, tuple[int, ...]]] = []
+    for shapes in (_shapes(batch) for batch in alone if isinstance(batch, Mapping)):
+        if shapes not in found:
+            found.append(shapes)
+    return found
 
 
 def _shapes(batch: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

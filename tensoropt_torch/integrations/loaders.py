@@ -27,7 +27,7 @@ class _Recording:
 def recording(loaders: Sequence[Any]) -> Iterator[None]:
     """Batches that are drawn inside of those that are ``DataLoader`` and make them of samples
     are ``Sampled``."""
-    found = [loader for loader in map(_base, loaders) if _collates(loader)]
+    found = [base_of(loader) for loader in loaders if tells_samples(loader)]
     before = [loader.collate_fn for loader in found]
     for loader in found:
         _end_workers(loader)
@@ -40,13 +40,17 @@ def recording(loaders: Sequence[Any]) -> Iterator[None]:
             _end_workers(loader)
 
 
-def _base(loader: Any) -> Any:
+def base_of(loader: Any) -> Any:
     """Accelerate's loaders draw from another one."""
     return getattr(loader, "base_dataloader", loader)
 
 
-def _collates(loader: Any) -> bool:
-    return isinstance(loader, DataLoader) and loader.batch_sampler is not None
+def tells_samples(loader: Any) -> bool:
+    """Whether each process collates its own batches, of samples. With ``dispatch_batches`` of
+    Accelerate one does so for all."""
+    base = base_of(loader)
+    collates = isinstance(base, DataLoader) and base.batch_sampler is not None
+    return collates and not hasattr(loader, "_fetch_batches")
 
 
 def _end_workers(loader: DataLoader[Any]) -> None:

@@ -21,7 +21,7 @@ from tensoropt_torch.emit import ParallelModule, WeightSource
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.integrations import states
 from tensoropt_torch.integrations.first_step import call_of_all_ranks
-from tensoropt_torch.integrations.joint_batches import JointBatches, lengths_differ
+from tensoropt_torch.integrations.joint_batches import JointBatches, lengths_seen
 from tensoropt_torch.integrations.loaders import recording
 from tensoropt_torch.integrations.optimizers import use_parameters_of
 from tensoropt_torch.integrations.plan_source import MAX_VARIANTS, PlanSource, check_inputs
@@ -136,7 +136,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         model: nn.Module = self.model
         with recording([batches]):
             drawn = on_all_ranks(lambda: first_of(batches))
-        drawn = self._joined_first(drawn)
+        drawn = self._joined_first(drawn, getattr(batches, "dataset", None))
         items = self._get_num_items_in_batch([first_batch(drawn)], self.args.device)
         model.train()
 
@@ -155,10 +155,12 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         )
         return example, inputs
 
-    def _joined_first(self, drawn: Any) -> Any:
+    def _joined_first(self, drawn: Any, dataset: Any) -> Any:
         """The first batch, as long as those of all ranks; later ones will be."""
-        several = isinstance(drawn, Sampled) and self.args.world_size > 1
-        if several and any(gather(on_all_ranks(lambda: lengths_differ(drawn)))):
+        if not isinstance(drawn, Sampled) or self.args.world_size == 1:
+            return drawn
+        seen = gather(on_all_ranks(lambda: lengths_seen(drawn, dataset)))
+        if any(shapes != seen[0][:1] for shapes in seen):
             self._joint = JointBatches(drawn.collate)
             drawn = self._joint.first(drawn)
         return drawn

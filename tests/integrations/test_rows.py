@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from tensoropt_torch import TensorOptError
-from tensoropt_torch.integrations.joint_batches import SAMPLES, JointBatches, lengths_differ
+from tensoropt_torch.integrations.joint_batches import SAMPLES, JointBatches, lengths_seen
 from tensoropt_torch.integrations.loaders import recording
 from tensoropt_torch.integrations.rows import Sampled, batch_with_more, first_batch, rows_of_trials
 from tests.distributed.harness import run_ranks
@@ -118,11 +118,14 @@ def test_batches_of_other_lengths_are_padded_as_in_one_process() -> None:
     assert second == [[[1, 1, 1]], [3, 1, 3], ["1.3"], "text"]
 
 
-def test_whether_lengths_differ_is_seen_of_each_sample() -> None:
+def test_lengths_are_seen_of_each_sample_and_of_some_of_the_data() -> None:
     alike = samples(0, [2, 2, 2])
-    assert not lengths_differ(Sampled(None, alike, collate))
-    assert lengths_differ(Sampled(None, samples(0, [2, 2, 3]), collate))
-    assert "name" in alike[0]
+    assert len(lengths_seen(Sampled(None, alike, collate))) == 1
+    assert len(lengths_seen(Sampled(None, samples(0, [2, 2, 3]), collate))) == 2
+    later = samples(0, [2] * 40 + [5] * 60)
+    assert len(lengths_seen(Sampled(None, alike, collate), later)) == 2
+    assert len(lengths_seen(Sampled(None, alike, collate), iter(later))) == 1
+    assert "name" in alike[0] and "name" in later[0]
 
 
 def graph_collate(nodes: list[list[int]]) -> dict[str, Tensor]:
