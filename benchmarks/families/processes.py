@@ -62,4 +62,9 @@ class _Run:
 
 def _send(sender: Connection, family: str) -> None:
     torch.set_num_threads(1)
-    sender.send(study(family))
+    try:
+        found = study(family)
+    except Exception as error:
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        found = {"verdict": "crashed", "why": text[:500]}
+    sender.send(found)

@@ -1,10 +1,13 @@
 """Regions without gradient and with autocast become calls of the graph."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.utils import _pytree as pytree
 
+from tensoropt_torch.frontend import capture
 from tensoropt_torch.frontend.passes import autocast, cleanup, regions
 from tests.frontend.graphs import (
     Body,
@@ -13,7 +16,13 @@ from tests.frontend.graphs import (
     normalised,
     targets,
 )
-from tests.frontend.training import Layer, batch
+from tests.frontend.training import (
+    Layer,
+    assert_bit_equal,
+    batch,
+    train_captured,
+    train_module,
+)
 
 # --- without gradient --------------------------------------------------------
 
@@ -40,6 +49,42 @@ def view_made_without_grad(self: Layer, x: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
         view = hidden.view(-1)
     return (view * hidden.view(-1)).sum()
+
+
+def cast_to_what_it_is(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    """Calls that give the very tensor they are given, in a region that computes something."""
+    hidden = self.linear(x)
+    with torch.no_grad():
+        order = hidden.to(hidden.dtype).float().contiguous().argsort(-1)
+        dropped = F.dropout(hidden, 0.5, training=False).sum()
+    return (hidden.gather(-1, order) * hidden).sum() / dropped
+
+
+def given_back(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    hidden = self.linear(x)
+    with torch.no_grad():
+        same = hidden.to(torch.float32)
+        copied = hidden.to(torch.float32, copy=True)
+        doubled = (same * 2).to(torch.float32)
+    return (same * copied * doubled).sum()
+
+
+def buffer_written_with_a_cast(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    hidden = self.linear(x)
+    with torch.no_grad():
+        self.get_buffer("offset").copy_(hidden.to(torch.float32)[0])
+    return (hidden * self.get_buffer("offset")).sum()
+
+
+OWN_TENSORS = [cast_to_what_it_is, given_back, buffer_written_with_a_cast]
+
+
+@pytest.mark.parametrize("body", OWN_TENSORS)
+def test_tensors_from_outside_of_a_region_keep_their_gradient(body: Body) -> None:
+    module = Layer(body)
+    expected = train_module(copy.deepcopy(module), (batch(),))
+    captured = capture(module, (batch(),))
+    assert_bit_equal(train_captured(module, captured, (batch(),)), expected)
 
 
 NO_GRAD = [detached_weights, nested_regions, view_made_without_grad]

@@ -71,6 +71,20 @@ def _is_identity(node: fx.Node) -> bool:
     return False
 
 
+def gives_its_operand(node: fx.Node) -> bool:
+    """Whether a call returns the very tensor that it is given, with its gradient: a cast to what
+    it is, ``contiguous`` of what is, dropout in evaluation."""
+    name = target_name(node)
+    if name in _DROPOUTS:
+        return bool(node.args[1] == 0 or node.args[2] is False)
+    if name == "aten.contiguous.default":
+        return value_of(node.args[0]).is_contiguous()
+    if name not in CASTS - {"aten._to_copy.default"} or forces_copy(node):
+        return False
+    old, new = value_of(node.args[0]), value_of(node)
+    return (old.dtype, old.device, old.stride()) == (new.dtype, new.device, new.stride())
+
+
 def drop_empty_parts(graph: fx.Graph) -> None:
     """Empty caches of keys and values are concatenated with what is there: that is all."""
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.cat.default):

@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from tensoropt_torch.frontend.passes.autocast import AutocastRegion
-from tensoropt_torch.frontend.passes.cleanup import strip_assertions
+from tensoropt_torch.frontend.passes.cleanup import gives_its_operand, strip_assertions
 from tensoropt_torch.frontend.passes.nodes import (
     WITHOUT_GRAD,
     add_call,
@@ -35,26 +35,36 @@ class _GradRegion:
 
     def __init__(self, enabled: bool) -> None:
         self._enabled = enabled
+        self._calls: set[fx.Node] = set()
 
     def call(self, graph: fx.Graph, node: fx.Node) -> None:
+        self._calls.add(node)
         if WITHOUT_GRAD not in node.meta and not self._enabled and changes_memory(node):
             # What it writes leaves the region by the memory, not as a result.
             with graph.inserting_before(node):
                 for operand in node.all_input_nodes[1:]:
-                    node.replace_input_with(operand, self.result(graph, operand))
+                    node.replace_input_with(operand, _detached(graph, operand))
         node.meta.setdefault(WITHOUT_GRAD, not self._enabled)
 
     def result(self, graph: fx.Graph, node: fx.Node) -> fx.Node:
-        if self._enabled:
-            return node
-        return add_call(graph, torch.ops.aten.detach.default, (node,), node)
+        given = node
+        while given in self._calls and gives_its_operand(given):
+            given = given.args[0]  # type: ignore[assignment]
+        if given not in self._calls:  # a tensor from outside, which keeps its gradient
+            return given
+        return node if self._enabled else _detached(graph, node)
+
+
+def _detached(graph: fx.Graph, node: fx.Node) -> fx.Node:
+    return add_call(graph, torch.ops.aten.detach.default, (node,), node)
 
 
 def inline_regions(graph: fx.Graph) -> None:
     """Put the calls of regions into the graph, the inner regions first.
 
-    What a region without gradient returns is detached; the casts that autocast
-    implies become calls.
+    What a region without gradient returns is detached, unless it is a tensor from outside
+    of it (``x.to(dtype)`` of what has that dtype already); the casts that autocast implies
+    become calls.
     """
     for node in list(graph.nodes):
         name = str(node.target)
