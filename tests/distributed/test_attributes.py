@@ -107,7 +107,8 @@ class Annealed(nn.Module):
         h = self.a(x).tanh()
         share = 0.5 * (1 + math.cos(math.pi * min(step, 4) / 4))
         loss = F.cross_entropy(self.b(h) * (1 + share), y)
-        return loss + beta * h.square().mean() + (1 - beta) ** 2 * h.abs().mean()
+        total: torch.Tensor = loss + beta * h.square().mean() + (1 - beta) ** 2 * h.abs().mean()
+        return total
 
 
 def annealed_arguments() -> Kind:
@@ -125,7 +126,7 @@ class Writes(nn.Module):
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         h = self.a(x).tanh()
-        self.b.aux_loss = h.square().mean()  # type: ignore[assignment]
+        self.b.aux_loss = h.square().mean()
         self.hidden = [h, {"detached": h.detach()}]
         self.shape_seen = str(tuple(x.shape[1:]))
         return F.cross_entropy(self.b(h), y)
@@ -205,7 +206,8 @@ class Refused(nn.Module):
 
     def __init__(self, what: str) -> None:
         super().__init__()
-        self.a, self.what, self.calls, self.log = nn.Linear(8, 4), what, 0, []
+        self.a, self.what, self.calls = nn.Linear(8, 4), what, 0
+        self.log: list[torch.Tensor] = []
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = self.a(x)
@@ -218,7 +220,8 @@ class Refused(nn.Module):
             COLLECTED.append(h.detach())
         if self.what == "random" and random.random() < 0.5:
             h = h * 2
-        return h.square().mean()
+        loss: torch.Tensor = h.square().mean()
+        return loss
 
 
 def refusals(_: None) -> list[str]:

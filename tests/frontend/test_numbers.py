@@ -68,7 +68,8 @@ class Layer(nn.Module):
 
 
 def multiplied(x: torch.Tensor, number: Any) -> torch.Tensor:
-    return x * number + number
+    result: torch.Tensor = x * number + number
+    return result
 
 
 def graph_of(function: Function, value: Any, use: Any = multiplied) -> CapturedModel:
@@ -166,7 +167,8 @@ def test_operators_take_numbers(use: Any, value: Any) -> None:
 
 def test_constant_that_depends_on_a_number_is_refused() -> None:
     def use(x: torch.Tensor, n: Any) -> torch.Tensor:
-        return x * (torch.arange(4.0) * n)
+        result: torch.Tensor = x * (torch.arange(4.0) * n)
+        return result
 
     with pytest.raises(UnfollowableError, match="constant"):
         graph_of(lambda n: n, 0.5, use)

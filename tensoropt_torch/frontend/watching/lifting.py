@@ -24,6 +24,9 @@ from tensoropt_torch.frontend.watching.numbers import (
     torch_number,
 )
 
+_LARGEST_USUAL = 100_000
+_USUAL_DIGITS = 14  # with the point
+
 Lifted = int | Place  # the number of an input, or an attribute
 
 
@@ -77,9 +80,17 @@ def numbers_of(
         expression = _expression(trace, value, mark)
         found[expression] = mark
     taken = list(found.values())
-    if len({repr(mark) for mark in taken}) < len(taken):
-        raise UnfollowableError("two numbers have one mark")
+    if len({repr(mark) for mark in taken}) < len(taken) or not all(map(_is_unusual, taken)):
+        raise UnfollowableError("a mark could be another number of the graph")
     return Numbers(tuple(keys), tuple(trace.guards), tuple(taken), tuple(found))
+
+
+def _is_unusual(mark: Any) -> bool:
+    """Whether no program and no default of an operator has such a number: calls of a rank have
+    numbers where they have marks."""
+    if type(mark) is int or mark.is_integer():
+        return bool(abs(mark) > _LARGEST_USUAL)
+    return len(repr(mark)) >= _USUAL_DIGITS
 
 
 def _expression(trace: NumberTrace, value: Any, mark: Any) -> Expression:

@@ -1,0 +1,140 @@
+"""What forward does beside calling operators is noted, and left as it was."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend import capture
+from tensoropt_torch.frontend.watching import Place, image_of
+
+OUTSIDE: dict[str, torch.Tensor] = {}
+
+
+class Layer(nn.Module):
+    """Does one thing that is no call of an operator."""
+
+    def __init__(self, what: str, probability: float = 0.0) -> None:
+        super().__init__()
+        self.linear, self.drop = nn.Linear(4, 4), nn.Dropout(0.5)
+        self.what, self.probability = what, probability
+        self.mask: torch.Tensor | None = None
+        self.state: Any = None
+        self.seen: list[int] = []
+        self.generator = np.random.default_rng(3)
+        self.register_buffer("table", torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h: torch.Tensor = self.drop(self.linear(x)) * self.table
+        action = getattr(self, self.what, None)
+        return (h if action is None else action(h)).square().mean()
+
+    def draws_python(self, h: torch.Tensor) -> torch.Tensor:
+        return h * 2 if random.random() < self.probability else h
+
+    def draws_numpy(self, h: torch.Tensor) -> torch.Tensor:
+        return h * 2 if np.random.rand() < self.probability else h
+
+    def draws_own(self, h: torch.Tensor) -> torch.Tensor:
+        return h * float(self.generator.random())
+
+    def makes_mask(self, h: torch.Tensor) -> torch.Tensor:
+        if self.mask is None:
+            self.mask = torch.arange(4.0)
+        return h * self.mask
+
+    def keeps_state(self, h: torch.Tensor) -> torch.Tensor:
+        if self.state is not None:
+            h = h + self.state
+        self.state = h.detach()
+        return h
+
+    def counts(self, h: torch.Tensor) -> torch.Tensor:
+        self.seen.append(len(h))
+        return h * len(self.seen)
+
+    def flips(self, h: torch.Tensor) -> torch.Tensor:
+        """Changes nothing more the second time, which computes something else."""
+        if self.state is None:
+            self.state = "warm"
+            return h * 3
+        return h
+
+    def puts_outside(self, h: torch.Tensor) -> torch.Tensor:
+        OUTSIDE["last"] = h.detach()
+        return h
+
+    def writes(self, h: torch.Tensor) -> torch.Tensor:
+        self.loss, self.note = h.mean(), "text"
+        return h
+
+
+def attributes(module: nn.Module) -> dict[str, Any]:
+    return {name: image_of(value) for name, value in vars(module).items() if name[0] != "_"}
+
+
+def test_reads_are_those_of_forward() -> None:
+    reads = capture(Layer(""), (torch.ones(3, 4),)).attributes.reads
+    assert Place("drop", "p") in reads and Place("", "what") in reads
+    assert not {place.name for place in reads} & {"probability", "table", "training", "seen"}
+
+
+@pytest.mark.parametrize("what", ["draws_python", "draws_numpy"])
+def test_draws_that_do_not_count_are_no_error(what: str) -> None:
+    before = random.getstate(), np.random.get_state()[1].copy()  # type: ignore[union-attr, index]
+    captured = capture(Layer(what), (torch.ones(3, 4),))
+    assert captured.fingerprint == capture(Layer(""), (torch.ones(3, 4),)).fingerprint
+    assert random.getstate() == before[0]
+    assert (np.random.get_state()[1] == before[1]).all()  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("what", "source"),
+    [("draws_python", "random"), ("draws_numpy", "numpy.random"), ("draws_own", "'generator'")],
+)
+def test_draws_that_count_are_refused(what: str, source: str) -> None:
+    with pytest.raises(TensorOptError, match=f"draws random numbers from {source}"):
+        capture(Layer(what, 0.5), (torch.ones(3, 4),))
+
+
+def test_cache_is_left_alone() -> None:
+    model = Layer("makes_mask")
+    captured = capture(model, (torch.ones(3, 4),))
+    assert captured.attributes.written is None and model.mask is None
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("keeps_state", "'state'"),
+        ("counts", "'seen'"),
+        ("flips", "'state'"),
+        ("puts_outside", f"'OUTSIDE' of {__name__}|'OUTSIDE'|'last'"),
+    ],
+)
+def test_what_is_carried_from_call_to_call_is_refused(what: str, words: str) -> None:
+    OUTSIDE.clear()
+    model = Layer(what)
+    before = attributes(model)
+    with pytest.raises(TensorOptError, match=words):
+        capture(model, (torch.ones(3, 4),))
+    assert attributes(model) == before
+    OUTSIDE.clear()
+
+
+def test_writes_are_outputs_and_the_model_is_as_before() -> None:
+    model = Layer("writes")
+    before = attributes(model)
+    written = capture(model, (torch.ones(3, 4),)).attributes.written
+    assert written is not None
+    assert dict(zip(written.places, written.is_tensor, strict=True)) == {
+        Place("", "loss"): True,
+        Place("", "note"): False,
+    }
+    assert attributes(model) == before and not hasattr(model, "loss")
