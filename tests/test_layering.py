@@ -72,7 +72,7 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "profiler": ("errors", "config"),
     "plan": ("errors", *TELLING, "config", "frontend/passes", *FRONTEND),
     "planner": ("errors", *TELLING, "pages", "config", *FRONTEND, "plan"),
-    "emit": (*PLANNING, "collector", "runtime"),
+    "emit": (*PLANNING, "collector", "frontend/passes", "runtime"),
     "checkpoint": ("errors", "runtime", "emit"),
     "samplers": ("errors", "plan", "emit"),
     "rules": ("errors", *FRONTEND, "plan", "runtime", "emit"),

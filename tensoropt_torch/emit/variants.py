@@ -221,7 +221,9 @@ class Variants:
     def _places_of_whole(self, call: Call) -> list[tuple[int, str]]:
         names, dims = self._maker.input_names(call.kind), self._maker.rows_dims(call.kind)
         inputs = enumerate(zip(names, call.values, dims, strict=True))
-        return [(i, name) for i, (name, value, dim) in inputs if is_compared(value, dim is not None)]
+        return [
+            (i, name) for i, (name, value, dim) in inputs if is_compared(value, dim is not None)
+        ]
 
     def _found(self, call: Call) -> Found:
         """Of a call that all ranks make."""

@@ -79,4 +79,5 @@ def _buffers(model: nn.Module) -> dict[str, torch.Tensor]:
 
 def _memory(tensor: torch.Tensor) -> int:
     """What tensors have in common that are views of each other."""
-    return tensor.untyped_storage()._cdata
+    address: int = tensor.untyped_storage()._cdata
+    return address
