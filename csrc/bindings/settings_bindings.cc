@@ -86,47 +86,47 @@ void bind_overheads(py::module_& module) {
 void bind_space_options(py::module_& module) {
   py::class_<SpaceOptions>(module, "SpaceOptions",
                            "Which strategies there are; space/space.h.")
-      .def(py::init([](const std::string& space,
-                       const std::map<std::string, double>& state_bytes,
-                       bool sharded_inputs,
-                       const std::set<std::string>& whole_inputs,
-                       const std::map<std::string, int>& input_dims,
-                       int loss_output,
-                       const std::map<std::string, std::string>& storage,
-                       std::size_t max_configs, bool split_spatial,
-                       const std::string& reduce_dtype, double bucket_bytes,
-                       double shard_bytes, bool recompute, int micro_batches,
-                       bool idle_configs) {
-             TO_CHECK(micro_batches >= 1, "micro_batches = {}, it must be >= 1",
-                      micro_batches);
-             return SpaceOptions{
-                 .config_space = parse_space(space),
-                 .training = parse_training(state_bytes),
-                 .sharded_inputs = sharded_inputs,
-                 .whole_inputs = whole_inputs,
-                 .input_dims = input_dims,
-                 .loss_output = loss_output,
-                 .storage = parse_storage(storage),
-                 .max_configs = max_configs,
-                 .split_spatial = split_spatial,
-                 .reduce_dtype = parse_reduce_dtype(reduce_dtype),
-                 .bucket_bytes = bucket_bytes,
-                 .shard_bytes = shard_bytes,
-                 .recompute = recompute,
-                 .micro_batches = micro_batches,
-                 .idle_configs = idle_configs};
-           }),
-           py::kw_only(), py::arg("space"), py::arg("optimizer_state_bytes"),
-           py::arg("sharded_inputs"),
-           py::arg("whole_inputs") = std::set<std::string>{},
-           py::arg("input_dims") = std::map<std::string, int>{},
-           py::arg("loss_output") = -1,
-           py::arg("storage") = std::map<std::string, std::string>{},
-           py::arg("max_configs") = kDefaultMaxConfigs,
-           py::arg("split_spatial") = false,
-           py::arg("reduce_dtype") = "parameter", py::arg("bucket_bytes") = 0,
-           py::arg("shard_bytes") = 0, py::arg("recompute") = false,
-           py::arg("micro_batches") = 1, py::arg("idle_configs") = false);
+      .def(
+          py::init(
+              [](const std::string& space,
+                 const std::map<std::string, double>& state_bytes,
+                 bool sharded_inputs, const std::set<std::string>& whole_inputs,
+                 const std::map<std::string, int>& input_dims, int loss_output,
+                 const std::map<std::string, std::string>& storage,
+                 std::size_t max_configs, bool split_spatial,
+                 const std::string& reduce_dtype, double bucket_bytes,
+                 double shard_bytes, bool recompute, int micro_batches,
+                 bool idle_configs) {
+                TO_CHECK(micro_batches >= 1,
+                         "micro_batches = {}, it must be >= 1", micro_batches);
+                return SpaceOptions{
+                    .config_space = parse_space(space),
+                    .training = parse_training(state_bytes),
+                    .sharded_inputs = sharded_inputs,
+                    .whole_inputs = whole_inputs,
+                    .input_dims = input_dims,
+                    .loss_output = loss_output,
+                    .storage = parse_storage(storage),
+                    .max_configs = max_configs,
+                    .split_spatial = split_spatial,
+                    .reduce_dtype = parse_reduce_dtype(reduce_dtype),
+                    .bucket_bytes = bucket_bytes,
+                    .shard_bytes = shard_bytes,
+                    .recompute = recompute,
+                    .micro_batches = micro_batches,
+                    .idle_configs = idle_configs};
+              }),
+          py::kw_only(), py::arg("space"), py::arg("optimizer_state_bytes"),
+          py::arg("sharded_inputs"),
+          py::arg("whole_inputs") = std::set<std::string>{},
+          py::arg("input_dims") = std::map<std::string, int>{},
+          py::arg("loss_output") = -1,
+          py::arg("storage") = std::map<std::string, std::string>{},
+          py::arg("max_configs") = kDefaultMaxConfigs,
+          py::arg("split_spatial") = false,
+          py::arg("reduce_dtype") = "parameter", py::arg("bucket_bytes") = 0,
+          py::arg("shard_bytes") = 0, py::arg("recompute") = false,
+          py::arg("micro_batches") = 1, py::arg("idle_configs") = false);
 }
 
 void bind_planner_setup(py::module_& module) {
