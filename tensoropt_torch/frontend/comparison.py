@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from tensoropt_torch.frontend.batch_norm import sync_batch_norms_are_plain
 from tensoropt_torch.frontend.call_context import autocast_off, called_in, current_autocast
 from tensoropt_torch.frontend.capture import CapturedModel, kept_of
+from tensoropt_torch.frontend.python_calls import remember_hooks, run_by
 from tensoropt_torch.frontend.rounding import (
     nudged,
     relative_error,
@@ -194,7 +195,8 @@ class _Pair:
             for source in captured.sources
         ]
         try:
-            with self._running():
+            remember_hooks(self._model, self._model)  # which restoring takes back
+            with self._running(), run_by(self._model):
                 graph = fx.Interpreter(captured.graph_module)
                 outputs = list(graph.run(*values, enable_io_processing=False))
                 buffers = {name: constants[name] for name in own}

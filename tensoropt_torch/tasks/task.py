@@ -136,7 +136,9 @@ def _task(captured: CapturedModel, planning: PlanningOptions) -> PlanningTask:
 
 def _check_dims(captured: CapturedModel, dims: Sequence[tuple[str, int]]) -> None:
     """Raises TensorOptError if an input has no dim in which it is said to have its rows."""
-    shapes = {s.names[0]: s.placeholder.meta["val"].shape for s in captured.inputs}
+    shapes = {
+        s.names[0]: s.placeholder.meta["val"].shape for s in captured.inputs if s.kind == "input"
+    }
     for name, dim in dims:
         if dim >= len(shapes[name]):
             raise TensorOptError(
