@@ -187,9 +187,7 @@ def _series(config: Any, names: Mapping[str, Any]) -> Iterator[Inputs]:
     yield length
 
 
-def _labels(
-    model: Any, task: str, names: Mapping[str, Any], given: Inputs
-) -> Iterator[Inputs]:
+def _labels(model: Any, task: str, names: Mapping[str, Any], given: Inputs) -> Iterator[Inputs]:
     """Targets of a task that ``forward`` takes."""
     main = next(iter(given.values()))
     batch = main.shape[0] if "image_grid_thw" not in given else BATCH
