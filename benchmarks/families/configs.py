@@ -60,8 +60,8 @@ _BY_VALUE: tuple[tuple[int, str], ...] = (
         HEADS,
         """
         rotary_dim num_attention_heads n_head n_heads num_heads attention_heads
-        encoder_attention_heads decoder_attention_heads decoder_num_attention_heads
-        encoder_num_attention_heads
+        encoder_attention_heads
+        decoder_attention_heads decoder_num_attention_heads encoder_num_attention_heads
         num_encoder_attention_heads num_decoder_attention_heads swa_num_attention_heads
         memory_attention_num_attention_heads speech_encoder_attention_heads num_experts
         num_local_experts n_routed_experts moe_num_experts linear_num_value_heads index_n_heads

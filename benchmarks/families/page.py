@@ -47,5 +47,5 @@ def _verdict(found: Record) -> str:
     if found["verdict"] == "equal":
         return "equal, same bits" if found["same_bits"] else "equal"
     why = found.get("why") or "; ".join(found.get("wrong", ()))
-    text = " ".join(why.split()).replace("|", "/").replace("<", "(").replace(">", ")")
+    text = " ".join(why.split()).replace("|", "/").replace("<", "&lt;")
     return f"{found['verdict']}: {text[:LONGEST]}"

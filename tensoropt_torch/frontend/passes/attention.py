@@ -113,7 +113,9 @@ def drop_plain_masks(graph: fx.Graph) -> None:
 def _before_repeats(mask: fx.Node) -> fx.Node:
     """The mask whose matrices are those of this one."""
     while target_name(mask) in _REPEATS:
-        (given,) = mask.all_input_nodes
+        given, *others = mask.all_input_nodes
+        if others:
+            break
         if value_of(given).dim() < 2 or value_of(given).shape[-2:] != value_of(mask).shape[-2:]:
             break
         mask = given
