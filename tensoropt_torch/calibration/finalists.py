@@ -28,8 +28,8 @@ from tensoropt_torch.config.records import NotNegative, Positive, Record, parse_
 from tensoropt_torch.emit import WeightSource
 from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.logs import get_logger
 from tensoropt_torch.frontend.python_calls import hooks_silent
+from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import Choices, Plan
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.conditioned import ConditionedFile
