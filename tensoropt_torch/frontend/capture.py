@@ -410,6 +410,8 @@ def _export(
     except Exception as error:
         _check_signature(wrapper.model, args[: wrapper.num_inputs], kwargs, error)
         reason = str(error).strip().splitlines()
+        if type(error).__name__ == "GuardOnDataDependentSymNode":
+            reason = ["Python asks for a value of a tensor, which is known only when it runs"]
         raise TensorOptError(
             f"torch.export cannot capture {type(wrapper.model).__name__}: "
             f"{type(error).__name__}: {reason[0] if reason else 'no message'}"
