@@ -178,7 +178,7 @@ class _WithLoss(nn.Module):
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         without_grad = DetachWithoutGrad() if self.context.gradients else nullcontext()
-        with without_grad, own_generators_drawn(), AssumedChecks(), KeepMemory(self.model):
+        with without_grad, own_generators_drawn(), KeepMemory(self.model), AssumedChecks():
             output = self.model(*args[: self.num_inputs], **kwargs)
         name = type(self.model).__name__
         return kept_of(output, args[self.num_inputs :], self.loss_fn, self.context, name)
