@@ -20,6 +20,7 @@ import torch.distributed as dist
 from benchmarks.models.small import MODELS
 from benchmarks.ranks import ratio_figures
 from tensoropt_torch import ParallelModule, emit
+from tensoropt_torch.emit.attributes import UNCHANGED
 from tensoropt_torch.emit.variants import VariantOptions
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.runtime.whereabouts import board
@@ -40,6 +41,7 @@ class Part:
 # By what it is called in the table.
 PARTS = {
     "inputs compared": Part(lambda m: m._variants, "_number_of_inputs", lambda call: 0),
+    "attributes watched": Part(lambda m: m._variants._maker.attributes, "look", lambda: UNCHANGED),
     "places noted": Part(lambda m: board(), "write", lambda *state: None),
 }
 
