@@ -21,15 +21,18 @@ from tensoropt_torch.emit.fixed_parts import FixedParts
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.watching import (
     MISSING,
+    Fields,
     Image,
     Images,
     Owner,
     Place,
+    differences,
     image_of,
     is_atom,
     is_fixed,
     is_portable,
     owners_of,
+    restricted,
     told,
     value_at,
 )
@@ -88,8 +91,9 @@ class AttributeWatch:
         self._now: dict[Place, Image] = {}
         self._watched: frozenset[Place] = frozenset()
         self._written: frozenset[Place] = frozenset()
+        self._fields: dict[str, frozenset[str]] | None = None
         self._touched: set[Place] = set()
-        self._history: dict[Place, list[Image]] = {}
+        self._history: dict[str, list[Image]] = {}
         self._state = UNCHANGED
 
     @property
@@ -97,8 +101,11 @@ class AttributeWatch:
         """Those whose attributes forward writes, by path, and whether they are of the loss."""
         return self._modules
 
-    def watch(self, reads: Iterable[Place], written: Iterable[Place] = ()) -> None:
-        """Looks at these from now on, too; what forward writes is no change.
+    def watch(
+        self, reads: Iterable[Place], written: Iterable[Place] = (), fields: Fields | None = None
+    ) -> None:
+        """Looks at these from now on, too; what forward writes is no change. Of objects that are
+        in attributes their ``fields`` count.
 
         Raises:
             TensorOptError: calls of one kind read what those of another write.
@@ -111,6 +118,7 @@ class AttributeWatch:
                 "buffer, or return it and pass it as an input"
             )
         self._watched, self._written = watched, all_written
+        self._fields = _joined(self._fields, fields or {})
         for place in self._watched - self._first.keys():
             self._first[place] = image_of(value_at(self._modules[place[::2]], place.name))
         for tree in self._trees:
@@ -153,7 +161,7 @@ class AttributeWatch:
         found = [tree.changes(places, self._written) for tree in self._trees]
         own, theirs = found[0], found[1] if len(found) > 1 else {}
         for place in own.keys() & theirs.keys():
-            if own[place] != theirs[place]:
+            if self._counted(own[place]) != self._counted(theirs[place]):
                 raise TensorOptError(
                     f"attribute '{place}' has become {told(own[place])} on the parallel module "
                     f"and {told(theirs[place])} on the model; set it on one of them, or to the same"
@@ -194,18 +202,35 @@ class AttributeWatch:
             )
 
     def _update(self) -> None:
-        now = {place: image for place, image in self._now.items() if place in self._watched}
-        texts = [f"{place} = {self._text(place, now[place])}" for place in sorted(now)]
+        watched = {p: self._counted(i) for p, i in self._now.items() if p in self._watched}
+        first = {place: self._counted(self.first(place)) for place in watched}
+        now = {place: image for place, image in watched.items() if image != first[place]}
+        texts = [
+            f"{name} = {self._text(name, image)}"
+            for place in sorted(now)
+            for name, image in differences(str(place), first[place], now[place])
+        ]
         self._state = AttributeState(frozenset(now.items()), ", ".join(texts))
 
-    def _text(self, place: Place, image: Image) -> str:
+    def _counted(self, image: Image) -> Image:
+        """What of it counts."""
+        return restricted(image, self._fields or {})
+
+    def _text(self, name: str, image: Image) -> str:
         """Equal on ranks whose attributes have changed alike."""
         if is_atom(image) or is_portable(image):
             return str(told(image) if is_atom(image) else image)
-        history = self._history.setdefault(place, [])
+        history = self._history.setdefault(name, [])
         if image not in history:
             history.append(image)
         return f"{told(image)} (change {history.index(image) + 1})"
+
+
+def _joined(one: Fields | None, other: Fields) -> dict[str, frozenset[str]]:
+    """What counts for either. Of a class that only one of them knows everything may count."""
+    if one is None:
+        return dict(other)
+    return {kind: names | other[kind] for kind, names in one.items() if kind in other}
 
 
 class _Tree:

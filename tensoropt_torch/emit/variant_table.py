@@ -125,7 +125,7 @@ class VariantTable:
         """
         found = variant.captured.attributes
         written = () if found.written is None else found.written.places
-        self._attributes.watch(found.reads, written)
+        self._attributes.watch(found.reads, written, found.fields)
         kind = replace(kind, attributes=self._attributes.look())
         self._entries.append(_Entry(kind, variant, frozenset(found.reads), numbers))
         self._found.clear()

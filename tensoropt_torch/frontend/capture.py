@@ -103,7 +103,7 @@ class CapturedModel:
     hooks: HookCounts = field(default_factory=dict)  # that the model's modules had
     micro_batching: MicroBatching | None = None  # if the graph is that of a micro-batch
     batch: CapturedModel | None = field(default=None, repr=False)  # the whole one, then
-    attributes: Attributes = field(default=Attributes(), repr=False)
+    attributes: Attributes = field(default_factory=Attributes, repr=False)
     numbers: Numbers | None = field(default=None, repr=False)  # that the graph takes as inputs
 
     @property

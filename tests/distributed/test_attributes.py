@@ -288,6 +288,42 @@ def test_ranks_and_the_model_have_to_agree_on_attributes() -> None:
         assert "'temperature'" in models and "2.0" in models and "3.0" in models
 
 
+class Config:
+    def __init__(self) -> None:
+        self.scale, self.saved_by = 2.0, ""
+
+
+class Configured(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = Config()
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return super().forward(x, y) * self.config.scale
+
+
+def changed_configurations(_: None) -> tuple[list[float], str]:
+    """Losses; and what is said where ranks change what counts, in words."""
+    x, y = batches(1)[0]
+    x = x.to(torch.get_default_dtype())
+    torch.manual_seed(0)
+    parallel = auto_parallel(Configured(), (x, y), measure=False)
+    losses = [float(parallel(x, y))]
+    if dist.get_rank() == 0:
+        parallel.config.saved_by = "rank 0"
+    losses.append(float(parallel(x, y)))
+    parallel.config.scale = 4.0
+    losses.append(float(parallel(x, y)))
+    parallel.config.scale = 5.0 + dist.get_rank()
+    return losses, _refusal(lambda: parallel(x, y))
+
+
+def test_of_a_configuration_counts_what_is_read() -> None:
+    for (first, second, third), error in run_ranks(2, f"{MODULE}:changed_configurations"):
+        assert first == second and abs(third - 2 * first) < 1e-5 * first
+        assert "config.scale = 5.0" in error and "saved_by" not in error
+
+
 def going_back(_: None) -> list[float]:
     """Losses with a value, another, and the first; then with the other set on the model, and how
     many variants there are."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -83,6 +83,49 @@ def test_reads_are_those_of_forward() -> None:
     reads = capture(Layer(""), (torch.ones(3, 4),)).attributes.reads
     assert Place("drop", "p") in reads and Place("", "what") in reads
     assert not {place.name for place in reads} & {"probability", "table", "training", "seen"}
+
+
+class Config:
+    """One entry has two names, as in configurations of Hugging Face; one is a property."""
+
+    attribute_map: ClassVar = {"width": "n_embd"}
+
+    def __init__(self) -> None:
+        self.n_embd, self.scale, self.version = 4, 2.0, "1"
+
+    def __getattribute__(self, name: str) -> Any:
+        own = object.__getattribute__(self, "attribute_map")
+        return object.__getattribute__(self, own.get(name, name))
+
+    @property
+    def doubled(self) -> float:
+        return 2 * self.scale
+
+
+class Configured(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.config = nn.Linear(4, 4), Config()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h: torch.Tensor = self.linear(x) * self.config.doubled
+        return h.sum() / self.config.width  # type: ignore[attr-defined]
+
+
+def test_of_a_configuration_counts_what_forward_reads() -> None:
+    before = vars(Config)["__getattribute__"]
+    (names,) = capture(Configured(), (torch.ones(3, 4),)).attributes.fields.values()
+    assert names == {"doubled", "scale", "width", "n_embd"}
+    assert vars(Config)["__getattribute__"] is before
+
+
+def test_of_a_configuration_that_is_read_as_a_whole_all_counts() -> None:
+    class Whole(Configured):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h: torch.Tensor = self.linear(x) * len(vars(self.config))
+            return h.sum()
+
+    assert not capture(Whole(), (torch.ones(3, 4),)).attributes.fields
 
 
 @pytest.mark.parametrize("what", ["draws_python", "draws_numpy"])

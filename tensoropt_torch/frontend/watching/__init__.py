@@ -17,11 +17,14 @@ from tensoropt_torch.frontend.watching.capturing import (
 from tensoropt_torch.frontend.watching.forward import ForwardWatch
 from tensoropt_torch.frontend.watching.images import (
     MISSING,
+    Fields,
     Image,
+    differences,
     image_of,
     is_atom,
     is_fixed,
     is_portable,
+    restricted,
     told,
 )
 from tensoropt_torch.frontend.watching.lifting import Lifted, Numbers
@@ -32,6 +35,7 @@ __all__ = [
     "MISSING",
     "Attributes",
     "Draws",
+    "Fields",
     "ForwardWatch",
     "Image",
     "Images",
@@ -42,11 +46,13 @@ __all__ = [
     "UnfollowableError",
     "Written",
     "capture_numbers",
+    "differences",
     "image_of",
     "is_atom",
     "is_fixed",
     "is_portable",
     "owners_of",
+    "restricted",
     "same_graphs",
     "told",
     "value_at",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from tensoropt_torch.frontend.watching.images import MISSING, Image, image_of
+from tensoropt_torch.frontend.watching.images import MISSING, Fields, Image, image_of
 from tensoropt_torch.frontend.watching.reads import is_attribute
 
 
@@ -110,10 +110,12 @@ class Attributes:
     Attributes:
         reads: those that it read.
         written: what it put into some.
+        fields: which attributes it read of the objects that are in attributes, by their class.
     """
 
     reads: tuple[Place, ...] = ()
     written: Written | None = None
+    fields: Fields = field(default_factory=dict)
 
 
 def value_at(module: nn.Module, name: str) -> Any:

@@ -29,6 +29,7 @@ from tensoropt_torch.frontend.watching.lifting import Lifted
 from tensoropt_torch.frontend.watching.numbers import NumberTrace
 from tensoropt_torch.frontend.watching.random_numbers import Draws
 from tensoropt_torch.frontend.watching.reads import HOOKS, AccessLog, is_attribute
+from tensoropt_torch.frontend.watching.records import is_record
 
 _CONTAINERS = (list, dict, set)
 # Says that hooks have been set, which are taken away with it: models of Hugging Face collect
@@ -59,7 +60,7 @@ class _State:
 
     def _keep(self, value: Any) -> None:
         """The contents of containers and of what is in them."""
-        own = vars(value) if _is_record(value) else value
+        own = vars(value) if is_record(value) else value
         if not isinstance(own, _CONTAINERS) or id(own) in self.contents:
             return
         self.contents[id(own)] = own, copy(own)
@@ -85,14 +86,6 @@ class _State:
         by_owner = {(o.path, o.of_loss): vars(o.module) for o in owners}
         for place, value in self.values.items():
             by_owner[place.path, place.of_loss].setdefault(place.name, value)
-
-
-def _is_record(value: Any) -> bool:
-    """Whether it is an object that holds values, such as a configuration."""
-    opaque = (nn.Module, torch.Tensor, type)
-    return type(getattr(value, "__dict__", None)) is dict and not (
-        isinstance(value, opaque) or callable(value)
-    )
 
 
 class ForwardWatch:
@@ -199,7 +192,7 @@ class ForwardWatch:
         outputs = {p: v for p, v in values.items() if p not in read}
         self._check(outputs)
         written, tensors = Written.of(outputs)
-        self.attributes = Attributes(tuple(reads), written if outputs else None)
+        self.attributes = Attributes(tuple(reads), written if outputs else None, log.fields)
         return (result, tensors) if outputs else result
 
     def _run_twice(self, forward: Callable[[], Any]) -> Any:

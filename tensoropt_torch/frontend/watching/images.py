@@ -13,7 +13,7 @@ import types
 import weakref
 import zlib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy
@@ -40,6 +40,9 @@ ATOMS = frozenset(
     }
 )
 MAX_PARTS = 4096  # of one attribute; one with more is the object that it is
+OBJECT = "object"  # its class and its attributes follow
+# By the class of an object the names of its attributes that count; of other classes all do.
+Fields = Mapping[str, frozenset[str]]
 _SEQUENCES = (list, tuple, deque)
 _OPAQUE = (
     nn.Module,
@@ -96,6 +99,36 @@ def image_of(value: Any) -> Image:
         return imaging.of(value)
     except _TooLargeError:
         return _identity(value)
+
+
+def name_of(kind: type) -> str:
+    """A class, in images."""
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def restricted(image: Image, fields: Fields) -> Image:
+    """The image without those attributes of objects that do not count."""
+    if not isinstance(image, tuple):
+        return image
+    if image[:1] != (OBJECT,):
+        return tuple(restricted(part, fields) for part in image)
+    _, kind, parts = image
+    names = fields.get(kind)
+    kept = [(n, restricted(part, fields)) for n, part in parts if names is None or n in names]
+    return OBJECT, kind, tuple(kept)
+
+
+def differences(name: str, old: Image, new: Image) -> Iterator[tuple[str, Image]]:
+    """What of a new image is not in the old one, by its name."""
+    images = (old, new)
+    if not all(isinstance(i, tuple) and i[:1] == (OBJECT,) for i in images) or old[1] != new[1]:
+        yield name, new
+        return
+    before, after = dict(old[2]), dict(new[2])
+    for part in {**before, **after}:
+        one, other = before.get(part, image_of(MISSING)), after.get(part, image_of(MISSING))
+        if one != other:
+            yield from differences(f"{name}.{part}", one, other)
 
 
 def is_fixed(value: Any) -> bool:
@@ -171,7 +204,8 @@ class _Imaging:
             return kind, *self._items(value), len(value)
         own = getattr(value, "__dict__", None)
         if type(own) is dict and not callable(value):
-            return kind, *self._items(own), len(own)
+            parts = tuple((name, self.of(item)) for name, item in own.items())
+            return OBJECT, name_of(type(value)), parts
         return _identity(value)
 
     def _items(self, value: Mapping[Any, Any]) -> list[Image]:

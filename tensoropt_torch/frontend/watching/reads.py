@@ -8,6 +8,9 @@ from typing import Any
 
 from torch import nn
 
+from tensoropt_torch.frontend.watching.images import Fields
+from tensoropt_torch.frontend.watching.records import RecordReads
+
 # What modules have themselves: of those only what an instance puts in the way of its class.
 _OF_MODULES = frozenset({*vars(nn.Module), *vars(nn.Module()), "_flat_weights"})
 
@@ -27,6 +30,12 @@ class AccessLog:
     def __init__(self) -> None:
         self.first: dict[Key, bool] = {}
         self.modules: dict[int, nn.Module] = {}
+        self._records = RecordReads()
+
+    @property
+    def fields(self) -> Fields:
+        """Which attributes were read of objects that are in attributes."""
+        return self._records.fields
 
     @property
     def reads(self) -> list[Key]:
@@ -60,6 +69,7 @@ class AccessLog:
             else:
                 del nn.Module.__getattribute__
             nn.Module.__setattr__ = set_attribute  # type: ignore[method-assign]
+            self._records.end()
 
     def _note(self, module: nn.Module, own: dict[str, Any], name: str, is_read: bool) -> None:
         key = (id(own), name)
@@ -67,6 +77,7 @@ class AccessLog:
             return
         self.first[key] = is_read
         self.modules.setdefault(id(own), module)
+        self._records.watch(own.get(name))
 
 
 def is_attribute(own: dict[str, Any], name: str) -> bool:
