@@ -18,7 +18,8 @@ from tensoropt_torch.emit.optimizers import watch_optimizers
 from tensoropt_torch.emit.parameter_hooks import carry_hooks_over
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.emit.stand_ins import stand_ins
-from tensoropt_torch.emit.variants import VariantMaker, VariantOptions, Variants, emit_variant
+from tensoropt_torch.emit.variant_maker import VariantMaker, emit_variant
+from tensoropt_torch.emit.variants import VariantOptions, Variants
 from tensoropt_torch.emit.weights import WeightLoader, WeightSource
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, ModelStructure, as_module

@@ -27,7 +27,7 @@ class RecordReads:
     def __init__(self) -> None:
         self._names: dict[str, set[str]] = {}
         self._all: set[str] = set()  # classes of which everything counts
-        self._watched: dict[type, Any] = {}
+        self._watched: dict[Any, Any] = {}
 
     @property
     def fields(self) -> Fields:
@@ -38,7 +38,7 @@ class RecordReads:
 
     def watch(self, value: Any) -> None:
         """From now on, if it is such an object."""
-        kind = type(value)
+        kind: Any = type(value)
         source = kind.__module__.partition(".")[0]
         if kind in self._watched or source in _NOT_OF_USERS or not is_record(value):
             return
@@ -52,7 +52,7 @@ class RecordReads:
 
         before = vars(kind).get("__getattribute__")
         try:
-            kind.__getattribute__ = read  # type: ignore[method-assign, assignment]
+            kind.__getattribute__ = read
         except TypeError:  # a class that cannot be changed
             return
         self._watched[kind] = before
@@ -64,7 +64,7 @@ class RecordReads:
             if before is None:
                 del kind.__getattribute__
             else:
-                kind.__getattribute__ = before  # type: ignore[method-assign]
+                kind.__getattribute__ = before
         self._watched = {}
 
     def _note(self, record: Any, name: str, found: Any) -> None:
