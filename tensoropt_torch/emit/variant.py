@@ -10,6 +10,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.emit.local_parts import local_parts, local_tensor
+from tensoropt_torch.emit.written_parts import WrittenParts
 from tensoropt_torch.frontend import CapturedModel, Source
 from tensoropt_torch.plan import Plan, VariantStrategy
 from tensoropt_torch.plan.rows import OutputRows
@@ -74,10 +75,13 @@ class Variant:
     ) -> Any:
         """The outputs for these inputs, literals included, in the containers of the model;
         ``run_graph`` calls the graph, which may take ``numbers`` besides."""
-        rest, own = iter(inputs), iter(local_parts(self._own(), self._own_views))
+        tensors = self._own()
+        written = WrittenParts(tensors)
+        rest, own = iter(inputs), iter(local_parts(tensors, self._own_views))
         values = [next(rest) if place is None else next(own) for place in self._places]
         with reuse.ReuseRegistry(self.plan.settings.overlap, self.name_of):
             outputs = run_graph(self.graph, (*values, seed, *([numbers] if numbers else ())))
+        written.watch(outputs)
         return pytree.tree_unflatten(list(outputs), self.captured.out_spec)
 
     def name_of(self, tensor: torch.Tensor) -> str | None:

@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 from tensoropt_torch.emit.parts import redistributed, take_part
 from tensoropt_torch.emit.placements import dtensor_of
 from tensoropt_torch.emit.whole_writes import write_whole
+from tensoropt_torch.emit.written_parts import know_writes_of_several
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.runtime.meshes import is_mesh_of_job
 
@@ -64,6 +65,7 @@ def mark_parameter(parameter: torch.Tensor) -> None:
 @functools.cache
 def know_writes() -> None:
     """From now on, in this process."""
+    know_writes_of_several()
     tensors: Any = DTensor
     handlers = tensors._op_dispatcher._custom_op_handlers
     for op in _WHOLE:

@@ -409,3 +409,22 @@ def _active() -> dict[int, Any]:
 @pytest.mark.parametrize("ahead", [False, True])
 def test_a_graph_that_is_dropped_leaves_nothing_to_the_collector(ahead: bool):
     assert left_without_backward(ahead)
+
+
+@pytest.mark.parametrize("saved", ["input", "result"])
+def test_what_hooks_give_back_is_looked_at_as_pytorch_looks(saved: str):
+    """Also what is not made again, as soon as there are hooks."""
+    x, weight = example()
+    z = torch.ones(3, requires_grad=True)
+    names = {"input": z, "result": None}
+    with ReuseRegistry(name_of=lambda tensor: f"parameter of {len(tensor)}"):
+        y = resharded(x, True)
+        result = z.exp() * z
+        loss = (y @ weight).sum() + result.square().sum()
+        del y
+    with torch.no_grad():
+        (result if names[saved] is None else z).add_(1)
+    with pytest.raises(
+        RuntimeError, match=r"has been modified in place.* parameter of 3, is at ver"
+    ):
+        loss.backward()

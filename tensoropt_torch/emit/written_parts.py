@@ -1,0 +1,84 @@
+"""What is written to ``DTensor``s between a forward and its backward is seen by autograd.
+
+It saves the part that a rank has of them, and looks at the version of that. What a ``DTensor``
+does in place (``p.mul_(0.9)``) changes the part, but the version of the ``DTensor`` alone; what
+several do together (``torch._foreach_mul_``) neither version.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.autograd.graph import increment_version
+from torch.distributed.tensor import DTensor
+
+
+class WrittenParts:
+    """Of one forward.
+
+    ::
+
+        written = WrittenParts(parameters)
+        outputs = graph(*parts)
+        written.watch(outputs)
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        watched = torch.is_grad_enabled()
+        self._tensors = [t for t in tensors if watched and isinstance(t, DTensor)]
+        self._versions = [tensor._version for tensor in self._tensors]
+
+    def watch(self, outputs: Sequence[Any]) -> None:
+        """Looks when backward comes to one of these."""
+        if not self._tensors:
+            return
+        nodes = {
+            output.grad_fn
+            for output in outputs
+            if isinstance(output, torch.Tensor) and output.grad_fn is not None
+        }
+        for node in nodes:
+            node.register_prehook(self._look)
+
+    def _look(self, gradients: tuple[torch.Tensor | None, ...]) -> None:
+        for i, tensor in enumerate(self._tensors):
+            version = tensor._version
+            if version != self._versions[i]:
+                self._versions[i] = version
+                increment_version(tensor._local_tensor)
+
+
+@functools.cache
+def know_writes_of_several() -> None:
+    """From now on, in this process."""
+    tensors: Any = DTensor
+    handlers = tensors._op_dispatcher._custom_op_handlers
+    for op in _of_several():
+        handlers.setdefault(op, functools.partial(_with_versions, handlers))
+
+
+def _of_several() -> Iterator[OpOverload]:
+    """The operators that change lists of tensors, the first one of their arguments."""
+    for full in torch._C._dispatch_get_all_op_names():
+        name, _, overload = full.removeprefix("aten::").partition(".")
+        if name.startswith(("_foreach_", "_fused_")) and name.endswith("_"):
+            yield getattr(getattr(torch.ops.aten, name), overload or "default")
+
+
+def _with_versions(
+    handlers: dict[Any, Any], op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """What ``DTensor`` does for an operator, with new versions of what is changed."""
+    handler = handlers.pop(op)
+    try:
+        result = op(*args, **kwargs)
+    finally:
+        handlers[op] = handler
+    for tensor in args[0]:
+        if isinstance(tensor, DTensor):
+            increment_version(tensor._local_tensor)
+    return result
