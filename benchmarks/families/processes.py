@@ -17,11 +17,15 @@ POLL_S = 0.5
 
 
 def studied(
-    families: Sequence[str], jobs: int = 2, limit_s: float = 120.0
+    families: Sequence[str],
+    jobs: int = 2,
+    limit_s: float = 120.0,
+    preloaded: Sequence[str] = ("benchmarks.families.warm",),
 ) -> Iterator[tuple[str, Record]]:
-    """The families with what was found, as they end."""
+    """The families with what was found, as they end. The server that their processes are forked
+    from, of which a program has one, has imported what is ``preloaded``."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["benchmarks.families.warm"])
+    context.set_forkserver_preload(list(preloaded))
     waiting = list(reversed(families))
     running: list[_Run] = []
     while waiting or running:

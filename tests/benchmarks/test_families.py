@@ -13,6 +13,7 @@ from benchmarks.families.configs import small_config
 from benchmarks.families.heads import families
 from benchmarks.families.processes import studied
 from benchmarks.families.study import NotBuiltError, build, compare
+from tests.distributed.harness import PRELOADED
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,7 +33,7 @@ def test_configurations_are_small_with_their_parts() -> None:
 
 
 def test_each_family_has_a_process_and_a_verdict() -> None:
-    found = dict(studied(["llama", "vit"], jobs=1, limit_s=240))
+    found = dict(studied(["llama", "vit"], jobs=1, limit_s=240, preloaded=PRELOADED))
     assert found.keys() == {"llama", "vit"}
     for record in found.values():
         assert record["verdict"] == "equal"
@@ -41,7 +42,7 @@ def test_each_family_has_a_process_and_a_verdict() -> None:
 
 
 def test_a_family_that_takes_too_long_is_ended() -> None:
-    ((family, record),) = studied(["t5"], jobs=1, limit_s=0.0)
+    ((family, record),) = studied(["t5"], jobs=1, limit_s=0.0, preloaded=PRELOADED)
     assert (family, record["verdict"]) == ("t5", "too slow")
 
 
