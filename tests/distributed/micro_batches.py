@@ -174,6 +174,11 @@ def second_backward_is_refused(pair: Pair) -> list[str]:
     return refused(lambda: loss.backward(), "second time")
 
 
+def second_derivatives_are_refused(pair: Pair) -> list[str]:
+    loss, _ = pair.parallel(*pair.share(batch()))
+    return refused(lambda: loss.backward(create_graph=True), "create_graph=True")
+
+
 def other_outputs_have_no_gradient(pair: Pair) -> list[str]:
     _, logits = pair.parallel(*pair.share(batch()))
     return refused(lambda: logits.sum().backward(), "only the loss")
@@ -261,6 +266,7 @@ CHECKS = (
     gradients_by_function,
     hooks_run_once,
     second_backward_is_refused,
+    second_derivatives_are_refused,
     other_outputs_have_no_gradient,
     evaluation,
     other_batches,
