@@ -35,7 +35,6 @@ NOT_RUN = {
     "torchrun --nnodes 2": "tests/distributed/test_several_machines.py runs the like of it",
     "python -m pytest tests/rules": "the tests are what runs now",
     "python -m benchmarks.coverage": "takes an hour; tests/benchmarks has its parts",
-    "python -m benchmarks.families": "takes half an hour; tests/benchmarks has its parts",
     "python -m benchmarks.published": "takes minutes; tests/benchmarks has its parts",
     "python -m benchmarks.paper --draw": "needs all studies; tests/benchmarks has its parts",
 }

@@ -8,6 +8,7 @@ model that was made parallel as long as somebody else keeps that. What was chang
 from __future__ import annotations
 
 import copy
+import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.watching import (
     MISSING,
     Fields,
+    Identity,
     Image,
     Images,
     Owner,
@@ -38,6 +40,7 @@ from tensoropt_torch.frontend.watching import (
 )
 
 _Reference = Callable[[], nn.Module | None]
+_VALUES = (torch.Tensor, types.FunctionType, types.BuiltinFunctionType, type)
 
 
 @dataclass(frozen=True)
@@ -160,6 +163,9 @@ class AttributeWatch:
         """Takes over what has changed among these places; None: among all."""
         found = [tree.changes(places, self._written) for tree in self._trees]
         own, theirs = found[0], found[1] if len(found) > 1 else {}
+        if len(self._trees) > 1:
+            self._trees[1].accept(theirs)
+        theirs = {p: i for p, i in theirs.items() if p in self._watched or _is_value(p, i)}
         for place in own.keys() & theirs.keys():
             if self._counted(own[place]) != self._counted(theirs[place]):
                 raise TensorOptError(
@@ -178,8 +184,6 @@ class AttributeWatch:
             else:
                 self._now[place] = image
         self._trees[0].accept(own)
-        if len(self._trees) > 1:
-            self._trees[1].accept(theirs)
         self._update()
 
     def _copied(self, places: Sequence[Place]) -> dict[Place, Any]:
@@ -224,6 +228,14 @@ class AttributeWatch:
         if image not in history:
             history.append(image)
         return f"{told(image)} (change {history.index(image) + 1})"
+
+
+def _is_value(place: Place, image: Image) -> bool:
+    """Whether it is something that a forward pass computes with, and no object that a training
+    loop leaves in a module: itself, or the parallel module in place of ``forward``."""
+    if place.name == "forward":
+        return False
+    return not isinstance(image, Identity) or isinstance(image.value, _VALUES)
 
 
 def _joined(one: Fields | None, other: Fields) -> dict[str, frozenset[str]]:

@@ -26,6 +26,7 @@ from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan.space import make_planner, varied_strategy
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.strategy_store import FILE, KeptStrategy, StrategyStore
+from tensoropt_torch.runtime.lost_ranks import LostRanksError
 from tests.distributed.harness import run_ranks
 
 HERE = "tests.calibration.test_random_strategies"
@@ -165,7 +166,7 @@ def one_rank_stays_away(folder: str) -> str:
 
     if rank == 1:
         Training._roots = stuck
-    with pytest.raises(RuntimeError if rank == 0 else StayedAwayError) as caught:
+    with pytest.raises(LostRanksError if rank == 0 else StayedAwayError) as caught:
         validated(ValidationOptions(2, budget_s=2.0, simulate=False))
     given_up.touch()
     return str(caught.value)

@@ -360,23 +360,6 @@ def run_misuse(_: None) -> None:
         reshard_gradients([x, y], *reshards.encode("P,R", "R,R"), queue, [0])
 
 
-def run_derivative_of_a_derivative(_: None) -> None:
-    reshards = Reshards(SIZES, SHAPE)
-    queue, program = parameter_queue(), reshards.encode("P,R", "R,R")
-    leaf = torch.ones(SHAPE, requires_grad=True)
-    (awaited,) = await_gradients([leaf], queue, [0])
-    for value in (
-        *reshard_gradients([awaited], *program, queue, [0]),
-        reshard_parameter(awaited, [], [], *program, queue, 0),
-    ):
-        with pytest.raises(RuntimeError, match="cannot be differentiated twice"):
-            torch.autograd.grad(value.square().sum(), [leaf], create_graph=True)
-
-
-def test_a_derivative_of_a_derivative_is_refused() -> None:
-    run_ranks(4, f"{HERE}:run_derivative_of_a_derivative")
-
-
 def test_what_cannot_be_gathered_together_is_refused() -> None:
     run_ranks(4, f"{HERE}:run_misuse")
 

@@ -18,6 +18,7 @@ from tensoropt_torch.frontend.watching.forward import ForwardWatch
 from tensoropt_torch.frontend.watching.images import (
     MISSING,
     Fields,
+    Identity,
     Image,
     differences,
     image_of,
@@ -37,6 +38,7 @@ __all__ = [
     "Draws",
     "Fields",
     "ForwardWatch",
+    "Identity",
     "Image",
     "Images",
     "Lifted",

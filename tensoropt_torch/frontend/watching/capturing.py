@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.errors import TensorOptError
@@ -98,4 +99,6 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
         return True
     if (one.shape, one.dtype, one.device) != (other.shape, other.dtype, other.device):
         return False
+    if isinstance(one, FakeTensor) or isinstance(other, FakeTensor):
+        return isinstance(one, FakeTensor) and isinstance(other, FakeTensor)
     return one.device.type == "meta" or torch.equal(one, other)
