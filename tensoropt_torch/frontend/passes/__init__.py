@@ -57,8 +57,8 @@ from tensoropt_torch.frontend.passes.sparse_gradients import make_gradients_dens
 from tensoropt_torch.frontend.passes.transposed import take_weights_as_they_are
 
 PASSES: tuple[Pass, ...] = (
-    make_out_calls_functional,
     inline_regions,
+    make_out_calls_functional,
     strip_assertions,
     drop_idle_dropouts,
     functionalise_in_place,
