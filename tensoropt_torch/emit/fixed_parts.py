@@ -34,7 +34,9 @@ class FixedParts:
         self._children = dict(root.named_modules(remove_duplicate=False))
         self._parameters = dict(root.named_parameters(remove_duplicate=False))
         self._found = self._parts()
-        self._theirs = [] if model is None else list(_families(model))
+        self._theirs: list[_Family | _Hooks] = (
+            [] if model is None else [*_families(model), *_hooks_of(model)]
+        )
 
     def check(self) -> None:
         """Raises TensorOptError if something is another."""
@@ -96,6 +98,29 @@ def _families(model: nn.Module) -> Iterator[_Family]:
             references = {name: weakref.ref(child) for name, child in children.items()}
             ids = list(map(id, module._modules.values()))
             yield _Family(f"{path}." if path else "", weakref.ref(module), references, ids)
+
+
+@dataclass(frozen=True)
+class _Hooks:
+    """Hooks of a module of the user, which its graph has inside."""
+
+    path: str
+    hooks: weakref.ref[Any]
+    keys: tuple[int, ...]
+
+    def check(self) -> None:
+        now = self.hooks()
+        if now is not None and tuple(now) != self.keys:
+            raise TensorOptError(
+                f"module '{self.path}' of the model has other forward hooks than when it became "
+                "parallel, which its graph has inside; set and remove hooks before, and plan again"
+            )
+
+
+def _hooks_of(model: nn.Module) -> Iterator[_Hooks]:
+    for path, module in model.named_modules():
+        for hooks in (module._forward_hooks, module._forward_pre_hooks):
+            yield _Hooks(path, weakref.ref(hooks), tuple(hooks))
 
 
 def _check_layout(name: str, old: torch.Tensor, new: torch.Tensor) -> None:

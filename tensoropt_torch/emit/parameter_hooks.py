@@ -113,7 +113,8 @@ class _Hooks:
         """Runs the hooks of a gradient that has been added up, with a whole parameter."""
         if not self._of_sum:
             return
-        stand_in = nn.Parameter(_whole(parameter.detach()).clone())
+        value = _whole(parameter.detach())
+        stand_in = nn.Parameter(value.clone())
         stand_in.grad = None if parameter.grad is None else _whole(parameter.grad).clone()
         version = stand_in._version
         for function in self._functions(self._of_sum):
@@ -123,7 +124,7 @@ class _Hooks:
                     "it has to return None"
                 )
         with torch.no_grad():
-            if stand_in._version != version:
+            if stand_in._version != version or not torch.equal(stand_in, value):
                 parameter.copy_(self._cut(stand_in.detach()))
             grad = stand_in.grad
             parameter.grad = None if grad is None else self._cut(self._checked(grad, stand_in))

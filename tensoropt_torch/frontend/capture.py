@@ -43,6 +43,7 @@ from tensoropt_torch.frontend.containers import (
     training_output,
     whole_output,
 )
+from tensoropt_torch.frontend.containers_kept import containers_kept
 from tensoropt_torch.frontend.gradient_mode import DetachWithoutGrad
 from tensoropt_torch.frontend.input_names import input_names
 from tensoropt_torch.frontend.lowering import Lowering, lower
@@ -82,6 +83,7 @@ from tensoropt_torch.units import format_seconds
 
 log = get_logger(__name__)
 
+_WRITTEN_BY_DATA = "fake tensor in the exported program constant's list"
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -404,7 +406,8 @@ def _export(
             # Recurrent modules keep a list of their weights, which export replaces
             # and restores.
             warnings.filterwarnings("ignore", r"The tensor attributes .*\._flat_weights\[")
-            return torch.export.export(wrapper, args, kwargs, strict=False)
+            with containers_kept(wrapper):
+                return torch.export.export(wrapper, args, kwargs, strict=False)
     except TensorOptError:
         raise
     except Exception as error:
@@ -412,6 +415,13 @@ def _export(
         reason = str(error).strip().splitlines()
         if type(error).__name__ == "GuardOnDataDependentSymNode":
             reason = ["Python asks for a value of a tensor, which is known only when it runs"]
+        if _WRITTEN_BY_DATA in str(error):
+            raise TensorOptError(
+                f"the forward pass of {type(wrapper.model).__name__} writes into .data of a "
+                "parameter or buffer, which a graph has no call for; write to buffers in place "
+                "without .data (self.name.mul_(0.9), under torch.no_grad), and change parameters "
+                "in the training loop"
+            ) from error
         raise TensorOptError(
             f"torch.export cannot capture {type(wrapper.model).__name__}: "
             f"{type(error).__name__}: {reason[0] if reason else 'no message'}"

@@ -22,7 +22,7 @@ from tensoropt_torch.frontend.capture import (
 )
 from tensoropt_torch.frontend.input_names import input_names
 from tensoropt_torch.frontend.passes import Blocks
-from tensoropt_torch.frontend.python_calls import name_copy
+from tensoropt_torch.frontend.python_calls import name_copy, rebind_forward_hooks
 from tensoropt_torch.frontend.watching import Lifted
 from tensoropt_torch.logs import get_logger
 
@@ -50,6 +50,7 @@ class ModelStructure:
             self.module = model
             self._devices.clear()
         name_copy(self.module, model)
+        rebind_forward_hooks(self.module, model)
 
     @property
     def _device(self) -> torch.device:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from typing import Any, ClassVar
 
@@ -144,6 +145,29 @@ def test_draws_that_do_not_count_are_no_error(what: str) -> None:
 def test_draws_that_count_are_refused(what: str, source: str) -> None:
     with pytest.raises(TensorOptError, match=f"draws random numbers from {source}"):
         capture(Layer(what, 0.5), (torch.ones(3, 4),))
+
+
+def test_an_iterator_is_refused() -> None:
+    class Counted(Layer):
+        def __init__(self) -> None:
+            super().__init__("counts_on")
+            self.numbers = itertools.count(1)
+
+        def counts_on(self, h: torch.Tensor) -> torch.Tensor:
+            return h * next(self.numbers)
+
+    with pytest.raises(TensorOptError, match="attribute 'numbers', a count"):
+        capture(Counted(), (torch.ones(3, 4),))
+
+
+def test_containers_of_a_model_stay_the_same_objects() -> None:
+    shared: dict[str, float] = {"scale": 2.0}
+    model = nn.Sequential(Layer(""), Layer(""))
+    model[0].table_of, model[1].table_of = shared, shared
+    model[0].several = [shared]
+    capture(model[0], (torch.ones(3, 4),))
+    assert model[0].table_of is shared is model[1].table_of
+    assert model[0].several[0] is shared
 
 
 def test_cache_is_left_alone() -> None:

@@ -18,6 +18,7 @@ from tensoropt_torch.frontend.python_calls.standing import (
     check_hooks,
     hook_counts,
     hooks_silent,
+    rebind_forward_hooks,
     remember_hooks,
     run_by,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "place_hooks",
     "proof_of",
     "python_calls_recorded",
+    "rebind_forward_hooks",
     "remember_hooks",
     "run_by",
     "settle",

@@ -8,11 +8,12 @@ that ``ctx`` and all that it offers are PyTorch's own.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import _SingleLevelFunction
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
@@ -20,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.passes.nodes import NUMBER
+from tensoropt_torch.frontend.python_calls.model_names import ModelNames
 from tensoropt_torch.frontend.python_calls.operators import (
     Tensors,
     bind,
@@ -27,8 +29,10 @@ from tensoropt_torch.frontend.python_calls.operators import (
     have_values,
     numbers_unseen,
 )
+from tensoropt_torch.frontend.python_calls.standing import running_root
 from tensoropt_torch.frontend.python_calls.surroundings import Surroundings
 from tensoropt_torch.frontend.python_calls.texts import Describer, digest
+from tensoropt_torch.frontend.python_calls.user_functions import held_later
 from tensoropt_torch.frontend.python_calls.watching import Watch
 
 # Functions of PyTorch that are no part of what the model computes, or are taken care of.
@@ -72,9 +76,12 @@ class _Arguments:
             leaves.append(leaf)
         return cls(tuple(leaves), spec), tuple(tensors)
 
-    def filled(self, tensors: Sequence[torch.Tensor]) -> Any:
-        """With these tensors."""
-        leaves = [tensors[x.number] if isinstance(x, _Slot) else x for x in self.leaves]
+    def filled(self, tensors: Sequence[torch.Tensor], held: Mapping[int, Any] | None = None) -> Any:
+        """With these tensors, and with what is ``held`` in the place of other leaves."""
+        given = [*self.leaves]
+        for number, value in (held or {}).items():
+            given[number] = value
+        leaves = [tensors[x.number] if isinstance(x, _Slot) else x for x in given]
         return pytree.tree_unflatten(leaves, self.spec)
 
 
@@ -88,6 +95,8 @@ class FunctionCall:
     why_whole: str
     knows_backward: bool  # without values
     differentiable: tuple[bool, ...]  # which of the tensors require a gradient
+    # By the number of an argument what the parallel module has in its place.
+    standing: Mapping[int, Callable[[nn.Module], Any]] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -105,8 +114,10 @@ class FunctionCall:
 
     def forward(self, tensors: Tensors) -> Tensors:
         """With the user's backward behind it."""
+        root = running_root()
+        held = {} if root is None else {n: made(root) for n, made in self.standing.items()}
         with self.surroundings.again():
-            result = apply_itself(self.function, self.arguments.filled(tensors))
+            result = apply_itself(self.function, self.arguments.filled(tensors, held))
         return tuple(x for x in _items(result) if isinstance(x, torch.Tensor))
 
 
@@ -134,8 +145,9 @@ def is_left_alone(function: Any) -> bool:
     return str(function.__module__).startswith(_INTERNAL)
 
 
-def recorded(function: Any, args: Sequence[Any]) -> Any:
-    """The results of ``function.apply(*args)`` during a capture, made by one operator.
+def recorded(function: Any, args: Sequence[Any], names: ModelNames) -> Any:
+    """The results of ``function.apply(*args)`` during a capture, made by one operator. What
+    it is given of the model, whose ``names`` these are, is that of the parallel module later.
 
     Raises:
         TensorOptError: the function does what an operator cannot do.
@@ -149,13 +161,16 @@ def recorded(function: Any, args: Sequence[Any]) -> Any:
     arguments, tensors = _Arguments.of(args)
     if not any(isinstance(tensor, FakeTensor) for tensor in tensors):
         return apply_itself(function, args)  # of constants
-    return _Recording(function, arguments, tensors).call()
+    return _Recording(function, arguments, tensors, names).call()
 
 
 class _Recording:
     """One call during a capture."""
 
-    def __init__(self, function: Any, arguments: _Arguments, tensors: Tensors) -> None:
+    def __init__(
+        self, function: Any, arguments: _Arguments, tensors: Tensors, names: ModelNames
+    ) -> None:
+        self._names = names
         self._function = function
         self._arguments = arguments
         self._tensors = tensors
@@ -187,6 +202,7 @@ class _Recording:
                 self._why_whole(describer),
                 self._knows_backward,
                 self._differentiable,
+                self._standing(),
             ),
             (text, id(self._function), *map(id, describer.opaque)),
         )
@@ -238,6 +254,11 @@ class _Recording:
         function = describer.text(self._function)
         seen = self._differentiable, self._surroundings, self._watch.random
         return repr((function, spec, leaves, made, form, *seen))
+
+    def _standing(self) -> dict[int, Callable[[nn.Module], Any]]:
+        what = f"the autograd.Function '{self._function.__qualname__}'"
+        found = {n: held_later(leaf, self._names, what) for n, leaf in enumerate(self._leaves)}
+        return {number: made for number, made in found.items() if made is not None}
 
     @property
     def _leaves(self) -> tuple[Any, ...]:

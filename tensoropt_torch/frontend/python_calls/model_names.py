@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import Any, Self
 from weakref import ref
 
 import torch
 from torch import nn
 
+_OTHERS = (nn.Module, torch.Tensor, type, FunctionType)
 _NAMES = "_names_of_model"  # attribute of a copy
 
 
@@ -41,6 +43,17 @@ class ModelNames:
         """The name of a parameter or buffer; None: it is none of the model."""
         found, name = self._tensors.get(id(value), (None, ""))
         return name if found is not None and found() is value else None
+
+    def attribute(self, value: Any) -> tuple[str, str] | None:
+        """The path of a module that has an object in an attribute, and its name; None: it is no
+        object that holds values, or nowhere."""
+        if type(getattr(value, "__dict__", None)) is not dict or isinstance(value, _OTHERS):
+            return None
+        for reference, path in self._modules.values():
+            for name, own in vars(reference() or object).items():
+                if own is value:
+                    return path, name
+        return None
 
     def knows(self, value: Any) -> bool:
         """Whether it is of the model."""

@@ -87,7 +87,7 @@ class _Recorder:
         def apply(function: Any, *args: Any, **kwargs: Any) -> Any:
             if not self._is_captured() or kwargs or is_left_alone(function):
                 return apply_itself(function, args, kwargs)
-            return recorded(function, args)
+            return recorded(function, args, self._names)
 
         return apply
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.python_calls.model_names import ModelNames
-from tensoropt_torch.frontend.python_calls.user_functions import UserFunction
+from tensoropt_torch.frontend.python_calls.user_functions import UserFunction, rebound
 
 _ROOT: ContextVar[nn.Module | None] = ContextVar("_ROOT", default=None)
 _SILENT: ContextVar[bool] = ContextVar("_SILENT", default=False)
@@ -112,3 +112,15 @@ def module_hooks(root: nn.Module) -> ModuleHooks:
     hooks = vars(root)[_HOOKS]
     assert isinstance(hooks, ModuleHooks)
     return hooks
+
+
+def rebind_forward_hooks(copy: nn.Module, model: nn.Module) -> None:
+    """Forward hooks of a copy of ``model`` hold what the copy has in place of the model's."""
+    if copy is model:
+        return
+    names = ModelNames.of(copy)
+    for path, module in copy.named_modules():
+        for hooks in (module._forward_hooks, module._forward_pre_hooks):
+            for number, function in list(hooks.items()):
+                what = f"a forward hook of module '{path}'"
+                hooks[number] = rebound(function, names, copy, what)

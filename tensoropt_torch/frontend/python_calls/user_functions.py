@@ -20,6 +20,7 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.python_calls.model_names import ModelNames
 
 Maker = Callable[[nn.Module, Sequence[torch.Tensor]], Any]
+_HOLDING = (MethodType, FunctionType, functools.partial)
 
 
 class UserFunction:
@@ -31,17 +32,31 @@ class UserFunction:
         what: it is, for messages.
 
     Attributes:
+        changes: whether it holds something that a run has in another place.
         tensors: of forward, that it holds.
 
     Raises:
         TensorOptError: it holds something where that cannot be replaced.
     """
 
-    def __init__(self, function: Any, names: ModelNames, what: str) -> None:
+    def __init__(
+        self,
+        function: Any,
+        names: ModelNames,
+        what: str,
+        *,
+        of_forward: bool = True,
+        tensor: Callable[[nn.Module, str], torch.Tensor] | None = None,
+    ) -> None:
+        """Unless it is ``of_forward`` it may hold anything besides; ``tensor`` gives parameters
+        and buffers, by default their whole values."""
+        self._of_forward = of_forward
+        self._tensor = tensor or _whole
         self.tensors: list[torch.Tensor] = []
         self.name = str(getattr(function, "__qualname__", type(function).__qualname__))
         self._names = names
         self._what = what
+        self.changes = self._changes(function)
         self._make = self._maker(function)
 
     def made(self, root: nn.Module, tensors: Sequence[torch.Tensor]) -> Callable[..., Any]:
@@ -68,7 +83,7 @@ class UserFunction:
             name = self._names.tensor(value)
             if name is not None:
                 known = name
-                return lambda root, _: _whole(root, known)
+                return lambda root, _: self._tensor(root, known)
             if isinstance(value, FakeTensor):
                 self.tensors.append(value)
                 number = len(self.tensors) - 1
@@ -130,6 +145,8 @@ class UserFunction:
     def _check(self, value: Any) -> None:
         """Raises TensorOptError if a container or an object holds a tensor of forward, or a
         container one of the model."""
+        if not self._of_forward:
+            return
         inside: list[Any] = []
         if isinstance(value, (tuple, list, set)):
             inside = list(value)
@@ -146,6 +163,8 @@ class UserFunction:
             )
 
     def _check_globals(self, function: FunctionType) -> None:
+        if not self._of_forward:
+            return
         for name in function.__code__.co_names:
             value = function.__globals__.get(name)
             if self._names.knows(value) or isinstance(value, FakeTensor):
@@ -154,6 +173,28 @@ class UserFunction:
                     "a part of it: the parallel module has others; hand it to the function, as in "
                     f"'lambda g, {name}={name}: ...'"
                 )
+
+
+def held_later(value: Any, names: ModelNames, what: str) -> Callable[[nn.Module], Any] | None:
+    """What gives, for the stand-ins of a parallel module, what that has in the place of a value
+    that is of the model or holds something of it; None: it is the same."""
+    place = names.attribute(value)
+    if place is not None:
+        path, name = place
+        return lambda root: vars(root.get_submodule(path)).get(name, value)
+    if not isinstance(value, (nn.Module, *_HOLDING)):
+        return None
+    held = UserFunction(value, names, what, of_forward=False)
+    return (lambda root: held.made(root, ())) if held.changes else None
+
+
+def rebound(value: Any, names: ModelNames, root: nn.Module, what: str) -> Any:
+    """A function that holds what ``root`` has in place of the modules, parameters and buffers
+    of the model of which it is a copy."""
+    if not isinstance(value, _HOLDING):
+        return value
+    held = UserFunction(value, names, what, of_forward=False, tensor=_own)
+    return held.made(root, ()) if held.changes else value
 
 
 def _held(function: FunctionType) -> Iterable[Any]:
@@ -167,6 +208,13 @@ def _content(cell: CellType) -> Any:
         return cell.cell_contents
     except ValueError:  # nothing is in it yet
         return None
+
+
+def _own(root: nn.Module, name: str) -> torch.Tensor:
+    """A parameter or buffer of a module."""
+    path, _, leaf = name.rpartition(".")
+    tensor: torch.Tensor = getattr(root.get_submodule(path), leaf)
+    return tensor
 
 
 def _constant(value: Any) -> Maker:

@@ -185,6 +185,7 @@ class ForwardWatch:
         finally:
             state.restore(self._owners)
         reads = self._reads(log)
+        self._check_iterators(reads)
         # What is the same object was changed in place, so somebody has read it.
         kept = {p for p, v in values.items() if state.values.get(p, MISSING) is v}
         read = kept.union(reads)
@@ -230,6 +231,18 @@ class ForwardWatch:
     def _reads(self, log: AccessLog) -> list[Place]:
         known = {id(vars(owner.module)): owner for owner in self._owners}
         return sorted(known[own].place(name) for own, name in log.reads if own in known)
+
+    def _check_iterators(self, places: Sequence[Place]) -> None:
+        """Nobody can see how far they are."""
+        for place in places:
+            value = self._value(place)
+            if isinstance(value, Iterator) and not hasattr(value, "__dict__"):
+                raise TensorOptError(
+                    f"the forward pass of {self._model} reads attribute '{place}', a "
+                    f"{type(value).__name__}: what it gives in a call depends on the calls before, "
+                    "which a captured graph cannot follow; take from it in the training loop, and "
+                    "pass what it gives as an input, or set it as an attribute"
+                )
 
     def _check(self, values: Mapping[Place, Any]) -> None:
         """Only tensors and plain values can be put back, in plain containers."""

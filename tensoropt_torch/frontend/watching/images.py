@@ -39,6 +39,7 @@ ATOMS = frozenset(
         torch.memory_format,
     }
 )
+_OTHERS = ("builtins", "functools", "itertools", "collections", "threading", "_thread", "weakref")
 MAX_PARTS = 4096  # of one attribute; one with more is the object that it is
 OBJECT = "object"  # its class and its attributes follow
 # By the class of an object the names of its attributes that count; of other classes all do.
@@ -193,7 +194,7 @@ class _Imaging:
     def _parts(self, value: Any) -> Image:
         kind = type(value).__qualname__
         if isinstance(value, types.MethodType):
-            return kind, _identity(value.__func__), _identity(value.__self__)
+            return kind, _identity(value.__func__), self.of(value.__self__)
         if isinstance(value, functools.partial):
             return kind, self.of(value.func), self.of(value.args), self.of(value.keywords)
         if isinstance(value, _SEQUENCES):
@@ -202,21 +203,36 @@ class _Imaging:
             return kind, frozenset(map(self.of, value)), len(value)
         if isinstance(value, Mapping):
             return kind, *self._items(value), len(value)
-        own = getattr(value, "__dict__", None)
-        if type(own) is dict and not callable(value):
-            parts = tuple((name, self.of(item)) for name, item in own.items())
-            return OBJECT, name_of(type(value)), parts
-        return _identity(value)
+        own = _values_of(value)
+        if own is None:
+            return _identity(value)
+        parts = tuple((name, self.of(item)) for name, item in own.items())
+        return OBJECT, name_of(type(value)), parts
 
     def _items(self, value: Mapping[Any, Any]) -> list[Image]:
         return [part for key, item in value.items() for part in (self.of(key), self.of(item))]
+
+
+def _values_of(value: Any) -> dict[str, Any] | None:
+    """The attributes of an object, in slots too; None: it has none that can be seen."""
+    kind = type(value)
+    if kind.__module__.partition(".")[0] in _OTHERS:
+        return None
+    slots = [getattr(base, "__slots__", ()) for base in kind.__mro__]
+    names = [n for own in slots for n in ((own,) if isinstance(own, str) else own)]
+    found = {n: getattr(value, n) for n in names if n[:2] != "__" and hasattr(value, n)}
+    own = getattr(value, "__dict__", None)
+    if type(own) is not dict and not names:
+        return None
+    return {**found, **own} if type(own) is dict else found
 
 
 def _identity(value: Any) -> Identity:
     if not isinstance(value, torch.Tensor):
         return Identity(value)
     try:
-        return Identity(value, value._version)
+        memory = value.data_ptr() if type(value) is torch.Tensor else 0
+        return Identity(value, hash((value._version, memory)))
     except RuntimeError:  # an inference tensor counts no changes, and has none outside
         return Identity(value)
 
