@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.python_calls.model_names import ModelNames
+from tensoropt_torch.frontend.watching.leaks import is_in_graph
 
 Maker = Callable[[nn.Module, Sequence[torch.Tensor]], Any]
 _HOLDING = (MethodType, FunctionType, functools.partial)
@@ -102,6 +103,8 @@ class UserFunction:
         )
 
     def _maker_of_function(self, value: FunctionType) -> Maker:
+        if self._of_forward:
+            is_in_graph(value)
         self._check_globals(value)
         if not self._changes(value):
             for held in _held(value):

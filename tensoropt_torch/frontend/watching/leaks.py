@@ -19,6 +19,14 @@ _HOLDERS = (list, dict, set, tuple, types.CellType)
 _DEPTH = 4  # of containers in containers
 _LIBRARIES = ("torch", "tensoropt_torch", "sympy", "functools", "contextlib")
 
+# Hooks that a captured forward sets: what they hold is in the graph.
+_HOOKS: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()
+
+
+def is_in_graph(function: types.FunctionType) -> None:
+    """Tensors of forward that this function holds are no leak."""
+    _HOOKS.add(function)
+
 
 class LeakedTensors:
     """The tensors that a forward pass makes. ``check`` raises once nobody but collectors holds
@@ -77,7 +85,8 @@ def _holder(tensor: Any, ignored: set[int]) -> str | None:
         found: list[Any] = []
         for value in level:
             for holder in gc.get_referrers(value):
-                if id(holder) in seen or not _may_hold(holder) or holder is level:
+                in_graph = isinstance(holder, types.FunctionType) and holder in _HOOKS
+                if id(holder) in seen or in_graph or not _may_hold(holder) or holder is level:
                     continue
                 seen.add(id(holder))
                 name = _global_name(holder, value)
