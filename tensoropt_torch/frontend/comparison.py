@@ -186,7 +186,9 @@ class _Pair:
             name: p.detach().requires_grad_(p.requires_grad) for name, p in self._named.items()
         }
         own = dict(self._model.named_buffers(remove_duplicate=False))
-        constants = {n: t.detach().clone() for n, t in {**captured.constants, **own}.items()}
+        given_constants = {**captured.constants, **own}
+        clones = {id(t): t.detach().clone() for t in given_constants.values()}
+        constants = {name: clones[id(t)] for name, t in given_constants.items()}
         given = iter(inputs)
         values = [
             next(given)
