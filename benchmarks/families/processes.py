@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import re
 import time
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
@@ -60,8 +61,15 @@ class _Run:
             found = {"verdict": "ended", "why": f"its process ended by {self._process.exitcode}"}
         self._process.kill()
         self._process.join()
+        if found is not None and "why" in found:
+            found["why"] = _without_folders(str(found["why"]))
         late = f"not within {self._limit_s:.0f} s"
         return found or {"verdict": "too slow", "why": late}
+
+
+def _without_folders(text: str) -> str:
+    """Files of libraries, wherever they are on this machine."""
+    return re.sub(r"/\S*?/site-packages/", "", text)
 
 
 def _send(sender: Connection, family: str) -> None:
