@@ -130,7 +130,7 @@ class AttributeWatch:
 
     def first(self, place: Place) -> Image:
         """What an attribute was when the module became parallel."""
-        return self._first.get(place, image_of(MISSING))
+        return self._first.get(place, _NOTHING)
 
     def look(self) -> AttributeState:
         """What has changed.
@@ -179,7 +179,7 @@ class AttributeWatch:
         for place, image in own.items():
             self._check(place)
             self._touched.add(place)
-            if image == self._first.get(place, image_of(MISSING)):
+            if image == self.first(place):
                 self._now.pop(place, None)
             else:
                 self._now[place] = image

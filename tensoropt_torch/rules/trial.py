@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from tensoropt_torch.frontend.python_calls import Proof, binding_of_node
+from tensoropt_torch.rules.bench import gradients
 
 ROWS = 24  # a multiple of 12
 MAX_ELEMENTS = 2**17  # of a tensor in a trial with the sizes that the model has
@@ -345,19 +346,9 @@ def _gradients(
     outputs: Sequence[torch.Tensor],
     incoming: Sequence[torch.Tensor],
 ) -> Grads:
-    leaves = [i for i, t in enumerate(operands) if t.requires_grad]
-    used = [i for i, o in enumerate(outputs) if o.requires_grad]
-    if not leaves or not used:
+    if not any(t.requires_grad for t in operands) or not any(o.requires_grad for o in outputs):
         return [None] * len(operands)
-    found = torch.autograd.grad(
-        [outputs[i] for i in used],
-        [operands[i] for i in leaves],
-        [incoming[i] for i in used],
-        allow_unused=True,
-        retain_graph=True,
-    )
-    by_operand = dict(zip(leaves, found, strict=True))
-    return [by_operand.get(i) for i in range(len(operands))]
+    return gradients(list(operands), list(outputs), list(incoming))
 
 
 def _normal(like: torch.Tensor, random: torch.Generator) -> torch.Tensor:
