@@ -20,6 +20,7 @@ from tensoropt_torch.runtime.meshes import (
     device_mesh,
     make_group,
     timeout_of_job,
+    wait_until_connected,
 )
 
 
@@ -90,6 +91,7 @@ class AxisGroups:
         with self._on_host():
             timeout = timeout_of_job(self.device_type)
             group: dist.ProcessGroup = dist.new_group(timeout=timeout, backend="gloo")
+            wait_until_connected(group)
         self._own.append(group)
         return group
 

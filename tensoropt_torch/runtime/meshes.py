@@ -70,7 +70,19 @@ def make_group(sizes: Sequence[int], axes: int, device_type: str) -> dist.Proces
     rank = dist.get_rank()
     handle = handles[next(i for i, ranks in enumerate(groups) if rank in ranks)]
     assert isinstance(handle, dist.ProcessGroup)
+    wait_until_connected(handle)
     return handle
+
+
+def wait_until_connected(group: dist.ProcessGroup) -> None:
+    """Until all ranks of the group have made it. Collective on them.
+
+    A rank returns from making a group of Gloo when it has its own connections; should it
+    close the group then, ranks that still connect to it would fail.
+    """
+    cpu = torch.device("cpu")
+    if cpu in group._device_types and group._get_backend(cpu).name() == "gloo":
+        group._get_backend(cpu).barrier().wait()
 
 
 def device_mesh(sizes: Sequence[int], device_type: str) -> DeviceMesh:

@@ -89,7 +89,8 @@ def check_pair(
     shape: tuple[int, ...],
     dtype: torch.dtype = torch.float32,
 ) -> None:
-    """Forward along ``value``; backward along ``gradient`` (from output to input)."""
+    """Forward along ``value``; backward along ``gradient`` (from output to input); backward of
+    that along ``value`` again."""
     rank, sizes, units = reshards.rank, reshards.sizes, reshards.units
     message = f"rank {rank}: {reshards.describe(*value)}; {reshards.describe(*gradient)}"
     whole = whole_tensor(shape, dtype)
@@ -101,10 +102,16 @@ def check_pair(
     assert y.is_contiguous(), message
     expected = block(whole, value[1], sizes, rank, units)
     assert torch.equal(reshards.total(y, value[1]), expected), message
-    y.backward(local_part(whole_gradient, gradient[0], sizes, rank, seed=1, units=units))
-    assert x.grad is not None
+    dy = local_part(whole_gradient, gradient[0], sizes, rank, seed=1, units=units)
+    dy.requires_grad_()
+    (dx,) = torch.autograd.grad(y, x, dy, create_graph=True)
     expected = block(whole_gradient, gradient[1], sizes, rank, units)
-    assert torch.equal(reshards.total(x.grad, gradient[1]), expected), message
+    assert torch.equal(reshards.total(dx, gradient[1]), expected), message
+    whole_again = whole_tensor(shape, dtype, start=13)
+    ddx = local_part(whole_again, value[0], sizes, rank, seed=2, units=units)
+    (ddy,) = torch.autograd.grad(dx, dy, ddx)
+    expected = block(whole_again, value[1], sizes, rank, units)
+    assert torch.equal(reshards.total(ddy, value[1]), expected), message
 
 
 def check_all_pairs(payload: tuple[Sizes, tuple[int, ...], bool, tuple[int, ...]]) -> int:
@@ -319,18 +326,6 @@ def check_result_owns_its_memory(sizes: Sizes) -> None:
 
 def test_results_do_not_hold_larger_tensors():
     run_ranks(4, f"{HERE}:check_result_owns_its_memory", (2, 2))
-
-
-def check_double_backward(sizes: Sizes) -> None:
-    reshards = Reshards(sizes, (4,))
-    x = torch.ones(4, requires_grad=True)
-    y = ops.reshard(x, *reshards.encode("P", "R"), *reshards.encode("R", "R"))
-    with pytest.raises(RuntimeError, match="twice"):
-        torch.autograd.grad(y.pow(2).sum(), x, create_graph=True)
-
-
-def test_second_derivatives_are_refused():
-    run_ranks(2, f"{HERE}:check_double_backward", (2,))
 
 
 def test_meta_kernel_gives_the_local_shape():
