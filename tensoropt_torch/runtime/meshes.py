@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -81,8 +82,10 @@ def wait_until_connected(group: dist.ProcessGroup) -> None:
     close the group then, ranks that still connect to it would fail.
     """
     cpu = torch.device("cpu")
-    if cpu in group._device_types and group._get_backend(cpu).name() == "gloo":
-        group._get_backend(cpu).barrier().wait()
+    if cpu in group._device_types:
+        backend: Any = group._get_backend(cpu)  # whose stub lacks collectives
+        if backend.name() == "gloo":
+            backend.barrier().wait()
 
 
 def device_mesh(sizes: Sequence[int], device_type: str) -> DeviceMesh:

@@ -28,10 +28,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch.distributed import TCPStore
 
 PRELOADED = ("tests.distributed.warm",)
 POLL_S = 0.01
+HOST = "127.0.0.1"
 LATE_S = 5.0  # how long the other ranks may take to end after a failure
 
 Outcome = tuple[bool, Any]  # (succeeded, result or (time, traceback))
@@ -54,13 +58,13 @@ def run_ranks(
     from has imported what was ``preloaded`` when it started.
     """
     context = _context(preloaded)
-    port = free_port()
+    store = _store()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         ranks = []
         try:
             for rank in range(world_size):
-                job = _Job(rank, world_size, port, folder, timeout_s)
+                job = _Job(rank, world_size, store.port, folder, timeout_s)
                 ranks.append(context.Process(target=_run, args=(job, function, payload)))
                 ranks[-1].start()
             codes = _wait(ranks, timeout_s)
@@ -88,9 +92,17 @@ def forget_plans(home: str) -> None:
 def free_port() -> int:
     """A TCP port that is free now."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def _store() -> TCPStore:
+    """Where ranks meet, kept here as torchrun keeps it in its agent: at a port that it picks
+    itself, which jobs beside this one cannot take in between."""
+    from torch.distributed import TCPStore
+
+    return TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
 
 
 def _context(preloaded: Sequence[str]) -> ForkServerContext:
@@ -170,7 +182,7 @@ def _results(codes: list[int | None], outcomes: list[Outcome | None], output: st
 
 @dataclass(frozen=True)
 class _Job:
-    """What one rank has to know."""
+    """What one rank has to know; the port is that of the store."""
 
     rank: int
     world_size: int
@@ -183,14 +195,12 @@ def _run(job: _Job, function: str, payload: Any) -> None:
     """One rank: what a process started by ``run_ranks`` does."""
     _separate(job.folder / f"output{job.rank}", job.timeout_s)
     os.environ |= {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(job.port),
         "RANK": str(job.rank),
         "LOCAL_RANK": str(job.rank),
         "WORLD_SIZE": str(job.world_size),
         "LOCAL_WORLD_SIZE": str(job.world_size),
     }
-    outcome = _outcome(function, payload)
+    outcome = _outcome(job, function, payload)
     temporary = job.folder / f"unfinished{job.rank}"
     temporary.write_bytes(pickle.dumps(outcome))
     temporary.rename(job.folder / f"result{job.rank}")
@@ -210,13 +220,14 @@ def _separate(output: Path, timeout_s: float) -> None:
     signal.alarm(int(timeout_s + 2 * LATE_S) + 1)
 
 
-def _outcome(function: str, payload: Any) -> Outcome:
+def _outcome(job: _Job, function: str, payload: Any) -> Outcome:
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
     try:
-        dist.init_process_group("gloo")
+        store = dist.TCPStore(HOST, job.port, is_master=False)
+        dist.init_process_group("gloo", store=store, rank=job.rank, world_size=job.world_size)
         module, _, name = function.partition(":")
         result = getattr(importlib.import_module(module), name)(payload)
         _wait_for_others()
@@ -232,7 +243,7 @@ def _wait_for_others() -> None:
     import torch.distributed as dist
 
     store = dist.distributed_c10d._get_default_store()
-    with contextlib.suppress(RuntimeError):  # the rank that keeps the store may have ended
+    with contextlib.suppress(RuntimeError):  # a rank that failed sets nothing
         store.set(f"done/{dist.get_rank()}", "")
         names = [f"done/{rank}" for rank in range(dist.get_world_size())]
         store.wait(names, timedelta(seconds=LATE_S))
