@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,18 @@ from tensoropt_torch.emit import ParallelModule, WeightSource
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.integrations.first_step import call_of_all_ranks
 from tensoropt_torch.integrations.lightning_modules import (
-    name_of_part,
+    names_of_parts,
     parallel_in,
     put_in_place,
-    without_logging,
 )
+from tensoropt_torch.integrations.lightning_trials import tried_out
 from tensoropt_torch.integrations.loaders import recording
-from tensoropt_torch.integrations.plan_source import MAX_VARIANTS, PlanSource, check_inputs
+from tensoropt_torch.integrations.plan_source import (
+    MAX_VARIANTS,
+    PlanSource,
+    check_inputs,
+    sources_of_parts,
+)
 from tensoropt_torch.integrations.shares import average_gradients_of_shares, first_of
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.runtime.agreement import on_all_ranks
@@ -46,7 +51,7 @@ _STEPS = {
 
 
 class TensorOptStrategy(ModelParallelStrategy):  # type: ignore[misc]
-    """Runs a module of a ``LightningModule`` under a plan.
+    """Runs a module of a ``LightningModule`` under a plan, or several, each under its own.
 
     Before the first step the module is planned, with the first batch of the
     data times the number of processes for the global batch, and replaced by a
@@ -56,13 +61,14 @@ class TensorOptStrategy(ModelParallelStrategy):  # type: ignore[misc]
     Args:
         module: the name of the module, e.g. ``"model"`` for ``self.model``; by default the
             only one that has parameters, or else the ``LightningModule`` itself with its
-            ``forward``, which ``training_step`` then has to call as ``self(...)``.
-        plan: a plan, or the file of one, in place of planning.
+            ``forward``, which ``training_step`` then has to call as ``self(...)``; with manual
+            optimization all children that have parameters. Or the names of several.
+        plan: a plan, or the file of one, in place of planning; of several modules by name.
         planning: how to plan; ``inputs`` are sharded in any case.
         inputs: where inputs of the module have the rows of the batch, as for
-            ``PlanningOptions``; by default it is found.
-        memory_limit: bytes per device, as for ``find_strategy``.
-        weights: what gives values to a module on the meta device.
+            ``PlanningOptions``; by default it is found. Of several modules by name.
+        memory_limit: bytes per device, as for ``find_strategy``; for each of several modules.
+        weights: what gives values to a module on the meta device, where it is the only one.
         batch_norm_groups: into how many groups of rows batch normalisation in training splits
             the batch of all processes, as for ``Example``; as many as processes for what
             ``"ddp"`` computes.
@@ -76,11 +82,11 @@ class TensorOptStrategy(ModelParallelStrategy):  # type: ignore[misc]
 
     def __init__(
         self,
-        module: str | None = None,
+        module: str | Sequence[str] | None = None,
         *,
-        plan: Plan | str | Path | None = None,
+        plan: Plan | str | Path | Mapping[str, Plan | str | Path] | None = None,
         planning: PlanningOptions | None = None,
-        inputs: Inputs | None = None,
+        inputs: Inputs | Mapping[str, Inputs] | None = None,
         memory_limit: float | None = None,
         weights: WeightSource | None = None,
         batch_norm_groups: int = 1,
@@ -97,16 +103,15 @@ class TensorOptStrategy(ModelParallelStrategy):  # type: ignore[misc]
         )
         self._module = module
         self._source = PlanSource(
-            plan,
-            planning,
-            memory_limit,
-            weights,
-            inputs=inputs,
+            planning=planning,
+            memory_limit=memory_limit,
+            weights=weights,
             max_variants=max_variants,
             check_capture=check_capture,
         )
+        self._plan, self._inputs = plan, inputs
         self._batch_norm_groups = batch_norm_groups
-        self._parallel: ParallelModule | None = None
+        self._parallel: dict[str, ParallelModule] = {}
 
     # From module to parallel module
 
@@ -117,7 +122,22 @@ class TensorOptStrategy(ModelParallelStrategy):  # type: ignore[misc]
         Raises:
             TensorOptError: before.
         """
-        if self._parallel is None:
+        if len(self.parallel_modules) != 1:
+            raise TensorOptError(
+                f"{', '.join(self._parallel)} run under plans of their own; take one of them from "
+                "parallel_modules"
+            )
+        (parallel,) = self._parallel.values()
+        return parallel
+
+    @property
+    def parallel_modules(self) -> Mapping[str, ParallelModule]:
+        """What runs under plans, by names, from the first step on.
+
+        Raises:
+            TensorOptError: before.
+        """
+        if not self._parallel:
             raise TensorOptError("nothing runs under a plan yet; call fit first")
         return self._parallel
 
@@ -140,20 +160,31 @@ class TensorOptStrategy(ModelParallelStrategy):  # type: ignore[misc]
         if trainer.state.fn == TrainerFn.FITTING:
             _optimizers_to_device(self.optimizers, self.root_device)
 
-    def _made_parallel(self, trainer: LightningTrainer, module: LightningModule) -> ParallelModule:
-        name = on_all_ranks(lambda: name_of_part(module, self._module))
-        parallel = parallel_in(module, name)
-        if parallel is None:
-            example, inputs = self._example(trainer, module, name)
+    def _made_parallel(
+        self, trainer: LightningTrainer, module: LightningModule
+    ) -> dict[str, ParallelModule]:
+        names = on_all_ranks(lambda: names_of_parts(module, self._module))
+        sources = on_all_ranks(
+            lambda: sources_of_parts(self._source, names, self._plan, self._inputs)
+        )
+        there = {name: parallel_in(module, name) for name in names}
+        missing = [name for name in names if there[name] is None]
+        if len(missing) > 1:
+            self.model_to_device()  # the step runs all but the last that it calls
+        # All are seen before one of them is in place.
+        examples = {n: self._example(trainer, module, n, sources[n]) for n in missing}
+        made = {name: parallel for name, parallel in there.items() if parallel is not None}
+        for name, (example, inputs) in examples.items():
             with self.precision_plugin.train_step_context():  # as around every step
-                parallel = self._source.parallelize(example, inputs)
-            put_in_place(module, name, parallel)
-        check_inputs(parallel.plan)
-        average_gradients_of_shares(parallel)
-        return parallel
+                made[name] = sources[name].parallelize(example, inputs)
+            put_in_place(module, name, made[name])
+        for parallel in made.values():
+            check_inputs(parallel.plan)
+            average_gradients_of_shares(parallel)
+        return made
 
     def _example(
-        self, trainer: LightningTrainer, module: LightningModule, name: str
+        self, trainer: LightningTrainer, module: LightningModule, name: str, source: PlanSource
     ) -> tuple[Example, Inputs]:
         """The part of this name with its arguments in the first step, for the batch of all
         ranks, and where these have its rows."""
@@ -166,10 +197,11 @@ class TensorOptStrategy(ModelParallelStrategy):  # type: ignore[misc]
         def step(batch: Any) -> None:
             batch = self.precision_plugin.convert_input(batch)
             batch = self.batch_to_device(module._on_before_batch_transfer(batch))
-            run(*((batch, 0) if indexed else (batch,)))
+            with self.precision_plugin.train_step_context():
+                run(*((batch, 0) if indexed else (batch,)))
 
-        with without_logging(module):
-            call, inputs = call_of_all_ranks(part, step, drawn, self._source)
+        with tried_out(module):
+            call, inputs = call_of_all_ranks(part, step, drawn, source)
         groups = self._batch_norm_groups
         return Example(part, call.args, call.kwargs, batch_norm_groups=groups), inputs
 
@@ -177,7 +209,9 @@ class TensorOptStrategy(ModelParallelStrategy):  # type: ignore[misc]
 
     @contextmanager
     def block_backward_sync(self) -> Iterator[None]:
-        with self.parallel_module.no_sync():
+        with ExitStack() as stack:
+            for parallel in self.parallel_modules.values():
+                stack.enter_context(parallel.no_sync())
             yield
 
     # Checkpoints
@@ -185,16 +219,20 @@ class TensorOptStrategy(ModelParallelStrategy):  # type: ignore[misc]
     def save_checkpoint(
         self, checkpoint: dict[str, Any], filepath: str | Path, storage_options: Any = None
     ) -> None:
-        checkpoint[RANDOM] = RandomState(self.parallel_module).state_dict()
+        checkpoint[RANDOM] = {
+            name: RandomState(parallel).state_dict()
+            for name, parallel in self.parallel_modules.items()
+        }
         super().save_checkpoint(checkpoint, filepath, storage_options)
 
     def load_checkpoint(
         self, checkpoint_path: str | Path, weights_only: bool | None = None
     ) -> dict[str, Any]:
         checkpoint: dict[str, Any] = super().load_checkpoint(checkpoint_path, weights_only)
-        states = checkpoint.pop(RANDOM, None)
-        if states is not None:
-            RandomState(self.parallel_module).load_state_dict(states)
+        states = checkpoint.pop(RANDOM, {})
+        for name, parallel in self.parallel_modules.items():
+            if name in states:
+                RandomState(parallel).load_state_dict(states[name])
         return checkpoint
 
 

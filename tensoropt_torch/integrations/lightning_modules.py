@@ -1,9 +1,8 @@
-"""The part of a ``LightningModule`` that runs under a plan."""
+"""The parts of a ``LightningModule`` that run under a plan."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 
 import torch
 from lightning.pytorch import LightningModule
@@ -15,33 +14,59 @@ from tensoropt_torch.errors import TensorOptError
 ITSELF = ""  # the name of the LightningModule
 
 
-def name_of_part(module: LightningModule, name: str | None) -> str:
-    """The name of the part: the one that is given, else the only child that has parameters,
-    else the module itself.
+def names_of_parts(module: LightningModule, names: str | Sequence[str] | None) -> list[str]:
+    """The names of the parts: those that are given, else the only child that has parameters, else
+    with manual optimization all children that have, else the module itself.
 
     Raises:
-        TensorOptError: there is no such module, or what is trained is not all inside of it.
+        TensorOptError: there is no such module, one is inside of another, or what is trained is
+            not all inside of them.
     """
-    if name is None:
-        own = list(module.parameters(recurse=False))
-        owners = [child for child, m in module.named_children() if list(m.parameters())]
-        name = owners[0] if len(owners) == 1 and not own else ITSELF
+    if names is None:
+        names = _parts_of(module)
+    parts = [names] if isinstance(names, str) else list(names)
     modules = dict(module.named_modules())
-    if name not in modules:
-        children = ", ".join(child for child, _ in module.named_children())
-        raise TensorOptError(
-            f"module='{name}' is not in {type(module).__name__}, which has {children}; name one "
-            "of its modules, or leave it out"
-        )
-    inside = {id(p) for p in modules[name].parameters()}
+    for name in parts:
+        if name not in modules:
+            children = ", ".join(child for child, _ in module.named_children())
+            raise TensorOptError(
+                f"module='{name}' is not in {type(module).__name__}, which has {children}; name "
+                "one of its modules, or leave it out"
+            )
+    _check_apart(parts)
+    inside = {id(p) for name in parts for p in modules[name].parameters()}
     outside = [n for n, p in module.named_parameters() if p.requires_grad and id(p) not in inside]
     if outside:
         raise TensorOptError(
-            f"module='{name}' does not have all that is trained: {', '.join(outside[:3])} are "
-            "outside of it, and nothing would add up their gradients; name a module that has all "
-            "parameters, or leave it out"
+            f"module={_said(parts)} does not have all that is trained: {', '.join(outside[:3])} "
+            "are outside of it, and nothing would add up their gradients; name a module that has "
+            "all parameters, or several, module=['generator', 'discriminator'], or leave it out"
         )
-    return name
+    return parts
+
+
+def _parts_of(module: LightningModule) -> list[str]:
+    own = list(module.parameters(recurse=False))
+    owners = [child for child, m in module.named_children() if list(m.parameters())]
+    if own or not owners:
+        return [ITSELF]
+    return owners if len(owners) == 1 or not module.automatic_optimization else [ITSELF]
+
+
+def _check_apart(names: Sequence[str]) -> None:
+    if not names or len(set(names)) != len(names):
+        raise TensorOptError(f"module={_said(names)}; name each module once, and one at least")
+    for name in names:
+        owners = [n for n in names if n != name and (n == ITSELF or name.startswith(f"{n}."))]
+        if owners:
+            raise TensorOptError(
+                f"module={_said(names)}: '{name}' is inside of '{owners[0]}'; name modules that "
+                "are apart"
+            )
+
+
+def _said(names: Sequence[str]) -> str:
+    return f"'{names[0]}'" if len(names) == 1 else str(list(names))
 
 
 def parallel_in(module: LightningModule, name: str) -> ParallelModule | None:
@@ -66,17 +91,6 @@ def put_in_place(module: LightningModule, name: str, parallel: ParallelModule) -
         setattr(module.get_submodule(owner), leaf, tensor)
     parallel.register_forward_pre_hook(lambda *_: _copy_modes(module, parallel))
     module.forward = parallel.__call__
-
-
-@contextmanager
-def without_logging(module: LightningModule) -> Iterator[None]:
-    """``self.log`` does nothing, as long as there is no loop that keeps what is logged."""
-    for name in ("log", "log_dict"):
-        module.__dict__[name] = lambda *args, **kwargs: None
-    try:
-        yield
-    finally:
-        del module.__dict__["log"], module.__dict__["log_dict"]
 
 
 def _tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

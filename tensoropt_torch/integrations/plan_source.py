@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from tensoropt_torch import api
 from tensoropt_torch.emit import ParallelModule, WeightSource
@@ -88,6 +89,44 @@ class PlanSource:
             max_variants=self.max_variants,
             check_capture=self.check_capture,
         )
+
+
+def sources_of_parts(
+    source: PlanSource,
+    names: Sequence[str],
+    plan: Plan | str | Path | Mapping[str, Plan | str | Path] | None,
+    inputs: Inputs | Mapping[str, Inputs] | None,
+) -> dict[str, PlanSource]:
+    """The sources of the plans of these parts of a model, of which several have plans and inputs
+    by their names.
+
+    Raises:
+        TensorOptError: what is given is not by the names of the parts.
+    """
+    if len(names) == 1 and not isinstance(plan, Mapping):
+        given: dict[str, Any] = {"plan": plan, "inputs": inputs}
+        said = {key: value for key, value in given.items() if value is not None}
+        return {names[0]: replace(source, **said) if said else source}
+    if source.weights is not None:
+        raise TensorOptError(
+            f"weights= is for one module, and {', '.join(names)} are to run under plans; build "
+            "them with their weights"
+        )
+    plans = _by_names("plan", plan, names, "'file.json'")
+    modes = _by_names("inputs", inputs, names, "{'x': 0}")
+    return {n: replace(source, plan=plans.get(n), inputs=modes.get(n)) for n in names}
+
+
+def _by_names(what: str, given: Any, names: Sequence[str], example: str) -> Mapping[str, Any]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not set(given) <= set(names):
+        got = sorted(given) if isinstance(given, Mapping) else given
+        raise TensorOptError(
+            f"{what}={got}, but modules {', '.join(names)} run under plans of their own; give it "
+            f"by their names: {what}={{'{names[0]}': {example}}}"
+        )
+    return given
 
 
 def check_inputs(plan: Plan) -> None:

@@ -79,7 +79,57 @@ class Parts(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.5)
 
 
-MODULES = {"language": Language, "parts": Parts}
+class Adversaries(lightning.LightningModule):
+    """Two modules that are trained in turns, by optimizers of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.automatic_optimization = False
+        self.generator = nn.Sequential(
+            nn.Linear(8, 32, bias=False), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 6)
+        )
+        self.discriminator = nn.Sequential(nn.Linear(6, 32), nn.LeakyReLU(), nn.Linear(32, 1))
+        self.accuracy = MulticlassAccuracy(2, average="micro")
+
+    def forward(self, noise: Tensor) -> Tensor:
+        return self.generator(noise)
+
+    def training_step(self, batch: dict[str, Tensor]) -> None:
+        tokens = batch["input_ids"].float() / VOCABULARY - 0.5
+        noise, real = tokens[:, :8], tokens[:, :6]
+        first, second = self.optimizers()
+        self.toggle_optimizer(first)
+        self._step(first, self._judged(self(noise), 1.0))
+        self.untoggle_optimizer(first)
+        self.toggle_optimizer(second)
+        told = self._judged(real, 1.0) + self._judged(self(noise).detach(), 0.0)
+        self._step(second, told)
+        self.untoggle_optimizer(second)
+        self.log("loss", told.detach(), sync_dist=True)
+
+    def validation_step(self, batch: dict[str, Tensor]) -> None:
+        tokens = batch["input_ids"].float() / VOCABULARY - 0.5
+        self.log("val_loss", self._judged(self(tokens[:, :8]), 1.0), sync_dist=True)
+
+    def _judged(self, rows: Tensor, told: float) -> Tensor:
+        scores = self.discriminator(rows)
+        return nn.functional.binary_cross_entropy_with_logits(scores, torch.full_like(scores, told))
+
+    def _step(self, optimizer: Any, loss: Tensor) -> None:
+        optimizer.zero_grad()
+        self.manual_backward(loss)
+        self.clip_gradients(optimizer, 1.0, "norm")
+        optimizer.step()
+
+    def configure_optimizers(self) -> Any:
+        return (
+            torch.optim.Adam(self.generator.parameters(), lr=1e-2),
+            torch.optim.Adam(self.discriminator.parameters(), lr=1e-2),
+        )
+
+
+MODULES = {"language": Language, "parts": Parts, "adversaries": Adversaries}
 
 
 class Recorder(lightning.Callback):

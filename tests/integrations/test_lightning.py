@@ -8,12 +8,21 @@ from typing import Any
 import pytest
 
 from tensoropt_torch import TensorOptError
-from tensoropt_torch.integrations.lightning_modules import name_of_part
+from tensoropt_torch.integrations.lightning_modules import names_of_parts
 from tests.distributed.harness import run_ranks
-from tests.integrations.lightning_runs import STEPS, Job, Language, Log, Parts, plain_run
+from tests.integrations.lightning_runs import (
+    STEPS,
+    Adversaries,
+    Job,
+    Language,
+    Log,
+    Parts,
+    plain_run,
+)
 
 HERE = "tests.integrations.lightning_runs"
 OPTIONS = {"accumulate_grad_batches": 2, "gradient_clip_val": 0.5}
+LOSSES = ("loss", "val_loss")
 NAMES = ("loss", "val_loss", "val_accuracy")
 CLOSE = 1e-3  # rounding differences grow along a run of Adam; the loss falls by a third
 
@@ -104,27 +113,45 @@ def test_a_module_with_a_forward_of_its_own_computes_its_loss(
 
 
 @pytest.mark.parametrize(
-    ("module", "given", "name"),
+    ("module", "given", "names"),
     [
-        (Language, None, "model"),
-        (Language, "model", "model"),
-        (Parts, None, ""),
-        (Parts, "", ""),
+        (Language, None, ["model"]),
+        (Language, "model", ["model"]),
+        (Parts, None, [""]),
+        (Parts, "", [""]),
+        (Parts, ["embedding", "norm", "head"], ["embedding", "norm", "head"]),
+        (Adversaries, None, ["generator", "discriminator"]),
+        (Adversaries, "", [""]),
     ],
 )
-def test_the_part_that_has_all_parameters_is_found(module: Any, given: Any, name: str) -> None:
-    assert name_of_part(module(), given) == name
+def test_the_parts_that_have_all_parameters_are_found(
+    module: Any, given: Any, names: list[str]
+) -> None:
+    assert names_of_parts(module(), given) == names
 
 
 def test_parts_that_do_not_have_all_that_is_trained_are_refused() -> None:
     with pytest.raises(TensorOptError, match=r"module='head' .* embedding.weight, norm.weight, "):
-        name_of_part(Parts(), "head")
+        names_of_parts(Parts(), "head")
     with pytest.raises(TensorOptError, match="module='net' is not in Parts, which has embedding,"):
-        name_of_part(Parts(), "net")
+        names_of_parts(Parts(), "net")
     frozen = Parts()
     frozen.embedding.requires_grad_(False)
     frozen.norm.requires_grad_(False)
-    assert name_of_part(frozen, "head") == "head"
+    assert names_of_parts(frozen, "head") == ["head"]
+    with pytest.raises(TensorOptError, match=r"'model.transformer.wte' is inside of 'model'"):
+        names_of_parts(Language(), ["model", "model.transformer.wte"])
+
+
+def test_modules_with_optimizers_of_their_own_train_in_turns(tmp_path: Path) -> None:
+    expected = plain_run(Job("adversaries", str(tmp_path / "plain"), epochs=2))
+    first = Job("adversaries", str(tmp_path / "first"), 2, epochs=1)
+    for log in run_ranks(2, f"{HERE}:our_run", first, 200):
+        assert_equal([row for row in log if row["epoch"] == 0], expected[: len(log)], LOSSES)
+    checkpoint = str(tmp_path / "first" / "epoch=0.ckpt")
+    on = Job("adversaries", str(tmp_path / "on"), 2, epochs=2, resume_from=checkpoint)
+    for log in run_ranks(2, f"{HERE}:our_run", on, 200):
+        assert_equal(log, expected, LOSSES, first_epoch=1)
 
 
 def test_batch_normalisation_is_planned_by_groups(tmp_path: Path) -> None:
