@@ -32,7 +32,13 @@ with without_collections():
         save_pretrained,
     )
     from tensoropt_torch.config import Cluster, list_presets, load_cluster
-    from tensoropt_torch.emit import ParallelModule, WeightSource, clip_grad_norm_, local_step
+    from tensoropt_torch.emit import (
+        ParallelModule,
+        WeightSource,
+        clip_grad_norm_,
+        local_step,
+        whole_model,
+    )
     from tensoropt_torch.errors import TensorOptError
     from tensoropt_torch.plan import Plan, Wish
     from tensoropt_torch.plan.diff import PlanDiff
@@ -137,5 +143,6 @@ __all__ = [
     "simulate_memory",
     "unregister_rule",
     "validate",
+    "whole_model",
     "wish_costs",
 ]

@@ -36,14 +36,14 @@ def _real(stand_in: nn.Module, kind: Any) -> nn.Module:
         name: _whole(parameter) for name, parameter in stand_in._parameters.items()
     }
     attributes["_modules"] = {
-        name: None if child is None else _real(child, _original_class(child))
+        name: None if child is None else _real(child, original_class(child))
         for name, child in stand_in._modules.items()
     }
     vars(made).update(attributes)
     return made
 
 
-def _original_class(stand_in: nn.Module) -> Any:
+def original_class(stand_in: nn.Module) -> Any:
     """Of which the class of a stand-in is made: its last base."""
     return type(stand_in).__bases__[-1]
 

@@ -26,6 +26,7 @@ _HOOKS = (
     "_backward_hooks",
     "_backward_pre_hooks",
 )
+_HAD_HOOKS = "_tensoropt_had_hooks"
 
 
 class StandIn:
@@ -36,7 +37,7 @@ class StandIn:
         raise TensorOptError(
             f"a submodule ({_name(self)}) of a parallel module was called: it runs as a part of "
             "the whole only; call the parallel module, and let the model return what is wanted "
-            "besides"
+            "besides, or call a copy, whole_model(parallel)"
         )
 
     def _refuse_hook(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -97,6 +98,11 @@ def stand_ins(
     return made[model]
 
 
+def had_hooks(stand_in: nn.Module) -> bool:
+    """Whether the module that it stands for had hooks of calls."""
+    return bool(vars(stand_in).get(_HAD_HOOKS))
+
+
 def containers(
     parameters: Mapping[str, nn.Parameter], buffers: Mapping[str, torch.Tensor]
 ) -> nn.Module:
@@ -115,6 +121,7 @@ def _stand_in(module: nn.Module) -> nn.Module:
     kind: Any = type(module)
     made: nn.Module = object.__new__(_class_of(kind))
     attributes = dict(vars(module))
+    attributes[_HAD_HOOKS] = any(attributes.get(name) for name in _HOOKS)
     attributes |= {name: {} for name in _OWN}
     attributes |= {name: OrderedDict() for name in _HOOKS if name in attributes}
     vars(made).update(attributes)
