@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 import traceback
 import warnings
@@ -97,7 +98,7 @@ def _with_inputs(model: nn.Module, task: str) -> Example:
     torch.manual_seed(1)
     for number, inputs in enumerate(likely_inputs(model, task)):
         try:
-            output = model(**inputs)
+            output = copy.deepcopy(model)(**inputs)  # some keep what they computed
         except Exception as error:
             said = said if number else _said(error)
             continue

@@ -7,9 +7,7 @@ module's parameters, buffers and inputs, together with the C++ graph of it.
 from __future__ import annotations
 
 import hashlib
-import inspect
 import time
-import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -63,6 +61,7 @@ from tensoropt_torch.frontend.python_calls import (
     python_calls_recorded,
     settle,
 )
+from tensoropt_torch.frontend.refusals import refuse_capture
 from tensoropt_torch.frontend.sources import (
     Source,
     constants_of,
@@ -83,7 +82,6 @@ from tensoropt_torch.units import format_seconds
 
 log = get_logger(__name__)
 
-_WRITTEN_BY_DATA = "fake tensor in the exported program constant's list"
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -411,50 +409,7 @@ def _export(
     except TensorOptError:
         raise
     except Exception as error:
-        _check_signature(wrapper.model, args[: wrapper.num_inputs], kwargs, error)
-        reason = str(error).strip().splitlines()
-        if type(error).__name__ == "GuardOnDataDependentSymNode":
-            reason = ["Python asks for a value of a tensor, which is known only when it runs"]
-        if _WRITTEN_BY_DATA in str(error):
-            raise TensorOptError(
-                f"the forward pass of {type(wrapper.model).__name__} writes into .data of a "
-                "parameter or buffer, which a graph has no call for; write to buffers in place "
-                "without .data (self.name.mul_(0.9), under torch.no_grad), and change parameters "
-                "in the training loop"
-            ) from error
-        raise TensorOptError(
-            f"torch.export cannot capture {type(wrapper.model).__name__}: "
-            f"{type(error).__name__}: {reason[0] if reason else 'no message'}"
-            f"{_user_line(error)}. The forward pass must not depend on the values of "
-            "tensors (no .item(), no Python if on a tensor) and must accept the example "
-            "inputs; try torch.where, or torch.cond, or mark the function as a custom op"
-        ) from error
-
-
-def _check_signature(
-    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], error: Exception
-) -> None:
-    """Raises TensorOptError if it is the number or the names of the inputs that are wrong."""
-    if not isinstance(error, TypeError):
-        return
-    signature = inspect.signature(model.forward)
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as mismatch:
-        raise TensorOptError(
-            f"{type(model).__name__}.forward{signature} cannot be called with these inputs: "
-            f"{mismatch}; give what it takes, and the targets of a loss_fn after that"
-        ) from error
-
-
-def _user_line(error: BaseException) -> str:
-    """The innermost line of the user's code on the way to the error."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if "/torch/" not in f.filename and "tensoropt_torch" not in f.filename]
-    if not own:
-        return ""
-    frame = own[-1]
-    return f" (at {frame.filename}:{frame.lineno}: {frame.line})"
+        raise refuse_capture(wrapper.model, args[: wrapper.num_inputs], kwargs, error) from error
 
 
 def _warn_without_rule(graph: fx.Graph, rules: _C.Rules) -> None:

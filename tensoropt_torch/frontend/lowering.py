@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.passes.fused import BLOCKS, Blocks
-from tensoropt_torch.frontend.passes.nodes import NUMBER
+from tensoropt_torch.frontend.passes.nodes import NUMBER, source_line
 
 Meta = tuple[list[int], str]
 
@@ -140,7 +140,9 @@ def _lower_call(lowering: Lowering, node: fx.Node, target: OpOverload) -> None:
     if not all(_has_fixed_shape(output) for output in outputs):
         raise TensorOptError(
             f"operator '{operator_name(node)}' ({target}) returns something that is not a tensor "
-            "of fixed size; sizes that depend on data are not supported: pad to a fixed size"
+            "of fixed size; sizes that depend on data are not supported: pad to a fixed size, take "
+            "torch.where(mask, x, 0) in place of x[mask], or compute this part outside of the "
+            f"module, from what it returns{source_line(node)}"
         )
     arguments = [
         (name, _argument(lowering, item)) for name, item in named_arguments(node) if name != NUMBER

@@ -14,6 +14,7 @@ more with parameters that differ by rounding.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -47,7 +48,7 @@ class Moved:
             yield f"only one has {sorted(got.keys() ^ self.values.keys())}"
             return
         for name, value in self.values.items():
-            error = largest(got[name] - value)
+            error = apart(got[name], value)
             if not error <= self.allowed(name):
                 yield f"{name} is off by {error:.3g}; its largest element is {largest(value):.3g}"
 
@@ -60,13 +61,23 @@ def moved(train: Callable[[nn.Module], Tensors], model: nn.Module, tolerance: fl
         other = copy.deepcopy(model)
         _move(other, tolerance * PART, seed)
         for name, value in train(other).items():
-            movements[name] = max(movements[name], largest(value - values[name]))
+            movements[name] = max(movements[name], apart(value, values[name]))
     return Moved(values, movements, tolerance)
 
 
 def largest(tensor: torch.Tensor) -> float:
     """The largest absolute value; nan if there is one."""
-    return float(tensor.detach().double().abs().max()) if tensor.numel() else 0.0
+    return float(_wide(tensor).abs().max()) if tensor.numel() else 0.0
+
+
+def apart(one: torch.Tensor, other: torch.Tensor) -> float:
+    """The largest difference; infinite for other shapes. True and false are one apart."""
+    return largest(_wide(one) - _wide(other)) if one.shape == other.shape else math.inf
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    """In the widest type of numbers of its kind."""
+    return tensor.detach().to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
 def _move(model: nn.Module, by: float, seed: int) -> None:

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from tests.distributed.parity import Trace, differences, train_alone
+from tests.distributed.scales import Moved
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
 
@@ -88,3 +89,20 @@ def test_what_is_missing_is_told() -> None:
     gradients = {n: g for n, g in trace.gradients.items() if n != "router.bias"}
     (found,) = differences(replace(trace, gradients=gradients), trace, 1e-10)
     assert "gradient of 'router.bias'" in found
+
+
+def test_masks_and_complex_numbers_are_compared() -> None:
+    """A mask has no differences of its own type, and a complex number two parts."""
+    values = {"mask": torch.tensor([True, False]), "root": torch.tensor([1j, 1 + 1j])}
+    one = Moved(values, dict.fromkeys(values, 0.0), 1e-6)
+    assert list(one.differences(values)) == []
+    (found,) = one.differences({**values, "mask": torch.tensor([True, True])})
+    assert found == "mask is off by 1; its largest element is 1"
+    (found,) = one.differences({**values, "root": torch.tensor([2j, 1 + 1j])})
+    assert found.startswith("root is off by 1;")
+
+
+def test_another_shape_is_a_difference() -> None:
+    one = Moved({"x": torch.ones(2)}, {"x": 0.0}, 1e-6)
+    (found,) = one.differences({"x": torch.ones(1)})
+    assert found.startswith("x is off by inf")

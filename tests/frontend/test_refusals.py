@@ -61,6 +61,24 @@ def test_sizes_that_depend_on_data_are_refused(body: Callable[..., Any], operato
     with pytest.raises(TensorOptError, match="depend on data") as error:
         capture(Layer(body), (batch(),))
     assert operator in str(error.value)
+    assert "x[mask]" in str(error.value)
+    assert "in forward return self._body(" in str(error.value)
+
+
+def ctc(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    labels = (x[:, 0] > 0).long() + 1
+    shown = labels.masked_select(labels > 1)
+    lengths = torch.full((1,), x.shape[0]), (labels > 1).sum()[None]
+    scores = self.linear(x).log_softmax(-1)[:, None]
+    return nn.functional.ctc_loss(scores, shown, *lengths)
+
+
+def test_a_loss_whose_sizes_depend_on_labels_is_refused_with_a_way_out() -> None:
+    with pytest.raises(TensorOptError, match=r"the sizes of what .*ctc_loss.* returns") as error:
+        capture(Layer(ctc), (batch(),))
+    message = str(error.value)
+    assert f"{__file__}:{line_of(ctc, 'ctc_loss')}: return nn.functional.ctc_loss" in message
+    assert "leave the labels away" in message
 
 
 def grow_buffer(self: Layer, x: torch.Tensor) -> torch.Tensor:
