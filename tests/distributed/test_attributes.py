@@ -94,6 +94,29 @@ def annealed_attribute() -> Kind:
     return Kind(Net, batches(6), between=anneal, options={"max_variants": 3})
 
 
+class Buffered(nn.Module):
+    """Numbers that change beside buffers that do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.norm, self.b = nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 4)
+        self.register_buffer("shift", torch.linspace(-1, 1, 16))
+        self.temperature = 1.0
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, beta: float) -> torch.Tensor:
+        h = (self.norm(self.a(x)) + beta * self.shift).tanh()
+        return F.cross_entropy(self.b(h) / self.temperature, y)
+
+
+def cool(module: Any, number: int) -> None:
+    module.temperature = 1 + 0.3 * number
+
+
+def beside_buffers() -> Kind:
+    calls = [(*batch, 0.1 * number) for number, batch in enumerate(batches(6))]
+    return Kind(Buffered, calls, between=cool, options={"max_variants": 3})
+
+
 class Annealed(nn.Module):
     """Numbers among its arguments."""
 
@@ -174,6 +197,7 @@ KINDS = (
     "set_after",
     "annealed_attribute",
     "annealed_arguments",
+    "beside_buffers",
     "written",
     "written_of_shares",
     "cached",

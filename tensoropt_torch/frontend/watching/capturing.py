@@ -8,13 +8,12 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import fx, nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.watching.forward import ForwardWatch
 from tensoropt_torch.frontend.watching.leaks import LeakedTensors
-from tensoropt_torch.frontend.watching.lifting import Lifted, Numbers, numbers_of
+from tensoropt_torch.frontend.watching.lifting import Lifted, Numbers, numbers_of, same_tensors
 from tensoropt_torch.frontend.watching.numbers import NumberTrace, UnfollowableError
 from tensoropt_torch.frontend.watching.random_numbers import Draws, refuse_draws
 
@@ -86,19 +85,9 @@ def same_graphs(one: _Captured, other: _Captured) -> bool:
         return False
     names = _constants(one), _constants(other)
     return names[0] == names[1] and all(
-        _same(one.constants[name], other.constants[name]) for name in names[0]
+        same_tensors(one.constants[name], other.constants[name]) for name in names[0]
     )
 
 
 def _constants(captured: _Captured) -> Sequence[str]:
     return sorted(captured.constants)
-
-
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    if one is other:
-        return True
-    if (one.shape, one.dtype, one.device) != (other.shape, other.dtype, other.device):
-        return False
-    if isinstance(one, FakeTensor) or isinstance(other, FakeTensor):
-        return isinstance(one, FakeTensor) and isinstance(other, FakeTensor)
-    return one.device.type == "meta" or torch.equal(one, other)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.frontend.watching.attributes import Place
@@ -123,7 +124,7 @@ def _differences(plain: _Captured, marked: _Captured) -> Iterator[tuple[Any, Any
     if plain.constants.keys() != marked.constants.keys():
         raise UnfollowableError("the graphs have other constants")
     for name, constant in plain.constants.items():
-        if not _same(constant, marked.constants[name]):
+        if not same_tensors(constant, marked.constants[name]):
             raise UnfollowableError(f"constant {name} depends on a number")
 
 
@@ -156,9 +157,13 @@ def _metas(node: fx.Node) -> list[Any]:
     ]
 
 
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+def same_tensors(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors that enter graphs are the same; of buffers without values all count as
+    equal."""
     if one is other:
         return True
-    if (one.shape, one.dtype) != (other.shape, other.dtype):
+    if (one.shape, one.dtype, one.device) != (other.shape, other.dtype, other.device):
         return False
+    if isinstance(one, FakeTensor) or isinstance(other, FakeTensor):
+        return isinstance(one, FakeTensor) and isinstance(other, FakeTensor)
     return one.device.type == "meta" or torch.equal(one, other)
