@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 from tensoropt_torch.emit.accumulation import GradientAccumulation
 from tensoropt_torch.emit.call_kind import flatten
 from tensoropt_torch.emit.compilation import compiled_parts, describe
+from tensoropt_torch.emit.plain_gradients import take_plain_gradients
 from tensoropt_torch.emit.state_dicts import load_by_parts
 from tensoropt_torch.emit.state_hooks import STATE_HOOKS
 from tensoropt_torch.emit.variant import Variant
@@ -247,6 +248,7 @@ class ParallelModule(nn.Module):
         with self._calls.forward():
             outputs = self._called(args, kwargs)
         self._calls.note_backward(outputs)
+        take_plain_gradients(outputs)
         return outputs
 
     def _called(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from tensoropt_torch.emit.parts import redistributed, take_part
 from tensoropt_torch.emit.placements import dtensor_of
+from tensoropt_torch.emit.reads import know_reads
 from tensoropt_torch.emit.whole_writes import write_whole
 from tensoropt_torch.emit.written_parts import know_writes_of_several
 from tensoropt_torch.errors import TensorOptError
@@ -55,8 +56,9 @@ _WHOLE = (
 
 
 def mark_parameter(parameter: torch.Tensor) -> None:
-    """What is written through its views is not to be lost."""
+    """What is written through its views is not to be lost, and what is read is the whole."""
     know_writes()
+    know_reads()
     if isinstance(parameter, DTensor):
         storage: Any = parameter._local_tensor.untyped_storage()
         storage.is_of_parameter = True
