@@ -101,9 +101,10 @@ def drop_plain_masks(graph: fx.Graph) -> None:
             continue
         mask = _before_repeats(mask)
         value = values.of(mask)
-        if value is None:
-            if _compares_positions(values, mask):
-                _without_mask(node, causal=True)
+        if _compares_positions(values, mask):
+            _without_mask(node, causal=True)
+        elif value is None:
+            continue
         elif _is_true(value):
             _without_mask(node, causal=False)
         elif _is_causal(value):

@@ -22,16 +22,30 @@ from tensoropt_torch.frontend.passes.nodes import (
     value_of,
 )
 
-# Larger intermediate values are not computed (elements).
+# Larger intermediate values are not computed (elements that may differ).
 MAX_ELEMENTS = 2**28
-# Up to this size all dims are looked at for elements that repeat (elements).
-MAX_COMPARED = 2**20
 
 # Calls that need their operand's shape only, and what they fill the result with.
 _FILLED_LIKE: dict[str, float] = {
     "aten.zeros_like.default": 0,
     "aten.ones_like.default": 1,
 }
+
+# Calls that give a view of their operand, and store nothing.
+_VIEWS = frozenset(
+    f"aten.{name}"
+    for name in (
+        "alias.default",
+        "detach.default",
+        "expand.default",
+        "permute.default",
+        "select.int",
+        "slice.Tensor",
+        "squeeze.dim",
+        "transpose.int",
+        "unsqueeze.default",
+    )
+)
 
 
 class ConstantValues:
@@ -63,9 +77,21 @@ class ConstantValues:
         if node.target is operator.getitem:
             source, index = node.args
             return self._values[source][index]  # type: ignore[index]
-        if not _is_pure(node) or _num_elements(node) > MAX_ELEMENTS:
+        if not _is_pure(node) or self._num_computed(node) > MAX_ELEMENTS:
             return None
         return self._call(node)
+
+    def _num_computed(self, node: fx.Node) -> int:
+        """How many elements a call makes: of rows that repeat just one, however many there are."""
+        assert isinstance(node.target, OpOverload)
+        if target_name(node) in _VIEWS:
+            return 0
+        if torch.Tag.pointwise not in node.target.tags:
+            return _num_elements(node)
+        used = [self._values[operand] for operand in node.all_input_nodes]
+        if not all(isinstance(value, torch.Tensor) for value in used):
+            return _num_elements(node)
+        return math.prod(torch.broadcast_shapes(*(_stored_shape(value) for value in used)))
 
     def _call(self, node: fx.Node) -> Any:
         args, kwargs = fx.map_arg((node.args, node.kwargs), lambda used: self._values[used])
@@ -80,16 +106,23 @@ class ConstantValues:
 
 
 def compact(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values, with stride 0 where a small tensor repeats itself."""
+    """The same values, with stride 0 where a tensor repeats itself."""
     shape = tensor.shape
     for dim, size in enumerate(shape):
-        if size > 1 and tensor.stride(dim) != 0 and tensor.numel() <= MAX_COMPARED:
-            first = tensor.narrow(dim, 0, 1)
-            if torch.equal(first.expand_as(tensor), tensor):
-                tensor = first
-        elif tensor.stride(dim) == 0:
-            tensor = tensor.narrow(dim, 0, 1)
+        if tensor.stride(dim) == 0 or (size > 1 and _repeats(tensor, dim)):
+            tensor = tensor.narrow(dim, 0, min(size, 1))
     return tensor.expand(shape)
+
+
+def _repeats(tensor: torch.Tensor, dim: int) -> bool:
+    """Whether nothing changes along a dim; of most that change, the first two elements tell."""
+    first, second = tensor.narrow(dim, 0, 1), tensor.narrow(dim, 1, 1)
+    return torch.equal(first, second) and torch.equal(first.expand_as(tensor), tensor)
+
+
+def _stored_shape(tensor: torch.Tensor) -> list[int]:
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    return [1 if stride == 0 else size for size, stride in sizes]
 
 
 def stored(tensor: torch.Tensor) -> torch.Tensor:
