@@ -32,15 +32,18 @@ const Registry& builtin_registry() {
     register_attention(table);
     register_batch_norm(table);
     register_buffers(table);
+    register_complex_numbers(table);
     register_convolution(table);
     register_creation(table);
     register_distances(table);
     register_einsum(table);
     register_elementwise(table);
     register_embedding(table);
+    register_fourier(table);
     register_indexing(table);
     register_losses(table);
     register_matmul(table);
+    register_matrices(table);
     register_normalization(table);
     register_pointwise_losses(table);
     register_pooling(table);

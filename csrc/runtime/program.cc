@@ -199,6 +199,8 @@ Execution::Execution(Program program, at::Tensor x)
       x_(std::move(x)) {
   if (program_.empty()) return;
   program_.output_shape(x_.sizes());  // refuses sizes that do not fit
+  // Memory is sent as it is: without signs that only the tensor knows of.
+  x_ = x_.resolve_conj().resolve_neg();
   // Collectives do not take complex numbers; dims keep their places.
   if (is_complex_) x_ = at::view_as_real(x_);
   const NetworkTimer timer(device_);

@@ -353,6 +353,8 @@ def gradients(operands: Tensors, outputs: Tensors, incoming: Tensors) -> list[to
 
 
 def _normal_like(tensor: torch.Tensor, random: torch.Generator) -> torch.Tensor:
+    if tensor.is_complex():
+        return torch.randn(tensor.shape, generator=random, dtype=tensor.dtype)
     return torch.randn(tensor.shape, generator=random).to(tensor.dtype)
 
 

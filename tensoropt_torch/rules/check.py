@@ -126,23 +126,27 @@ def _example_call(
             f"the example of {overload} must have tensors with values, none on the meta device; "
             f"got {len(tensors)} tensors"
         )
-    floating = [tensor for tensor in tensors if tensor.is_floating_point()]
+    floating = [tensor for tensor in tensors if _has_gradients(tensor)]
     marked = any(tensor.requires_grad for tensor in floating)
 
     def leaf(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        wanted = value.requires_grad if marked else value.is_floating_point()
+        wanted = value.requires_grad if marked else _has_gradients(value)
         return value.detach().clone().requires_grad_(wanted)
 
     own_args, own_kwargs = pytree.tree_map(leaf, (tuple(args), dict(kwargs)))
     coarsest = max(
-        (t.dtype for t in floating), key=lambda t: torch.finfo(t).eps, default=torch.float64
+        (t.real.dtype for t in floating), key=lambda t: torch.finfo(t).eps, default=torch.float64
     )
     given = tolerance if tolerance is not None else TOLERANCES.get(coarsest, 5e-2)
     replicas = REPLICA_TOLERANCES.get(coarsest, given)
     call = OpCall(overload, own_args, own_kwargs, str(overload), given, replicas)
     return _with_possible_checks(call)
+
+
+def _has_gradients(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _with_possible_checks(call: OpCall) -> OpCall:

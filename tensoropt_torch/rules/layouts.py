@@ -69,7 +69,7 @@ def _ends(length: int, count: int, unit: int) -> list[int]:
 def _summands(tensor: torch.Tensor, count: int, random: torch.Generator) -> list[torch.Tensor]:
     assert tensor.dtype != torch.bool, "a bool cannot be a pending sum"
     shape = (count - 1, *tensor.shape)
-    if tensor.is_floating_point():
+    if tensor.is_floating_point() or tensor.is_complex():
         some = torch.randn(shape, generator=random, dtype=tensor.dtype)
     else:
         some = torch.randint(-9, 9, shape, generator=random, dtype=tensor.dtype)

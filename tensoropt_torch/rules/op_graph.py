@@ -72,7 +72,7 @@ class _Writer:
         return node
 
     def _consumed(self, node: fx.Node, output: torch.Tensor) -> fx.Node:
-        if not output.is_floating_point():
+        if not (output.is_floating_point() or output.is_complex()):
             return node
         other = self.operand(output.detach().requires_grad_())
         added = self.graph.call_function(torch.ops.aten.add.Tensor, (node, other))

@@ -1,7 +1,7 @@
 """One call of an operator, as data; the ``*_cases.py`` files list them."""
 
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ __all__ = [
     "overload_of",
     "positive",
     "real",
+    "turned",
     "weights",
 ]
 
@@ -37,6 +38,10 @@ class Random:
 
     def draw(self, random: torch.Generator) -> torch.Tensor:
         """The tensor."""
+        if self.dtype.is_complex:
+            parts = (replace(self, dtype=torch.float64, requires_grad=False) for _ in "ri")
+            drawn = torch.complex(*(part.draw(random) for part in parts))
+            return drawn.requires_grad_(self.requires_grad)
         if self.dtype.is_floating_point:
             unit = torch.rand(self.shape, generator=random, dtype=self.dtype)
             drawn = self.low + (self.high - self.low) * unit
@@ -48,6 +53,11 @@ class Random:
 
 def real(*shape: int) -> Random:
     return Random(shape, -2, 2, torch.float64, requires_grad=True)
+
+
+def turned(*shape: int) -> Random:
+    """Complex numbers."""
+    return Random(shape, -2, 2, torch.complex128, requires_grad=True)
 
 
 def positive(*shape: int) -> Random:

@@ -31,11 +31,15 @@ def odd_case(case: Case) -> Case | None:
     return None
 
 
+def is_inexact(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
+
+
 def _odd(value: Any, also_in: tuple[type, ...]) -> Any:
     """With odd sizes of the tensors in it, and odd numbers in literals of these types."""
     if isinstance(value, Random):
         shape = tuple(ODD.get(size, size) for size in value.shape)
-        high = value.high if value.dtype.is_floating_point else ODD.get(value.high, value.high)
+        high = value.high if is_inexact(value.dtype) else ODD.get(value.high, value.high)
         return replace(value, shape=shape, high=high)
     if isinstance(value, dict):
         return {key: _odd(item, also_in) for key, item in value.items()}

@@ -21,11 +21,12 @@ from tests.rules.pointwise_cases import pointwise_cases
 from tests.rules.product_cases import product_cases
 from tests.rules.sampling_cases import sampling_cases
 from tests.rules.shape_cases import shape_cases
+from tests.rules.spectral_cases import spectral_cases
 from tests.rules.uneven_cases import uneven_cases
 
 EVEN = [
     *(*pointwise_cases(), *creation_cases(), *shape_cases(), *indexing_cases()),
-    *(*layer_cases(), *product_cases(), *loss_cases()),
+    *(*layer_cases(), *product_cases(), *loss_cases(), *spectral_cases()),
     *(*convolution_cases(), *sampling_cases(), *empty_cases()),
 ]
 UNEVEN = list(uneven_cases())

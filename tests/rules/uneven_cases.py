@@ -7,6 +7,7 @@ import torch
 
 from tests.rules.case import Case, Random, integers, real, weights
 from tests.rules.loss_cases import sign
+from tests.rules.spectral_cases import definite_cases
 
 IGNORE = -100
 
@@ -128,3 +129,4 @@ def uneven_cases() -> Iterator[Case]:
     yield from recurrent_cases()
     yield from unit_cases()
     yield from batch_cases()
+    yield from definite_cases(7)
