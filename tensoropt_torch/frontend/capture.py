@@ -42,6 +42,12 @@ from tensoropt_torch.frontend.containers import (
     whole_output,
 )
 from tensoropt_torch.frontend.containers_kept import containers_kept
+from tensoropt_torch.frontend.forward_errors import (
+    errors_of,
+    errors_of_loss,
+    export_is_quiet,
+    raise_as,
+)
 from tensoropt_torch.frontend.gradient_mode import DetachWithoutGrad
 from tensoropt_torch.frontend.input_names import input_names
 from tensoropt_torch.frontend.lowering import Lowering, lower
@@ -61,7 +67,6 @@ from tensoropt_torch.frontend.python_calls import (
     python_calls_recorded,
     settle,
 )
-from tensoropt_torch.frontend.refusals import refuse_capture
 from tensoropt_torch.frontend.sources import (
     Source,
     constants_of,
@@ -82,6 +87,7 @@ from tensoropt_torch.units import format_seconds
 
 log = get_logger(__name__)
 
+_UNKNOWN_MEMORY = "fake tensor in the exported program constant's list"
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -179,9 +185,12 @@ class _WithLoss(nn.Module):
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         without_grad = DetachWithoutGrad() if self.context.gradients else nullcontext()
         with without_grad, own_generators_drawn(), KeepMemory(self.model), AssumedChecks():
-            output = self.model(*args[: self.num_inputs], **kwargs)
+            inputs = args[: self.num_inputs]
+            with errors_of(self.model, inputs, kwargs):
+                output = self.model(*inputs, **kwargs)
         name = type(self.model).__name__
-        return kept_of(output, args[self.num_inputs :], self.loss_fn, self.context, name)
+        with errors_of_loss(name):
+            return kept_of(output, args[self.num_inputs :], self.loss_fn, self.context, name)
 
 
 def kept_of(
@@ -400,7 +409,7 @@ def _export(
     wrapper: _WithLoss, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> torch.export.ExportedProgram:
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), export_is_quiet():
             # Recurrent modules keep a list of their weights, which export replaces
             # and restores.
             warnings.filterwarnings("ignore", r"The tensor attributes .*\._flat_weights\[")
@@ -409,7 +418,15 @@ def _export(
     except TensorOptError:
         raise
     except Exception as error:
-        raise refuse_capture(wrapper.model, args[: wrapper.num_inputs], kwargs, error) from error
+        name = type(wrapper.model).__name__
+        if _UNKNOWN_MEMORY in str(error):
+            raise TensorOptError(
+                f"the forward pass of {name} uses a tensor that does not come from its inputs, "
+                "parameters, buffers or calls of operators, so that a captured graph has no name "
+                "for it; write it with operators, or make the function that makes it one "
+                "(torch.library.custom_op)"
+            ) from error
+        raise_as(f"the forward pass of {name}", name, error)
 
 
 def _warn_without_rule(graph: fx.Graph, rules: _C.Rules) -> None:

@@ -185,7 +185,7 @@ NET: Cases = {
     ),
     "a wrong width": (
         lambda s: s.parallel(s.x[:, :3], s.args[1]),
-        ["TensorOptError", "cannot capture Net", "[8, 3] X [16, 32]", "test_misuse.py"],
+        ["TensorOptError", "forward pass of Net raises", "[8, 3] X [16, 32]", "test_misuse.py"],
     ),
     "a missing input": (lambda s: s.parallel(), [*FIT, "Net.forward(x:", "'x'"]),
     "an unknown keyword": (lambda s: s.parallel(*s.args, scael=2.0), [*FIT, "'scael'"]),
@@ -237,7 +237,7 @@ NET: Cases = {
 TOKENS: Cases = {
     "float ids": (
         lambda s: s.parallel(s.x.float(), s.args[1]),
-        ["TensorOptError", "cannot capture Tokens", "torch.float32", "test_misuse.py"],
+        ["TensorOptError", "forward pass of Tokens raises", "torch.float32", "test_misuse.py"],
     ),
     "a short tuple": (
         lambda s: s.parallel(s.x, s.args[1][:1]),
