@@ -50,7 +50,7 @@ from tensoropt_torch.frontend.forward_errors import (
 )
 from tensoropt_torch.frontend.gradient_mode import DetachWithoutGrad
 from tensoropt_torch.frontend.input_names import input_names
-from tensoropt_torch.frontend.lowering import Lowering, lower
+from tensoropt_torch.frontend.lowering import Lowering, lower, sizes_are_fixed
 from tensoropt_torch.frontend.micro_batches import MicroBatching
 from tensoropt_torch.frontend.on_meta import all_on_meta, is_on_meta, to_meta
 from tensoropt_torch.frontend.other_memory import KeepMemory
@@ -318,7 +318,7 @@ def _capture(example: _Example, watch: ForwardWatch) -> CapturedModel:
     if blocks is not None:
         want_blocks(sources, blocks)
     module.graph.owning_module = module
-    with autocast_off(current_autocast()):
+    with autocast_off(current_autocast()), sizes_are_fixed(module.graph):
         place_hooks(module.graph)
         normalise(module.graph)
         group_batch_norms(module.graph, context.batch_norm_groups)

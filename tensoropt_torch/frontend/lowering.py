@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import fx
 from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
 
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
@@ -18,6 +20,7 @@ from tensoropt_torch.frontend.passes.nodes import NUMBER, source_line
 
 Meta = tuple[list[int], str]
 
+_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 MEMORY_ORDER = "memory_order"
 
 
@@ -53,11 +56,55 @@ def lower(graph: fx.Graph, sources: Mapping[fx.Node, tuple[str, str]]) -> Loweri
         elif node.op == "call_function" and isinstance(node.target, OpOverload):
             _lower_call(lowering, node, node.target)
         else:
-            raise TensorOptError(
-                f"the captured graph has a {node.op} of '{node.target}' ({node.name}), which is "
-                "not an operator; a region such as autocast or a higher-order op is not supported"
-            )
+            _refuse(node)
     return lowering
+
+
+def _refuse(node: fx.Node) -> NoReturn:
+    """Raises TensorOptError: it is no call of an operator."""
+    region = node if node.op == "call_function" else next(iter(node.users), node)
+    raise TensorOptError(
+        f"the captured graph has a region '{region.target}' ({region.name}), which is not an "
+        "operator: control flow such as torch.cond, and other higher-order operators, are not "
+        "supported; compute both branches and choose with torch.where, or unroll the loop"
+        f"{source_line(region)}"
+    )
+
+
+def _size_error(node: fx.Node) -> TensorOptError:
+    return TensorOptError(
+        f"operator '{operator_name(node)}' ({node.target}) returns something that is not a tensor "
+        "of fixed size; numbers and sizes that depend on data are not supported: keep a tensor "
+        "(no .item(), .tolist()), choose with torch.where(mask, x, 0) in place of x[mask], pad to a "
+        "fixed size, or compute this part outside of the module, from what it returns"
+        f"{source_line(node)}"
+    )
+
+
+@contextmanager
+def sizes_are_fixed(graph: fx.Graph) -> Iterator[None]:
+    """Around what reads sizes in a graph.
+
+    Raises:
+        TensorOptError: a size that it reads depends on data; names the operator that it is from.
+    """
+    try:
+        yield
+    except Exception as error:
+        found = (node for node in graph.nodes if node.op == "call_function" and _by_data(node))
+        source = next(found, None)
+        if isinstance(error, TensorOptError) or source is None:
+            raise
+        raise _size_error(source) from None
+
+
+def _by_data(node: fx.Node) -> bool:
+    """Whether a call returns a number, or a size, that depends on data."""
+    return any(
+        isinstance(value, _NUMBERS)
+        or (isinstance(value, torch.Tensor) and not _has_fixed_shape(value))
+        for value in pytree.tree_leaves(node.meta.get("val"))
+    )
 
 
 def operator_name(node: fx.Node) -> str:
@@ -138,12 +185,7 @@ def _lower_call(lowering: Lowering, node: fx.Node, target: OpOverload) -> None:
     value = node.meta["val"]
     outputs = list(value) if isinstance(value, (tuple, list)) else [value]
     if not all(_has_fixed_shape(output) for output in outputs):
-        raise TensorOptError(
-            f"operator '{operator_name(node)}' ({target}) returns something that is not a tensor "
-            "of fixed size; sizes that depend on data are not supported: pad to a fixed size, take "
-            "torch.where(mask, x, 0) in place of x[mask], or compute this part outside of the "
-            f"module, from what it returns{source_line(node)}"
-        )
+        raise _size_error(node)
     arguments = [
         (name, _argument(lowering, item)) for name, item in named_arguments(node) if name != NUMBER
     ]

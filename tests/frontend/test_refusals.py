@@ -139,6 +139,12 @@ def to_number(self: Layer, x: torch.Tensor) -> Any:
     return self.linear(x).sum().item()
 
 
+def sections(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    y = self.linear(x)
+    counts = (y > 0).sum(1).tolist()
+    return torch.cat(torch.split(y.flatten(), counts)).sum()
+
+
 def nonzero(self: Layer, x: torch.Tensor) -> torch.Tensor:
     return self.linear(x).nonzero().sum()
 
@@ -149,13 +155,29 @@ def nonzero(self: Layer, x: torch.Tensor) -> torch.Tensor:
     [
         (to_number, "aten.item.default"),
         (nonzero, "aten.nonzero.default"),
+        (sections, "aten.item.default"),
     ],
 )
 def test_sizes_that_depend_on_data_are_refused(body: Callable[..., Any], operator: str) -> None:
     with pytest.raises(TensorOptError, match="depend on data") as error:
         capture(Layer(body), (batch(),))
     message = str(error.value)
-    assert operator in message
+    assert operator in message and "\n" not in message
+    assert f'at File "{inspect.getfile(Layer)}"' in message and "in forward" in message
+
+
+def branches(self: Layer, x: torch.Tensor) -> Any:
+    y = self.linear(x)
+    return torch.cond(y.sum() > 0, torch.sin, torch.cos, (y,)).sum()
+
+
+@pytest.mark.filterwarnings("ignore:While compiling")
+def test_control_flow_of_higher_order_is_refused() -> None:
+    with pytest.raises(TensorOptError, match=r"a region 'cond' .* is not an operator") as error:
+        capture(Layer(branches), (batch(),))
+    message = str(error.value)
+    assert "choose with torch.where" in message
+    assert f'at File "{inspect.getfile(Layer)}"' in message
 
 
 def ctc(self: Layer, x: torch.Tensor) -> torch.Tensor:

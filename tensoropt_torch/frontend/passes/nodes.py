@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -45,6 +46,8 @@ SPLITS = frozenset(
         "aten.tensor_split.indices",
     }
 )
+
+_NOT_THE_USERS = (f'File "{Path(torch.__file__).parent}', 'File "<')
 
 
 def target_name(node: fx.Node) -> str:
@@ -198,7 +201,9 @@ def running_statistics(node: fx.Node) -> list[fx.Node]:
 
 
 def source_line(node: fx.Node) -> str:
-    """Where the user's code made the call, for error messages."""
-    trace = node.meta.get("stack_trace")
-    lines = [line.strip() for line in str(trace).splitlines() if line.strip()]
-    return f"; at {' '.join(lines[-2:])}" if trace and lines else ""
+    """Where the user's code made the call, for error messages: its innermost line that is not
+    PyTorch's."""
+    lines = [line.strip() for line in str(node.meta.get("stack_trace") or "").splitlines()]
+    starts = [number for number, line in enumerate(lines) if line.startswith('File "')]
+    own = [number for number in starts if not lines[number].startswith(_NOT_THE_USERS)] or starts
+    return f"; at {' '.join(lines[own[-1] : own[-1] + 2])}" if own else ""
