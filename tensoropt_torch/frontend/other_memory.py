@@ -1,8 +1,7 @@
-"""Tensors of a module that get other memory in a forward pass (``p.data = x``)."""
+"""What a forward pass does with ``.data`` of tensors, and with gradients that it takes itself."""
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,13 +10,31 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend.user_lines import line_of_call
 
 _SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
-_PACKAGE = __name__.partition(".")[0]
+_DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
+_GRADIENTS = {
+    torch.autograd.grad: "torch.autograd.grad",
+    torch.autograd.backward: "torch.autograd.backward",
+    torch.Tensor.backward: "backward",
+}
+
+_FOR_BUFFERS = "assign a new tensor to the buffer itself (self.name = ...)"
+_FOR_PARAMETERS = (
+    "ranks hold parts of parameters, which a forward pass must not change; keep what moves "
+    "in a buffer, and assign that (self.name = ...), or change the parameter in the "
+    "training loop, under torch.no_grad (parameter.copy_(...))"
+)
+_FOR_OTHERS = (
+    "a captured graph has no call for it; go on with a new tensor, as y + (z - y).detach() for the "
+    "values of z with the gradient of y"
+)
 
 
 class KeepMemory(TorchFunctionMode):
-    """Refuses it of parameters and buffers: a graph has no call for it."""
+    """``x.data`` is ``x.detach()``: a graph has a call for it, and it has the same values and
+    memory. Refused is what a graph has no call for: to set ``.data``, and to take gradients."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -33,35 +50,35 @@ class KeepMemory(TorchFunctionMode):
         """As the function.
 
         Raises:
-            TensorOptError: the function sets ``.data`` of a tensor of the module.
+            TensorOptError: the function sets ``.data`` of a tensor, or takes
+                gradients.
         """
+        if func == _DATA:
+            return args[0].detach()
         if func == _SET_DATA:
-            self._check(args[0])
+            self._refuse_data(args[0])
+        if func in _GRADIENTS:
+            self._refuse_gradients(_GRADIENTS[func])
         return func(*args, **(kwargs or {}))
 
-    def _check(self, tensor: torch.Tensor) -> None:
-        way_out = (
-            "assign a new tensor to the buffer itself (self.name = ...)",
-            "ranks hold parts of parameters, which a forward pass must not change; keep what moves "
-            "in a buffer, and assign that (self.name = ...), or change the parameter in the "
-            "training loop, under torch.no_grad (parameter.copy_(...))",
+    def _refuse_gradients(self, call: str) -> None:
+        raise TensorOptError(
+            f"the forward pass of {type(self._model).__name__} calls {call}{line_of_call()}; a "
+            "captured graph has no gradients inside: return what is differentiated, and call "
+            "torch.autograd.grad(..., create_graph=True) in the training loop, which parallel "
+            "modules support, or write the derivative with operators"
         )
+
+    def _refuse_data(self, tensor: torch.Tensor) -> None:
         kinds = (
-            ("buffer", self._model.named_buffers()),
-            ("parameter", self._model.named_parameters()),
+            ("buffer", self._model.named_buffers(), _FOR_BUFFERS),
+            ("parameter", self._model.named_parameters(), _FOR_PARAMETERS),
         )
-        for (kind, named), instead in zip(kinds, way_out, strict=True):
-            for name, own in named:
-                if own is tensor:
-                    raise TensorOptError(
-                        f"the forward pass of {type(self._model).__name__} sets .data of {kind} "
-                        f"'{name}'{_line()}; {instead}"
-                    )
-
-
-def _line() -> str:
-    """Of the user's code that is called."""
-    for frame in reversed(traceback.extract_stack()):
-        if "/torch/" not in frame.filename and f"/{_PACKAGE}/" not in frame.filename:
-            return f" (at {frame.filename}:{frame.lineno}: {frame.line})"
-    return ""
+        found = (
+            (f"{k} '{n}'", way) for k, named, way in kinds for n, own in named if own is tensor
+        )
+        what, way_out = next(found, ("a tensor", _FOR_OTHERS))
+        raise TensorOptError(
+            f"the forward pass of {type(self._model).__name__} sets .data of {what}"
+            f"{line_of_call()}; {way_out}"
+        )

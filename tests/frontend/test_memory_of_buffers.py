@@ -12,7 +12,7 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.frontend.passes import out_arguments
 from tests.frontend.graphs import Body, check_after_every_pass, normalised, targets
-from tests.frontend.training import Layer
+from tests.frontend.training import Layer, train_captured, train_module
 
 
 def one_out(self: Layer, x: torch.Tensor) -> torch.Tensor:
@@ -89,6 +89,39 @@ def buffer_data(self: Buffers, x: torch.Tensor) -> torch.Tensor:
     return (self.linear(x) * self.scale).sum()
 
 
+def data_of_a_result(self: Buffers, x: torch.Tensor) -> torch.Tensor:
+    y = self.linear(x)
+    y.data = y.exp()
+    return (y * y).sum()
+
+
+def data_of_a_result_in_place(self: Buffers, x: torch.Tensor) -> torch.Tensor:
+    y = self.linear(x)
+    y.data.mul_(2)
+    return (y * y).sum()
+
+
+def data_of_a_parameter_in_place(self: Buffers, x: torch.Tensor) -> torch.Tensor:
+    self.linear.weight.data.clamp_(-1, 1)
+    return self.linear(x).sum()
+
+
+def gradient(self: Buffers, x: torch.Tensor) -> torch.Tensor:
+    y = self.linear(x)
+    (slope,) = torch.autograd.grad(y.sum(), y, create_graph=True)
+    return (y + slope).sum()
+
+
+def backward(self: Buffers, x: torch.Tensor) -> torch.Tensor:
+    self.linear(x).sum().backward()
+    return self.linear(x).sum()
+
+
+def gradient_of_a_function(self: Buffers, x: torch.Tensor) -> torch.Tensor:
+    slope = torch.func.grad(lambda y: self.linear(y).sum())(x)
+    return (self.linear(x) * slope).sum()
+
+
 def other_out(self: Buffers, x: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
         torch.mul(x, 2, out=torch.empty(1))
@@ -100,6 +133,12 @@ REFUSED = {
     one_name_only: "'same', which was the same buffer, keeps the old one",
     parameter_data: r"sets .data of parameter 'linear.weight' \(at .*data = self.linear.*0.9\)",
     buffer_data: r"sets .data of buffer 'scale' .*; assign a new tensor",
+    data_of_a_result: r"sets .data of a tensor \(at .*: y.data = y.exp\(\)\); .* go on with a new",
+    data_of_a_result_in_place: r"mul_.* in place, without its gradient; .*; at File .*in forward",
+    data_of_a_parameter_in_place: r"clamp_.* an input or a parameter; .*; at File .*in forward",
+    gradient: r"calls torch.autograd.grad \(at .*: \(slope,\) = torch.*; .* in the training loop",
+    backward: r"calls backward \(at .*: self.linear\(x\).sum\(\).backward\(\)\); a captured",
+    gradient_of_a_function: r"calls torch.autograd.grad \(at .*: slope = torch.func.grad.*in the t",
 }
 
 
@@ -107,6 +146,27 @@ REFUSED = {
 def test_what_a_graph_cannot_say_is_refused(body: Any) -> None:
     with pytest.raises(TensorOptError, match=REFUSED[body]):
         capture(Buffers(body), (torch.randn(2, 4),))
+
+
+def reads_data(self: Buffers, x: torch.Tensor) -> torch.Tensor:
+    y = self.linear(x)
+    self.scale.data.mul_(0.5)
+    self.scale.data.add_(y.data.mean(0))
+    centred = y - y.data.mean() * self.linear.weight.data.sum()
+    return (centred * centred * self.scale).sum()
+
+
+def test_data_that_is_read_has_its_values_and_no_gradient() -> None:
+    model, x = Buffers(reads_data), torch.randn(2, 4)
+    captured = capture(model, (x,))
+    outputs, gradients = train_captured(model, captured, (x,))
+    scale = captured.constants["scale"].clone()
+    with torch.no_grad():
+        model.scale.fill_(1)
+    expected, expected_gradients = train_module(model, (x,))
+    torch.testing.assert_close(outputs[0], expected[0])
+    torch.testing.assert_close(scale, model.scale)
+    torch.testing.assert_close(gradients, expected_gradients)
 
 
 @pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
