@@ -75,7 +75,7 @@ def _size_error(node: fx.Node) -> TensorOptError:
     return TensorOptError(
         f"operator '{operator_name(node)}' ({node.target}) returns something that is not a tensor "
         "of fixed size; numbers and sizes that depend on data are not supported: keep a tensor "
-        "(no .item(), .tolist()), choose with torch.where(mask, x, 0) in place of x[mask], pad to a "
+        "(no .item(), .tolist()), take torch.where(mask, x, 0) in place of x[mask], pad to a "
         "fixed size, or compute this part outside of the module, from what it returns"
         f"{source_line(node)}"
     )

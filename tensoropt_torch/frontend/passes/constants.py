@@ -91,7 +91,9 @@ class ConstantValues:
         used = [self._values[operand] for operand in node.all_input_nodes]
         if not all(isinstance(value, torch.Tensor) for value in used):
             return _num_elements(node)
-        return math.prod(torch.broadcast_shapes(*(_stored_shape(value) for value in used)))
+        shapes = [_stored_shape(value) for value in used]
+        shared = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
+        return math.prod(shared)
 
     def _call(self, node: fx.Node) -> Any:
         args, kwargs = fx.map_arg((node.args, node.kwargs), lambda used: self._values[used])
