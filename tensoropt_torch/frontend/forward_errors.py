@@ -32,6 +32,7 @@ _ASKS_FOR_VALUES = (
     "cannot be called on meta tensors",
     "out of meta tensor; no data",
 )
+_UNKNOWN_CONTAINER = "which is not a known type"
 _TRACING = ("torch._dynamo", "torch._subclasses", "torch.fx", "torch._export", "torch.export")
 # What writes tracebacks of errors that are caught, and remarks on them.
 _LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
@@ -87,6 +88,13 @@ def raise_as(what: str, model: str, error: Exception) -> NoReturn:
             f"the sizes of what {operator} returns{line} depend on values of tensors, which are "
             f"known only when it runs, so {what} cannot be captured; {_FIXED_SIZES}"
         ) from None
+    if _UNKNOWN_CONTAINER in str(error):
+        raise TensorOptError(
+            f"{what} takes or returns a container that a graph does not know ("
+            f"{_first_sentence(error)}): return tensors, tuples, lists or dicts. With models of "
+            "Hugging Face that is their cache: give use_cache=False, or set "
+            "model.config.use_cache = False"
+        ) from None
     if _asks_for_values(error):
         raise TensorOptError(
             f"{what} needs the value of a tensor{line}, which is known only when it runs, so a "
@@ -101,6 +109,10 @@ def raise_as(what: str, model: str, error: Exception) -> NoReturn:
         f"{what} raises {words}{line}; it has to run with the inputs that are given: look at that "
         "line, and at the shapes and dtypes of the inputs"
     ) from error
+
+
+def _first_sentence(error: Exception) -> str:
+    return str(error).partition(". ")[0]
 
 
 def _asks_for_values(error: Exception) -> bool:

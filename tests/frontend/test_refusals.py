@@ -5,6 +5,7 @@ import logging
 import statistics
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -194,6 +195,21 @@ def test_a_loss_whose_sizes_depend_on_labels_is_refused_with_a_way_out() -> None
     message = str(error.value)
     assert f"{__file__}:{line_of(ctc, 'ctc_loss')}: return nn.functional.ctc_loss" in message
     assert "leave the labels away" in message
+
+
+@dataclass
+class Kept:
+    rows: torch.Tensor
+
+
+def returns_a_container(self: Layer, x: torch.Tensor) -> Any:
+    return self.linear(x).sum(), Kept(x)
+
+
+def test_containers_that_a_graph_does_not_know_are_refused() -> None:
+    with pytest.raises(TensorOptError, match=r"container .*Kept.*use_cache=False") as error:
+        capture(Layer(returns_a_container), (batch(),))
+    assert "github" not in str(error.value)
 
 
 def grow_buffer(self: Layer, x: torch.Tensor) -> torch.Tensor:
