@@ -24,7 +24,7 @@ class SpectralConv(nn.Module):
         """[b, c, h, w] to the same shape."""
         m = self.modes
         found = torch.fft.rfft2(x)
-        mixed = torch.zeros_like(found)
+        mixed = torch.zeros(found.shape, dtype=found.dtype, device=x.device)
         mix = "bixy,ioxy->boxy"
         mixed[:, :, :m, :m] = torch.einsum(mix, found[:, :, :m, :m], self.low)
         mixed[:, :, -m:, :m] = torch.einsum(mix, found[:, :, -m:, :m], self.high)
