@@ -48,7 +48,28 @@ def without_grad(self: Layer, x: torch.Tensor) -> torch.Tensor:
     return (hidden * fixed).sum()
 
 
-IN_PLACE = [chained, in_place_module, overwritten]
+def powers(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    hidden = self.linear(x).abs_().add_(1)
+    hidden.pow_(2)
+    hidden.pow_(x)
+    whole = hidden.detach().clone()
+    whole.floor_divide_(2)
+    whole.floor_divide_(x.exp())
+    wide = (hidden.double() + 1).float_power_(0.5)
+    wide.float_power_(x)
+    return (hidden * whole + wide).sum()
+
+
+def diagonals(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    hidden = self.linear(x)
+    products = hidden @ hidden.T
+    products.fill_diagonal_(0.5)
+    other = hidden + x
+    other.fill_diagonal_(2)
+    return (products.tanh() @ other).sum()
+
+
+IN_PLACE = [chained, in_place_module, overwritten, powers, diagonals]
 
 
 @pytest.mark.parametrize("body", IN_PLACE)
@@ -97,10 +118,17 @@ class ChangeDetached(Layer):
         return hidden.sum()
 
 
-class ChangeDiagonal(Layer):
+class ChangeWindows(Layer):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         hidden = self.linear(x) * 1
-        hidden.diagonal().mul_(2)
+        hidden.unfold(0, 2, 2).mul_(2)
+        return hidden.sum()
+
+
+class WrappedDiagonal(Layer):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.linear(x).repeat(9, 1)
+        hidden.fill_diagonal_(2, wrap=True)
         return hidden.sum()
 
 
@@ -111,7 +139,8 @@ class ChangeDiagonal(Layer):
         (ChangeParameter, "aten.mul_", "'p_linear_weight'", "weight.mul_(0.5)"),
         (ChangeWithoutGradient, "aten.mul_", "without its gradient", "hidden.mul_(2)"),
         (ChangeDetached, "aten.mul_", "without its gradient", "detach().mul_(2)"),
-        (ChangeDiagonal, "aten.mul_", "aten.diagonal", "diagonal().mul_(2)"),
+        (ChangeWindows, "aten.mul_", "aten.unfold", "unfold(0, 2, 2).mul_(2)"),
+        (WrappedDiagonal, "aten.fill_diagonal_", "wraps around", "fill_diagonal_(2, wrap=True)"),
     ],
 )
 def test_in_place_change_that_cannot_be_followed_is_refused(
@@ -244,6 +273,14 @@ def every_other(self: Layer, x: torch.Tensor) -> torch.Tensor:
     return hidden.square().sum() + hidden.sum()
 
 
+def diagonal(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    hidden = self.linear(x)
+    products = torch.stack([hidden @ hidden.T, hidden.tanh() @ hidden.T])
+    products.diagonal(dim1=-2, dim2=-1).add_(1)
+    products.diagonal(1, 1, 2).mul_(0.5)
+    return (products @ hidden).sum()
+
+
 def reshaped_copy(self: Layer, x: torch.Tensor) -> torch.Tensor:
     """This reshape has to copy, so its memory is another."""
     hidden = self.linear(x) * 1
@@ -276,6 +313,7 @@ THROUGH_VIEWS = [
     view_of_view,
     pieces_of_a_split,
     every_other,
+    diagonal,
     reshaped_copy,
     in_buffer_without_grad,
     both_flags,

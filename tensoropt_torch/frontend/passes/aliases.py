@@ -149,6 +149,9 @@ def write_back(graph: fx.Graph, view: fx.Node, whole: fx.Node, new: fx.Node) -> 
     if name == "slice":
         args = (whole, new, *(argument(view, key) for key in ("dim", "start", "end", "step")))
         return add_call(graph, aten.slice_scatter.default, args, new)
+    if name == "diagonal":
+        args = (whole, new, *(argument(view, key) for key in ("offset", "dim1", "dim2")))
+        return add_call(graph, aten.diagonal_scatter.default, args, new)
     if name in _SAME_ORDER:
         sizes = list(value_of(whole).shape)
         return add_call(graph, aten.reshape.default, (new, sizes), new)

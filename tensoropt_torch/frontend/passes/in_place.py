@@ -22,17 +22,28 @@ from tensoropt_torch.frontend.passes.nodes import (
     IN_PLACE,
     WITHOUT_GRAD,
     add_call,
+    argument,
     changes_memory,
     expanded,
     is_python_call,
     makes_memory,
     running_statistics,
     source_line,
+    target_name,
     value_of,
 )
 from tensoropt_torch.frontend.passes.random_fills import drawing_call
 
 aten = torch.ops.aten
+
+# Of calls whose counterparts have other overloads of their names.
+_OVERLOADS = {
+    "aten.floor_divide_.Tensor": "default",
+    "aten.float_power_.Scalar": "Tensor_Scalar",
+    "aten.float_power_.Tensor": "Tensor_Tensor",
+    "aten.pow_.Scalar": "Tensor_Scalar",
+    "aten.pow_.Tensor": "Tensor_Tensor",
+}
 
 
 def functionalise_in_place(graph: fx.Graph) -> None:
@@ -135,6 +146,8 @@ class _Functionaliser:
         if name in ("zero_", "fill_"):
             args = (changed, rest[0] if rest else 0)
             return add_call(self._graph, aten.full_like.default, args, node)
+        if name == "fill_diagonal_":
+            return self._filled_diagonal(node, value)
         fill = drawing_call(node)
         if fill is not None:
             return add_call(self._graph, *fill, node)
@@ -143,6 +156,15 @@ class _Functionaliser:
             new.meta[IN_PLACE] = node.target
             return new
         return add_call(self._graph, aten.to.dtype, (new, value.dtype), node)
+
+    def _filled_diagonal(self, node: fx.Node, value: torch.Tensor) -> fx.Node:
+        """``masked_fill`` where ``eye`` is."""
+        if value.dim() != 2 or (argument(node, "wrap") and len(value) > value.shape[1]):
+            raise _refusal(node, "and is no matrix, or wraps around")
+        form = {"dtype": torch.bool, "device": value.device}
+        mask = add_call(self._graph, aten.eye.m, tuple(value.shape), node, form)
+        args = (node.args[0], mask, argument(node, "fill_value"))
+        return add_call(self._graph, aten.masked_fill.Scalar, args, node)
 
     def _whole(self, node: fx.Node, name: _Name, new: fx.Node) -> fx.Node:
         """What the owner holds when the view called ``name`` has become ``new``."""
@@ -213,7 +235,8 @@ def _functional_twin(node: fx.Node) -> OpOverload:
     assert isinstance(node.target, OpOverload)
     name = node.target._schema.name.removeprefix("aten::")
     twin = name.replace("__i", "__", 1) if name.endswith("__") else name.removesuffix("_")
-    found = getattr(getattr(aten, twin, None), node.target._overloadname, None)
+    overload = _OVERLOADS.get(target_name(node), node.target._overloadname)
+    found = getattr(getattr(aten, twin, None), overload, None)
     if not isinstance(found, OpOverload):
         raise _refusal(node, "which has no counterpart that is not in place")
     return found
