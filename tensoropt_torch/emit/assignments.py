@@ -15,10 +15,16 @@ from torch.distributed.tensor import DTensor
 
 from tensoropt_torch.errors import TensorOptError
 
+# An attribute of stand-ins that have places in the tree. A slice of a list of modules makes another
+# list of the same class, which has none.
+MADE = "_is_in_parallel_module"
+
 
 def check_assigned(module: nn.Module, name: str, value: Any) -> None:
     """Raises TensorOptError unless ``module.name = value`` is what the graph goes on with."""
     own = vars(module)
+    if MADE not in own:
+        return
     if name in own.get("_parameters", ()):
         _check_tensor(module, name, own["_parameters"][name], value)
     elif name in own.get("_buffers", ()):
@@ -36,6 +42,8 @@ def check_assigned(module: nn.Module, name: str, value: Any) -> None:
 def check_registered(module: nn.Module, name: str, value: Any) -> None:
     """As ``check_assigned``, for what becomes a parameter, buffer or module."""
     check_assigned(module, name, value)
+    if MADE not in vars(module):
+        return
     if not any(name in vars(module)[kind] for kind in ("_parameters", "_buffers", "_modules")):
         _refuse_added(module, name)
 

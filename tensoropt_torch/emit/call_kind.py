@@ -64,6 +64,12 @@ class CallKind:
         return self.digest if not mark else _number(f"{self.digest}{mark}")
 
     @property
+    def frozen(self) -> str:
+        """How many parameters are, as an addition to ``describe``."""
+        count = len(self.trained) - sum(self.trained)
+        return f", {count} of {len(self.trained)} parameters frozen" if count else ""
+
+    @property
     def shapes(self) -> tuple[TensorKind, ...]:
         """Of the tensors."""
         return tuple(item for item in self.inputs if isinstance(item, TensorKind))

@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from tensoropt_torch.emit.local_parts import as_whole, local_tensor
-from tensoropt_torch.emit.parts import redistributed
+from tensoropt_torch.emit.parts import redistributed, take_part
 from tensoropt_torch.errors import TensorOptError
 
 AnyOptimizer = TypeVar("AnyOptimizer", bound=torch.optim.Optimizer)
@@ -171,7 +171,10 @@ class _LocalSteps:
         """States as the rank has them."""
         for parameter, state in optimizer.state.items():
             if isinstance(parameter, DTensor):
-                optimizer.state[parameter] = {n: local_tensor(value) for n, value in state.items()}
+                optimizer.state[parameter] = {
+                    n: value if n in OF_ALL_ELEMENTS else _local(value, parameter)
+                    for n, value in state.items()
+                }
 
 
 def _rename(optimizer: torch.optim.Optimizer, names: Mapping[Any, Any]) -> None:
@@ -186,6 +189,16 @@ def _whole(value: Any, parameter: DTensor) -> Any:
     if not isinstance(value, torch.Tensor) or isinstance(value, DTensor):
         return value
     return as_whole(value, parameter)
+
+
+def _local(value: Any, parameter: DTensor) -> Any:
+    """What the rank has of a state, also of a whole one, as one process has written it."""
+    if not isinstance(value, torch.Tensor) or isinstance(value, DTensor):
+        return local_tensor(value)
+    own = parameter._local_tensor.shape
+    if value.shape == parameter.shape != own:
+        return take_part(value, parameter.device_mesh, parameter.placements).clone()
+    return value
 
 
 def _local_gradient(gradient: torch.Tensor, parameter: DTensor) -> torch.Tensor:

@@ -15,7 +15,9 @@ from torch.distributed.tensor import DTensor
 from tensoropt_torch.emit.accumulation import GradientAccumulation
 from tensoropt_torch.emit.call_kind import flatten
 from tensoropt_torch.emit.compilation import compiled_parts, describe
+from tensoropt_torch.emit.conversions import check_conversion
 from tensoropt_torch.emit.plain_gradients import take_plain_gradients
+from tensoropt_torch.emit.special_methods import class_with_special_methods
 from tensoropt_torch.emit.state_dicts import load_by_parts
 from tensoropt_torch.emit.state_hooks import STATE_HOOKS
 from tensoropt_torch.emit.variant import Variant
@@ -85,8 +87,7 @@ class ParallelModule(nn.Module):
         load_by_parts(root)
         for name in STATE_HOOKS:
             setattr(self, name, getattr(root, name))
-        if type(root).get_extra_state is not nn.Module.get_extra_state:
-            self.__class__ = _WithExtraState
+        self.__class__ = class_with_special_methods(type(self), type(root))
         for tensor in (*root.parameters(), *root.buffers()):
             mark_parameter(tensor)
         self._frozen = [(n, p) for n, p in self.named_parameters() if not p.requires_grad]
@@ -96,6 +97,7 @@ class ParallelModule(nn.Module):
         self._calls = CallsOfModule(self._get_name())
         self._uncompiled = _uncompiled_call()
         self._end: str | None = None
+        self._steps = 0
         self._is_made = True
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -124,6 +126,10 @@ class ParallelModule(nn.Module):
         """Whether it has not ended."""
         return self._end is None
 
+    def count_step(self) -> None:
+        """An optimizer of its parameters makes a step, as on all ranks."""
+        self._steps += 1
+
     def end(self, reason: str) -> None:
         """From now on using it raises TensorOptError, with the reason."""
         self._end = reason
@@ -137,7 +143,8 @@ class ParallelModule(nn.Module):
         """Raises TensorOptError: neither ``pickle`` nor ``copy.deepcopy``."""
         raise TensorOptError(
             "a parallel module is this rank's part of a job and can be neither copied nor "
-            "pickled; call parallelize once more for another one, and save its state_dict: with "
+            "pickled; for another one, as for averages of weights, call "
+            "parallelize(copy.deepcopy(model), parallel.plan), and save its state_dict: with "
             "tensoropt_torch.save, full_state_dict or torch.distributed.checkpoint"
         )
 
@@ -255,7 +262,9 @@ class ParallelModule(nn.Module):
         self.original.training = self.training
         if self._variants is None:
             return self._run(Found(self._base, self._inputs_of_base(args, kwargs)))
-        mark = "" if self.requires_gradient_sync else ", without gradient synchronisation"
+        mark = f", after {self._steps} steps of optimizers" if self._steps else ""
+        if not self.requires_gradient_sync:
+            mark += ", without gradient synchronisation"
         found = self._variants.find(args, kwargs, mark)
         try:
             return self._run(found)
@@ -304,28 +313,8 @@ class ParallelModule(nn.Module):
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
         """Raises TensorOptError unless ``fn`` keeps the device and the dtypes: ``to``,
         ``half`` and their like are for the model before it is parallel."""
-        for tensor in (*self.parameters(), *self.buffers()):
-            local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-            with torch.no_grad():
-                probe = local.new_zeros(1)
-                made = fn(probe)
-            if (made.dtype, made.device) != (probe.dtype, probe.device):
-                raise TensorOptError(
-                    f"a parallel module stays on {probe.device} in {probe.dtype}; it cannot "
-                    f"become {made.dtype} on {made.device}: convert the model before "
-                    "parallelize, or use torch.autocast"
-                )
+        check_conversion(self, fn)
         return self
-
-
-class _WithExtraState(ParallelModule):
-    """Of a model with an extra state of its own, by which others know that there is one."""
-
-    def get_extra_state(self) -> Any:
-        return self.original.get_extra_state()
-
-    def set_extra_state(self, state: Any) -> None:
-        self.original.set_extra_state(state)
 
 
 @functools.cache

@@ -32,6 +32,7 @@ def watch_optimizers(model: nn.Module, parallel: ParallelModule) -> None:
     # Weak references to its parameters would forbid to move them.
     module = weakref.ref(parallel)
     looked_at: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
+    ours: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 
     def before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if torch.compiler.is_compiling():
@@ -49,11 +50,14 @@ def watch_optimizers(model: nn.Module, parallel: ParallelModule) -> None:
         if looked_at.get(optimizer) != len(parameters):  # groups may be added
             looked_at[optimizer] = len(parameters)
             if _has_any_of(own, parameters):
+                ours.add(optimizer)
                 _adapt(optimizer)
         keep_innermost(optimizer)
         keep_whole_innermost(optimizer)
         if own is not None:
             check_left_out(optimizer, own)
+            if optimizer in ours:
+                own.count_step()
 
     handle = register_optimizer_step_pre_hook(before_step)
     weakref.finalize(parallel, handle.remove)

@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from tensoropt_torch.emit.module import ParallelModule
+from tensoropt_torch.emit.stand_ins import StandIn
 from tensoropt_torch.errors import TensorOptError
 
 SHOWN = 3
@@ -44,6 +45,19 @@ def note_parameters(model: nn.Module, parallel: ParallelModule) -> None:
         owners = _owners.setdefault(tensor, [])
         owners[:] = [(ref, at) for ref, at in owners if ref() is not None]
         owners.append((weakref.ref(parallel), name))
+
+
+def check_not_parallel(model: object) -> None:
+    """Raises TensorOptError if ``model`` is, or has inside, a parallel module or a part of one."""
+    modules = model.named_modules() if isinstance(model, nn.Module) else ()
+    for name, module in modules:
+        if isinstance(module, ParallelModule | StandIn):
+            where = f"'{name}' of it is" if name else "it is"
+            raise TensorOptError(
+                f"{type(model).__name__} cannot be planned or made parallel: {where} a parallel "
+                "module already, or a part of one; give the model that it was made of, or "
+                "put the modules into one model before, and make that parallel"
+            )
 
 
 def check_not_shared(model: nn.Module) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import functools
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import torch
 from torch import nn
 
-from tensoropt_torch.emit.assignments import check_assigned, check_registered
+from tensoropt_torch.emit.assignments import MADE, check_assigned, check_registered
+from tensoropt_torch.emit.conversions import check_conversion
 from tensoropt_torch.emit.parametrized import reading_members
 from tensoropt_torch.emit.state_hooks import rebind_state_hooks
 from tensoropt_torch.errors import TensorOptError
@@ -45,6 +46,11 @@ class StandIn:
             f"a hook on a submodule ({_name(self)}) of a parallel module would never run: register "
             "it on the parallel module itself, or let the model return what it looks at"
         )
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
+        """As of a parallel module."""
+        check_conversion(self, fn)  # type: ignore[arg-type]
+        return self
 
     def __setattr__(self, name: str, value: Any) -> None:
         check_assigned(self, name, value)  # type: ignore[arg-type]
@@ -124,6 +130,7 @@ def _stand_in(module: nn.Module) -> nn.Module:
     attributes[_HAD_HOOKS] = any(attributes.get(name) for name in _HOOKS)
     attributes |= {name: {} for name in _OWN}
     attributes |= {name: OrderedDict() for name in _HOOKS if name in attributes}
+    attributes[MADE] = True
     vars(made).update(attributes)
     return made
 

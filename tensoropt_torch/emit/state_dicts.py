@@ -19,6 +19,7 @@ from torch.distributed.tensor import DTensor
 from tensoropt_torch.emit.parts import redistributed, take_part
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.runtime.agreement import from_first_rank, gather, on_all_ranks
+from tensoropt_torch.runtime.digests import digest_of
 from tensoropt_torch.runtime.lost_ranks import doing
 
 _Kinds = Mapping[str, str]  # shape and layout of the given tensors, by name
@@ -119,9 +120,12 @@ def _agree(
     own: set[str], state_dict: Mapping[str, Any], prefix: str, unexpected: list[str]
 ) -> None:
     """All ranks go on with the same names, shapes and layouts, or none does."""
-    kinds = {n: _kind(value) for n, value in state_dict.items() if n.startswith(prefix)}
-    first = from_first_rank(lambda: kinds)
+    given = {name: value for name, value in state_dict.items() if name.startswith(prefix)}
+    kinds = {name: _kind(value) for name, value in given.items()}
+    values = {name: _value(value) for name, value in given.items()}
+    first, first_values = from_first_rank(lambda: (kinds, values))
     on_all_ranks(lambda: _check_alike(first, kinds, own))
+    on_all_ranks(lambda: _check_equal(first_values, values))
     extra = kinds.keys() - own
     of_ranks: list[set[str]] = gather(set(extra))
     unexpected.extend(sorted(set().union(*of_ranks) - of_ranks[0].intersection(*of_ranks)))
@@ -141,6 +145,26 @@ def _check_alike(first: _Kinds, given: _Kinds, own: set[str]) -> None:
             raise TensorOptError(
                 f"'{name}' is {given.get(name, 'missing')} in this state dict, "
                 f"{first.get(name, 'missing')} in that of rank 0; give the same on every rank, or "
+                "torch.distributed.checkpoint.state_dict.set_model_state_dict with "
+                "full_state_dict=True and broadcast_from_rank0=True what rank 0 has"
+            )
+
+
+def _value(given: Any) -> int:
+    """Equal for whole tensors with equal values; 0 for what else there is."""
+    whole = isinstance(given, torch.Tensor) and not isinstance(given, DTensor)
+    if not whole or given.is_meta or given.layout != torch.strided or given.is_quantized:
+        return 0
+    return int(digest_of(given))
+
+
+def _check_equal(first: Mapping[str, int], given: Mapping[str, int]) -> None:
+    """Else each rank would go on with a part of another model."""
+    for name in sorted(first.keys() & given.keys()):
+        if first[name] != given[name]:
+            raise TensorOptError(
+                f"'{name}' has other values in this state dict than in that of rank 0; give the "
+                "same on every rank (load one file, or seed models alike), or "
                 "torch.distributed.checkpoint.state_dict.set_model_state_dict with "
                 "full_state_dict=True and broadcast_from_rank0=True what rank 0 has"
             )

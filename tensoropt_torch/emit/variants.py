@@ -222,7 +222,7 @@ class Variants:
 
     def _check_kinds(self, call: Call | None, mark: str, error: Exception | None) -> None:
         """Raises TensorOptError, on every rank, unless calls differ in rows alone."""
-        text = str(error) if call is None else self._describe(call.kind) + mark
+        text = str(error) if call is None else self._describe(call.kind) + call.kind.frozen + mark
         without_rows = None if call is None else self._without_rows(call).digest_with(mark)
         reports = self._agreement.exchange((without_rows, text))
         for rank, (found, report) in enumerate(reports):
@@ -234,7 +234,8 @@ class Variants:
                 raise TensorOptError(
                     f"the ranks call the module differently: rank 0 with {text}; rank {rank} with "
                     f"{report}; call it alike on all ranks: in the same mode, with inputs of the "
-                    "same shapes and dtypes, and equal numbers, strings and flags"
+                    "same shapes and dtypes, with equal numbers, strings and flags, after as many "
+                    "steps of optimizers, and with the same parameters frozen"
                 )
 
     def _without_rows(self, call: Call) -> CallKind:

@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.emit.parts import redistributed, take_part
+from tensoropt_torch.emit.pickles import know_pickles
 from tensoropt_torch.emit.placements import dtensor_of
 from tensoropt_torch.emit.reads import know_reads
 from tensoropt_torch.emit.whole_writes import write_whole
@@ -59,6 +60,7 @@ def mark_parameter(parameter: torch.Tensor) -> None:
     """What is written through its views is not to be lost, and what is read is the whole."""
     know_writes()
     know_reads()
+    know_pickles()
     if isinstance(parameter, DTensor):
         storage: Any = parameter._local_tensor.untyped_storage()
         storage.is_of_parameter = True

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from tensoropt_torch.calibration.batch import Batch
+from tensoropt_torch.emit.shared import check_not_parallel
 from tensoropt_torch.errors import TensorOptError, check_choice
 from tensoropt_torch.frontend import CallContext, CapturedModel, capture
 from tensoropt_torch.frontend.call_context import Outputs, current_autocast
@@ -62,6 +63,7 @@ class Example:
     def __post_init__(self) -> None:
         check_choice("outputs", self.outputs, get_args(Outputs))
         check_whole("batch_norm_groups", self.batch_norm_groups, least=1)
+        check_not_parallel(self.model)
 
     def capture(self) -> CapturedModel:
         """The model as a graph."""
