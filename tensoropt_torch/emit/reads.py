@@ -18,10 +18,13 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.emit.parts import redistributed
+from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.runtime.lost_ranks import doing
 from tensoropt_torch.runtime.meshes import is_mesh_of_job
+from tensoropt_torch.runtime.whereabouts import board
 
 _aten = torch.ops.aten
+_INFINITE = (float("inf"), float("-inf"))
 _MEAN, _SUM = 1, 2  # ATen's numbers of reductions
 
 _SUMS = (_aten.sum.default, _aten.sum.dim_IntList, _aten.mean.default, _aten.mean.dim)
@@ -46,11 +49,29 @@ def know_reads() -> None:
         _number: (_aten._local_scalar_dense.default,),
         _sum_of_wholes: _SUMS,
         _whole_result: _WITHOUT_ORDER,
+        _norm: (_aten.linalg_vector_norm.default,),
         **{functools.partial(_gradient_of_mean, at): (op,) for op, at in _OF_MEANS.items()},
     }
     for way, operators in ways.items():
         for op in operators:
             handlers.setdefault(op, functools.partial(_ours_or_else, handlers, way))
+    tensors.full_tensor = _told(tensors.full_tensor)
+
+
+def _told(full_tensor: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """A rank that waits in it alone says so, unless it is a part of something else."""
+
+    @functools.wraps(full_tensor)
+    def call(self: DTensor, **kwargs: Any) -> torch.Tensor:
+        if torch.compiler.is_compiling() or not is_mesh_of_job(self.device_mesh):
+            return full_tensor(self, **kwargs)
+        notes = board()
+        if notes is None or notes.is_doing:
+            return full_tensor(self, **kwargs)
+        with doing("full_tensor or item of a parameter or gradient"):
+            return full_tensor(self, **kwargs)
+
+    return call
 
 
 def _ours_or_else(
@@ -82,8 +103,7 @@ def _number(_: Any, tensor: DTensor) -> Any:
 def _put_together(tensor: DTensor) -> torch.Tensor:
     if all(p.is_replicate() for p in tensor.placements):
         return tensor._local_tensor
-    with doing("reading a number of a parameter or gradient"):
-        return tensor.full_tensor()
+    return tensor.full_tensor()
 
 
 def _sum_of_wholes(
@@ -96,6 +116,17 @@ def _sum_of_wholes(
 
 def _whole_result(inherited: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return _whole(inherited(*args, **kwargs))
+
+
+def _norm(inherited: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """The gradient of PyTorch for the largest element of a split tensor is no number."""
+    order = kwargs.get("ord", args[1] if len(args) > 1 else 2)
+    if order in _INFINITE and args[0].requires_grad and torch.is_grad_enabled():
+        raise TensorOptError(
+            f"a norm of order {order} of a parameter of a parallel module has no right gradient; "
+            "write p.abs().amax() or amin(), which has, or p.detach() where none is wanted"
+        )
+    return inherited(*args, **kwargs)
 
 
 def _whole(tensor: Any) -> Any:

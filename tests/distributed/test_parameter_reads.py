@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 import tensoropt_torch
+from tensoropt_torch.errors import TensorOptError
 from tests.distributed.harness import run_ranks
 from tests.distributed.parity import whole
 from tests.distributed.test_parameter_writes import batch, made, plans
@@ -50,6 +52,8 @@ READS: dict[str, Read] = {
     "norms of several": lambda ps: torch.stack(torch._foreach_norm([p.detach() for p in ps])).sum(),
     "norms of columns": lambda ps: ps[0].norm(dim=0).sum(),
     "norm of norms": lambda ps: torch.stack([p.norm() for p in ps]).norm(),
+    "largest element": lambda ps: ps[0].abs().amax(),
+    "number of the largest": lambda ps: ps[0].detach().norm(float("inf")).item(),
     "total norm": lambda ps: torch.nn.utils.get_total_norm(ps),
     "squares": lambda ps: total([p.pow(2).sum() for p in ps]),
     "absolute values": lambda ps: total([p.abs().sum() for p in ps]),
@@ -104,6 +108,18 @@ def read_all(_: None) -> list[str]:
             wrong.append(f"norms of gradients, plan {index}: {norms}")
     assert split
     return wrong
+
+
+def largest(_: None) -> None:
+    module = tensoropt_torch.parallelize(made(), next(plans(made())))
+    with pytest.raises(TensorOptError, match=r"p.abs\(\).amax"):
+        module.qkv.weight.norm(float("inf"))
+    with torch.no_grad():
+        module.qkv.weight.norm(float("inf"))
+
+
+def test_gradients_that_would_be_wrong_are_refused() -> None:
+    run_ranks(2, f"{HERE}:largest")
 
 
 def test_reads_are_those_of_one_process() -> None:
