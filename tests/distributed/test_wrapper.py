@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import tensoropt_torch
 from tensoropt_torch.emit.module import ParallelModule
@@ -196,3 +197,34 @@ def freezes_alone(_: None) -> str:
 def test_parameters_that_one_rank_freezes_are_named() -> None:
     for said in run_ranks(2, f"{HERE}:freezes_alone", None, 120):
         assert "2 of 6 parameters frozen" in said
+
+
+def averages(_: None) -> list[str]:
+    """The recipe of docs/training-loops.md beside ``AveragedModel`` in one process."""
+    one, model = sequence(), sequence()
+    module = parallel(model)
+    theirs = AveragedModel(one, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+    theirs.update_parameters(one)  # the first one copies
+    own = tensoropt_torch.parallelize(copy.deepcopy(model), module.plan)
+    assert isinstance(own, ParallelModule)
+    optimizers = [torch.optim.Adam(m.parameters(), lr=0.01) for m in (one, module)]
+    for index in range(4):
+        train(one, optimizers[0], range(index, index + 1))
+        theirs.update_parameters(one)
+        train(module, optimizers[1], range(index, index + 1))
+        with torch.no_grad():
+            for mean, p in zip(own.parameters(), module.parameters(), strict=True):
+                mean.lerp_(p, 1 - 0.9)
+            for mean, buffer in zip(own.buffers(), module.buffers(), strict=True):
+                mean.copy_(buffer)
+    theirs.module.load_state_dict(dict(one.named_buffers()), strict=False)
+    with torch.no_grad():
+        found, expected = own.eval()(batch()), theirs.eval()(batch())
+    wrong = [] if torch.allclose(found, expected, rtol=1e-9) else ["outputs"]
+    pairs = zip(own.named_parameters(), theirs.module.parameters(), strict=True)
+    return wrong + [n for (n, p), q in pairs if not torch.allclose(whole(p), q, rtol=1e-9)]
+
+
+def test_averages_are_those_of_one_process() -> None:
+    for wrong in run_ranks(2, f"{HERE}:averages", None, 120):
+        assert wrong == []
