@@ -12,15 +12,18 @@ namespace tensoropt {
 
 namespace {
 
-bool is_cost(double value) { return std::isfinite(value) && value >= 0; }
+// Sums of a hundred million such costs are finite.
+constexpr double kLargestCost = 1e300;
+
+bool is_cost(double value) { return value >= 0 && value <= kLargestCost; }
 
 void validate_costs(std::span<const Choice> choices, const char* kind,
                     std::size_t index) {
   for (const Choice& choice : choices) {
     TO_CHECK(is_cost(choice.memory) && is_cost(choice.time),
              "{} {}: a choice costs {} bytes and {} s; costs must be finite "
-             "and not negative",
-             kind, index, choice.memory, choice.time);
+             "and not negative, and at most {}",
+             kind, index, choice.memory, choice.time, kLargestCost);
   }
 }
 

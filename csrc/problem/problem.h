@@ -112,7 +112,7 @@ struct Problem {
 
 // Throws UserError, naming the node or edge, unless every table is there and
 // of the size its ends ask for, no edge joins a node to itself, and every cost
-// is finite and not negative. O(size of the distinct tables).
+// is finite, not negative and at most 1e300. O(size of the distinct tables).
 void validate(const Problem& problem);
 
 // The same problem where node n may take config c only if allowed[n][c].

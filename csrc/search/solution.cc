@@ -1,8 +1,20 @@
 #include "search/solution.h"
 
+#include <algorithm>
 #include <bit>
+#include <limits>
+
+#include "common/check.h"
+#include "common/str_format.h"
 
 namespace tensoropt {
+
+namespace {
+
+// Of one table: places in it are counted in 32 bits.
+constexpr double kMaxCells = std::numeric_limits<std::int32_t>::max();
+
+}  // namespace
 
 Solution::Solution(const Problem& problem, const std::vector<int>& fixed,
                    const ScheduleOptions& options)
@@ -12,9 +24,11 @@ Solution::Solution(const Problem& problem, const std::vector<int>& fixed,
 }
 
 std::int64_t Solution::num_cells() const {
+  constexpr double kMost = 1e18;
+  if (!is_planned()) return static_cast<std::int64_t>(kMost);
   double cells = 0;
   for (const int id : reachable(pool_, root())) cells += pool_[id].volume;
-  return static_cast<std::int64_t>(cells);
+  return static_cast<std::int64_t>(std::min(cells, kMost));
 }
 
 int Solution::num_products() const {
@@ -26,8 +40,16 @@ int Solution::num_products() const {
 }
 
 void Solution::load_tables() {
+  TO_CHECK(is_planned(),
+           "{} nodes depend on each other too closely to be searched; lower "
+           "max_conditioning_work, so that some of them are fixed",
+           schedule_.num_left);
   tables_.assign(pool_.size(), {});
   for (const int id : reachable(pool_, root())) {
+    TO_CHECK(pool_[id].volume <= kMaxCells,
+             "a table of {} configs has more cells than can be counted; lower "
+             "max_configs",
+             str_join(pool_[id].dims, " x "));
     if (pool_[id].kind != Expression::Kind::kProduct) {
       tables_[id] = load_table(pool_[id], domains_);
     }

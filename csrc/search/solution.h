@@ -32,13 +32,16 @@ class Solution {
   const Domains& domains() const { return domains_; }
   const ExpressionPool& pool() const { return pool_; }
   int root() const { return schedule_.terms[schedule_.root].expression; }
-  // Of all tables.
+  // False if the plan was given up, see schedule.h: nothing can be computed.
+  bool is_planned() const { return schedule_.root >= 0; }
+  // Of all tables; very many without a plan.
   std::int64_t num_cells() const;
   // Different products in the schedule.
   int num_products() const;
 
   // The tables of the problem, by expression.
   const std::vector<Table>& tables() const { return tables_; }
+  // Throws UserError where one of the schedule is too large to be computed.
   void load_tables();
 
   // None dominated, sorted by memory.

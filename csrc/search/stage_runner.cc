@@ -114,6 +114,7 @@ void StageRunner::recombine() {
   const auto mixed = std::make_shared<Solution>(restrict(problem, masks),
                                                 std::vector<int>{}, schedule);
   recombined_ = std::move(masks);
+  if (!mixed->is_planned()) return;
   StageOptions options = options_;
   options.known_epsilon *= kRecombinedShare;
   options.thin_epsilon *= kRecombinedRoughness;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <type_traits>
 #include <utility>
 
 #include "common/check.h"
@@ -15,6 +16,15 @@ template <typename Value>
 constexpr Value kInfinity = std::numeric_limits<Value>::infinity();
 // Of a product near the root: a small part of what a whole pass takes.
 constexpr double kQuickWork = 1e6;
+
+template <typename Value>
+Value bound_as(double cost) {
+  if constexpr (std::is_same_v<Value, float>) {
+    return bound_as_float(cost);
+  } else {
+    return cost;
+  }
+}
 
 // The values in the order of the index; as they are if it is empty.
 template <typename Value>
@@ -154,7 +164,7 @@ void MinPlusPass<Value>::load(int id) {
       const Point point{table.points.memory[p], table.points.time[p]};
       least = std::min(least, weights_.of(point));
     }
-    inside_[id][table.cells[i]] = static_cast<Value>(least);
+    inside_[id][table.cells[i]] = bound_as<Value>(least);
   }
 }
 

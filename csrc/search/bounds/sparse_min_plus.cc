@@ -65,7 +65,7 @@ void SparseMinPlus::load(int id) {
       const Point point{table.points.memory[p], table.points.time[p]};
       for (std::size_t w = 0; w < limits_.num_weights(); ++w) {
         into[w] =
-            std::min(into[w], static_cast<float>(limits_.weights(w).of(point)));
+            std::min(into[w], bound_as_float(limits_.weights(w).of(point)));
       }
     }
   }

@@ -70,9 +70,11 @@ void WeightedProbe::ask_about_ends() {
   const Point small = strategies_.front().cost;
   const Point fast = strategies_.back().cost;
   if (small.memory <= 0 || fast.memory <= 0 || fast.time <= 0) return;
-  ask_with<double>(
-      {{.memory = 1 / small.memory, .time = kTieBreak / small.time},
-       {.memory = kTieBreak / fast.memory, .time = 1 / fast.time}});
+  std::vector<Weights> ends{
+      {.memory = 1 / small.memory, .time = kTieBreak / small.time},
+      {.memory = kTieBreak / fast.memory, .time = 1 / fast.time}};
+  std::erase_if(ends, [](const Weights& w) { return !w.can_be_asked(); });
+  ask_with<double>(ends);
 }
 
 // The widest gaps that nobody has asked about.
@@ -88,7 +90,8 @@ std::vector<Weights> WeightedProbe::next_questions(double epsilon,
     const Weights weights = equal_weights(a, b);
     const bool asked =
         std::find(weights_.begin(), weights_.end(), weights) != weights_.end();
-    if (gap > epsilon && !asked) open.emplace_back(-gap, weights);
+    if (gap > epsilon && !asked && weights.can_be_asked())
+      open.emplace_back(-gap, weights);
   }
   std::stable_sort(open.begin(), open.end(), [](const auto& a, const auto& b) {
     return a.first < b.first;
@@ -135,7 +138,7 @@ KnownStrategy WeightedProbe::answer(std::size_t w) {
     std::vector<float>& costs = costs_[w][id];
     costs.resize(inside.size());
     for (std::size_t cell = 0; cell < costs.size(); ++cell) {
-      costs[cell] = static_cast<float>(inside[cell] + outside[cell]);
+      costs[cell] = bound_as_float(inside[cell] + outside[cell]);
     }
   }
   std::vector<std::uint32_t> points = pass.trace(schedule_);

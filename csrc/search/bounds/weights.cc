@@ -1,6 +1,7 @@
 #include "search/bounds/weights.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "search/bounds/search_zones.h"
 
@@ -16,10 +17,19 @@ bool is_above(Point a, Point b, Point c) {
 
 }  // namespace
 
+float bound_as_float(double cost) {
+  constexpr double kNothing = 1e-30;
+  constexpr double kVeryMuch = 1e31;
+  if (cost < kNothing) return 0;
+  if (std::isinf(cost)) return std::numeric_limits<float>::infinity();
+  return static_cast<float>(std::min(cost, kVeryMuch));
+}
+
+// Without products of two costs, which may be too large or too small.
 Weights equal_weights(Point a, Point b) {
-  const Weights weights{.memory = a.time - b.time, .time = b.memory - a.memory};
-  const double cost = weights.of(a);
-  return {.memory = weights.memory / cost, .time = weights.time / cost};
+  const double bytes_per_second = (b.memory - a.memory) / (a.time - b.time);
+  const double memory = a.memory + a.time * bytes_per_second;
+  return {.memory = 1 / memory, .time = bytes_per_second / memory};
 }
 
 std::vector<Weights> hull_weights(const std::vector<Point>& points,
@@ -43,7 +53,8 @@ std::vector<Weights> hull_weights(const std::vector<Point>& points,
                                {.memory = 0, .time = 1}};
   for (const std::size_t i : edges) {
     if (weights.size() == most) break;
-    weights.push_back(equal_weights(hull[i], hull[i + 1]));
+    const Weights between = equal_weights(hull[i], hull[i + 1]);
+    if (between.can_be_asked()) weights.push_back(between);
   }
   return weights;
 }

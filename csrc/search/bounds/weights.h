@@ -1,6 +1,7 @@
 // A weighted sum of memory and time: one objective instead of two.
 #pragma once
 
+#include <cmath>
 #include <vector>
 
 #include "problem/frontier.h"
@@ -13,10 +14,20 @@ struct Weights {
   double of(Point point) const {
     return memory * point.memory + time * point.time;
   }
+  bool can_be_asked() const {
+    return std::isfinite(memory) && std::isfinite(time) && memory > 0 &&
+           time > 0;
+  }
   friend bool operator==(const Weights&, const Weights&) = default;
 };
 
+// For bounds from below in single precision: what floats cannot tell from
+// nothing is nothing, and what is very much leaves room for sums of it.
+// Infinite stays infinite. The relative error of all else is that of a float.
+float bound_as_float(double cost);
+
 // Under which both cost 1. `a` must have less memory and more time than `b`.
+// Not finite, or zero, if the two are too far apart to be compared.
 Weights equal_weights(Point a, Point b);
 
 // Memory alone, time alone, and the weightings along the edges of the lower

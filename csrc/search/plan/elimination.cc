@@ -139,7 +139,9 @@ FactorGraph::Factor FactorGraph::multiply(const Factor& a, const Factor& b,
 
 double FactorGraph::joint_volume(const Factor& a, const Factor& b) const {
   double volume = 1;
-  for (const int n : joint_scope(a.scope, b.scope, -1)) volume *= dim(n);
+  for (const int n : joint_scope(a.scope, b.scope, -1)) {
+    volume = saturated(volume * dim(n));
+  }
   return volume;
 }
 
@@ -147,7 +149,8 @@ double FactorGraph::joint_volume(const Factor& a, const Factor& b) const {
 // layer, which the other layers share, rather than what is behind this one.
 void FactorGraph::join_cheapest_pair(int node) {
   const std::vector<int>& ids = factors_of_[node];
-  std::pair least{std::numeric_limits<double>::infinity(), 0};
+  std::pair least{std::numeric_limits<double>::infinity(),
+                  std::numeric_limits<int>::max()};
   std::pair<int, int> best;
   for (std::size_t i = 0; i < ids.size(); ++i) {
     for (std::size_t j = i + 1; j < ids.size(); ++j) {
@@ -215,8 +218,8 @@ const FactorGraph::Cached& FactorGraph::cached(int node) const {
     points += expression.points_per_cell;
   }
   near.erase(node);
-  for (const int n : near) work *= dim(n);
-  cached = {true, {near.begin(), near.end()}, work * points};
+  for (const int n : near) work = saturated(work * dim(n));
+  cached = {true, {near.begin(), near.end()}, saturated(work * points)};
   return cached;
 }
 

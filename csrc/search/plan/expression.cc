@@ -11,7 +11,7 @@ namespace {
 
 // Frontiers are assumed to grow with the number of tables they were made of,
 // up to this size.
-constexpr double kLargestEstimate = 4096;
+constexpr double kMostPoints = 4096;
 
 // The size of every label.
 std::vector<double> label_dims(const Expression& left, const Expression& right,
@@ -39,7 +39,9 @@ double density(const Expression& expression) {
 int ExpressionPool::intern(const Key& key, Expression expression) {
   const auto [found, is_new] = ids_.try_emplace(key, size());
   if (is_new) {
-    for (const int dim : expression.dims) expression.volume *= dim;
+    for (const int dim : expression.dims) {
+      expression.volume = saturated(expression.volume * dim);
+    }
     expressions_.push_back(std::move(expression));
   }
   return found->second;
@@ -108,15 +110,15 @@ void ExpressionPool::estimate(Expression& product) const {
   double all = 1;
   double outputs = 1;
   for (std::size_t label = 0; label < dims.size(); ++label) {
-    all *= dims[label];
+    all = saturated(all * dims[label]);
     if (static_cast<int>(label) >= product.labels.num_outputs) continue;
-    outputs *= dims[label];
+    outputs = saturated(outputs * dims[label]);
     product.dims.push_back(static_cast<int>(dims[label]));
   }
   const double terms = all * density(left) * density(right);
   product.cells = std::min(outputs, terms);
   product.points_per_cell =
-      std::min(kLargestEstimate, left.points_per_cell + right.points_per_cell);
+      std::min(kMostPoints, left.points_per_cell + right.points_per_cell);
   product.work = terms * product.points_per_cell;
 }
 

@@ -16,6 +16,7 @@
 // repeated structure.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <tuple>
@@ -25,6 +26,13 @@
 #include "search/plan/domains.h"
 
 namespace tensoropt {
+
+// Estimates end here: products of many sizes are infinite otherwise, and what
+// is infinite cannot be compared.
+inline constexpr double kLargestEstimate = 1e100;
+inline double saturated(double estimate) {
+  return std::min(estimate, kLargestEstimate);
+}
 
 // Labels below `num_outputs` are the axes of the result, in order; the others
 // are summed out. A label of one operand only must be an output.

@@ -16,6 +16,9 @@ namespace {
 // At most so many hubs, and so many candidates for each of them.
 constexpr std::size_t kMaxHubs = 4;
 constexpr std::size_t kHubCandidates = 3;
+// Of one step, by estimate. Far above all that could ever be computed: below it
+// estimates still tell which hubs help.
+constexpr double kHopelessWork = 1e24;
 
 // The graph of nodes that still have a choice of config.
 Adjacency adjacency(const Problem& problem, const Domains& domains,
@@ -62,7 +65,9 @@ class ScheduleMaker {
   }
 
   Schedule run() {
-    while (graph_.num_alive() > 0) step();
+    while (graph_.num_alive() > 0) {
+      if (!step()) return given_up();
+    }
     schedule_.root = graph_.finish();
     schedule_.terms = graph_.terms();
     add_up_work();
@@ -104,16 +109,32 @@ class ScheduleMaker {
     return best;
   }
 
-  void step() {
+  bool is_hopeless(const std::optional<int>& node) const {
+    return !node || graph_.work(*node) > kHopelessWork;
+  }
+
+  // Whether there was a node that can be eliminated at all.
+  bool step() {
     std::optional<int> node = cheapest([this](int n) { return eligible(n); });
-    if (!node) node = cheapest([this](int n) { return !is_hub_[n]; });
-    if (!node) node = cheapest([](int) { return true; });
+    if (is_hopeless(node)) {
+      node = cheapest([this](int n) { return !is_hub_[n]; });
+    }
+    if (is_hopeless(node)) node = cheapest([](int) { return true; });
+    if (is_hopeless(node)) return false;
     const std::size_t degree = graph_.neighbours(*node).size();
     ++schedule_.num_eliminations;
     ++(degree <= 1   ? schedule_.num_branch
        : degree == 2 ? schedule_.num_node
                      : schedule_.num_conditioning);
     graph_.eliminate(*node);
+    return true;
+  }
+
+  Schedule given_up() {
+    const double infinity = std::numeric_limits<double>::infinity();
+    schedule_.num_left = graph_.num_alive();
+    schedule_.work = schedule_.cells = schedule_.conditioning_work = infinity;
+    return std::move(schedule_);
   }
 
   void add_up_work() {
@@ -186,7 +207,7 @@ Schedule make_schedule(const Problem& problem, const ScheduleOptions& options,
       std::vector<int> more = hubs;
       more.push_back(hub);
       Schedule schedule = ScheduleMaker(problem, options, more, pool).run();
-      if (schedule.work >= best.work) continue;
+      if (!schedule.is_better_than(best)) continue;
       best = std::move(schedule);
       improved = true;
     }

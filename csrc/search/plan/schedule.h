@@ -11,6 +11,9 @@
 // conditioning on them. Several sets of hubs are tried and the cheapest plan
 // is taken; in a ring this decides between conditioning and doubling.
 //
+// A plan in which some step is beyond all machines is given up there: it has
+// no root, and its estimates are infinite.
+//
 // O(n^2) for n nodes of small degree, times the plans tried.
 #pragma once
 
@@ -37,12 +40,18 @@ struct ScheduleOptions {
 struct Schedule {
   std::vector<Term> terms;
   int root = -1;
+  int num_left = 0;  // nodes that were left when the plan was given up
 
   std::vector<int> hubs;
   // Estimates, each expression counted once.
   double work = 0;
   double cells = 0;              // of all tables, empty ones included
   double conditioning_work = 0;  // of the steps over four or more nodes
+  // Fewer nodes left, then less work.
+  bool is_better_than(const Schedule& other) const {
+    return num_left != other.num_left ? num_left < other.num_left
+                                      : work < other.work;
+  }
   int num_eliminations = 0;
   int num_branch = 0;        // degree <= 1
   int num_node = 0;          // degree 2

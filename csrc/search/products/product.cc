@@ -11,6 +11,9 @@ namespace tensoropt {
 
 namespace {
 
+// The inverse of less may be infinite.
+constexpr double kLeastUnit = std::numeric_limits<double>::min();
+
 struct Pair {
   double score;
   const Matrix::Entry* left;
@@ -70,8 +73,8 @@ class RowProduct {
       least.memory = std::min(least.memory, pair.ideal.memory);
       least.time = std::min(least.time, pair.ideal.time);
     }
-    const double per_byte = least.memory > 0 ? 1 / least.memory : 1;
-    const double per_second = least.time > 0 ? 1 / least.time : 1;
+    const double per_byte = least.memory > kLeastUnit ? 1 / least.memory : 1;
+    const double per_second = least.time > kLeastUnit ? 1 / least.time : 1;
     for (Pair& pair : pairs_) {
       pair.score = pair.ideal.memory * per_byte + pair.ideal.time * per_second;
     }
