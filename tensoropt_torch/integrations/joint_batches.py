@@ -7,21 +7,26 @@ samples of all ranks, as one process would, and takes the rows of its own.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils.data import default_collate
+from transformers import DefaultDataCollator, default_data_collator
 
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.integrations.loaders import base_of, tells_samples
 from tensoropt_torch.integrations.rows import MORE, Dims, Sampled, rows_of_trials
 from tensoropt_torch.integrations.shares import kept_random_states
-from tensoropt_torch.runtime.agreement import gather, on_all_ranks
+from tensoropt_torch.runtime.agreement import CallAgreement, gather, on_all_ranks
+from tensoropt_torch.runtime.meshes import backend_of_job
 
 SAMPLES = "tensoropt_samples"  # in a batch
 
+LITTLE = 1 << 20  # bytes of a batch
 LOOKED_AT = 16  # samples of a data set, for their lengths
 
 Collate = Callable[[list[Any]], Any]
@@ -77,8 +82,7 @@ class JointBatches:
         kept = batch.pop(SAMPLES, None) if isinstance(batch, MutableMapping) else None
         if kept is None:
             return batch
-        shapes = gather(_shapes(batch))
-        if all(other == shapes[0] for other in shapes):
+        if shapes_are_equal(_shapes(batch)):
             return batch
         return self.rows_of(kept.samples)
 
@@ -149,6 +153,37 @@ def lengths_seen(drawn: Sampled, dataset: Any = None) -> list[dict[str, tuple[in
     return found
 
 
+def may_differ(drawn: Sampled) -> bool:
+    """Whether later batches may have other shapes, though those that were looked at have not,
+    and it takes little to be ready for that: where a collator of the user's, or one that pads,
+    makes a dict of little."""
+    stacks = drawn.collate in (default_collate, default_data_collator)
+    stacks = stacks or isinstance(drawn.collate, DefaultDataCollator)
+    return not stacks and isinstance(drawn.batch, MutableMapping) and _bytes(drawn.batch) <= LITTLE
+
+
+def shapes_are_equal(shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether those of all ranks are. Collective."""
+    if not cpu_tensors_are_served():
+        return all(other == shapes for other in gather(shapes))
+    digest = hashlib.sha256(repr(sorted(shapes.items())).encode()).digest()
+    number = int.from_bytes(digest[:8], "big") >> 2
+    return CallAgreement(dist.group.WORLD).begin(number).is_reached()
+
+
+def cpu_tensors_are_served() -> bool:
+    """Whether the job's own group exchanges tensors of CPUs, for which no device is waited."""
+    try:
+        backend_of_job("cpu")
+    except RuntimeError:
+        return False
+    return True
+
+
+def _bytes(batch: Mapping[str, Any]) -> int:
+    return sum(value.nbytes for value in batch.values() if isinstance(value, torch.Tensor))
+
+
 def _shapes(batch: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     tensors = ((name, value) for name, value in batch.items() if isinstance(value, torch.Tensor))
     return {name: tuple(value.shape) for name, value in tensors}
@@ -162,5 +197,5 @@ def _copies(samples: Sequence[Any]) -> list[Any]:
 def _refusal(why: str) -> TensorOptError:
     return TensorOptError(
         f"the processes have batches of other lengths, and the collator cannot pad them together: "
-        f"{why}; pad to one length for all (pad_to_multiple_of, padding='max_length')"
+        f"{why}; pad to one length for all (padding='max_length')"
     )

@@ -21,7 +21,12 @@ from tensoropt_torch.emit import ParallelModule, WeightSource
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.integrations import states
 from tensoropt_torch.integrations.first_step import call_of_all_ranks
-from tensoropt_torch.integrations.joint_batches import JointBatches, lengths_seen
+from tensoropt_torch.integrations.joint_batches import (
+    JointBatches,
+    cpu_tensors_are_served,
+    lengths_seen,
+    may_differ,
+)
 from tensoropt_torch.integrations.loaders import recording
 from tensoropt_torch.integrations.optimizers import use_parameters_of
 from tensoropt_torch.integrations.plan_source import MAX_VARIANTS, PlanSource, check_inputs
@@ -162,7 +167,9 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         seen = gather(on_all_ranks(lambda: lengths_seen(drawn, dataset)))
         if any(shapes != seen[0][:1] for shapes in seen):
             self._joint = JointBatches(drawn.collate)
-            drawn = self._joint.first(drawn)
+            return self._joint.first(drawn)
+        if cpu_tensors_are_served() and all(gather(may_differ(drawn))):
+            self._joint = JointBatches(drawn.collate)
         return drawn
 
     def parallelize(

@@ -143,9 +143,36 @@ class InOrder(Trainer):
         return SequentialSampler(self.train_dataset)
 
 
+def rarely_long(count: int, first: int) -> list[dict[str, Any]]:
+    """Words that are padded to one length, but for the one at ``first``, which nobody looks at
+    before it comes."""
+    found = words(count)
+    found[first] = {**found[first], "ids": torch.arange(13)}
+    return found
+
+
+def collate_in_eights(rows: list[dict[str, Any]]) -> dict[str, Tensor]:
+    """As ``pad_to_multiple_of=8``."""
+    batch = collate(rows)
+    more = -batch["ids"].shape[1] % 8
+    padded = {name: F.pad(batch[name], (0, more)) for name in ("ids", "mask", "positions")}
+    return {**padded, "labels": batch["labels"]}
+
+
+def with_rare_lengths(_: None) -> list[str]:
+    """The second batch of rank 0 is longer than all that was seen."""
+    data = rarely_long(400, first=SHARE * dist.get_world_size() + 1)
+    return trained(data, collate_in_eights, {})
+
+
 def with_trainer(options: dict[str, Any]) -> list[str]:
+    return trained(words(SHARE * dist.get_world_size() * STEPS), collate, options)
+
+
+def trained(
+    data: list[dict[str, Any]], collate: Callable[..., Any], options: dict[str, Any]
+) -> list[str]:
     world = dist.get_world_size()
-    data = words(SHARE * world * STEPS)
     model = Words()
     holder = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
     dist.broadcast_object_list(holder, 0)

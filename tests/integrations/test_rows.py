@@ -9,9 +9,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
+from transformers import default_data_collator
 
 from tensoropt_torch import TensorOptError
-from tensoropt_torch.integrations.joint_batches import SAMPLES, JointBatches, lengths_seen
+from tensoropt_torch.integrations.joint_batches import (
+    LITTLE,
+    SAMPLES,
+    JointBatches,
+    lengths_seen,
+    may_differ,
+)
 from tensoropt_torch.integrations.loaders import recording
 from tensoropt_torch.integrations.rows import Sampled, batch_with_more, first_batch, rows_of_trials
 from tests.distributed.harness import run_ranks
@@ -152,6 +159,18 @@ def test_lightning_trains_chained_calls_with_rows_in_several_dims(accumulated: i
 @pytest.mark.parametrize("options", [{}, {"dataloader_num_workers": 1}])
 def test_trainer_trains_on_lengths_that_differ_between_ranks(options: dict[str, Any]) -> None:
     assert run_ranks(2, f"{RUNS}:with_trainer", options, 200) == [[]] * 2
+
+
+def test_a_length_that_comes_later_is_padded_on_all_ranks() -> None:
+    assert run_ranks(2, f"{RUNS}:with_rare_lengths", None, 200) == [[]] * 2
+
+
+def test_collators_that_stack_make_batches_of_one_shape() -> None:
+    batch = {"ids": torch.zeros(2, 3)}
+    assert may_differ(Sampled(batch, [], collate))
+    assert not may_differ(Sampled(batch, [], default_data_collator))
+    assert not may_differ(Sampled({"pixels": torch.zeros(LITTLE)}, [], collate))
+    assert not may_differ(Sampled([torch.zeros(2, 3)], [], collate))
 
 
 def test_nodes_of_graphs_are_refused_unless_the_user_names_their_dim() -> None:
