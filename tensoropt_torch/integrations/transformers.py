@@ -27,6 +27,13 @@ from tensoropt_torch.integrations.joint_batches import (
     lengths_seen,
     may_differ,
 )
+from tensoropt_torch.integrations.last_batch import (
+    cut,
+    few_rows_expected,
+    filled,
+    rows_in,
+    rows_of_rank,
+)
 from tensoropt_torch.integrations.loaders import recording
 from tensoropt_torch.integrations.optimizers import use_parameters_of
 from tensoropt_torch.integrations.plan_source import MAX_VARIANTS, PlanSource, check_inputs
@@ -94,6 +101,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             raise TensorOptError("Trainer needs a model=; model_init= would make many")
         self._parallel: ParallelModule | None = None
         self._joint: JointBatches | None = None
+        self._loss_is_share_of_sum = False
         self._planned_inputs: Inputs = "sharded"
         self._source = PlanSource(
             plan,
@@ -250,9 +258,33 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
     ) -> Any:
         """As of ``transformers.Trainer``."""
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
-        if self._loss_is_of_model and self._loss_is_scaled_up(num_items_in_batch):
+        scaled_up = self._loss_is_scaled_up(num_items_in_batch)
+        self._loss_is_share_of_sum = scaled_up and not self._loss_is_of_model
+        if self._loss_is_of_model and scaled_up:
             loss = loss / self.accelerator.num_processes
         return (loss, outputs) if return_outputs else loss
+
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+    ) -> tuple[Any, Any, Any]:
+        """As of ``transformers.Trainer``; the last batch is that of one process."""
+        whole = inputs if self._joint is None else self._joint.of_all(inputs)
+        dim_of = cast(ParallelModule, self._parallel).plan.settings.rows_dim
+        have = rows_in(whole, dim_of)
+        rows = rows_of_rank(self.accelerator, have) if have else None
+        if rows is None:
+            return super().prediction_step(model, whole, prediction_loss_only, ignore_keys)
+        batch, self._loss_is_share_of_sum = cut(whole, dim_of, have, rows), False
+        with few_rows_expected():
+            loss, *others = super().prediction_step(model, batch, prediction_loss_only, ignore_keys)
+        logits, labels = filled(others, rows, have)
+        if self._loss_is_share_of_sum:  # which is not weighed by rows
+            loss = self.accelerator.reduce(loss, "mean")
+        return loss, logits, labels
 
     @property
     def _loss_is_of_model(self) -> bool:
@@ -262,7 +294,8 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
     def _loss_is_scaled_up(self, num_items_in_batch: object) -> bool:
         """Whether ``transformers`` multiplies the loss by the number of processes, so that the
         mean over them is the sum."""
-        counts = self.model_accepts_loss_kwargs and num_items_in_batch is not None
+        takes_counts = self.model_accepts_loss_kwargs or self.compute_loss_func
+        counts = takes_counts and num_items_in_batch is not None
         return bool(counts and self.args.average_tokens_across_devices)
 
     # Checkpoints

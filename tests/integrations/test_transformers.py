@@ -21,7 +21,7 @@ HALF = STEPS // 2
 SAVED = {"save_strategy": "steps", "save_steps": HALF}
 STEP = ("loss", "grad_norm", "learning_rate")
 EVALUATION = ("eval_loss", "eval_accuracy")
-NAMES = (*STEP, *EVALUATION, "predictions", "count")
+NAMES = (*STEP, *EVALUATION, "predictions", "count", "loss_of_all")
 CLOSE = 1e-3  # rounding differences grow along a run of Adam; the loss falls by a third
 
 
@@ -106,6 +106,9 @@ JOBS = {
         "bert", smallest=True, arguments=SGD, planning={"max_micro_batches": 2, "recompute": True}
     ),
     "no training": Job("gpt2", kind="Evaluation"),
+    "no training, a loss of shares": Job(
+        "gpt2", kind="Evaluation", arguments={"label_smoothing_factor": 0.1}
+    ),
 }
 # What goes on, after which step.
 RESUMED = {"adapters": 3, "dropout": 3}

@@ -74,6 +74,7 @@ def evaluate(trainer: transformers.Trainer, job: Job) -> Log:
         "step": 1,
         "eval_loss": trainer.evaluate()["eval_loss"],
         "eval_accuracy": predicted.metrics["test_accuracy"],
+        "loss_of_all": predicted.metrics["test_loss"],
         "predictions": float(predicted.predictions.std()),
         "count": len(predicted.predictions),
     }
