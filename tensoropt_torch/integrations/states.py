@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch.distributed.checkpoint.state_dict import (
     get_optimizer_state_dict,
     set_optimizer_state_dict,
@@ -15,12 +16,20 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.optim import Optimizer
+from torch.utils import _pytree as pytree
+from transformers.trainer import OPTIMIZER_NAME
 
 from tensoropt_torch.checkpoint import RandomState
+from tensoropt_torch.checkpoint import save as save_whole
 from tensoropt_torch.emit import ParallelModule
 from tensoropt_torch.errors import TensorOptError
 
 FOLDER = "states"  # in that of the checkpoint
+LARGEST_WHOLE = 2 << 30  # bytes of an optimizer's states that one process gathers
+_IN_PARTS = (
+    f"the states of the optimizer are in the folder '{FOLDER}', for "
+    "tensoropt_torch.integrations.transformers.Trainer"
+)
 
 
 def save_states(
@@ -30,6 +39,22 @@ def save_states(
     states = {**_optimizer_states(parallel, optimizer), "random": RandomState(parallel)}
     states |= _adapters(parallel)
     save(states, checkpoint_id=Path(checkpoint) / FOLDER)
+    save_for_one_process(Path(checkpoint) / OPTIMIZER_NAME, optimizer)
+
+
+def save_for_one_process(path: Path, optimizer: Optimizer) -> None:
+    """The states as ``transformers.Trainer`` reads them, so that it goes on with them. Where they
+    are large, what it refuses: without a file it would begin with new ones."""
+    state = optimizer.state_dict()
+    if _bytes(state) <= LARGEST_WHOLE:
+        save_whole(state, path)
+        return
+    save_whole({"state": {}, "param_groups": [], "tensoropt_torch": _IN_PARTS}, path)
+
+
+def _bytes(state: Any) -> int:
+    leaves = pytree.tree_leaves(state)
+    return sum(leaf.numel() * leaf.itemsize for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
 def load_optimizer(

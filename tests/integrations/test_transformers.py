@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import transformers
 from safetensors.torch import load_file
 from transformers import GPT2LMHeadModel
 
+from tensoropt_torch.integrations import states
 from tests.distributed.harness import run_ranks
 from tests.integrations.models import largest_difference
 from tests.integrations.trainers import STEPS, Job, Log, parts, plain_run
@@ -84,6 +86,30 @@ def test_a_run_goes_on_under_another_plan_on_fewer_processes(
     for log in run_ranks(2, f"{HERE}:our_run", job, 200):
         assert len(column(log, "loss", HALF)) == STEPS - HALF
         assert_equal(log, plain, after=HALF)
+
+
+def test_a_plain_trainer_goes_on_with_a_run(plain: Log, four: Log, folder: Path) -> None:
+    checkpoint = str(folder / "four" / f"checkpoint-{HALF}")
+    log = plain_run(Job("gpt2", resume_from=checkpoint).on(1, folder / "plain goes on"))
+    assert len(column(log, "loss", HALF)) == STEPS - HALF
+    assert_equal(log, plain, after=HALF)
+
+
+def test_states_that_are_not_whole_are_refused_by_a_plain_optimizer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight = torch.ones(3, requires_grad=True)
+    optimizer = torch.optim.Adam([weight])
+    weight.sum().backward()
+    optimizer.step()
+    path = tmp_path / "optimizer.pt"
+    for largest, refused in ((23, True), (28, False)):  # two moments, and a count
+        monkeypatch.setattr(states, "LARGEST_WHOLE", largest)
+        states.save_for_one_process(path, optimizer)
+        loaded = torch.optim.Adam([weight])
+        with pytest.raises(ValueError, match="groups") if refused else nullcontext():
+            loaded.load_state_dict(torch.load(path, weights_only=True))
+            torch.testing.assert_close(loaded.state_dict(), optimizer.state_dict())
 
 
 # Without a norm that hides it, the scale of gradients shows.
