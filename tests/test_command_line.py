@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -52,3 +56,31 @@ def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> No
         status, text, _ = said([command, "--help"], capsys)
         assert status == 0
         assert text.startswith(f"usage: tensoropt {command}") and "--verbose" in text
+
+
+# The second waits for a lock outside of Python, which hears nothing there, as in a search.
+WHERE = {"Python": "while True: time.sleep(0.01)", "C": "lock(); lock()"}
+MODEL = """
+import ctypes, time
+mutex, library = ctypes.create_string_buffer(64), ctypes.CDLL(None)
+def lock():
+    library.pthread_mutex_lock(mutex)
+def build():
+    print("there", flush=True)
+    {where}
+"""
+
+
+@pytest.mark.parametrize("where", WHERE)
+def test_an_interrupt_is_told_in_one_line(where: str, tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text(MODEL.format(where=WHERE[where]))
+    command = [sys.executable, "-m", "tensoropt_torch", "plan", f"{tmp_path}/m.py:build"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "there\n"
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=30)
+    assert error == "tensoropt: interrupted\n"
+    assert process.returncode == 130

@@ -15,20 +15,23 @@ from rich.logging import RichHandler
 
 from tensoropt_torch import doctor
 from tensoropt_torch.cli import explaining, job, planning, report, saved
+from tensoropt_torch.cli.interrupts import interrupts_heard, tell_interrupted
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.logs import LIBRARY
 from tensoropt_torch.version import __version__
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit status (2 for a user's mistake)."""
+    """Run the command; returns the exit status (2 for a user's mistake, 130 for Ctrl-C)."""
     options = _parser().parse_args(arguments)
     try:
-        with _logged() if options.verbose else nullcontext():
+        with interrupts_heard(), _logged() if options.verbose else nullcontext():
             return options.run(options, Console()) or 0
     except TensorOptError as error:
         print(f"tensoropt: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return tell_interrupted()
 
 
 @contextmanager
