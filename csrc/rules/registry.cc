@@ -53,6 +53,7 @@ const Registry& builtin_registry() {
     register_recurrent(table);
     register_routed_experts(table);
     register_sampling(table);
+    register_sequence_losses(table);
     register_views(table);
     return table;
   }();

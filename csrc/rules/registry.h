@@ -64,6 +64,7 @@ void register_rearrange(Registry& registry);
 void register_recurrent(Registry& registry);
 void register_routed_experts(Registry& registry);
 void register_sampling(Registry& registry);
+void register_sequence_losses(Registry& registry);
 void register_views(Registry& registry);
 
 }  // namespace tensoropt

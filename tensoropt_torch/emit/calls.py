@@ -18,6 +18,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
+import tensoropt_torch.runtime.ctc_losses  # noqa: F401 (its operator)
 from tensoropt_torch.plan.local_form import (
     LocalForm,
     local_arguments,

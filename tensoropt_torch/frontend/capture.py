@@ -42,6 +42,7 @@ from tensoropt_torch.frontend.containers import (
     whole_output,
 )
 from tensoropt_torch.frontend.containers_kept import containers_kept
+from tensoropt_torch.frontend.ctc_loss import CtcLosses
 from tensoropt_torch.frontend.forward_errors import (
     errors_of,
     errors_of_loss,
@@ -175,7 +176,7 @@ class _WithLoss(nn.Module):
         self.watch = watch
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        with called_in(self.context):
+        with called_in(self.context), CtcLosses():
             return self.watch.traced(self._with_buffers, args, kwargs)
 
     def _with_buffers(self, *args: Any, **kwargs: Any) -> Any:

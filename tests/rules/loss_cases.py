@@ -128,9 +128,17 @@ def other_loss_cases() -> Iterator[Case]:
         yield Case("aten.multilabel_margin_loss.default", args, name=name)
 
 
+def sequence_cases() -> Iterator[Case]:
+    target, lengths = "tensoropt.ctc_losses.default", torch.tensor([9, 8, 7] * 4)
+    short, labels = torch.tensor([4, 3, 2, 1] * 3), Random((12, 4), 1, 5, torch.int64)
+    yield Case(target, (real(9, 12, 5), labels, lengths, short, 0, False))
+    yield Case(target, (real(9, 12, 5), labels, lengths - 6, short, 0, True), name="no way")
+
+
 def loss_cases() -> Iterator[Case]:
     yield from cross_entropy_cases()
     yield from nll_cases()
     yield from pointwise_loss_cases()
     yield from binary_cases()
     yield from other_loss_cases()
+    yield from sequence_cases()

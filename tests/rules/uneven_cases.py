@@ -37,6 +37,9 @@ def loss_cases() -> Iterator[Case]:
         yield Case(loss, args, name=f"uneven, {reduction}")
     images = (real(4, 5, 2, 6), integers(5, 4, 2, 6), None, 1, 1)
     yield Case(loss, images, name="uneven, 4-D")
+    labels, lengths = Random((7, 4), 1, 5, torch.int64), torch.tensor([9, 8, 7, 9, 8, 7, 9])
+    args = (real(9, 7, 5), labels, lengths, lengths // 3, 0, False)
+    yield Case("tensoropt.ctc_losses.default", args, name="uneven")
 
 
 def attention_cases() -> Iterator[Case]:
