@@ -225,8 +225,9 @@ def _max_norm(node: fx.Node, weight: fx.Node) -> TensorOptError:
     return TensorOptError(
         f"operator '{node.name}' ({node.target}): an embedding with max_norm={node.args[2]} "
         f"renormalises rows of its weight '{weight}' in the forward pass, and a forward pass must "
-        "not change parameters; leave max_norm out, and renormalise the weight in the training "
-        f"loop{source_line(node)}"
+        "not change parameters; leave max_norm out, and before each step, under torch.no_grad(), "
+        "renormalise the weight: weight.mul_((max_norm / (weight.norm(dim=1, keepdim=True) + "
+        f"1e-7)).clamp(max=1)){source_line(node)}"
     )
 
 
