@@ -75,6 +75,10 @@ from tensoropt_torch.frontend.sources import (
     folded_sources,
     want_blocks,
 )
+from tensoropt_torch.frontend.sparse_values import (
+    refuse_sparse_tensors,
+    refuse_split_sparse_values,
+)
 from tensoropt_torch.frontend.watching import (
     Attributes,
     ForwardWatch,
@@ -248,7 +252,9 @@ def capture(
     if isinstance(model, torch.export.ExportedProgram) and not args and not kwargs:
         args, kwargs = model.example_inputs
     model = as_module(model)
-    _check_call(model, {"args": args, "targets": targets}, kwargs, loss_fn)
+    positional = {"args": args, "targets": targets}
+    _check_call(model, positional, kwargs, loss_fn)
+    refuse_sparse_tensors(model, positional, kwargs)
     example = _Example(model, args, kwargs, loss_fn, targets, context, blocks)
     return watched_capture(model, loss_fn, lambda watch: _capture(example, watch))
 
@@ -432,6 +438,7 @@ def _export(
 
 def _warn_without_rule(graph: fx.Graph, rules: _C.Rules) -> None:
     known = frozenset(rules.targets())
+    refuse_split_sparse_values(graph, known)
     calls = Counter(target_name(node) for node in graph.nodes)
     notes = {target_name(n): _note(n) for n in graph.nodes if is_python_call(n)}
     for name in sorted(calls.keys() - known - {""}):
