@@ -42,6 +42,7 @@ const Registry& builtin_registry() {
     register_fourier(table);
     register_indexing(table);
     register_losses(table);
+    register_masked_scatter(table);
     register_matmul(table);
     register_matrices(table);
     register_normalization(table);

@@ -53,6 +53,7 @@ void register_embedding(Registry& registry);
 void register_fourier(Registry& registry);
 void register_indexing(Registry& registry);
 void register_losses(Registry& registry);
+void register_masked_scatter(Registry& registry);
 void register_matmul(Registry& registry);
 void register_matrices(Registry& registry);
 void register_normalization(Registry& registry);

@@ -161,6 +161,14 @@ def distinct(high: int, *shape: int, dim: int | None = None) -> torch.Tensor:
     return scores.argsort(dim).narrow(dim, 0, shape[dim])
 
 
+def masked_scatter_cases() -> Iterator[Case]:
+    target, x = "aten.masked_scatter.default", real(12, 4)
+    yield Case(target, (x, booleans(12, 4), real(48)))
+    yield Case(target, (x, booleans(12, 1), real(12, 4)), name="rows")
+    yield Case(target, (x, booleans(4), real(12, 4)), name="columns")
+    yield Case(target, (real(12), booleans(12), real(3, 4)), name="1-D")
+
+
 def indexing_cases() -> Iterator[Case]:
     yield from gather_cases()
     yield from scatter_cases()
@@ -169,3 +177,4 @@ def indexing_cases() -> Iterator[Case]:
     yield from search_cases()
     yield from order_cases()
     yield from counting_cases()
+    yield from masked_scatter_cases()

@@ -350,7 +350,19 @@ def gru_shard(calls: Sequence[RankCall]) -> list[list[torch.Tensor]]:
     return _recurrent(calls, 1, _gru_step)
 
 
+def masked_scatter_shard(calls: Sequence[RankCall]) -> list[torch.Tensor]:
+    """A rank takes from the source behind what the ranks before it take."""
+    counts = [int(mask.expand_as(x).sum()) for x, mask, _ in (call.operands for call in calls)]
+    results = []
+    for rank, call in enumerate(calls):
+        x, mask, source = call.operands
+        start = sum(counts[r] for r in call.groups[0] if r < rank)
+        results.append(x.masked_scatter(mask, source.flatten()[start:]))
+    return results
+
+
 REFERENCES: dict[str, Reference] = {
+    "tensoropt.masked_scatter_shard.default": masked_scatter_shard,
     "tensoropt.embedding_shard.default": embedding_shard,
     "tensoropt.gather_shard.default": gather_shard,
     "tensoropt.embedding_bag_shard.default": embedding_bag_shard,
