@@ -153,9 +153,7 @@ def _small(kind: type[PreTrainedConfig], given: Mapping[str, Any], own: Mapping[
     special = FIRST_SPECIAL
     for name in names:
         value = default.__dict__.get(name)
-        if name in own and not isinstance(own[name], Mapping):
-            changes[name] = own[name]
-        elif isinstance(value, PreTrainedConfig):
+        if isinstance(value, PreTrainedConfig):
             changes[name] = _small(type(value), _differing(value), own.get(name, {}))
         elif _is_token(name) and not isinstance(value, (list, tuple)):
             changes[name], special = _token(value, special)
@@ -168,8 +166,18 @@ def _small(kind: type[PreTrainedConfig], given: Mapping[str, Any], own: Mapping[
                 changes[name] = small
     if "kv_lora_rank" in names and "num_key_value_heads" in names:  # each head has its own
         changes["num_key_value_heads"] = HEADS
-    changes.update({k: v for k, v in own.items() if not isinstance(v, Mapping)})
-    return kind(**changes)
+    parts = {name for name in names if isinstance(default.__dict__.get(name), PreTrainedConfig)}
+    changes.update({name: value for name, value in own.items() if name not in parts})
+    return _with_attention(kind, changes)
+
+
+def _with_attention(kind: type[PreTrainedConfig], changes: dict[str, Any]) -> Any:
+    """The last layer is one of attention, if none of so few is."""
+    made = kind(**changes)
+    layers = getattr(made, "layer_types", None) or ()
+    if layers and set(layers) == {"linear_attention"}:
+        made = kind(**{**changes, "layer_types": [*layers[:-1], "full_attention"]})
+    return made
 
 
 def _differing(config: PreTrainedConfig) -> dict[str, Any]:

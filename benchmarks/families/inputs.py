@@ -68,14 +68,15 @@ def _boxes(names: Mapping[str, Any]) -> Inputs:
 
 
 def _needed(names: Mapping[str, Any]) -> Inputs:
-    """What has no default."""
+    """What has no default, and what one of the defaults does not do for."""
     makers: dict[str, Callable[[], torch.Tensor]] = {
         "attention_mask": lambda: torch.ones(BATCH, LENGTH, dtype=torch.long),
         "decoder_input_ids": ids,
         "visual_feats": lambda: torch.randn(BATCH, 5, 32),
         "visual_pos": lambda: torch.rand(BATCH, 5, 4),
     }
-    required = [n for n, p in names.items() if p.default is p.empty and n in makers]
+    asked = [n for n, p in names.items() if p.default is p.empty or n.startswith("visual_")]
+    required = [name for name in asked if name in makers]
     return {name: makers[name]() for name in required}
 
 

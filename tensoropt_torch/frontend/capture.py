@@ -43,6 +43,7 @@ from tensoropt_torch.frontend.containers import (
 )
 from tensoropt_torch.frontend.containers_kept import containers_kept
 from tensoropt_torch.frontend.ctc_loss import CtcLosses
+from tensoropt_torch.frontend.drawn_decisions import DrawnDecisions
 from tensoropt_torch.frontend.forward_errors import (
     errors_of,
     errors_of_loss,
@@ -189,11 +190,12 @@ class _WithLoss(nn.Module):
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         without_grad = DetachWithoutGrad() if self.context.gradients else nullcontext()
-        with without_grad, own_generators_drawn(), KeepMemory(self.model), AssumedChecks():
+        name = type(self.model).__name__
+        asked = DrawnDecisions(name), AssumedChecks()
+        with without_grad, own_generators_drawn(), KeepMemory(self.model), asked[0], asked[1]:
             inputs = args[: self.num_inputs]
             with errors_of(self.model, inputs, kwargs):
                 output = self.model(*inputs, **kwargs)
-        name = type(self.model).__name__
         with errors_of_loss(name):
             return kept_of(output, args[self.num_inputs :], self.loss_fn, self.context, name)
 

@@ -88,7 +88,7 @@ def gives_its_operand(node: fx.Node) -> bool:
 def drop_empty_parts(graph: fx.Graph) -> None:
     """Empty caches of keys and values are concatenated with what is there: that is all."""
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.cat.default):
-        parts = [part for part in node.args[0] if value_of(part).shape != (0,)]
+        parts = [part for part in node.args[0] if not _is_empty(value_of(part))]
         if not parts or parts[0].op == "placeholder":
             continue
         if len(parts) == 1 and value_of(parts[0]).dtype == value_of(node).dtype:
@@ -96,6 +96,11 @@ def drop_empty_parts(graph: fx.Graph) -> None:
             graph.erase_node(node)
         else:
             node.args = (parts, *node.args[1:])
+
+
+def _is_empty(part: torch.Tensor) -> bool:
+    """Whether it is a row of nothing; sizes that depend on values are not asked."""
+    return part.dim() == 1 and isinstance(part.shape[0], int) and part.shape[0] == 0
 
 
 def eliminate_dead_code(graph: fx.Graph) -> None:
