@@ -22,6 +22,7 @@ Meta = tuple[list[int], str]
 
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 MEMORY_ORDER = "memory_order"
+_BATCHING = ("_vmap_increment_nesting", "_add_batch_dim", "_remove_batch_dim")
 
 
 @dataclass
@@ -62,6 +63,11 @@ def lower(graph: fx.Graph, sources: Mapping[fx.Node, tuple[str, str]]) -> Loweri
 
 def _refuse(node: fx.Node) -> NoReturn:
     """Raises TensorOptError: it is no call of an operator."""
+    if getattr(node.target, "__name__", "") in _BATCHING:
+        raise TensorOptError(
+            f"the forward pass calls torch.vmap ({node.name}), of which a captured graph has no "
+            f"call; write the dimension out, as by broadcasting{source_line(node)}"
+        )
     region = node if node.op == "call_function" else next(iter(node.users), node)
     raise TensorOptError(
         f"the captured graph has a region '{region.target}' ({region.name}), which is not an "

@@ -5,12 +5,12 @@ import logging
 import statistics
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from transformers import DynamicCache
 
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
@@ -197,19 +197,35 @@ def test_a_loss_whose_sizes_depend_on_labels_is_refused_with_a_way_out() -> None
     assert "leave the labels away" in message
 
 
-@dataclass
-class Kept:
-    rows: torch.Tensor
-
-
 def returns_a_container(self: Layer, x: torch.Tensor) -> Any:
-    return self.linear(x).sum(), Kept(x)
+    return self.linear(x).sum(), DynamicCache()
 
 
 def test_containers_that_a_graph_does_not_know_are_refused() -> None:
-    with pytest.raises(TensorOptError, match=r"container .*Kept.*use_cache=False") as error:
+    with pytest.raises(TensorOptError, match=r"container .*DynamicCache.*use_cache=False") as error:
         capture(Layer(returns_a_container), (batch(),))
     assert "github" not in str(error.value)
+
+
+def concatenated(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    rows = self.linear(x)
+    shown = rows[rows[:, 0] > 0]
+    return torch.cat([shown, shown]).sum()
+
+
+def test_a_size_that_a_pass_asks_for_is_refused() -> None:
+    """Its rows are concatenated, which is looked at before the graph is lowered."""
+    with pytest.raises(TensorOptError, match=r"aten.index.Tensor.*not a tensor of fixed size"):
+        capture(Layer(concatenated), (batch(),))
+
+
+def by_vmap(self: Layer, x: torch.Tensor) -> torch.Tensor:
+    return torch.vmap(torch.dot)(self.linear(x), x).sum()
+
+
+def test_vmap_is_refused_by_its_name() -> None:
+    with pytest.raises(TensorOptError, match=r"calls torch.vmap .* write the dimension out"):
+        capture(Layer(by_vmap), (batch(),))
 
 
 def grow_buffer(self: Layer, x: torch.Tensor) -> torch.Tensor:
