@@ -87,7 +87,8 @@ class ParallelModule(nn.Module):
         load_by_parts(root)
         for name in STATE_HOOKS:
             setattr(self, name, getattr(root, name))
-        self.__class__ = class_with_special_methods(type(self), type(root))
+        classes: Any = type(self), type(root)
+        self.__class__ = class_with_special_methods(*classes)
         for tensor in (*root.parameters(), *root.buffers()):
             mark_parameter(tensor)
         self._frozen = [(n, p) for n, p in self.named_parameters() if not p.requires_grad]

@@ -10,7 +10,7 @@ them right. Only tensors on the mesh of the job are treated so.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -45,7 +45,7 @@ def know_reads() -> None:
     """From now on, in this process."""
     tensors: Any = DTensor
     handlers = tensors._op_dispatcher._custom_op_handlers
-    ways: dict[Callable[..., Any], Sequence[Any]] = {
+    ways: dict[Callable[..., Any], tuple[Any, ...]] = {
         _number: (_aten._local_scalar_dense.default,),
         _sum_of_wholes: _SUMS,
         _whole_result: _WITHOUT_ORDER,

@@ -30,8 +30,8 @@ _SPECIAL = (
 
 
 @functools.cache
-def class_with_special_methods(own: type[nn.Module], kind: type[nn.Module]) -> Any:
-    """``own``, or one made of it that has those of ``kind`` besides."""
+def class_with_special_methods(own: Any, kind: Any) -> Any:
+    """``own``, or a class made of it that has those of the class ``kind`` besides."""
     names = [
         name for name in _SPECIAL if getattr(kind, name, None) is not getattr(nn.Module, name, None)
     ]
