@@ -105,7 +105,8 @@ def _lengths(lengths: Any, count: int, device: torch.device) -> Tensor:
     """[b], of a tensor, a list or a number."""
     if not isinstance(lengths, Tensor):
         lengths = torch.tensor(lengths, dtype=torch.long, device=device)
-    return lengths.reshape(count)
+    given: Tensor = lengths.reshape(count)
+    return given
 
 
 def _reduced(losses: Tensor, lengths: Tensor, reduction: str | int, batched: bool) -> Tensor:

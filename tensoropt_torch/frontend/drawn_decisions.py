@@ -97,12 +97,12 @@ def _kind(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Drawn |
         return _Drawn.FROM_0_TO_1 if is_new else _Drawn.ANY
     if not _drawn_among(args, kwargs):
         return None
-    first = getattr(args[0], _KIND, None) if args else None
+    first: _Drawn | None = getattr(args[0], _KIND, None) if args else None
     if name in _SAME_NUMBER and first is not None:
         return first
     if name in _COMPARISONS and first is _Drawn.FROM_0_TO_1 and len(args) == 2:
         return _compared(name, args[1])
-    if name in ("logical_not", "__invert__", "bitwise_not"):
+    if name in ("logical_not", "__invert__", "bitwise_not") and first is not None:
         return {_Drawn.ALWAYS: _Drawn.NEVER, _Drawn.NEVER: _Drawn.ALWAYS}.get(first, _Drawn.ANY)
     return _Drawn.ANY
 

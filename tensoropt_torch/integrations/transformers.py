@@ -277,7 +277,10 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         have = rows_in(whole, dim_of)
         rows = rows_of_rank(self.accelerator, have) if have else None
         if rows is None:
-            return super().prediction_step(model, whole, prediction_loss_only, ignore_keys)
+            found: tuple[Any, Any, Any] = super().prediction_step(
+                model, whole, prediction_loss_only, ignore_keys
+            )
+            return found
         batch, self._loss_is_share_of_sum = cut(whole, dim_of, have, rows), False
         with few_rows_expected():
             loss, *others = super().prediction_step(model, batch, prediction_loss_only, ignore_keys)
