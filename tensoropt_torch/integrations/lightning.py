@@ -21,6 +21,7 @@ from tensoropt_torch.checkpoint import RandomState
 from tensoropt_torch.emit import ParallelModule, WeightSource
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.integrations.first_step import call_of_all_ranks
+from tensoropt_torch.integrations.lightning_averages import share_averages
 from tensoropt_torch.integrations.lightning_modules import (
     names_of_parts,
     parallel_in,
@@ -152,6 +153,7 @@ class TensorOptStrategy(ModelParallelStrategy):  # type: ignore[misc]
         self.accelerator.setup(trainer)
         self.model = self.precision_plugin.convert_module(self.lightning_module)
         self._parallel = self._made_parallel(trainer, self.lightning_module)
+        share_averages(trainer.callbacks, self.lightning_module)
         self.model_to_device()  # what is outside of the parallel module, such as metrics
         self.barrier()
         if trainer.state.fn == TrainerFn.FITTING:
