@@ -4,8 +4,8 @@ from tensoropt_torch.emit.clipping import clip_grad_norm_
 from tensoropt_torch.emit.local_step import local_step
 from tensoropt_torch.emit.module import ParallelModule
 from tensoropt_torch.emit.parallelize import parallelize
-from tensoropt_torch.emit.real_modules import whole_model
 from tensoropt_torch.emit.weights import WeightSource
+from tensoropt_torch.emit.whole_model import whole_model
 
 __all__ = [
     "ParallelModule",

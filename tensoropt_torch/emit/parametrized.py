@@ -11,6 +11,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.nn.utils.parametrize import ParametrizationList
 
+from tensoropt_torch.emit.real_modules import real_module
 from tensoropt_torch.errors import TensorOptError
 
 
@@ -22,33 +23,14 @@ def reading_members(kind: Any) -> dict[str, Any]:
 
     @functools.wraps(kind.forward)
     def forward(self: nn.Module) -> torch.Tensor:
-        weight: torch.Tensor = kind.forward(_real(self, kind))
+        weight: torch.Tensor = kind.forward(real_module(self, _whole))
         return weight
 
     return {"forward": forward, "right_inverse": _refuse_assignment}
 
 
-def _real(stand_in: nn.Module, kind: Any) -> nn.Module:
-    """A module that computes, with the whole parameters. Collective where ranks have parts."""
-    made: nn.Module = object.__new__(kind)
-    attributes = dict(vars(stand_in))
-    attributes["_parameters"] = {
-        name: _whole(parameter) for name, parameter in stand_in._parameters.items()
-    }
-    attributes["_modules"] = {
-        name: None if child is None else _real(child, original_class(child))
-        for name, child in stand_in._modules.items()
-    }
-    vars(made).update(attributes)
-    return made
-
-
-def original_class(stand_in: nn.Module) -> Any:
-    """Of which the class of a stand-in is made: its last base."""
-    return type(stand_in).__bases__[-1]
-
-
-def _whole(parameter: torch.Tensor | None) -> torch.Tensor | None:
+def _whole(parameter: torch.Tensor) -> torch.Tensor:
+    """Collective where ranks have parts."""
     return parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
 
 
