@@ -25,7 +25,7 @@ from tensoropt_torch.collector import without_collections
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.assigned_buffers import AssignedBuffers
 from tensoropt_torch.frontend.assumed_checks import AssumedChecks
-from tensoropt_torch.frontend.batch_norm import sync_batch_norms_are_plain
+from tensoropt_torch.frontend.batch_norm import batch_norms_as_calls
 from tensoropt_torch.frontend.call_context import (
     TRAINING,
     CallContext,
@@ -312,7 +312,7 @@ def _capture(example: _Example, watch: ForwardWatch) -> CapturedModel:
         torch.set_grad_enabled(context.gradients),
         autocast_off(current_autocast()),
         checkpoints_counted() as checkpoints,
-        sync_batch_norms_are_plain(),
+        batch_norms_as_calls(context.batch_norm_groups),
         python_calls_recorded(model),
     ):
         if is_on_meta(model):

@@ -29,6 +29,14 @@ _DROPOUTS = frozenset(
 )
 
 
+def complete_users(graph: fx.Graph) -> None:
+    """What an exported graph leaves out: of a region of ``torch.no_grad`` that was captured
+    without gradients, and is no region then, nodes may not know who uses them."""
+    for node in graph.nodes:
+        for operand in node.all_input_nodes:
+            operand.users.setdefault(node)
+
+
 def strip_assertions(graph: fx.Graph) -> None:
     """Remove checks of shapes, dtypes and devices made at capture."""
     for node in list(graph.nodes):

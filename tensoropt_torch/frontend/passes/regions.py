@@ -12,7 +12,11 @@ import torch
 from torch import fx
 
 from tensoropt_torch.frontend.passes.autocast import AutocastRegion
-from tensoropt_torch.frontend.passes.cleanup import gives_its_operand, strip_assertions
+from tensoropt_torch.frontend.passes.cleanup import (
+    complete_users,
+    gives_its_operand,
+    strip_assertions,
+)
 from tensoropt_torch.frontend.passes.nodes import (
     WITHOUT_GRAD,
     add_call,
@@ -66,6 +70,7 @@ def inline_regions(graph: fx.Graph) -> None:
     of it (``x.to(dtype)`` of what has that dtype already); the casts that autocast implies
     become calls.
     """
+    complete_users(graph)
     for node in list(graph.nodes):
         name = str(node.target)
         if name == "wrap_with_set_grad_enabled":
