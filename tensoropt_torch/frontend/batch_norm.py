@@ -56,7 +56,7 @@ def _averages_all(module: _BatchNorm) -> bool:
 def _averaging(module: _BatchNorm, x: torch.Tensor) -> torch.Tensor:
     mean, var, count = module.running_mean, module.running_var, module.num_batches_tracked
     assert mean is not None and var is not None and count is not None
-    module._check_input_dim(x)
+    module._check_input_dim(x)  # type: ignore[no-untyped-call]
     with torch.no_grad():
         count.add_(1)
         values, dims = x.to(mean.dtype), [0, *range(2, x.dim())]
