@@ -3,6 +3,7 @@
 # make test-all    also the slow Python tests
 # make wheel-test  a wheel, installed and run in an environment of its own
 # make sanitize    C++ tests of the core with ASan and UBSan, then with TSan
+# make fuzz        random searches of any size with ASan and UBSan: COUNT=10000 SEED=1
 # make lint        ruff, mypy, clang-format       make format   repair the style
 # make tidy        clang-tidy on the core         make clean    remove outputs
 # make check       everything: lint, all tests, sanitizers; .ci/run is shorter
@@ -47,7 +48,7 @@ CORE_ONLY = -G Ninja -DTENSOROPT_CORE_ONLY=ON -DTENSOROPT_WERROR=ON \
   -DTENSOROPT_FMT_INCLUDE_DIR=$$($(PYTHON) -c 'import os, torch; \
     print(os.path.dirname(torch.__file__) + "/include")')
 
-.PHONY: demo test test-all core-test python-test wheel-test sanitize check lint \
+.PHONY: demo test test-all core-test python-test wheel-test sanitize fuzz check lint \
   format tidy clean paper models gpu-check docs links
 
 demo: $(STAMPS)/built
@@ -89,6 +90,16 @@ sanitize: $(STAMPS)/dev
 	  $$fixed ctest --test-dir build/$$kind --output-on-failure \
 	    --no-tests=error --parallel $(JOBS); \
 	done
+
+# Stops at the first that fails, and says its seed.
+COUNT ?= 10000
+SEED ?= 1
+fuzz: $(STAMPS)/dev
+	cmake -S . -B build/address $(CORE_ONLY) -DTENSOROPT_BUILD_TESTS=ON \
+	  -DCMAKE_BUILD_TYPE=RelWithDebInfo -DTENSOROPT_SANITIZE=address
+	cmake --build build/address --target test_search --parallel $(JOBS)
+	TENSOROPT_FUZZ_COUNT=$(COUNT) TENSOROPT_FUZZ_SEED=$(SEED) \
+	  build/address/test_search --gtest_filter='AnySize.*'
 
 lint: $(STAMPS)/dev
 	ruff check $(PYTHON_PATHS)
