@@ -114,7 +114,8 @@ void StageRunner::recombine() {
   const auto mixed = std::make_shared<Solution>(restrict(problem, masks),
                                                 std::vector<int>{}, schedule);
   recombined_ = std::move(masks);
-  if (!mixed->is_planned()) return;
+  // Other nodes are hubs where some have one config left.
+  if (mixed->num_cells() > whole.num_cells()) return;
   StageOptions options = options_;
   options.known_epsilon *= kRecombinedShare;
   options.thin_epsilon *= kRecombinedRoughness;

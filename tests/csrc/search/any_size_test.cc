@@ -150,7 +150,7 @@ struct Drawn {
 };
 
 Shape any_shape(Dice& dice) {
-  const int n = 2 + any_size(dice, 300);
+  const int n = 2 + any_size(dice, dice.chance(10) ? 300 : 30);
   const int few = std::min(n, 24);
   switch (dice.roll(0, 8)) {
     case 0:
@@ -181,7 +181,7 @@ Drawn any_problem(Dice& dice) {
   const TableKind kind = any_kind(dice);
   const double edges = static_cast<double>(shape.pairs.size() + 1);
   const bool shared = dice.chance(70);
-  const double room = 6e3 / (shared ? 4.0 : edges) / kind.max_choices;
+  const double room = 3e3 / (shared ? 4.0 : edges) / kind.max_choices;
   const int most = std::clamp(static_cast<int>(std::sqrt(room)), 2, 60);
   std::array<NodePtr, 3> kinds;
   for (NodePtr& table : kinds) {
@@ -207,9 +207,9 @@ Drawn any_problem(Dice& dice) {
 SearchOptions any_options(Dice& dice) {
   SearchOptions options;
   options.num_threads = dice.chance(90) ? 1 : 2;
-  options.epsilon = std::array{0.01, 0.1, 0.5}[dice.roll(0, 2)];
+  options.epsilon = std::array{0.03, 0.1, 0.5}[dice.roll(0, 2)];
   options.max_conditioning_work =
-      std::array{0.0, 1e3, 1e5, 1e6}[dice.roll(0, 3)];
+      std::array{0.0, 1e4, 1e5, 1e6, 1e6}[dice.roll(0, 4)];
   options.many_cells = dice.chance(50) ? 1 : 100000;
   options.use_bounds = dice.chance(90);
   if (dice.chance(10)) options.algorithm = Algorithm::kElimination;
