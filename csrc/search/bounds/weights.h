@@ -9,10 +9,15 @@
 namespace tensoropt {
 
 struct Weights {
+  // What a point costs at most: what costs more is no better known to be bad,
+  // and infinite is what no strategy costs.
+  static constexpr double kMost = 1e305;
+
   double memory = 0;
   double time = 0;
   double of(Point point) const {
-    return memory * point.memory + time * point.time;
+    const double cost = memory * point.memory + time * point.time;
+    return cost < kMost ? cost : kMost;
   }
   bool can_be_asked() const {
     return std::isfinite(memory) && std::isfinite(time) && memory > 0 &&

@@ -1,6 +1,7 @@
 #include "search/bounds/zone_limits.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "common/check.h"
@@ -8,6 +9,8 @@
 namespace tensoropt {
 
 namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // 0 times infinity is nothing here.
 double term(double weight, double cost) {
@@ -27,7 +30,8 @@ ZoneLimits::ZoneLimits(const std::vector<Weights>& weights,
     for (const Point& zone : zones) {
       const double cost = term(weights[w].memory, zone.memory) +
                           term(weights[w].time, zone.time);
-      limits[w].push_back(cost * (1 + rounding));
+      const bool tells = cost < Weights::kMost;
+      limits[w].push_back(tells ? cost * (1 + rounding) : kInfinity);
     }
   }
   for (std::size_t zone = 0; zone < num_zones_; ++zone) {
