@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from tensoropt_torch.frontend.passes.constants import ConstantValues
+from tensoropt_torch.frontend.passes.constants import ConstantValues, stored
 from tensoropt_torch.frontend.passes.nodes import (
     add_call,
     argument,
@@ -159,6 +159,7 @@ def _along(value: torch.Tensor | None, dim: int, size: int) -> torch.Tensor | No
 
 def _is_true(mask: torch.Tensor) -> bool:
     """Whether a mask hides nothing."""
+    mask = stored(mask)
     return bool((mask if mask.dtype == torch.bool else mask == 0).all())
 
 
