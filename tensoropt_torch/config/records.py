@@ -67,6 +67,7 @@ class Hint:
 
 Text = Annotated[str, Strict(), Field(pattern=r"\S"), Must("a text that is not empty")]
 Count = Annotated[int, Strict(), Field(ge=1), Must("a whole number of at least 1")]
+Bytes = Annotated[int, Strict(), Field(ge=0), Must("a whole number, 0 or above")]
 _Finite = Annotated[float, Strict(), Field(allow_inf_nan=False)]
 Finite = Annotated[_Finite, Must("a finite number")]
 Positive = Annotated[_Finite, Field(gt=0), Must("a finite number above 0")]

@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import InstanceOf
 
 from tensoropt_torch import _C
-from tensoropt_torch.config.records import Record, parse_record
+from tensoropt_torch.config.records import Bytes, Count, NotNegative, Record, parse_record
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.html_table import html_table
@@ -21,6 +21,7 @@ from tensoropt_torch.plan.choices import Choices
 from tensoropt_torch.plan.details import details_of
 from tensoropt_torch.plan.diff import PlanDiff, diff
 from tensoropt_torch.plan.micro_batches import micro_batched
+from tensoropt_torch.plan.seal import HASHES, check_seal, sealed
 from tensoropt_torch.plan.settings import EXACT, Guarantee, InputMode, Settings
 from tensoropt_torch.units import format_bytes, format_costs, format_seconds
 
@@ -38,11 +39,11 @@ class VariantStrategy(Record):
     the whole batch, though the plan is for a share on each; ``micro_batches``: of a step."""
 
     fingerprint: str
-    memory_bytes: float
-    time_s: float
+    memory_bytes: NotNegative
+    time_s: NotNegative
     choices: Choices
     gathered: bool = False
-    micro_batches: int = 1
+    micro_batches: Count = 1
 
     @property
     def key(self) -> tuple[str, bool, int]:
@@ -83,13 +84,13 @@ class Plan(Record):
 
     settings: Settings
     fingerprint: str
-    memory_bytes: float
-    time_s: float
+    memory_bytes: NotNegative
+    time_s: NotNegative
     choices: Choices
-    frontier: tuple[tuple[float, float], ...] = ()
+    frontier: tuple[tuple[NotNegative, NotNegative], ...] = ()
     guarantee: Guarantee = EXACT
-    peak_bytes: int | None = None
-    measured_s: float | None = None
+    peak_bytes: Bytes | None = None
+    measured_s: NotNegative | None = None
     variants: tuple[VariantStrategy, ...] = ()
     captured: InstanceOf[CapturedModel] | None = field(default=None, compare=False, repr=False)
 
@@ -250,13 +251,14 @@ class Plan(Record):
 
     def to_json(self) -> str:
         """The plan as JSON text; ``from_json`` reads it."""
-        record = {"format_version": FORMAT_VERSION, **asdict(replace(self, captured=None))}
+        record = asdict(replace(self, captured=None))
         del record["captured"]
-        return json.dumps(record, sort_keys=True)
+        return json.dumps({"format_version": FORMAT_VERSION, **sealed(record)}, sort_keys=True)
 
     @staticmethod
     def from_json(text: str, where: str = "the text") -> Plan:
-        """Raises TensorOptError, naming ``where``, if the text is no plan of this version."""
+        """Raises TensorOptError, naming ``where``, if the text is no plan of this version, or not
+        as it was written."""
         try:
             record = json.loads(text)
         except json.JSONDecodeError as error:
@@ -269,7 +271,11 @@ class Plan(Record):
                 f"{where} has format version {version}, this version of tensoropt_torch reads "
                 f"{FORMAT_VERSION}; plan again"
             )
-        return parse_record(Plan, record, where)
+        hashes = record.pop(HASHES, None)  # files of earlier versions have none
+        plan = parse_record(Plan, record, where)
+        if hashes is not None:
+            check_seal(record, hashes, where)
+        return plan
 
     def save(self, path: str | Path) -> None:
         """Write the plan to a file.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from tensoropt_torch.config.records import Record
+from pydantic import Field
+
+from tensoropt_torch.config.records import Count, Must, NotNegative, Record
 from tensoropt_torch.plan.wishes import Wish
 
 
@@ -23,11 +25,13 @@ ReduceDType = Literal["parameter", "compute"]
 StateDType = Literal["float64", "float32", "bfloat16", "float16"]
 
 # (collective, axis set, ((bytes, seconds), ...)), measured on the process group.
-MeasuredCurve = tuple[str, int, tuple[tuple[float, float], ...]]
+MeasuredCurve = tuple[str, int, tuple[tuple[NotNegative, NotNegative], ...]]
 
 
 # As profiler.op_store.OpTime: key, family, work, seconds forward and backward.
-OpRecord = tuple[str, str, tuple[str, float, float, float, float, bool, bool], float, float]
+OpRecord = tuple[
+    str, str, tuple[str, float, float, float, float, bool, bool], NotNegative, NotNegative
+]
 
 
 @dataclass(frozen=True)
@@ -53,22 +57,22 @@ class Settings(Record):
     """
 
     cluster: Mapping[str, Any] = field(repr=False)
-    mesh_axes: tuple[tuple[int, int], ...]
+    mesh_axes: tuple[tuple[Count, int], ...]
     optimizer: str
-    optimizer_state_bytes: Mapping[str, float] = field(repr=False)
+    optimizer_state_bytes: Mapping[str, NotNegative] = field(repr=False)
     measured: tuple[MeasuredCurve, ...] = field(default=(), repr=False)
     space: str = "ordered"
     inputs: InputMode = "replicated"
     whole_inputs: tuple[str, ...] = ()
     input_dims: tuple[tuple[str, int], ...] = ()
-    max_configs: int = 200
+    max_configs: Count = 200
     split_spatial: bool = False
     recompute: bool = False
     operators: tuple[OpRecord, ...] = field(default=(), repr=False)
     overlap: bool = False
     reduce_dtype: ReduceDType = "parameter"
-    bucket_bytes: int = 16 * 2**20
-    micro_batches: int = 1
+    bucket_bytes: Count = 16 * 2**20
+    micro_batches: Count = 1
     wishes: tuple[Wish, ...] = ()
 
     @property
@@ -133,7 +137,7 @@ class Guarantee(Record):
     """
 
     exact: bool = True
-    epsilon: float = 0.0
+    epsilon: Annotated[float, Field(ge=0), Must("a number, 0 or above")] = 0.0
     heuristics: tuple[float, ...] = ()
     complete: bool = True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 import torch
@@ -78,7 +79,7 @@ def test_plans_of_both_kinds_can_be_compared() -> None:
 
 def test_plan_files_without_micro_batches_load() -> None:
     plan = find_frontier(task(), 4).fastest.plan
-    text = dataclasses.replace(plan, captured=None).to_json()
-    assert '"micro_batches": 1' in text
-    old = text.replace(', "micro_batches": 1', "")
-    assert old != text and Plan.from_json(old) == plan
+    record = json.loads(dataclasses.replace(plan, captured=None).to_json())
+    assert record["settings"].pop("micro_batches") == 1
+    del record["hashes"]  # which such files have not either
+    assert Plan.from_json(json.dumps(record)) == plan

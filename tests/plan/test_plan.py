@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,14 @@ def test_plans_with_measured_costs_survive(plan: Plan) -> None:
         (("guarantee", "epsilon"), "0%", "guarantee.epsilon = '0%' is not allowed"),
         (("fingerprint",), ["x" * 500], "fingerprint = ['xxx"),
         (("captured",), {}, "captured = {} is not allowed"),
+        (("time_s",), -1, "time_s = -1 is not allowed; it must be a finite number, 0 or above"),
+        (("memory_bytes",), math.nan, "memory_bytes = nan is not allowed; it must be a finite"),
+        (("frontier", 0, 1), math.inf, "frontier[0][1] = inf is not allowed; it must be a fin"),
+        (("peak_bytes",), -4, "peak_bytes = -4 is not allowed; it must be a whole number, 0"),
+        (("settings", "mesh_axes", 0, 0), 0, "settings.mesh_axes[0][0] = 0 is not allowed"),
+        (("settings", "micro_batches"), 0, "settings.micro_batches = 0 is not allowed"),
+        (("guarantee", "epsilon"), -1.0, "guarantee.epsilon = -1.0 is not allowed"),
+        (("hashes",), 5, "hashes = 5 is not allowed"),
     ],
 )
 def test_what_is_wrong_with_a_plan_is_named(
@@ -99,3 +108,41 @@ def test_other_versions_are_refused(plan: Plan) -> None:
     record = json.loads(plan.to_json()) | {"format_version": 99}
     with pytest.raises(TensorOptError, match="has format version 99, this version of tensoropt"):
         Plan.from_json(json.dumps(record))
+
+
+CHANGES: dict[str, Callable[[Any], object]] = {
+    "choices.configs": lambda plan: plan["choices"]["configs"][0].__setitem__(0, "fc.weight"),
+    "time_s": lambda plan: plan.update(time_s=plan["time_s"] / 2),
+    "fingerprint": lambda plan: plan.update(fingerprint="0" * 16),
+    "settings.recompute": lambda plan: plan["settings"].update(recompute=True),
+    "settings.overlap, variants": lambda plan: [
+        plan["settings"].pop("overlap"),
+        plan.pop("variants"),
+    ],
+}
+
+
+@pytest.mark.parametrize("names", CHANGES)
+def test_what_was_changed_in_a_file_is_named(plan: Plan, tmp_path: Path, names: str) -> None:
+    record = json.loads(plan.to_json())
+    CHANGES[names](record)
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(record))
+    with pytest.raises(TensorOptError) as error:
+        Plan.load(file)
+    expected = f"plan file '{file}' was changed by hand since it was written: {names}; what a plan"
+    assert str(error.value).startswith(expected)
+
+
+def test_a_file_may_be_written_otherwise(plan: Plan) -> None:
+    record = json.loads(plan.to_json())
+    assert record["memory_bytes"] == int(record["memory_bytes"])
+    record["memory_bytes"] = int(record["memory_bytes"])  # as jq does
+    turned = dict(reversed(record.items()))
+    assert Plan.from_json(json.dumps(turned, indent=2)) == plan
+
+
+def test_files_of_earlier_versions_have_no_hashes(plan: Plan) -> None:
+    record = json.loads(plan.to_json())
+    del record["hashes"]
+    assert Plan.from_json(json.dumps(record)) == plan
