@@ -55,7 +55,7 @@ def waiting() -> Iterator[None]:
     except RuntimeError as error:
         if not is_of_a_wait(error):
             raise
-        raise lost_ranks(str(error)) from error
+        raise lost_ranks(str(error)) from None  # its first line has Gloo's words
 
 
 @contextmanager
@@ -152,13 +152,15 @@ def lost_ranks(reason: str) -> LostRanksError:
     others = "; ".join(
         _describe(rank, found.get(rank)) for rank in range(notes.size) if rank != notes.rank
     )
-    return LostRanksError(f"{text}{others}. Likely: {likely(found, notes.size)}. ({first_line})")
+    return LostRanksError(
+        f"{text}{others}. Likely: {likely(found, notes.size, reason)}. ({first_line})"
+    )
 
 
 def _first_line(reason: str) -> str:
-    """Without the place in the sources of Gloo."""
+    """Without the place in the sources of Gloo, and its advice."""
     text = re.sub(r"^\[\S+/gloo/\S+\]\s*", "", reason.strip())
-    return text.splitlines()[0] if text else "no reason was given"
+    return text.splitlines()[0].partition(". This is typically")[0] if text else "no reason"
 
 
 def _read(notes: Board) -> dict[int, Note] | None:
@@ -212,8 +214,8 @@ def _describe(rank: int, note: Note | None) -> str:
     )
 
 
-def likely(notes: Mapping[int, Note], size: int) -> str:
-    """What went wrong, by where the ranks are."""
+def likely(notes: Mapping[int, Note], size: int, reason: str = "") -> str:
+    """What went wrong, by where the ranks are, and by the reason why the wait of one failed."""
     failed = [rank for rank, note in notes.items() if _has_failed(note)]
     if failed:
         return (
@@ -233,7 +235,7 @@ def likely(notes: Mapping[int, Note], size: int) -> str:
             f"{_ranks(ended)} had fewer batches, or left the loop early: give all ranks as many "
             "(a DistributedSampler, drop_last=True), and decide on all alike when to stop"
         )
-    return _likely_in_steps(notes, size)
+    return _likely_in_steps(notes, size, "by peer" in reason)
 
 
 def _has_failed(note: Note) -> bool:
@@ -255,7 +257,7 @@ def _is_in(note: Note, name: str) -> bool:
     return note.place.kind == name and note.state not in ("past", "ended")
 
 
-def _likely_in_steps(notes: Mapping[int, Note], size: int) -> str:
+def _likely_in_steps(notes: Mapping[int, Note], size: int, closed: bool) -> str:
     away = [
         rank for rank in range(size) if rank not in notes or notes[rank].state in ("began", "past")
     ]
@@ -268,11 +270,17 @@ def _likely_in_steps(notes: Mapping[int, Note], size: int) -> str:
             "backward is not called as often on all ranks: one leaves it out, as where its loss is "
             "not finite, or calls it once more"
         )
-    if away:
+    if len(away) == size - 1 and closed:  # by one of them: nobody else has ended its wait
         return (
-            f"{_ranks(away)} left out a batch or left the loop early, or is still busy with "
-            "something else: give all ranks as many batches, and where one needs longer than the "
-            "others init(timeout_s=...)"
+            f"the process of {_ranks(away)} was killed, as where memory runs out, has crashed, or "
+            "has destroyed the process group: look at its output, torchrun's, and the system's log"
+        )
+    if away:
+        killed = "was killed, " if closed else ""
+        return (
+            f"{_ranks(away)} {killed}left out a batch or left the loop early, or is still busy "
+            "with something else: give all ranks as many batches, and where one needs longer than "
+            "the others init(timeout_s=...)"
         )
     return "the ranks go different ways: make the same calls in the same order on all ranks"
 

@@ -164,6 +164,15 @@ def test_a_rank_fails_over_its_data() -> None:
     assert third.strip().endswith(error)
 
 
+def test_a_rank_is_killed() -> None:
+    first, _ = run_programs(2, "is_killed")
+    text, _ = told_by(first)
+    check(told_by(first), f"in {forward(3)}", f"rank 1 began {backward(2)}")
+    assert "Likely: the process of rank 1 was killed, as where memory runs out" in text
+    assert "by peer" in text and "typically" not in text  # without Gloo's advice
+    assert "\n" not in text
+
+
 def test_the_rank_with_the_store_is_gone() -> None:
     _, second = run_programs(2, "takes_the_store_along")
     check(told_by(second), f"in {forward(3)}", "the store of the job does not answer")
@@ -188,6 +197,15 @@ def test_what_is_likely(notes: dict[int, tuple[str, str]], words: str) -> None:
         for rank, (kind, state) in notes.items()
     }
     assert re.search(re.escape(words), likely(found, 2))
+
+
+def test_a_closed_connection_says_who_may_be_gone() -> None:
+    notes = {
+        rank: Note(Place("the forward of call 3 of M", "forward", 3), "waits") for rank in (0, 1)
+    }
+    closed = "Connection closed by peer"
+    assert "rank 2 was killed, left out a batch" in likely(notes, 3, closed)
+    assert "the process of rank 1 was killed" in likely({0: notes[0]}, 2, closed)
 
 
 def test_nothing_is_noted_in_a_job_of_one_process() -> None:

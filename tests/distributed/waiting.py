@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -145,6 +146,14 @@ def takes_the_store_along(parallel: ParallelModule) -> None:
         parallel(*batch).backward()
 
 
+def is_killed(parallel: ParallelModule) -> None:
+    """The last rank, as by the system where memory runs out."""
+    for index, batch in enumerate(batches()):
+        if index == 2 and is_last():
+            os.kill(os.getpid(), signal.SIGKILL)
+        parallel(*batch).backward()
+
+
 def plans_alone(parallel: ParallelModule) -> None:
     for batch in batches():
         if is_last():
@@ -163,6 +172,7 @@ SCENARIOS: dict[str, Callable[[ParallelModule], None]] = {
         clips_alone,
         has_damaged_data,
         takes_the_store_along,
+        is_killed,
         never_goes_backward,
         goes_backward_twice,
         plans_alone,
