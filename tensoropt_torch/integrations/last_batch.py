@@ -23,9 +23,8 @@ def rows_of_rank(accelerator: Any, have: int) -> int | None:
     state = accelerator.gradient_state
     if accelerator.num_processes == 1 or not state.end_of_dataloader or state.remainder <= 0:
         return None
-    before = have * accelerator.process_index
-    remaining: int = max(state.remainder - before, 0)
-    return min(remaining, have)
+    before = have * int(accelerator.process_index)
+    return min(max(int(state.remainder) - before, 0), have)
 
 
 def rows_in(batch: Mapping[str, Any], dim_of: RowsDim) -> int:

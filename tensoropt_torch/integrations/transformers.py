@@ -48,6 +48,7 @@ from tensoropt_torch.integrations.training_arguments import (
 )
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.runtime.agreement import gather, on_all_ranks
+from tensoropt_torch.runtime.lost_ranks import waiting
 from tensoropt_torch.tasks import Example, PlanningOptions
 from tensoropt_torch.tasks.options import Inputs
 
@@ -277,16 +278,15 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         have = rows_in(whole, dim_of)
         rows = rows_of_rank(self.accelerator, have) if have else None
         if rows is None:
-            found: tuple[Any, Any, Any] = super().prediction_step(
-                model, whole, prediction_loss_only, ignore_keys
-            )
-            return found
+            step = super().prediction_step(model, whole, prediction_loss_only, ignore_keys)
+            return cast("tuple[Any, Any, Any]", step)
         batch, self._loss_is_share_of_sum = cut(whole, dim_of, have, rows), False
         with few_rows_expected():
             loss, *others = super().prediction_step(model, batch, prediction_loss_only, ignore_keys)
         logits, labels = filled(others, rows, have)
         if self._loss_is_share_of_sum:  # which is not weighed by rows
-            loss = self.accelerator.reduce(loss, "mean")
+            with waiting():
+                loss = self.accelerator.reduce(loss, "mean")
         return loss, logits, labels
 
     @property
