@@ -28,6 +28,18 @@ _DROPOUTS = frozenset(
     for in_place in ("", "_")
 )
 
+# Calls of each element, whose result has the strides of what they are given.
+_KEEPS_ORDER = frozenset(
+    {
+        f"aten.{name}.{kind}"
+        for name in ("add", "sub", "mul", "div")
+        for kind in ("Tensor", "Scalar")
+    }
+    | {f"aten.{name}.default" for name in ("gelu", "relu", "silu", "tanh", "sigmoid", "softmax")}
+    | {"aten.softmax.int", "aten.to.dtype", "aten.alias.default", "aten.contiguous.default"}
+    | {"aten.clone.default", "aten.detach.default", "aten.masked_fill.Scalar"}
+)
+
 
 def complete_users(graph: fx.Graph) -> None:
     """What an exported graph leaves out: of a region of ``torch.no_grad`` that was captured
@@ -59,12 +71,33 @@ def remove_identities(graph: fx.Graph) -> None:
     """Remove calls that return their input: alias, no-op casts.
 
     ``contiguous`` goes too: it is recorded only where it copies on the device of
-    the capture, and only views need it, which become reshapes.
+    the capture, and only views need it, which become reshapes. But random numbers are
+    drawn in the order of memory: where they are drawn for what is computed of it, it is a copy.
     """
     for node in list(graph.nodes):
-        if _is_identity(node):
+        if target_name(node) == "aten.contiguous.default" and _is_drawn_for(node):
+            node.target = torch.ops.aten.clone.default
+            node.args, node.kwargs = node.args[:1], {"memory_format": torch.contiguous_format}
+        elif _is_identity(node):
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
+
+
+def _is_drawn_for(node: fx.Node) -> bool:
+    """Whether numbers are drawn for each element, by calls that keep the order of memory."""
+    if value_of(node.args[0]).is_contiguous():
+        return False
+    shape, waiting, seen = value_of(node).shape, [node], {node}
+    while waiting:
+        for user in waiting.pop().users:
+            if user in seen or target_name(user) not in _KEEPS_ORDER | _DROPOUTS:
+                continue
+            if target_name(user) in _DROPOUTS:
+                return True
+            seen.add(user)
+            if value_of(user).shape == shape:
+                waiting.append(user)
+    return False
 
 
 def _is_identity(node: fx.Node) -> bool:
