@@ -36,4 +36,3 @@ def _take_layouts(average: nn.Module, module: nn.Module) -> None:
 def _place(module: nn.Module, path: str) -> tuple[nn.Module, str]:
     owner, _, name = path.rpartition(".")
     return module.get_submodule(owner), name
-
