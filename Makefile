@@ -5,6 +5,7 @@
 # make sanitize    C++ tests of the core with ASan and UBSan, then with TSan
 # make fuzz        random searches of any size with ASan and UBSan: COUNT=10000 SEED=1
 # make lint        ruff, mypy, clang-format       make format   repair the style
+# make stubs       the types of the bindings, after a change of csrc/bindings
 # make tidy        clang-tidy on the core         make clean    remove outputs
 # make check       everything: lint, all tests, sanitizers; .ci/run is shorter
 # make paper       the paper's figures and tables, see docs/paper.md
@@ -48,7 +49,7 @@ CORE_ONLY = -G Ninja -DTENSOROPT_CORE_ONLY=ON -DTENSOROPT_WERROR=ON \
   -DTENSOROPT_FMT_INCLUDE_DIR=$$($(PYTHON) -c 'import os, torch; \
     print(os.path.dirname(torch.__file__) + "/include")')
 
-.PHONY: demo test test-all core-test python-test wheel-test sanitize fuzz check lint \
+.PHONY: demo test test-all core-test python-test wheel-test sanitize fuzz check lint stubs \
   format tidy clean paper models gpu-check docs links
 
 demo: $(STAMPS)/built
@@ -111,6 +112,9 @@ format: $(STAMPS)/dev
 	ruff check --fix $(PYTHON_PATHS)
 	ruff format $(PYTHON_PATHS)
 	$(if $(CPP_FILES),clang-format -i $(CPP_FILES))
+
+stubs: $(STAMPS)/built $(STAMPS)/dev
+	$(PYTHON) .ci/write_stubs.py
 
 tidy: $(STAMPS)/dev
 	cmake -S . -B build/tidy $(CORE_ONLY) >/dev/null

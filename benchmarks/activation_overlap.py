@@ -43,21 +43,21 @@ ALONE = "Megatron"
 def could_overlap(plan: Plan) -> dict[str, float]:
     """Seconds of a step, of its reshards of activations, and at most so many that others hide."""
     planner = planner_of(plan)
-    places = [row["graph_node"] for row in planner.describe_nodes()]  # in the order of calls
-    estimates = planner.describe_estimates(plan.strategy(planner))
-    seconds = sorted((places[row["node"]], row["time_s"]) for row in estimates)
+    places = [row.graph_node for row in planner.nodes()]  # in the order of calls
+    estimates = planner.estimates(plan.strategy(planner))
+    seconds = sorted((places[row.node], row.time_s) for row in estimates)
     computing = [place for place, _ in seconds]
     until = [0.0, *accumulate(time_s for _, time_s in seconds)]
     users = defaultdict(list)
     edges = planner.edges()
     made = list(places)
-    for source, target, _ in edges:
+    for source, target in ((edge.value, edge.graph_node) for edge in edges):
         users[source].append(places[target])
         if places[target] < 0:  # a value in a layout for several consumers
             made[target] = places[source]
     reshards_s = hidden_s = 0.0
     for index, times_s in waited_for(planner, plan).items():
-        source, target, _ = edges[index]
+        source, target = edges[index].value, edges[index].graph_node
         used = places[target] if places[target] >= 0 else min(users[target])
         between_s = until[bisect_left(computing, used)]
         between_s -= until[bisect_right(computing, made[source])] if made[source] >= 0 else 0.0

@@ -164,7 +164,7 @@ def held_back(profile: HardwareProfile, effort: Effort) -> dict[str, float]:
     sizes = [size for size, _ in profile.mesh_axes]
     mesh = _C.Mesh(list(profile.mesh_axes))
     table = {
-        (_C.Collective.__members__[name.upper()], axes): list(curve)
+        (_C.Collective.__members__[name.upper()], axes): [_C.CollectiveSample(*at) for at in curve]
         for name, axes, curve in profile.curves
     }
     analytic = _C.AnalyticCollectives(core_cluster(profile.cluster, profile.mesh_axes), mesh)

@@ -127,10 +127,10 @@ def operator_errors(
     for way, samples in (("volume over rates", []), ("neighbours", found.samples[::2])):
         other = make_planner(task.captured, knowing(samples).settings(context.num_devices))
         predicted[way] = {
-            row["key"]: (row["time_s"], row["error"])
+            row.key: (row.time_s, row.error)
             for strategy in chosen
-            for row in other.describe_estimates(strategy)
-            if row["key"] in held_back
+            for row in other.estimates(strategy)
+            if row.key in held_back
         }
     figures: dict[str, Any] = {"measured": len(measured_s), "failed": found.failed}
     for way, rows in predicted.items():

@@ -66,8 +66,8 @@ def forward_seconds(model: nn.Module, args: tuple[torch.Tensor, ...]) -> dict[st
     task = PlanningTask(capture(frozen, args), tensoropt_torch.load_cluster("cpu"))
     planner = make_planner(task.captured, task.settings(1))
     strategy = find_frontier(task, 1).fastest.plan.strategy(planner)
-    rows = planner.describe_estimates(strategy)
-    return {row["name"].rpartition(".")[2]: row["time_s"] for row in rows}
+    rows = planner.estimates(strategy)
+    return {row.name.rpartition(".")[2]: row.time_s for row in rows}
 
 
 class Labelled(fx.Interpreter):

@@ -24,7 +24,8 @@ CPP_ALLOWED: dict[str, tuple[str, ...]] = {
     "space": (*CORE, "problem"),
     "baselines": (*CORE, "problem", "space", "search"),
     "emit": (*CORE, "problem", "space"),
-    "bindings": (*CORE, "problem", "space", "search", "baselines", "emit"),
+    "planner": (*CORE, "problem", "space", "search", "baselines"),
+    "bindings": (*CORE, "problem", "space", "search", "baselines", "emit", "planner"),
     "runtime": ("common",),
 }
 # External headers -> folders which may include them; all others are free.

@@ -104,12 +104,12 @@ def whole_operators(captured: CapturedModel, num_devices: int) -> list[str]:
     read = _parameters_by_reader(captured)
     all_bytes = max(1, sum(_bytes(s.placeholder) for s in captured.parameters))
     planner = make_planner(captured, task.settings(num_devices))
-    space_nodes = {row["graph_node"]: i for i, row in enumerate(planner.describe_nodes())}
+    space_nodes = {row.graph_node: i for i, row in enumerate(planner.nodes())}
     found = [n for n, share in shares.items() if share > NOTEWORTHY and parts[n] < num_devices]
     for node, ports in read.items():
         share = sum(_bytes(parameter) for parameter in ports.values()) / all_bytes
-        configs = planner.describe_ports(space_nodes[captured.lowering.nodes[node]])
-        splits = any("S" in inputs[port][0] for inputs, _ in configs for port in ports)
+        configs = planner.ports(space_nodes[captured.lowering.nodes[node]])
+        splits = any("S" in config.inputs[port].value for config in configs for port in ports)
         if share > NOTEWORTHY and not splits:
             found.append(node.name)
     return [f"{name} ({shares.get(name, 0):.1%} of FLOPs)" for name in dict.fromkeys(found)]

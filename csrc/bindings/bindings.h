@@ -5,16 +5,15 @@
 
 namespace tensoropt {
 
-class StrategySpace;
-
 void bind_reshard(pybind11::module_& module);
 void bind_graph(pybind11::module_& module);
 void bind_rules(pybind11::module_& module);
 // What a planner is made of, and how it searches.
 void bind_settings(pybind11::module_& module);
 void bind_planner(pybind11::module_& module);
-
-// What csrc/space/explain.h says, as dicts.
-pybind11::list explanation_records(const StrategySpace& space);
+// What is told of a space and of strategies.
+void bind_rows(pybind11::module_& module);
+void bind_calls(pybind11::module_& module);
+void bind_programs(pybind11::module_& module);
 
 }  // namespace tensoropt

@@ -40,6 +40,9 @@ PYBIND11_MODULE(_C, module) {
   tensoropt::bind_reshard(module);
   tensoropt::bind_graph(module);
   tensoropt::bind_rules(module);
+  tensoropt::bind_rows(module);
+  tensoropt::bind_calls(module);
   tensoropt::bind_settings(module);
   tensoropt::bind_planner(module);
+  tensoropt::bind_programs(module);
 }

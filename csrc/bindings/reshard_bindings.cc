@@ -89,6 +89,15 @@ void bind_mesh(py::module_& module) {
           "The half-open range of a dim that a rank holds.");
 }
 
+void bind_collective(py::module_& module) {
+  py::enum_<Collective> collective(module, "Collective");
+  for (int i = 0; i < kNumCollectives; ++i) {
+    std::string name(to_string(static_cast<Collective>(i)));
+    for (char& c : name) c = static_cast<char>(std::toupper(c));
+    collective.value(name.c_str(), static_cast<Collective>(i));
+  }
+}
+
 Device make_device(std::string name, double memory_bytes,
                    double memory_bandwidth_bytes_per_s,
                    double launch_overhead_s,
@@ -170,28 +179,12 @@ void bind_cluster(py::module_& module) {
              "One mesh axis per prime factor of each level's count.");
 }
 
-// (bytes, seconds) -> CollectiveSample
-CollectiveSample sample_of(const py::sequence& pair) {
-  TO_CHECK(py::len(pair) == 2, "a sample is (bytes, seconds), got {} items",
-           py::len(pair));
-  return {pair[0].cast<double>(), pair[1].cast<double>()};
-}
-
 void bind_collectives(py::module_& module) {
-  py::enum_<Collective> collective(module, "Collective");
-  for (int i = 0; i < kNumCollectives; ++i) {
-    std::string name(to_string(static_cast<Collective>(i)));
-    for (char& c : name) c = static_cast<char>(std::toupper(c));
-    collective.value(name.c_str(), static_cast<Collective>(i));
-  }
-
   py::class_<CollectiveSample>(module, "CollectiveSample",
-                               "Made from a tuple (bytes, seconds).")
-      .def(py::init(&sample_of))
+                               "How long a collective of so many bytes took.")
+      .def(py::init<double, double>(), py::arg("bytes"), py::arg("time_s"))
       .def_readonly("bytes", &CollectiveSample::bytes)
       .def_readonly("time_s", &CollectiveSample::time_s);
-  py::implicitly_convertible<py::tuple, CollectiveSample>();
-  py::implicitly_convertible<py::list, CollectiveSample>();
 
   py::class_<CollectiveModel>(module, "CollectiveModel")
       .def("time_s", &CollectiveModel::time_s, py::arg("collective"),
@@ -207,7 +200,7 @@ void bind_collectives(py::module_& module) {
                     const CollectiveModel&>(),
            py::arg("mesh"), py::arg("table"), py::arg("fallback"),
            py::keep_alive<1, 4>(),
-           "`table`: {(collective, axis set): [(bytes, seconds), ...]}.")
+           "`table`: samples by collective and axis set.")
       .def("is_measured", &MeasuredCollectives::is_measured,
            py::arg("collective"), py::arg("axes"));
 }
@@ -225,6 +218,13 @@ struct PyResharder {
 };
 
 void bind_resharder(py::module_& module) {
+  py::class_<EncodedProgram>(
+      module, "EncodedProgram",
+      "A reshard as the operator tensoropt::reshard takes it: integers of its "
+      "steps, and the axis sets of its groups; reshard/encode.h.")
+      .def_readonly("steps", &EncodedProgram::steps)
+      .def_readonly("groups", &EncodedProgram::groups);
+
   py::class_<PyResharder>(module, "TensorResharder",
                           "Fastest reshards of one tensor; see "
                           "reshard/planner.h.")
@@ -258,20 +258,18 @@ void bind_resharder(py::module_& module) {
           "encode",
           [](const PyResharder& self, const std::string& from,
              const std::string& to, int rank) {
-            EncodedProgram code = encode(self.plan(from, to).steps, self.tensor,
-                                         Layout::parse(from), self.mesh, rank);
-            return py::make_tuple(std::move(code.steps),
-                                  std::move(code.groups));
+            return encode(self.plan(from, to).steps, self.tensor,
+                          Layout::parse(from), self.mesh, rank);
           },
           py::arg("from_layout"), py::arg("to_layout"), py::arg("rank"),
-          "(integers of the steps, axis sets), as the operator "
-          "tensoropt::reshard takes them.");
+          "As the operator tensoropt::reshard takes it.");
 }
 
 }  // namespace
 
 void bind_reshard(py::module_& module) {
   bind_mesh(module);
+  bind_collective(module);
   bind_cluster(module);
   bind_collectives(module);
   bind_resharder(module);

@@ -2,6 +2,7 @@
 
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
+#include <pybind11/typing.h>
 
 #include "bindings/bindings.h"
 #include "bindings/literals.h"
@@ -31,6 +32,11 @@ py::dict literals_of(const Node& node) {
   }
   return literals;
 }
+
+using Literals = py::typing::Dict<py::str, py::object>;
+using Numbers = py::typing::Dict<py::str, py::int_>;
+using LocalFunctionInPython =
+    py::typing::Callable<Literals(Literals, Numbers, Numbers)>;
 
 // `function(arguments, parts, part)` returns literals by name.
 std::vector<NamedArgument> call_local(const py::function& function,
@@ -77,11 +83,12 @@ void bind_rules(py::module_& module) {
       .def_readwrite("random", &DeclaredRule::random)
       .def_readwrite("repeatable", &DeclaredRule::repeatable)
       .def_readwrite("functions", &DeclaredRule::functions)
-      .def("set_local", [](DeclaredRule& self, const py::function& function) {
-        self.local = [function](const FactorParts& call) {
-          return call_local(function, call);
-        };
-      });
+      .def("set_local",
+           [](DeclaredRule& self, const LocalFunctionInPython& function) {
+             self.local = [function](const FactorParts& call) {
+               return call_local(function, call);
+             };
+           });
 
   py::class_<Rules>(module, "Rules",
                     "The operators that had a rule at some time.")

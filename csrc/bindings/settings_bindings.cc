@@ -7,8 +7,8 @@
 #include <set>
 
 #include "bindings/bindings.h"
-#include "bindings/planner.h"
 #include "common/check.h"
+#include "planner/planner.h"
 
 namespace py = pybind11;
 
@@ -143,7 +143,7 @@ void bind_planner_setup(py::module_& module) {
            py::kw_only(), py::arg("cluster"), py::arg("mesh"), py::arg("space"),
            py::arg("collectives") = CollectiveTable{},
            py::arg("operators") = std::vector<OpSample>{},
-           py::arg("overheads") = RuntimeOverheads{});
+           py::arg_v("overheads", RuntimeOverheads{}, "RuntimeOverheads()"));
 }
 
 void bind_search_options(py::module_& module) {

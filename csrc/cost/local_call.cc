@@ -110,6 +110,7 @@ LocalCall local_call(const Registry& registry, const Graph& graph,
       local_form_of(registry, graph, node,
                     local_context(graph, node, rule, config, mesh, rank));
   call.work = op_work(graph, node, rule, config, mesh);
+  call.random = rule.random;
   const std::string& target =
       call.form.target.empty() ? node.target : call.form.target;
   call.key = str_format("{}({}{})", target, arguments_text(node, call),

@@ -28,6 +28,7 @@ struct LocalCall {
   std::vector<LocalOperand> operands;
   LocalForm form;
   OpWork work;
+  bool random = false;  // known to draw numbers
 };
 
 // What the local form of an operator depends on, on one rank.

@@ -48,6 +48,8 @@ struct EmittedLookup {
   std::int64_t high = 0;
   std::optional<std::int64_t> ignored;
   AxisSet axes = 0;
+
+  bool operator==(const EmittedLookup&) const = default;
 };
 
 struct EmittedCall {

@@ -168,6 +168,8 @@ struct Halo {
   std::int64_t high = 0;
   double fill = 0;
   AxisSet axes = 0;
+
+  bool operator==(const Halo&) const = default;
 };
 
 // The call changes entries `own` of a buffer, on each rank by what that has of
@@ -178,6 +180,8 @@ struct AveragedBuffer {
   DimRange own;
   AxisSet axes = 0;
   AxisSet joined = 0;
+
+  bool operator==(const AveragedBuffer&) const = default;
 };
 
 // How the call on one rank differs from the call of the whole operator.

@@ -126,6 +126,7 @@ struct DimRange {
   std::int64_t end = 0;
 
   std::int64_t size() const { return end - begin; }
+  bool operator==(const DimRange&) const = default;
 };
 
 // Of a dim of this size, which the axes of the set cut.

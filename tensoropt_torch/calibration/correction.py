@@ -98,4 +98,5 @@ def _programs_of(space: Space, run: PlanRun) -> list[Any]:
     planner = space.planner
     program = _C.RankProgram(planner, run.choices.strategy(planner), 0)
     reshards = [program.reshard(edge) for edge in range(len(planner.edges()))]
-    return [(r.forward, r.forward_sets, r.backward, r.backward_sets) for r in reshards]
+    ways = [way for reshard in reshards for way in (reshard.forward, reshard.backward)]
+    return [(way.steps, way.groups) for way in ways]

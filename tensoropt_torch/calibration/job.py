@@ -194,11 +194,11 @@ def _likely(
     """The calls of the ends and the turning point of the frontier and of random
     strategies, and the families of operators that the model has."""
     result = task.search.run(planner)
-    points = [(memory, time_s) for memory, time_s in result.points]
+    points = result.points
     chosen = sorted({0, knee_index(points), len(points) - 1})
     strategies = [result.unroll(index) for index in chosen]
     strategies += [varied_strategy(planner, seed) for seed in range(options.random_strategies)]
-    families = {row["family"] for s in strategies for row in planner.describe_estimates(s)}
+    families = {row.family for s in strategies for row in planner.estimates(s)}
     return picks_of(planner, strategies), sorted(families)
 
 

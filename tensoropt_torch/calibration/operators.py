@@ -63,10 +63,9 @@ def picks_of(planner: _C.Planner, strategies: Iterable[_C.Strategy]) -> list[Pic
     weight: defaultdict[str, float] = defaultdict(float)
     first: dict[str, Pick] = {}
     for strategy in strategies:
-        for row in planner.describe_estimates(strategy):
-            key = str(row["key"])
-            weight[key] += float(row["time_s"])
-            first.setdefault(key, Pick(row["node"], strategy.config[row["node"]], key))
+        for row in planner.estimates(strategy):
+            weight[row.key] += row.time_s
+            first.setdefault(row.key, Pick(row.node, strategy.config[row.node], row.key))
     return sorted(first.values(), key=lambda pick: (-weight[pick.key], pick.key))
 
 
@@ -88,7 +87,7 @@ class OperatorProfiler:
         self._compute_clock = ComputeClock(device, crowding_of(device))
         by_graph_node = {number: node for node, number in captured.lowering.nodes.items()}
         self._nodes: list[fx.Node | None] = [
-            by_graph_node.get(row["graph_node"]) for row in planner.describe_nodes()
+            by_graph_node.get(row.graph_node) for row in planner.nodes()
         ]
         self._engine_s = 0.0
 
@@ -130,8 +129,8 @@ class OperatorProfiler:
             result.failed.append((pick.key, problems[0]))
             return
         forward_s, backward_s = self._times(run, share_s)
-        work = call["work"].as_tuple()
-        result.samples.append(OpTime(pick.key, call["family"], work, forward_s, backward_s))
+        work = call.work.as_tuple()
+        result.samples.append(OpTime(pick.key, call.family, work, forward_s, backward_s))
 
     def runnable(self, pick: Pick, network_s: Callable[[], float]) -> _Run:
         """The call with made-up tensors. Indices must exist in what they index, which the
@@ -147,8 +146,8 @@ class OperatorProfiler:
             with torch.random.fork_rng([device] if device.type == "cuda" else []):
                 torch.manual_seed(0)
                 operands = [
-                    _operand(meta, order, bound, device)
-                    for meta, order in zip(call["operands_meta"], memory_orders(node), strict=True)
+                    _operand(like, order, bound, device)
+                    for like, order in zip(call.operands, memory_orders(node), strict=True)
                 ]
             try:
                 function = invocation(node, form, operands, self._site, number)
@@ -236,10 +235,10 @@ class _Run:
         return [output for output in outputs if output.requires_grad]
 
 
-def _index_bounds(call: dict[str, Any], device: torch.device) -> list[int]:
+def _index_bounds(call: _C.LocalCall, device: torch.device) -> list[int]:
     """Bounds of integers to try. A wrong index ends a GPU's context, so that there
     only the smallest size is safe."""
-    floating = [shape for shape, dtype, _ in call["operands_meta"] if "float" in dtype]
+    floating = [operand.shape for operand in call.operands if "float" in operand.dtype]
     sizes = sorted({size for shape in floating for size in shape} - {0}, reverse=True)
     if device.type != "cpu":
         sizes = sizes[-1:]
@@ -247,12 +246,11 @@ def _index_bounds(call: dict[str, Any], device: torch.device) -> list[int]:
 
 
 def _operand(
-    meta: tuple[list[int], str, bool], memory_order: str, bound: int, device: torch.device
+    like: _C.LocalOperand, memory_order: str, bound: int, device: torch.device
 ) -> torch.Tensor:
     """A tensor of this shape, type and order in memory. Positive numbers: no operator
     is slower or undefined there."""
-    shape, name, requires_grad = meta
-    dtype = getattr(torch, name)
+    shape, dtype = like.shape, getattr(torch, like.dtype)
     order = [int(dim) for dim in memory_order.split(",")] if memory_order else range(len(shape))
     stored = [shape[dim] for dim in order]
     if dtype.is_floating_point or dtype.is_complex:
@@ -262,4 +260,4 @@ def _operand(
     else:
         tensor = torch.randint(bound, stored, device=device).to(dtype)
     back = sorted(range(len(shape)), key=lambda position: order[position])
-    return tensor.permute(back).requires_grad_(requires_grad)
+    return tensor.permute(back).requires_grad_(like.requires_grad)

@@ -135,8 +135,8 @@ class _Lab:
         captured, model, x = self._chain(parameters, size)
         planner, settings = self._planner(captured)
         masks = [
-            [len(row["configs"]) == 1 or _is_whole(label) for label in row["configs"]]
-            for row in planner.describe_nodes()
+            [len(row.configs) == 1 or _is_whole(label) for label in row.configs]
+            for row in planner.nodes()
         ]
         result = SearchSettings().run(planner, allowed=masks)
         plan = Plan.of(planner, settings, captured, result.unroll(len(result.points) - 1))

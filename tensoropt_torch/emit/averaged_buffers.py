@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 from torch import fx
 
+from tensoropt_torch import _C
 from tensoropt_torch.emit.forward_sums import Buffers, ForwardSums, write_sums
-from tensoropt_torch.plan.local_form import AveragedBuffer, LocalForm
+from tensoropt_torch.plan.local_form import LocalForm
 
 
 @dataclass
@@ -26,9 +27,11 @@ class BufferAverages:
     sizes: Sequence[int]
     axes: int
     group_name: Callable[[int], str]
-    _pending: dict[fx.Node, tuple[fx.Node, AveragedBuffer]] = field(default_factory=dict)
+    _pending: dict[fx.Node, tuple[fx.Node, _C.AveragedBuffer]] = field(default_factory=dict)
 
-    def before(self, operands: Sequence[fx.Node], averaged: Sequence[AveragedBuffer] = ()) -> None:
+    def before(
+        self, operands: Sequence[fx.Node], averaged: Sequence[_C.AveragedBuffer] = ()
+    ) -> None:
         """To be called before what takes these operands (of the captured graph) is written: it
         reads whole what the ranks have changed, unless it changes the same entries of some,
         which are ``averaged`` then."""

@@ -24,12 +24,12 @@ class EdgeIndex:
         relay: dict[int, int] = {}
         operand: dict[tuple[int, int], int] = {}
         first: dict[int, int] = {}
-        for edge, (value, node, port) in enumerate(planner.edges()):
-            first.setdefault(value, edge)
-            if node < 0:
-                relay[value] = edge
+        for edge, end in enumerate(planner.edges()):
+            first.setdefault(end.value, edge)
+            if end.graph_node < 0:
+                relay[end.value] = edge
             else:
-                operand[node, port] = edge
+                operand[end.graph_node, end.operand] = edge
         return EdgeIndex(relay, operand, first)
 
 
@@ -57,7 +57,7 @@ def gradient_edges(
             if edge is None:
                 continue
             reshard = program.reshard(edge)
-            if reshard.backward_sets or reshard.summed:
+            if reshard.backward.groups or reshard.summed:
                 layout = program.gradient_layout(edge)
                 found[edge] = GradientEdge(source.names[0], layout, source.blocks, reshard.summed)
                 break

@@ -21,7 +21,7 @@ from tensoropt_torch.emit.edges import EdgeIndex, gradient_edges
 from tensoropt_torch.emit.forward_sums import ForwardSums
 from tensoropt_torch.emit.in_place import InPlaceCalls
 from tensoropt_torch.emit.kept_buffers import KeptBuffers
-from tensoropt_torch.emit.lookups import Lookup, LookupChecks
+from tensoropt_torch.emit.lookups import LookupChecks
 from tensoropt_torch.emit.number_inputs import NumberInputs
 from tensoropt_torch.emit.overlap import Overlap, Programs
 from tensoropt_torch.emit.whole_draws import WholeDraws
@@ -138,11 +138,11 @@ class GraphEmitter:
         reshard = self._program.reshard(edge)
         dtype, reduce_dtype = (getattr(torch, d) for d in (reshard.dtype, reshard.reduce_dtype))
         return Programs(
-            list(reshard.forward),
-            [self._site.group_name(axes) for axes in reshard.forward_sets],
-            list(reshard.backward),
-            [self._site.group_name(axes) for axes in reshard.backward_sets],
-            reshard.kept,
+            reshard.forward.steps,
+            [self._site.group_name(axes) for axes in reshard.forward.groups],
+            reshard.backward.steps,
+            [self._site.group_name(axes) for axes in reshard.backward.groups],
+            reshard.reuse,
             dtype if reshard.casts else None,
             reduce_dtype if reduce_dtype != dtype else None,
             is_bucketed=reshard.is_bucketed,
@@ -188,12 +188,13 @@ class GraphEmitter:
         form = LocalForm.of(self._program.call(graph_node))
         self._averages.before(tensor_operands(node), form.averaged)
         operands = self._kept.target(node, self._operands(node, graph_node))
-        for dim, low, high, fill, axes in form.halos:
+        for halo in form.halos:
             target = torch.ops.tensoropt.halo_exchange.default
-            group = self._site.group_name(axes)
-            exchange = Invocation(target, (operands[0], dim, low, high, fill, group))
+            borders = (halo.dim, halo.low, halo.high, halo.fill)
+            group = self._site.group_name(halo.axes)
+            exchange = Invocation(target, (operands[0], *borders, group))
             operands[0] = exchange.write(self._graph, form.runs_again)
-        for lookup in (Lookup(*found) for found in form.lookups):
+        for lookup in form.lookups:
             what = f"op '{node.name}' ({node.target})"
             checked = self._lookups.check(operands[lookup.operand], lookup, what)
             operands[lookup.operand] = checked

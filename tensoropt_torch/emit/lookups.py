@@ -10,19 +10,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from tensoropt_torch import _C
 from tensoropt_torch.emit.forward_sums import ForwardSums
-
-
-@dataclass(frozen=True)
-class Lookup:
-    """One operand of a call on one rank, as ``RankProgram.call`` gives it: its numbers are
-    ``low`` to ``high`` - 1, or ``ignored``; ranks that differ along ``axes`` have their own."""
-
-    operand: int
-    low: int
-    high: int
-    ignored: int | None
-    axes: int
 
 
 @dataclass
@@ -38,7 +27,7 @@ class LookupChecks:
     _ranges: list[fx.Node] = field(default_factory=list)
     _bounds: list[tuple[int, int, str]] = field(default_factory=list)
 
-    def check(self, node: fx.Node, lookup: Lookup, what: str) -> fx.Node:
+    def check(self, node: fx.Node, lookup: _C.EmittedLookup, what: str) -> fx.Node:
         """What the call takes in place of the operand ``node``; ``what`` it is, for
         messages."""
         bounds = (lookup.low, lookup.high, lookup.ignored)

@@ -64,11 +64,11 @@ class RankPart:
         sets = {axes for _, found in self.gathers.values() for axes in found}
         for edge in range(len(self._planner.edges())):
             reshard = self._program.reshard(edge)
-            sets.update(reshard.forward_sets, reshard.backward_sets)
+            sets.update(reshard.forward.groups, reshard.backward.groups)
         lookup_axes = 0  # whose ranks agree whether what they look up is in range
         for form in self._forms:
             sets |= form.axis_sets
-            lookup_axes = reduce(or_, (axes for *_, axes in form.lookups), lookup_axes)
+            lookup_axes = reduce(or_, (lookup.axes for lookup in form.lookups), lookup_axes)
         return sorted((sets | {lookup_axes, averaged_axes(self._forms)}) - {0})
 
     @cached_property
@@ -110,8 +110,8 @@ class RankPart:
             mesh, _C.AnalyticCollectives(cluster, mesh), cluster.device, shape, value.itemsize
         )
         whole = ",".join("R" for _ in self.sizes)
-        steps, sets = resharder.encode(self._layout(source), whole, self.rank)
-        return steps, sets
+        program = resharder.encode(self._layout(source), whole, self.rank)
+        return program.steps, program.groups
 
     def emitter(
         self,
@@ -147,8 +147,7 @@ class RankPart:
         return {name: layout for name, layout in found.items() if name not in folded}
 
     def _layout(self, source: Source) -> str:
-        layout: str = self._program.layout_of(self.captured.lowering.values[source.placeholder][0])
-        return layout
+        return self._program.layout_of(self.captured.lowering.values[source.placeholder][0])
 
     def output_rows(self, settings: Settings) -> tuple[OutputRows, ...]:
         """Where outputs have the rows of the batch of which ``settings`` share out inputs."""

@@ -28,10 +28,9 @@ class WholeDraws:
 
     def layouts(self, graph_node: int) -> tuple[list[str], list[str]]:
         """The layouts of an operator's operands and outputs."""
-        rows = self.planner.describe_nodes()
-        space_node = [row["graph_node"] for row in rows].index(graph_node)
-        inputs, outputs = self.planner.describe_ports(space_node)[self.config[space_node]]
-        return [value for value, _ in inputs], [value for value, _ in outputs]
+        space_node = [row.graph_node for row in self.planner.nodes()].index(graph_node)
+        ports = self.planner.ports(space_node)[self.config[space_node]]
+        return [port.value for port in ports.inputs], [port.value for port in ports.outputs]
 
     def place(self, shape: Sequence[int], layout: str, units: Sequence[int]) -> Place:
         """The rank's part of a tensor with ``units``."""
@@ -58,7 +57,7 @@ class WholeDraws:
         """The operands as whole tensors, with the strides that they have in one process; with
         the values of all ranks where they say how much ``target`` draws."""
         layouts, _ = self.layouts(node)
-        units, _ = self.planner.units_of_node(node)
+        units = self.planner.units_of_node(node).operands
         results = []
         for part, whole, layout, of_dims in zip(parts, wholes, layouts, units, strict=True):
             value: torch.Tensor = whole.meta["val"]
@@ -76,7 +75,7 @@ class WholeDraws:
     def take(self, graph: fx.Graph, call: fx.Node, whole: Any, node: int) -> fx.Node:
         """The rank's part of what ``call`` gives; ``whole`` is what one process gets."""
         _, layouts = self.layouts(node)
-        _, units = self.planner.units_of_node(node)
+        units = self.planner.units_of_node(node).outputs
         values = whole if isinstance(whole, (tuple, list)) else [whole]
         places = tuple(
             self.place(value.shape, layout, of_dims)

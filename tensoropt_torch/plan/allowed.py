@@ -97,9 +97,9 @@ class _Node:
 def _nodes(planner: _C.Planner, captured: CapturedModel) -> list[_Node]:
     sources = {source.names[0]: source for source in captured.sources}
     found = []
-    for row in planner.describe_nodes():
-        name, target = row["name"], row["target"]
-        labels = [label.removesuffix(_AGAIN) for label in row["configs"]]
+    for row in planner.nodes():
+        name, target = row.name, row.target
+        labels = [label.removesuffix(_AGAIN) for label in row.configs]
         configs = tuple(tuple(label.split(",")) if label else () for label in labels)
         source = sources.get(name) if not target else None
         if source is not None:

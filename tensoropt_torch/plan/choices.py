@@ -46,5 +46,4 @@ class Choices(Record):
         Raises:
             TensorOptError: the space does not have it.
         """
-        strategy: _C.Strategy = planner.strategy(self.labels, dict(self.kept))
-        return strategy
+        return planner.strategy(self.labels, dict(self.kept))

@@ -144,18 +144,18 @@ def _programs(planner: _C.Planner, plan: Described) -> Iterator[_Program]:
     sizes = [size for size, _ in plan.settings.mesh_axes]
     kinds = _kinds_of_values(plan)
     each = plan.settings.micro_batches
-    for index, edge in enumerate(planner.describe_edges(strategy)):
+    for index, edge in enumerate(planner.edges_of(strategy)):
         reshard = rank.reshard(index)
-        what = kinds.get(edge["value"], "activations")
-        whole = reshard.value_bytes * num_shards(edge["to"], sizes)
-        before = whole / num_shards(edge["from"], sizes)
-        forward = tuple(reshard.forward), tuple(reshard.forward_sets)
+        what = kinds.get(edge.value, "activations")
+        whole = reshard.value_bytes * num_shards(edge.layout_to, sizes)
+        before = whole / num_shards(edge.layout_from, sizes)
+        forward = tuple(reshard.forward.steps), tuple(reshard.forward.groups)
         yield _Program(index, what, *forward, before, 1 if reshard.held else each)
-        if reshard.kept == "before":
+        if reshard.reuse == "before":
             yield _Program(index, f"{what} again in backward", *forward, before, each)
         ratio = _item_size(reshard.reduce_dtype) / _item_size(reshard.dtype)
-        gradient = whole * ratio / num_shards(edge["gradient_from"], sizes)
-        backward = tuple(reshard.backward), tuple(reshard.backward_sets)
+        gradient = whole * ratio / num_shards(edge.gradient_from, sizes)
+        backward = tuple(reshard.backward.steps), tuple(reshard.backward.groups)
         times = 1 if reshard.summed else each
         yield _Program(index, f"gradients of {what}", *backward, gradient, times)
 

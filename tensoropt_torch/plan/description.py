@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
@@ -78,19 +78,19 @@ def describe(plan: Described) -> PlanDescription:
 def described(planner: _C.Planner, plan: Described) -> PlanDescription:
     """The same by the strategy space of the plan."""
     strategy = plan.strategy(planner)
-    rows = planner.describe_nodes()
+    rows = planner.nodes()
     model = model_at_hand(plan)
     choices = tuple(
-        Choice(row["name"], row["target"] or "parameter", shown_config(model, row, label))
+        Choice(row.name, row.target or "parameter", shown_config(model, row, label))
         for row, label in zip(rows, plan.choices.labels, strict=True)
-        if len(row["configs"]) > 1 and row["target"] != "relay"
+        if len(row.configs) > 1 and row.target != "relay"
     )
-    edges = planner.describe_edges(strategy)
-    moved = [e for e in edges if e["from"] != e["to"] or e["gradient_from"] != e["gradient_to"]]
-    kept = Counter(e["reuse"] for e in moved if e["reuse"] != "none")
+    edges = planner.edges_of(strategy)
+    moved = [edge for edge in edges if _changes_layout(edge)]
+    kept = Counter(edge.reuse for edge in moved if edge.reuse != "none")
     sizes = tuple(size for size, _ in plan.settings.mesh_axes)
     chosen = zip(rows, strategy.config, strict=True)
-    recomputed = sum(row["runs_again"][config] for row, config in chosen)
+    recomputed = sum(row.runs_again[config] for row, config in chosen)
     return PlanDescription(
         sizes,
         choices,
@@ -99,15 +99,20 @@ def described(planner: _C.Planner, plan: Described) -> PlanDescription:
         dict(sorted(kept.items())),
         recomputed,
         plan.settings.micro_batches,
-        sum(edge["held"] for edge in edges),
-        sum(edge["summed"] for edge in edges),
+        sum(edge.held for edge in edges),
+        sum(edge.summed for edge in edges),
     )
 
 
-def shown_config(model: CapturedModel, row: Mapping[str, Any], label: str) -> str:
-    """The config of a space node (``Planner.describe_nodes``); that of a parameter says how it
+def _changes_layout(edge: _C.EdgeRow) -> bool:
+    """Of the value or of its gradient."""
+    return edge.layout_from != edge.layout_to or edge.gradient_from != edge.gradient_to
+
+
+def shown_config(model: CapturedModel, row: _C.NodeRow, label: str) -> str:
+    """The config of a space node (``Planner.nodes``); that of a parameter says how it
     is stored by its own dims, also if the graph sees it by blocks."""
-    blocks = None if row["target"] else model.blocks.get(row["name"])
+    blocks = None if row.target else model.blocks.get(row.name)
     return label if blocks is None else blocks.label(label)
 
 

@@ -7,7 +7,6 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -91,17 +90,16 @@ def details_of(plan: Described, planner: _C.Planner | None = None) -> PlanDetail
     """
     planner = planner or planner_of(plan)
     description = described(planner, plan)
-    parameters = _parameters(planner.describe_nodes(), plan)
-    rows = _in_a_step(
-        planner.describe_estimates(plan.strategy(planner)), plan.settings.micro_batches
-    )
+    parameters = _parameters(planner.nodes(), plan)
+    estimates = planner.estimates(plan.strategy(planner))
+    each = plan.settings.micro_batches  # of which estimates tell the times of one
     return PlanDetails(
         description,
         _storage(parameters),
         collectives_of(planner, plan),
         _memory(parameters, plan),
-        _time(planner, plan, rows),
-        {row["name"]: row["time_s"] for row in rows},
+        _time(planner, plan, estimates),
+        {row.name: each * row.time_s for row in estimates},
         work_shares(planner, plan),
     )
 
@@ -109,11 +107,11 @@ def details_of(plan: Described, planner: _C.Planner | None = None) -> PlanDetail
 def outlines_of(plans: Sequence[Described], planner: _C.Planner) -> list[str]:
     """Of plans in one strategy space: their ``summary``, but for what is gathered and run again,
     which takes ten times as long to find."""
-    nodes = planner.describe_nodes()
+    nodes = planner.nodes()
     return [_outline(plan, planner, nodes) for plan in plans]
 
 
-def _outline(plan: Described, planner: _C.Planner, nodes: Sequence[Mapping[str, Any]]) -> str:
+def _outline(plan: Described, planner: _C.Planner, nodes: Sequence[_C.NodeRow]) -> str:
     count = plan.settings.num_devices
     return _joined(
         work_in_words(work_shares(planner, plan), count),
@@ -140,12 +138,6 @@ def _micro_batches_in_words(count: int) -> str:
     return f"A step runs its batch as {count} micro-batches" if count > 1 else ""
 
 
-def _in_a_step(rows: Sequence[Mapping[str, Any]], micro_batches: int) -> list[dict[str, Any]]:
-    """Times of operators, which are those of one micro-batch, for all of them."""
-    times = ("time_s", "again_s")
-    return [{**row, **{name: micro_batches * row[name] for name in times}} for row in rows]
-
-
 @dataclass(frozen=True)
 class _Parameter:
     """A parameter, whose layout is that of its config."""
@@ -158,14 +150,14 @@ class _Parameter:
     trained: bool
 
 
-def _parameters(nodes: Sequence[Mapping[str, Any]], plan: Described) -> list[_Parameter]:
-    """By the nodes of the strategy space (``Planner.describe_nodes``)."""
+def _parameters(nodes: Sequence[_C.NodeRow], plan: Described) -> list[_Parameter]:
+    """By the nodes of the strategy space (``Planner.nodes``)."""
     sizes = [size for size, _ in plan.settings.mesh_axes]
     model = model_at_hand(plan)
     layouts = {
-        row["name"]: shown_config(model, row, label)
+        row.name: shown_config(model, row, label)
         for row, label in zip(nodes, plan.choices.labels, strict=True)
-        if not row["target"]
+        if not row.target
     }
     found = []
     for source in model.parameters:
@@ -216,16 +208,15 @@ def _memory(parameters: Sequence[_Parameter], plan: Described) -> dict[str, floa
     return found | {"kept for backward": rest}
 
 
-def _time(
-    planner: _C.Planner, plan: Described, rows: Sequence[Mapping[str, float]]
-) -> dict[str, float]:
+def _time(planner: _C.Planner, plan: Described, rows: Sequence[_C.EstimateRow]) -> dict[str, float]:
     strategy = plan.strategy(planner)
-    operators = sum(row["time_s"] for row in rows)
-    compute = float(planner.compute_time(strategy))
-    again = sum(row["again_s"] for row in rows)
+    each = plan.settings.micro_batches
+    operators = each * sum(row.time_s for row in rows)
+    compute = planner.compute_time(strategy)
+    again = each * sum(row.again_s for row in rows)
     return {
         "operators": operators,
         **({"operators again in backward": again} if again > 0 else {}),
         "updates of parameters": compute - operators - again,
-        "reshards and collectives": float(planner.network_time(strategy)),
+        "reshards and collectives": planner.network_time(strategy),
     }

@@ -10,29 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from tensoropt_torch import _C
 from tensoropt_torch.frontend.lowering import named_arguments
 
-# What ``Planner.local_call`` says besides the form.
-COSTS = {"key", "family", "operands_meta", "work"}
-
 _Operand = TypeVar("_Operand")
-
-
-class AveragedBuffer(NamedTuple):
-    """A buffer of which a call changes the entries ``own`` (first, how many), on each rank by
-    what that has of the others' data. It becomes the mean over the ranks along ``axes``, of
-    which those along ``joined`` change other entries."""
-
-    operand: int
-    own: tuple[int, int]
-    axes: int
-    joined: int
 
 
 @dataclass(frozen=True)
@@ -45,14 +32,12 @@ class LocalForm:
         arguments: literals of the same operator that are others, by name.
         extra: what ``target`` takes after the operands.
         groups: axis sets whose process groups ``target`` takes last, 0 for none.
-        halos: what operand 0 borrows from its neighbours first:
-            (dim, low, high, fill, axis set).
+        halos: what operand 0 borrows from its neighbours first.
         scale: what the result is multiplied with.
         random: whether the operator is known to draw random numbers.
         averaged: buffers that it changes, see ``emit/averaged_buffers.py``.
         shard_index: ranks with equal ones draw equal numbers.
-        lookups: operands whose numbers are checked first: (operand, low, high, ignored, axis
-            set), see ``emit/lookups.py``.
+        lookups: operands whose numbers are checked first, see ``emit/lookups.py``.
         runs_again: in backward, instead of keeping what it makes.
     """
 
@@ -61,25 +46,40 @@ class LocalForm:
     arguments: Mapping[str, Any]
     extra: Sequence[Any]
     groups: Sequence[int]
-    halos: Sequence[tuple[int, int, int, float, int]]
+    halos: Sequence[_C.Halo]
     scale: float
     random: bool
-    averaged: Sequence[AveragedBuffer] = ()
+    averaged: Sequence[_C.AveragedBuffer] = ()
     shard_index: int = 0
-    lookups: Sequence[tuple[int, int, int, int | None, int]] = ()
+    lookups: Sequence[_C.EmittedLookup] = ()
     runs_again: bool = False
 
     @staticmethod
-    def of(record: Mapping[str, Any]) -> LocalForm:
+    def of(call: _C.EmittedCall | _C.LocalCall) -> LocalForm:
         """What ``RankProgram.call`` or ``Planner.local_call`` gives."""
-        parts = {name: record[name] for name in record.keys() - COSTS}
-        parts["averaged"] = tuple(AveragedBuffer(*found) for found in record["averaged"])
-        return LocalForm(**parts)
+        form = call.form
+        own = (
+            (call.shard_index, call.lookups, call.runs_again)
+            if isinstance(call, _C.EmittedCall)
+            else ()
+        )
+        return LocalForm(
+            form.target,
+            form.operands,
+            form.arguments,
+            form.extra,
+            form.groups,
+            form.halos,
+            form.scale,
+            call.random,
+            form.averaged,
+            *own,
+        )
 
     @property
     def axis_sets(self) -> set[int]:
         """Those whose process groups the call needs."""
-        return {*self.groups, *(axes for *_, axes in self.halos)} - {0}
+        return {*self.groups, *(halo.axes for halo in self.halos)} - {0}
 
 
 def local_arguments(

@@ -27,6 +27,7 @@ from torch import fx
 from torch._ops import OpOverload
 from torch.nn._reduction import get_enum
 
+from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, Source
 from tensoropt_torch.frontend.lowering import lower, operator_name, tensor_operands
@@ -208,9 +209,9 @@ class _Rows:
         self._whole_inputs = whole_inputs
         self._rows = batch_rows(captured, whole_inputs)
         self.planner = unpriced_planner(captured.lowering, [count], idle_configs=True)
-        nodes = self.planner.describe_nodes()
+        nodes = self.planner.nodes()
         self.space_node = {
-            row["graph_node"]: index for index, row in enumerate(nodes) if row["graph_node"] >= 0
+            row.graph_node: index for index, row in enumerate(nodes) if row.graph_node >= 0
         }
         self.choices: dict[fx.Node, dict[Layouts, _Choice]] = {}
         self.of_data: set[fx.Node] = set()  # without parameters and random numbers
@@ -250,7 +251,7 @@ class _Rows:
             return
         operands = tensor_operands(node)
         graph_node = self._captured.lowering.nodes[node]
-        ports = self.planner.describe_ports(self.space_node[graph_node])
+        ports = self.planner.ports(self.space_node[graph_node])
         if all(operand in self.of_data for operand in operands) and not _is_random(node):
             self.of_data.add(node)
         found = self._choices(node, ports, operands, with_totals=False)
@@ -260,12 +261,17 @@ class _Rows:
         self.choices[node] = found
 
     def _choices(
-        self, node: fx.Node, ports: Sequence[Any], operands: list[fx.Node], *, with_totals: bool
+        self,
+        node: fx.Node,
+        ports: Sequence[_C.ConfigPorts],
+        operands: list[fx.Node],
+        *,
+        with_totals: bool,
     ) -> dict[Layouts, _Choice]:
         found: dict[Layouts, _Choice] = {}
         by_rows_only = self._must_have_rows(node)
-        for config, (inputs, outputs) in enumerate(ports):
-            wanted = tuple(value for value, _ in inputs)
+        for config, of_config in enumerate(ports):
+            wanted = tuple(port.value for port in of_config.inputs)
             if by_rows_only and not any(layout.startswith("S") for layout in wanted):
                 continue
             totals = set()
@@ -277,7 +283,7 @@ class _Rows:
                 totals.add(number)
             else:
                 if self._is_local(node, config):
-                    layouts = tuple(value for value, _ in outputs)
+                    layouts = tuple(port.value for port in of_config.outputs)
                     found.setdefault(layouts, _Choice(wanted, config, frozenset(totals)))
         return found
 

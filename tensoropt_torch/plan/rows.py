@@ -56,7 +56,8 @@ def rows_of_outputs(
     def found(output: object) -> OutputRows:
         if not isinstance(output, fx.Node):
             return OutputRows()
-        dim, depends = by_node[output]
+        row = by_node[output]
+        dim, depends = row.dim, row.depends
         size = output.meta["val"].shape[dim] if dim >= 0 else 1
         is_whole = dim < 0 or (size % settings.num_devices != 0 and not gathered)
         return OutputRows(None if is_whole else dim, depends, output is loss)

@@ -74,10 +74,10 @@ def unpriced_planner(
 
 def measured_table(
     settings: Settings,
-) -> dict[tuple[_C.Collective, int], list[tuple[float, float]]]:
+) -> dict[tuple[_C.Collective, int], list[_C.CollectiveSample]]:
     """The measured curves of collectives, by collective and axis set."""
     return {
-        (_C.Collective.__members__[name.upper()], axes): list(curve)
+        (_C.Collective.__members__[name.upper()], axes): [_C.CollectiveSample(*at) for at in curve]
         for name, axes, curve in settings.measured
     }
 
@@ -148,7 +148,7 @@ def core_cluster(cluster: Cluster, mesh_axes: tuple[tuple[int, int], ...]) -> _C
         memory_bytes=float(device.memory_bytes),
         memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s,
         launch_overhead_s=device.launch_overhead_s,
-        peak_flops_per_s=dict(device.flops_per_s),
+        peak_flops_per_s={str(dtype): rate for dtype, rate in device.flops_per_s.items()},
         matmul_efficiency=device.efficiency.matmul,
         memory_efficiency=device.efficiency.memory,
         attention_efficiency=device.efficiency.attention,

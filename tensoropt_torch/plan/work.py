@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -45,11 +45,12 @@ class WorkShare:
 def work_shares(planner: _C.Planner, plan: Described) -> tuple[WorkShare, ...]:
     """All different ways in which operators are split, the one with the most work first."""
     sizes = [size for size, _ in plan.settings.mesh_axes]
-    flops: Counter[tuple[tuple[str, int], ...]] = Counter()
-    for row in planner.describe_work(plan.strategy(planner)):
-        flops[_parts(row["splits"], sizes)] += row["flops"]
+    flops: defaultdict[tuple[tuple[str, int], ...], float] = defaultdict(float)
+    for row in planner.work(plan.strategy(planner)):
+        flops[_parts(row.splits, sizes)] += row.flops
     whole = max(1.0, sum(flops.values()))
-    return tuple(WorkShare(dict(parts), work / whole) for parts, work in flops.most_common())
+    most_first = sorted(flops.items(), key=lambda found: -found[1])
+    return tuple(WorkShare(dict(parts), work / whole) for parts, work in most_first)
 
 
 def _parts(splits: Sequence[str], sizes: Sequence[int]) -> tuple[tuple[str, int], ...]:

@@ -3,10 +3,11 @@ be split over all devices (``csrc/space/explain.h``)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tensoropt_torch import _C
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.frontend.python_calls import proof_of
 from tensoropt_torch.plan import Settings
@@ -155,28 +156,27 @@ def explanation_of(captured: CapturedModel, settings: Settings) -> Explanation:
     """The same of a strategy space by its settings."""
     planner = make_planner(captured, settings)
     rules = frozenset(captured.lowering.rules.targets())
-    records: list[dict[str, Any]] = planner.explain()
-    nodes = tuple(_node(record, rules, settings.max_configs) for record in records)
+    nodes = tuple(_node(row, rules, settings.max_configs) for row in planner.explain())
     return Explanation(settings.num_devices, nodes)
 
 
-def _node(record: Mapping[str, Any], rules: frozenset[str], max_configs: int) -> NodeExplanation:
-    has_rule = record["target"] in rules or record["target"] in (PARAMETER, RELAY)
+def _node(row: _C.ExplanationRow, rules: frozenset[str], max_configs: int) -> NodeExplanation:
+    has_rule = row.target in rules or row.target in (PARAMETER, RELAY)
     return NodeExplanation(
-        record["name"],
-        record["target"],
-        record["rule"],
+        row.name,
+        row.target,
+        row.rule,
         has_rule,
-        record["num_configs"],
-        record["num_in_any_order"],
-        tuple(_left_out(record, has_rule, max_configs)),
-        record["flops"],
-        record["parts"],
-        record["time_s"],
-        record["memory_bytes"],
-        record["even_time_s"],
-        record["even_memory_bytes"],
-        _rule_from(record["target"]),
+        row.num_configs,
+        row.num_in_any_order,
+        tuple(_left_out(row, has_rule, max_configs)),
+        row.flops,
+        row.parts,
+        row.time_s,
+        row.memory_bytes,
+        row.even_time_s,
+        row.even_memory_bytes,
+        _rule_from(row.target),
     )
 
 
@@ -185,28 +185,29 @@ def _rule_from(target: str) -> str:
     return proof.reason if proof is not None and proof.rule else ""
 
 
-def _left_out(record: Mapping[str, Any], has_rule: bool, max_configs: int) -> Iterator[LeftOut]:
+def _left_out(row: _C.ExplanationRow, has_rule: bool, max_configs: int) -> Iterator[LeftOut]:
     if not has_rule:
-        proof = proof_of(record["target"])
+        proof = proof_of(row.target)
         why = "it has no rule" if proof is None else f"it runs whole ({proof.reason})"
         what = "" if proof is None else proof.reason
         yield LeftOut("no rule", what, f"{why}: register one (register_rule)")
     uneven: dict[tuple[str, int, bool], list[int]] = {}
-    for factor, size, parts, equal in record["uneven_splits"]:
-        uneven.setdefault((factor, size, equal), []).append(parts)
+    for split in row.uneven_splits:
+        uneven.setdefault((split.factor, split.size, split.equal), []).append(split.parts)
     for (factor, size, equal), numbers in uneven.items():
         parts = " or ".join(map(str, sorted(numbers)))
         kind = f"{parts} equal parts" if equal else f"{parts} parts of which none is empty"
         text = f"'{factor}' of size {size} cannot be cut into {kind}"
         yield LeftOut("uneven", f"{factor} ({size}) by {parts}", text)
-    for reason, factor, _ in record["exclusions"]:
-        yield LeftOut(reason, factor, f"'{factor}' is not split: {_EXCLUSIONS[reason]}")
-    yield from _left_out_of_list(record, max_configs)
+    for one in row.exclusions:
+        text = f"'{one.factor}' is not split: {_EXCLUSIONS[one.reason]}"
+        yield LeftOut(one.reason, one.factor, text)
+    yield from _left_out_of_list(row, max_configs)
 
 
-def _left_out_of_list(record: Mapping[str, Any], max_configs: int) -> Iterator[LeftOut]:
-    count, runs = record["num_configs"], record["max_runs"]
-    without_budget, any_order = record["num_without_budget"], record["num_in_any_order"]
+def _left_out_of_list(row: _C.ExplanationRow, max_configs: int) -> Iterator[LeftOut]:
+    count, runs = row.num_configs, row.max_runs
+    without_budget, any_order = row.num_without_budget, row.num_in_any_order
     if runs is not None:
         number = f"{without_budget - count} configs" if without_budget else "configs"
         text = (
@@ -214,7 +215,7 @@ def _left_out_of_list(record: Mapping[str, Any], max_configs: int) -> Iterator[L
             f"than max_configs={max_configs} allows"
         )
         yield LeftOut("max_configs", number, text)
-    if any_order is not None and any_order > without_budget:
+    if any_order is not None and without_budget is not None and any_order > without_budget:
         number = f"{any_order - without_budget} configs"
         text = f"{number} that differ in the order of alike mesh axes only (space='full' has them)"
         yield LeftOut("order", number, text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -229,9 +229,8 @@ class _Explainer:
         return WhyPlan(self._plan, decisions, len(groups), tuple(self._memory()), network, seconds)
 
     @cached_property
-    def _rows(self) -> list[Mapping[str, Any]]:
-        rows: list[Mapping[str, Any]] = self._planner.describe_nodes()
-        return rows
+    def _rows(self) -> list[_C.NodeRow]:
+        return self._planner.nodes()
 
     @cached_property
     def _wished(self) -> list[list[bool]]:
@@ -240,7 +239,7 @@ class _Explainer:
 
     def _groups(self) -> list[_Group]:
         """The heaviest groups of operators and of parameters."""
-        index = {row["name"]: number for number, row in enumerate(self._rows)}
+        index = {row.name: number for number, row in enumerate(self._rows)}
         weights = self._weights()
         members = defaultdict(list)
         for choice in described(self._planner, self._plan).choices:
@@ -265,7 +264,7 @@ class _Explainer:
 
     def _weights(self) -> dict[str, float]:
         """By name, the share of FLOPs of an operator, or of bytes of a parameter."""
-        flops = {record["name"]: record["flops"] for record in self._planner.explain()}
+        flops = {record.name: record.flops for record in self._planner.explain()}
         values = {
             source.names[0]: source.placeholder.meta["val"] for source in self._captured.parameters
         }
@@ -281,7 +280,7 @@ class _Explainer:
         masks = list(self._wished)
         chosen = self._plan.choices.labels
         for node in group.nodes:
-            labels = self._rows[node]["configs"]
+            labels = self._rows[node].configs
             own = self._kind(group, chosen[node])
             masks[node] = [
                 allowed and self._kind(group, label) != own

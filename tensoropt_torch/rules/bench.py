@@ -83,22 +83,21 @@ class Bench:
             raise TensorOptError(
                 f"operator {self.op_call.overload} has no rule; give it one with register_rule"
             )
-        rows = self._planner.describe_nodes()
-        graph_nodes = [row["graph_node"] for row in rows]
+        rows = self._planner.nodes()
+        graph_nodes = [row.graph_node for row in rows]
         self._space_node = graph_nodes.index(self._graph.graph_node)
-        self.labels: list[str] = rows[self._space_node]["configs"]
-        self._ports = self._planner.describe_ports(self._space_node)
-        inputs, outputs = self._planner.units_of_node(self._graph.graph_node)
-        self._operand_units: list[list[int]] = inputs
-        self._output_units: list[list[int]] = outputs[: self.op_call.used]
+        self.labels = rows[self._space_node].configs
+        self._ports = self._planner.ports(self._space_node)
+        units = self._planner.units_of_node(self._graph.graph_node)
+        self._operand_units = units.operands
+        self._output_units = units.outputs[: self.op_call.used]
         self._num_nodes = len(rows)
 
     @property
     def rule(self) -> str:
         """The rule in its notation, e.g. ``b k, n k -> b n``."""
-        name = self._planner.describe_nodes()[self._space_node]["name"]
-        rows: list[dict[str, Any]] = self._planner.explain()
-        return next(str(row["rule"]) for row in rows if row["name"] == name)
+        name = self._planner.nodes()[self._space_node].name
+        return next(row.rule for row in self._planner.explain() if row.name == name)
 
     @property
     def num_configs(self) -> int:
@@ -107,8 +106,10 @@ class Bench:
 
     def ports(self, config: int) -> tuple[list[PortLayouts], list[PortLayouts]]:
         """The layouts at operands and outputs."""
-        inputs, outputs = self._ports[config]
-        return list(inputs), list(outputs)[: self.op_call.used]
+        ports = self._ports[config]
+        inputs = [(port.value, port.gradient) for port in ports.inputs]
+        outputs = [(port.value, port.gradient) for port in ports.outputs]
+        return inputs, outputs[: self.op_call.used]
 
     @property
     def units(self) -> list[list[int]]:
@@ -273,24 +274,26 @@ class Bench:
         for halo in range(len(forms[0].halos)):
             first = [operands[0] for operands in ranks]
             for rank, form in enumerate(forms):
-                dim, low, high, fill, axes = form.halos[halo]
-                group = self._mesh.group_of(axes, rank)
+                own = form.halos[halo]
+                group = self._mesh.group_of(own.axes, rank)
                 blocks = [first[member] for member in group]
-                part = bordered(blocks, group.index(rank), dim, (low, high), fill)
+                borders = (own.low, own.high)
+                part = bordered(blocks, group.index(rank), own.dim, borders, own.fill)
                 ranks[rank] = [part, *ranks[rank][1:]]
         return ranks
 
     def _average(self, forms: list[LocalForm], ranks: list[Tensors]) -> None:
         """What ranks have changed of buffers by themselves becomes the mean of it."""
-        for i, (operand, _, axes, joined) in enumerate(forms[0].averaged):
+        for i, buffer in enumerate(forms[0].averaged):
+            operand = buffer.operand
             sums = [torch.zeros_like(operands[operand]) for operands in ranks]
             for rank, total in enumerate(sums):
-                members = self._mesh.group_of(axes, rank)
+                members = self._mesh.group_of(buffer.axes, rank)
                 for member in members:
                     begin, length = forms[member].averaged[i].own
                     changed = ranks[member][operand].narrow(0, begin, length)
                     total.narrow(0, begin, length).add_(changed)
-                total.div_(len(members) // len(self._mesh.group_of(joined, rank)))
+                total.div_(len(members) // len(self._mesh.group_of(buffer.joined, rank)))
             for operands, total in zip(ranks, sums, strict=True):
                 operands[operand].data.copy_(total)  # autograd has saved it, but needs no value
 

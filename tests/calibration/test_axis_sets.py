@@ -56,7 +56,8 @@ def test_every_set_takes_the_times_of_one_that_was_measured(levels: tuple[int, .
     mesh = mesh_of(*levels)
     core = _C.Mesh(mesh)
     kind = _C.Collective.ALL_REDUCE
-    table = {(kind, axes): [(1024.0, float(axes))] for axes in sets_of_collectives(mesh).chosen}
+    chosen = sets_of_collectives(mesh).chosen
+    table = {(kind, axes): [_C.CollectiveSample(1024.0, float(axes))] for axes in chosen}
     times = _C.MeasuredCollectives(core, table, _described(mesh))
     for axes in range(1, 2 ** len(mesh)):
         assert times.time_s(kind, axes, 1024.0) == core.canonical(axes)

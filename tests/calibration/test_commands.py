@@ -146,8 +146,8 @@ def test_every_reshard_takes_its_fixed_time() -> None:
         count = 0
         for index in range(len(plain.edges())):
             reshard = program.reshard(index)
-            count += bool(reshard.forward) * (2 if reshard.kept == "before" else 1)
-            count += bool(reshard.backward)
+            count += bool(reshard.forward.steps) * (2 if reshard.reuse == "before" else 1)
+            count += bool(reshard.backward.steps)
         added = delayed.network_time(strategy) - plain.network_time(strategy)
         assert added == pytest.approx(count), seed
         assert count > 0, seed

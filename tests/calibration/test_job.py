@@ -203,17 +203,17 @@ def plan_twice(home: str) -> tuple[Settings, Settings, float, float, list[str]]:
     second = find()
     planner = make_planner(second.captured, second.settings)
     strategy = second.strategy(planner)
-    rows = planner.describe_estimates(strategy)
-    operators_s = sum(row["time_s"] for row in rows)
+    rows = planner.estimates(strategy)
+    operators_s = sum(row.time_s for row in rows)
     without = make_planner(
         second.captured,
         replace(second.settings, operators=()),
     )
-    roofline_s = sum(row["time_s"] for row in without.describe_estimates(strategy))
+    roofline_s = sum(row.time_s for row in without.estimates(strategy))
     # What is left are the updates of parameters, which are not operators.
     updates = planner.compute_time(strategy) - operators_s
     other = without.compute_time(strategy) - roofline_s
-    return first.settings, second.settings, updates, other, [row["source"] for row in rows]
+    return first.settings, second.settings, updates, other, [row.source for row in rows]
 
 
 def test_operators_are_measured_once_and_enter_the_costs(tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def calls_of_halves(home: str) -> tuple[set[str], set[str], set[str]]:
     for graph, settings in task.graphs(2):
         planner = make_planner(graph, settings)
         strategies = [varied_strategy(planner, seed) for seed in range(QUICK.random_strategies)]
-        keys.append({row["key"] for s in strategies for row in planner.describe_estimates(s)})
+        keys.append({row.key for s in strategies for row in planner.estimates(s)})
     found = with_operators(task, 2, torch.device("cpu"), replace(QUICK, budget_s=20.0))
     whole, half = keys
     return whole, half, {record[0] for record in found.operators}

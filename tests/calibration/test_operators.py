@@ -39,7 +39,7 @@ def profiler_of(captured: CapturedModel, planner: _C.Planner) -> OperatorProfile
 
 def alone(planner: _C.Planner, picks: list[Pick]) -> list[Pick]:
     """Those that need no other process."""
-    return [p for p in picks if not any(planner.local_call(p.node, p.config)["groups"])]
+    return [p for p in picks if not any(planner.local_call(p.node, p.config).form.groups)]
 
 
 @pytest.mark.parametrize("name", ["gpt", "resnet", "lstm", "transformer", "llama"])
@@ -118,16 +118,14 @@ def test_picks_are_the_distinct_calls_largest_first() -> None:
     planner = planner_of(captured)
     strategies = [planner.random_strategy(s) for s in SEEDS]
     picks = picks_of(planner, strategies)
-    rows = [row for s in strategies for row in planner.describe_estimates(s)]
-    assert {pick.key for pick in picks} == {row["key"] for row in rows}
+    rows = [row for s in strategies for row in planner.estimates(s)]
+    assert {pick.key for pick in picks} == {row.key for row in rows}
     assert len({pick.key for pick in picks}) == len(picks)
-    weight = {
-        pick.key: sum(row["time_s"] for row in rows if row["key"] == pick.key) for pick in picks
-    }
+    weight = {pick.key: sum(row.time_s for row in rows if row.key == pick.key) for pick in picks}
     ordered = [weight[pick.key] for pick in picks]
     assert ordered == pytest.approx(sorted(ordered, reverse=True))
     for pick in picks:
-        assert planner.local_call(pick.node, pick.config)["key"] == pick.key
+        assert planner.local_call(pick.node, pick.config).key == pick.key
 
 
 class Transposed(nn.Module):
@@ -146,7 +144,7 @@ class Transposed(nn.Module):
 def keys_of(module: nn.Module) -> list[str]:
     captured = capture(module, (torch.ones(8, 8),))
     planner = planner_of(captured)
-    return [row["key"] for row in planner.describe_estimates(planner.random_strategy(0))]
+    return [row.key for row in planner.estimates(planner.random_strategy(0))]
 
 
 def test_the_order_in_memory_is_part_of_the_key() -> None:
@@ -174,22 +172,22 @@ def test_measured_times_are_the_costs_of_strategies() -> None:
     picks = picks_of(planner, strategies)
     works = {p.key: planner.local_call(p.node, p.config) for p in picks}
     operators_ = tuple(
-        (key, call["family"], call["work"].as_tuple(), 1.0 + i, 0.5)
+        (key, call.family, call.work.as_tuple(), 1.0 + i, 0.5)
         for i, (key, call) in enumerate(sorted(works.items()))
     )
     seconds = {record[0]: record[3] + record[4] for record in operators_}
     measured = replace(task, operators=operators_, measured_on=DEVICES)
     other = make_planner(captured, measured.settings(DEVICES))
     updates = {
-        round(planner.compute_time(s) - sum(r["time_s"] for r in planner.describe_estimates(s)), 9)
+        round(planner.compute_time(s) - sum(r.time_s for r in planner.estimates(s)), 9)
         for s in strategies
     }
     assert all(update >= 0 for update in updates)
     for strategy in strategies:
-        rows = planner.describe_estimates(strategy)
-        backward = {r["key"]: works[r["key"]]["work"].as_tuple()[5] for r in rows}
-        expected = sum(seconds[r["key"]] - (0 if backward[r["key"]] else 0.5) for r in rows)
-        expected += planner.compute_time(strategy) - sum(row["time_s"] for row in rows)
+        rows = planner.estimates(strategy)
+        backward = {r.key: works[r.key].work.as_tuple()[5] for r in rows}
+        expected = sum(seconds[r.key] - (0 if backward[r.key] else 0.5) for r in rows)
+        expected += planner.compute_time(strategy) - sum(row.time_s for row in rows)
         assert other.compute_time(strategy) == pytest.approx(expected, rel=1e-6)
         assert other.network_time(strategy) == planner.network_time(strategy)
 

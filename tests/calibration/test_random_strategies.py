@@ -289,9 +289,9 @@ def other_costs(home: str) -> tuple[list[float], list[float]]:
     found = validate(task, options=options)
     planner = make_planner(task.captured, task.settings(2))
     strategies = [varied_strategy(planner, seed) for seed in range(2)]
-    call = planner.describe_estimates(strategies[0])[0]
-    row = planner.local_call(call["node"], strategies[0].config[call["node"]])
-    operator = (row["key"], row["family"], row["work"].as_tuple(), 1.0, 0.0)
+    call = planner.estimates(strategies[0])[0]
+    row = planner.local_call(call.node, strategies[0].config[call.node])
+    operator = (row.key, row.family, row.work.as_tuple(), 1.0, 0.0)
     slower = replace(task, operators=(operator,), measured_on=2)
     again = validate(slower, options=replace(options, simulate=True))
     assert measured(again) == measured(found)

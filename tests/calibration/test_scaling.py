@@ -64,8 +64,8 @@ def with_measurements(task: PlanningTask) -> PlanningTask:
         for axes in (1, 3)
     )
     planner = planner_of(task)
-    estimates = planner.describe_estimates(planner.random_strategy(0))
-    calls = {r["key"]: r["family"] for r in estimates if "linear" in r["family"]}
+    estimates = planner.estimates(planner.random_strategy(0))
+    calls = {r.key: r.family for r in estimates if "linear" in r.family}
     work = ("float32", 1e6, 2e6, 1e4, 1.0, True, False)
     operators = tuple((key, family, work, 1e-3, 2e-3) for key, family in calls.items())
     return replace(task, measured=curves, operators=operators, measured_on=DEVICES)

@@ -133,8 +133,8 @@ class Strategy:
     @property
     def reuses(self) -> frozenset[str]:
         """The kinds of tensor reuse that there are."""
-        edges = self.planner.describe_edges(self.module.plan.strategy(self.planner))
-        return frozenset(edge["reuse"] for edge in edges)
+        edges = self.planner.edges_of(self.module.plan.strategy(self.planner))
+        return frozenset(edge.reuse for edge in edges)
 
 
 def strategies(case: Case, job: Job) -> Iterator[Strategy]:
@@ -222,7 +222,7 @@ def put_off(strategy: Strategy) -> tuple[int, int]:
     for source in plan.captured.parameters:
         user = next(iter(source.placeholder.users))
         way = [user, source.placeholder] if str(user.target) == CAST else [source.placeholder]
-        steps = [program.reshard(edges[values[node][0]]).backward for node in way]
+        steps = [program.reshard(edges[values[node][0]]).backward.steps for node in way]
         # Slots of process groups; -1 for local steps.
         counts = [sum(step[3] >= 0 for step in program_steps(encoded)) for encoded in steps]
         while counts and not counts[0]:
@@ -371,7 +371,7 @@ def two_with_the_same_parameter(case: Case) -> tuple[ParallelModule, ParallelMod
         value = captured.lowering.values[captured.parameters[0].placeholder][0]
         edge = EdgeIndex.of(strategy.planner).first[value]
         gradient, stored = program.gradient_layout(edge), program.layout_of(value)
-        if not program.reshard(edge).backward_sets:
+        if not program.reshard(edge).backward.groups:
             continue
         other, module = seen.setdefault(stored, (gradient, strategy.module))
         if other != gradient:

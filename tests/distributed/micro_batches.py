@@ -292,9 +292,9 @@ def programs(_: object) -> list[tuple[int, int, int, int]]:
         program = _C.RankProgram(planner, strategy, dist.get_rank())
         edges = [program.reshard(edge) for edge in range(len(planner.edges()))]
         expected = sum(
-            (1 if e.held else COUNT) * bool(e.forward)
-            + COUNT * (e.kept == "before" and bool(e.forward))
-            + (1 if e.summed else COUNT) * bool(e.backward)
+            (1 if e.held else COUNT) * bool(e.forward.steps)
+            + COUNT * (e.reuse == "before" and bool(e.forward.steps))
+            + (1 if e.summed else COUNT) * bool(e.backward.steps)
             for e in edges
         )
         reset_collective_counts()

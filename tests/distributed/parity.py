@@ -167,9 +167,9 @@ def differences(
 def labels(plan: Plan, case_name: str) -> str:
     """The configs of all nodes that have a choice, to name the operator."""
     assert plan.captured is not None
-    rows = make_planner(plan.captured, plan.settings).describe_nodes()
+    rows = make_planner(plan.captured, plan.settings).nodes()
     chosen = zip(rows, plan.choices.labels, strict=True)
-    texts = [f"{row['name']}={label}" for row, label in chosen if len(row["configs"]) > 1]
+    texts = [f"{row['name']}={label}" for row, label in chosen if len(row.configs) > 1]
     return f"{case_name}: " + "; ".join(texts)
 
 

@@ -48,9 +48,9 @@ def makes_views(target: Any) -> bool:
 def expected_calls(plan: Plan) -> Counter[str]:
     """What the plan says."""
     assert plan.captured is not None
-    rows = make_planner(plan.captured, plan.settings).describe_nodes()
+    rows = make_planner(plan.captured, plan.settings).nodes()
     chosen = zip(rows, plan.choices.labels, strict=True)
-    again = [row["target"] for row, label in chosen if label.endswith(AGAIN)]
+    again = [row.target for row, label in chosen if label.endswith(AGAIN)]
     return Counter(again * STEPS)
 
 

@@ -61,8 +61,8 @@ class Reshards:
         return other
 
     def encode(self, source: str, target: str) -> tuple[list[int], list[str]]:
-        steps, axis_sets = self._resharder.encode(source, target, self.rank)
-        return steps, [self.groups.name(axes) for axes in axis_sets]
+        program = self._resharder.encode(source, target, self.rank)
+        return program.steps, [self.groups.name(axes) for axes in program.groups]
 
     def describe(self, source: str, target: str) -> str:
         return f"{source} -> {target}: {self._resharder.describe(source, target)}"

@@ -36,9 +36,10 @@ def plan_with(mode: str, task: PlanningTask) -> tuple[Plan, int]:
     planner = make_planner(task.captured, settings)
     for seed in range(500):
         strategy = planner.random_strategy(seed)
-        edges = planner.describe_edges(strategy)
-        gathered = [e for e in edges if e["reuse"] == mode and "S" in e["from"] and e["to"] == "R"]
-        others = [e for e in edges if e["reuse"] == "before" and mode != "before"]
+        edges = planner.edges_of(strategy)
+        kept = [edge for edge in edges if edge.reuse == mode]
+        gathered = [e for e in kept if "S" in e.layout_from and e.layout_to == "R"]
+        others = [e for e in edges if e.reuse == "before" and mode != "before"]
         if gathered and not others:
             return Plan.of(planner, settings, task.captured, strategy), len(gathered)
     raise AssertionError(f"no strategy keeps {mode}")
@@ -55,7 +56,7 @@ def count_gathers(mode: str) -> tuple[int, int, int, float]:
     planner = make_planner(captured, plan.settings)
     program = _C.RankProgram(planner, plan.strategy(planner), dist.get_rank())
     edges = range(len(planner.edges()))
-    backward_programs = sum(bool(program.reshard(edge).backward) for edge in edges)
+    backward_programs = sum(bool(program.reshard(edge).backward.steps) for edge in edges)
     loss = module(x, y)
     ops.reset_collective_counts()
     loss.backward()

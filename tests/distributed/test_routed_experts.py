@@ -219,9 +219,9 @@ def test_operands_that_do_not_fit_are_refused(
 def forced(planner: _C.Planner, uses: str) -> list[list[bool]]:
     """All configs of all nodes, but of experts those with these uses only."""
     masks = []
-    for row in planner.describe_nodes():
-        labels = [label.split("/")[0].split(" ")[0] for label in row["configs"]]
-        mask = [row["target"] != TARGET or label == uses for label in labels]
+    for row in planner.nodes():
+        labels = [label.split("/")[0].split(" ")[0] for label in row.configs]
+        mask = [row.target != TARGET or label == uses for label in labels]
         assert any(mask), f"{uses} is none of {labels}"
         masks.append(mask)
     return masks

@@ -71,8 +71,8 @@ def compare(_: None) -> tuple[list[str], set[str]]:
         found = list(differences(got, expected, TOLERANCE[torch.float64]))
         if found:
             wrong.append(f"strategy {index}: {found} under {labels(plan, 'custom')}")
-        rows = make_planner(captured, plan.settings).describe_nodes()
-        nodes = {row["target"]: row["name"] for row in rows}
+        rows = make_planner(captured, plan.settings).nodes()
+        nodes = {row.target: row.name for row in rows}
         for name in ("scaled_add", "head_mean"):
             node = nodes[f"tensoropt_test.{name}.default"]
             used.add(f"{name} {dict(plan.choices.configs)[node]}")

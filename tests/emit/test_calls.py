@@ -25,17 +25,17 @@ SITE = CallSite(torch.device("cpu"), lambda axes: f"group {axes}", step_seed=3)
 DEVICES = 4
 
 # A node, what C++ says of its call on one rank, and shapes, dtypes and whether trained.
-Case = tuple[fx.Node, LocalForm, list[tuple[list[int], str, bool]]]
+Case = tuple[fx.Node, LocalForm, list[_C.LocalOperand]]
 
 
 def cases(captured: CapturedModel, planner: _C.Planner, seed: int) -> Iterator[Case]:
     """The calls of a random strategy."""
     nodes = {number: node for node, number in captured.lowering.nodes.items()}
     strategy = planner.random_strategy(seed)
-    for row in planner.describe_estimates(strategy):
-        call = planner.local_call(row["node"], strategy.config[row["node"]])
-        node = nodes[planner.describe_nodes()[row["node"]]["graph_node"]]
-        yield node, LocalForm.of(call), call["operands_meta"]
+    for row in planner.estimates(strategy):
+        call = planner.local_call(row.node, strategy.config[row.node])
+        node = nodes[planner.nodes()[row.node].graph_node]
+        yield node, LocalForm.of(call), call.operands
 
 
 def captured_model(name: str) -> tuple[CapturedModel, _C.Planner]:
@@ -45,8 +45,8 @@ def captured_model(name: str) -> tuple[CapturedModel, _C.Planner]:
     return captured, make_planner(captured, settings)
 
 
-def tensor(shape: list[int], name: str, _: bool) -> torch.Tensor:
-    return torch.ones(shape, dtype=getattr(torch, name))
+def tensor(like: _C.LocalOperand) -> torch.Tensor:
+    return torch.ones(like.shape, dtype=getattr(torch, like.dtype))
 
 
 @pytest.mark.parametrize("name", ["gpt", "transformer"])
@@ -56,7 +56,7 @@ def test_a_written_call_gives_what_the_call_gives(name: str) -> None:
     for node, form, metas in cases(captured, planner, seed=0):
         if form.groups:
             continue
-        operands = [tensor(*meta) for meta in metas]
+        operands = [tensor(meta) for meta in metas]
         number = count if draws(node, form, captured.lowering.rules.targets()) else None
         expected = invocation(node, form, operands, SITE, number)()
         graph = fx.Graph()
@@ -75,7 +75,7 @@ def test_other_targets_get_the_names_of_their_groups_last() -> None:
         for node, form, metas in cases(captured, planner, seed):
             if not form.groups:
                 continue
-            found = invocation(node, form, [tensor(*meta) for meta in metas], SITE)
+            found = invocation(node, form, [tensor(meta) for meta in metas], SITE)
             names = [f"group {axes}" if axes else "" for axes in form.groups]
             assert found.function is operator_named(form.target)
             assert list(found.args[-len(names) :]) == names
@@ -107,7 +107,7 @@ def test_random_calls_of_other_targets_are_seeded() -> None:
             if "attention" not in form.target:
                 continue
             assert draws(node, form, known)
-            found = invocation(node, form, [tensor(*meta) for meta in metas], SITE, 7)
+            found = invocation(node, form, [tensor(meta) for meta in metas], SITE, 7)
             target, step_seed, (number, _), *arguments = found.args
             assert found.function is call_seeded
             assert target is operator_named(form.target)

@@ -77,8 +77,8 @@ def test_blocks_have_equal_parts_only() -> None:
     made = make("odd_fused", torch.float64)
     captured = capture(made.model, made.args)
     task = PlanningTask(captured, load_cluster("cpu"))
-    rows = make_planner(captured, task.settings(2)).describe_nodes()
-    configs = {row["name"]: row["configs"] for row in rows}
+    rows = make_planner(captured, task.settings(2)).nodes()
+    configs = {row.name: row.configs for row in rows}
     assert captured.blocks["layers.2.gate_up.weight"] == Blocks(0, 2)
     assert "d1" in configs["layers.2.to_dtype"]  # the features, of the cast of the weight
     assert "S1" in configs["layers.2.down.weight"]

@@ -30,8 +30,8 @@ class Loss(nn.Module):
 def splits(model: nn.Module, x: torch.Tensor, operator: str) -> list[set[str]]:
     """What each call of an operator may be split by, on two devices."""
     captured = capture(model, (x,))
-    rows = unpriced_planner(captured.lowering, [2]).describe_nodes()
-    return [set(row["configs"]) for row in rows if operator in row["target"]]
+    rows = unpriced_planner(captured.lowering, [2]).nodes()
+    return [set(row.configs) for row in rows if operator in row.target]
 
 
 def test_heads_and_rows_of_pytorchs_attention_can_be_split() -> None:

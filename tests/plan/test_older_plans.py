@@ -53,8 +53,21 @@ def newest() -> Plan:
 def crossings(plan: Plan) -> list[dict[str, Any]]:
     """What happens to each value on its way to a consumer."""
     planner = make_planner(captured(), plan.settings)
-    found: list[dict[str, Any]] = planner.describe_edges(plan.strategy(planner))
-    return found
+    return [
+        {
+            "source": edge.source,
+            "target": edge.target,
+            "value": edge.value,
+            "from": edge.layout_from,
+            "to": edge.layout_to,
+            "gradient_from": edge.gradient_from,
+            "gradient_to": edge.gradient_to,
+            "reuse": edge.reuse,
+            "held": edge.held,
+            "summed": edge.summed,
+        }
+        for edge in planner.edges_of(plan.strategy(planner))
+    ]
 
 
 @pytest.fixture(params=sorted(int(path.stem) for path in OLDER.glob("*.json")))

@@ -6,8 +6,6 @@ of the space restricted to configs that play these roles.
 
 from __future__ import annotations
 
-from typing import Any
-
 from tensoropt_torch import _C
 
 COLUMN = ("q", "k", "v", "gate", "up", "head")  # split by output features
@@ -30,10 +28,10 @@ ROLES: dict[str, tuple[str, str]] = {
 def allowed_configs(planner: _C.Planner, roles: tuple[str, ...]) -> list[list[bool]]:
     """For every node, which configs play the roles; all if the node has no choice."""
     masks = []
-    for row in planner.describe_nodes():
-        mask = [_plays(row, label, roles) for label in row["configs"]]
+    for row in planner.nodes():
+        mask = [_plays(row, label, roles) for label in row.configs]
         if not any(mask):
-            mask = [_plays_as_far_as_possible(label, roles) for label in row["configs"]]
+            mask = [_plays_as_far_as_possible(label, roles) for label in row.configs]
         masks.append(mask if any(mask) else [True] * len(mask))
     return masks
 
@@ -42,22 +40,22 @@ def _axes(label: str) -> list[str]:
     return label.split("/")[0].split(" ")[0].split(",")
 
 
-def _plays(row: dict[str, Any], label: str, roles: tuple[str, ...]) -> bool:
+def _plays(row: _C.NodeRow, label: str, roles: tuple[str, ...]) -> bool:
     uses = _axes(label)
     return len(uses) == len(roles) and all(
         _fits(row, use, role) for use, role in zip(uses, roles, strict=True)
     )
 
 
-def _fits(row: dict[str, Any], use: str, role: str) -> bool:
-    target = row["target"]
+def _fits(row: _C.NodeRow, use: str, role: str) -> bool:
+    target = row.target
     if role in ("data", "shard"):
         if target == "":  # a parameter, by its storage
             return use == "R" if role == "data" else use.startswith("S")
         if any(view in target for view in VIEWS):
             return True
         return use == "S0" if target == "relay" else use in BATCH
-    return _fits_tensor(row["name"].split("."), target, use, role == "sequence")
+    return _fits_tensor(row.name.split("."), target, use, role == "sequence")
 
 
 def _fits_tensor(name: list[str], target: str, use: str, sequence: bool) -> bool:

@@ -78,7 +78,7 @@ def found(request: pytest.FixtureRequest) -> Found:
 def chosen(plan: Plan) -> Iterator[tuple[dict[str, Any], str]]:
     """Every node with the label of its config."""
     assert plan.captured is not None
-    rows = make_planner(plan.captured, plan.settings).describe_nodes()
+    rows = make_planner(plan.captured, plan.settings).nodes()
     yield from zip(rows, plan.choices.labels, strict=True)
 
 
@@ -86,8 +86,8 @@ def storage(plan: Plan) -> Iterator[tuple[str, str, list[str]]]:
     """Name and storage layout of every parameter that can be sharded, with all
     layouts that it could have."""
     for row, label in chosen(plan):
-        if row["target"] == "" and len(row["configs"]) > 1:
-            yield row["name"], label, row["configs"]
+        if row.target == "" and len(row.configs) > 1:
+            yield row.name, label, row.configs
 
 
 def test_no_baseline_beats_the_frontier(found: Found) -> None:
@@ -115,13 +115,11 @@ def test_data_parallel_replicates_parameters_and_splits_the_rest(found: Found) -
         assert all(label == "R,R" for _, label, _ in storage(plan))
         planner = make_planner(found.task.captured, plan.settings)
         parameters = {name for name, _, _ in storage(plan)}
-        for edge in planner.describe_edges(plan.strategy(planner)):
-            if edge["source"] in parameters:
-                assert "S" not in edge["to"], edge
+        for edge in planner.edges_of(plan.strategy(planner)):
+            if edge.source in parameters:
+                assert "S" not in edge.layout_to, edge
         heavy = ("linear", "conv", "attention", "lstm", "embedding", "norm", "loss")
-        labels = [
-            label for row, label in chosen(plan) if any(part in row["target"] for part in heavy)
-        ]
+        labels = [label for row, label in chosen(plan) if any(part in row.target for part in heavy)]
         assert len(labels) > 3
         assert all("-" not in label and "+" not in label for label in labels), labels
 

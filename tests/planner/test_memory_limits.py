@@ -38,14 +38,14 @@ def layouts(plan: Plan) -> tuple[set[str], set[str], set[str]]:
     stored, used, given = set(), set(), set()
     names = {source.names[0] for source in plan.captured.parameters}
     configs = plan.strategy(planner).config
-    for i, (row, config) in enumerate(zip(planner.describe_nodes(), configs, strict=True)):
-        inputs, outputs = planner.describe_ports(i)[config]
-        if row["name"] in names:
-            stored.add(outputs[0][0])
-        if "linear" in row["target"]:
-            used.add(inputs[1][0])
-        if "linear" in row["target"] or "gelu" in row["target"]:
-            given.add(outputs[0][0])
+    for i, (row, config) in enumerate(zip(planner.nodes(), configs, strict=True)):
+        ports = planner.ports(i)[config]
+        if row.name in names:
+            stored.add(ports.outputs[0].value)
+        if "linear" in row.target:
+            used.add(ports.inputs[1].value)
+        if "linear" in row.target or "gelu" in row.target:
+            given.add(ports.outputs[0].value)
     return stored, used, given
 
 

@@ -33,9 +33,9 @@ def splits(
 ) -> list[tuple[float, float]]:
     """(computing, network time) of every point with these configs."""
     planner = make_planner(captured, settings)
-    rows = planner.describe_nodes()
+    rows = planner.nodes()
     masks = [
-        [i == chosen for i in range(len(row["configs"]))]
+        [i == chosen for i in range(len(row.configs))]
         for row, chosen in zip(rows, config, strict=True)
     ]
     result = SearchSettings(epsilon=0).run(planner, allowed=masks)

@@ -97,16 +97,16 @@ def test_operators_of_users_run_again_if_they_may(repeatable: bool) -> None:
     finally:
         unregister_rule(scaled_add)
     settings = PlanningTask(captured, load_cluster("cpu"), recompute=True).settings(2)
-    rows = make_planner(captured, settings).describe_nodes()
-    (row,) = (row for row in rows if "scaled_add" in row["target"])
-    assert any(row["runs_again"]) == repeatable
+    rows = make_planner(captured, settings).nodes()
+    (row,) = (row for row in rows if "scaled_add" in row.target)
+    assert any(row.runs_again) == repeatable
 
 
 @pytest.mark.parametrize("model", ["resnet", "vgg"])
 def test_batch_normalisation_never_runs_again(model: str) -> None:
     with_it = task(model, True)
-    rows = make_planner(with_it.captured, with_it.settings(2)).describe_nodes()
-    again = {row["target"]: any(row["runs_again"]) for row in rows}
+    rows = make_planner(with_it.captured, with_it.settings(2)).nodes()
+    again = {row.target: any(row.runs_again) for row in rows}
     assert not any(may for target, may in again.items() if "batch_norm" in target)
     assert any(again.values())
 

@@ -113,11 +113,11 @@ def test_no_random_strategy_that_decides_otherwise_is_better(why: WhyPlan) -> No
         planner.restrict_to(
             [
                 [
-                    row["name"] not in decision.names
-                    or kind(row["name"], label) != kind(row["name"], own[row["name"]])
-                    for label in row["configs"]
+                    row.name not in decision.names
+                    or kind(row.name, label) != kind(row.name, own[row.name])
+                    for label in row.configs
                 ]
-                for row in planner.describe_nodes()
+                for row in planner.nodes()
             ]
         )
         for seed in range(10):

@@ -73,14 +73,13 @@ def test_the_frontier_is_that_of_all_strategies_that_meet_the_wishes(
 ) -> None:
     """Every assignment of configs to nodes is searched by itself."""
     planner = make_planner(captured, task_of(captured).settings(2))
-    rows = planner.describe_nodes()
+    rows = planner.nodes()
     points = []
-    for choice in itertools.product(*(range(len(row["configs"])) for row in rows)):
-        configs = {row["name"]: row["configs"][c] for row, c in zip(rows, choice, strict=True)}
+    for choice in itertools.product(*(range(len(row.configs)) for row in rows)):
+        configs = {row.name: row.configs[c] for row, c in zip(rows, choice, strict=True)}
         if holds(configs):
             masks = [
-                [i == c for i in range(len(r["configs"]))]
-                for r, c in zip(rows, choice, strict=True)
+                [i == c for i in range(len(r.configs))] for r, c in zip(rows, choice, strict=True)
             ]
             if planner.blocked_node(masks) is None:
                 points += EXACT.run(planner, allowed=masks).points
@@ -107,15 +106,15 @@ def test_no_random_strategy_that_meets_the_wishes_beats_the_frontier() -> None:
     free, pinned = task_of(captured), task_of(captured, wishes)
     frontier = find_frontier(pinned, 4)
     planner, restricted = (make_planner(captured, t.settings(4)) for t in (free, pinned))
-    rows = planner.describe_nodes()
+    rows = planner.nodes()
     for seed in range(40):
         strategy = restricted.random_strategy(seed, random.Random(seed).random())
         for row, config in zip(rows, strategy.config, strict=True):
-            label = row["configs"][config]
-            if row["name"].endswith("qkv.weight"):
+            label = row.configs[config]
+            if row.name.endswith("qkv.weight"):
                 # Of the weight [3 * 64, 64], which the graph sees as [3, 64, 64].
                 assert set(label.split(",")) <= {"S0", "S1"}, f"seed {seed}"
-            if "scaled_dot" in row["name"]:
+            if "scaled_dot" in row.name:
                 assert "h" in label.split(","), f"seed {seed}"
         assert any(
             p.memory_bytes <= strategy.memory * (1 + 1e-9)

@@ -62,7 +62,7 @@ def test_measurements_feed_the_planner():
         for key, curve in times.items()
     }
     table = {
-        (_C.Collective.__members__[name.upper()], axes): curve
+        (_C.Collective.__members__[name.upper()], axes): [_C.CollectiveSample(*at) for at in curve]
         for (name, axes), curve in rising.items()
     }
     model = _C.MeasuredCollectives(mesh, table, _C.AnalyticCollectives(cluster, mesh))

@@ -1,0 +1,83 @@
+// The strategies of one model on one mesh, and everything that they refer to.
+//
+//   Planner planner(graph, registry, {.cluster = cluster, .mesh = mesh});
+//   SearchResult found = planner.run(options, {});
+//   Strategy strategy = found.unroll(0);
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "baselines/baselines.h"
+#include "cost/op_profile.h"
+#include "search/frontier_tracking.h"
+#include "space/space.h"
+#include "space/strategy_names.h"
+
+namespace tensoropt {
+
+// Where and how a model is planned for.
+struct PlannerSetup {
+  Cluster cluster;
+  Mesh mesh;
+  SpaceOptions space;
+  CollectiveTable collectives;      // measured ones
+  std::vector<OpSample> operators;  // measured ones
+  RuntimeOverheads overheads;
+};
+
+// Owns everything that a strategy space refers to. May be used by several
+// threads: what is computed when it is first asked for is computed once. Rules
+// may call Python, so the caller must not hold the interpreter's lock then.
+class Planner {
+ public:
+  Planner(std::shared_ptr<const Graph> graph,
+          std::shared_ptr<const Registry> registry, PlannerSetup setup);
+  Planner(const Planner&) = delete;
+  Planner& operator=(const Planner&) = delete;
+
+  const StrategySpace& space() const { return space_; }
+  const Registry& registry() const { return *registry_; }
+  const Mesh& mesh() const { return setup_.mesh; }
+  const OpProfile& operators() const { return operators_; }
+
+  const StrategyNames& names();
+
+  // From now on there are only strategies with the configs of each node that
+  // its mask allows. Once, before anything is asked for.
+  void restrict_to(std::vector<ConfigMask> allowed);
+
+  const Problem& problem(int num_threads);
+
+  // A node none of whose configs, of those that these masks allow of the whole
+  // space, can be combined with its neighbours'; -1 if none is found.
+  int blocked_node(const std::vector<ConfigMask>& allowed);
+
+  // Restricted to configs that a mask per node allows, if there are masks.
+  SearchResult run(const SearchOptions& options,
+                   const std::vector<std::vector<bool>>& allowed);
+
+  Baselines& baselines(int num_threads);
+
+ private:
+  const std::shared_ptr<const Graph> graph_;
+  const std::shared_ptr<const Registry> registry_;
+  const PlannerSetup setup_;
+  const AnalyticCollectives analytic_;
+  const MeasuredCollectives measured_;
+  const DelayedCollectives collectives_;
+  const OpProfile operators_;
+  const StrategySpace space_;
+  std::mutex problem_mutex_;
+  std::vector<ConfigMask> allowed_;  // by node; none: all configs
+  Problem whole_;
+  std::optional<Problem> problem_;
+  std::mutex names_mutex_;
+  std::optional<StrategyNames> names_;
+  std::mutex baselines_mutex_;
+  std::optional<Baselines> baselines_;
+};
+
+}  // namespace tensoropt

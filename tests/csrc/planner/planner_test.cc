@@ -1,0 +1,113 @@
+#include "planner/planner.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "planner/descriptions.h"
+#include "space/small_space.h"
+
+namespace tensoropt::testing {
+namespace {
+
+// The model of a small space, with a planner of its own.
+std::unique_ptr<Planner> planner_of(const SmallSpace& small) {
+  return std::make_unique<Planner>(
+      std::make_shared<const Graph>(small.graph),
+      std::make_shared<const Registry>(builtin_registry()),
+      PlannerSetup{.cluster = small.cluster,
+                   .mesh = small.mesh,
+                   .space = {},
+                   .collectives = {},
+                   .operators = {},
+                   .overheads = {}});
+}
+
+TEST(PlannerTest, SearchesTheSpaceOfItsModel) {
+  const SmallSpace small;
+  const auto planner = planner_of(small);
+  const SearchResult found = planner->run({}, {});
+  const SearchResult expected = search(small.space->build_problem(1), {});
+  ASSERT_EQ(found.points().size(), expected.points().size());
+  for (std::size_t i = 0; i < found.points().size(); ++i) {
+    EXPECT_EQ(found.points()[i].memory, expected.points()[i].memory);
+    EXPECT_EQ(found.points()[i].time, expected.points()[i].time);
+  }
+}
+
+TEST(PlannerTest, SeveralThreadsMayAsk) {
+  const auto planner = planner_of(SmallSpace());
+  std::vector<std::size_t> counts(4);
+  std::vector<std::thread> threads;
+  for (std::size_t& count : counts) {
+    threads.emplace_back([&] { count = planner->run({}, {}).points().size(); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(counts[0], 0U);
+  EXPECT_EQ(std::count(counts.begin(), counts.end(), counts[0]), 4);
+}
+
+TEST(PlannerTest, RestrictedOnesHaveTheAllowedConfigsOnly) {
+  const SmallSpace small;
+  const auto planner = planner_of(small);
+  std::vector<ConfigMask> allowed;
+  for (const SpaceNode& node : planner->space().nodes()) {
+    allowed.emplace_back(node.configs->configs.size(), true);
+  }
+  const int fc1 = planner->space().node_of(small.fc1);
+  const std::vector<std::string> labels =
+      node_rows(planner->space()).at(fc1).configs;
+  const auto place = std::find(labels.begin(), labels.end(), "n,n");
+  ASSERT_NE(place, labels.end());
+  const auto chosen = static_cast<int>(place - labels.begin());
+  allowed[fc1].assign(labels.size(), false);
+  allowed[fc1][chosen] = true;
+  EXPECT_LT(planner->blocked_node(allowed), 0);
+  const auto restricted = planner_of(small);
+  restricted->restrict_to(allowed);
+  const SearchResult found = restricted->run({}, {});
+  for (std::size_t i = 0; i < found.points().size(); ++i) {
+    EXPECT_EQ(found.unroll(static_cast<int>(i)).config[fc1], chosen);
+  }
+}
+
+TEST(PlannerTest, RowsAreThoseOfTheSpace) {
+  const SmallSpace small;
+  const auto planner = planner_of(small);
+  const StrategySpace& space = planner->space();
+  const Strategy strategy = planner->run({}, {}).unroll(0);
+  EXPECT_EQ(node_rows(space).size(), space.nodes().size());
+  const std::vector<EdgeEnd> ends = edge_ends(space);
+  const std::vector<EdgeRow> edges = edge_rows(space, strategy);
+  ASSERT_EQ(ends.size(), space.edges().size());
+  ASSERT_EQ(edges.size(), space.edges().size());
+  for (std::size_t i = 0; i < ends.size(); ++i) {
+    EXPECT_EQ(ends[i].value, edges[i].value);
+    const SpaceEdge& edge = space.edges()[i];
+    const auto& ports = port_rows(space, edge.target);
+    const auto& taken = ports.at(strategy.config[edge.target]).inputs;
+    EXPECT_EQ(taken.at(edge.target_port).value, edges[i].layout_to);
+  }
+  double flops = 0;
+  for (const WorkRow& row : work_rows(space, strategy)) {
+    flops += row.flops;
+    EXPECT_EQ(row.splits.size(), 2U);
+  }
+  // Two linears of 8 x 16 x 32, forward and twice that in backward (the first
+  // has no gradient of its input to compute).
+  EXPECT_GE(flops, 5 * 2 * 8 * 16 * 32);
+  double time_s = 0;
+  for (const EstimateRow& row :
+       estimate_rows(space, planner->operators(), strategy)) {
+    EXPECT_EQ(row.source, "roofline");
+    time_s += row.time_s;
+  }
+  EXPECT_GT(time_s, 0);
+  EXPECT_LE(time_s, strategy.time);
+}
+
+}  // namespace
+}  // namespace tensoropt::testing
