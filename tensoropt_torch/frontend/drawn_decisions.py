@@ -109,7 +109,8 @@ def _kind(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Drawn |
 
 def _drawn_among(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     """The operands that follow from drawn numbers."""
-    return [leaf for leaf in pytree.tree_leaves((args, kwargs)) if hasattr(leaf, _KIND)]
+    leaves = pytree.tree_leaves((args, kwargs))
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and hasattr(leaf, _KIND)]
 
 
 def _is_in_place(name: str) -> bool:
