@@ -38,7 +38,8 @@ _OTHERS = frozenset(
 )
 _SAME_NUMBER = frozenset({"__getitem__", "squeeze", "reshape", "view", "detach", "cpu", "to"})
 _COMPARISONS = {name: getattr(operator, name) for name in ("lt", "le", "gt", "ge")}
-_LARGEST = 1 - 2.0**-53  # drawn number, if any
+# Drawn numbers, if any. 0 itself comes once in 16 million draws: `rand > 0` counts as true.
+_SMALLEST, _LARGEST = 2.0**-53, 1 - 2.0**-53
 
 
 class DrawnDecisions(TorchFunctionMode):
@@ -121,7 +122,7 @@ def _compared(name: str, p: Any) -> _Drawn:
     """What a comparison of a number from 0 to below 1 with ``p`` is."""
     if type(p) not in (int, float) or not (p == 0 or p >= 1 or p <= -1):
         return _Drawn.ANY
-    answers = {_COMPARISONS[name](drawn, p) for drawn in (0.0, _LARGEST)}
+    answers = {_COMPARISONS[name](drawn, p) for drawn in (_SMALLEST, _LARGEST)}
     if len(answers) == 2:
         return _Drawn.ANY
     return _Drawn.ALWAYS if answers.pop() else _Drawn.NEVER
