@@ -98,7 +98,7 @@ def _kind(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Drawn |
         return _Drawn.FROM_0_TO_1 if is_new else _Drawn.ANY
     if not _drawn_among(args, kwargs):
         return None
-    first: _Drawn | None = getattr(args[0], _KIND, None) if args else None
+    first = _kind_of(args[0]) if args else None
     if name in _SAME_NUMBER and first is not None:
         return first
     if name in _COMPARISONS and first is _Drawn.FROM_0_TO_1 and len(args) == 2:
@@ -110,8 +110,12 @@ def _kind(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Drawn |
 
 def _drawn_among(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     """The operands that follow from drawn numbers."""
-    leaves = pytree.tree_leaves((args, kwargs))
-    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and hasattr(leaf, _KIND)]
+    return [leaf for leaf in pytree.tree_leaves((args, kwargs)) if _kind_of(leaf) is not None]
+
+
+def _kind_of(value: Any) -> _Drawn | None:
+    """Only tensors are asked: numbers that are followed note what they are asked for."""
+    return getattr(value, _KIND, None) if isinstance(value, torch.Tensor) else None
 
 
 def _is_in_place(name: str) -> bool:
