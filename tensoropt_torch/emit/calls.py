@@ -26,7 +26,11 @@ from tensoropt_torch.plan.local_form import (
     target_operands,
 )
 from tensoropt_torch.runtime.random import call_seeded
-from tensoropt_torch.runtime.recomputation import recomputed, recomputed_draw
+from tensoropt_torch.runtime.recomputation import (
+    recomputed,
+    recomputed_beside,
+    recomputed_draw,
+)
 
 
 @dataclass(frozen=True)
@@ -56,11 +60,16 @@ class Invocation:
         """Calls it with real tensors."""
         return self.function(*self.args, **self.kwargs)
 
-    def write(self, graph: fx.Graph, runs_again: bool = False) -> fx.Node:
-        """Adds the call to a graph; ``runs_again``: in backward too."""
+    def write(
+        self, graph: fx.Graph, runs_again: bool = False, moved: Sequence[fx.Node] = ()
+    ) -> fx.Node:
+        """Adds the call to a graph; ``runs_again``: in backward too, with those of its operands
+        that are ``moved`` since as they were."""
         function, args = self.function, self.args
         if runs_again and function is call_seeded:
             function = recomputed_draw
+        elif runs_again and moved:
+            function, args = recomputed_beside, (tuple(moved), function, *args)
         elif runs_again:
             function, args = recomputed, (function, *args)
         return graph.call_function(function, args, dict(self.kwargs))

@@ -154,8 +154,9 @@ def _message(model: nn.Module, how: str, found: Sequence[Difference]) -> str:
     return (
         f"the captured graph of {type(model).__name__} does not compute what the module computes, "
         f"{how}: {shown}{others}. Likely something acts in forward that is no operator of "
-        "PyTorch: a hook, a custom autograd.Function, random numbers of Python or NumPy, an "
-        "attribute or a mode that has changed since the capture, or a constant that was another "
-        "one then. Write it with operators or torch.library.custom_op, or change it before the "
-        "module is planned; check_capture=False trains the graph as it is, at your own risk"
+        "PyTorch: a hook, a custom autograd.Function, random numbers of Python or NumPy, a buffer "
+        "that is written through its .data, which backward then sees, an attribute or a mode that "
+        "has changed since the capture, or a constant that was another one then. Write it with "
+        "operators or torch.library.custom_op, or change it before the module is planned; "
+        "check_capture=False trains the graph as it is, at your own risk"
     )

@@ -38,7 +38,7 @@ from tensoropt_torch.runtime.agreement import on_all_ranks
 from tensoropt_torch.runtime.library import OPS
 from tensoropt_torch.runtime.parameter_queue import parameter_queue
 from tensoropt_torch.runtime.random import call_seeded, seed_tensor, seeded_dropout
-from tensoropt_torch.runtime.recomputation import recomputed, recomputed_draw
+from tensoropt_torch.runtime.recomputation import recomputed, recomputed_beside, recomputed_draw
 from tensoropt_torch.units import format_duration
 
 log = get_logger(__name__)
@@ -298,4 +298,5 @@ def _computes(node: fx.Node) -> bool:
     """Whether it is an operator that makes something new."""
     if isinstance(node.target, OpOverload):
         return bool(node.target._schema.returns) and not _is_view(node)
-    return node.target in (call_seeded, seeded_dropout, recomputed, recomputed_draw)
+    again = (recomputed, recomputed_beside, recomputed_draw)
+    return node.target in (call_seeded, seeded_dropout, *again)

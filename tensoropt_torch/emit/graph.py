@@ -22,6 +22,7 @@ from tensoropt_torch.emit.forward_sums import ForwardSums
 from tensoropt_torch.emit.in_place import InPlaceCalls
 from tensoropt_torch.emit.kept_buffers import KeptBuffers
 from tensoropt_torch.emit.lookups import LookupChecks
+from tensoropt_torch.emit.moved_buffers import MovedBuffers
 from tensoropt_torch.emit.number_inputs import NumberInputs
 from tensoropt_torch.emit.overlap import Overlap, Programs
 from tensoropt_torch.emit.whole_draws import WholeDraws
@@ -67,6 +68,7 @@ class GraphEmitter:
         self._sums = ForwardSums(self._graph)
         self._in_place = InPlaceCalls()
         self._kept = KeptBuffers(captured.graph_module.graph)
+        self._moved = MovedBuffers(captured)
         self._values: dict[int, fx.Node] = {}
         self._tuples: dict[fx.Node, fx.Node] = {}
         self._known = frozenset(captured.lowering.rules.targets())
@@ -86,6 +88,7 @@ class GraphEmitter:
         self._numbers = NumberInputs(self._graph, self._captured.numbers)
         self._site = replace(self._site, step_seed=step_seed)
         self._kept.begin(placeholders, self._graph)
+        self._moved.begin(placeholders)
         self._begin_queue(placeholders)
         for source in self._captured.sources:
             if source.kind != "literal":
@@ -171,8 +174,10 @@ class GraphEmitter:
         if edge in self._gradient_edges:
             result.meta[GRADIENT_EDGE] = self._gradient_edges[edge]
             result.meta[GRADIENT_PROGRAM] = programs.backward, programs.backward_groups
-        if replays and not runs_again:
-            source = (node, programs.forward, programs.forward_groups, programs.dtype)
+        source = (node, programs.forward, programs.forward_groups, programs.dtype)
+        if node in self._moved and programs.forward:
+            self._moved.part(self._graph, result, source)
+        elif replays and not runs_again:
             self._graph.call_function(reuse.keep_before, (result, *source))
         return result
 
@@ -226,8 +231,9 @@ class GraphEmitter:
             call = invocation(node, form, operands, self._site, number)
             call = self._numbers.of(call)
             call = self._in_place.of(node, operands, form, call)
-            new = call.write(self._graph, form.runs_again)
+            new = call.write(self._graph, form.runs_again, self._moved.among(operands))
             self._in_place.written(node, new, form)
+            self._moved.called(operands, call.function, new)
         if form.scale != 1.0:
             scaled = Invocation(torch.ops.aten.mul.Tensor, (new, form.scale))
             new = scaled.write(self._graph, form.runs_again)

@@ -22,7 +22,7 @@ from tensoropt_torch.emit.state_dicts import load_by_parts
 from tensoropt_torch.emit.state_hooks import STATE_HOOKS
 from tensoropt_torch.emit.variant import Variant
 from tensoropt_torch.emit.variants import Found, Variants
-from tensoropt_torch.emit.writes import mark_parameter
+from tensoropt_torch.emit.writes import know_parameters
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.call_context import autocast_off, current_autocast
 from tensoropt_torch.frontend.python_calls import run_by
@@ -89,8 +89,7 @@ class ParallelModule(nn.Module):
             setattr(self, name, getattr(root, name))
         classes: Any = type(self), type(root)
         self.__class__ = class_with_special_methods(*classes)
-        for tensor in (*root.parameters(), *root.buffers()):
-            mark_parameter(tensor)
+        know_parameters()
         self._frozen = [(n, p) for n, p in self.named_parameters() if not p.requires_grad]
         self._accumulation = GradientAccumulation()
         self.requires_gradient_sync = True

@@ -18,6 +18,16 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.emit.parts import redistributed
+from tensoropt_torch.emit.python_reads import know_python_reads
+from tensoropt_torch.emit.whole_reads import (
+    AT_POSITIONS,
+    BY_NUMBERS,
+    OF_PRODUCTS,
+    at_positions,
+    by_numbers,
+    know_whole_reads,
+    of_product,
+)
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.runtime.lost_ranks import doing
 from tensoropt_torch.runtime.meshes import is_mesh_of_job
@@ -51,11 +61,16 @@ def know_reads() -> None:
         _whole_result: _WITHOUT_ORDER,
         _norm: (_aten.linalg_vector_norm.default,),
         **{functools.partial(_gradient_of_mean, at): (op,) for op, at in _OF_MEANS.items()},
+        **{functools.partial(at_positions, op): (op,) for op in AT_POSITIONS},
+        **{functools.partial(by_numbers, op): (op,) for op in BY_NUMBERS},
+        **{functools.partial(of_product, op): (op,) for op in OF_PRODUCTS},
     }
     for way, operators in ways.items():
         for op in operators:
             handlers.setdefault(op, functools.partial(_ours_or_else, handlers, way))
     tensors.full_tensor = _told(tensors.full_tensor)
+    know_whole_reads()
+    know_python_reads()
 
 
 def _told(full_tensor: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

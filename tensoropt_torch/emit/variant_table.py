@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import ast
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +15,8 @@ from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.frontend.watching import Lifted, Numbers, Place, same_graphs
 
 _MOST_FOUND = 256  # kinds of calls whose variant is remembered
-_NUMBERS = {"int": int, "float": float}
+_NUMBERS: dict[str, Callable[[str], Any]] = {"int": int, "float": float}
+_FOLLOWED = {**_NUMBERS, "str": ast.literal_eval}  # of inputs; of attributes numbers only
 
 
 @dataclass(frozen=True)
@@ -81,16 +83,16 @@ class _Entry:
 def _numbers(
     kind: CallKind, keys: Sequence[Lifted], attributes: AttributeWatch
 ) -> dict[Lifted, Any]:
-    """What the numbers are in calls of a kind, without what is no number."""
+    """What numbers and texts are in calls of a kind, without what is neither."""
     changed = dict(kind.attributes.changed)
     found: dict[Lifted, Any] = {}
     for key in keys:
         if isinstance(key, Place):
-            image = changed.get(key, attributes.first(key))
+            image, known = changed.get(key, attributes.first(key)), _NUMBERS
         else:
-            image = kind.inputs[key]
-        if isinstance(image, tuple) and image[0] in _NUMBERS:
-            found[key] = _NUMBERS[image[0]](image[1])
+            image, known = kind.inputs[key], _FOLLOWED
+        if isinstance(image, tuple) and image[0] in known:
+            found[key] = known[image[0]](image[1])
     return found
 
 
@@ -159,7 +161,14 @@ class VariantTable:
         for place, name in enumerate(names):
             others = [e.kind for e in self._entries if _differ_at(e.kind, kind, place)]
             if len(others) > 2:
-                number = kind.inputs[place][1]  # type: ignore[index]
+                sort, number = kind.inputs[place]  # type: ignore[misc]
+                if sort == "str":
+                    raise TensorOptError(
+                        f"the text '{name}' is another one in call after call (now {number}), and "
+                        "forward reads it, so that each needs a variant of its own, of which there "
+                        f"are {len(self.variants)}; give a tensor of what it says instead, or "
+                        "raise max_variants"
+                    )
                 raise TensorOptError(
                     f"the number '{name}' is another one in call after call (now {number}), and "
                     "each needs a variant of its own, of which there are "
@@ -183,7 +192,7 @@ def _differ_at(one: CallKind, other: CallKind, place: int) -> bool:
         return False
     inputs = (*one.inputs[:place], *theirs, *one.inputs[place + 1 :])
     changed = replace(one, inputs=inputs, attributes=UNCHANGED)
-    return theirs[0][0] in _NUMBERS and changed == replace(other, attributes=UNCHANGED)
+    return theirs[0][0] in _FOLLOWED and changed == replace(other, attributes=UNCHANGED)
 
 
 def earlier(captured: CapturedModel, gathered: bool, made: Sequence[Variant]) -> int:
@@ -193,10 +202,17 @@ def earlier(captured: CapturedModel, gathered: bool, made: Sequence[Variant]) ->
         alike = (old.in_spec, old.context, old.micro_batches)
         wanted = (captured.in_spec, captured.context, captured.micro_batches)
         if alike == wanted and same_graphs(old, captured) and _is_gathered(variant) == gathered:
-            return number
+            if _written(old) == _written(captured):
+                return number
     return -1
 
 
 def _is_gathered(variant: Variant) -> bool:
     strategy = variant.strategy
     return strategy is not None and strategy.gathered
+
+
+def _written(captured: CapturedModel) -> str:
+    """What gets into attributes after a call, of what is no tensor."""
+    written = captured.attributes.written
+    return "" if written is None else repr(written)

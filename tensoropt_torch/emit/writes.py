@@ -55,15 +55,15 @@ _WHOLE = (
     _aten.eye.m_out,
 )
 
+# Methods that DTensors do not have, whose writes are those into the whole.
+_BY_WHOLE = ("fill_diagonal_", "renorm_")
 
-def mark_parameter(parameter: torch.Tensor) -> None:
-    """What is written through its views is not to be lost, and what is read is the whole."""
+
+def know_parameters() -> None:
+    """From now on what is written through views is not lost, and what is read is the whole."""
     know_writes()
     know_reads()
     know_pickles()
-    if isinstance(parameter, DTensor):
-        storage: Any = parameter._local_tensor.untyped_storage()
-        storage.is_of_parameter = True
 
 
 @functools.cache
@@ -81,6 +81,8 @@ def know_writes() -> None:
             setattr(tensors, name, _checked(getattr(tensors, name)))
     tensors.copy_ = _of_whole(tensors.copy_)
     tensors.__setitem__ = _item_set(tensors.__setitem__)
+    for name in _BY_WHOLE:
+        setattr(tensors, name, _by_whole(getattr(tensors, name)))
 
 
 def _is_ours(value: Any) -> bool:
@@ -128,17 +130,15 @@ def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
 
 def _check_not_lost(tensor: DTensor, name: str) -> None:
     base: Any = tensor._base
-    if not isinstance(base, DTensor):
+    if not isinstance(base, DTensor) or not is_mesh_of_job(base.device_mesh):
         return
-    memory: Any = base._local_tensor.untyped_storage()
-    if not getattr(memory, "is_of_parameter", False):
-        return
+    memory = base._local_tensor.untyped_storage()
     if tensor._local_tensor.untyped_storage().data_ptr() != memory.data_ptr():
         raise TensorOptError(
-            f"{name} on a view of a parameter that is split: the view of shape "
-            f"{tuple(tensor.shape)} was gathered from the parameter's parts, of shape "
-            f"{tuple(base.shape)}, and what is written to it would be lost; assign by an index, "
-            "p[...] = values, or change the whole: w = p.full_tensor(), then p.copy_(w)"
+            f"{name} on a view of a parameter or gradient that is split: the view of shape "
+            f"{tuple(tensor.shape)} was gathered from its parts, of shape {tuple(base.shape)}, and "
+            "what is written to it would be lost; assign by an index, p[...] = values, or change "
+            "the whole: w = p.full_tensor(), then p.copy_(w)"
         )
 
 
@@ -169,7 +169,6 @@ def _set_data(inherited: Callable[..., Any], tensor: DTensor, value: torch.Tenso
         local = torch.empty_like(tensor._local_tensor)
         local.copy_(take_part(whole.detach(), mesh, placements))
     tensor._local_tensor = local
-    mark_parameter(tensor)
 
 
 def _of_whole(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -202,3 +201,18 @@ def _item_set(method: Callable[..., None]) -> Callable[..., None]:
         tensor.copy_(whole)
 
     return setitem
+
+
+def _by_whole(method: Callable[..., Any]) -> Callable[..., Any]:
+    """What the method writes into the whole, of which the rank keeps its part. Collective."""
+
+    @functools.wraps(method)
+    def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        _check_not_lost(tensor, method.__name__)
+        if not _is_ours(tensor) or (torch.is_grad_enabled() and tensor.requires_grad):
+            return method(tensor, *args, **kwargs)
+        whole = tensor.full_tensor().clone()
+        getattr(whole, method.__name__)(*args, **kwargs)
+        return tensor.copy_(whole)
+
+    return call

@@ -199,9 +199,9 @@ class _Pair:
         try:
             remember_hooks(self._model, self._model)  # which restoring takes back
             with self._running(), run_by(self._model):
-                graph = fx.Interpreter(captured.graph_module)
+                graph = _Calls(captured.graph_module)
                 outputs = list(graph.run(*values, enable_io_processing=False))
-                buffers = {name: constants[name] for name in own}
+                buffers = {name: graph.after(constants[name]) for name in own}
                 return self._results(outputs, leaves, inputs, buffers)
         finally:
             self._before.restore()
@@ -242,6 +242,26 @@ class _Pair:
         for name, buffer in buffers.items():
             found[f"buffer '{name}' afterwards"] = buffer.detach().clone()
         return found
+
+
+class _Calls(fx.Interpreter):
+    """Those of a captured graph. What it makes of buffers, where it ends, is kept beside them:
+    autograd goes on looking at what they held before, as the ranks' graphs let it."""
+
+    def __init__(self, graph: fx.GraphModule) -> None:
+        super().__init__(graph)
+        self._written: dict[int, torch.Tensor] = {}
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if target is not torch.ops.aten.copy_.default:
+            return super().call_function(target, args, kwargs)
+        buffer, value = args[:2]
+        self._written[id(buffer)] = torch.empty_like(buffer).copy_(value)
+        return buffer
+
+    def after(self, buffer: torch.Tensor) -> torch.Tensor:
+        """What the buffer is after the graph has run."""
+        return self._written.get(id(buffer), buffer)
 
 
 def _own(leaf: Any) -> Any:

@@ -38,7 +38,8 @@ _OTHERS = frozenset(
 )
 _SAME_NUMBER = frozenset({"__getitem__", "squeeze", "reshape", "view", "detach", "cpu", "to"})
 _COMPARISONS = {name: getattr(operator, name) for name in ("lt", "le", "gt", "ge")}
-_LARGEST = 1 - 2.0**-53  # drawn number, if any
+# Drawn numbers, if any. 0 itself comes once in 16 million draws: `rand > 0` counts as true.
+_SMALLEST, _LARGEST = 2.0**-53, 1 - 2.0**-53
 
 
 class DrawnDecisions(TorchFunctionMode):
@@ -97,7 +98,7 @@ def _kind(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Drawn |
         return _Drawn.FROM_0_TO_1 if is_new else _Drawn.ANY
     if not _drawn_among(args, kwargs):
         return None
-    first: _Drawn | None = getattr(args[0], _KIND, None) if args else None
+    first = _kind_of(args[0]) if args else None
     if name in _SAME_NUMBER and first is not None:
         return first
     if name in _COMPARISONS and first is _Drawn.FROM_0_TO_1 and len(args) == 2:
@@ -109,7 +110,12 @@ def _kind(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Drawn |
 
 def _drawn_among(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     """The operands that follow from drawn numbers."""
-    return [leaf for leaf in pytree.tree_leaves((args, kwargs)) if hasattr(leaf, _KIND)]
+    return [leaf for leaf in pytree.tree_leaves((args, kwargs)) if _kind_of(leaf) is not None]
+
+
+def _kind_of(value: Any) -> _Drawn | None:
+    """Only tensors are asked: numbers that are followed note what they are asked for."""
+    return getattr(value, _KIND, None) if isinstance(value, torch.Tensor) else None
 
 
 def _is_in_place(name: str) -> bool:
@@ -120,7 +126,7 @@ def _compared(name: str, p: Any) -> _Drawn:
     """What a comparison of a number from 0 to below 1 with ``p`` is."""
     if type(p) not in (int, float) or not (p == 0 or p >= 1 or p <= -1):
         return _Drawn.ANY
-    answers = {_COMPARISONS[name](drawn, p) for drawn in (0.0, _LARGEST)}
+    answers = {_COMPARISONS[name](drawn, p) for drawn in (_SMALLEST, _LARGEST)}
     if len(answers) == 2:
         return _Drawn.ANY
     return _Drawn.ALWAYS if answers.pop() else _Drawn.NEVER

@@ -33,6 +33,7 @@ _ASKS_FOR_VALUES = (
     "out of meta tensor; no data",
 )
 _UNKNOWN_CONTAINER = "which is not a known type"
+_UNKNOWN_INPUT = "Unsupported input type "
 _TRACING = ("torch._dynamo", "torch._subclasses", "torch.fx", "torch._export", "torch.export")
 # What writes tracebacks of errors that are caught, and remarks on them.
 _LOGGERS = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
@@ -87,6 +88,12 @@ def raise_as(what: str, model: str, error: Exception) -> NoReturn:
         raise TensorOptError(
             f"the sizes of what {operator} returns{line} depend on values of tensors, which are "
             f"known only when it runs, so {what} cannot be captured; {_FIXED_SIZES}"
+        ) from None
+    if _UNKNOWN_INPUT in str(error):
+        kind = str(error).partition(_UNKNOWN_INPUT)[2].partition(".")[0]
+        raise TensorOptError(
+            f"{what} cannot be captured: among the inputs is one of type {kind}; give tensors, "
+            "numbers, strings, or tuples, lists and dicts of these"
         ) from None
     if _UNKNOWN_CONTAINER in str(error):
         raise TensorOptError(

@@ -21,7 +21,11 @@ from tensoropt_torch.checkpoint import RandomState
 from tensoropt_torch.emit import ParallelModule, WeightSource
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.integrations.first_step import call_of_all_ranks
-from tensoropt_torch.integrations.lightning_averages import share_averages
+from tensoropt_torch.integrations.lightning_averages import (
+    share_averages,
+    tell_averages,
+    with_whole_tensors,
+)
 from tensoropt_torch.integrations.lightning_modules import (
     names_of_parts,
     parallel_in,
@@ -42,6 +46,7 @@ from tensoropt_torch.tasks import Example, PlanningOptions
 from tensoropt_torch.tasks.options import Inputs
 
 RANDOM = "tensoropt_random_state"  # in a checkpoint
+_WRITTEN_BY_PARTS = ("state_dict", "optimizer_states")  # of one that is a folder
 
 _STEPS = {
     TrainerFn.FITTING: ("fit_loop", "training_step"),
@@ -225,12 +230,16 @@ class TensorOptStrategy(ModelParallelStrategy):  # type: ignore[misc]
             name: RandomState(parallel).state_dict()
             for name, parallel in self.parallel_modules.items()
         }
-        super().save_checkpoint(checkpoint, filepath, storage_options)
+        parts = _WRITTEN_BY_PARTS if self._save_distributed_checkpoint else ()
+        whole = with_whole_tensors({k: v for k, v in checkpoint.items() if k not in parts})
+        super().save_checkpoint({**checkpoint, **whole}, filepath, storage_options)
 
     def load_checkpoint(
         self, checkpoint_path: str | Path, weights_only: bool | None = None
     ) -> dict[str, Any]:
         checkpoint: dict[str, Any] = super().load_checkpoint(checkpoint_path, weights_only)
+        assert self.lightning_module is not None
+        tell_averages(checkpoint, self.lightning_module)
         states = checkpoint.pop(RANDOM, {})
         for name, parallel in self.parallel_modules.items():
             if name in states:

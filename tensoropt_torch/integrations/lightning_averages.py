@@ -6,9 +6,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from lightning.pytorch import LightningModule
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.optim.swa_utils import AveragedModel
+
+from tensoropt_torch.emit.state_dicts import load_by_parts
+
+_WHAT_IS_AVERAGED = "current_model_state"  # of a checkpoint whose weights are the averages
 
 
 def share_averages(callbacks: Iterable[Any], module: LightningModule) -> None:
@@ -20,6 +27,31 @@ def share_averages(callbacks: Iterable[Any], module: LightningModule) -> None:
             average = average.module
         if isinstance(average, LightningModule):
             _take_layouts(average, module)
+            load_by_parts(average)
+
+
+def with_whole_tensors(checkpoint: dict[str, Any]) -> dict[str, Any]:
+    """What callbacks put into a checkpoint, of which rank 0 writes one file. Collective; the
+    other ranks keep none of the whole tensors."""
+    return {name: _whole(value) for name, value in checkpoint.items()}
+
+
+def tell_averages(checkpoint: dict[str, Any], module: LightningModule) -> None:
+    """Callbacks look for averages where the weights are in a checkpoint, which the strategy has
+    loaded into the module."""
+    if _WHAT_IS_AVERAGED in checkpoint:
+        checkpoint.setdefault("state_dict", module.state_dict())
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, DTensor):
+        whole = value.detach().full_tensor()
+        return whole.cpu() if dist.get_rank() == 0 else torch.empty(0)
+    if isinstance(value, dict):
+        return type(value)((name, _whole(item)) for name, item in value.items())
+    if type(value) in (list, tuple):
+        return type(value)(_whole(item) for item in value)
+    return value
 
 
 def _take_layouts(average: nn.Module, module: nn.Module) -> None:

@@ -89,7 +89,13 @@ def put_in_place(module: LightningModule, name: str, parallel: ParallelModule) -
     for path, tensor in _tensors(parallel):
         owner, _, leaf = path.rpartition(".")
         setattr(module.get_submodule(owner), leaf, tensor)
-    parallel.register_forward_pre_hook(lambda *_: _copy_modes(module, parallel))
+    assigned = _Assigned(module, parallel)
+
+    def follow(*_: object) -> None:
+        _copy_modes(module, parallel)
+        assigned.take_over()
+
+    parallel.register_forward_pre_hook(follow)
     module.forward = parallel.__call__
 
 
@@ -102,3 +108,27 @@ def _copy_modes(module: nn.Module, parallel: nn.Module) -> None:
     """Whether submodules are in training, to those of the same names."""
     for path, submodule in parallel.named_modules():
         submodule.training = module.get_submodule(path).training
+
+
+class _Assigned:
+    """What a loop assigns to parameters and buffers of the ``LightningModule``, as resets of
+    batch normalisation do, whose tensors then are no longer those of ``parallel``."""
+
+    def __init__(self, module: nn.Module, parallel: ParallelModule) -> None:
+        self._places = []
+        for path, _ in _tensors(parallel):
+            owner, _, name = path.rpartition(".")
+            theirs = module.get_submodule(owner)
+            kind = "_parameters" if name in theirs._parameters else "_buffers"
+            self._places.append((theirs, parallel.original.get_submodule(owner), kind, name))
+
+    def take_over(self) -> None:
+        """From now on they are.
+
+        Raises:
+            TensorOptError: the plan has no such tensor.
+        """
+        for theirs, ours, kind, name in self._places:
+            value = vars(theirs)[kind].get(name)
+            if value is not vars(ours)[kind].get(name):
+                setattr(ours, name, value)

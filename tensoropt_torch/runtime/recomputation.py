@@ -14,6 +14,7 @@ order.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -39,16 +40,28 @@ def recomputed(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> An
     return _Call(function, args, kwargs, registry).run(args, kwargs)
 
 
+def recomputed_beside(
+    moved: Sequence[torch.Tensor], function: Callable[..., Any], /, *args: Any, **kwargs: Any
+) -> Any:
+    """``recomputed``, with arguments that others may write to without a new version: it finds
+    copies of these when it runs again. What autograd saves of them is their memory, as without
+    running again."""
+    registry = active_registry()
+    if registry is None:
+        return function(*args, **kwargs)
+    return _Call(function, args, kwargs, registry, moved).run(args, kwargs)
+
+
 def recomputed_draw(*args: Any, **kwargs: Any) -> Any:
     """``recomputed`` of ``call_seeded``: it draws the same numbers again."""
     return recomputed(call_seeded, *args, **kwargs)
 
 
 class _Operand:
-    """A tensor that a call is given."""
+    """A tensor that a call is given; a copy if it may be ``moved`` later."""
 
-    def __init__(self, tensor: torch.Tensor, registry: ReuseRegistry) -> None:
-        self._held = registry.hold(tensor)
+    def __init__(self, tensor: torch.Tensor, registry: ReuseRegistry, moved: bool) -> None:
+        self._held = Unchanged(tensor.clone()) if moved else registry.hold(tensor)
         self._requires_grad = tensor.requires_grad
 
     def tensor(self) -> torch.Tensor:
@@ -81,11 +94,16 @@ class _Call:
         args: Sequence[Any],
         kwargs: dict[str, Any],
         registry: ReuseRegistry,
+        moved: Sequence[torch.Tensor] = (),
     ) -> None:
         self._function = function
+        self._moved = {address_of(tensor) for tensor in moved}
         flat, self._spec = pytree.tree_flatten((args, kwargs))
         self._operands = [
-            _Operand(leaf, registry) if isinstance(leaf, torch.Tensor) else leaf for leaf in flat
+            _Operand(leaf, registry, bool(self._moved) and address_of(leaf) in self._moved)
+            if isinstance(leaf, torch.Tensor)
+            else leaf
+            for leaf in flat
         ]
         self._registry: ReuseRegistry | None = registry  # until forward has run
         self._made: list[weakref.ref[_Made]] = []  # what is saved, then results
@@ -94,7 +112,7 @@ class _Call:
         """In forward."""
         registry, self._registry = self._registry, None
         assert registry is not None
-        with registry.packing_with(self._pack):
+        with registry.packing_with(functools.partial(self._pack, registry)):
             result = self._function(*args, **kwargs)
         given = {address_of(tensor) for tensor in _tensors((args, kwargs))}
         for leaf in _tensors(result):
@@ -108,8 +126,12 @@ class _Call:
         self._made.append(weakref.ref(made))
         return made
 
-    def _pack(self, tensor: torch.Tensor) -> Held:
-        return Unchanged(tensor) if address_of(tensor) is None else Saved(self._add(tensor), tensor)
+    def _pack(self, registry: ReuseRegistry, tensor: torch.Tensor) -> Held:
+        address = address_of(tensor)
+        if address is None:
+            return Unchanged(tensor)
+        made = self._add(tensor)
+        return registry.hold(tensor) if address in self._moved else Saved(made, tensor)
 
     def share(self) -> None:
         """Runs again for all that wait."""

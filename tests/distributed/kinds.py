@@ -59,6 +59,7 @@ class Kind:
         optimizer: of parameters.
         inputs: as for a plan.
         options: keywords of ``parallelize``.
+        recompute: whether plans may run operators again in backward.
     """
 
     make: Callable[[], nn.Module]
@@ -71,6 +72,7 @@ class Kind:
     optimizer: Callable[[Any], torch.optim.Optimizer] = lambda p: torch.optim.SGD(p, lr=0.1)
     inputs: str = "replicated"
     options: Mapping[str, Any] = field(default_factory=dict)
+    recompute: bool = False
     tolerance: float = TOLERANCE[torch.float64]
 
 
@@ -100,6 +102,7 @@ def strategies(kind: Kind) -> Iterator[tuple[str, Plan]]:
         captured,
         load_cluster("cpu"),
         inputs=kind.inputs,  # type: ignore[arg-type]
+        recompute=kind.recompute,
         search=SearchSettings(epsilon=1e-2),
     )
     world = dist.get_world_size()

@@ -163,13 +163,12 @@ REFUSED = [
 
 @pytest.mark.parametrize("body", REFUSED)
 def test_what_else_depends_on_values_is_refused(body: Body) -> None:
-    with pytest.raises(TensorOptError, match="asks for a value of a tensor"):
+    with pytest.raises(TensorOptError, match="needs the value of a tensor"):
         capture(Checked(body), (torch.randn(6, 4), torch.zeros(6, dtype=torch.long)))
 
 
-def test_the_check_of_wav2vec2_passes_and_its_loss_does_not() -> None:
-    """``Wav2Vec2ForCTC`` of Hugging Face looks at its labels and raises. What stops it then
-    is that the number of its targets depends on them."""
+def test_the_check_of_wav2vec2_passes() -> None:
+    """``Wav2Vec2ForCTC`` of Hugging Face looks at its labels and raises."""
     hf = pytest.importorskip("transformers")
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 16, "vocab_size": 16}
     convolutions = {"conv_dim": [8], "conv_kernel": [8], "conv_stride": [4]}
@@ -184,8 +183,7 @@ def test_the_check_of_wav2vec2_passes_and_its_loss_does_not() -> None:
         layerdrop=0.0,
     )
     given = {"input_values": torch.randn(2, 160), "labels": torch.ones(2, 3, dtype=torch.long)}
-    with (
-        pytest.warns(UserWarning, match=r"the check at .*labels.max\(\) >= self.config.vocab_size"),
-        pytest.raises(TensorOptError, match="_ctc_loss"),
+    with pytest.warns(
+        UserWarning, match=r"the check at .*labels.max\(\) >= self.config.vocab_size"
     ):
         capture(hf.Wav2Vec2ForCTC(config), kwargs=given)

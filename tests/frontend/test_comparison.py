@@ -257,3 +257,48 @@ def test_a_collective_of_one_rank_is_an_error() -> None:
             dist.all_reduce(torch.ones(1))
     finally:
         dist.destroy_process_group()
+
+
+# Buffers that forward writes
+
+
+class _Codes(nn.Module):
+    """Attends to codes, which move towards what is attended."""
+
+    def __init__(self, through_data: bool) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(4, 6), nn.Linear(6, 4)
+        self.register_buffer("codes", torch.randn(5, 6))
+        self.through_data = through_data
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.tanh(self.up(x))
+        attention = (h @ self.codes.t()).softmax(1)
+        out = self.down(h + attention @ self.codes)
+        new = self.codes * 0.5 + 0.5 * (attention.t() @ h).detach()
+        if self.through_data:
+            self.codes.data.copy_(new)
+        else:
+            self.codes = new
+        return out.square().mean()
+
+
+@pytest.mark.parametrize("through_data", [False, True])
+def test_backward_sees_what_forward_writes_through_data_only(through_data: bool) -> None:
+    torch.manual_seed(0)
+    model, x = _Codes(through_data), torch.randn(4, 4)
+    found = [difference.what for difference in differences(model, capture(model, (x,)), (x,))]
+    assert found == (["the gradient of 'up.weight'", "the gradient of 'up.bias'"] * through_data)
+
+
+def test_a_buffer_that_becomes_something_else_is_a_difference() -> None:
+    torch.manual_seed(0)
+    model, x = _Codes(through_data=False), torch.randn(4, 4)
+    captured = capture(model, (x,))
+    for node in captured.graph_module.graph.find_nodes(
+        op="call_function", target=torch.ops.aten.mul.Tensor
+    ):
+        node.args = (node.args[0], node.args[1] * 0.9)
+    captured.graph_module.recompile()
+    found = [difference.what for difference in differences(model, captured, (x,))]
+    assert "buffer 'codes' afterwards" in found

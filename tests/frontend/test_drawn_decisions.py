@@ -87,6 +87,18 @@ def test_nothing_is_left_out_and_later_numbers_are_the_same(skips: Skips, p: flo
     assert differing_bits(example) == []
 
 
+def test_a_number_above_0_counts_as_that() -> None:
+    """As adapters of ``peft`` ask for it: 0 itself is drawn once in 16 million times."""
+
+    def above(p: float) -> torch.Tensor:
+        return ~(torch.rand(1) > p)
+
+    torch.manual_seed(0)
+    assert differing_bits(Example(Dropping(above, 0.0), (torch.randn(SHAPE),))) == []
+    with pytest.raises(TensorOptError, match="decides with a random number"):
+        capture(Dropping(above, 1e-9), (torch.randn(SHAPE),))
+
+
 @pytest.mark.parametrize("skips", KNOWN)
 def test_all_is_left_out(skips: Skips) -> None:
     captured = capture(Dropping(skips, 1.0), (torch.randn(SHAPE, requires_grad=True),))

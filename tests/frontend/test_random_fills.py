@@ -140,5 +140,7 @@ def test_sparse_gradients_become_dense_with_the_same_values() -> None:
 
 
 def test_a_table_that_renormalises_itself_is_refused() -> None:
-    with pytest.raises(TensorOptError, match=r"max_norm=0.5 .* leave max_norm out, and renorm"):
+    with pytest.raises(
+        TensorOptError, match=r"max_norm=0.5 .* leave max_norm out, and before each"
+    ):
         capture(Table(max_norm=0.5), (torch.tensor([1, 4, 4]),))

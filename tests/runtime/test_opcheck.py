@@ -169,6 +169,25 @@ def losses(group: str) -> dict[str, list[Case]]:
     }
 
 
+def sequence_losses(_: str) -> dict[str, list[Case]]:
+    scores = torch.randn(6, 2, 5).log_softmax(-1)
+    lengths = torch.tensor([6, 5]), torch.tensor([3, 2])
+    call = (torch.randint(1, 5, (2, 3)), *lengths, 0)
+    trained = scores.clone().requires_grad_()
+    return {
+        "ctc_losses": [Case((trained, *call, infinite)) for infinite in (False, True)],
+        "ctc_losses_backward": [Case((torch.rand(2), scores, *call, False))],
+    }
+
+
+def masks(group: str) -> dict[str, list[Case]]:
+    x, mask, source = normal(4, 3), torch.rand(4, 3) > 0.5, normal(24)
+    return {
+        "masked_scatter_shard": [Case((x, mask, source, group), WITHOUT_AOT)],
+        "count_before": [Case((mask, group)), Case((mask, ""))],
+    }
+
+
 def layers(group: str) -> dict[str, list[Case]]:
     norm = (normal(4, 3, 2), normal(3), normal(3), torch.zeros(3), torch.ones(3), 0.1, 1e-5)
     heads = (normal(2, 2, 4, 3), normal(2, 2, 8, 3), normal(2, 2, 8, 3))
@@ -279,6 +298,8 @@ FAMILIES: tuple[Callable[[str], dict[str, list[Case]]], ...] = (
     reshards,
     look_ups,
     losses,
+    sequence_losses,
+    masks,
     layers,
     recurrent,
     experts,

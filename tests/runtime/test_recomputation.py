@@ -303,3 +303,27 @@ def test_random_graphs_keep_their_bits() -> None:
         assert grad_a is not None
         assert grad_b is not None
         assert torch.equal(grad_a, grad_b), f"seed {seed}"
+
+
+def test_what_moves_without_a_version_is_found_as_forward_had_it(runs: list[str]) -> None:
+    """Values of forward; what autograd saves is the memory, as without running again."""
+
+    def step(run: Run) -> list[Tensor]:
+        x, up, _ = inputs()
+        mean, var = torch.zeros(5), torch.ones(5)
+        with ReuseRegistry():
+            h = torch.nn.functional.linear(x, up)
+            y = run(h, None, None, mean, var, False, 0.1, 1e-5, False)
+            loss = y.sigmoid().square().sum()
+        F.batch_norm(h.detach() * 3 + 1, mean, var, training=True)
+        loss.backward()
+        assert x.grad is not None and up.grad is not None
+        return [x.grad, up.grad]
+
+    def beside(*args: Any) -> Tensor:
+        result: Tensor = recomputation.recomputed_beside(args[3:5], aten.batch_norm.default, *args)
+        return result
+
+    expected, got = step(aten.batch_norm.default), step(beside)
+    assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
+    assert runs == ["aten.batch_norm.default"]

@@ -18,6 +18,7 @@ from tensoropt_torch.frontend.passes.batch_norm import group_batch_norms
 from tensoropt_torch.frontend.passes.cleanup import (
     drop_empty_parts,
     drop_idle_dropouts,
+    drop_idle_sets,
     eliminate_dead_code,
     remove_identities,
     strip_assertions,
@@ -61,6 +62,7 @@ PASSES: tuple[Pass, ...] = (
     make_out_calls_functional,
     strip_assertions,
     drop_idle_dropouts,
+    drop_idle_sets,
     functionalise_in_place,
     check_running_statistics,
     make_gradients_dense,

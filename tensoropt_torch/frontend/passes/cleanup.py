@@ -67,6 +67,14 @@ def drop_idle_dropouts(graph: fx.Graph) -> None:
             graph.erase_node(node)
 
 
+def drop_idle_sets(graph: fx.Graph) -> None:
+    """Remove what gives a tensor its own memory, as parametrisations do that forward sets."""
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.set_.source_Tensor):
+        if node.args[0] is node.args[1]:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+
+
 def remove_identities(graph: fx.Graph) -> None:
     """Remove calls that return their input: alias, no-op casts.
 

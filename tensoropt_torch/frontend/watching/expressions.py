@@ -33,6 +33,10 @@ _QUESTIONS: dict[str, Callable[..., Any]] = {
     "ceil": math.ceil,
     "abs": abs,
     "divmod": divmod,
+    "len": len,
+    "contains": operator.contains,
+    "startswith": str.startswith,
+    "endswith": str.endswith,
 }
 _FUNCTIONS = BINARY | UNARY | COMPARISONS | MATH | _QUESTIONS
 
@@ -79,7 +83,7 @@ class Guard:
         """Whether it is the same for these numbers."""
         try:
             return _text(self.asked.of(values)) == self.answer
-        except (ArithmeticError, ValueError):
+        except (ArithmeticError, TypeError, ValueError):
             return False
 
 

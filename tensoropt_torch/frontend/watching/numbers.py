@@ -28,6 +28,7 @@ from tensoropt_torch.frontend.watching.expressions import (
     alike,
     given,
 )
+from tensoropt_torch.frontend.watching.texts import Text
 
 # Calls whose result has the same size whatever the number is, and which take it as it is.
 _FOLLOWED = frozenset(  # words, a line for each sort
@@ -61,7 +62,9 @@ class NumberTrace:
         self.guards: dict[Guard, None] = {}
 
     def follow(self, key: Key, value: Any) -> Any:
-        """A number that is followed, ``value`` as seen by the program."""
+        """A number or text that is followed, ``value`` as seen by the program."""
+        if type(value) is str:
+            return Text(self, given(key), value)
         return self._number(given(key), value, _mark(key, value))
 
     def derived(self, function: Callable[..., Any], name: str, operands: Sequence[Any]) -> Any:
@@ -73,14 +76,15 @@ class NumberTrace:
             raise UnfollowableError(f"{name} of the mark of a number") from error
         expression = Expression(name, tuple(map(_expression_of, operands)))
         if type(value) not in (int, float) or type(mark) is not type(value) or alike(value, mark):
-            return self._noted(expression, value)
+            return self.note(expression, value)
         return self._number(expression, value, mark)
 
     def asked(self, name: str, operands: Sequence[Any], value: Any) -> Any:
         """What the program asks about numbers; the value is its answer."""
-        return self._noted(Expression(name, tuple(map(_expression_of, operands))), value)
+        return self.note(Expression(name, tuple(map(_expression_of, operands))), value)
 
-    def _noted(self, expression: Expression, value: Any) -> Any:
+    def note(self, expression: Expression, value: Any) -> Any:
+        """The graph is for calls in which the expression is this, which is returned."""
         self.guards[Guard.of(expression, value)] = None
         return value
 
