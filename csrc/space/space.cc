@@ -27,9 +27,20 @@ std::vector<bool> find_constants(
   return constant;
 }
 
+// Whether a view of something smaller has the factor of its own: a part of it
+// costs nothing then, and the rest of the whole is not needed.
+bool repeats(const Rule& rule, int factor) {
+  return rule.view && std::all_of(rule.operands.begin(), rule.operands.end(),
+                                  [&](const TensorRule& operand) {
+                                    return dim_of(rule, operand, factor) < 0;
+                                  });
+}
+
+// But for what only repeats a constant.
 void make_unsplittable(NodeId node, Rule& rule, Exclusions& left_out) {
-  for (Factor& factor : rule.factors) {
-    if (factor.size == 1) continue;
+  for (int i = 0; i < static_cast<int>(rule.factors.size()); ++i) {
+    Factor& factor = rule.factors[i];
+    if (factor.size == 1 || repeats(rule, i)) continue;
     left_out.push_back(
         {node, ExclusionReason::kConstant, factor.name, factor.size});
     factor.keep_whole();

@@ -13,6 +13,8 @@ from lightning.pytorch.callbacks import (
     ModelCheckpoint,
     StochasticWeightAveraging,
 )
+from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.utilities import grad_norm
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -35,6 +37,9 @@ class Child(lightning.LightningModule):
 
     def validation_step(self, batch: dict[str, Tensor]) -> None:
         self.log("val_loss", self.loss(batch), sync_dist=True)
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        self.log_dict(grad_norm(self, 2))
 
     def loss(self, batch: dict[str, Tensor]) -> Tensor:
         tokens = batch["input_ids"]
@@ -98,6 +103,27 @@ def _fit(run: Run, strategy: Any) -> tuple[Log, dict[str, Tensor]]:
         module, loader(train, job), loader(validation, job, False), ckpt_path=run.resume_from
     )
     return recorder.rows, {name: _whole(value) for name, value in module.state_dict().items()}
+
+
+def norms(run: Run) -> dict[str, list[float]]:
+    """Of the gradients of each step, as they are logged; in one process without plans."""
+    from tensoropt_torch.integrations.lightning import TensorOptStrategy
+
+    ours: Any = TensorOptStrategy(planning=PlanningOptions(measure=False))
+    trainer = lightning.Trainer(
+        accelerator="cpu",
+        devices=run.ranks,
+        strategy=ours if run.ranks > 1 else "auto",
+        max_epochs=1,
+        logger=CSVLogger(run.folder, version=""),
+        log_every_n_steps=1,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+    )
+    module, job = MODULES[run.module](), Job("", run.folder, run.ranks)
+    trainer.fit(module, loader(Texts(BATCH * STEPS), job))
+    return {name: [float(value)] for name, value in trainer.callback_metrics.items()}
 
 
 def _whole(value: Tensor) -> Tensor:

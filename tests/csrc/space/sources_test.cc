@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+#include <vector>
+
 #include "common/check.h"
 #include "space/small_space.h"
 
@@ -109,6 +112,39 @@ TEST(Sources, LargeConstantsMayBeCutUnlessTheyChange) {
   const SpaceOptions cut{.storage = {{"table", Layout::parse("S0,R")}}};
   EXPECT_EQ(TableSpace(kRows, false, cut).num_configs(), 1U);
   EXPECT_THROW(TableSpace(kRows, true, cut), UserError);
+}
+
+// y = x + expand(row): parts of the repeated rows cost nothing, so that there is
+// nothing to slice where y is split by rows. Parts of the row would be sliced.
+TEST(Sources, WhatRepeatsAConstantIsSplitWhereItRepeats) {
+  Graph graph;
+  const TensorMeta meta{{64, 1024}, DType::kFloat32};
+  const ValueId x = graph.add_source(NodeKind::kInput, "x", meta);
+  const ValueId row = graph.add_source(NodeKind::kConstant, "row",
+                                       {{1, 1024}, DType::kFloat32});
+  const NodeId expand = graph.add_op(
+      "expand", "aten.expand.default",
+      {{"self", ValueRef{row}},
+       {"size", Literal{std::vector<std::int64_t>{64, 1024}}}},
+      {meta});
+  const NodeId sum = graph.add_op(
+      "sum", "aten.add.Tensor",
+      {{"self", ValueRef{x}},
+       {"other", ValueRef{graph.node(expand).outputs[0]}}},
+      {meta});
+  graph.set_outputs({graph.node(sum).outputs[0]});
+  const Mesh mesh{{{2, 0}, {2, 0}}};
+  const Device device;
+  const Cluster cluster{"four", device, {{"gpu", 4, 1e9, 1e-6}}};
+  const AnalyticCollectives collectives{cluster, mesh};
+  const StrategySpace space(graph, builtin_registry(),
+                            Machine{mesh, device, collectives}, {});
+  std::vector<std::string> labels;
+  for (const auto& config :
+       space.nodes()[space.node_of(expand)].configs->configs) {
+    labels.push_back(config.label);
+  }
+  EXPECT_EQ(labels, (std::vector<std::string>{"d0,d0", "d0,-", "-,-"}));
 }
 
 }  // namespace
