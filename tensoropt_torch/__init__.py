@@ -40,6 +40,7 @@ with without_collections():
         whole_model,
     )
     from tensoropt_torch.errors import TensorOptError
+    from tensoropt_torch.padding import pad_together
     from tensoropt_torch.plan import Plan, Wish
     from tensoropt_torch.plan.diff import PlanDiff
     from tensoropt_torch.planner.baselines import Baseline, Comparison
@@ -132,6 +133,7 @@ __all__ = [
     "load_cluster",
     "load_optimizer",
     "local_step",
+    "pad_together",
     "parallelize",
     "profile",
     "profile_hardware",

@@ -201,9 +201,9 @@ def earlier(captured: CapturedModel, gathered: bool, made: Sequence[Variant]) ->
         old = replace(variant.captured, constants=variant.constants)
         alike = (old.in_spec, old.context, old.micro_batches)
         wanted = (captured.in_spec, captured.context, captured.micro_batches)
-        if alike == wanted and same_graphs(old, captured) and _is_gathered(variant) == gathered:
-            if _written(old) == _written(captured):
-                return number
+        same = same_graphs(old, captured) and _written(old) == _written(captured)
+        if alike == wanted and same and _is_gathered(variant) == gathered:
+            return number
     return -1
 
 

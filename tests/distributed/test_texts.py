@@ -137,14 +137,20 @@ def _trained(model: Net, argument: Argument) -> float:
 def note_texts(_: None) -> list[str]:
     """What is in the attribute after each call, and the error after too many."""
     x = torch.ones(16, 8)
-    parallel: Any = tensoropt_torch.auto_parallel(Noting(unread), (x,), {"name": "0"}, measure=False)
+    parallel: Any = tensoropt_torch.auto_parallel(
+        Noting(unread), (x,), {"name": "0"}, measure=False
+    )
     notes = []
+
+    def go_on() -> None:
+        for step in range(3, STEPS):
+            parallel(x, name=f"{step}")
+
     for step in range(3):
         parallel(x, name=f"{step}")
         notes.append(parallel.note)
-    with pytest.raises(TensorOptError, match="text 'name' is another one .* give a tensor"):
-        for step in range(3, STEPS):
-            parallel(x, name=f"{step}")
+    with pytest.raises(TensorOptError, match=r"text 'name' is another one .* give a tensor"):
+        go_on()
     return notes
 
 

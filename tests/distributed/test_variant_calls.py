@@ -196,7 +196,7 @@ def check_appearance(_: None) -> None:
     ours = pair().ours
     assert ours.config == {"width": 32} and ours.head.out_features == 4
     assert isinstance(ours.norm, nn.BatchNorm1d) and type(ours.norm).__name__ == "BatchNorm1d"
-    assert isinstance(ours.original, Net)
+    assert isinstance(ours.original, Net) and not isinstance(ours, Net)
     kinds = {name: type(module).__name__ for name, module in ours.named_modules()}
     assert kinds["body"] == "Linear" and kinds["drop"] == "Dropout"
     assert ours.norm.training and not ours.frozen_norm.training
