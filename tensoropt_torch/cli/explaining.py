@@ -19,7 +19,7 @@ from tensoropt_torch.cli.arguments import (
     planning_of,
     write_json,
 )
-from tensoropt_torch.config import list_presets, load_cluster, parse_cluster
+from tensoropt_torch.config import PATTERN_WORDS, list_presets, load_cluster, parse_cluster
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.why import explain_plan
@@ -109,7 +109,7 @@ def run_memory(options: argparse.Namespace, console: Console) -> None:
 
 
 def run_clusters(_: argparse.Namespace, console: Console) -> None:
-    """Print the presets."""
+    """Print the presets with a file of their own, and the pattern of all others."""
     table = Table()
     for column in ("preset", "devices", "description"):
         table.add_column(column)
@@ -117,3 +117,4 @@ def run_clusters(_: argparse.Namespace, console: Console) -> None:
         cluster = load_cluster(name)
         table.add_row(name, str(cluster.num_devices), cluster.description)
     console.print(table)
+    console.print(f"others: {PATTERN_WORDS}", markup=False, highlight=False)

@@ -7,14 +7,15 @@ from tensoropt_torch.config.cluster import (
     DeviceType,
     Level,
     device_counts,
-    list_presets,
-    load_cluster,
     mesh_axes,
     parse_cluster,
 )
 from tensoropt_torch.config.machine_memory import available_memory, machine_memory
+from tensoropt_torch.config.preset_names import PATTERN_WORDS
+from tensoropt_torch.config.presets import list_presets, load_cluster
 
 __all__ = [
+    "PATTERN_WORDS",
     "Cluster",
     "Device",
     "DeviceType",

@@ -15,9 +15,8 @@ from tensoropt_torch.config.cluster import (
     DType,
     Efficiency,
     Level,
-    list_presets,
-    load_cluster,
 )
+from tensoropt_torch.config.presets import list_presets, load_cluster
 
 # Names that CUDA gives to the devices of the presets, whole: an "H100 PCIe" or a slice of
 # an H100 is another device.

@@ -55,15 +55,12 @@ of their own take those of the level.
 
 import dataclasses
 import math
-import tomllib
 from collections.abc import Mapping
-from importlib import resources
-from importlib.resources.abc import Traversable
-from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
+from tensoropt_torch.config.preset_names import larger_preset
 from tensoropt_torch.config.records import (
     Count,
     Finite,
@@ -78,7 +75,7 @@ from tensoropt_torch.config.records import (
     given_with,
     parse_record,
 )
-from tensoropt_torch.errors import TensorOptError, close_match
+from tensoropt_torch.errors import TensorOptError
 
 DType = Literal["float64", "float32", "bfloat16", "float16"]
 DeviceType = Literal["cpu", "cuda"]
@@ -228,36 +225,6 @@ class Cluster(Record):
         return result
 
 
-def list_presets() -> list[str]:
-    """Names of the clusters that come with TensorOpt, sorted."""
-    return sorted(_preset_files())
-
-
-def load_cluster(name_or_path: str | Path) -> Cluster:
-    """Loads the preset of that name, or the TOML file at that path.
-
-    Raises:
-        TensorOptError: there is no such preset or file, or its content is wrong.
-
-    """
-    presets = _preset_files()
-    if not isinstance(name_or_path, (str, Path)):
-        raise TensorOptError(
-            f"cluster = {name_or_path!r} is not allowed: it must be a preset "
-            f"({', '.join(sorted(presets))}), the path of a TOML file, or a Cluster"
-        )
-    if isinstance(name_or_path, str) and name_or_path in presets:
-        return _load(presets[name_or_path], f"preset '{name_or_path}'")
-    path = Path(name_or_path)
-    if not path.is_file():
-        hint = close_match(str(name_or_path), presets)
-        raise TensorOptError(
-            f"cluster '{name_or_path}' is neither a preset nor a file; {hint}"
-            f"presets: {', '.join(sorted(presets))}; or give the path of a TOML file"
-        )
-    return _load(path, f"cluster file '{path}'")
-
-
 def parse_cluster(data: Mapping[str, Any], where: str) -> Cluster:
     """Builds a cluster from the content of a TOML file, or from ``to_dict()``.
 
@@ -291,7 +258,7 @@ def mesh_axes(cluster: Cluster, num_devices: int) -> list[tuple[int, int]]:
             f"cluster '{cluster.name}' cannot lay out {num_devices} devices: "
             f"allowed are {_ranges(allowed)} (units of a level are filled "
             f"completely before a second one is used); choose one of these or "
-            f"describe another cluster"
+            f"{_another(cluster, num_devices)}"
         )
     axes: list[tuple[int, int]] = []
     remaining = num_devices
@@ -302,21 +269,14 @@ def mesh_axes(cluster: Cluster, num_devices: int) -> list[tuple[int, int]]:
     return axes
 
 
-def _preset_files() -> dict[str, Traversable]:
-    folder = resources.files("tensoropt_torch") / "clusters"
-    return {
-        entry.name.removesuffix(".toml"): entry
-        for entry in folder.iterdir()
-        if entry.name.endswith(".toml")
-    }
-
-
-def _load(file: Traversable, where: str) -> Cluster:
-    try:
-        data = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise TensorOptError(f"{where} is not valid TOML: {error}") from error
-    return parse_cluster(data, where)
+def _another(cluster: Cluster, num_devices: int) -> str:
+    """What to try for devices that the cluster does not have."""
+    larger = None
+    if isinstance(num_devices, int) and num_devices > cluster.num_devices:
+        larger = larger_preset(cluster.name, num_devices)
+    if larger is None:
+        return "describe another cluster"
+    return f"another cluster, such as cluster='{larger}'"
 
 
 def device_counts(cluster: Cluster) -> list[int]:

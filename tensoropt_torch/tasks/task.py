@@ -22,6 +22,7 @@ from tensoropt_torch.config import (
     cluster_of_gpu,
     load_cluster,
     machine_memory,
+    mesh_axes,
 )
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
@@ -41,9 +42,16 @@ from tensoropt_torch.tasks.options import PlanningOptions, input_modes
 log = get_logger(__name__)
 
 
-def task_of(example: Example, planning: PlanningOptions) -> PlanningTask:
-    """What is planned. Not collective."""
-    return _task(example.capture(), planning)
+def task_of(
+    example: Example, planning: PlanningOptions, counts: Sequence[int | None] = ()
+) -> PlanningTask:
+    """What is planned, on these numbers of devices. Not collective.
+
+    Raises:
+        TensorOptError: the cluster cannot lay out so many, which is found out before the model
+            is captured.
+    """
+    return _task(_captured(example, planning, counts), planning)
 
 
 def agreed_task(
@@ -55,7 +63,7 @@ def agreed_task(
     Raises:
         TensorOptError: on every rank; the model cannot be captured, or differs.
     """
-    task = captured_task(example, planning)
+    task = captured_task(example, planning, num_devices)
     count = device_count(task, num_devices)
     if not measures(planning, count):
         return task
@@ -63,13 +71,16 @@ def agreed_task(
     return calibration.with_operators(task, count, device_of_group(), planning.measuring)
 
 
-def captured_task(example: Example, planning: PlanningOptions) -> PlanningTask:
+def captured_task(
+    example: Example, planning: PlanningOptions, num_devices: int | None = None
+) -> PlanningTask:
     """The same on all ranks, by the description of the cluster. Collective.
 
     Raises:
-        TensorOptError: on every rank; the model cannot be captured, or differs.
+        TensorOptError: on every rank; the cluster cannot lay out so many devices, or the model
+            cannot be captured, or differs.
     """
-    captured = on_all_ranks(example.capture)
+    captured = on_all_ranks(lambda: _captured(example, planning, [num_devices]))
     agree_on_model(captured)
     return on_all_ranks(lambda: _task(captured, planning))
 
@@ -103,6 +114,19 @@ def cluster_of(cluster: str | Path | Cluster | None) -> Cluster:
     if isinstance(cluster, Cluster):
         return cluster
     return _cluster_at_hand() if cluster is None else load_cluster(cluster)
+
+
+def _captured(
+    example: Example, planning: PlanningOptions, counts: Sequence[int | None]
+) -> CapturedModel:
+    """The model as a graph, if the cluster can lay out so many devices."""
+    given = [count for count in counts if count is not None]
+    if given:
+        profile = _given_profile(planning)
+        cluster = profile.cluster if profile else cluster_of(planning.cluster)
+        for count in given:
+            mesh_axes(cluster, count)
+    return example.capture()
 
 
 def _task(captured: CapturedModel, planning: PlanningOptions) -> PlanningTask:

@@ -149,7 +149,7 @@ def test_prices_of_presets_say_where_they_are_from(name: str) -> None:
 
 def test_unknown_name_suggests_a_preset() -> None:
     with pytest.raises(TensorOptError, match=r"did you mean 'h100-8'\?.*presets: a100-40gb-8"):
-        load_cluster("h100-88")
+        load_cluster("h100_8")
 
 
 def test_invalid_toml_names_the_file(tmp_path: Path) -> None:
