@@ -25,7 +25,7 @@ from typing import Any, Unpack, get_args
 import torch
 import torch.distributed as dist
 
-from tensoropt_torch import calibration, emit
+from tensoropt_torch import calibration, emit, simulate
 from tensoropt_torch.calibration import ProfileOptions, Validation, ValidationOptions
 from tensoropt_torch.config import Cluster, mesh_axes
 from tensoropt_torch.emit import ParallelModule, WeightSource
@@ -57,7 +57,7 @@ from tensoropt_torch.tasks import (
     PlanningOptions,
     StepKeywords,
     agreed_task,
-    check_sums,
+    by_memory,
     cluster_of,
     device_count,
     example_of,
@@ -113,7 +113,8 @@ def find_frontier(
         keywords: ``loss_fn`` and ``targets`` of an ``Example``; ``planning``, and fields of
             ``PlanningOptions``, e.g. ``cluster="h100-8"``.
     """
-    task = task_of(example_of(model, args, kwargs, keywords), planning_of(keywords))
+    example, planning = example_of(model, args, kwargs, keywords), planning_of(keywords)
+    task = task_of(example, planning, [num_devices])
     return candidates.find_frontier(task, device_count(task, num_devices))
 
 
@@ -140,13 +141,14 @@ def find_strategy(
         option: ``mini_time``, the fastest on ``num_devices``; or
             ``mini_parallelism``, the fastest on the fewest devices that fit.
         memory_limit: bytes per device; by default 90 % of the device, and all of it on
-            CPUs with ``memory="simulated"``.
+            CPUs with ``memory="simulated"``. What is picked is simulated, and its peak is within
+            the limit (``PlanningOptions.memory``).
         others: as for ``find_frontier``.
 
     Raises:
-        TensorOptError: on every rank; nothing fits the limit (says the least
-            memory, and by the sums also the fewest devices that would do), the
-            batch does not divide, the model cannot be captured or differs between ranks.
+        TensorOptError: on every rank; nothing fits the limit (says the least memory, and what
+            would fit: with recomputation, in micro-batches, on more devices), the batch does
+            not divide, the model cannot be captured or differs between ranks.
     """
 
     def asked() -> tuple[Example, PlanningOptions]:
@@ -174,11 +176,14 @@ def profile(
     the memory limit, or the least memory that would do. Arguments as for
     ``find_strategy``. Not collective."""
     planning = planning_of(keywords)
-    check_sums("profile", planning)
     check_memory_limit(memory_limit)
     check_counts(device_counts)
-    task = task_of(example_of(model, args, kwargs, keywords), planning)
-    return picks.profile(task, device_counts, memory_limit)
+    task = task_of(example_of(model, args, kwargs, keywords), planning, device_counts)
+    return by_memory(
+        planning.memory,
+        lambda: simulate.profile(task, device_counts, memory_limit),
+        lambda: picks.profile(task, device_counts, memory_limit),
+    )
 
 
 @takes_keywords(planning=PlanningOptions)
@@ -195,10 +200,10 @@ def compare(
     Mesh-TensorFlow, OptCNN and ToFu can do on the same costs
     (docs/search.md, Baselines). Arguments as for ``find_strategy``. Not collective."""
     planning = planning_of(keywords)
-    check_sums("compare", planning)
     check_memory_limit(memory_limit)
-    task = task_of(example_of(model, args, kwargs, keywords), planning)
-    return baselines.compare(task, device_count(task, num_devices), memory_limit)
+    task = task_of(example_of(model, args, kwargs, keywords), planning, [num_devices])
+    found = baselines.compare(task, device_count(task, num_devices), memory_limit)
+    return by_memory(planning.memory, lambda: simulate.picked_by_peaks(task, found), lambda: found)
 
 
 @takes_keywords(planning=PlanningOptions)
@@ -213,7 +218,8 @@ def explain(
     """For every operator and parameter: its rule, how many configs are considered, what
     is left out and why, and what it costs where it cannot be split over all devices.
     Arguments as for ``find_frontier``. Not collective, searches nothing."""
-    task = task_of(example_of(model, args, kwargs, keywords), planning_of(keywords))
+    example, planning = example_of(model, args, kwargs, keywords), planning_of(keywords)
+    task = task_of(example, planning, [num_devices])
     return explanation.explain(task, device_count(task, num_devices))
 
 
@@ -235,7 +241,8 @@ def find_tradeoffs(
         TensorOptError: the cluster does not say what a device costs or draws.
     """
     check_counts(device_counts)
-    task = task_of(example_of(model, args, kwargs, keywords), planning_of(keywords))
+    example, planning = example_of(model, args, kwargs, keywords), planning_of(keywords)
+    task = task_of(example, planning, device_counts)
     return tradeoffs.find_tradeoffs(task, device_counts, objective)
 
 

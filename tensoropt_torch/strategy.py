@@ -34,6 +34,7 @@ from tensoropt_torch.simulate import SimulatedPoint
 from tensoropt_torch.tasks import (
     Example,
     PlanningOptions,
+    by_memory,
     captured_task,
     device_count,
     measures,
@@ -75,7 +76,7 @@ def find_plan(question: Question) -> Plan:
     planning = question.planning
     _agree_on(question)
     phases = Phases()
-    task = captured_task(question.example, planning)
+    task = captured_task(question.example, planning, question.num_devices)
     phases.end("capture")
     count = device_count(task, question.num_devices)
     if measures(planning, count):
@@ -117,8 +118,8 @@ class _Finder:
         self._task = task
         self._count = count
         self._phases = phases
-        in_job = is_distributed() and count == dist.get_world_size()
-        self._runs_here = question.option == "mini_time" and in_job
+        self._in_job = is_distributed() and count == dist.get_world_size()
+        self._runs_here = question.option == "mini_time" and self._in_job
         self._races = self._can_race()
         self._file = self._kept_plans()
 
@@ -214,26 +215,39 @@ class _Finder:
         """What the option picks, and others that may be faster where they run, the ``fastest``
         so far among them."""
         option, limit = self._question.option, self._question.memory_limit
-        by_peaks = self._planning.memory == "simulated"
         allowed = task.default_memory_limit if limit is None else limit
         log.info("%s within %s of memory per device", option, format_bytes(allowed))
-        point: FrontierPoint | SimulatedPoint
-        if option == "mini_time":
-            pick = simulate.mini_time if by_peaks else picks.mini_time
-            point = pick(task, self._count, limit)
-        else:
-            pick_count = simulate.mini_parallelism if by_peaks else picks.mini_parallelism
-            point = pick_count(task, limit)
+        share = simulate.SURE_SHARE if self._planning.memory is None and self._in_job else 0.0
+        point = by_memory(
+            self._planning.memory,
+            lambda: self._by_peaks(task, limit, share),
+            lambda: self._by_sums(task, limit),
+        )
         log.info("%s picks %r", option, point)
         plans = [point.plan]
         if self._races:
+            by_peaks = isinstance(point, SimulatedPoint)
             of_sums = point.point if isinstance(point, SimulatedPoint) else point
             others = find_finalists(task, of_sums, allowed)[1:]
             if fastest is not None:
                 others.insert(0, replanned(task, fastest, point.plan))
-            plans += simulate.within(task, others, allowed) if by_peaks else others
+            if by_peaks:
+                others = simulate.within(task, others, allowed, sure_share=share)
+            plans += others
         chosen = _without_copies(plans)[: self._planning.measuring.finalists]
         return [replace(plan, captured=None) for plan in chosen]
+
+    def _by_peaks(
+        self, task: PlanningTask, limit: float | None, share: float
+    ) -> FrontierPoint | SimulatedPoint:
+        if self._question.option == "mini_time":
+            return simulate.mini_time(task, self._count, limit, sure_share=share)
+        return simulate.mini_parallelism(task, limit)
+
+    def _by_sums(self, task: PlanningTask, limit: float | None) -> FrontierPoint:
+        if self._question.option == "mini_time":
+            return picks.mini_time(task, self._count, limit)
+        return picks.mini_parallelism(task, limit)
 
     def _fastest(self, plans: list[Plan], task: PlanningTask) -> tuple[Plan, bool]:
         """The one whose steps are the shortest, and whether all of them were run. What they took

@@ -65,8 +65,8 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory",
         choices=get_args(Predictor),
-        default="sums",
-        help="what the limit is compared with: sums of the search, or simulated peaks",
+        help="what the limit is compared with: simulated peaks (default), or sums of the search, "
+        "which is faster",
     )
     parser.add_argument("--output", type=Path, help="write the plan to this file")
     parser.add_argument("--details", action="store_true", help="print every operator's config")
@@ -83,10 +83,11 @@ def run_plan(options: argparse.Namespace, console: Console) -> None:
         memory=options.memory,
     )
     details = details_of(plan)
-    peak = "" if plan.peak_bytes is None else f" ({format_bytes(plan.peak_bytes)} at the peak)"
+    simulated = "not simulated" if plan.peak_bytes is None else format_bytes(plan.peak_bytes)
     console.print(
         f"{options.option}: {plan.num_devices} devices, {format_seconds(plan.time_s)} a step, "
-        f"{format_bytes(plan.memory_bytes)} per device{peak}; {plan_summary(details.description)}"
+        f"per device {format_bytes(plan.memory_bytes)} by sums and {simulated} at the simulated "
+        f"peak; {plan_summary(details.description)}"
     )
     console.print(details.summary)
     for origin in provenance(plan.settings):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -32,14 +33,15 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory",
         choices=get_args(Predictor),
-        default="sums",
-        help="simulated: show the simulated peak of the pick as well",
+        help="what the limit is compared with: simulated peaks (default; that of the pick is "
+        "shown), or sums of the search, which is faster",
     )
 
 
 def run_report(options: argparse.Namespace, console: Console) -> None:
     """Plan, and write the page."""
-    example, planning = load_model(options.model), planning_of(options)
+    example = load_model(options.model)
+    planning = replace(planning_of(options), memory=options.memory)
     limit = options.memory_limit
     comparison = api.compare(
         example, memory_limit=limit, num_devices=options.devices, planning=planning
@@ -49,7 +51,7 @@ def run_report(options: argparse.Namespace, console: Console) -> None:
         if options.counts
         else ()
     )
-    peak = _peak(comparison, example, planning) if options.memory == "simulated" else None
+    peak = _peak(comparison, example, planning) if comparison.picks is not None else None
     comparison.report(options.output, counts=counts, peak=peak)
     console.print(f"written to {options.output}", soft_wrap=True)
 
@@ -58,7 +60,7 @@ def _peak(
     comparison: Comparison, example: Example, planning: PlanningOptions
 ) -> MemoryProfile | None:
     """Of the pick, if any strategy fits."""
-    plan = comparison.ours.plan_at(comparison.memory_limit)
+    plan = comparison.plan()
     if plan is None:
         return None
     device = parse_cluster(plan.settings.cluster, "the plan").device.type

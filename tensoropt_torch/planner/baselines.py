@@ -10,7 +10,7 @@ same engine (``csrc/baselines/baselines.h``)::
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -72,28 +72,68 @@ class Baseline:
 
 
 @dataclass(frozen=True)
+class Picked:
+    """What is picked of a baseline, or of the frontier, at a memory limit: the number of the
+    point, its sum and its simulated peak in bytes per device, and its step time."""
+
+    index: int
+    memory_bytes: float
+    time_s: float
+    peak_bytes: int
+
+
+@dataclass(frozen=True)
 class Comparison:
-    """All baselines next to the whole frontier (``ours``)."""
+    """All baselines next to the whole frontier (``ours``).
+
+    ``picks`` are by name what has a simulated peak within the limit, None for who has nothing;
+    None as a whole where the limit is compared with sums.
+    """
 
     num_devices: int
     memory_limit: float
     baselines: tuple[Baseline, ...]
     ours: Baseline
     _frontier: Frontier | None = field(default=None, compare=False, repr=False)
+    picks: Mapping[str, Picked | None] | None = None
 
     def report(
         self, path: str | Path, *, counts: Sequence[ProfileRow] = (), peak: Peak | None = None
     ) -> None:
         """Writes a page of the frontier with the baselines beside it to one HTML file; as
         ``Frontier.report``."""
+        picked = None
+        if self.picks is not None:
+            picked = {name: one and one.index for name, one in self.picks.items()}
+        additions = Additions(self.memory_limit, self.baselines, counts, peak, picked)
+        write_page(path, frontier_page(self.frontier.view, additions))
+
+    @property
+    def frontier(self) -> Frontier:
+        """That of which ``ours`` are the points."""
         assert self._frontier is not None, "this comparison was not found here"
-        additions = Additions(self.memory_limit, self.baselines, counts, peak)
-        write_page(path, frontier_page(self._frontier.view, additions))
+        return self._frontier
+
+    def pick(self, row: Baseline) -> tuple[float, float] | None:
+        """Memory and time of what is picked of a baseline or of ``ours`` at the limit."""
+        if self.picks is None:
+            return row.at(self.memory_limit)
+        found = self.picks[row.name]
+        return None if found is None else (found.memory_bytes, found.time_s)
+
+    def plan(self) -> Plan | None:
+        """That of TensorOpt's pick; None: nothing fits."""
+        if self.picks is None:
+            return self.ours.plan_at(self.memory_limit)
+        found = self.picks[self.ours.name]
+        if found is None:
+            return None
+        return replace(self.ours.plan(found.index), peak_bytes=found.peak_bytes)
 
     def __repr__(self) -> str:
         times = []
         for row in (*self.baselines, self.ours):
-            point = row.at(self.memory_limit)
+            point = self.pick(row)
             times.append(f"{row.name} {format_seconds(point[1]) if point else 'does not fit'}")
         limit = format_bytes(self.memory_limit)
         return (

@@ -16,7 +16,8 @@ class ProfileRow:
     """What ``num_devices`` devices can do within the memory limit.
 
     ``time_s`` and ``memory_bytes`` are those of the fastest point that fits,
-    None if none fits; ``least_memory_bytes`` is what would do. All bytes, those of
+    None if none fits; ``least_memory_bytes`` is what would do. ``peak_bytes`` is the simulated
+    peak of that point, None if the limit was compared with sums. All bytes, those of
     ``memory_limit`` too, are per device.
     """
 
@@ -25,6 +26,7 @@ class ProfileRow:
     memory_bytes: float | None
     least_memory_bytes: float
     memory_limit: float
+    peak_bytes: int | None = None
 
     @property
     def feasible(self) -> bool:

@@ -24,6 +24,7 @@ from tensoropt_torch.planner.frontier_page import (
     Peak,
     frontier_page,
 )
+from tensoropt_torch.planner.memory_limits import limit_advice
 from tensoropt_torch.planner.points import (
     FRONTIER_COLUMNS,
     OURS,
@@ -135,6 +136,11 @@ class Frontier(Sequence[FrontierPoint]):
     @property
     def settings(self) -> Settings:
         return self._settings
+
+    @property
+    def device_bytes(self) -> float:
+        """The memory of a device."""
+        return float(self._settings.cluster["device"]["memory_bytes"])
 
     @property
     def least_memory_bytes(self) -> float:
@@ -250,11 +256,12 @@ class Frontier(Sequence[FrontierPoint]):
         """
         index = bisect_right([p.memory_bytes for p in self._points], memory_bytes)
         if index == 0:
+            least = self.least_memory_bytes
             raise TensorOptError(
                 f"no strategy on {self.num_devices} devices needs at most "
-                f"{format_bytes(memory_bytes)} per device: the least is "
-                f"{format_bytes(self.least_memory_bytes)}; raise the memory limit to that, or use "
-                "more devices (option 'mini_parallelism' finds how many)"
+                f"{format_bytes(memory_bytes)} per device: the least is {format_bytes(least)}; "
+                f"{limit_advice(least, self.device_bytes)}use more devices (option "
+                "'mini_parallelism' finds how many), recompute=True, or max_micro_batches"
             )
         return self._points[index - 1]
 

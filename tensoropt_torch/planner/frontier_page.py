@@ -72,12 +72,19 @@ class Additions:
         baselines: strategies of other systems.
         counts: what ``profile`` found for several numbers of devices.
         peak: the simulated peak of the point that ``mini_time`` picks at the limit.
+        picked: numbers of the points that are picked at the limit by simulated peaks, by the
+            names of the frontier and of the baselines; by default picks are those of the sums.
     """
 
     memory_limit: float | None = None
     baselines: Sequence[Strategies] = ()
     counts: Sequence[ProfileRow] = ()
     peak: Peak | None = None
+    picked: Mapping[str, int | None] | None = None
+
+    def pick(self, name: str, points: Points, limit: float) -> int | None:
+        """What is picked of some strategies."""
+        return pick_index(points, limit) if self.picked is None else self.picked[name]
 
 
 @dataclass(frozen=True)
@@ -102,7 +109,9 @@ def frontier_page(view: FrontierView, additions: Additions) -> str:
         )
     limit = _limit(view, additions.memory_limit)
     plans = PlanWords()
-    described = described_points(view.points, view.plan, limit, plans)
+    pick = additions.pick(view.name, view.points, limit)
+    shown = limit if pick is None else view.points[pick][0]
+    described = described_points(view.points, view.plan, shown, plans)
     outlines = plans.outlines([view.plan(index) for index in range(len(view.points))])
     choices = fold_choices([point.details for point in described])
     charts = [
@@ -128,7 +137,7 @@ def frontier_page(view: FrontierView, additions: Additions) -> str:
         origins=provenance(view.settings),
         sizes=tuple(size for size, _ in view.settings.mesh_axes),
         axes=_axes(view.settings),
-        pick=pick_index(view.points, limit),
+        pick=pick,
     )
 
 
@@ -150,7 +159,7 @@ def _beside(
         return []
     found = []
     for one in (view, *additions.baselines):
-        picked = pick_index(one.points, limit)
+        picked = additions.pick(one.name, one.points, limit)
         summary = "" if picked is None else plans.details(one.plan(picked)).summary
         found.append(_Pick(one.name, one.points, picked, summary))
     return found

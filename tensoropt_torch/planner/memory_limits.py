@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 from tensoropt_torch.config import DeviceType
 from tensoropt_torch.errors import check_choice
+from tensoropt_torch.units import format_bytes
 
 # What is compared with a memory limit: the sums that the search uses, or simulated
 # peaks (docs/costs.md).
@@ -21,12 +22,22 @@ DEFAULT_MEMORY_FRACTION = 0.9
 SIMULATED_FRACTIONS: Mapping[DeviceType, float] = {"cpu": 1.0, "cuda": 0.9}
 
 
-def default_memory_fraction(predictor: Predictor, device: DeviceType) -> float:
+def limit_advice(least_bytes: float, device_bytes: float) -> str:
+    """What to say of a limit that is below what is needed: one that a device has the memory for,
+    or that it has not."""
+    if least_bytes <= device_bytes:
+        return "raise memory_limit to that, or "
+    return f"a device has {format_bytes(device_bytes)}, so "
+
+
+def default_memory_fraction(predictor: Predictor | None, device: DeviceType) -> float:
     """The part of a device's memory that predictions may fill if nothing is known of
-    their errors.
+    their errors. None: peaks where they can be simulated, else sums.
 
     Raises:
         TensorOptError: there is no such predictor.
     """
+    if predictor is None:
+        return DEFAULT_MEMORY_FRACTION
     check_choice("memory", predictor, get_args(Predictor))
     return DEFAULT_MEMORY_FRACTION if predictor == "sums" else SIMULATED_FRACTIONS[device]

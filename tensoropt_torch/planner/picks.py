@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.planner.advice import Fit, advice
 from tensoropt_torch.planner.candidates import Candidate, find_frontier, plannable_counts
 from tensoropt_torch.planner.device_counts import ProfileRow
 from tensoropt_torch.planner.frontier import FrontierPoint
@@ -21,18 +22,17 @@ def mini_time(
     (bytes per device; default: 90 % of the device).
 
     Raises:
-        TensorOptError: nothing fits; says the least memory and the fewest
-            devices that would do.
+        TensorOptError: nothing fits; says the least memory, and what would fit.
     """
     limit = task.default_memory_limit if memory_limit is None else memory_limit
     frontier = find_frontier(task, num_devices, [limit])
     if frontier.smallest.memory_bytes <= limit:
         return frontier.at(limit)
-    fewest = _fewest_devices(task, limit, more_than=num_devices)
+    least = frontier.least_memory_bytes
     raise TensorOptError(
         f"no strategy on {num_devices} devices needs at most {format_bytes(limit)} per device: "
-        f"the least is {format_bytes(frontier.least_memory_bytes)}; raise memory_limit to that, or "
-        + _advice(task, fewest)
+        f"the least is {format_bytes(least)}; "
+        + advice(task, num_devices, limit, least, fit_by_sums)
     )
 
 
@@ -53,8 +53,18 @@ def mini_parallelism(task: PlanningTask, memory_limit: float | None = None) -> F
     raise TensorOptError(
         f"no number of devices of cluster '{task.cluster.name}' (up to "
         f"{task.cluster.num_devices}) fits {format_bytes(limit)} per device: the least is "
-        f"{format_bytes(memory)} on {count}; raise memory_limit to that, or use a smaller batch"
+        f"{format_bytes(memory)} on {count}; "
+        + advice(task, task.cluster.num_devices, limit, memory, fit_by_sums)
     )
+
+
+def fit_by_sums(task: PlanningTask, num_devices: int, limit: float) -> Fit | None:
+    """The fastest strategy whose sum is within the limit."""
+    candidate = Candidate(task, num_devices)
+    if candidate.least_memory_bytes > limit:
+        return None
+    point = candidate.frontier(limit).at(limit)
+    return Fit(point.time_s, point.memory_bytes)
 
 
 def profile(
@@ -81,18 +91,3 @@ def profile(
         if progress is not None:
             progress(row)
     return rows
-
-
-def _fewest_devices(task: PlanningTask, limit: float, more_than: int) -> int | None:
-    for count in plannable_counts(task):
-        if count <= more_than:
-            continue
-        if Candidate(task, count).least_memory_bytes <= limit:
-            return count
-    return None
-
-
-def _advice(task: PlanningTask, fewest: int | None) -> str:
-    if fewest is not None:
-        return f"use at least {fewest} devices"
-    return f"use a smaller batch: no number of devices of '{task.cluster.name}' would do"

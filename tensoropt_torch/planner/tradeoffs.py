@@ -15,6 +15,7 @@ m and t, and therefore of c; it is left out only for one that is no worse.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from tensoropt_torch.plan import Guarantee, Plan
 from tensoropt_torch.planner.candidates import Candidate
 from tensoropt_torch.planner.device_counts import Objective, cost_of_step, rates_of
 from tensoropt_torch.planner.frontier import Frontier, FrontierPoint
+from tensoropt_torch.planner.memory_limits import limit_advice
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.units import format_bytes
 
@@ -52,6 +54,8 @@ class Tradeoffs:
 
     def __init__(self, objective: Objective, rate: float, frontiers: Sequence[Frontier]) -> None:
         self.objective = objective
+        self.frontiers = tuple(frontiers)
+        self._device_bytes = max((f.device_bytes for f in frontiers), default=math.inf)
         self.points = _pareto([p for f in frontiers for p in _priced(f, objective, rate)])
         guarantees = [frontier.guarantee for frontier in frontiers]
         self.guarantee = Guarantee(
@@ -84,9 +88,10 @@ class Tradeoffs:
         fits = [p for p in self.points if p.memory_bytes <= memory_limit]
         if not fits:
             least = min((p.memory_bytes for p in self.points), default=float("inf"))
+            first = limit_advice(least, self._device_bytes)
             raise TensorOptError(
                 f"no strategy needs at most {format_bytes(memory_limit)} per device: the least is "
-                f"{format_bytes(least)}; raise memory_limit to that, or allow more devices"
+                f"{format_bytes(least)}; {first}allow more devices"
             )
         limit_s = float("inf") if time_limit_s is None else time_limit_s
         in_time = [p for p in fits if p.time_s <= limit_s]

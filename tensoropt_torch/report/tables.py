@@ -90,7 +90,7 @@ def profile_table(rows: Sequence[ProfileRow]) -> Table:
     """The option ``profiling`` as a table: the rows of one call."""
     limit = format_bytes(rows[0].memory_limit)
     table = Table(title=f"Least step time with at most {limit} per device")
-    for column in ("devices", "step time", "memory per device", "feasible"):
+    for column in ("devices", "step time", "memory per device", "simulated peak", "feasible"):
         table.add_column(column, justify="right")
     for row in rows:
         table.add_row(
@@ -99,6 +99,7 @@ def profile_table(rows: Sequence[ProfileRow]) -> Table:
             format_bytes(
                 row.memory_bytes if row.memory_bytes is not None else row.least_memory_bytes
             ),
+            "-" if row.peak_bytes is None else format_bytes(row.peak_bytes),
             "yes" if row.feasible else f"no: needs {format_bytes(row.least_memory_bytes)}",
         )
     return table
@@ -108,20 +109,24 @@ def comparison_table(comparison: Comparison) -> Table:
     """A row for each baseline and one for TensorOpt; times at the memory limit
     also as multiples of TensorOpt's."""
     limit = comparison.memory_limit
-    ours = comparison.ours.at(limit)
+    ours = comparison.pick(comparison.ours)
+    by = "sums" if comparison.picks is None else "simulated peaks"
     table = Table(
-        title=f"{comparison.num_devices} devices, at most {format_bytes(limit)} per device"
+        title=f"{comparison.num_devices} devices, at most {format_bytes(limit)} per device by {by}"
     )
-    for column in ("strategies", "least memory", "fastest", "within the limit", "of TensorOpt's"):
+    columns = ("strategies", "least memory", "fastest", "within the limit", "of TensorOpt's")
+    for column in (*columns, "simulated peak"):
         table.add_column(column, justify="left" if column == "strategies" else "right")
     for row in (*comparison.baselines, comparison.ours):
-        point = row.at(limit)
+        point = comparison.pick(row)
+        picked = comparison.picks and comparison.picks[row.name]
         table.add_row(
             row.name,
             format_bytes(row.points[0][0]) if row.points else "-",
             format_seconds(row.points[-1][1]) if row.points else "-",
             format_seconds(point[1]) if point else "does not fit",
             f"{point[1] / ours[1]:.2f}" if point and ours else "-",
+            format_bytes(picked.peak_bytes) if picked else "-",
         )
     return table
 

@@ -20,6 +20,10 @@ from tensoropt_torch.emit.stand_ins import containers
 from tensoropt_torch.emit.weights import parameter_of
 from tensoropt_torch.frontend import Source
 from tensoropt_torch.runtime.meshes import mesh_axes_of, partition
+from tensoropt_torch.simulate.attention import FusedAttention
+
+META = torch.device("meta")
+_CPU = torch.device("cpu")
 
 
 @contextmanager
@@ -47,32 +51,32 @@ def group_name(axes: int) -> str:
 
 @dataclass(frozen=True)
 class SimulatedRank:
-    """One rank's part of a plan, whose process groups are silent."""
+    """One rank's part of a plan, whose process groups are silent. Its tensors are on the meta
+    device; what depends on a device is as on CPUs."""
 
     part: RankPart
-    device: torch.device
     graph: fx.GraphModule
     mesh: DeviceMesh
 
     @staticmethod
-    def of(part: RankPart, device: torch.device) -> SimulatedRank:
-        """With tensors on ``device``."""
+    def of(part: RankPart) -> SimulatedRank:
+        """The rank of a part of a plan."""
         shape, names = mesh_axes_of(part.sizes)
         mesh = DeviceMesh(
-            device.type,
+            META.type,
             torch.arange(part.plan.num_devices).view(shape),
             mesh_dim_names=names,
             _init_backend=False,
             _rank=part.rank,
         )
-        return SimulatedRank(part, device, part.emitter(device, group_name).emit(), mesh)
+        return SimulatedRank(part, part.emitter(_CPU, group_name).emit(), mesh)
 
     def module(self) -> ParallelModule:
-        """The rank's module, its tensors made as the mode that is active makes them."""
+        """The rank's module, as the mode that is active makes it."""
         captured = self.part.captured
         parameters = {source.names[0]: self._parameter(source) for source in captured.parameters}
         constants = {
-            name: torch.empty(constant.shape, dtype=constant.dtype, device=self.device)
+            name: torch.empty(constant.shape, dtype=constant.dtype, device=META)
             for name, constant in captured.constants.items()
         }
         for source in self.part.cut_constants:
@@ -100,7 +104,7 @@ class SimulatedRank:
 
     def _empty(self, source: Source, shape: tuple[int, ...]) -> torch.Tensor:
         dtype = source.placeholder.meta["val"].dtype
-        return torch.empty(shape, dtype=dtype, device=self.device)
+        return torch.empty(shape, dtype=dtype, device=META)
 
     def _cut_constant(self, source: Source) -> torch.Tensor:
         local = self._empty(source, self.part.local_shape(source))
@@ -118,11 +122,14 @@ class SimulatedRank:
 
 
 def named_nodes(graph: fx.GraphModule, note: Callable[[str], None]) -> fx.GraphModule:
-    """The graph, which calls ``note`` with the name of a node before its call."""
+    """The graph, which calls ``note`` with the name of a node before its call, and attention by
+    the kernel of a CPU."""
+    attention = FusedAttention()
     new = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in graph.graph.nodes:
         if node.op == "call_function":
             new.call_function(note, (node.name,))
-        copies[node] = new.node_copy(node, copies.__getitem__)
+        copy = copies[node] = new.node_copy(node, copies.__getitem__)
+        copy.target = attention.target(node)
     return fx.GraphModule(graph, new)

@@ -7,10 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.planner.candidates import Candidate, plannable_counts
+from tensoropt_torch.planner.advice import Fit, advice
+from tensoropt_torch.planner.candidates import Candidate, find_frontier, plannable_counts
+from tensoropt_torch.planner.device_counts import ProfileRow
 from tensoropt_torch.planner.frontier import Frontier, FrontierPoint
+from tensoropt_torch.planner.memory_limits import limit_advice
 from tensoropt_torch.planner.points import thinned_indices
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.progress import progress
@@ -21,6 +25,17 @@ log = get_logger(__name__)
 
 SAMPLES = 8  # points that are looked at before it is said that none fits
 MAX_GUESSES = 4
+# A pick may take so much longer than a faster one that may fit too: fewer are simulated.
+CLOSE = 0.01
+# Of plans that halo exchanges make unequal so many ranks are simulated.
+MOST_RANKS = 8
+# In a job plans are simulated if their sums are above this share of the limit: a peak is not
+# three times what is kept, and jobs shall start soon.
+SURE_SHARE = 1 / 3
+
+
+class NotSimulatedError(TensorOptError):
+    """A step of this model cannot be simulated."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +66,14 @@ class SimulatedPoint:
 class PeakTooLargeError(TensorOptError):
     """No simulated peak is small enough; the least that was found is."""
 
-    def __init__(self, num_devices: int, limit: float, least_bytes: int) -> None:
+    def __init__(self, frontier: Frontier, limit: float, least_bytes: int, advised: str) -> None:
         super().__init__(
-            f"no point of the frontier on {num_devices} devices has a simulated peak of at most "
-            f"{format_bytes(limit)} per device: the least is {format_bytes(least_bytes)}; raise "
-            "memory_limit to that, or use more devices"
+            f"no point of the frontier on {frontier.num_devices} devices has a simulated peak of "
+            f"at most {format_bytes(limit)} per device: the least is {format_bytes(least_bytes)}; "
+            + (advised or limit_advice(least_bytes, frontier.device_bytes) + "use more devices")
         )
+        self.frontier = frontier
+        self.limit = limit
         self.least_bytes = least_bytes
 
 
@@ -80,34 +97,44 @@ def simulate_frontier(
 
 
 def fastest_within(
-    frontier: Frontier, peak_bytes: float, step: StepSettings = DEFAULT_STEP
+    frontier: Frontier,
+    peak_bytes: float,
+    step: StepSettings = DEFAULT_STEP,
+    *,
+    close: float = 0.0,
+    samples: int = SAMPLES,
 ) -> SimulatedPoint:
     """The fastest point whose simulated peak is at most ``peak_bytes``.
 
     Peaks nearly always grow along the frontier as its sums do. So it is bisected from
-    the fast end, and only some more points than the logarithm of their number are
-    simulated. Where peaks do not grow, the point fits all the same, but a faster one
+    the last point whose sum fits, and only some more points than the logarithm of their
+    number are simulated; fewer, if it may take ``close`` times longer in addition than the
+    fastest that fits. Where peaks do not grow, the point fits all the same, but a faster one
     may fit too.
 
     Raises:
         TensorOptError: none of the points that were simulated fits, among them
-            ``SAMPLES`` that are evenly spaced; says the least peak.
+            ``samples`` that are evenly spaced; says the least peak.
     """
-    search = _Bisection(frontier, peak_bytes, step)
+    search = _Bisection(frontier, peak_bytes, step, close, samples)
     with progress("simulating peaks of the frontier") as simulated:
         while (index := search.next_index()) is not None:
             search.probe(index)
             simulated()
     if search.fitting is None:
-        raise PeakTooLargeError(frontier.num_devices, peak_bytes, search.least_bytes)
+        raise PeakTooLargeError(frontier, peak_bytes, search.least_bytes, "")
     return search.fitting
 
 
 class _Bisection:
     """What is known of the peaks of a frontier."""
 
-    def __init__(self, frontier: Frontier, limit: float, step: StepSettings) -> None:
+    def __init__(
+        self, frontier: Frontier, limit: float, step: StepSettings, close: float, samples: int
+    ) -> None:
         self._frontier = frontier
+        self._close = close
+        self._samples = samples
         self._limit = limit
         self._step = step
         self._peaks: dict[int, int] = {}
@@ -132,15 +159,17 @@ class _Bisection:
         is left, since guesses may be wrong. None if nothing is left to find out."""
         last = len(self._frontier) - 1
         if not self._peaks:
-            return last
+            return self._guess(0, last)
         if self.fitting is None:
             guesses = [self._guess(0, last)] if len(self._peaks) < MAX_GUESSES else []
-            indices = [*guesses, *thinned_indices(len(self._frontier), SAMPLES)]
+            indices = [*guesses, *thinned_indices(len(self._frontier), self._samples)]
             return next((index for index in indices if index not in self._peaks), None)
         known = self.fitting.point.index
         first = known + 1
         last = min((index for index in self._peaks if index > known), default=first) - 1
         if first > last:
+            return None
+        if self.fitting.time_s <= (1 + self._close) * self._frontier[last].time_s:
             return None
         return (first + last) // 2 if len(self._peaks) % 3 == 0 else self._guess(first, last)
 
@@ -151,23 +180,58 @@ class _Bisection:
 
 
 def mini_time(
-    task: PlanningTask, num_devices: int, memory_limit: float | None = None
-) -> SimulatedPoint:
+    task: PlanningTask,
+    num_devices: int,
+    memory_limit: float | None = None,
+    *,
+    sure_share: float = 0.0,
+) -> FrontierPoint | SimulatedPoint:
     """The fastest strategy on ``num_devices`` devices whose simulated peak is within
-    the memory limit (bytes per device; by default what the task allows).
+    the memory limit (bytes per device; by default what the task allows), but for what is
+    ``CLOSE`` to it in time. Sums of at most ``sure_share`` of the limit need no simulation.
 
     Raises:
-        TensorOptError: nothing fits; says the least peak.
+        TensorOptError: nothing fits; says the least peak, and what would fit.
     """
     limit = task.default_memory_limit if memory_limit is None else memory_limit
-    return fastest_within(Candidate(task, num_devices).frontier(), limit, step_of(task))
+    frontier = find_frontier(task, num_devices, [limit])
+    if frontier.fastest.memory_bytes <= sure_share * limit:
+        return frontier.fastest
+    try:
+        return pick_within(task, frontier, limit)
+    except PeakTooLargeError as error:
+        advised = advice(task, num_devices, limit, error.least_bytes, fit_by_peaks)
+        raise PeakTooLargeError(frontier, limit, error.least_bytes, advised) from None
+
+
+def pick_within(task: PlanningTask, frontier: Frontier, limit: float) -> SimulatedPoint:
+    """What ``mini_time`` picks of a frontier of the task.
+
+    Raises:
+        TensorOptError: as ``fastest_within``.
+    """
+    return fastest_within(frontier, limit, step_of(task), close=CLOSE)
+
+
+def fit_by_peaks(task: PlanningTask, num_devices: int, limit: float) -> Fit | None:
+    """The fastest strategy whose peak is within the limit, as far as few are looked at."""
+    candidate = Candidate(task, num_devices)
+    if candidate.least_memory_bytes > limit:
+        return None
+    try:
+        point = fastest_within(
+            candidate.frontier(pick_limits=[limit]), limit, step_of(task), close=0.1, samples=1
+        )
+    except PeakTooLargeError:
+        return None
+    return Fit(point.time_s, point.peak_bytes)
 
 
 def mini_parallelism(task: PlanningTask, memory_limit: float | None = None) -> SimulatedPoint:
     """The fastest strategy on the fewest devices of the cluster whose peaks fit.
 
     Raises:
-        TensorOptError: nothing fits on any count; says the least peak.
+        TensorOptError: nothing fits on any count; says the least peak, and what would fit.
     """
     limit = task.default_memory_limit if memory_limit is None else memory_limit
     least: list[tuple[int, int]] = []
@@ -179,23 +243,75 @@ def mini_parallelism(task: PlanningTask, memory_limit: float | None = None) -> S
         if candidate.least_memory_bytes > 2 * limit and count != counts[-1]:
             continue
         try:
-            return fastest_within(candidate.frontier(), limit, step_of(task))
+            return pick_within(task, candidate.frontier(), limit)
         except PeakTooLargeError as error:
             least.append((error.least_bytes, count))
     num_bytes, count = min(least)
     raise TensorOptError(
         f"no point of the frontiers on up to {task.cluster.num_devices} devices of cluster "
         f"'{task.cluster.name}' has a simulated peak of at most {format_bytes(limit)} per "
-        f"device: the least is {format_bytes(num_bytes)} on {count}; raise memory_limit to that, "
-        "or use a smaller batch"
+        f"device: the least is {format_bytes(num_bytes)} on {count}; "
+        + advice(task, task.cluster.num_devices, limit, num_bytes, fit_by_peaks)
     )
 
 
-def within(task: PlanningTask, plans: Sequence[Plan], peak_bytes: float) -> list[Plan]:
-    """Those whose simulated peaks are at most ``peak_bytes``, with these."""
+def profile(
+    task: PlanningTask, counts: Sequence[int], memory_limit: float | None = None
+) -> list[ProfileRow]:
+    """The option ``profiling`` by simulated peaks: the least step time for each device count."""
+    limit = task.default_memory_limit if memory_limit is None else memory_limit
+    return [_profile_row(task, count, limit) for count in counts]
+
+
+def _profile_row(task: PlanningTask, count: int, limit: float) -> ProfileRow:
+    candidate = Candidate(task, count)
+    least = candidate.least_memory_bytes
+    if least > 2 * limit:
+        return ProfileRow(count, None, None, least, limit)
+    try:
+        point = pick_within(task, candidate.frontier(pick_limits=[limit]), limit)
+    except PeakTooLargeError as error:
+        return ProfileRow(count, None, None, max(least, error.least_bytes), limit)
+    return ProfileRow(count, point.time_s, point.memory_bytes, least, limit, point.peak_bytes)
+
+
+def within(
+    task: PlanningTask, plans: Sequence[Plan], peak_bytes: float, *, sure_share: float = 0.0
+) -> list[Plan]:
+    """Those whose simulated peaks are at most ``peak_bytes``, with these, and those whose sums
+    are at most ``sure_share`` of it, without."""
     step = step_of(task)
-    peaks = [(simulate_step(plan, task.captured, step).peak_bytes, plan) for plan in plans]
-    return [replace(plan, peak_bytes=peak) for peak, plan in peaks if peak <= peak_bytes]
+    found = []
+    for plan in plans:
+        if plan.memory_bytes <= sure_share * peak_bytes:
+            found.append(plan)
+            continue
+        peak = peak_of(plan, task.captured, step)
+        if peak <= peak_bytes:
+            found.append(replace(plan, peak_bytes=peak))
+    return found
+
+
+def peak_of(plan: Plan, captured: CapturedModel, step: StepSettings) -> int:
+    """The simulated peak of the rank that needs most. No rank has more of any dim than rank 0,
+    but for the borders that neighbours exchange where spatial dims are split.
+
+    Raises:
+        NotSimulatedError: the step cannot be simulated; says why.
+    """
+    ranks = (0,)
+    if plan.settings.split_spatial:
+        ranks = tuple(thinned_indices(plan.num_devices, MOST_RANKS))
+    try:
+        return max(
+            simulate_step(plan, captured, replace(step, rank=rank)).peak_bytes for rank in ranks
+        )
+    except TensorOptError as error:
+        raise NotSimulatedError(str(error)) from error
+    except Exception as error:  # of an operator that does not know tensors without memory
+        raise NotSimulatedError(
+            f"a step cannot be simulated: {type(error).__name__}: {error}; give memory='sums'"
+        ) from error
 
 
 def step_of(task: PlanningTask) -> StepSettings:
@@ -206,6 +322,6 @@ def step_of(task: PlanningTask) -> StepSettings:
 def _simulated(point: FrontierPoint, step: StepSettings) -> SimulatedPoint:
     plan = point.plan
     assert plan.captured is not None, "points of a frontier carry their model"
-    found = SimulatedPoint(point, simulate_step(plan, plan.captured, step).peak_bytes)
+    found = SimulatedPoint(point, peak_of(plan, plan.captured, step))
     log.info("simulated %r", found)
     return found

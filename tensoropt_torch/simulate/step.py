@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.tensor import DTensor
 
 from tensoropt_torch.config import DeviceType
@@ -33,8 +32,8 @@ class StepSettings:
         optimizer: a name (``sgd``, ``momentum``, ``adagrad``, ``rmsprop``, ``adam``,
             ``adamw``; PyTorch's default variant on the device), an ``OptimizerModel``,
             or a function that makes the optimizer of a list of parameters.
-        device: the type of device that the plan is for, ``cpu`` or ``cuda``. Where
-            there is no GPU at hand, operators of the CPU stand in for its own.
+        device: the type of device that the plan is for, ``cpu`` or ``cuda``. Operators of
+            the CPU stand in for those of a GPU.
         rank: whose memory is asked for.
         measure_workspaces: run kernels whose workspace no formula gives (of
             oneDNN, on CPUs) on a small batch and see what they allocate.
@@ -79,11 +78,8 @@ def simulate_step(
             f"rank {settings.rank} is none of a plan for {plan.num_devices} devices; choose one "
             f"from 0 to {plan.num_devices - 1}"
         )
-    # Autograd on a GPU's tensors, even without memory, needs the GPU's runtime.
-    at_hand = settings.device == "cpu" or torch.cuda.is_available()
-    device = torch.device(settings.device if at_hand else "cpu")
     part = RankPart(plan, captured, settings.rank)
-    rank = SimulatedRank.of(part, device)
+    rank = SimulatedRank.of(part)
     ledger = Ledger(cuda_bytes if settings.device == "cuda" else exact_bytes)
     workspaces = Workspaces(settings.device, settings.measure_workspaces, settings.gloo)
     with silent_groups(part):
@@ -103,10 +99,9 @@ class _Step:
         self._ledger = ledger
         self._tracker = tracker
         self._settings = settings
-        self._fake = FakeTensorMode(allow_non_fake_inputs=True)
 
     def run(self) -> None:
-        with self._fake, self._tracker:
+        with self._tracker:
             module = self._rank.module()
             args, kwargs = self._rank.inputs()
             self._label(module, args, kwargs)

@@ -1,4 +1,4 @@
-"""Follows every storage that tensors without memory would have."""
+"""Follows every storage that tensors without memory would have: those of the meta device."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tensoropt_torch.simulate.kernels import Workspaces
 from tensoropt_torch.simulate.ledger import Category, Ledger
 from tensoropt_torch.simulate.onednn import MEASURED
 
-_PRIM_DEVICE = torch.ops.prim.device.default
+_META = torch.device("meta")
 _KERNEL = torch._C.DispatchKey.CompositeExplicitAutograd
 
 
 class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A mode, entered inside ``FakeTensorMode``, that writes a ledger.
+    """A mode that writes a ledger, and makes what is given a device on the meta device.
 
     ATen kernels are seen from outside: their outputs, and the ``workspaces`` that
     are known. The operators of ``csrc/runtime`` are seen from inside: their real
@@ -44,11 +44,11 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if func is _PRIM_DEVICE:
-            return args[0].fake_device
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # its local part comes here
         kwargs = kwargs or {}
+        if kwargs.get("device") is not None:
+            kwargs = {**kwargs, "device": _META}
         if func.namespace == "c10d":
             return self._communicate(func, args, kwargs)
         if func.namespace == "tensoropt" and func.has_kernel_for_dispatch_key(_KERNEL):
@@ -93,7 +93,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         finished work, which keeps what it holds as long as it lives."""
         self._workspaces.note(self._ledger, func, args, kwargs)
         num_bytes = self._workspaces.bytes_of_work(func, args, kwargs)
-        own = torch.empty(num_bytes, dtype=torch.uint8)
+        own = torch.empty(num_bytes, dtype=torch.uint8, device=_META)
         self.number_of(own)
         held: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         held.set_result(own)

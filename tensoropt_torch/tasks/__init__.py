@@ -6,10 +6,10 @@ from tensoropt_torch.tasks.keywords import takes_keywords
 from tensoropt_torch.tasks.options import (
     PlanningKeywords,
     PlanningOptions,
-    check_sums,
     planning_of,
     validation_of,
 )
+from tensoropt_torch.tasks.predictors import by_memory
 from tensoropt_torch.tasks.steps import StepKeywords, step_settings_of
 from tensoropt_torch.tasks.task import (
     agreed_task,
@@ -29,8 +29,8 @@ __all__ = [
     "PlanningOptions",
     "StepKeywords",
     "agreed_task",
+    "by_memory",
     "captured_task",
-    "check_sums",
     "cluster_of",
     "device_count",
     "example_of",

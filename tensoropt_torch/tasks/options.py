@@ -65,9 +65,10 @@ class PlanningOptions:
         reduce_dtype: of sums of gradients over devices, where autocast or the model computes
             with parameters in a narrower dtype: ``"parameter"``, that of the parameter, or
             ``"compute"``, the narrower one, which moves half the bytes.
-        memory: what a memory limit is compared with: ``"sums"``, the sums of the search,
-            or ``"simulated"``, simulated peaks of rank 0, which are nearer to what a step
-            takes; seconds more for every point that is looked at.
+        memory: what a memory limit is compared with: ``"simulated"``, simulated peaks of the
+            rank that needs most, or ``"sums"``, the sums of the search, which is faster. By
+            default peaks, where a step can be simulated, and in a job only where sums come
+            near the limit.
         validate: first run so many random strategies for a few steps (True: 20), or what
             ``ValidationOptions`` say, for a minute at most if these do not say otherwise.
             Sets the default memory limit by how well they were predicted, and, for
@@ -94,7 +95,7 @@ class PlanningOptions:
     max_micro_batches: int = 1
     overlap: bool | None = None
     reduce_dtype: ReduceDType = "parameter"
-    memory: Predictor = "sums"
+    memory: Predictor | None = None
     measure: bool = True
     measuring: MeasureOptions = field(default_factory=MeasureOptions)
     validate: bool | int | ValidationOptions = False
@@ -103,7 +104,9 @@ class PlanningOptions:
     search: SearchSettings = field(default_factory=SearchSettings)
 
     def __post_init__(self) -> None:
-        choices = ("space", Space), ("reduce_dtype", ReduceDType), ("memory", Predictor)
+        choices: list[tuple[str, Any]] = [("space", Space), ("reduce_dtype", ReduceDType)]
+        if self.memory is not None:
+            choices.append(("memory", Predictor))
         for name, allowed in choices:
             check_choice(name, getattr(self, name), get_args(allowed))
         by_name = self.inputs if isinstance(self.inputs, Mapping) else {"": self.inputs}
@@ -126,7 +129,7 @@ class PlanningKeywords(ExampleKeywords, total=False):
     max_micro_batches: int
     overlap: bool | None
     reduce_dtype: ReduceDType
-    memory: Predictor
+    memory: Predictor | None
     measure: bool
     measuring: MeasureOptions
     validate: bool | int | ValidationOptions
@@ -188,12 +191,3 @@ def input_modes(
     whole = tuple(name for name, mode in modes.items() if mode == "replicated")
     dims = tuple((name, m) for name, m in modes.items() if isinstance(m, int) and m > 0)
     return ("replicated", (), ()) if len(whole) == len(names) else ("sharded", whole, dims)
-
-
-def check_sums(function: str, planning: PlanningOptions) -> None:
-    """Raises TensorOptError if peaks shall be simulated where only sums are compared."""
-    if planning.memory != "sums":
-        raise TensorOptError(
-            f"{function} compares the memory limit with sums, not with memory='{planning.memory}'; "
-            "leave it out, or give it to find_strategy"
-        )

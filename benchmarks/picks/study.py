@@ -1,0 +1,114 @@
+"""Rows of one model: what ``mini_time`` picks by default, in its parts."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.machine import machine
+from benchmarks.picks.models import MODELS, example_of
+from tensoropt_torch import TensorOptError, load_cluster
+from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan.micro_batches import batch_rows, micro_batched
+from tensoropt_torch.planner.candidates import find_frontier
+from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.simulate import PeakTooLargeError, pick_within, simulate_step, step_of
+
+MOST_MICRO_BATCHES = 8
+
+
+def rows_of(name: str, presets: list[str]) -> list[dict[str, Any]]:
+    """The rows of one model."""
+    model, found = MODELS[name], []
+    start = time.perf_counter()
+    example = example_of(name)
+    built = time.perf_counter()
+    captured = example.capture()
+    capture_s = time.perf_counter() - built
+    print(f"{name}: built in {built - start:.1f} s, captured in {capture_s:.1f} s", flush=True)
+    for preset in presets or model.clusters:
+        plain = PlanningTask(captured, load_cluster(preset), model.optimizer)
+        start = time.perf_counter()
+        parts = in_micro_batches(plain)
+        cheaper = replace(plain, recompute=True, in_micro_batches=parts)
+        parts_s = time.perf_counter() - start
+        for task, before_s in ((plain, capture_s), (cheaper, capture_s + parts_s)):
+            row = {"model": name, "preset": preset, **measured(task, before_s)}
+            print(json.dumps(row), flush=True)
+            found.append(row)
+    return found
+
+
+def in_micro_batches(task: PlanningTask) -> tuple[Any, ...]:
+    """In 2, 4 and 8 of them; none where the model does not allow it."""
+    counts = [2, 4, MOST_MICRO_BATCHES]
+    try:
+        rows = batch_rows(task.captured)
+        return tuple(micro_batched(task.captured, n) for n in counts if rows % n == 0)
+    except TensorOptError as error:
+        print(f"no micro-batches: {error}", flush=True)
+        return ()
+
+
+def measured(task: PlanningTask, before_s: float) -> dict[str, Any]:
+    """What ``mini_time`` does by default, in its parts."""
+    limit, devices = task.default_memory_limit, task.cluster.num_devices
+    start = time.perf_counter()
+    frontier = find_frontier(task, devices, [limit])
+    searched = time.perf_counter()
+    by_sums = frontier.at(limit) if frontier.smallest.memory_bytes <= limit else None
+    counted = _Counted()
+    logger = logging.getLogger("tensoropt_torch.simulate.refine")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(counted)
+    try:
+        point = pick_within(task, frontier, limit)
+        plan, least = point.plan, None
+    except PeakTooLargeError as error:
+        plan, least = None, error.least_bytes
+    simulated = time.perf_counter()
+    logger.removeHandler(counted)
+    return {
+        "devices": devices,
+        "recompute": task.recompute,
+        "micro_batches": [part.micro_batches for part in task.in_micro_batches],
+        "points": len(frontier),
+        "limit_bytes": limit,
+        "device_bytes": task.cluster.device.memory_bytes,
+        "planning_s": before_s + searched - start,
+        "simulating_s": simulated - searched,
+        "simulated_points": counted.count,
+        "sum_bytes": None if plan is None else plan.memory_bytes,
+        "peak_bytes": None if plan is None else plan.peak_bytes,
+        "other_ranks_bytes": {} if plan is None else others(task, plan),
+        "time_s": None if plan is None else plan.time_s,
+        "least_peak_bytes": least,
+        "pick_of_sums_bytes": None if by_sums is None else by_sums.memory_bytes,
+        "peak_of_pick_of_sums_bytes": None if by_sums is None else peak(task, by_sums.plan, 0),
+        "machine": machine(),
+    }
+
+
+def peak(task: PlanningTask, plan: Plan, rank: int) -> int:
+    """Of one rank."""
+    return simulate_step(plan, task.captured, replace(step_of(task), rank=rank)).peak_bytes
+
+
+def others(task: PlanningTask, plan: Plan) -> dict[str, int]:
+    """Peaks of ranks that are not the first: the middle one and the last."""
+    ranks = sorted({plan.num_devices // 2, plan.num_devices - 1} - {0})
+    return {str(rank): peak(task, plan, rank) for rank in ranks}
+
+
+class _Counted(logging.Handler):
+    """How many points are simulated: each has a line in the log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.count += record.getMessage().startswith("simulated ")

@@ -1,0 +1,108 @@
+"""Attention on tensors without memory, by the kernel that a device would take.
+
+``scaled_dot_product_attention`` looks for its kernel by the device of what it is given: on the
+meta device there is none but matrix products, which keep all scores for backward.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from tensoropt_torch.frontend.lowering import arguments_by_name
+
+aten = torch.ops.aten
+ATTENTION = aten.scaled_dot_product_attention.default
+_FUSED = aten._scaled_dot_product_flash_attention_for_cpu.default
+
+
+class FusedAttention:
+    """Calls attention by the fused kernel where a CPU would."""
+
+    def __init__(self) -> None:
+        self._is_fused: dict[Any, bool] = {}
+
+    def target(self, node: fx.Node) -> Any:
+        """What a node of a rank's graph calls: attention, or what is to call it, by this."""
+        if node.target is ATTENTION:
+            return self._call
+        if node.op != "call_function" or ATTENTION not in node.args:
+            return node.target
+        calls = node.target
+        assert callable(calls)
+
+        def calls_fused(*args: Any, **kwargs: Any) -> Any:
+            return calls(*(self._call if arg is ATTENTION else arg for arg in args), **kwargs)
+
+        return calls_fused
+
+    def _call(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        key = pytree.tree_map(_kind, (args, tuple(sorted(kwargs.items()))))
+        if key not in self._is_fused:
+            self._is_fused[key] = _takes_fused_kernel(args, kwargs)
+        found: torch.Tensor = (_fused if self._is_fused[key] else ATTENTION)(*args, **kwargs)
+        return found
+
+
+def _kind(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return tuple(value.shape), value.stride(), value.dtype, value.requires_grad
+
+
+class _Seen(TorchDispatchMode):
+    """Whether the fused kernel is called."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.fused = False
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        self.fused |= func is _FUSED
+        return func(*args, **(kwargs or {}))
+
+
+def _takes_fused_kernel(args: Any, kwargs: Any) -> bool:
+    """By a call with tensors of a CPU that are fake."""
+
+    def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+        made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+        return made.requires_grad_(tensor.requires_grad)
+
+    unseen = saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
+    with _disable_current_modes(), unseen, FakeTensorMode(), _Seen() as seen:
+        args, kwargs = pytree.tree_map_only(torch.Tensor, on_cpu, (args, kwargs))
+        ATTENTION(*args, **kwargs)
+    return seen.fused
+
+
+def _fused(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """The call as the fused kernel."""
+    given: Mapping[str, Any] = arguments_by_name(ATTENTION, args, kwargs)
+    mask = given.get("attn_mask")
+    if mask is not None and mask.dtype == torch.bool:
+        dtype = given["query"].dtype
+        left_out = torch.scalar_tensor(-math.inf, dtype=dtype, device=mask.device)
+        taken = torch.scalar_tensor(0.0, dtype=dtype, device=mask.device)
+        mask = torch.where(mask, taken, left_out)
+    found: torch.Tensor = _FUSED(
+        given["query"],
+        given["key"],
+        given["value"],
+        given.get("dropout_p", 0.0),
+        given.get("is_causal", False),
+        attn_mask=mask,
+        scale=given.get("scale"),
+    )[0]
+    return found

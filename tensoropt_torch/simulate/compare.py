@@ -1,0 +1,65 @@
+"""What systems can do next to each other, where all picks are by simulated peaks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tensoropt_torch.planner.baselines import BEST, Baseline, Comparison, Picked
+from tensoropt_torch.planner.points import pick_index
+from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.progress import progress
+from tensoropt_torch.simulate.refine import PeakTooLargeError, peak_of, pick_within, step_of
+
+
+def picked_by_peaks(task: PlanningTask, comparison: Comparison) -> Comparison:
+    """With what each system has that fits the limit by its simulated peak.
+
+    Raises:
+        NotSimulatedError: a step cannot be simulated; says why.
+    """
+    ours = _of_frontier(task, comparison)
+    names = [one.name for one in comparison.baselines]
+    picks: dict[str, Picked | None] = {comparison.ours.name: ours}
+    with progress("simulating peaks of baselines", len(names)) as done:
+        for one in comparison.baselines:
+            if one.name != BEST:
+                picks[one.name] = _of_baseline(task, one, comparison.memory_limit)
+            done()
+    for one in comparison.baselines:
+        if one.name == BEST:
+            picks[BEST] = _best(one, [picks[name] for name in names if name != BEST])
+    return replace(comparison, picks=picks)
+
+
+def _of_frontier(task: PlanningTask, comparison: Comparison) -> Picked | None:
+    try:
+        found = pick_within(task, comparison.frontier, comparison.memory_limit)
+    except PeakTooLargeError:
+        return None
+    return Picked(found.point.index, found.memory_bytes, found.time_s, found.peak_bytes)
+
+
+def _of_baseline(task: PlanningTask, one: Baseline, limit: float) -> Picked | None:
+    """From the last point whose sum fits on to less memory, by the ratio of peak and sum."""
+    index = pick_index(one.points, limit)
+    step = step_of(task)
+    while index is not None:
+        memory, time_s = one.points[index]
+        peak = peak_of(one.plan(index), task.captured, step)
+        if peak <= limit:
+            return Picked(index, memory, time_s, peak)
+        if index == 0:
+            return None
+        fits = pick_index(one.points, limit * memory / peak)
+        index = 0 if fits is None else min(fits, index - 1)
+    return None
+
+
+def _best(one: Baseline, picks: list[Picked | None]) -> Picked | None:
+    """The fastest of these that is a point of the best of all baselines, too."""
+    found = [
+        replace(pick, index=one.points.index((pick.memory_bytes, pick.time_s)))
+        for pick in picks
+        if pick is not None and (pick.memory_bytes, pick.time_s) in one.points
+    ]
+    return min(found, key=lambda pick: pick.time_s, default=None)
