@@ -7,14 +7,15 @@ import importlib.util
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.optimizers import OptimizerModel
 from tensoropt_torch.planner.search_settings import SearchSettings
-from tensoropt_torch.tasks import Example, PlanningOptions, model_of
+from tensoropt_torch.tasks import AutocastDType, Example, PlanningOptions, model_of
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +33,11 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--master-weights", action="store_true", help="copies of parameters in --state-dtype"
+    )
+    parser.add_argument(
+        "--autocast",
+        choices=get_args(AutocastDType),
+        help="plan the step as under a torch.autocast with this dtype",
     )
     parser.add_argument("--inputs", choices=["replicated", "sharded"], default="replicated")
     parser.add_argument("--space", choices=["ordered", "full"], default="ordered")
@@ -111,6 +117,12 @@ def load_model(spec: str) -> Example:
             "(module, args), (module, args, kwargs) or a tensoropt_torch.Example"
         )
     return Example(*found)
+
+
+def load_example(options: argparse.Namespace) -> Example:
+    """The model of the options of ``add_model``, in the precision that they ask for."""
+    example = load_model(options.model)
+    return replace(example, autocast=options.autocast) if options.autocast else example
 
 
 def call_user(what: str, spec: str) -> Any:

@@ -13,7 +13,7 @@ from tensoropt_torch.cli.arguments import (
     add_memory_limit,
     add_model,
     call_user,
-    load_model,
+    load_example,
     load_plan,
     optimizer_of,
     planning_of,
@@ -48,7 +48,7 @@ def run_explain(options: argparse.Namespace, console: Console) -> None:
         console.print(str(why), markup=False, highlight=False, soft_wrap=True)
         return
     explanation = api.explain(
-        load_model(options.model), num_devices=options.devices, planning=planning_of(options)
+        load_example(options), num_devices=options.devices, planning=planning_of(options)
     )
     console.print(explanation_table(explanation))
     if explanation.fallbacks:
@@ -89,7 +89,7 @@ def add_memory(parser: argparse.ArgumentParser) -> None:
 
 def run_memory(options: argparse.Namespace, console: Console) -> None:
     """Simulate a step of one rank and print where the bytes of its peak go."""
-    example = load_model(options.model)
+    example = load_example(options)
     if options.plan:
         plan = Plan.load(options.plan)
     else:

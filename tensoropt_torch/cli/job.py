@@ -13,7 +13,7 @@ from rich.console import Console
 
 from tensoropt_torch import api
 from tensoropt_torch.calibration import ProfileOptions, ValidationOptions
-from tensoropt_torch.cli.arguments import add_model, load_model, planning_of
+from tensoropt_torch.cli.arguments import add_model, load_example, planning_of
 from tensoropt_torch.report.costs import validation_summary, validation_table
 from tensoropt_torch.runtime.job import device_of_group
 from tensoropt_torch.units import format_seconds
@@ -71,7 +71,7 @@ def run_profile_hardware(options: argparse.Namespace, console: Console) -> None:
 
 def run_validate(options: argparse.Namespace, console: Console) -> None:
     """Run random strategies of a model and print how well they were predicted."""
-    example, planning = load_model(options.model), planning_of(options)
+    example, planning = load_example(options), planning_of(options)
     with _job(console):
         found = api.validate(
             example,

@@ -9,19 +9,21 @@ from typing import get_args
 
 from rich.console import Console
 
-from tensoropt_torch import api
+from tensoropt_torch import api, simulate
 from tensoropt_torch.cli.arguments import (
     add_memory_limit,
     add_model,
-    load_model,
+    load_example,
     planning_of,
     read_counts,
     write_json,
 )
+from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.plan.details import details_of
 from tensoropt_torch.plan.provenance import provenance
+from tensoropt_torch.planner import picks
 from tensoropt_torch.planner.device_counts import Objective
-from tensoropt_torch.planner.memory_limits import Predictor
+from tensoropt_torch.planner.memory_limits import Predictor, default_memory_fraction
 from tensoropt_torch.planner.wish_costs import wish_costs
 from tensoropt_torch.report.tables import (
     comparison_table,
@@ -32,6 +34,8 @@ from tensoropt_torch.report.tables import (
     tradeoffs_table,
     wish_table,
 )
+from tensoropt_torch.simulate import StepSettings
+from tensoropt_torch.tasks import by_memory
 from tensoropt_torch.units import format_bytes, format_seconds
 
 
@@ -44,7 +48,7 @@ def add_frontier(parser: argparse.ArgumentParser) -> None:
 def run_frontier(options: argparse.Namespace, console: Console) -> None:
     """Print the points, and write them."""
     frontier = api.find_frontier(
-        load_model(options.model), num_devices=options.devices, planning=planning_of(options)
+        load_example(options), num_devices=options.devices, planning=planning_of(options)
     )
     points = [(p.memory_bytes, p.time_s) for p in frontier]
     console.print(frontier_table(points, frontier.title, rows=20))
@@ -75,7 +79,7 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
 def run_plan(options: argparse.Namespace, console: Console) -> None:
     """Print what is picked, and write it."""
     plan = api.find_strategy(
-        load_model(options.model),
+        load_example(options),
         option=options.option,
         memory_limit=options.memory_limit,
         num_devices=options.devices,
@@ -111,7 +115,7 @@ def add_profile(parser: argparse.ArgumentParser) -> None:
 def run_profile(options: argparse.Namespace, console: Console) -> None:
     """Print the least step time for each number of devices."""
     rows = api.profile(
-        load_model(options.model),
+        load_example(options),
         device_counts=options.counts,
         memory_limit=options.memory_limit,
         planning=planning_of(options),
@@ -128,7 +132,7 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
 def run_compare(options: argparse.Namespace, console: Console) -> None:
     """Print the frontier beside the baselines."""
     comparison = api.compare(
-        load_model(options.model),
+        load_example(options),
         memory_limit=options.memory_limit,
         num_devices=options.devices,
         planning=planning_of(options),
@@ -141,14 +145,26 @@ def add_tradeoffs(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     parser.add_argument("--counts", type=read_counts, required=True, help="e.g. 1,2,4,8")
     parser.add_argument("--objective", choices=get_args(Objective), default="money")
+    add_memory_limit(parser)
 
 
 def run_tradeoffs(options: argparse.Namespace, console: Console) -> None:
-    """Print the points that no other beats in memory, time and the objective at once."""
+    """Print for each number of devices what is fastest within the limit, and what it costs."""
+    planning = planning_of(options)
     found = api.find_tradeoffs(
-        load_model(options.model),
+        load_example(options),
         device_counts=options.counts,
         objective=options.objective,
-        planning=planning_of(options),
+        planning=planning,
     )
-    console.print(tradeoffs_table(found))
+    device = parse_cluster(found.frontiers[0].settings.cluster, "the plan").device
+    limit = options.memory_limit
+    if limit is None:
+        limit = default_memory_fraction(planning.memory, device.type) * device.memory_bytes
+    step = StepSettings(planning.optimizer, device.type)
+    rows = by_memory(
+        planning.memory,
+        lambda: [simulate.row_of(frontier, limit, step) for frontier in found.frontiers],
+        lambda: [picks.row_of(frontier, limit) for frontier in found.frontiers],
+    )
+    console.print(tradeoffs_table(found, rows, limit))

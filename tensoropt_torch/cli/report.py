@@ -13,7 +13,7 @@ from tensoropt_torch import api
 from tensoropt_torch.cli.arguments import (
     add_memory_limit,
     add_model,
-    load_model,
+    load_example,
     planning_of,
     read_counts,
 )
@@ -40,7 +40,7 @@ def add_report(parser: argparse.ArgumentParser) -> None:
 
 def run_report(options: argparse.Namespace, console: Console) -> None:
     """Plan, and write the page."""
-    example = load_model(options.model)
+    example = load_example(options)
     planning = replace(planning_of(options), memory=options.memory)
     limit = options.memory_limit
     comparison = api.compare(

@@ -17,6 +17,7 @@ nor a GPU::
     power_w = 700  # optional: what a device that trains draws
     price_per_hour = 2.5  # optional: of one device, in any currency
     price_source = "our contract of 2026"  # optional
+    price_currency = "EUR"  # optional
 
     [device.flops_per_s]  # peak for each dtype
     float32 = 67e12
@@ -169,6 +170,7 @@ class Device(Record):
         None
     )
     price_source: Text | None = None
+    price_currency: Text | None = None
     type: DeviceType = "cuda"
 
 

@@ -47,6 +47,12 @@ class CallForm:
     num_targets: int = 0
 
 
+def autocast_device() -> str:
+    """The type of device whose casts are made here: without a GPU PyTorch knows those of CPUs
+    alone."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def current_autocast() -> Autocast:
     """What ``torch.autocast`` casts to where this is called."""
     return tuple(

@@ -28,8 +28,9 @@ class Collectives:
 
     Attributes:
         kind: ``all_gather``, ``reduce_scatter``, ``all_reduce`` or ``all_to_all``.
-        moved: ``parameters``, ``inputs`` or ``activations``, ``gradients of`` them, or them
-            ``again in backward``, where the copy before the reshard is what is kept.
+        moved: ``parameters`` (or copies of them in the dtype of a product), ``inputs`` or
+            ``activations``, ``gradients of`` them, or them ``again in backward``, where the copy
+            before the reshard is what is kept.
         group_size: how many devices take part in one.
         levels: names of the cluster's levels that they cross, outermost first.
         count: in a step of one device.
@@ -160,17 +161,31 @@ def _programs(planner: _C.Planner, plan: Described) -> Iterator[_Program]:
         yield _Program(index, f"gradients of {what}", *backward, gradient, times)
 
 
+# Calls whose result is what they are given in another dtype or shape: autocast computes with
+# such copies of parameters.
+_COPIES = frozenset(
+    {
+        torch.ops.aten.to.dtype,
+        torch.ops.aten._to_copy.default,
+        torch.ops.aten.t.default,
+        torch.ops.aten.transpose.int,
+        torch.ops.aten.permute.default,
+        torch.ops.aten.view.default,
+        torch.ops.aten.reshape.default,
+    }
+)
+
+
 def _kinds_of_values(plan: Described) -> dict[int, str]:
-    """Of parameters and inputs, by value."""
+    """Of parameters and inputs, and of copies of parameters, by value."""
     captured = model_at_hand(plan)
     named = ((captured.parameters, "parameters"), (captured.inputs, "inputs"))
     values = captured.lowering.values
-    return {
-        value: what
-        for sources, what in named
-        for source in sources
-        for value in values.get(source.placeholder, ())
-    }
+    kinds = {source.placeholder: what for sources, what in named for source in sources}
+    for node in captured.graph_module.graph.nodes:
+        if node.target in _COPIES and kinds.get(node.args[0]) == "parameters":
+            kinds[node] = "parameters"
+    return {value: what for node, what in kinds.items() for value in values.get(node, ())}
 
 
 def num_shards(layout: str, sizes: Sequence[int]) -> int:

@@ -10,7 +10,7 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.planner.advice import Fit, advice
 from tensoropt_torch.planner.candidates import Candidate, find_frontier, plannable_counts
 from tensoropt_torch.planner.device_counts import ProfileRow
-from tensoropt_torch.planner.frontier import FrontierPoint
+from tensoropt_torch.planner.frontier import Frontier, FrontierPoint
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.units import format_bytes
 
@@ -91,3 +91,16 @@ def profile(
         if progress is not None:
             progress(row)
     return rows
+
+
+def row_of(frontier: Frontier, limit: float) -> ProfileRow:
+    """What a frontier has within a limit of sums."""
+    fits = frontier.smallest.memory_bytes <= limit
+    point = frontier.at(limit) if fits else None
+    return ProfileRow(
+        frontier.num_devices,
+        point.time_s if point else None,
+        point.memory_bytes if point else None,
+        frontier.least_memory_bytes,
+        limit,
+    )

@@ -54,6 +54,7 @@ class Tradeoffs:
 
     def __init__(self, objective: Objective, rate: float, frontiers: Sequence[Frontier]) -> None:
         self.objective = objective
+        self.rate = rate
         self.frontiers = tuple(frontiers)
         self._device_bytes = max((f.device_bytes for f in frontiers), default=math.inf)
         self.points = _pareto([p for f in frontiers for p in _priced(f, objective, rate)])
@@ -64,6 +65,18 @@ class Tradeoffs:
             tuple(sorted({weight for g in guarantees for weight in g.heuristics})),
             all(g.complete for g in guarantees),
         )
+
+    @property
+    def unit(self) -> str:
+        """Of the objective: the objective with it."""
+        device = self.frontiers[0].settings.cluster["device"] if self.frontiers else {}
+        currency = device.get("price_currency", "in the currency of price_per_hour")
+        units = {"device_count": "", "energy": " (J)", "money": f" ({currency})"}
+        return f"{self.objective.replace('_', ' ')}{units[self.objective]}"
+
+    def cost(self, num_devices: int, time_s: float) -> float:
+        """Of a step."""
+        return cost_of_step(self.objective, self.rate, num_devices, time_s)
 
     def __len__(self) -> int:
         return len(self.points)

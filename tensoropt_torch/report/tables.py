@@ -14,7 +14,6 @@ from tensoropt_torch.planner.device_counts import ProfileRow
 from tensoropt_torch.planner.points import (
     FRONTIER_COLUMNS,
     frontier_rows,
-    thinned_indices,
 )
 from tensoropt_torch.planner.tradeoffs import Tradeoffs
 from tensoropt_torch.planner.wish_costs import WishCosts
@@ -131,21 +130,27 @@ def comparison_table(comparison: Comparison) -> Table:
     return table
 
 
-def tradeoffs_table(tradeoffs: Tradeoffs, rows: int = 24) -> Table:
-    """Memory, time and the third objective, thinned to ``rows``."""
+def tradeoffs_table(tradeoffs: Tradeoffs, rows: Sequence[ProfileRow], memory_limit: float) -> Table:
+    """For each number of devices the fastest strategy within the limit, which costs least there,
+    or that none fits."""
     table = Table(
-        title=f"Memory, time and {tradeoffs.objective} of a step: {len(tradeoffs)} points "
-        f"({tradeoffs.guarantee})"
+        title=f"The fastest step with at most {format_bytes(memory_limit)} per device, for each "
+        f"number of devices ({tradeoffs.guarantee})"
     )
-    for column in ("devices", "memory per device", "step time", tradeoffs.objective):
+    columns = ("devices", "step time", "memory per device", "simulated peak")
+    for column in (*columns, f"{tradeoffs.unit} of a step"):
         table.add_column(column, justify="right")
-    for index in thinned_indices(len(tradeoffs), rows):
-        point = tradeoffs.points[index]
+    for row in rows:
+        if row.time_s is None or row.memory_bytes is None:
+            least = f"needs {format_bytes(row.least_memory_bytes)}"
+            table.add_row(str(row.num_devices), "nothing fits", least, "-", "-")
+            continue
         table.add_row(
-            str(point.num_devices),
-            format_bytes(point.memory_bytes),
-            format_seconds(point.time_s),
-            f"{point.cost:.4g}",
+            str(row.num_devices),
+            format_seconds(row.time_s),
+            format_bytes(row.memory_bytes),
+            "-" if row.peak_bytes is None else format_bytes(row.peak_bytes),
+            f"{tradeoffs.cost(row.num_devices, row.time_s):.4g}",
         )
     return table
 

@@ -268,8 +268,14 @@ def _profile_row(task: PlanningTask, count: int, limit: float) -> ProfileRow:
     least = candidate.least_memory_bytes
     if least > 2 * limit:
         return ProfileRow(count, None, None, least, limit)
+    return row_of(candidate.frontier(pick_limits=[limit]), limit, step_of(task))
+
+
+def row_of(frontier: Frontier, limit: float, step: StepSettings) -> ProfileRow:
+    """What a frontier has within a limit of simulated peaks."""
+    count, least = frontier.num_devices, frontier.least_memory_bytes
     try:
-        point = pick_within(task, candidate.frontier(pick_limits=[limit]), limit)
+        point = fastest_within(frontier, limit, step, close=CLOSE)
     except PeakTooLargeError as error:
         return ProfileRow(count, None, None, max(least, error.least_bytes), limit)
     return ProfileRow(count, point.time_s, point.memory_bytes, least, limit, point.peak_bytes)

@@ -1,7 +1,14 @@
 """What the public functions are asked for: a model with an example of its global batch
 (``Example``), how to plan it (``PlanningOptions``), and the task that both make."""
 
-from tensoropt_torch.tasks.example import Example, ExampleKeywords, Model, example_of, model_of
+from tensoropt_torch.tasks.example import (
+    AutocastDType,
+    Example,
+    ExampleKeywords,
+    Model,
+    example_of,
+    model_of,
+)
 from tensoropt_torch.tasks.keywords import takes_keywords
 from tensoropt_torch.tasks.options import (
     PlanningKeywords,
@@ -22,6 +29,7 @@ from tensoropt_torch.tasks.task import (
 )
 
 __all__ = [
+    "AutocastDType",
     "Example",
     "ExampleKeywords",
     "Model",

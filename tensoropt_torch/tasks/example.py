@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypedDict, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 import torch
 from torch import nn
@@ -13,12 +13,19 @@ from tensoropt_torch.calibration.batch import Batch
 from tensoropt_torch.emit.shared import check_not_parallel
 from tensoropt_torch.errors import TensorOptError, check_choice
 from tensoropt_torch.frontend import CallContext, CapturedModel, capture
-from tensoropt_torch.frontend.call_context import Outputs, current_autocast
+from tensoropt_torch.frontend.call_context import (
+    Autocast,
+    Outputs,
+    autocast_device,
+    current_autocast,
+)
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.checks import check_whole
 
 # A module, one of ATen calls included, or a program that was exported already.
 Model = nn.Module | torch.export.ExportedProgram
+
+AutocastDType = Literal["bfloat16", "float16"]
 
 
 @dataclass(frozen=True)
@@ -59,9 +66,12 @@ class Example:
     targets: Sequence[Any] = field(default=(), repr=False)
     outputs: Outputs = "loss"
     batch_norm_groups: int = 1
+    autocast: AutocastDType | torch.dtype | None = None
 
     def __post_init__(self) -> None:
         check_choice("outputs", self.outputs, get_args(Outputs))
+        if self.autocast is not None:
+            check_choice("autocast", _name_of(self.autocast), get_args(AutocastDType))
         check_whole("batch_norm_groups", self.batch_norm_groups, least=1)
         check_not_parallel(self.model)
 
@@ -74,11 +84,18 @@ class Example:
             loss_fn=self.loss_fn,
             targets=self.targets,
             context=CallContext(
-                autocast=current_autocast(),
+                autocast=self._casts,
                 outputs=self.outputs,
                 batch_norm_groups=self.batch_norm_groups,
             ),
         )
+
+    @property
+    def _casts(self) -> Autocast:
+        """What is cast to, on the device at hand."""
+        if self.autocast is None:
+            return current_autocast()
+        return ((autocast_device(), getattr(torch, _name_of(self.autocast))),)
 
     @property
     def batch(self) -> Batch:
@@ -93,6 +110,12 @@ class ExampleKeywords(TypedDict, total=False):
     targets: Sequence[Any]
     outputs: Outputs
     batch_norm_groups: int
+    autocast: AutocastDType | torch.dtype | None
+
+
+def _name_of(dtype: object) -> str:
+    """``torch.bfloat16`` and ``"bfloat16"`` are the same."""
+    return str(dtype).removeprefix("torch.")
 
 
 def example_of(
