@@ -210,6 +210,81 @@ def test_commands_that_are_not_run_exist() -> None:
             assert (ROOT / words[2].replace(".", "/")).is_dir(), f"{block}: {command}"
 
 
+def test_the_readme_prints_a_curve(folder: Path) -> None:
+    """What stands below its example is printed by it, and is no single point."""
+    blocks = [block for block in BLOCKS if block.document == "README.md"]
+    index = next(i for i, block in enumerate(blocks) if block.language == "text")
+    example, printed = blocks[index - 1], blocks[index]
+    script = folder / "readme.py"
+    script.write_text(example.body)
+    out = run(folder, sys.executable, script.name)
+    assert out == printed.body
+    found = re.fullmatch(
+        r"Frontier\((\d+) points .* from ([\d.]+) MiB per device, ([\d.]+) ms a step "
+        r"to ([\d.]+) MiB per device, ([\d.]+) ms a step; .*\)\n",
+        out,
+    )
+    assert found is not None, out
+    points, least, slowest, most, fastest = map(float, found.groups())
+    assert points >= 10
+    assert most > 1.5 * least
+    assert slowest > 1.1 * fastest
+
+
+def test_the_first_model_prints_a_curve(folder: Path) -> None:
+    blocks = [block for block in BLOCKS if block.document == BEGINNING]
+    index = next(i for i, block in enumerate(blocks) if block.language == "text")
+    script = folder / "first.py"
+    script.write_text(blocks[index - 1].body)
+    out = run(folder, sys.executable, script.name)
+    assert out == blocks[index].body
+    points = [float(line.split()[0]) for line in out.splitlines() if "GiB" in line]
+    assert len(points) > 4
+    assert max(points) > 1.5 * min(points)
+
+
+def test_the_readme_says_how_many_points_its_picture_has() -> None:
+    picture = (ROOT / "docs" / "frontier.svg").read_text()
+    (points,) = re.findall(r"frontier, (\d+) strategies", picture)
+    for document in ("README.md", "docs/index.rst"):
+        assert f"*{points} strategies for Llama 3 8B" in (ROOT / document).read_text(), document
+
+
+def test_the_readme_names_the_command_that_passes_the_tests() -> None:
+    start = (ROOT / "README.md").read_text().partition("## Start")[2].partition("## ")[0]
+    assert "make demo" in start
+    assert "make test" in start
+
+
+# Columns of the README's table, by those of docs/step-times.md.
+STEP_TIMES = {
+    "GPT-2 small": "gpt2",
+    "BERT base": "bert_base",
+    "wide layers": "wide",
+    "LSTM": "lstm",
+    "experts": "experts",
+    "small GPT": "gpt",
+    "ResNet": "resnet",
+}
+
+
+def cells_of(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def test_ratios_of_the_readme_are_those_of_the_step_times() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    head = next(i for i, line in enumerate(lines) if line.startswith("| processes |"))
+    times = (ROOT / "docs" / "step-times.md").read_text()
+    for row, table in ((head + 2, "2_processes_loopback"), (head + 3, "4_processes_loopback")):
+        measured = times.partition(f"<!-- table: {table} -->")[2].partition("<!-- end -->")[0]
+        names = cells_of(next(line for line in measured.splitlines() if line.startswith("|")))
+        ours = next(line for line in measured.splitlines() if "as `find_strategy` picks" in line)
+        ratios = {n: cell.split()[0] for n, cell in zip(names[1:], cells_of(ours)[1:], strict=True)}
+        shown = dict(zip(cells_of(lines[head])[1:], cells_of(lines[row])[1:], strict=True))
+        assert shown == {name: ratios[STEP_TIMES[name]] for name in STEP_TIMES}
+
+
 def test_a_block_that_fails_is_found(folder: Path, tmp_path: Path) -> None:
     text = "Text.\n\n```python\nimport nothing_of_this_name\n```\n"
     (block,) = blocks_of(text, "a.md")

@@ -1,7 +1,7 @@
 """Picks of twelve models on presets with 24, 48 and 80 GB: do they fit by simulated peaks?
 
     python -m benchmarks.picks --models gpt2 bert      # by default all
-    python -m benchmarks.picks --show                  # the table of docs/costs.md
+    python -m benchmarks.picks --page                  # the table of docs/costs.md
 
 Each model is captured once, in a process of its own, and picked for three presets by
 ``mini_time`` with default options, without and with recomputation and up to 8 micro-batches
@@ -21,10 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.isolated import run_isolated
+from benchmarks.page import fill_tables
+from benchmarks.page import rows_of as page_table
 from benchmarks.picks.models import MODELS
 from benchmarks.picks.study import rows_of
 
-RESULT = Path(__file__).resolve().parents[1] / "results" / "picks.json"
+ROOT = Path(__file__).resolve().parents[2]
+RESULT = ROOT / "benchmarks" / "results" / "picks.json"
+PAGE = ROOT / "docs" / "costs.md"
 GIB = 2**30
 
 
@@ -39,26 +43,33 @@ def merged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """As Markdown."""
-    lines = [
-        "| model | preset | recomputation, micro-batches | limit | sum | simulated peak | peak of "
-        "the pick by sums | planning | simulating |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        ways = "up to 8" if row["micro_batches"] else "recomputation alone"
-        cells = (
-            MODELS[row["model"]].title,
-            f"`{row['preset']}`",
-            ways if row["recompute"] else "no",
-            _gib(row["limit_bytes"]),
-            _gib(row["sum_bytes"]),
-            _fits(row),
-            _gib(row["peak_of_pick_of_sums_bytes"]),
-            f"{row['planning_s']:.1f} s",
-            f"{row['simulating_s']:.1f} s ({row['simulated_points']})",
-        )
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    head = (
+        "model",
+        "preset",
+        "recomputation, micro-batches",
+        "limit",
+        "sum",
+        "simulated peak",
+        "peak of the pick by sums",
+        "planning",
+        "simulating",
+    )
+    return page_table(head, [_cells(row) for row in rows])
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    ways = "both" if row["micro_batches"] else "recomputation"
+    return (
+        MODELS[row["model"]].title,
+        f"`{row['preset']}`",
+        ways if row["recompute"] else "neither",
+        _gib(row["limit_bytes"]),
+        _gib(row["sum_bytes"]),
+        _fits(row),
+        _gib(row["peak_of_pick_of_sums_bytes"]),
+        f"{row['planning_s']:.1f} s",
+        f"{row['simulating_s']:.1f} s ({row['simulated_points']})",
+    )
 
 
 def _gib(num_bytes: float | None) -> str:
@@ -76,10 +87,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--presets", nargs="+", default=[], help="by default those of the model")
-    parser.add_argument("--show", action="store_true")
+    parser.add_argument("--page", action="store_true", help="only write the table of docs/costs.md")
     options = parser.parse_args()
-    if options.show:
-        print(table(json.loads(RESULT.read_text())["rows"]))
+    if options.page:
+        fill_tables(PAGE, {"picks": table(json.loads(RESULT.read_text())["rows"])})
         return
     for name in options.models:
         try:

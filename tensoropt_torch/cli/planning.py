@@ -87,11 +87,13 @@ def run_plan(options: argparse.Namespace, console: Console) -> None:
         memory=options.memory,
     )
     details = details_of(plan)
-    simulated = "not simulated" if plan.peak_bytes is None else format_bytes(plan.peak_bytes)
+    peak = "not simulated"
+    if plan.peak_bytes is not None:
+        peak = f"simulated peak of {format_bytes(plan.peak_bytes)}"
     console.print(
         f"{options.option}: {plan.num_devices} devices, {format_seconds(plan.time_s)} a step, "
-        f"per device {format_bytes(plan.memory_bytes)} by sums and {simulated} at the simulated "
-        f"peak; {plan_summary(details.description)}"
+        f"{format_bytes(plan.memory_bytes)} per device by sums, {peak}; "
+        f"{plan_summary(details.description)}"
     )
     console.print(details.summary)
     for origin in provenance(plan.settings):

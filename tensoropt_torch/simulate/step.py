@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -84,7 +83,6 @@ def simulate_step(
     workspaces = Workspaces(settings.device, settings.measure_workspaces, settings.gloo)
     with silent_groups(part):
         _Step(rank, ledger, StorageTracker(ledger, workspaces), settings).run()
-    gc.collect()
     unknown = workspaces.resolve(ledger)
     return ledger.profile(settings.rank, unknown)
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 import tensoropt_torch
 from benchmarks.memory.models import make
@@ -194,7 +195,10 @@ def test_the_fewest_devices_whose_peaks_fit_are_found() -> None:
     assert find(**arguments).num_devices == 2
     cluster = load_cluster("cpu")
     small = replace(cluster, levels=(replace(cluster.levels[0], count=2),))
-    with pytest.raises(TensorOptError, match=r"on up to 2 devices.*simulated peak.* on 2; raise"):
+    with pytest.raises(
+        TensorOptError,
+        match=r"on up to 2 devices.*simulated peak.* on 2; raise memory_limit to that, or ",
+    ):
         find(**arguments | {"memory_limit": 1000, "cluster": small})
 
 
@@ -213,13 +217,15 @@ def test_the_command_picks_by_peaks(tmp_path: Path, capsys: pytest.CaptureFixtur
     model, output = tmp_path / "model.py", tmp_path / "plan.json"
     model.write_text(MODEL_FILE)
     where = (f"{model}:build", "--devices", "2", "--output", str(output))
-    assert cli.main(["plan", *where, "--memory", "simulated"]) == 0
-    peak_bytes = Plan.load(output).peak_bytes
-    assert peak_bytes is not None
-    assert f"({format_bytes(peak_bytes)} at the peak)" in " ".join(capsys.readouterr().out.split())
     assert cli.main(["plan", *where]) == 0
+    plan = Plan.load(output)
+    assert plan.peak_bytes is not None
+    sums, peak = format_bytes(plan.memory_bytes), format_bytes(plan.peak_bytes)
+    said = f"{sums} per device by sums, simulated peak of {peak}"
+    assert said in " ".join(capsys.readouterr().out.split())
+    assert cli.main(["plan", *where, "--memory", "sums"]) == 0
     assert Plan.load(output).peak_bytes is None
-    assert "at the peak" not in capsys.readouterr().out
+    assert "per device by sums, not simulated" in " ".join(capsys.readouterr().out.split())
 
 
 def test_an_unknown_predictor_is_named() -> None:
@@ -245,10 +251,76 @@ def test_all_ranks_get_the_plan_that_rank_0_simulated() -> None:
     assert first == (expected.hash, expected.peak_bytes) == (expected.hash, limit)
 
 
-@pytest.mark.parametrize("function", ["profile", "compare"])
-def test_functions_that_compare_sums_refuse_peaks(function: str) -> None:
-    counts = {"device_counts": [2]} if function == "profile" else {"num_devices": 2}
-    with pytest.raises(TensorOptError, match=f"{function} compares the memory limit with sums"):
-        getattr(tensoropt_torch, function)(
-            *make("mlp"), cluster="cpu", memory="simulated", **counts
-        )
+def test_profile_and_compare_pick_by_peaks(frontier: Frontier, peaks: list[int]) -> None:
+    model, args = make("mlp")
+    limit = peaks[-1] - 1
+    given = {"cluster": "cpu", "memory_limit": limit}
+    (row,) = tensoropt_torch.profile(model, args, device_counts=[4], **given)
+    assert row.peak_bytes is not None and row.peak_bytes <= limit
+    assert row.time_s is not None and row.time_s > frontier[-1].time_s
+    (of_sums,) = tensoropt_torch.profile(model, args, device_counts=[4], memory="sums", **given)
+    assert (of_sums.time_s, of_sums.peak_bytes) == (frontier[-1].time_s, None)
+    comparison = tensoropt_torch.compare(model, args, num_devices=4, **given)
+    assert comparison.picks is not None
+    plan = comparison.plan()
+    assert plan is not None
+    assert (plan.time_s, plan.peak_bytes) == (row.time_s, row.peak_bytes)
+    for baseline in comparison.baselines:
+        picked = comparison.picks[baseline.name]
+        assert picked is None or picked.peak_bytes <= limit
+        if picked is not None and baseline.name != "best baseline":
+            found = tensoropt_torch.simulate_memory(model, baseline.plan(picked.index))
+            assert found.peak_bytes == picked.peak_bytes
+
+
+def test_what_cannot_be_simulated_is_picked_by_sums(caplog: pytest.LogCaptureFixture) -> None:
+    model, args = torch.nn.Linear(64, 64), (torch.zeros(16, 64),)
+    given = {"cluster": "cpu", "num_devices": 2}
+    plan = tensoropt_torch.find_strategy(model, args, **given)
+    assert plan.peak_bytes is None
+    assert "compared with sums: the captured model returns no scalar" in caplog.text
+    with pytest.raises(TensorOptError, match="returns no scalar"):
+        tensoropt_torch.find_strategy(model, args, memory="simulated", **given)
+
+
+def test_simulation_is_the_default() -> None:
+    model, args = make("mlp")
+    plan = tensoropt_torch.find_strategy(model, args, cluster="cpu", num_devices=4)
+    assert plan.peak_bytes == tensoropt_torch.simulate_memory(model, plan).peak_bytes
+
+
+def test_a_pick_may_be_a_little_slower_so_that_fewer_are_simulated(
+    long: Frontier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = [int(1.7 * point.memory_bytes) for point in long]
+    seen: list[int] = []
+    monkeypatch.setattr(refine, "_simulated", simulating(made, seen))
+    for index in range(0, len(long), 10):
+        seen.clear()
+        found = fastest_within(long, made[index], close=0.01)
+        assert found.peak_bytes <= made[index]
+        assert found.time_s <= 1.01 * long[index].time_s
+        assert len(seen) <= 4
+
+
+def test_ranks_with_borders_on_both_sides_count() -> None:
+    """Rows of an image over four devices: those inside get borders of two neighbours."""
+
+    class Convolution(torch.nn.Conv2d):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x).square().mean()
+
+    with torch.device("meta"):
+        model, args = Convolution(3, 3, 5, padding=2), (torch.zeros(1, 3, 256, 256),)
+    options = {"cluster": "cpu", "num_devices": 4, "split_spatial": True}
+    frontier = tensoropt_torch.find_frontier(model, args, **options)
+    differ = False
+    for point in frontier:
+        plan = point.plan
+        assert plan.captured is not None
+        of_ranks = [
+            tensoropt_torch.simulate_memory(model, plan, rank=rank).peak_bytes for rank in range(4)
+        ]
+        assert refine.peak_of(plan, plan.captured, refine.DEFAULT_STEP) == max(of_ranks)
+        differ |= max(of_ranks) > of_ranks[0]
+    assert differ
