@@ -32,6 +32,7 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, Source
 from tensoropt_torch.frontend.lowering import lower, operator_name, tensor_operands
 from tensoropt_torch.frontend.micro_batches import Join, MicroBatching
+from tensoropt_torch.frontend.passes.known_results import KnownResults
 from tensoropt_torch.frontend.passes.nodes import (
     add_call,
     argument,
@@ -379,6 +380,7 @@ class _Writer:
         self._graph = fx.Graph()
         self._values: dict[tuple[fx.Node, Layouts], fx.Node] = {}
         self._totals = _Totals()
+        self._results = KnownResults()
 
     def write(self) -> CapturedModel:
         """All of it."""
@@ -474,7 +476,9 @@ class _Writer:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> fx.Node:
-        return add_call(self._graph, target, args, like, kwargs)
+        node = self._graph.call_function(target, args, dict(kwargs))
+        node.meta = {**like.meta, "val": self._results.of(target, args, kwargs)}
+        return node
 
     def _graph_of_totals(self) -> tuple[fx.GraphModule | None, tuple[int, ...]]:
         """Of the whole batch, and the numbers of the sources that it takes."""
