@@ -153,7 +153,8 @@ void bind_search_options(py::module_& module) {
                        double memory_limit, int num_threads,
                        const std::vector<double>& heuristics,
                        double max_conditioning_work, bool use_bounds,
-                       const std::vector<double>& pick_limits) {
+                       const std::vector<double>& pick_limits,
+                       const std::vector<std::pair<double, double>>& others) {
              SearchOptions options;
              options.algorithm = parse_algorithm(algorithm);
              options.epsilon = epsilon;
@@ -163,12 +164,15 @@ void bind_search_options(py::module_& module) {
              options.max_conditioning_work = max_conditioning_work;
              options.use_bounds = use_bounds;
              options.pick_limits = pick_limits;
+             for (const auto& [memory, time] : others) {
+               options.others.push_back({memory, time});
+             }
              return options;
            }),
            py::kw_only(), py::arg("algorithm"), py::arg("epsilon"),
            py::arg("memory_limit"), py::arg("num_threads"),
            py::arg("heuristics"), py::arg("max_conditioning_work"),
-           py::arg("use_bounds"), py::arg("pick_limits"));
+           py::arg("use_bounds"), py::arg("pick_limits"), py::arg("others"));
 }
 
 }  // namespace

@@ -1,7 +1,10 @@
 #include "problem/frontier.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
+
+#include "problem/sum_grid.h"
 
 namespace tensoropt {
 
@@ -9,6 +12,12 @@ namespace {
 
 // Up to so many points are inserted one by one.
 constexpr std::size_t kFewPoints = 3;
+// Of the tolerance: the part that sums on a grid may use up.
+constexpr double kGridShare = 1.0 / 8;
+// Where only so many points are wanted: cells of a grid for each of them, and
+// by how much tolerances are raised until no more are left.
+constexpr double kCellsPerPoint = 4;
+constexpr double kCoarser = 1.5;
 
 // The first index in [first, last) for which `holds` is false, given that it
 // holds up to some index and not from there on. O(log of the distance).
@@ -92,6 +101,17 @@ std::vector<bool> thin(FrontierView frontier, Tolerance tolerance) {
   return keep;
 }
 
+FrontierBuilder::FrontierBuilder(Tolerance tolerance, double memory_limit,
+                                 std::size_t most_points)
+    : tolerance_(tolerance),
+      memory_limit_(memory_limit),
+      most_points_(most_points) {
+  if (tolerance.memory <= 0 && tolerance.time <= 0) return;
+  grid_ = std::make_unique<SumGrid>();
+}
+
+FrontierBuilder::~FrontierBuilder() = default;
+
 bool FrontierBuilder::refuses(Point point) const {
   if (point.memory > memory_limit_) return true;
   const auto above =
@@ -129,7 +149,9 @@ void FrontierBuilder::insert(Point point, std::uint32_t left,
 
 void FrontierBuilder::add_product(const FrontierView& left,
                                   const FrontierView& right) {
-  if (left.size() <= right.size()) {
+  if (grid_ != nullptr && grid_->aim(left, right, on_grid(left, right))) {
+    add_on_grid(left, right);
+  } else if (left.size() <= right.size()) {
     for (std::size_t i = 0; i < left.size(); ++i) {
       const auto from = static_cast<std::uint32_t>(left.first + i);
       const Stairs stairs{right, left.point(i)};
@@ -148,6 +170,61 @@ void FrontierBuilder::add_product(const FrontierView& left,
       });
     }
   }
+}
+
+// With as many cells as it takes to keep a few times the most points.
+Tolerance FrontierBuilder::on_grid(const FrontierView& left,
+                                   const FrontierView& right) const {
+  Tolerance grid{kGridShare * tolerance_.memory, kGridShare * tolerance_.time};
+  if (most_points_ == kAllPoints || grid.memory <= 0) return grid;
+  const double least = left.memory.front() + right.memory.front();
+  const double most = left.memory.back() + right.memory.back();
+  const double cells = kCellsPerPoint * static_cast<double>(most_points_);
+  if (least > 0) {
+    grid.memory = std::max(grid.memory, std::log(most / least) / cells);
+  }
+  return grid;
+}
+
+void FrontierBuilder::add_on_grid(const FrontierView& left,
+                                  const FrontierView& right) {
+  Frontier sums;
+  grid_->add_product(memory_limit_, sums);
+  on_grid_ = true;
+  const Stairs stairs{sums.view(), {}};
+  collect_new(stairs);
+  merge_new(stairs, [&](std::uint32_t i) {
+    return std::pair(sums.left[i], sums.right[i]);
+  });
+  // A cell may have preferred another sum to that at an end.
+  const auto add_end = [&](std::size_t l, std::size_t r) {
+    const Point a = left.point(l);
+    const Point b = right.point(r);
+    add({a.memory + b.memory, a.time + b.time},
+        static_cast<std::uint32_t>(left.first + l),
+        static_cast<std::uint32_t>(right.first + r));
+  };
+  add_end(0, 0);
+  add_end(left.size() - 1, right.size() - 1);
+}
+
+// Sums on a grid have used up a part of the tolerance.
+std::vector<bool> FrontierBuilder::kept_by_thinning() const {
+  const auto rest = [&](double tolerance) {
+    const double used = on_grid_ ? kGridShare * tolerance : 0;
+    return (tolerance - used) / (1 + used);
+  };
+  Tolerance tolerance{rest(tolerance_.memory), rest(tolerance_.time)};
+  std::vector<bool> keep = thin(kept_.view(), tolerance);
+  const auto is_too_many = [&] {
+    const auto count = std::count(keep.begin(), keep.end(), true);
+    return static_cast<std::size_t>(count) > most_points_;
+  };
+  while (is_too_many()) {
+    tolerance = {kCoarser * tolerance.memory, kCoarser * tolerance.time};
+    keep = thin(kept_.view(), tolerance);
+  }
+  return keep;
 }
 
 // Both sides are sorted, so that runs of the stairs which one kept point
@@ -211,14 +288,15 @@ bool FrontierBuilder::move_to(Frontier& out) {
     kept_.resize(0);
     return false;
   }
-  const std::vector<bool> keep = thin(kept_.view(), tolerance_);
+  const std::vector<bool> keep = kept_by_thinning();
+  const bool on_grid = std::exchange(on_grid_, false);
   for (std::size_t i = 0; i < kept_.size(); ++i) {
     if (!keep[i]) continue;
     out.push_back({kept_.memory[i], kept_.time[i]}, kept_.left[i],
                   kept_.right[i]);
   }
   kept_.resize(0);
-  return std::find(keep.begin(), keep.end(), false) != keep.end();
+  return on_grid || std::find(keep.begin(), keep.end(), false) != keep.end();
 }
 
 }  // namespace tensoropt

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -73,15 +74,22 @@ struct Tolerance {
 // find. O(size).
 std::vector<bool> thin(FrontierView frontier, Tolerance tolerance);
 
+class SumGrid;
+
+inline constexpr std::size_t kAllPoints =
+    std::numeric_limits<std::size_t>::max();
+
 // Collects candidate points and keeps those that no other one dominates.
 class FrontierBuilder {
  public:
   // Points above `memory_limit` are refused. move_to() thins within
-  // `tolerance`.
+  // `tolerance`, and further until no more than `most_points` are left: then
+  // they stand for the others within no bound.
   explicit FrontierBuilder(
       Tolerance tolerance = {},
-      double memory_limit = std::numeric_limits<double>::infinity())
-      : tolerance_(tolerance), memory_limit_(memory_limit) {}
+      double memory_limit = std::numeric_limits<double>::infinity(),
+      std::size_t most_points = kAllPoints);
+  ~FrontierBuilder();
 
   std::size_t size() const { return kept_.size(); }
 
@@ -92,7 +100,8 @@ class FrontierBuilder {
   void add(Point point, std::uint32_t left, std::uint32_t right);
   // Adds all sums of a point of `left` and a point of `right`. For every point
   // of the smaller one O(log size) for each run of points of the larger one
-  // that one kept point dominates, and O(size) if any sum is kept.
+  // that one kept point dominates, and O(size) if any sum is kept. A part of
+  // the tolerance is for sums of large frontiers, see sum_grid.h.
   void add_product(const FrontierView& left, const FrontierView& right);
 
   template <typename Predicate>
@@ -112,6 +121,9 @@ class FrontierBuilder {
     }
   };
 
+  Tolerance on_grid(const FrontierView& left, const FrontierView& right) const;
+  void add_on_grid(const FrontierView& left, const FrontierView& right);
+  std::vector<bool> kept_by_thinning() const;
   // Whether points [0, above), which have no more memory, dominate.
   bool dominated(std::size_t above, Point point) const {
     return above > 0 && kept_.time[above - 1] <= point.time;
@@ -123,6 +135,9 @@ class FrontierBuilder {
 
   Tolerance tolerance_;
   double memory_limit_;
+  std::size_t most_points_;
+  std::unique_ptr<SumGrid> grid_;  // if there is any tolerance
+  bool on_grid_ = false;           // whether sums of what is kept were
   Frontier kept_;
   Frontier merged_;                 // scratch
   std::vector<std::uint32_t> new_;  // scratch: points of stairs to be kept

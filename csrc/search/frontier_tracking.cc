@@ -33,6 +33,11 @@ void validate(const Problem& problem, const SearchOptions& options) {
   for (const double limit : options.pick_limits) {
     TO_CHECK(limit >= 0, "pick_limits must not be negative, got {}", limit);
   }
+  for (const Point other : options.others) {
+    TO_CHECK(other.memory >= 0 && other.time >= 0,
+             "others must not cost less than nothing, got {} B and {} s",
+             other.memory, other.time);
+  }
   TO_CHECK(options.max_conditioning_work >= 0,
            "max_conditioning_work must not be negative, got {}",
            options.max_conditioning_work);
@@ -121,11 +126,16 @@ class Search {
     if (result_.heuristics_.empty()) {
       result_.heuristics_ = {{1.0}, {0.5}, {0.0}};
     }
+    // Hubs are fixed instead of waiting, and a schedule is made many times.
+    ScheduleOptions without_hubs = schedule_options_;
+    without_hubs.hubs.emplace();
+    int likely = 1;
     for (const Heuristic& heuristic : result_.heuristics_) {
       const std::vector<int> fixed =
-          fix_hubs(problem_, heuristic, schedule_options_, budget);
-      result_.stats_.heuristic_eliminations += static_cast<int>(std::count_if(
-          fixed.begin(), fixed.end(), [](int c) { return c >= 0; }));
+          fix_hubs(problem_, heuristic, without_hubs, budget, likely);
+      likely = static_cast<int>(std::count_if(fixed.begin(), fixed.end(),
+                                              [](int c) { return c >= 0; }));
+      result_.stats_.heuristic_eliminations += likely;
       solutions.push_back(make_solution(problem_, fixed));
     }
     return solutions;
@@ -138,7 +148,8 @@ class Search {
 
   void solve(const std::shared_ptr<Solution>& planned) {
     note_plan(*planned);
-    StageRunner search(schedule_options_, stage_options_, options_.many_cells);
+    StageRunner search(schedule_options_, stage_options_, options_.many_cells,
+                       options_.others);
     search.run(planned);
     if (planned->known().empty()) return;
     result_.solutions_.insert(result_.solutions_.end(),

@@ -44,6 +44,9 @@ struct SearchOptions {
   // strategy within it, however close to the limit that is. `memory_limit` is
   // one of them.
   std::vector<double> pick_limits;
+  // Costs of strategies of other problems, with which the result will be
+  // united: what one of them stands for, within epsilon, is not asked for.
+  std::vector<Point> others;
   int num_threads = 0;  // 0: all processors (cpu_count.h)
   // Used only where exact conditioning would cost more than the work below;
   // their results are united. Empty: least memory, least time and both alike.

@@ -106,7 +106,9 @@ bool RoundRunner::round(std::int64_t most_cells) {
     return true;
   }
   const double rough = std::max(kRoughness * options_.thin_epsilon, aim.slack);
-  evaluate(bounds, {.epsilon = rough, .memory_limit = options_.limits.most});
+  evaluate(bounds, {.epsilon = rough,
+                    .memory_limit = options_.limits.most,
+                    .most_points = options_.most_points});
   return false;
 }
 
@@ -129,7 +131,8 @@ void RoundRunner::search_all(Bounds& bounds, Aim aim,
     aim.zones.assign(zones.begin() + first, zones.begin() + last);
     search_for_good(bounds, aim,
                     {.epsilon = options_.thin_epsilon,
-                     .memory_limit = options_.limits.most});
+                     .memory_limit = options_.limits.most,
+                     .most_points = options_.most_points});
   }
   search_within_limits(bounds, std::move(aim));
 }
@@ -142,7 +145,8 @@ void RoundRunner::search_within_limits(Bounds& bounds, Aim aim) {
     search_for_good(bounds, aim,
                     {.epsilon = options_.thin_epsilon,
                      .memory_limit = limit,
-                     .keep_memory = true});
+                     .keep_memory = true,
+                     .most_points = options_.most_points});
   }
 }
 

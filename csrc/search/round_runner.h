@@ -26,6 +26,7 @@ struct RoundOptions {
   double known_epsilon = 0;  // known strategies stand for others within this
   double thin_epsilon = 0;   // error that thinning may make in the last round
   MemoryLimits limits = {};
+  std::size_t most_points = kAllPoints;  // see EvaluationOptions
   Workers& workers;
 };
 

@@ -109,6 +109,7 @@ RoundRunner Stage::round_runner(const std::vector<Point>& given) {
                      {.known_epsilon = options_.known_epsilon,
                       .thin_epsilon = options_.thin_epsilon,
                       .limits = options_.limits,
+                      .most_points = options_.most_points,
                       .workers = options_.workers},
                      given, *probe_, evaluator_);
 }

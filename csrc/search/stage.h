@@ -30,6 +30,9 @@ struct StageOptions {
   double thin_epsilon = 0;
   MemoryLimits limits = {};
   bool use_bounds = true;
+  // No frontier of a cell has more points. With fewer than all the error has no
+  // bound.
+  std::size_t most_points = kAllPoints;
   Workers& workers;
 };
 

@@ -23,6 +23,10 @@ constexpr double kWorthwhile = 0.5;
 // bad as it may be.
 constexpr double kRecombinedShare = 0.3;
 constexpr double kRecombinedRoughness = 20;
+// Nor does a recombination keep more points of a cell: deep models have
+// hundreds of steps, each of which may thin so little that frontiers grow with
+// the depth.
+constexpr std::size_t kRecombinedPoints = 1000;
 
 // Nodes that share a table take what any of them takes: then they still fold,
 // and a repeated block may do anywhere what it does somewhere.
@@ -40,6 +44,18 @@ std::vector<ConfigMask> shared_masks(const Problem& problem,
     masks[n] = by_table[problem.nodes[n].get()];
   }
   return masks;
+}
+
+// Enough to say where nothing is to be found, and few zones to look at.
+std::vector<Point> thinned(const std::vector<Point>& costs, double epsilon) {
+  Frontier frontier;
+  for (const Point cost : pareto(costs)) frontier.push_back(cost, 0, 0);
+  const std::vector<bool> keep = thin(frontier.view(), {epsilon, epsilon});
+  std::vector<Point> kept;
+  for (std::size_t i = 0; i < keep.size(); ++i) {
+    if (keep[i]) kept.push_back(frontier.view().point(i));
+  }
+  return kept;
 }
 
 }  // namespace
@@ -61,7 +77,7 @@ void StageRunner::run(std::shared_ptr<Solution> solution) {
 std::shared_ptr<Solution> StageRunner::narrow(Solution& solution,
                                               Stage& stage) {
   // First of all a quick probe, which is enough for hubs.
-  if (costs_.empty()) {
+  if (!found_any_) {
     stage.probe({}, kFirstQuestions, Depth::kNearRoot);
     const Outcome outcome = rule_out(solution, stage);
     if (outcome.over) return outcome.next;
@@ -76,7 +92,7 @@ std::shared_ptr<Solution> StageRunner::narrow(Solution& solution,
 StageRunner::Outcome StageRunner::rule_out(const Solution& solution,
                                            Stage& stage) {
   gather(solution);
-  if (costs_.empty()) return {true, nullptr};
+  if (!found_any_) return {true, nullptr};
   recombine();
   const auto promising = stage.promising(costs_);
   if (!promising) return {true, nullptr};
@@ -85,8 +101,12 @@ StageRunner::Outcome StageRunner::rule_out(const Solution& solution,
 }
 
 void StageRunner::search(Solution& solution, Stage& stage) {
-  const bool first = costs_.empty();
-  stage.probe(costs_, first ? kFirstQuestions : kLastQuestions, Depth::kWhole);
+  const bool first = !found_any_;
+  if (first) {
+    stage.probe({}, kFirstQuestions, Depth::kWhole);
+  } else {
+    stage.probe(costs_, kLastQuestions, Depth::kWhole);
+  }
   gather(solution);
   if (!first) recombine();
   stage.search(costs_);
@@ -119,9 +139,10 @@ void StageRunner::recombine() {
   StageOptions options = options_;
   options.known_epsilon *= kRecombinedShare;
   options.thin_epsilon *= kRecombinedRoughness;
+  options.most_points = kRecombinedPoints;
   Stage stage(*mixed, options);
   stage.probe({}, kFirstQuestions, Depth::kWhole);
-  stage.search({});
+  stage.search(thinned(others_, options_.known_epsilon));
   note(stage);
   solutions_.push_back(mixed);
   gather(*mixed);
@@ -142,6 +163,8 @@ void StageRunner::gather(const Solution& solution) {
       used_[n][strategy.config[n]] = true;
     }
   }
+  costs_ = pareto(std::move(costs_));
+  found_any_ = found_any_ || !solution.known().empty();
 }
 
 void StageRunner::note(const Stage& stage) {

@@ -1,7 +1,7 @@
 // Searches a problem in stages, each with more known strategies and fewer
 // configs than the one before.
 //
-//   StageRunner search({}, {.thin_epsilon = 0.01}, many_cells);
+//   StageRunner search({}, {.thin_epsilon = 0.01}, many_cells, {});
 //   search.run(std::make_shared<Solution>(problem, fixed, schedule_options));
 //   search.solutions();   // what was found, all of it together
 //
@@ -28,12 +28,16 @@ namespace tensoropt {
 
 class StageRunner {
  public:
-  // Problems with fewer than `many_cells` cells of tables have one stage.
+  // Problems with fewer than `many_cells` cells of tables have one stage. What
+  // strategies of other problems match, those of the costs `others`, is not
+  // looked for.
   StageRunner(const ScheduleOptions& schedule, const StageOptions& options,
-              std::int64_t many_cells)
+              std::int64_t many_cells, const std::vector<Point>& others)
       : schedule_options_(schedule),
         options_(options),
-        many_cells_(many_cells) {}
+        many_cells_(many_cells),
+        others_(others),
+        costs_(others) {}
 
   void run(std::shared_ptr<Solution> solution);
 
@@ -66,8 +70,10 @@ class StageRunner {
   const ScheduleOptions schedule_options_;
   const StageOptions options_;
   const std::int64_t many_cells_;
+  const std::vector<Point> others_;
   std::vector<std::shared_ptr<const Solution>> solutions_;
-  std::vector<Point> costs_;            // of all strategies found
+  std::vector<Point> costs_;  // of these and all found, none dominated
+  bool found_any_ = false;
   std::vector<ConfigMask> used_;        // by node, in any of them
   std::vector<ConfigMask> recombined_;  // the last recombination's
   double error_ = 0;

@@ -55,9 +55,13 @@ class Candidate:
         picked by this limit and by ``pick_limits``: the guarantee holds there too."""
         start = time.perf_counter()
         found = []
+        others: list[tuple[float, float]] = []
         for planner, settings, captured in self._spaces:
             with progress(f"searching {_what(settings)}", ticking=True):
-                result = self._task.search.run(planner, memory_limit, pick_limits=pick_limits)
+                result = self._task.search.run(
+                    planner, memory_limit, pick_limits=pick_limits, others=others
+                )
+            others += result.points
             found.append(Searched(result, planner, settings, captured))
         frontier = Frontier(found, time.perf_counter() - start)
         log.info("%r", frontier)

@@ -42,13 +42,15 @@ class SearchSettings:
         memory_limit: float = math.inf,
         allowed: Sequence[Sequence[bool]] = (),
         pick_limits: Sequence[float] = (),
+        others: Sequence[tuple[float, float]] = (),
     ) -> _C.SearchResult:
         """Search the strategies of ``planner``; if ``allowed`` is given, only with
         the configs of each space node that it marks.
 
         Nothing above ``memory_limit`` bytes is asked for. Within it and within each
         of ``pick_limits`` (bytes) the fastest point is within ``epsilon`` of the
-        fastest strategy.
+        fastest strategy. ``others`` are (bytes, seconds) of strategies that the result will be
+        united with: what one of them stands for is not looked for.
         """
         self._check()
         options = _C.SearchOptions(
@@ -60,6 +62,7 @@ class SearchSettings:
             max_conditioning_work=self.max_conditioning_work,
             use_bounds=self.use_bounds,
             pick_limits=list(pick_limits),
+            others=list(others),
         )
         return planner.search(options, allowed)
 

@@ -30,9 +30,10 @@ struct ConditioningBudget {
 
 // Fixes nodes, the one with the most neighbours first, until the conditioning
 // that is left is within the budget. A config is judged by its best choices at
-// the node and its edges. Returns -1 for nodes that stay free.
+// the node and its edges. Returns -1 for nodes that stay free. `likely` is a
+// guess of how many have to be fixed: the closer, the fewer schedules are made.
 std::vector<int> fix_hubs(const Problem& problem, const Heuristic& heuristic,
                           const ScheduleOptions& options,
-                          const ConditioningBudget& budget);
+                          const ConditioningBudget& budget, int likely);
 
 }  // namespace tensoropt

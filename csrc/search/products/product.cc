@@ -36,7 +36,8 @@ class RowProduct {
       : left_(left),
         right_(right),
         bounds_(bounds),
-        builder_(options.tolerance, options.memory_limit) {}
+        builder_(options.tolerance, options.memory_limit, options.most_points) {
+  }
 
   RowResult run(std::span<const Matrix::Entry> left_row, const Matrix& right,
                 int batch, std::uint32_t first_cell) {

@@ -23,8 +23,9 @@
 namespace tensoropt {
 
 struct ProductOptions {
-  Tolerance tolerance;      // within which results are thinned
-  double memory_limit = 0;  // points above are dropped
+  Tolerance tolerance;                   // within which results are thinned
+  double memory_limit = 0;               // points above are dropped
+  std::size_t most_points = kAllPoints;  // of a cell, whatever the tolerance
   Workers& workers;
 };
 

@@ -33,8 +33,11 @@ void ProductEvaluator::run(const Bounds* bounds,
   for (const int id : order_) {
     if (pool_[id].kind == Expression::Kind::kProduct) {
       const double in_memory = options.keep_memory ? 0 : delta[id];
-      multiply_operands(
-          id, bounds, {{in_memory, delta[id]}, options.memory_limit, workers_});
+      multiply_operands(id, bounds,
+                        {{in_memory, delta[id]},
+                         options.memory_limit,
+                         options.most_points,
+                         workers_});
       continue;
     }
     const TableBounds& table = bounds_of(bounds, id);

@@ -25,6 +25,8 @@ struct EvaluationOptions {
   // All of the error is in time: for every strategy there is a point with no
   // more memory. Otherwise it is in both.
   bool keep_memory = false;
+  // No cell keeps more points; the error then has no bound.
+  std::size_t most_points = kAllPoints;
 };
 
 class ProductEvaluator {
