@@ -101,7 +101,7 @@ void FactorGraph::add_factor(Factor factor) {
   factor_over_[key] = id;
   for (const int n : key) {
     factors_of_[n].push_back(id);
-    cached_[n].valid = false;
+    forget(n);
   }
   factors_.push_back(std::move(factor));
 }
@@ -111,7 +111,7 @@ FactorGraph::Factor FactorGraph::take_factor(int id) {
   factor_over_.erase(sorted(factor.scope));
   for (const int n : factor.scope) {
     std::erase(factors_of_[n], id);
-    cached_[n].valid = false;
+    forget(n);
   }
   factors_[id] = {};
   return factor;
@@ -202,6 +202,15 @@ int FactorGraph::finish() {
     level = std::move(next);
   }
   return level.front();
+}
+
+void FactorGraph::forget(int node) {
+  if (cached_[node].valid) changed_.push_back(node);
+  cached_[node].valid = false;
+}
+
+std::vector<int> FactorGraph::take_changed() {
+  return std::exchange(changed_, {});
 }
 
 const FactorGraph::Cached& FactorGraph::cached(int node) const {

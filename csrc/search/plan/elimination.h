@@ -42,6 +42,9 @@ class FactorGraph {
   const std::vector<int>& neighbours(int node) const;
   // Estimated work of eliminating the node now.
   double work(int node) const;
+  // The nodes whose neighbours or work may have changed since they were last
+  // asked for, each once; then none.
+  std::vector<int> take_changed();
 
   void eliminate(int node);
   // Joins what is left when no node is alive. Returns the root term.
@@ -69,6 +72,7 @@ class FactorGraph {
   double joint_volume(const Factor& a, const Factor& b) const;
   double dim(int node) const { return pool_.domains().size(node); }
   const Cached& cached(int node) const;
+  void forget(int node);
 
   ExpressionPool& pool_;
   std::vector<Term> terms_;
@@ -79,6 +83,7 @@ class FactorGraph {
   std::vector<bool> alive_;
   int num_alive_ = 0;
   mutable std::vector<Cached> cached_;
+  std::vector<int> changed_;
 };
 
 }  // namespace tensoropt

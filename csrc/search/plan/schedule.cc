@@ -48,7 +48,8 @@ class ScheduleMaker {
         pool_(pool),
         graph_(problem, pool),
         is_hub_(problem.nodes.size()),
-        kept_(problem.nodes.size()) {
+        kept_(problem.nodes.size()),
+        queued_(problem.nodes.size()) {
     schedule_.hubs = hubs;
     for (const int hub : hubs) is_hub_[hub] = true;
     const Adjacency near = adjacency(problem, pool.domains(), hubs);
@@ -65,6 +66,7 @@ class ScheduleMaker {
   }
 
   Schedule run() {
+    for (int n = 0; n < static_cast<int>(is_hub_.size()); ++n) enqueue(n);
     while (graph_.num_alive() > 0) {
       if (!step()) return given_up();
     }
@@ -94,19 +96,29 @@ class ScheduleMaker {
     return {graph_.neighbours(node).size() > 2, graph_.work(node)};
   }
 
+  void enqueue(int node) {
+    if (!graph_.alive(node)) return;
+    queued_[node] = priority(node);
+    queue_.emplace(queued_[node], node);
+  }
+
+  void dequeue(int node) { queue_.erase({queued_[node], node}); }
+
+  // What an elimination has changed.
+  void requeue() {
+    for (const int node : graph_.take_changed()) {
+      dequeue(node);
+      enqueue(node);
+    }
+  }
+
   // The least work first, then the first position.
   template <typename Predicate>
   std::optional<int> cheapest(Predicate&& allowed) const {
-    std::optional<int> best;
-    std::pair<bool, double> least;
-    for (int n = 0; n < static_cast<int>(is_hub_.size()); ++n) {
-      if (!graph_.alive(n) || !allowed(n)) continue;
-      const std::pair<bool, double> cost = priority(n);
-      if (best && cost >= least) continue;
-      best = n;
-      least = cost;
+    for (const auto& [cost, node] : queue_) {
+      if (allowed(node)) return node;
     }
-    return best;
+    return std::nullopt;
   }
 
   bool is_hopeless(const std::optional<int>& node) const {
@@ -126,7 +138,9 @@ class ScheduleMaker {
     ++(degree <= 1   ? schedule_.num_branch
        : degree == 2 ? schedule_.num_node
                      : schedule_.num_conditioning);
+    dequeue(*node);
     graph_.eliminate(*node);
+    requeue();
     return true;
   }
 
@@ -165,6 +179,9 @@ class ScheduleMaker {
   std::vector<bool> is_hub_;
   std::vector<bool> kept_;
   std::vector<bool> first_leaf_;
+  // The nodes that are left, by what comes first.
+  std::vector<std::pair<bool, double>> queued_;
+  std::set<std::pair<std::pair<bool, double>, int>> queue_;
   Schedule schedule_;
 };
 
