@@ -745,7 +745,7 @@ class SearchOptions:
     """
     How to search; search/frontier_tracking.h.
     """
-    def __init__(self, *, algorithm: str, epsilon: float, memory_limit: float, num_threads: int, heuristics: collections.abc.Sequence[float], max_conditioning_work: float, use_bounds: bool, pick_limits: collections.abc.Sequence[float]) -> None:
+    def __init__(self, *, algorithm: str, epsilon: float, memory_limit: float, num_threads: int, heuristics: collections.abc.Sequence[float], max_conditioning_work: float, use_bounds: bool, pick_limits: collections.abc.Sequence[float], others: collections.abc.Sequence[tuple[float, float]]) -> None:
         ...
 class Strategy:
     """
