@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +21,7 @@ from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.clock import SharedClock
 from tests.distributed.models import make
 
+CPU = torch.device("cpu")
 DEVICES = 4
 SEEDS = range(4)
 
@@ -153,12 +156,16 @@ def test_the_order_in_memory_is_part_of_the_key() -> None:
     assert "1,0" in other and "1,0" not in plain
 
 
+def operand(shape: list[int], dtype: str, requires_grad: bool) -> Any:
+    return SimpleNamespace(shape=shape, dtype=dtype, requires_grad=requires_grad)
+
+
 def test_operands_are_made_in_that_order() -> None:
-    tensor = operators._operand(([2, 3, 4], "float32", True), "0,2,1", 5, torch.device("cpu"))
+    tensor = operators._operand(operand([2, 3, 4], "float32", True), "0,2,1", 5, CPU)
     assert tensor.shape == (2, 3, 4)
     assert tensor.stride() == (12, 1, 3)
     assert tensor.requires_grad and tensor.is_leaf
-    index = operators._operand(([100], "int64", False), "", 5, torch.device("cpu"))
+    index = operators._operand(operand([100], "int64", False), "", 5, CPU)
     assert index.dtype == torch.int64
     assert int(index.min()) >= 0 and int(index.max()) < 5
 
