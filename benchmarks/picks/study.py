@@ -76,6 +76,10 @@ def measured(task: PlanningTask, before_s: float) -> dict[str, Any]:
         plan, least = None, error.least_bytes
     simulating_s = time.thread_time() - before
     logger.removeHandler(counted)
+    peak_of_sums = None
+    if by_sums is not None:
+        same = plan is not None and point.point is by_sums
+        peak_of_sums = plan.peak_bytes if same else peak(task, by_sums.plan, 0)
     return {
         "devices": devices,
         "recompute": task.recompute,
@@ -92,7 +96,7 @@ def measured(task: PlanningTask, before_s: float) -> dict[str, Any]:
         "time_s": None if plan is None else plan.time_s,
         "least_peak_bytes": least,
         "pick_of_sums_bytes": None if by_sums is None else by_sums.memory_bytes,
-        "peak_of_pick_of_sums_bytes": None if by_sums is None else peak(task, by_sums.plan, 0),
+        "peak_of_pick_of_sums_bytes": peak_of_sums,
         "machine": machine(),
     }
 
@@ -103,9 +107,9 @@ def peak(task: PlanningTask, plan: Plan, rank: int) -> int:
 
 
 def others(task: PlanningTask, plan: Plan) -> dict[str, int]:
-    """Peaks of ranks that are not the first: the middle one and the last."""
-    ranks = sorted({plan.num_devices // 2, plan.num_devices - 1} - {0})
-    return {str(rank): peak(task, plan, rank) for rank in ranks}
+    """The peak of the last rank, whose part of everything is the last one."""
+    rank = plan.num_devices - 1
+    return {str(rank): peak(task, plan, rank)}
 
 
 class _Counted(logging.Handler):

@@ -166,7 +166,8 @@ class _Bisection:
             return next((index for index in indices if index not in self._peaks), None)
         known = self.fitting.point.index
         first = known + 1
-        last = min((index for index in self._peaks if index > known), default=first) - 1
+        larger = (index for index in self._peaks if index > known)
+        last = min(larger, default=len(self._frontier)) - 1
         if first > last:
             return None
         if self.fitting.time_s <= (1 + self._close) * self._frontier[last].time_s:
