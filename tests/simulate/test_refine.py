@@ -300,7 +300,7 @@ def test_a_pick_may_be_a_little_slower_so_that_fewer_are_simulated(
         found = fastest_within(long, made[index], close=0.01)
         assert found.peak_bytes <= made[index]
         assert found.time_s <= 1.01 * long[index].time_s
-        assert len(seen) <= 4
+        assert len(seen) <= 6
 
 
 def test_ranks_with_borders_on_both_sides_count() -> None:
