@@ -66,7 +66,7 @@ _WITHOUT_WAY = "_propagate_op_sharding_dispatch_slow_path"
 @functools.cache
 def know_whole_reads() -> None:
     """From now on, in this process."""
-    dispatcher: Any = DTensor._op_dispatcher  # type: ignore[attr-defined]
+    dispatcher: Any = DTensor._op_dispatcher
     inherited = getattr(dispatcher, _WITHOUT_WAY, None)
     if inherited is not None:
         setattr(dispatcher, _WITHOUT_WAY, _or_whole(inherited))

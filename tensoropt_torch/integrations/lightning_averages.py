@@ -45,7 +45,7 @@ def tell_averages(checkpoint: dict[str, Any], module: LightningModule) -> None:
 
 def _whole(value: Any) -> Any:
     if isinstance(value, DTensor):
-        whole = value.detach().full_tensor()
+        whole = value.full_tensor().detach()
         return whole.cpu() if dist.get_rank() == 0 else torch.empty(0)
     if isinstance(value, dict):
         return type(value)((name, _whole(item)) for name, item in value.items())

@@ -55,10 +55,10 @@ class Text:
         return bool(_asked("endswith", (self, *args), _value(self).endswith(*args)))
 
     def __eq__(self, other: object) -> bool:
-        return _compared("eq", operator.eq, self, other)
+        return _compared("eq", operator.eq, self, other)  # type: ignore[no-any-return]
 
     def __ne__(self, other: object) -> bool:
-        return _compared("ne", operator.ne, self, other)
+        return _compared("ne", operator.ne, self, other)  # type: ignore[no-any-return]
 
 
 def _value(text: Any) -> Any:
