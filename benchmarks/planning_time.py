@@ -2,6 +2,8 @@
 
     python benchmarks/planning_time.py --models gpt2 llama --devices 16 64
     python benchmarks/planning_time.py --models rnn transformer --epsilon 1e-3
+    python benchmarks/planning_time.py --table     # the rows of the table of docs/search.md
+    python benchmarks/planning_time.py --draw      # the table of what is there
 
 Models are on the meta device, devices on machines of 8, the paper's or those with H100; each in a
 process of its own. Writes benchmarks/results/planning_time.json, where entries of
@@ -30,9 +32,11 @@ from rich.console import Console  # noqa: E402
 
 from benchmarks.isolated import run_isolated  # noqa: E402
 from benchmarks.machine import machine, peak_rss_bytes  # noqa: E402
-from benchmarks.models import catalogue  # noqa: E402
+from benchmarks.models import catalogue, hugging_face  # noqa: E402
 from benchmarks.models.catalogue import Example, tokens  # noqa: E402
+from benchmarks.page import fill_tables  # noqa: E402
 from benchmarks.paper.setups import h100_cluster, paper_cluster  # noqa: E402
+from benchmarks.planning_table import ROWS, planning_table  # noqa: E402
 from tensoropt_torch import Cluster  # noqa: E402
 from tensoropt_torch.frontend import capture  # noqa: E402
 from tensoropt_torch.plan.micro_batches import micro_batched  # noqa: E402
@@ -46,6 +50,7 @@ from tensoropt_torch.planner.task import PlanningTask  # noqa: E402
 
 DEVICES_OF_A_MACHINE = 8
 RESULT = ROOT / "benchmarks" / "results" / "planning_time.json"
+PAGE = ROOT / "docs" / "search.md"
 
 
 def gpt2() -> Example:
@@ -56,6 +61,15 @@ def gpt2() -> Example:
 
 CLUSTERS: dict[str, Callable[[int], Cluster]] = {"paper": paper_cluster, "h100": h100_cluster}
 MODELS: dict[str, Callable[[], Example]] = {"gpt2": gpt2, **catalogue.MODELS}
+
+
+def step_of(name: str) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
+    """A model on the meta device, and the arguments of a training step."""
+    with torch.device("meta"):
+        if name in MODELS:
+            return *MODELS[name](), {}
+        model, kwargs = hugging_face.MODELS[name]()
+        return model, (), kwargs
 
 
 def measure(
@@ -70,11 +84,10 @@ def measure(
 ) -> dict[str, Any]:
     """Plan one model; seconds by phase, and the frontier."""
     cluster = CLUSTERS[machines](max(2, devices // DEVICES_OF_A_MACHINE))
-    start = time.perf_counter()
-    with torch.device("meta"):
-        model, args = MODELS[name]()
+    start, start_cpu = time.perf_counter(), time.process_time()
+    model, args, kwargs = step_of(name)
     built = time.perf_counter()
-    captured = capture(model, args)
+    captured = capture(model, args, kwargs)
     after_capture = time.perf_counter()
     search = SearchSettings(epsilon=epsilon)
     counts = [2**i for i in range(1, max_micro_batches.bit_length())]
@@ -86,12 +99,14 @@ def measure(
         recompute=recompute,
         in_micro_batches=tuple(micro_batched(captured, count) for count in counts),
     )
-    after_splits = time.perf_counter()
+    after_splits, splits_cpu = time.perf_counter(), time.process_time()
     planner = make_planner(captured, task.settings(devices))
     planner.build()
     after_costs = time.perf_counter()
     del planner
+    searching_cpu = time.process_time()
     frontier = find_frontier(task, devices)
+    cpu_s = time.process_time() - searching_cpu + splits_cpu - start_cpu
     table_s = after_costs - after_splits
     return {
         "model": name,
@@ -112,6 +127,7 @@ def measure(
         "costs_s": table_s,
         "search_s": frontier.search_seconds - table_s,
         "total_s": after_splits - start + frontier.search_seconds,
+        "cpu_s": cpu_s,
         "peak_rss_bytes": peak_rss_bytes(),
         "smallest": [frontier.smallest.memory_bytes, frontier.smallest.time_s],
         "knee": [frontier.knee.memory_bytes, frontier.knee.time_s],
@@ -156,7 +172,8 @@ def merged(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def main() -> None:
     """Measure the models that are named, print the frontiers, write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="+", default=["gpt2", "llama"], choices=list(MODELS))
+    names = [*MODELS, *hugging_face.MODELS]
+    parser.add_argument("--models", nargs="+", default=["gpt2", "llama"], choices=names)
     parser.add_argument("--cluster", default="paper", choices=list(CLUSTERS))
     parser.add_argument("--devices", type=int, nargs="+", default=[16])
     parser.add_argument("--optimizer", default="adamw", choices=list(OPTIMIZER_STATES))
@@ -164,24 +181,40 @@ def main() -> None:
     parser.add_argument("--recompute", action="store_true")
     parser.add_argument("--max-micro-batches", type=int, default=1)
     parser.add_argument("--beside-fsdp", action="store_true", help="also where that lies")
+    parser.add_argument("--table", action="store_true", help="the rows of docs/search.md")
+    parser.add_argument("--draw", action="store_true", help="measure nothing")
     options = parser.parse_args()
     console = Console()
     RESULT.parent.mkdir(exist_ok=True)
-    for name in options.models:
-        for devices in options.devices:
-            record = run_isolated(
-                measure,
-                name,
-                devices,
-                options.optimizer,
-                options.epsilon,
-                options.recompute,
-                options.max_micro_batches,
-                options.cluster,
-                options.beside_fsdp,
-            )
-            console.print(record)
-            RESULT.write_text(json.dumps({"runs": merged([record])}, indent=1) + "\n")
+    for arguments in [] if options.draw else wanted(options):
+        record = run_isolated(measure, *arguments)
+        console.print(record)
+        RESULT.write_text(json.dumps({"runs": merged([record])}, indent=1) + "\n")
+    if options.table or options.draw:
+        runs = json.loads(RESULT.read_text())["runs"]
+        fill_tables(PAGE, {"planning_time": planning_table(runs)})
+
+
+def wanted(options: argparse.Namespace) -> list[tuple[Any, ...]]:
+    """The arguments of each measurement."""
+    most = options.max_micro_batches
+    rows = [(m, d, options.recompute, most) for m in options.models for d in options.devices]
+    cluster = options.cluster
+    if options.table:
+        rows, cluster = list(ROWS), "h100"
+    return [
+        (
+            name,
+            devices,
+            options.optimizer,
+            options.epsilon,
+            recompute,
+            most,
+            cluster,
+            options.beside_fsdp,
+        )
+        for name, devices, recompute, most in rows
+    ]
 
 
 if __name__ == "__main__":

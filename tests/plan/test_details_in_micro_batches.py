@@ -16,6 +16,7 @@ from tensoropt_torch.plan.details import details_of
 from tensoropt_torch.plan.micro_batches import micro_batched
 from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.candidates import find_frontier
+from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.report.tables import plan_summary
 
@@ -49,7 +50,7 @@ def test_times_are_those_of_the_whole_step(seed: int) -> None:
 
 
 def test_the_frontier_is_the_best_of_both_graphs() -> None:
-    both = task()
+    both = dataclasses.replace(task(), search=SearchSettings(epsilon=0))
     united = find_frontier(both, 4)
     points = [(p.memory_bytes, p.time_s, p.micro_batches) for p in united]
     apart = []
@@ -69,6 +70,21 @@ def test_the_frontier_is_the_best_of_both_graphs() -> None:
         strategy = again.strategy(planner)
         seconds = planner.network_time(strategy) + planner.compute_time(strategy)
         assert seconds == pytest.approx(point.time_s)
+
+
+def test_what_one_graph_stands_for_is_not_looked_for_in_the_other() -> None:
+    both = task()
+    united = find_frontier(both, 4)
+    factor = 1 + both.search.epsilon
+    apart = [
+        point
+        for captured, settings in both.graphs(4)
+        for point in both.search.run(make_planner(captured, settings)).points
+    ]
+    for memory, time in apart:
+        assert any(p.memory_bytes <= factor * memory and p.time_s <= factor * time for p in united)
+    assert united.smallest.memory_bytes == min(memory for memory, _ in apart)
+    assert united.fastest.time_s == min(time for _, time in apart)
 
 
 def test_plans_of_both_kinds_can_be_compared() -> None:

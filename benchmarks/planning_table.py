@@ -1,0 +1,79 @@
+"""The table of planning times of large models in docs/search.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from benchmarks.page import rows_of
+
+Row = tuple[str, int, bool, int]  # model, devices, with recomputation, micro-batches at most
+
+TITLES = {
+    "hf-llama-8b": "Llama 3 8B, 64 x 8,192",
+    "hf-llama-70b": "Llama 3 70B, 128 x 8,192",
+    "hf-llama-405b": "Llama 3 405B, 512 x 8,192",
+    "hf-llama-405b-2048": "Llama 3 405B, 2,048 x 8,192",
+    "hf-rwkv-8": "RWKV, 2 layers, 8 x 8",
+    "hf-rwkv-32": "RWKV, 2 layers, 8 x 32",
+    "hf-xlstm-8": "xLSTM, 2 layers, 8 x 8",
+}
+LLAMAS = {
+    ("hf-llama-8b", 64),
+    ("hf-llama-70b", 256),
+    ("hf-llama-405b", 1024),
+    ("hf-llama-405b-2048", 16384),
+}
+WAYS = {(False, 1): "plain", (True, 1): "recomputation", (True, 8): "both"}
+HEAD = (
+    "model, tokens",
+    "devices",
+    "space",
+    "capture",
+    "micro-batches",
+    "tables and search",
+    "in all",
+    "processor time",
+    "peak memory",
+    "points",
+)
+
+
+def _rows() -> Iterator[Row]:
+    for model, devices in sorted(LLAMAS, key=lambda llama: llama[1]):
+        for recompute, most in WAYS:
+            yield model, devices, recompute, most
+    for model in TITLES:
+        if model not in {name for name, _ in LLAMAS}:
+            yield model, 8, False, 1
+
+
+ROWS: tuple[Row, ...] = tuple(_rows())
+
+
+def planning_table(runs: Sequence[Mapping[str, Any]]) -> str:
+    """In Markdown, of the rows that were measured."""
+    found = {_row_of(run): run for run in runs if run.get("cluster") == "h100"}
+    return rows_of(HEAD, [_cells(row, found[row]) for row in ROWS if row in found])
+
+
+def _row_of(run: Mapping[str, Any]) -> Row:
+    most = run.get("max_micro_batches", 1)
+    return run["model"], run["devices"], run.get("recompute", False), most
+
+
+def _cells(row: Row, run: Mapping[str, Any]) -> list[str]:
+    model, devices, recompute, most = row
+    searching = run["total_s"] - run["build_s"] - run["capture_s"] - run["micro_batches_s"]
+    return [
+        TITLES[model],
+        f"{devices:,}",
+        WAYS[recompute, most],
+        f"{run['capture_s']:.1f} s",
+        f"{run['micro_batches_s']:.1f} s" if most > 1 else "-",
+        f"{searching:.1f} s",
+        f"{run['total_s']:.1f} s",
+        f"{run['cpu_s']:.1f} s",
+        f"{run['peak_rss_bytes'] / 2**30:.1f} GiB",
+        f"{run['points']:,}",
+    ]
