@@ -356,8 +356,13 @@ def _keep(
     return len(merged)
 
 
-def _simulated(plan: Plan, captured: CapturedModel, step: StepSettings) -> float:
-    return float(simulate_step(plan, captured, step).peak_bytes)
+def _simulated(plan: Plan, captured: CapturedModel, step: StepSettings) -> float | None:
+    """None where a step cannot be simulated."""
+    try:
+        return float(simulate_step(plan, captured, step).peak_bytes)
+    except TensorOptError as error:
+        log.info("memory is not simulated: %s", error)
+        return None
 
 
 def _check(batch: Batch, options: ValidationOptions) -> None:

@@ -123,11 +123,13 @@ class Validation:
         calm = (row for row in self.rows if (row.spread or 0.0) <= DISTURBED_SPREAD)
         return replace(self, rows=tuple(calm))
 
-    def memory_fraction(self, predictor: Predictor, default: float) -> float:
+    def memory_fraction(self, predictor: Predictor | None, default: float) -> float:
         """The part of a device's memory that predictions may fill, so that no strategy
         that was run would have needed more than the device has; of few strategies not
-        more than the default."""
-        pairs = self._memory(predictor)
+        more than the default. None: peaks where they were simulated, else sums."""
+        pairs = self._memory(predictor or "simulated")
+        if predictor is None and not pairs:
+            pairs = self._memory("sums")
         worst = max((measured / predicted for predicted, measured in pairs), default=1.0)
         fraction = min(1.0, 1 / worst)
         return min(fraction, default) if len(pairs) < FEW_STRATEGIES else fraction

@@ -47,7 +47,7 @@ class MovedBuffers:
         if self._nodes.intersection(operands) and _gives_views(target):
             self._nodes.add(result)
 
-    def part(self, graph: fx.Graph, result: fx.Node, source: tuple[object, ...]) -> None:
+    def part(self, graph: fx.Graph, result: fx.Node, source: tuple[Any, ...]) -> None:
         """``result`` is a part of such a buffer: what autograd saves of it is taken from the
         buffer in backward. ``source``: the buffer, and how a reshard makes the part of it."""
         self._nodes.add(result)

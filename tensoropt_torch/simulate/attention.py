@@ -64,7 +64,7 @@ class _Seen(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.fused = False
+        self.fused: bool = False
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -84,7 +84,8 @@ def _takes_fused_kernel(args: Any, kwargs: Any) -> bool:
     with _disable_current_modes(), unseen, FakeTensorMode(), _Seen() as seen:
         args, kwargs = pytree.tree_map_only(torch.Tensor, on_cpu, (args, kwargs))
         ATTENTION(*args, **kwargs)
-    return seen.fused
+    fused: bool = seen.fused
+    return fused
 
 
 def _fused(*args: Any, **kwargs: Any) -> torch.Tensor:

@@ -306,7 +306,7 @@ def peak_of(plan: Plan, captured: CapturedModel, step: StepSettings) -> int:
     Raises:
         NotSimulatedError: the step cannot be simulated; says why.
     """
-    ranks = (0,)
+    ranks: tuple[int, ...] = (0,)
     if plan.settings.split_spatial:
         ranks = tuple(thinned_indices(plan.num_devices, MOST_RANKS))
     try:

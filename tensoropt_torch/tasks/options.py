@@ -139,11 +139,11 @@ class PlanningKeywords(ExampleKeywords, total=False):
 
 
 def validation_of(planning: PlanningOptions) -> ValidationOptions:
-    """What ``validate`` asks for. Peaks are simulated only where plans are picked by them."""
+    """What ``validate`` asks for. Peaks are simulated where plans may be picked by them."""
     asked = planning.validate
     if not isinstance(asked, ValidationOptions):
         asked = ValidationOptions() if asked is True else ValidationOptions(strategies=asked)
-    return replace(asked, simulate=planning.memory == "simulated")
+    return replace(asked, simulate=planning.memory != "sums")
 
 
 def planning_of(keywords: PlanningKeywords) -> PlanningOptions:
