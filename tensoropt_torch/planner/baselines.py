@@ -102,9 +102,9 @@ class Comparison:
     ) -> None:
         """Writes a page of the frontier with the baselines beside it to one HTML file; as
         ``Frontier.report``."""
-        picked: dict[str, int | None] | None = None
+        picked = None
         if self.picks is not None:
-            picked = {n: None if one is None else one.index for n, one in self.picks.items()}
+            picked = {name: one.index if one else None for name, one in self.picks.items()}
         additions = Additions(self.memory_limit, self.baselines, counts, peak, picked)
         write_page(path, frontier_page(self.frontier.view, additions))
 

@@ -84,8 +84,7 @@ def _takes_fused_kernel(args: Any, kwargs: Any) -> bool:
     with _disable_current_modes(), unseen, FakeTensorMode(), _Seen() as seen:
         args, kwargs = pytree.tree_map_only(torch.Tensor, on_cpu, (args, kwargs))
         ATTENTION(*args, **kwargs)
-    fused: bool = seen.fused
-    return fused
+    return bool(seen.fused)
 
 
 def _fused(*args: Any, **kwargs: Any) -> torch.Tensor:

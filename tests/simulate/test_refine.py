@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -303,24 +304,18 @@ def test_a_pick_may_be_a_little_slower_so_that_fewer_are_simulated(
         assert len(seen) <= 6
 
 
-def test_ranks_with_borders_on_both_sides_count() -> None:
-    """Rows of an image over four devices: those inside get borders of two neighbours."""
+@pytest.mark.parametrize("split_spatial", [False, True])
+def test_where_neighbours_exchange_borders_the_rank_that_needs_most_counts(
+    frontier: Frontier, monkeypatch: pytest.MonkeyPatch, split_spatial: bool
+) -> None:
+    peaks = [5, 9, 7, 6]
 
-    class Convolution(torch.nn.Conv2d):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return super().forward(x).square().mean()
+    def simulated(_: Plan, __: object, step: refine.StepSettings) -> SimpleNamespace:
+        return SimpleNamespace(peak_bytes=peaks[step.rank])
 
-    with torch.device("meta"):
-        model, args = Convolution(3, 3, 5, padding=2), (torch.zeros(1, 3, 256, 256),)
-    options = {"cluster": "cpu", "num_devices": 4, "split_spatial": True}
-    frontier = tensoropt_torch.find_frontier(model, args, **options)
-    differ = False
-    for point in frontier:
-        plan = point.plan
-        assert plan.captured is not None
-        of_ranks = [
-            tensoropt_torch.simulate_memory(model, plan, rank=rank).peak_bytes for rank in range(4)
-        ]
-        assert refine.peak_of(plan, plan.captured, refine.DEFAULT_STEP) == max(of_ranks)
-        differ |= max(of_ranks) > of_ranks[0]
-    assert differ
+    monkeypatch.setattr(refine, "simulate_step", simulated)
+    plan = frontier.fastest.plan
+    assert plan.captured is not None
+    plan = replace(plan, settings=replace(plan.settings, split_spatial=split_spatial))
+    found = refine.peak_of(plan, frontier.fastest.plan.captured, refine.DEFAULT_STEP)
+    assert found == (9 if split_spatial else 5)
