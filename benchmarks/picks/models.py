@@ -77,9 +77,10 @@ def t5() -> Example:
     import transformers
 
     config = transformers.T5Config(
-        d_model=768, d_ff=3072, num_layers=12, num_heads=12, use_cache=False
+        d_model=768, d_ff=3072, num_layers=12, num_heads=12, decoder_start_token_id=0
     )
     ids, labels = torch.zeros(64, 512, dtype=torch.long), torch.zeros(64, 128, dtype=torch.long)
+    config.use_cache = False
     model = transformers.T5ForConditionalGeneration(config)
     return Example(model, (), {"input_ids": ids, "labels": labels})
 
