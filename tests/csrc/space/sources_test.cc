@@ -114,24 +114,25 @@ TEST(Sources, LargeConstantsMayBeCutUnlessTheyChange) {
   EXPECT_THROW(TableSpace(kRows, true, cut), UserError);
 }
 
-// y = x + expand(row): parts of the repeated rows cost nothing, so that there is
-// nothing to slice where y is split by rows. Parts of the row would be sliced.
+// y = x + expand(row): parts of the repeated rows cost nothing, so that there
+// is nothing to slice where y is split by rows. Parts of the row would be
+// sliced.
 TEST(Sources, WhatRepeatsAConstantIsSplitWhereItRepeats) {
   Graph graph;
   const TensorMeta meta{{64, 1024}, DType::kFloat32};
   const ValueId x = graph.add_source(NodeKind::kInput, "x", meta);
   const ValueId row = graph.add_source(NodeKind::kConstant, "row",
                                        {{1, 1024}, DType::kFloat32});
-  const NodeId expand = graph.add_op(
-      "expand", "aten.expand.default",
-      {{"self", ValueRef{row}},
-       {"size", Literal{std::vector<std::int64_t>{64, 1024}}}},
-      {meta});
-  const NodeId sum = graph.add_op(
-      "sum", "aten.add.Tensor",
-      {{"self", ValueRef{x}},
-       {"other", ValueRef{graph.node(expand).outputs[0]}}},
-      {meta});
+  const NodeId expand =
+      graph.add_op("expand", "aten.expand.default",
+                   {{"self", ValueRef{row}},
+                    {"size", Literal{std::vector<std::int64_t>{64, 1024}}}},
+                   {meta});
+  const NodeId sum =
+      graph.add_op("sum", "aten.add.Tensor",
+                   {{"self", ValueRef{x}},
+                    {"other", ValueRef{graph.node(expand).outputs[0]}}},
+                   {meta});
   graph.set_outputs({graph.node(sum).outputs[0]});
   const Mesh mesh{{{2, 0}, {2, 0}}};
   const Device device;
