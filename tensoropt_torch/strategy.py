@@ -202,7 +202,7 @@ class _Finder:
         options = validation_of(planning)
         model, device = as_module(example.model), device_of_group()
         validation = calibration.validate(model, task, example.batch, device, options)
-        fraction = validation.memory_fraction(planning.memory or "sums", task.memory_fraction)
+        fraction = validation.memory_fraction(planning.memory, task.memory_fraction)
         if self._runs_here and len(validation.rows) >= min(options.strategies, LEAST_STRATEGIES):
             task = calibration.scaled(task, calibration.scales_of(validation.rows))
         elif self._runs_here:
