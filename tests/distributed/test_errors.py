@@ -94,7 +94,7 @@ CASES: dict[str, tuple[Callable[[], None], list[str]]] = {
     "other model": (plan_of_another_model, ["another model", "fingerprint", "plan again"]),
     "memory limit": (
         memory_limit_below_the_frontier,
-        ["2 devices", "8.789 KiB", "the least is", "at least 4 devices"],
+        ["2 devices", "8.789 KiB", "the least is", "at least 16 devices"],
     ),
     "batch": (batch_that_does_not_divide, ["'input'", "size 7", "2 devices", "replicated"]),
     "share": (wrong_share_of_the_batch, ["[8, 16]", "[4, 16]", "on this rank"]),

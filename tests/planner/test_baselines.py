@@ -207,7 +207,10 @@ def test_models_need_few_names_for_mesh_tensorflow(name: str) -> None:
     assert sizes[1:] == sorted(set(sizes[1:]))
 
 
-def test_the_command_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_compares(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     file = tmp_path / "model.py"
     file.write_text(MODEL_FILE)
     where = ["--cluster", "h100-8", "--devices", "4"]

@@ -80,15 +80,15 @@ def test_all_points_are_in_a_table(page: ReadPage, comparison: Comparison) -> No
 def test_baselines_stand_beside_the_frontier(page: ReadPage, comparison: Comparison) -> None:
     rows = {row[0]: row[1:] for row in page.table("Beside other strategies")}
     assert list(rows) == ["TensorOpt", *(baseline.name for baseline in comparison.baselines)]
+    assert comparison.picks is not None
     for baseline in (comparison.ours, *comparison.baselines):
-        point = baseline.at(LIMIT)
-        picked = format_seconds(point[1]) if point else "does not fit"
+        pick = comparison.picks.get(baseline.name)
+        picked = format_seconds(pick.time_s) if pick else "does not fit"
         if not baseline.points:
             assert rows[baseline.name] == ["no strategy for this model"]
             continue
         assert rows[baseline.name][-2] == picked
-        plan = baseline.plan_at(LIMIT)
-        assert rows[baseline.name][-1] == (plan.summary() if plan else "")
+        assert rows[baseline.name][-1] == (baseline.plan(pick.index).summary() if pick else "")
 
 
 def test_numbers_of_devices_have_times_and_costs(page: ReadPage, counts: list[ProfileRow]) -> None:
