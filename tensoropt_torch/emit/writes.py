@@ -27,6 +27,7 @@ from tensoropt_torch.emit.whole_writes import write_whole
 from tensoropt_torch.emit.written_parts import know_writes_of_several
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.runtime.meshes import is_mesh_of_job
+from tensoropt_torch.runtime.remade import count_write_without_version
 
 MIXED = "mixed torch.Tensor and DTensor"  # in PyTorch's words for it
 
@@ -57,6 +58,8 @@ _WHOLE = (
 
 # Methods that DTensors do not have, whose writes are those into the whole.
 _BY_WHOLE = ("fill_diagonal_", "renorm_")
+# Of ``p.data += x`` and its like. ``p[0] += x`` sets the item afterwards.
+_IN_PLACE = ("__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__", "__imod__")
 
 
 def know_parameters() -> None:
@@ -79,6 +82,8 @@ def know_writes() -> None:
     for name in dir(torch.Tensor):
         if name.endswith("_") and not name.startswith("_"):
             setattr(tensors, name, _checked(getattr(tensors, name)))
+    for name in _IN_PLACE:
+        setattr(tensors, name, _counted(getattr(tensors, name)))
     tensors.copy_ = _of_whole(tensors.copy_)
     tensors.__setitem__ = _item_set(tensors.__setitem__)
     for name in _BY_WHOLE:
@@ -114,6 +119,7 @@ def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
     def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
         _check_not_lost(tensor, method.__name__)
         try:
+            count_write_without_version(tensor._local_tensor)
             return method(tensor, *args, **kwargs)
         except (NotImplementedError, RuntimeError) as error:
             unknown = isinstance(error, NotImplementedError) or MIXED in str(error)
@@ -124,6 +130,17 @@ def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
                 f"these arguments ({str(error).splitlines()[0]}); change the whole instead, alike "
                 "on all ranks: w = p.full_tensor(), then p.copy_(w) under torch.no_grad()"
             ) from error
+
+    return call
+
+
+def _counted(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that writes, maybe to what has a version of its own."""
+
+    @functools.wraps(method)
+    def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        count_write_without_version(tensor._local_tensor)
+        return method(tensor, *args, **kwargs)
 
     return call
 

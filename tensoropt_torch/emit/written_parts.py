@@ -16,6 +16,8 @@ from torch._ops import OpOverload
 from torch.autograd.graph import increment_version
 from torch.distributed.tensor import DTensor
 
+from tensoropt_torch.runtime.remade import count_write_without_version
+
 
 class WrittenParts:
     """Of one forward.
@@ -81,4 +83,5 @@ def _with_versions(
     for tensor in args[0]:
         if isinstance(tensor, DTensor):
             increment_version(tensor._local_tensor)
+            count_write_without_version(tensor._local_tensor)
     return result

@@ -66,7 +66,7 @@ class _Operand:
 
     def tensor(self) -> torch.Tensor:
         """A leaf, as it was in forward."""
-        return self._held.unpack().detach().requires_grad_(self._requires_grad)
+        return self._held.unpack_values().detach().requires_grad_(self._requires_grad)
 
 
 class _Made(Remade):

@@ -39,6 +39,10 @@ class Remade(ABC):
     def replay(self) -> torch.Tensor:
         """The tensor, made again for one that is not pending."""
 
+    def check_values(self) -> None:
+        """Raises RuntimeError if it would be made of other values than in forward."""
+        return
+
     def add_pending(self) -> None:
         """One more saved tensor will ask for it."""
         self._pending += 1
@@ -79,6 +83,11 @@ class Saved:
         self._done()
         return whole.as_strided(self._size, self._stride, self._offset)
 
+    def unpack_values(self) -> torch.Tensor:
+        """The same; raises RuntimeError if forward had other values."""
+        self._remade.check_values()
+        return self.unpack()
+
     def _done(self) -> None:
         if self._pending:
             self._pending = False
@@ -103,11 +112,12 @@ class Unchanged:
         name_of: what it is called, if it is known, should somebody write to it.
     """
 
-    __slots__ = ("_name_of", "_tensor", "_version")
+    __slots__ = ("_name_of", "_tensor", "_version", "_writes")
 
     def __init__(self, tensor: torch.Tensor, name_of: NameOf | None = None) -> None:
         self._tensor = tensor.detach()  # else an output would hold its own graph node
         self._version = tensor._version
+        self._writes = writes_without_version(tensor)
         self._name_of = name_of
 
     @property
@@ -125,20 +135,46 @@ class Unchanged:
             raise RuntimeError(self._what_was_done())
         return self._tensor
 
+    def unpack_values(self) -> torch.Tensor:
+        """The same for what computes values of forward again.
+
+        Raises:
+            RuntimeError: somebody has written to it, also by ``parameter.data``.
+        """
+        if writes_without_version(self._tensor) != self._writes:
+            raise RuntimeError(self._what_was_done())
+        return self.unpack()
+
     def _what_was_done(self) -> str:
         tensor = self._tensor
         name = None if self._name_of is None else self._name_of(tensor)
         called = "" if name is None else f", {name},"
+        how = f"is at version {tensor._version}; expected version {self._version} instead"
+        if self.is_as_it_was:
+            how = "was written to through its .data, and the plan runs operators again with it"
         return (
             "one of the variables needed for gradient computation has been modified in place after "
-            f"forward: [{tensor.type()} {list(tensor.shape)}]{called} is at version "
-            f"{tensor._version}; expected version {self._version} instead. Is something written to "
-            "between forward and backward, by a step of an optimizer, say? Call backward before, "
-            "or write to a copy"
+            f"forward: [{tensor.type()} {list(tensor.shape)}]{called} {how}. Is something "
+            "written to between forward and backward, by a step of an optimizer or through .data, "
+            "say? Call backward before, or write to a copy"
         )
 
 
 Held = Unchanged | Saved
+
+
+def count_write_without_version(tensor: torch.Tensor) -> None:
+    """Its memory is written to, maybe by a tensor with a version of its own (``p.data``)."""
+    if torch._C._has_storage(tensor):
+        storage: Any = tensor.untyped_storage()
+        storage.writes_without_version = writes_without_version(tensor) + 1
+
+
+def writes_without_version(tensor: torch.Tensor) -> int:
+    """How many of them are known."""
+    if not torch._C._has_storage(tensor):
+        return 0
+    return getattr(tensor.untyped_storage(), "writes_without_version", 0)
 
 
 def address_of(tensor: torch.Tensor) -> int | None:

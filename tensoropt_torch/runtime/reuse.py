@@ -79,6 +79,9 @@ class _Source(Remade):
         self._program = program
         self._counts = counts
 
+    def check_values(self) -> None:
+        self._program.input.unpack_values()
+
     def add_pending(self) -> None:
         super().add_pending()
         self._program.is_needed = True

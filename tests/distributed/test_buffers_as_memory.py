@@ -223,6 +223,19 @@ def _step_together(module: nn.Module, x: torch.Tensor) -> None:
 WRITES = {"input": _write_input, "step": _step, "together": _step_together}
 
 
+def _add_to(data: torch.Tensor) -> None:
+    data += 0.1
+
+
+# What one process does not see, and neither do plans that run nothing again.
+DATA: dict[str, Callable[[torch.Tensor], Any]] = {
+    "multiplied": lambda data: data.mul_(0.5),
+    "copied": lambda data: data.copy_(data * 0.5),
+    "an item": lambda data: data.__setitem__(0, 0.5),
+    "added": _add_to,
+}
+
+
 class Plain(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -270,5 +283,42 @@ def written_between(name: str) -> tuple[int, list[str]]:
 def test_what_is_written_between_forward_and_backward_does_no_harm(name: str) -> None:
     """It is refused, or backward has what it needs."""
     for refused, wrong in run_ranks(2, f"{HERE}:written_between", name):
+        assert not wrong
+        assert refused
+
+
+def data_between(name: str) -> tuple[int, list[str]]:
+    """The same for what is written through ``.data``; gradients are those of one process."""
+    torch.set_default_dtype(torch.float64)
+    kind = Kind(Plain, _batches(1), recompute=True)
+    (x,) = kind.batches[0]
+    torch.manual_seed(0)
+    one = Plain()
+    refused, wrong = 0, []
+    loss = one(x)
+    for parameter in one.parameters():
+        DATA[name](parameter.data)
+    loss.backward()
+    for label, plan in strategies(kind):
+        torch.manual_seed(0)
+        parallel = parallelize(Plain(), plan)
+        loss = parallel(x)
+        for parameter in parallel.parameters():
+            DATA[name](parameter.data)
+        error = _error_of(loss)
+        if error:
+            refused += 1
+            wrong += [] if "through its .data" in error else [f"{label}: {error}"]
+            continue
+        for (what, p), q in zip(parallel.named_parameters(), one.parameters(), strict=True):
+            if not torch.allclose(whole(p.grad), q.grad, rtol=1e-9, atol=1e-12):  # type: ignore[arg-type]
+                wrong.append(f"{label}: {what}")
+    return refused, wrong
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_what_runs_again_does_not_take_what_was_written_through_data(name: str) -> None:
+    """It is refused, or gradients are those of one process."""
+    for refused, wrong in run_ranks(2, f"{HERE}:data_between", name):
         assert not wrong
         assert refused
