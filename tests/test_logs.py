@@ -46,7 +46,8 @@ def test_planning_is_told(caplog: pytest.LogCaptureFixture) -> None:
         ("progress", "searching the strategies of 2 devices"),
         ("planner.candidates", f"Frontier({len(plan.frontier)} points on 2 devices"),
         ("strategy", "mini_time within 953.7 MiB of memory per device"),
-        ("strategy", f"mini_time picks FrontierPoint({len(plan.frontier) - 1} of "),
+        ("strategy", "mini_time picks SimulatedPoint(peak "),
+        ("strategy", f"FrontierPoint({len(plan.frontier) - 1} of "),
     ):
         assert any(name == module and words in message for name, message in told), text
     assert not any("what the search did" in message for _, message in told)

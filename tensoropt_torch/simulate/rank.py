@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from tensoropt_torch.simulate.attention import FusedAttention
 
 META = torch.device("meta")
 _CPU = torch.device("cpu")
+# Layers that PyTorch gives to oneDNN on a CPU, and computes by single operators elsewhere.
+_RECURRENT = re.compile("lstm|gru|rnn|recurrent")
 
 
 @contextmanager
@@ -51,10 +54,12 @@ def group_name(axes: int) -> str:
 
 @dataclass(frozen=True)
 class SimulatedRank:
-    """One rank's part of a plan, whose process groups are silent. Its tensors are on the meta
-    device; what depends on a device is as on CPUs."""
+    """One rank's part of a plan, whose process groups are silent. Its tensors have no memory, and
+    what depends on a device is as on CPUs: they are on the meta ``device``, or where its kernels
+    are others, on a CPU, as fake ones, which take longer."""
 
     part: RankPart
+    device: torch.device
     graph: fx.GraphModule
     mesh: DeviceMesh
 
@@ -62,21 +67,23 @@ class SimulatedRank:
     def of(part: RankPart) -> SimulatedRank:
         """The rank of a part of a plan."""
         shape, names = mesh_axes_of(part.sizes)
+        graph = part.emitter(_CPU, group_name).emit()
+        device = _CPU if any(map(_has_kernels_of_a_cpu, graph.graph.nodes)) else META
         mesh = DeviceMesh(
-            META.type,
+            device.type,
             torch.arange(part.plan.num_devices).view(shape),
             mesh_dim_names=names,
             _init_backend=False,
             _rank=part.rank,
         )
-        return SimulatedRank(part, part.emitter(_CPU, group_name).emit(), mesh)
+        return SimulatedRank(part, device, graph, mesh)
 
     def module(self) -> ParallelModule:
         """The rank's module, as the mode that is active makes it."""
         captured = self.part.captured
         parameters = {source.names[0]: self._parameter(source) for source in captured.parameters}
         constants = {
-            name: torch.empty(constant.shape, dtype=constant.dtype, device=META)
+            name: torch.empty(constant.shape, dtype=constant.dtype, device=self.device)
             for name, constant in captured.constants.items()
         }
         for source in self.part.cut_constants:
@@ -104,7 +111,7 @@ class SimulatedRank:
 
     def _empty(self, source: Source, shape: tuple[int, ...]) -> torch.Tensor:
         dtype = source.placeholder.meta["val"].dtype
-        return torch.empty(shape, dtype=dtype, device=META)
+        return torch.empty(shape, dtype=dtype, device=self.device)
 
     def _cut_constant(self, source: Source) -> torch.Tensor:
         local = self._empty(source, self.part.local_shape(source))
@@ -119,6 +126,12 @@ class SimulatedRank:
         placements = self.part.placements(source)
         local = self._empty(source, self.part.local_shape(source))
         return parameter_of(local, self.mesh, placements, whole)
+
+
+def _has_kernels_of_a_cpu(node: fx.Node) -> bool:
+    """Whether a node calls a recurrent layer, or gives it to what calls it."""
+    called = (node.target, *(value for value in node.args if callable(value)))
+    return node.op == "call_function" and any(_RECURRENT.search(str(one)) for one in called)
 
 
 def named_nodes(graph: fx.GraphModule, note: Callable[[str], None]) -> fx.GraphModule:

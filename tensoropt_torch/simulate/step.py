@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.tensor import DTensor
 
 from tensoropt_torch.config import DeviceType
@@ -82,7 +84,7 @@ def simulate_step(
     ledger = Ledger(cuda_bytes if settings.device == "cuda" else exact_bytes)
     workspaces = Workspaces(settings.device, settings.measure_workspaces, settings.gloo)
     with silent_groups(part):
-        _Step(rank, ledger, StorageTracker(ledger, workspaces), settings).run()
+        _Step(rank, ledger, StorageTracker(ledger, workspaces, rank.device), settings).run()
     unknown = workspaces.resolve(ledger)
     return ledger.profile(settings.rank, unknown)
 
@@ -97,9 +99,11 @@ class _Step:
         self._ledger = ledger
         self._tracker = tracker
         self._settings = settings
+        is_fake = rank.device.type == "cpu"
+        self._mode = FakeTensorMode(allow_non_fake_inputs=True) if is_fake else nullcontext()
 
     def run(self) -> None:
-        with self._tracker:
+        with self._mode, self._tracker:
             module = self._rank.module()
             args, kwargs = self._rank.inputs()
             self._label(module, args, kwargs)

@@ -1,4 +1,4 @@
-"""Follows every storage that tensors without memory would have: those of the meta device."""
+"""Follows every storage that tensors without memory would have."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from tensoropt_torch.simulate.kernels import Workspaces
 from tensoropt_torch.simulate.ledger import Category, Ledger
 from tensoropt_torch.simulate.onednn import MEASURED
 
-_META = torch.device("meta")
+_PRIM_DEVICE = torch.ops.prim.device.default
 _KERNEL = torch._C.DispatchKey.CompositeExplicitAutograd
 
 
 class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A mode that writes a ledger, and makes what is given a device on the meta device.
+    """A mode that writes a ledger, and makes what is given a device on ``device``, the meta one,
+    or a CPU's inside ``FakeTensorMode``.
 
     ATen kernels are seen from outside: their outputs, and the ``workspaces`` that
     are known. The operators of ``csrc/runtime`` are seen from inside: their real
@@ -30,10 +31,11 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     and their collectives do nothing.
     """
 
-    def __init__(self, ledger: Ledger, workspaces: Workspaces) -> None:
+    def __init__(self, ledger: Ledger, workspaces: Workspaces, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._ledger = ledger
         self._workspaces = workspaces
+        self._device = device
         self._numbers: dict[int, int] = {}  # by address of a storage
         self._inside = False  # an operator of csrc/runtime
 
@@ -44,11 +46,13 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if func is _PRIM_DEVICE:
+            return args[0].fake_device
         if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented  # its local part comes here
         kwargs = kwargs or {}
         if kwargs.get("device") is not None:
-            kwargs = {**kwargs, "device": _META}
+            kwargs = {**kwargs, "device": self._device}
         if func.namespace == "c10d":
             return self._communicate(func, args, kwargs)
         if func.namespace == "tensoropt" and func.has_kernel_for_dispatch_key(_KERNEL):
@@ -93,7 +97,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         finished work, which keeps what it holds as long as it lives."""
         self._workspaces.note(self._ledger, func, args, kwargs)
         num_bytes = self._workspaces.bytes_of_work(func, args, kwargs)
-        own = torch.empty(num_bytes, dtype=torch.uint8, device=_META)
+        own = torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
         self.number_of(own)
         held: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         held.set_result(own)

@@ -195,7 +195,7 @@ def nothing_better(payload: tuple[str, str]) -> tuple[list[list[str]], Plan, flo
     calibration.race = race
     example = model(), (torch.linspace(-1, 1, 256 * 64).reshape(256, 64),)
     plan = tensoropt_torch.find_strategy(
-        *example, cluster=of_slow_links(), inputs="sharded", loss_fn=loss
+        *example, cluster=of_slow_links(), inputs="sharded", loss_fn=loss, memory="sums"
     )
     hashes = [[p.strategy_hash for p in plans] for plans in raced]
     return hashes, replace(plan, captured=None), budgets_s[0]

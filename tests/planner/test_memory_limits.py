@@ -25,6 +25,7 @@ def plan(memory_limit: float | None) -> Plan:
         loss_fn=nn.functional.mse_loss,
         targets=(y,),
         num_devices=DEVICES,
+        memory="sums",
         cluster="h100-8",
         memory_limit=memory_limit,
     )
