@@ -66,7 +66,12 @@ from tensoropt_torch.calibration.validation import (
 from tensoropt_torch.config.cluster import COLLECTIVES, Runtime
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.space import core_cluster, make_planner, varied_strategy
+from tensoropt_torch.plan.space import (
+    core_cluster,
+    make_planner,
+    measured_table,
+    varied_strategy,
+)
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.collectives import MIN_BYTES, measure_sizes
@@ -163,12 +168,8 @@ def held_back(profile: HardwareProfile, effort: Effort) -> dict[str, float]:
     and two measurements of the profile's own sizes against each other."""
     sizes = [size for size, _ in profile.mesh_axes]
     mesh = _C.Mesh(list(profile.mesh_axes))
-    table = {
-        (_C.Collective.__members__[name.upper()], axes): [_C.CollectiveSample(*at) for at in curve]
-        for name, axes, curve in profile.curves
-    }
     analytic = _C.AnalyticCollectives(core_cluster(profile.cluster, profile.mesh_axes), mesh)
-    model = _C.MeasuredCollectives(mesh, table, analytic)
+    model = _C.MeasuredCollectives(mesh, measured_table(profile.curves), analytic)
     groups = AxisGroups(sizes)
     axis_sets = all_axis_sets(sizes)
     groups.create(axis_sets)

@@ -215,7 +215,7 @@ class _Finder:
         """What the option picks, and others that may be faster where they run, the ``fastest``
         so far among them."""
         option, limit = self._question.option, self._question.memory_limit
-        allowed = task.default_memory_limit if limit is None else limit
+        allowed = task.memory_limit_of(limit)
         log.info("%s within %s of memory per device", option, format_bytes(allowed))
         share = simulate.SURE_SHARE if self._planning.memory is None and self._in_job else 0.0
         point = by_memory(

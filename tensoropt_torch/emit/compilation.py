@@ -31,6 +31,7 @@ from torch._ops import OpOverload
 from tensoropt_torch.emit.confirmation import FORWARD_GROUPS
 from tensoropt_torch.emit.overlap import SENT_BYTES, slot_of, slots_begun
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend.passes import gives_views
 from tensoropt_torch.frontend.python_calls import is_python_call
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.runtime import reuse
@@ -288,10 +289,7 @@ def _groups_of(node: fx.Node) -> Iterator[str]:
 
 
 def _is_view(node: fx.Node) -> bool:
-    if not isinstance(node.target, OpOverload):
-        return node.target is getitem
-    aliases = [value.alias_info for value in node.target._schema.returns]
-    return any(alias is not None and not alias.is_write for alias in aliases)
+    return node.target is getitem or gives_views(node.target)
 
 
 def _computes(node: fx.Node) -> bool:

@@ -174,10 +174,9 @@ class GraphEmitter:
         if edge in self._gradient_edges:
             result.meta[GRADIENT_EDGE] = self._gradient_edges[edge]
             result.meta[GRADIENT_PROGRAM] = programs.backward, programs.backward_groups
-        source = (node, programs.forward, programs.forward_groups, programs.dtype)
-        if node in self._moved and programs.forward:
-            self._moved.part(self._graph, result, source)
-        elif replays and not runs_again:
+        is_moved = self._moved.part(node, result, programs.forward)
+        if is_moved or (replays and not runs_again):
+            source = (node, programs.forward, programs.forward_groups, programs.dtype)
             self._graph.call_function(reuse.keep_before, (result, *source))
         return result
 

@@ -15,8 +15,7 @@ import torch
 from torch import fx
 
 from tensoropt_torch.frontend import CapturedModel
-from tensoropt_torch.frontend.passes import BUFFER
-from tensoropt_torch.runtime import reuse
+from tensoropt_torch.frontend.passes import BUFFER, gives_views
 
 MOST_CHANNELS = 1 << 16  # more is no running statistic, and is not copied in every step
 
@@ -35,28 +34,22 @@ class MovedBuffers:
         emitted = (placeholders[old] for old in self._found)
         self._nodes = {node for node in emitted if node.op == "placeholder"}
 
-    def __contains__(self, node: fx.Node) -> bool:
-        return node in self._nodes
-
     def among(self, operands: Sequence[fx.Node]) -> tuple[fx.Node, ...]:
         """Those of a call that are such buffers, or parts of them."""
         return tuple(dict.fromkeys(node for node in operands if node in self._nodes))
 
     def called(self, operands: Sequence[fx.Node], target: Any, result: fx.Node) -> None:
         """A call gave ``result``, which may be a view of such a buffer."""
-        if self._nodes.intersection(operands) and _gives_views(target):
+        if self._nodes.intersection(operands) and gives_views(target):
             self._nodes.add(result)
 
-    def part(self, graph: fx.Graph, result: fx.Node, source: tuple[Any, ...]) -> None:
-        """``result`` is a part of such a buffer: what autograd saves of it is taken from the
-        buffer in backward. ``source``: the buffer, and how a reshard makes the part of it."""
-        self._nodes.add(result)
-        graph.call_function(reuse.keep_before, (result, *source))
-
-
-def _gives_views(target: Any) -> bool:
-    schema = getattr(target, "_schema", None)
-    return schema is not None and any(result.alias_info for result in schema.returns)
+    def part(self, source: fx.Node, result: fx.Node, program: Sequence[int]) -> bool:
+        """Whether ``result`` is a part of such a buffer, which a reshard by the ``program`` makes
+        of ``source``: what autograd saves of it is to be taken from the buffer in backward."""
+        is_part = source in self._nodes and bool(program)
+        if is_part:
+            self._nodes.add(result)
+        return is_part
 
 
 def may_be_moved(buffer: fx.Node) -> bool:

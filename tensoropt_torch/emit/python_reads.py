@@ -24,7 +24,7 @@ def know_python_reads() -> None:
     """From now on, in this process."""
     tensors: Any = DTensor
     for name in _NUMBERS:
-        setattr(tensors, name, _of_job(name, _number(name)))
+        setattr(tensors, name, _of_job(name, _number))
     tensors.tolist = _of_job("tolist", lambda _, tensor: tensor.detach().full_tensor().tolist())
     tensors.numpy = _of_job("numpy", _refuse_numpy)
     tensors.__format__ = _of_job("__format__", _formatted)
@@ -47,16 +47,11 @@ def _of_job(name: str, way: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _number(name: str) -> Callable[..., Any]:
+def _number(inherited: Callable[..., Any], tensor: DTensor) -> Any:
     """``torch.tensor([p.norm(), ...])`` asks for numbers where operators on classes of tensors are
     turned off, and would read memory that a ``DTensor`` has not."""
-
-    def number(inherited: Callable[..., Any], tensor: DTensor) -> Any:
-        with _classes_of_tensors():
-            return inherited(tensor)
-
-    number.__name__ = name
-    return number
+    with _classes_of_tensors():
+        return inherited(tensor)
 
 
 @contextmanager

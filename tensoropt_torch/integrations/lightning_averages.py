@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from lightning.pytorch import LightningModule
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim.swa_utils import AveragedModel
 
+from tensoropt_torch.checkpoint.whole import is_first, whole_tensor
 from tensoropt_torch.emit.state_dicts import load_by_parts
 
 _WHAT_IS_AVERAGED = "current_model_state"  # of a checkpoint whose weights are the averages
@@ -45,8 +45,8 @@ def tell_averages(checkpoint: dict[str, Any], module: LightningModule) -> None:
 
 def _whole(value: Any) -> Any:
     if isinstance(value, DTensor):
-        whole = value.full_tensor().detach()
-        return whole.cpu() if dist.get_rank() == 0 else torch.empty(0)
+        whole = whole_tensor(value, is_first())
+        return torch.empty(0) if whole is None else whole
     if isinstance(value, dict):
         return type(value)((name, _whole(item)) for name, item in value.items())
     if type(value) in (list, tuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tensoropt_torch import _C
 from tensoropt_torch.config import parse_cluster
@@ -12,7 +12,7 @@ from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.frontend.lowering import Lowering
 from tensoropt_torch.plan.allowed import allowed_configs
 from tensoropt_torch.plan.rows import loss_output
-from tensoropt_torch.plan.settings import Settings
+from tensoropt_torch.plan.settings import MeasuredCurve, Settings
 
 # Dtypes of operands that may need a gradient.
 _TRAINED = ("float64", "float32", "bfloat16", "float16", "complex64", "complex128")
@@ -35,7 +35,7 @@ def make_planner(
         cluster=core_cluster(cluster, settings.mesh_axes),
         mesh=_C.Mesh(list(settings.mesh_axes)),
         space=_space_options(captured, settings, storage or {}),
-        collectives=measured_table(settings),
+        collectives=measured_table(settings.measured),
         operators=[
             _C.OpSample(key, family, _C.OpWork(*work), forward_s, backward_s)
             for key, family, work, forward_s, backward_s in settings.operators
@@ -73,12 +73,12 @@ def unpriced_planner(
 
 
 def measured_table(
-    settings: Settings,
+    curves: Iterable[MeasuredCurve],
 ) -> dict[tuple[_C.Collective, int], list[_C.CollectiveSample]]:
     """The measured curves of collectives, by collective and axis set."""
     return {
         (_C.Collective.__members__[name.upper()], axes): [_C.CollectiveSample(*at) for at in curve]
-        for name, axes, curve in settings.measured
+        for name, axes, curve in curves
     }
 
 
@@ -87,7 +87,7 @@ def collective_times(settings: Settings) -> _C.MeasuredCollectives:
     cluster = parse_cluster(settings.cluster, "settings")
     mesh = _C.Mesh(list(settings.mesh_axes))
     analytic = _C.AnalyticCollectives(core_cluster(cluster, settings.mesh_axes), mesh)
-    return _C.MeasuredCollectives(mesh, measured_table(settings), analytic)
+    return _C.MeasuredCollectives(mesh, measured_table(settings.measured), analytic)
 
 
 def varied_strategy(planner: _C.Planner, seed: int) -> _C.Strategy:

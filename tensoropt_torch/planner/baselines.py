@@ -145,7 +145,7 @@ class Comparison:
 def compare(task: PlanningTask, num_devices: int, memory_limit: float | None = None) -> Comparison:
     """The baselines and the frontier under a limit in bytes per device (by
     default 90 % of the device)."""
-    limit = task.default_memory_limit if memory_limit is None else memory_limit
+    limit = task.memory_limit_of(memory_limit)
     frontier = find_frontier(task, num_devices, [limit])
     points = tuple((point.memory_bytes, point.time_s) for point in frontier)
     return Comparison(

@@ -24,7 +24,7 @@ def mini_time(
     Raises:
         TensorOptError: nothing fits; says the least memory, and what would fit.
     """
-    limit = task.default_memory_limit if memory_limit is None else memory_limit
+    limit = task.memory_limit_of(memory_limit)
     frontier = find_frontier(task, num_devices, [limit])
     if frontier.smallest.memory_bytes <= limit:
         return frontier.at(limit)
@@ -42,7 +42,7 @@ def mini_parallelism(task: PlanningTask, memory_limit: float | None = None) -> F
     Raises:
         TensorOptError: nothing fits on any count; says the least memory.
     """
-    limit = task.default_memory_limit if memory_limit is None else memory_limit
+    limit = task.memory_limit_of(memory_limit)
     least: list[tuple[float, int]] = []
     for count in plannable_counts(task):
         candidate = Candidate(task, count)
@@ -74,7 +74,7 @@ def profile(
     progress: Callable[[ProfileRow], Any] | None = None,
 ) -> list[ProfileRow]:
     """The least step time for each device count, without running the job."""
-    limit = task.default_memory_limit if memory_limit is None else memory_limit
+    limit = task.memory_limit_of(memory_limit)
     rows = []
     for count in counts:
         candidate = Candidate(task, count)

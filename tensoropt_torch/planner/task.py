@@ -117,3 +117,7 @@ class PlanningTask:
     def default_memory_limit(self) -> float:
         """Bytes per device that plans may use if no limit is given."""
         return self.memory_fraction * self.cluster.device.memory_bytes
+
+    def memory_limit_of(self, given: float | None) -> float:
+        """The limit that was given, else the default one."""
+        return self.default_memory_limit if given is None else given

@@ -194,7 +194,7 @@ def mini_time(
     Raises:
         TensorOptError: nothing fits; says the least peak, and what would fit.
     """
-    limit = task.default_memory_limit if memory_limit is None else memory_limit
+    limit = task.memory_limit_of(memory_limit)
     frontier = find_frontier(task, num_devices, [limit])
     if frontier.fastest.memory_bytes <= sure_share * limit:
         return frontier.fastest
@@ -234,7 +234,7 @@ def mini_parallelism(task: PlanningTask, memory_limit: float | None = None) -> S
     Raises:
         TensorOptError: nothing fits on any count; says the least peak, and what would fit.
     """
-    limit = task.default_memory_limit if memory_limit is None else memory_limit
+    limit = task.memory_limit_of(memory_limit)
     least: list[tuple[int, int]] = []
     counts = plannable_counts(task)
     for count in counts:
@@ -260,7 +260,7 @@ def profile(
     task: PlanningTask, counts: Sequence[int], memory_limit: float | None = None
 ) -> list[ProfileRow]:
     """The option ``profiling`` by simulated peaks: the least step time for each device count."""
-    limit = task.default_memory_limit if memory_limit is None else memory_limit
+    limit = task.memory_limit_of(memory_limit)
     return [_profile_row(task, count, limit) for count in counts]
 
 

@@ -47,6 +47,7 @@ from tensoropt_torch.frontend.passes.nodes import (
     FOLDED,
     Pass,
     changes_memory,
+    gives_views,
     running_statistics,
     target_name,
 )
@@ -109,6 +110,7 @@ __all__ = [
     "Blocks",
     "Pass",
     "changes_memory",
+    "gives_views",
     "group_batch_norms",
     "normalise",
     "running_statistics",

@@ -16,6 +16,7 @@ from tensoropt_torch.frontend.passes.nodes import (
     add_call,
     argument,
     forces_copy,
+    gives_views,
     target_name,
     value_of,
 )
@@ -60,9 +61,7 @@ def is_view(node: fx.Node) -> bool:
         return True
     if not isinstance(node.args[0], fx.Node):
         return False
-    returns = node.target._schema.returns
-    shares = any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
-    return shares and not _copies(node)
+    return gives_views(node.target) and not _copies(node)
 
 
 def _copies(node: fx.Node) -> bool:

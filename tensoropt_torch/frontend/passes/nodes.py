@@ -184,6 +184,13 @@ def changes_memory(node: fx.Node) -> bool:
     return any(a.alias_info is not None and a.alias_info.is_write for a in first)
 
 
+def gives_views(target: Any) -> bool:
+    """Whether an operator gives tensors that share the memory of what it is given, and that it
+    has not changed."""
+    returns = target._schema.returns if isinstance(target, OpOverload) else ()
+    return any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+
+
 def forces_copy(node: fx.Node) -> bool:
     """Whether a cast was asked for new memory."""
     assert isinstance(node.target, OpOverload)
