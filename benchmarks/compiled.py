@@ -28,8 +28,8 @@ from benchmarks.links import run_on_links
 from benchmarks.models.small import MODELS, Batch
 from benchmarks.ranks import format_ratio
 from benchmarks.step_time import CPU, MIB, Mode, made, mode_of, ratios, share
-from tensoropt_torch import emit
 from tensoropt_torch.emit.compilation import describe
+from tensoropt_torch.module import ParallelModule, parallelize
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.tasks import Example, PlanningOptions, agreed_task
@@ -42,7 +42,7 @@ COMPILED = ", compiled"
 def module_of(name: str, plan: Plan, compile: bool) -> tuple[nn.Module, Batch]:
     model, batch = made(name)
     assert plan.captured is not None
-    module = emit.parallelize(model, plan.captured, plan, CPU, compile=compile)
+    module = parallelize(model, plan.captured, plan, CPU, compile=compile)
     return module, share(batch, dist.get_world_size())
 
 
@@ -75,7 +75,7 @@ def measure(name: str) -> dict[str, Any]:
             modes[label + suffix] = mode_of(partial(module_of, name, plan, bool(suffix)), plan)
             rows[label + suffix] = {"made_s": time.perf_counter() - began}
         module, _ = module_of(name, plan, True)
-        assert isinstance(module, emit.ParallelModule)
+        assert isinstance(module, ParallelModule)
         rows[label + COMPILED]["compiled"] = describe(module.rank_graph)
     turns = [{label: times_of(mode) for label, mode in modes.items()} for _ in range(TURNS)]
     for label, mode in modes.items():

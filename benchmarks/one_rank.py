@@ -41,8 +41,8 @@ from tensoropt_torch.calibration.hardware import measure_cluster  # noqa: E402
 from tensoropt_torch.calibration.job import records  # noqa: E402
 from tensoropt_torch.calibration.operators import OperatorProfiler, picks_of  # noqa: E402
 from tensoropt_torch.calibration.runs import Training  # noqa: E402
-from tensoropt_torch.emit.context import RankContext  # noqa: E402
 from tensoropt_torch.frontend import capture  # noqa: E402
+from tensoropt_torch.module.context import RankContext  # noqa: E402
 from tensoropt_torch.plan import Plan  # noqa: E402
 from tensoropt_torch.plan.space import make_planner, varied_strategy  # noqa: E402
 from tensoropt_torch.planner.candidates import find_frontier  # noqa: E402

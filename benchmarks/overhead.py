@@ -46,7 +46,7 @@ from benchmarks.models.small import Batch, small_resnet
 from benchmarks.page import fill_tables, rows_of
 from benchmarks.ranks import WORKER, format_ratio, print_results, ratio_figures, results_of_ranks
 from benchmarks.step_checks import measure as measure_checks
-from tensoropt_torch import emit
+from tensoropt_torch.module import parallelize
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.profiler.store import write_atomically
 from tensoropt_torch.tasks import Example, PlanningOptions, task_of
@@ -119,7 +119,7 @@ def parallel(model: nn.Module, batch: Batch, precision: str, device: torch.devic
     (baseline,) = find_baselines(task, ranks, ("data parallel",))
     plan = baseline.plan(len(baseline.points) - 1)
     assert plan.captured is not None
-    return emit.parallelize(model, plan.captured, plan, device)
+    return parallelize(model, plan.captured, plan, device)
 
 
 def by_ddp(model: nn.Module) -> nn.Module:

@@ -19,10 +19,12 @@ import torch.distributed as dist
 
 from benchmarks.models.small import MODELS
 from benchmarks.ranks import ratio_figures
-from tensoropt_torch import ParallelModule, emit
-from tensoropt_torch.emit.attributes import UNCHANGED
-from tensoropt_torch.emit.variants import VariantOptions
+from tensoropt_torch import ParallelModule
+from tensoropt_torch.calls.attributes import UNCHANGED
+from tensoropt_torch.module import parallelize
+from tensoropt_torch.module.variants import VariantOptions
 from tensoropt_torch.planner.baselines import find_baselines
+from tensoropt_torch.planner.pinned import find_pinned
 from tensoropt_torch.runtime.whereabouts import board
 from tensoropt_torch.tasks import Example, PlanningOptions, task_of
 
@@ -71,7 +73,7 @@ def parallel(name: str) -> tuple[ParallelModule, tuple[torch.Tensor, ...]]:
     plan = baseline.plan(len(baseline.points) - 1)
     assert plan.captured is not None
     device = torch.device("cpu")
-    module = emit.parallelize(model, plan.captured, plan, device, options=VariantOptions())
+    module = parallelize(model, plan.captured, plan, device, options=VariantOptions(find_pinned))
     return module, batch
 
 

@@ -46,8 +46,8 @@ from benchmarks.models.small import LARGE, MODELS, STUDY, Batch
 from benchmarks.peers import Peer, peers
 from benchmarks.ranks import WORKER, format_ratio, ratio_figures
 from benchmarks.step_time_page import fill_page
-from tensoropt_torch import emit
 from tensoropt_torch.config import parse_cluster
+from tensoropt_torch.module import parallelize
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.baselines import find_baselines
@@ -164,7 +164,7 @@ def by_hand(name: str) -> dict[str, Mode]:
 def ours(plan: Plan, name: str) -> tuple[nn.Module, Batch]:
     model, batch = made(name)
     assert plan.captured is not None
-    return emit.parallelize(model, plan.captured, plan, CPU), share(batch, dist.get_world_size())
+    return parallelize(model, plan.captured, plan, CPU), share(batch, dist.get_world_size())
 
 
 def planned(name: str) -> tuple[Plan, PlanningTask, float]:

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from tensoropt_torch.calibration.runs import Training, optimizer_maker
-from tensoropt_torch.emit.context import RankContext
+from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.plan.space import make_planner, varied_strategy
 from tensoropt_torch.planner.task import PlanningTask

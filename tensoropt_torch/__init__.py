@@ -32,14 +32,8 @@ with without_collections():
         save_pretrained,
     )
     from tensoropt_torch.config import Cluster, list_presets, load_cluster
-    from tensoropt_torch.emit import (
-        ParallelModule,
-        WeightSource,
-        clip_grad_norm_,
-        local_step,
-        whole_model,
-    )
     from tensoropt_torch.errors import TensorOptError
+    from tensoropt_torch.module import ParallelModule, whole_model
     from tensoropt_torch.padding import pad_together
     from tensoropt_torch.plan import Plan, Wish
     from tensoropt_torch.plan.diff import PlanDiff
@@ -74,7 +68,9 @@ with without_collections():
         fastest_within,
         simulate_frontier,
     )
+    from tensoropt_torch.steps import clip_grad_norm_, local_step
     from tensoropt_torch.tasks import Example, PlanningOptions
+    from tensoropt_torch.values import WeightSource
     from tensoropt_torch.version import __version__
 
 __all__ = [

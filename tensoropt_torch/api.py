@@ -25,23 +25,24 @@ from typing import Any, Unpack, get_args
 import torch
 import torch.distributed as dist
 
-from tensoropt_torch import calibration, emit, simulate
+from tensoropt_torch import calibration, module, simulate
 from tensoropt_torch.calibration import ProfileOptions, Validation, ValidationOptions
+from tensoropt_torch.checks import check_counts, check_memory_limit
 from tensoropt_torch.config import Cluster, mesh_axes
-from tensoropt_torch.emit import ParallelModule, WeightSource
 from tensoropt_torch.emit.compilation import Compile
-from tensoropt_torch.emit.shared import check_not_shared, note_parameters
-from tensoropt_torch.emit.variants import DEFAULT_MAX_VARIANTS, Shapes, VariantOptions
 from tensoropt_torch.errors import check_choice
 from tensoropt_torch.frontend import as_module
 from tensoropt_torch.logs import get_logger
+from tensoropt_torch.module import ParallelModule
+from tensoropt_torch.module.shared import check_not_shared, note_parameters
+from tensoropt_torch.module.variants import DEFAULT_MAX_VARIANTS, Shapes, VariantOptions
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner import baselines, candidates, explanation, picks, tradeoffs
 from tensoropt_torch.planner.baselines import Comparison
-from tensoropt_torch.planner.checks import check_counts, check_memory_limit
 from tensoropt_torch.planner.device_counts import Objective, ProfileRow
 from tensoropt_torch.planner.explanation import Explanation
 from tensoropt_torch.planner.frontier import Frontier
+from tensoropt_torch.planner.pinned import find_pinned
 from tensoropt_torch.planner.tradeoffs import Tradeoffs
 from tensoropt_torch.profiler.hardware_profile import HardwareProfile
 from tensoropt_torch.progress import Phases
@@ -68,6 +69,7 @@ from tensoropt_torch.tasks import (
     task_of,
 )
 from tensoropt_torch.units import format_duration
+from tensoropt_torch.values import WeightSource
 
 log = get_logger(__name__)
 
@@ -297,11 +299,11 @@ def parallelize(
     check_group("parallelize")
     example = on_all_ranks(lambda: example_of(model, args, kwargs, keywords))
     captured = on_all_ranks(lambda: model_of(plan, example))
-    options = on_all_ranks(lambda: VariantOptions(shapes, max_variants, check_capture))
+    options = on_all_ranks(lambda: VariantOptions(find_pinned, shapes, max_variants, check_capture))
     module_of_model = as_module(example.model)
     on_all_ranks(lambda: check_not_shared(module_of_model))
     phases = Phases()
-    module = emit.parallelize(
+    parallel = module.parallelize(
         example.model,
         captured,
         plan,
@@ -312,10 +314,10 @@ def parallelize(
         compile=compile,
         compared=calibration.KeptComparison(module_of_model, captured),
     )
-    note_parameters(module_of_model, module)
+    note_parameters(module_of_model, parallel)
     phases.end("emission")
-    log.info("made in %s: %r", format_duration(phases.total_s), module)
-    return module
+    log.info("made in %s: %r", format_duration(phases.total_s), parallel)
+    return parallel
 
 
 @takes_keywords(step=StepSettings)

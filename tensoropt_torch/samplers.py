@@ -6,8 +6,8 @@ from typing import TypedDict
 
 import torch.distributed as dist
 
-from tensoropt_torch.emit import ParallelModule
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.module import ParallelModule
 from tensoropt_torch.plan import Plan
 
 

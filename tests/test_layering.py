@@ -43,13 +43,15 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 # its own, likewise. Imports inside of functions and for type checking count as well.
 TELLING = ("units", "layer_names", "html_table", "logs", "progress")
 FRONTEND = ("frontend/watching", "frontend/python_calls", "frontend")
-PLANNING = ("errors", *TELLING, "pages", "config", *FRONTEND, "plan", "planner")
-RUNNING = (*PLANNING, "runtime", "emit", "simulate")
+PLANNING = ("errors", "checks", *TELLING, "pages", "config", *FRONTEND, "plan", "planner")
+VALUES = ("values", "parameters", "steps")
+RUNNING = (*PLANNING, "runtime", *VALUES, "emit", "calls", "module", "simulate")
 MEASURING = (*RUNNING, "profiler", "calibration")
 PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "version": (),
     "collector": (),
     "errors": (),
+    "checks": ("errors",),
     "units": (),
     "layer_names": (),
     "html_table": (),
@@ -72,19 +74,30 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     ),
     "profiler": ("errors", "config"),
     "plan": ("errors", *TELLING, "config", "frontend/passes", *FRONTEND),
-    "planner": ("errors", *TELLING, "pages", "config", *FRONTEND, "plan"),
-    "emit": (*PLANNING, "collector", "frontend/passes", "runtime"),
-    "checkpoint": ("errors", "runtime", "emit"),
-    "samplers": ("errors", "plan", "emit"),
+    "planner": ("errors", "checks", *TELLING, "pages", "config", *FRONTEND, "plan"),
+    "values": ("errors", "logs", "progress", "frontend", "runtime"),
+    "parameters": ("errors", *FRONTEND, "runtime", "values"),
+    "emit": (
+        *("errors", "units", "logs", "config", *FRONTEND, "frontend/passes", "plan"),
+        *("runtime", "values", "parameters"),
+    ),
+    "steps": ("errors", "runtime", "values", "parameters", "emit"),
+    "calls": ("errors", "units", "logs", "config", *FRONTEND, "plan", "runtime"),
+    "module": (
+        *("errors", "checks", *TELLING, "collector", *FRONTEND, "plan", "runtime"),
+        *(*VALUES, "emit", "calls"),
+    ),
+    "checkpoint": ("errors", "runtime", "values", "steps", "module"),
+    "samplers": ("errors", "plan", "module"),
     "padding": ("errors", "runtime"),
-    "rules": ("errors", *FRONTEND, "plan", "runtime", "emit"),
-    "simulate": (*PLANNING, "runtime", "emit"),
+    "rules": ("errors", *FRONTEND, "plan", "runtime", "values", "emit"),
+    "simulate": (*PLANNING, "runtime", "values", "emit", "module"),
     "calibration": (*RUNNING, "collector", "runtime/host", "profiler"),
     "report": (*PLANNING, "simulate", "calibration"),
     "tasks": MEASURING,
     "strategy": (*MEASURING, "tasks"),
     "api": (*MEASURING, "tasks", "strategy"),
-    "tf_style": (*PLANNING, "runtime", "emit", "tasks", "strategy", "api"),
+    "tf_style": (*PLANNING, "runtime", "module", "tasks", "strategy", "api"),
     "__init__": (
         "version",
         "collector",
@@ -97,7 +110,17 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
         "api",
     ),
     "doctor": ("__init__",),
-    "integrations": ("errors", "frontend", "plan", "runtime", "emit", "checkpoint", "tasks", "api"),
+    "integrations": (
+        "errors",
+        "frontend",
+        "plan",
+        "runtime",
+        "values",
+        "module",
+        "checkpoint",
+        "tasks",
+        "api",
+    ),
     "cli": (
         "version",
         *PLANNING,

@@ -11,10 +11,10 @@ from torch import nn
 
 from benchmarks.coverage.bits import loss_of
 from benchmarks.coverage.zoo import Example, make
-from tensoropt_torch import emit
 from tensoropt_torch.config import load_cluster
-from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.frontend import capture
+from tensoropt_torch.module import parallelize
+from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.candidates import find_frontier
@@ -47,7 +47,7 @@ def check(job: Job) -> tuple[int, list[str]]:
         sizes = [size for size, _ in plan.settings.mesh_axes]
         context = context or RankContext.make(sizes, torch.device("cpu"))
         assert plan.captured is not None
-        module = emit.parallelize(example.model, plan.captured, plan, context.device, context)
+        module = parallelize(example.model, plan.captured, plan, context.device, context)
         inputs = (*example.args, *example.targets)
         got = train(
             module, lambda module=module, inputs=inputs: loss_of(module(*inputs, **example.kwargs))

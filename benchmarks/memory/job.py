@@ -16,11 +16,11 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.memory.models import make
-from tensoropt_torch import emit
 from tensoropt_torch.config import load_cluster
-from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.frontend.capture import CapturedModel
+from tensoropt_torch.module import parallelize
+from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.plan.micro_batches import micro_batched
 from tensoropt_torch.plan.space import make_planner
@@ -119,7 +119,7 @@ def measure(job: Job) -> list[Peak]:
         gc.collect()
         before = [allocations.current(kind) for kind in (TENSORS, ALL)]
         inputs = [torch.ones(shape, dtype=dtype) for shape, dtype in shapes]
-        module = emit.parallelize(model, captured, plan, context.device, context)
+        module = parallelize(model, captured, plan, context.device, context)
         optimizer = step_settings(job, 0).make_optimizer(list(module.parameters()))
         levels = []
         for _ in range(STEPS):

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.utils import _pytree as pytree
 
-from tensoropt_torch.emit.call_kind import flatten
+from tensoropt_torch.calls.call_kind import flatten
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.plan import Settings
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import torch
 
-from tensoropt_torch.planner.checks import check_number
+from tensoropt_torch.checks import check_number
 from tensoropt_torch.profiler.clock import SharedClock
 
 # Asked on all ranks at once, and answered alike: whether to go on, after so many were measured.

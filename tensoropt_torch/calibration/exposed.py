@@ -22,8 +22,8 @@ from tensoropt_torch.calibration.runs import (
     run_in_passes,
 )
 from tensoropt_torch.config.cluster import Device, Exposed
-from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.frontend import capture
+from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.baselines import find_baselines

@@ -19,17 +19,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from tensoropt_torch import emit
 from tensoropt_torch.calibration.batch import Batch, index_on_meta, share_of
 from tensoropt_torch.calibration.budget import Budget, GoesOn, OutOfTimeError
 from tensoropt_torch.calibration.machine import key_of_job
 from tensoropt_torch.calibration.runs import StepTimes, Training, optimizer_maker
 from tensoropt_torch.config.records import NotNegative, Positive, Record, parse_record
-from tensoropt_torch.emit import WeightSource
-from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.python_calls import hooks_silent
 from tensoropt_torch.logs import get_logger
+from tensoropt_torch.module import parallelize
+from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Choices, Plan
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.conditioned import ConditionedFile
@@ -37,6 +36,7 @@ from tensoropt_torch.profiler.sealed import SealedFormat
 from tensoropt_torch.progress import Step, progress
 from tensoropt_torch.runtime.agreement import from_first_rank, gather, on_all_ranks
 from tensoropt_torch.units import format_seconds
+from tensoropt_torch.values import WeightSource
 
 log = get_logger(__name__)
 
@@ -253,7 +253,7 @@ class _Run:
         device = context.device
         model = self._job.model
         with hooks_silent():
-            module = emit.parallelize(model, plan.captured, plan, device, context, weights)
+            module = parallelize(model, plan.captured, plan, device, context, weights)
         optimizer = optimizer_maker(self._job.task.optimizer)(module)
         return Training(module, optimizer, partial(module, *args, **kwargs))
 

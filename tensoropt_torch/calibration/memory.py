@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from tensoropt_torch.calibration.budget import GoesOn, OutOfTimeError, always
 from tensoropt_torch.collector import quick_collections
-from tensoropt_torch.emit.module import ParallelModule
+from tensoropt_torch.module.parallel_module import ParallelModule
 from tensoropt_torch.profiler.clock import SharedClock
 from tensoropt_torch.runtime.library import OPS
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import fx
 
 from tensoropt_torch import _C
-from tensoropt_torch.emit.calls import CallSite, draws, invocation
+from tensoropt_torch.emit.local_calls import CallSite, draws, invocation
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.frontend.lowering import memory_orders
 from tensoropt_torch.plan.local_form import LocalForm

@@ -16,8 +16,8 @@ from tensoropt_torch.calibration.exposed import WIDTH, Layers, fit_exposed
 from tensoropt_torch.calibration.random_strategies import ValidationOptions, validate
 from tensoropt_torch.calibration.runs import OPTIMIZERS, WARM_UPS, StepTimes, Training
 from tensoropt_torch.config.cluster import Runtime, Update
-from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.frontend import CapturedModel, capture
+from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan, Settings
 from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.optimizers import OPTIMIZER_STATES

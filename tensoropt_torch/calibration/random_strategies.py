@@ -31,10 +31,10 @@ from tensoropt_torch.calibration.runs import (
 )
 from tensoropt_torch.calibration.spaces import Space, spaces_of
 from tensoropt_torch.calibration.validation import ValidatedStrategy, Validation
-from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.logs import get_logger
+from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.plan.space import varied_strategy
 from tensoropt_torch.planner.task import PlanningTask

@@ -14,11 +14,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from tensoropt_torch import emit
 from tensoropt_torch.calibration.budget import GoesOn, OutOfTimeError, always
 from tensoropt_torch.calibration.memory import measure_peak_bytes
-from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.frontend.python_calls import hooks_silent
+from tensoropt_torch.module import parallelize
+from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.optimizers import OPTIMIZER_STATES, OptimizerModel
 from tensoropt_torch.profiler.clock import SharedClock, undisturbed_s
@@ -167,7 +167,7 @@ class Training:
         batch as ``args`` and ``kwargs``."""
         assert plan.captured is not None
         with hooks_silent():
-            module = emit.parallelize(model, plan.captured, plan, context.device, context)
+            module = parallelize(model, plan.captured, plan, context.device, context)
         return Training(module, make_optimizer(module), partial(module, *args, **kwargs))
 
     def times(

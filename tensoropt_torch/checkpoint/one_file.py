@@ -11,13 +11,13 @@ from torch.distributed.tensor import DTensor, Placement
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.checkpoint.whole import is_first, whole_tensor
-from tensoropt_torch.emit.first_states import states_are_all_loaded
-from tensoropt_torch.emit.parts import take_part
-from tensoropt_torch.emit.placements import dtensor_of
-from tensoropt_torch.emit.whole_step import is_parameter_wise
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.runtime.agreement import on_all_ranks
 from tensoropt_torch.runtime.lost_ranks import doing
+from tensoropt_torch.steps.first_states import states_are_all_loaded
+from tensoropt_torch.steps.whole_step import is_parameter_wise
+from tensoropt_torch.values.parts import take_part
+from tensoropt_torch.values.placements import dtensor_of
 
 
 @doing("save")

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tensoropt_torch.emit import ParallelModule
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.module import ParallelModule
 from tensoropt_torch.runtime.agreement import gather, is_distributed
 from tensoropt_torch.runtime.lost_ranks import doing
 

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from tensoropt_torch.emit import ParallelModule
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.module import ParallelModule
 from tensoropt_torch.runtime.agreement import is_distributed, on_all_ranks
 from tensoropt_torch.runtime.lost_ranks import doing
 

@@ -27,11 +27,11 @@ import torch
 from torch import fx, nn
 from torch.distributed.tensor import DTensor, Placement
 
-from tensoropt_torch.emit.local_parts import as_whole, is_for_grad
-from tensoropt_torch.emit.parts import redistributed
-from tensoropt_torch.emit.placements import placements_of
 from tensoropt_torch.frontend import Blocks
+from tensoropt_torch.parameters.local_parts import as_whole, is_for_grad
 from tensoropt_torch.runtime.lost_ranks import waiting
+from tensoropt_torch.values.parts import redistributed
+from tensoropt_torch.values.placements import placements_of
 
 Gradients = tuple[torch.Tensor | None, ...]
 

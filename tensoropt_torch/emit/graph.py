@@ -15,12 +15,12 @@ from torch._ops import OpOverload
 from tensoropt_torch import _C
 from tensoropt_torch.emit.accumulation import GRADIENT_EDGE, GRADIENT_PROGRAM
 from tensoropt_torch.emit.averaged_buffers import BufferAverages
-from tensoropt_torch.emit.calls import CallSite, Invocation, draws, invocation
 from tensoropt_torch.emit.confirmation import Confirmation
 from tensoropt_torch.emit.edges import EdgeIndex, gradient_edges
 from tensoropt_torch.emit.forward_sums import ForwardSums
 from tensoropt_torch.emit.in_place import InPlaceCalls
 from tensoropt_torch.emit.kept_buffers import KeptBuffers
+from tensoropt_torch.emit.local_calls import CallSite, Invocation, draws, invocation
 from tensoropt_torch.emit.lookups import LookupChecks
 from tensoropt_torch.emit.moved_buffers import MovedBuffers
 from tensoropt_torch.emit.number_inputs import NumberInputs

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from torch import fx
 
-from tensoropt_torch.emit.calls import Invocation
+from tensoropt_torch.emit.local_calls import Invocation
 from tensoropt_torch.frontend.in_place import in_place_call
 from tensoropt_torch.plan.local_form import LocalForm
 

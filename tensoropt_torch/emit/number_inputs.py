@@ -10,7 +10,7 @@ from typing import Any
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from tensoropt_torch.emit.calls import Invocation
+from tensoropt_torch.emit.local_calls import Invocation
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.frontend.watching import Numbers
 from tensoropt_torch.plan.local_form import LocalForm

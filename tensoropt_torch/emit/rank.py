@@ -21,17 +21,17 @@ from torch.distributed.tensor import Placement, Shard
 from tensoropt_torch import _C
 from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.emit.averaged_buffers import averaged_axes
-from tensoropt_torch.emit.calls import CallSite
 from tensoropt_torch.emit.graph import GraphEmitter
+from tensoropt_torch.emit.local_calls import CallSite
 from tensoropt_torch.emit.number_inputs import takes_numbers
-from tensoropt_torch.emit.parts import coordinate_of, part_at
-from tensoropt_torch.emit.placements import placements_of
 from tensoropt_torch.emit.whole_draws import WholeDraws
 from tensoropt_torch.frontend import CapturedModel, Source
 from tensoropt_torch.plan import Plan, Settings
 from tensoropt_torch.plan.local_form import LocalForm
 from tensoropt_torch.plan.rows import OutputRows, rows_of_outputs
 from tensoropt_torch.plan.space import core_cluster, make_planner
+from tensoropt_torch.values.parts import coordinate_of, part_at
+from tensoropt_torch.values.placements import placements_of
 
 
 class RankPart:

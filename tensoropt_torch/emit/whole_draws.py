@@ -11,8 +11,8 @@ import torch
 from torch import fx
 
 from tensoropt_torch import _C
-from tensoropt_torch.emit.parts import coordinate_of, part_at
 from tensoropt_torch.runtime import random
+from tensoropt_torch.values.parts import coordinate_of, part_at
 
 Place = tuple[tuple[int, int], ...]  # first index and length, by dim
 

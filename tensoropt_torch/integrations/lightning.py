@@ -18,7 +18,6 @@ from lightning.pytorch.utilities import CombinedLoader
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 
 from tensoropt_torch.checkpoint import RandomState
-from tensoropt_torch.emit import ParallelModule, WeightSource
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.integrations.first_step import call_of_all_ranks
 from tensoropt_torch.integrations.lightning_averages import (
@@ -40,10 +39,12 @@ from tensoropt_torch.integrations.plan_source import (
     sources_of_parts,
 )
 from tensoropt_torch.integrations.shares import average_gradients_of_shares, first_of
+from tensoropt_torch.module import ParallelModule
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.runtime.agreement import on_all_ranks
 from tensoropt_torch.tasks import Example, PlanningOptions
 from tensoropt_torch.tasks.options import Inputs
+from tensoropt_torch.values import WeightSource
 
 RANDOM = "tensoropt_random_state"  # in a checkpoint
 _WRITTEN_BY_PARTS = ("state_dict", "optimizer_states")  # of one that is a folder

@@ -8,8 +8,8 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import nn
 
-from tensoropt_torch.emit import ParallelModule
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.module import ParallelModule
 
 ITSELF = ""  # the name of the LightningModule
 

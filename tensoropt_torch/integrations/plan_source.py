@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from tensoropt_torch import api
-from tensoropt_torch.emit import ParallelModule, WeightSource
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.module import ParallelModule
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.runtime.agreement import on_all_ranks
 from tensoropt_torch.tasks import Example, PlanningOptions
 from tensoropt_torch.tasks.options import Inputs
+from tensoropt_torch.values import WeightSource
 
 # Loops that pad each batch to its longest sample have as many shapes as lengths.
 MAX_VARIANTS = 128

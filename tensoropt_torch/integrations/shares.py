@@ -20,9 +20,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from tensoropt_torch.emit import ParallelModule
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.input_names import input_names
+from tensoropt_torch.module import ParallelModule
 from tensoropt_torch.runtime.agreement import agree_or_raise
 
 T = TypeVar("T")

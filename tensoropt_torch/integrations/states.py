@@ -21,8 +21,8 @@ from transformers.trainer import OPTIMIZER_NAME
 
 from tensoropt_torch.checkpoint import RandomState
 from tensoropt_torch.checkpoint import save as save_whole
-from tensoropt_torch.emit import ParallelModule
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.module import ParallelModule
 
 FOLDER = "states"  # in that of the checkpoint
 LARGEST_WHOLE = 2 << 30  # bytes of an optimizer's states that one process gathers

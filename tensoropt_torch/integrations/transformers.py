@@ -17,7 +17,6 @@ from transformers.trainer_utils import EvalLoopOutput, TrainOutput
 
 from tensoropt_torch import api
 from tensoropt_torch.checkpoint import save_pretrained
-from tensoropt_torch.emit import ParallelModule, WeightSource
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.integrations import states
 from tensoropt_torch.integrations.first_step import call_of_all_ranks
@@ -46,11 +45,13 @@ from tensoropt_torch.integrations.training_arguments import (
     check_training_arguments,
     take_checkpointing,
 )
+from tensoropt_torch.module import ParallelModule
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.runtime.agreement import gather, on_all_ranks
 from tensoropt_torch.runtime.lost_ranks import waiting
 from tensoropt_torch.tasks import Example, PlanningOptions
 from tensoropt_torch.tasks.options import Inputs
+from tensoropt_torch.values import WeightSource
 
 
 class Trainer(transformers.Trainer):  # type: ignore[misc]

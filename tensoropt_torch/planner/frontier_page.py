@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 
+from tensoropt_torch.checks import check_memory_limit
 from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
@@ -19,7 +20,6 @@ from tensoropt_torch.pages.charts import Chart, Line, rounded
 from tensoropt_torch.pages.page import Page
 from tensoropt_torch.plan import Plan, Settings
 from tensoropt_torch.plan.provenance import provenance
-from tensoropt_torch.planner.checks import check_memory_limit
 from tensoropt_torch.planner.described_points import PlanWords, PointView, described_points
 from tensoropt_torch.planner.device_counts import ProfileRow, cost_of_step, rates_of
 from tensoropt_torch.planner.explanation import explanation_of

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tensoropt_torch import _C
+from tensoropt_torch.checks import check_number, check_whole
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.planner.checks import check_number, check_whole
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tensoropt_torch import _C
+from tensoropt_torch.checks import check_memory_limit
 from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan import Plan, Wish
 from tensoropt_torch.plan.allowed import allowed_configs
 from tensoropt_torch.plan.description import model_at_hand
 from tensoropt_torch.plan.space import make_planner
-from tensoropt_torch.planner.checks import check_memory_limit
 from tensoropt_torch.planner.memory_limits import DEFAULT_MEMORY_FRACTION
 from tensoropt_torch.planner.points import pick_index
 from tensoropt_torch.planner.search_settings import SearchSettings

@@ -18,7 +18,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch import _C
-from tensoropt_torch.emit.calls import CallSite, invocation
+from tensoropt_torch.emit.local_calls import CallSite, invocation
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.lowering import named_arguments
 from tensoropt_torch.plan.local_form import LocalForm, target_operands

@@ -13,15 +13,15 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import GroupName
 
-from tensoropt_torch.emit.micro_batched import variant_of
-from tensoropt_torch.emit.module import ParallelModule
-from tensoropt_torch.emit.placements import dtensor_of
 from tensoropt_torch.emit.rank import RankPart
-from tensoropt_torch.emit.stand_ins import containers
-from tensoropt_torch.emit.weights import parameter_of
 from tensoropt_torch.frontend import Source
+from tensoropt_torch.module.micro_batched import variant_of
+from tensoropt_torch.module.parallel_module import ParallelModule
+from tensoropt_torch.module.stand_ins import containers
 from tensoropt_torch.runtime.meshes import mesh_axes_of, partition
 from tensoropt_torch.simulate.attention import FusedAttention
+from tensoropt_torch.values.placements import dtensor_of
+from tensoropt_torch.values.weights import parameter_of
 
 META = torch.device("meta")
 _CPU = torch.device("cpu")

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tensoropt_torch.calibration.batch import Batch
-from tensoropt_torch.emit.shared import check_not_parallel
+from tensoropt_torch.checks import check_whole
 from tensoropt_torch.errors import TensorOptError, check_choice
 from tensoropt_torch.frontend import CallContext, CapturedModel, capture
 from tensoropt_torch.frontend.call_context import (
@@ -19,8 +19,8 @@ from tensoropt_torch.frontend.call_context import (
     autocast_device,
     current_autocast,
 )
+from tensoropt_torch.module.shared import check_not_parallel
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.planner.checks import check_whole
 
 # A module, one of ATen calls included, or a program that was exported already.
 Model = nn.Module | torch.export.ExportedProgram

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from tensoropt_torch import calibration
 from tensoropt_torch.calibration import MeasureOptions, ValidationOptions
+from tensoropt_torch.checks import check_whole
 from tensoropt_torch.config import (
     Cluster,
     Gpu,
@@ -29,7 +30,6 @@ from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import wishes_of
 from tensoropt_torch.plan.micro_batches import batch_rows, micro_batched
-from tensoropt_torch.planner.checks import check_whole
 from tensoropt_torch.planner.memory_limits import default_memory_fraction
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask

@@ -10,9 +10,9 @@ import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from tensoropt_torch import api
-from tensoropt_torch.emit import ParallelModule
 from tensoropt_torch.errors import TensorOptError, check_choice
 from tensoropt_torch.frontend import capture
+from tensoropt_torch.module import ParallelModule
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.device_counts import ProfileRow
 from tensoropt_torch.planner.frontier import Frontier

@@ -20,8 +20,8 @@ from tensoropt_torch.calibration.fits import Scales
 from tensoropt_torch.calibration.runs import StepTimes, Training
 from tensoropt_torch.calibration.spaces import spaces_of
 from tensoropt_torch.config import Cluster
-from tensoropt_torch.emit import ParallelModule
 from tensoropt_torch.frontend import capture
+from tensoropt_torch.module import ParallelModule
 from tensoropt_torch.plan import Choices
 from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner import finalists, picks

@@ -19,7 +19,7 @@ import tensoropt_torch
 from tensoropt_torch import MeasureOptions, Plan, TensorOptError, calibration
 from tensoropt_torch.calibration.budget import Budget, OutOfTimeError
 from tensoropt_torch.calibration.runs import StepTimes, Training
-from tensoropt_torch.emit import ParallelModule
+from tensoropt_torch.module import ParallelModule
 from tensoropt_torch.planner import finalists
 from tensoropt_torch.progress import silent
 from tests.distributed.harness import forget_plans, run_ranks

@@ -30,8 +30,8 @@ from tensoropt_torch.calibration.machine import key_of_job
 from tensoropt_torch.calibration.runs import StepTimes, Training
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.config.cluster import COLLECTIVES
-from tensoropt_torch.emit import ParallelModule
 from tensoropt_torch.frontend import capture
+from tensoropt_torch.module import ParallelModule
 from tensoropt_torch.plan import Settings
 from tensoropt_torch.plan.micro_batches import micro_batched
 from tensoropt_torch.plan.space import make_planner, varied_strategy

@@ -14,8 +14,8 @@ from benchmarks.memory.job import random_plan
 from benchmarks.memory.models import make
 from tensoropt_torch.calibration.memory import measure_peak_bytes
 from tensoropt_torch.calibration.runs import OPTIMIZERS, Training
-from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.frontend import capture
+from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.simulate import StepSettings, simulate_step
 from tests.distributed.harness import run_ranks
 

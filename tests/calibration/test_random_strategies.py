@@ -21,8 +21,8 @@ from tensoropt_torch import TensorOptError, Validation, ValidationOptions, calib
 from tensoropt_torch.calibration import random_strategies
 from tensoropt_torch.calibration.runs import WARM_UPS, Training
 from tensoropt_torch.config import load_cluster
-from tensoropt_torch.emit.module import ParallelModule
 from tensoropt_torch.frontend import capture
+from tensoropt_torch.module.parallel_module import ParallelModule
 from tensoropt_torch.plan.space import make_planner, varied_strategy
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.profiler.strategy_store import FILE, KeptStrategy, StrategyStore

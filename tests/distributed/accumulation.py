@@ -12,12 +12,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from tensoropt_torch import _C, emit
+from tensoropt_torch import _C
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.emit.edges import EdgeIndex
-from tensoropt_torch.emit.module import ParallelModule
-from tensoropt_torch.emit.parallelize import RankContext
 from tensoropt_torch.frontend import capture
+from tensoropt_torch.module import parallelize
+from tensoropt_torch.module.parallel_module import ParallelModule
+from tensoropt_torch.module.parallelize import RankContext
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.plan.collectives import program_steps
 from tensoropt_torch.plan.space import make_planner
@@ -147,7 +148,7 @@ def strategies(case: Case, job: Job) -> Iterator[Strategy]:
         own = replace(settings, overlap=seed % 2 == 0, bucket_bytes=bucket_bytes)
         planner = make_planner(captured, own)
         plan = Plan.of(planner, own, captured, planner.random_strategy(seed))
-        module = emit.parallelize(case.model, captured, plan, CPU, context)
+        module = parallelize(case.model, captured, plan, CPU, context)
         yield Strategy(f"random strategy, seed {seed}", module, planner)
 
 
@@ -339,7 +340,7 @@ def count_of_data_parallel(autocast: bool) -> tuple[int, int, int]:
     task = PlanningTask(captured, load_cluster("cpu"))
     (baseline,) = find_baselines(task, dist.get_world_size(), ("data parallel",))
     plan = baseline.plan(len(baseline.points) - 1)
-    module = emit.parallelize(model, captured, plan, CPU)
+    module = parallelize(model, captured, plan, CPU)
     counts = []
     for backward, reduces in ((True, False), (False, True), (True, True)):
         module.requires_gradient_sync = reduces

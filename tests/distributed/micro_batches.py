@@ -11,15 +11,17 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from tensoropt_torch import _C, emit
+from tensoropt_torch import _C
 from tensoropt_torch.config import load_cluster
-from tensoropt_torch.emit.module import ParallelModule
-from tensoropt_torch.emit.variants import VariantOptions
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import capture
+from tensoropt_torch.module import parallelize
+from tensoropt_torch.module.parallel_module import ParallelModule
+from tensoropt_torch.module.variants import VariantOptions
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.plan.micro_batches import micro_batched
 from tensoropt_torch.plan.space import make_planner
+from tensoropt_torch.planner.pinned import find_pinned
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.runtime.ops import collective_counts, reset_collective_counts
 
@@ -106,8 +108,12 @@ def pairs(inputs: str) -> list[Pair]:
         own = replace(settings, overlap=seed % 2 == 0)
         plan = Plan.of(planner, own, micro, planner.random_strategy(seed))
         plain = copy.deepcopy(model)
-        parallel = emit.parallelize(
-            copy.deepcopy(model), captured, plan, torch.device("cpu"), options=VariantOptions()
+        parallel = parallelize(
+            copy.deepcopy(model),
+            captured,
+            plan,
+            torch.device("cpu"),
+            options=VariantOptions(find_pinned),
         )
         found.append(Pair(plain, parallel, inputs))
     return found
@@ -250,7 +256,7 @@ def captured_on_meta(_: object) -> list[float]:
     assert micro.micro_batching is not None and micro.micro_batching.totals is not None
     planner = make_planner(micro, settings)
     plan = Plan.of(planner, settings, micro, planner.random_strategy(0))
-    parallel = emit.parallelize(copy.deepcopy(model), captured, plan, torch.device("cpu"))
+    parallel = parallelize(copy.deepcopy(model), captured, plan, torch.device("cpu"))
     loss, expected = parallel(*tensors), model(*tensors)
     loss.backward()
     expected.backward()
@@ -288,7 +294,7 @@ def programs(_: object) -> list[tuple[int, int, int, int]]:
     for seed in range(8):
         strategy = planner.random_strategy(seed)
         plan = Plan.of(planner, settings, part, strategy)
-        module = emit.parallelize(model, captured, plan, torch.device("cpu"))
+        module = parallelize(model, captured, plan, torch.device("cpu"))
         program = _C.RankProgram(planner, strategy, dist.get_rank())
         edges = [program.reshard(edge) for edge in range(len(planner.edges()))]
         expected = sum(

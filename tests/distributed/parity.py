@@ -13,11 +13,10 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from tensoropt_torch import emit
 from tensoropt_torch.config import load_cluster
-from tensoropt_torch.emit.context import RankContext
-from tensoropt_torch.emit.parts import parts_of
 from tensoropt_torch.frontend import CallContext, capture
+from tensoropt_torch.module import parallelize
+from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.plan.micro_batches import micro_batched
 from tensoropt_torch.plan.space import make_planner
@@ -25,6 +24,7 @@ from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.values.parts import parts_of
 from tests.distributed.batch_norm import batch_norm_in_groups
 from tests.distributed.models import Case, make
 from tests.distributed.scales import Moved, Movements, moved
@@ -228,9 +228,7 @@ def check(job: Job) -> tuple[int, list[str]]:
         sizes = [size for size, _ in plan.settings.mesh_axes]
         context = context or RankContext.make(sizes, device)
         assert plan.captured is not None
-        module = emit.parallelize(
-            case.model, plan.captured, plan, device, context, compile=job.compile
-        )
+        module = parallelize(case.model, plan.captured, plan, device, context, compile=job.compile)
         inputs = share((*case.args, *case.targets), job.inputs)
         got = train(module, lambda module=module, inputs=inputs: module(*inputs))
         found = list(differences(got, expected, tolerance))

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from tensoropt_torch import emit
 from tensoropt_torch.config import load_cluster
-from tensoropt_torch.emit.calls import operator_named
-from tensoropt_torch.emit.context import RankContext
+from tensoropt_torch.emit.local_calls import operator_named
 from tensoropt_torch.frontend import capture
+from tensoropt_torch.module import parallelize
+from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.candidates import find_frontier
@@ -66,7 +66,7 @@ def trained(name: str, case: Case, plan: Plan, context: RankContext) -> Run:
         return run_again(self)
 
     assert plan.captured is not None
-    module = emit.parallelize(case.model, plan.captured, plan, context.device, context)
+    module = parallelize(case.model, plan.captured, plan, context.device, context)
     torch.manual_seed(0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recomputation._Call, "run_again", counting)

@@ -16,10 +16,10 @@ import torch.distributed as dist
 from torch import nn
 
 import tensoropt_torch
-from tensoropt_torch import emit
-from tensoropt_torch.emit.context import RankContext
-from tensoropt_torch.emit.module import ParallelModule
 from tensoropt_torch.frontend import capture
+from tensoropt_torch.module import parallelize
+from tensoropt_torch.module.context import RankContext
+from tensoropt_torch.module.parallel_module import ParallelModule
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.plan.space import make_planner, varied_strategy
 from tensoropt_torch.planner.baselines import find_baselines
@@ -108,7 +108,7 @@ def main(layers: int, steps: int) -> None:
     context = RankContext.make([size for size, _ in mesh], CPU)
     found = {}
     for name, plan in plans(task):
-        module = emit.parallelize(model, task.captured, plan, CPU, context)
+        module = parallelize(model, task.captured, plan, CPU, context)
         ops.reset_collective_counts()
         found[name] = {
             "step_s": step_times(module, tokens, steps),

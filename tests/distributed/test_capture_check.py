@@ -19,7 +19,7 @@ from torch import nn
 
 import tensoropt_torch
 from tensoropt_torch import TensorOptError
-from tensoropt_torch.emit import batch_comparison
+from tensoropt_torch.calls import batch_comparison
 from tests.distributed import models
 from tests.distributed.faulty import EDITS, LOST, Everything, batch, broken, made
 from tests.distributed.harness import run_ranks

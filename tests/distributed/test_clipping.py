@@ -17,8 +17,8 @@ from torch.testing import assert_close
 
 import tensoropt_torch
 from tensoropt_torch import Plan, TensorOptError
-from tensoropt_torch.emit.module import ParallelModule
 from tensoropt_torch.frontend import capture
+from tensoropt_torch.module.parallel_module import ParallelModule
 from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
 from tests.distributed.harness import run_ranks

@@ -10,9 +10,10 @@ from torch import nn
 from torch.nn import functional as F
 
 import tensoropt_torch
-from tensoropt_torch import ParallelModule, TensorOptError, emit
-from tensoropt_torch.emit.context import RankContext
+from tensoropt_torch import ParallelModule, TensorOptError
 from tensoropt_torch.frontend import capture
+from tensoropt_torch.module import parallelize
+from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.baselines import find_baselines
@@ -62,7 +63,7 @@ def check_model(name: str) -> tuple[int, int]:
     context = RankContext.make([size for size, _ in settings.mesh_axes], torch.device("cpu"))
     senders = early = 0
     for plan in plans:
-        module = emit.parallelize(case.model, captured, plan, context.device, context)
+        module = parallelize(case.model, captured, plan, context.device, context)
         probe = Probe(module)
         with confirming(probe):
             module._base.run((*case.args, *case.targets), 0, lambda graph, v: graph(*v))

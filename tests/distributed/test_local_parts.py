@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, Replicate, init_device_mesh
 
-from tensoropt_torch.emit.local_parts import local_parts, local_tensor, own_gradient
+from tensoropt_torch.parameters.local_parts import local_parts, local_tensor, own_gradient
 from tests.distributed.harness import run_ranks
 
 HERE = "tests.distributed.test_local_parts"

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 
 import tensoropt_torch
 from tensoropt_torch import TensorOptError
-from tensoropt_torch.emit.module import ParallelModule
+from tensoropt_torch.module.parallel_module import ParallelModule
 from tests.distributed.harness import run_ranks
 
 HERE = "tests.distributed.test_local_step"

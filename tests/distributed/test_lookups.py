@@ -11,10 +11,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
 
-from tensoropt_torch import emit
 from tensoropt_torch.config import load_cluster
-from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.frontend import capture
+from tensoropt_torch.module import parallelize
+from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.plan.space import make_planner, varied_strategy
 from tensoropt_torch.planner.task import PlanningTask
@@ -183,7 +183,7 @@ def run_strategies(mistake: Mistake) -> tuple[list[str], set[str]]:
     messages, checks = [], set()
     for seed in range(STRATEGIES):
         plan = Plan.of(planner, settings, task.captured, varied_strategy(planner, seed))
-        module = emit.parallelize(model, task.captured, plan, torch.device("cpu"), context)
+        module = parallelize(model, task.captured, plan, torch.device("cpu"), context)
         checks |= checks_of(module.rank_graph)
         right, wrong = share(args, mistake.inputs), share(mistake.args(args), mistake.inputs)
         assert loss_or_error(module, right) == pytest.approx(expected, rel=1e-4), seed
@@ -225,7 +225,7 @@ def run_probabilities(_: None) -> tuple[float, float]:
     planner = make_planner(task.captured, settings)
     plan = Plan.of(planner, settings, task.captured, varied_strategy(planner, 3))
     context = RankContext.make([size for size, _ in settings.mesh_axes], torch.device("cpu"))
-    module = emit.parallelize(model, task.captured, plan, torch.device("cpu"), context)
+    module = parallelize(model, task.captured, plan, torch.device("cpu"), context)
     assert not checks_of(module.rank_graph)
     return float(module(*args)), float(model(*args))
 

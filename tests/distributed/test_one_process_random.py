@@ -9,10 +9,10 @@ from torch import nn
 from torch.nn import functional as F
 
 import tensoropt_torch
-from tensoropt_torch import emit
 from tensoropt_torch.config import load_cluster
-from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.frontend import capture
+from tensoropt_torch.module import parallelize
+from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
@@ -73,7 +73,7 @@ def check_strategies(count: int) -> list[str]:
     wrong = []
     for seed in range(count):
         plan = Plan.of(planner, settings, captured, planner.random_strategy(seed))
-        module = emit.parallelize(model, captured, plan, CPU, context, one_process_random=True)
+        module = parallelize(model, captured, plan, CPU, context, one_process_random=True)
         found = list(differences(seeded_training(module), expected, 1e-10))
         if found:
             wrong.append(f"random strategy, seed {seed}: {found[:3]} under {labels(plan, 'net')}")

@@ -15,8 +15,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 import tensoropt_torch
 from tensoropt_torch import TensorOptError
 from tensoropt_torch.config import load_cluster
-from tensoropt_torch.emit.module import ParallelModule
 from tensoropt_torch.frontend import capture
+from tensoropt_torch.module.parallel_module import ParallelModule
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask

@@ -12,7 +12,7 @@ from torch import fx, nn
 from torch.distributed.tensor import DTensor
 
 import tensoropt_torch
-from tensoropt_torch.emit.module import ParallelModule
+from tensoropt_torch.module.parallel_module import ParallelModule
 from tests.distributed.harness import run_ranks
 
 HERE = "tests.distributed.test_precision"

@@ -6,9 +6,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tensoropt_torch import _C, emit
+from tensoropt_torch import _C
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.frontend import capture
+from tensoropt_torch.module import parallelize
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
@@ -52,7 +53,7 @@ def count_gathers(mode: str) -> tuple[int, int, int, float]:
     y = torch.zeros(4, 4, dtype=torch.float64)
     captured = capture(whole, (x,), loss_fn=nn.functional.mse_loss, targets=(y,))
     plan, expected = plan_with(mode, PlanningTask(captured, load_cluster("cpu")))
-    module = emit.parallelize(whole, captured, plan, torch.device("cpu"))
+    module = parallelize(whole, captured, plan, torch.device("cpu"))
     planner = make_planner(captured, plan.settings)
     program = _C.RankProgram(planner, plan.strategy(planner), dist.get_rank())
     edges = range(len(planner.edges()))

@@ -15,10 +15,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from benchmarks.memory import models as memory_models
 from benchmarks.memory.job import random_plan
-from tensoropt_torch import _C, emit
+from tensoropt_torch import _C
 from tensoropt_torch.config import load_cluster
-from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.frontend import CapturedModel, capture
+from tensoropt_torch.module import parallelize
+from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.search_settings import SearchSettings
@@ -248,7 +249,7 @@ def check_strategies(all_uses: list[str]) -> list[str]:
     for uses in all_uses:
         for plan in plans(captured, uses):
             ops.reset_collective_counts()
-            module = emit.parallelize(case.model, captured, plan, device, context)
+            module = parallelize(case.model, captured, plan, device, context)
             got = train(module, lambda module=module: module(*case.args))
             found = differences(got, expected, TOLERANCE[torch.float64])
             wrong += [f"{uses}: {text}" for text in found]
@@ -275,7 +276,7 @@ def check_one_expert(seeds: list[int]) -> list[str]:
     wrong: list[str] = []
     for seed in seeds:
         plan = random_plan(captured, 4, seed)
-        module = emit.parallelize(model, captured, plan, context.device, context)
+        module = parallelize(model, captured, plan, context.device, context)
         got = train(module, lambda module=module: module(*args))
         found = differences(got, expected, TOLERANCE[torch.float32])
         wrong += [f"seed {seed}: {text}" for text in found]

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from tensoropt_torch.emit import ParallelModule
+from tensoropt_torch.module import ParallelModule
 from tests.distributed.harness import run_ranks
 from tests.distributed.kinds import Kind
 

@@ -11,7 +11,7 @@ from torch import nn
 
 import tensoropt_torch
 from tensoropt_torch import TensorOptError
-from tensoropt_torch.emit.module import ParallelModule
+from tensoropt_torch.module.parallel_module import ParallelModule
 from tests.distributed.harness import run_ranks
 from tests.distributed.parity import whole
 

@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 import tensoropt_torch
-from tensoropt_torch.emit.module import ParallelModule
+from tensoropt_torch.module.parallel_module import ParallelModule
 from tests.distributed.harness import run_ranks
 from tests.distributed.parity import whole
 

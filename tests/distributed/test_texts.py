@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 import tensoropt_torch
-from tensoropt_torch.emit.variant_maker import VariantMaker
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.module.variant_maker import VariantMaker
 from tests.distributed.harness import run_ranks
 from tests.distributed.parity import whole
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import tensoropt_torch
-from tensoropt_torch import emit
+from tensoropt_torch.module import parallelize
 from tests.distributed.accumulation import (
     CPU,
     Job,
@@ -122,7 +122,7 @@ def thaw(_: None) -> tuple[str, float, float]:
     case = Job("lora", range(1)).case()
     plan = tensoropt_torch.find_strategy(case.model, case.args, measure=False)
     assert plan.captured is not None
-    module = emit.parallelize(case.model, plan.captured, plan, CPU)
+    module = parallelize(case.model, plan.captured, plan, CPU)
     frozen = next(p for p in module.parameters() if not p.requires_grad)
     frozen.requires_grad_(True)
     with pytest.raises(tensoropt_torch.TensorOptError) as error:

@@ -9,10 +9,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import tensoropt_torch
-from tensoropt_torch import TensorOptError, emit, register_rule
+from tensoropt_torch import TensorOptError, register_rule
 from tensoropt_torch.config import load_cluster
-from tensoropt_torch.emit.context import RankContext
 from tensoropt_torch.frontend import capture
+from tensoropt_torch.module import parallelize
+from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.candidates import find_frontier
@@ -66,7 +67,7 @@ def compare(_: None) -> tuple[list[str], set[str]]:
     context = RankContext.make([2], torch.device("cpu"))
     wrong, used = [], set()
     for index, plan in enumerate(plans):
-        module = emit.parallelize(model, captured, plan, torch.device("cpu"), context)
+        module = parallelize(model, captured, plan, torch.device("cpu"), context)
         got = train(module, lambda module=module: module(x))
         found = list(differences(got, expected, TOLERANCE[torch.float64]))
         if found:

@@ -15,8 +15,8 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import tensoropt_torch
-from tensoropt_torch.emit.module import ParallelModule
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.module.parallel_module import ParallelModule
 from tests.distributed.harness import run_ranks
 from tests.distributed.parity import whole
 

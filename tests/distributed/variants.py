@@ -16,14 +16,15 @@ from torch.utils import _pytree as pytree
 
 from benchmarks.coverage.zoo import MODELS
 from benchmarks.coverage.zoo.example import Example
-from tensoropt_torch import emit
 from tensoropt_torch.config import load_cluster
-from tensoropt_torch.emit.context import RankContext
-from tensoropt_torch.emit.variants import VariantOptions
 from tensoropt_torch.frontend import capture
+from tensoropt_torch.module import parallelize
+from tensoropt_torch.module.context import RankContext
+from tensoropt_torch.module.variants import VariantOptions
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.candidates import find_frontier
+from tensoropt_torch.planner.pinned import find_pinned
 from tensoropt_torch.planner.task import PlanningTask
 
 CPU = torch.device("cpu")
@@ -211,13 +212,13 @@ def check(job: Job) -> tuple[int, list[str]]:
     for name, plan in plans(example, job):
         context = context or RankContext.make([size for size, _ in plan.settings.mesh_axes], CPU)
         assert plan.captured is not None
-        module = emit.parallelize(
+        module = parallelize(
             copy.deepcopy(example.model),
             plan.captured,
             plan,
             CPU,
             context,
-            options=VariantOptions(),
+            options=VariantOptions(find_pinned),
             one_process_random=True,
         )
         found = list(story(module, example, parallel=True))

@@ -1,0 +1,204 @@
+"""The rank's part of a parameter in the graph, and the way of its gradient back."""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor, Placement
+
+from tensoropt_torch.parameters.second_derivatives import differentiable_whole
+from tensoropt_torch.values.placements import dtensor_of
+
+
+def as_whole(
+    part: torch.Tensor, parameter: DTensor, placements: Sequence[Placement] | None = None
+) -> DTensor:
+    """The tensor of a parameter's shape of which the rank has this part, in the parameter's
+    layout or in another one. No gradient flows through it."""
+    if placements is None and part.dtype == parameter.dtype:
+        # A step has one for each gradient. What from_local makes takes ten times as long, and
+        # the constructor, which does nothing besides, twice.
+        return DTensor.__new__(DTensor, part, parameter._spec, requires_grad=False)
+    layout = parameter.placements if placements is None else placements
+    return dtensor_of(part, parameter.device_mesh, layout, parameter)
+
+
+def local_tensor(value: Any) -> Any:
+    """What the rank has of a ``DTensor``, without any gradient; all else as it is."""
+    return value._local_tensor if isinstance(value, DTensor) else value
+
+
+def local_parts(
+    tensors: Sequence[torch.Tensor], shapes: Sequence[Sequence[int] | None]
+) -> list[torch.Tensor]:
+    """What the rank has of parameters, as ``DTensor.to_local``, seen in these shapes; other
+    tensors as they are.
+
+    The gradient that comes back is no other parameter's as well: autograd sees to that for
+    tensors, but not for what is inside of a ``DTensor``. Two parameters that are added up have
+    one gradient, and what is done to it in place, such as clipping, would be done twice. It
+    lies in memory as the parameter does, which fused optimizers take for granted.
+    """
+    parts = [
+        _part(tensor, shape) if isinstance(tensor, DTensor) else tensor
+        for tensor, shape in zip(tensors, shapes, strict=True)
+    ]
+    trained = [i for i, t in enumerate(tensors) if t.requires_grad and isinstance(t, DTensor)]
+    if not trained or not torch.is_grad_enabled():
+        return parts
+    # Gradients that are added to others, or that somebody waits for, leave one by one: not all
+    # of them are in memory besides, and no hook is called where there is none.
+    together = all(_is_plain(tensors[i]) for i in trained)
+    for members in [trained] if together else [[i] for i in trained]:
+        found = _LocalParts.apply(  # type: ignore[no-untyped-call]
+            [parts[i] for i in members], *[tensors[i] for i in members]
+        )
+        for i, part in zip(members, found, strict=True):
+            parts[i] = part
+    return parts
+
+
+def _part(tensor: DTensor, shape: Sequence[int] | None) -> torch.Tensor:
+    local = tensor._local_tensor
+    return local.detach() if shape is None else local.view(shape)
+
+
+class _LocalParts(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, parts: Sequence[torch.Tensor], *parameters: DTensor
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.parameters = parameters
+        ctx.strides = [part.stride() for part in parts]
+        return tuple(parts)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        if torch.is_grad_enabled():  # create_graph=True
+            return None, *(
+                None if gradient is None else differentiable_whole(gradient, parameter)
+                for parameter, gradient in zip(ctx.parameters, gradients, strict=True)
+            )
+        made = [
+            None if gradient is None else _gradient_of(parameter, gradient, strides)
+            for parameter, gradient, strides in zip(
+                ctx.parameters, gradients, ctx.strides, strict=True
+            )
+        ]
+        return None, *accumulated(ctx, ctx.parameters, made)
+
+
+def _gradient_of(parameter: DTensor, gradient: torch.Tensor, strides: Sequence[int]) -> DTensor:
+    own, shape = own_gradient(gradient, strides), parameter._local_tensor.shape
+    return as_whole(own if own.shape == shape else own.view(shape), parameter)
+
+
+def accumulated(
+    node: Any, parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]
+) -> list[torch.Tensor | None]:
+    """Makes gradients the ``.grad`` of their parameters, which are the operands of a node of
+    autograd, and returns those that autograd has to add up, or that somebody waits for. What it
+    does with a ``DTensor`` that is the first gradient takes longer than to make that."""
+    left = list(gradients)
+    edges = node.next_functions
+    for i, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
+        if (
+            gradient is not None
+            and gradient.dtype == parameter.dtype
+            and _is_plain(parameter)
+            and is_for_grad(gradient, parameter, edges[i][0])
+        ):
+            parameter.grad = gradient
+            left[i] = None
+    return left
+
+
+def _is_plain(parameter: torch.Tensor) -> bool:
+    """Whether a gradient would be the first, and no hook waits for it."""
+    if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+        return False
+    return parameter.grad is None
+
+
+def is_for_grad(gradient: torch.Tensor, parameter: torch.Tensor, accumulate: Any) -> bool:
+    """Whether it only is for ``.grad``: no hook of the parameter, ``torch.autograd.grad`` or
+    second derivative waits for it. ``accumulate`` is the node that adds it."""
+    if gradient.requires_grad or parameter._backward_hooks:
+        return False
+    if parameter._post_accumulate_grad_hooks:
+        return False
+    try:
+        return bool(torch._C._will_engine_execute_node(accumulate))
+    except RuntimeError:  # raised for leaves in torch.autograd.grad
+        return False
+
+
+def own_gradient(gradient: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+    """The gradient, or a copy of it, as one that is no other parameter's and has these strides."""
+    if gradient.stride() == strides and _claim(gradient):
+        return gradient
+    own = gradient.new_empty_strided(gradient.shape, strides).copy_(gradient)
+    _claim(own)
+    return own
+
+
+def _claim(gradient: torch.Tensor) -> bool:
+    """Makes its memory that of one parameter's gradient; False if somebody else has it. How
+    many have the storage does not tell: gradients that were reduced together share one, which
+    therefore keeps what is taken of it."""
+    if gradient._use_count() > _OWN_COUNT:  # type: ignore[attr-defined]
+        return False
+    storage: Any = gradient.untyped_storage()
+    start, end = _span(gradient)
+    if start == end:
+        return True
+    try:
+        taken: list[tuple[int, int]] = storage.spans_of_gradients  # in order
+    except AttributeError:
+        storage.spans_of_gradients = [(start, end)]
+        return True
+    place = bisect(taken, (start, end))
+    if place > 0 and taken[place - 1][1] > start:
+        return False
+    if place < len(taken) and taken[place][0] < end:
+        return False
+    taken.insert(place, (start, end))
+    return True
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """The elements of its storage between which it lies."""
+    start = int(tensor.storage_offset())
+    if tensor.is_contiguous():
+        return start, start + tensor.numel()
+    extents = zip(tensor.shape, tensor.stride(), strict=True)
+    reach = sum((size - 1) * stride for size, stride in extents)
+    return start, start + (reach + 1 if tensor.numel() else 0)
+
+
+class _Count(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, found: list[int], x: torch.Tensor) -> torch.Tensor:
+        ctx.found = found
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, None]:
+        ctx.found.append(gradient._use_count())  # type: ignore[attr-defined]
+        return None, None
+
+
+def _own_count() -> int:
+    """How often a gradient is held that nobody else has: 1, or 2 before PyTorch 2.13."""
+    found: list[int] = []
+    with torch.enable_grad():
+        x = torch.zeros(2, requires_grad=True)
+        torch.autograd.backward((_Count.apply(found, x) * 2).sum())  # type: ignore[no-untyped-call]
+    return found[0]
+
+
+_OWN_COUNT = _own_count()
