@@ -40,37 +40,6 @@ def parameter_queue(
     return number
 
 
-def await_gradients(
-    xs: Sequence[torch.Tensor], queue: int, slots: Sequence[int]
-) -> list[torch.Tensor]:
-    """The parameters, unchanged. Their gradients leave the queue here. To be called before all
-    that computes, since autograd then comes back last."""
-    results: list[torch.Tensor] = OPS.await_gradients(xs, queue, slots)
-    return results
-
-
-def reshard_gradients(
-    xs: Sequence[torch.Tensor],
-    steps: Sequence[int],
-    groups: Sequence[str],
-    queue: int,
-    slots: Sequence[int],
-    *,
-    reduce_dtype: torch.dtype | None = None,
-) -> list[torch.Tensor]:
-    """What ``await_gradients`` gave for these slots, unchanged. In backward this program is begun
-    on the gradient of each, as soon as it is there, and not waited for.
-
-    Raises:
-        ValueError: the numbers of tensors and slots differ.
-
-    """
-    results: list[torch.Tensor] = OPS.reshard_gradients(
-        xs, steps, groups, queue, slots, reduce_dtype=reduce_dtype
-    )
-    return results
-
-
 def begin_value(
     x: torch.Tensor,
     forward: Sequence[int],
@@ -105,11 +74,6 @@ def begin_gathers(
     OPS.begin_gathers(xs, dims, group, queue, slots, dtype=dtype)
 
 
-def put_value(value: torch.Tensor, queue: int, slot: int) -> None:
-    """Gives a value that was resharded before to ``reshard_parameter``."""
-    OPS.put_value(value, queue, slot)
-
-
 def take_value(x: torch.Tensor, queue: int, slot: int) -> torch.Tensor:
     """Waits for what ``begin_value`` or ``begin_gathers`` began in the slot, of ``x``.
 
@@ -118,33 +82,4 @@ def take_value(x: torch.Tensor, queue: int, slot: int) -> torch.Tensor:
 
     """
     result: torch.Tensor = OPS.take_value(x, queue, slot)
-    return result
-
-
-def reshard_parameter(
-    x: torch.Tensor,
-    forward: Sequence[int],
-    forward_groups: Sequence[str],
-    backward: Sequence[int],
-    backward_groups: Sequence[str],
-    queue: int,
-    slot: int,
-    *,
-    dtype: torch.dtype | None = None,
-    reduce_dtype: torch.dtype | None = None,
-) -> torch.Tensor:
-    """``reshard`` of what ``await_gradients`` gave for this slot. Takes what
-    ``begin_value`` or ``begin_gathers`` began, if one did. In backward the program of its
-    gradient is begun, and not waited for."""
-    result: torch.Tensor = OPS.reshard_parameter(
-        x,
-        forward,
-        forward_groups,
-        backward,
-        backward_groups,
-        queue,
-        slot,
-        dtype=dtype,
-        reduce_dtype=reduce_dtype,
-    )
     return result

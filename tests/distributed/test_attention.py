@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensoropt_torch.runtime import ops
 from tensoropt_torch.runtime.groups import AxisGroups
+from tests import operators
 from tests.distributed.harness import run_ranks
 
 HERE = "tests.distributed.test_attention"
@@ -59,7 +60,7 @@ def compare(heads: tuple[int, int]) -> None:
         block = query.detach().chunk(world, -2)[rank].requires_grad_()
         keys, values = (t.detach().clone().requires_grad_() for t in (key, value))
         ops.reset_collective_counts()
-        found = ops.balanced_causal_attention(block, keys, values, group, 0.0, 0.4, True)
+        found = operators.balanced_causal_attention(block, keys, values, group, 0.0, 0.4, True)
         found.backward(incoming.chunk(world, -2)[rank])
         assert ops.collective_counts().all_to_all == (4 if rows > 1 else 0)
         torch.testing.assert_close(found, expected.chunk(world, -2)[rank])
@@ -83,7 +84,7 @@ def scores(rows: int) -> int:
     query = drawn(1, 1, 2, rows, 8, dtype=torch.float32)
     key = drawn(2, 1, 2, rows * world, 8, dtype=torch.float32)
     with CountScores() as counted:
-        ops.balanced_causal_attention(query, key, key, groups.name(1))
+        operators.balanced_causal_attention(query, key, key, groups.name(1))
     return counted.scores
 
 
@@ -104,7 +105,7 @@ def dropped(_: None) -> None:
 
     def attend(seed: int) -> torch.Tensor:
         torch.manual_seed(seed)
-        return ops.balanced_causal_attention(query, key, value, group, 0.5)
+        return operators.balanced_causal_attention(query, key, value, group, 0.5)
 
     found = attend(0)
     incoming = drawn(4, *found.shape)
@@ -115,7 +116,7 @@ def dropped(_: None) -> None:
     assert torch.equal(attend(0), found)
     assert not torch.equal(attend(1), found)
     mean = torch.stack([attend(seed).detach() for seed in range(2000)]).mean(0)
-    whole = ops.balanced_causal_attention(query, key, value, group)
+    whole = operators.balanced_causal_attention(query, key, value, group)
     torch.testing.assert_close(mean, whole, rtol=0, atol=0.15)
 
 

@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional as F
 
-from tensoropt_torch.runtime import ops
 from tensoropt_torch.runtime.groups import AxisGroups
+from tests import operators
 from tests.distributed.harness import run_ranks
 
 HERE = "tests.distributed.test_halo"
@@ -46,13 +46,13 @@ def check_random_cases(seed: int) -> None:
         incoming = [torch.randn_like(part) for part in expected]
         torch.autograd.backward(expected, incoming)
         part = whole.detach().chunk(dist.get_world_size(), dim)[rank].requires_grad_()
-        got = ops.halo_exchange(part, dim, low, high, -7.0, world.name(1))
+        got = operators.halo_exchange(part, dim, low, high, -7.0, world.name(1))
         got.backward(incoming[rank])
         assert torch.equal(got, expected[rank]), what
         assert whole.grad is not None and part.grad is not None
         own = whole.grad.chunk(dist.get_world_size(), dim)[rank]
         torch.testing.assert_close(part.grad, own, msg=what)
-        shape_only = ops.halo_exchange(part.to("meta"), dim, low, high, 0.0, world.name(1))
+        shape_only = operators.halo_exchange(part.to("meta"), dim, low, high, 0.0, world.name(1))
         assert shape_only.shape == got.shape, what
 
 
@@ -65,7 +65,7 @@ def error_of_long_border(_: None) -> str:
     world = AxisGroups((dist.get_world_size(),))
     world.create([1])
     try:
-        ops.halo_exchange(torch.zeros(4, 2), 1, 3, 0, 0.0, world.name(1))
+        operators.halo_exchange(torch.zeros(4, 2), 1, 3, 0, 0.0, world.name(1))
     except ValueError as error:
         return str(error)
     return "no error"

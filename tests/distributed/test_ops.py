@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tensoropt_torch.runtime import ops
 from tensoropt_torch.runtime.groups import AxisGroups
+from tests import operators
 from tests.distributed.harness import run_ranks
 
 HERE = "tests.distributed.test_ops"
@@ -73,7 +74,7 @@ def check_sharded(dtype: torch.dtype) -> None:
             what = (dtype, reduction, smoothing)
             loss, gradient = reference(logits, target, reduction, smoothing)
             part = logits.chunk(4)[rank].clone().requires_grad_()
-            got = ops.cross_entropy_sharded(
+            got = operators.cross_entropy_sharded(
                 part, target.chunk(4)[rank], reduction, IGNORED, smoothing, world.name(1)
             )
             assert got.dtype == dtype
@@ -100,13 +101,13 @@ def check_sharded_images(_: None) -> None:
     loss, gradient = reference(logits, target, ops.MEAN)
     part = logits.chunk(2)[rank].clone().requires_grad_()
     target_part = target.chunk(2)[rank]
-    got = ops.cross_entropy_sharded(part, target_part, count_group=world.name(1))
+    got = operators.cross_entropy_sharded(part, target_part, count_group=world.name(1))
     close(got, loss, "images")
     got.backward()
     assert part.grad is not None
     close(part.grad, gradient.chunk(2)[rank], "images")
     log_probs = part.detach().log_softmax(1).requires_grad_()
-    got = ops.nll_loss_sharded(log_probs, target_part, count_group=world.name(1))
+    got = operators.nll_loss_sharded(log_probs, target_part, count_group=world.name(1))
     close(got, loss, "nll")
     got.backward()
     assert log_probs.grad is not None
@@ -128,7 +129,7 @@ def check_sharded_weights(_: None) -> None:
     expected.backward()
     assert whole.grad is not None
     part, target_part = logits.chunk(2)[rank].clone().requires_grad_(), target.chunk(2)[rank]
-    got = ops.cross_entropy_sharded(
+    got = operators.cross_entropy_sharded(
         part, target_part, ops.MEAN, IGNORED, 0.1, world.name(1), weight=weight
     )
     close(got, expected.detach(), "weights")
@@ -136,7 +137,7 @@ def check_sharded_weights(_: None) -> None:
     assert part.grad is not None
     close(part.grad, whole.grad.chunk(2)[rank], "weights")
     log_probs = logits.log_softmax(1)
-    got = ops.nll_loss_sharded(
+    got = operators.nll_loss_sharded(
         log_probs.chunk(2)[rank], target_part, count_group=world.name(1), weight=weight
     )
     close(got, F.nll_loss(log_probs, target, weight), "weights of nll")
@@ -157,8 +158,8 @@ def check_nothing_valid(_: None) -> tuple[float, float]:
     nothing = torch.full((4,), IGNORED)
     some = nothing if dist.get_rank() == 0 else torch.tensor([0, 1, 2, IGNORED])
     name = world.name(1)
-    here = ops.cross_entropy_sharded(logits, some, count_group=name)
-    nowhere = ops.cross_entropy_sharded(logits, nothing, count_group=name)
+    here = operators.cross_entropy_sharded(logits, some, count_group=name)
+    nowhere = operators.cross_entropy_sharded(logits, nothing, count_group=name)
     return here.item(), nowhere.item()
 
 
@@ -172,7 +173,7 @@ def test_a_rank_without_valid_targets_adds_nothing():
 def test_without_a_group_it_is_the_loss_of_one_process():
     logits, target = case(8, 6, torch.float64)
     loss, _ = reference(logits, target, ops.MEAN)
-    close(ops.cross_entropy_sharded(logits, target), loss, "no group")
+    close(operators.cross_entropy_sharded(logits, target), loss, "no group")
 
 
 # --- classes split -----------------------------------------------------------
@@ -188,7 +189,7 @@ def check_vocab(payload: tuple[torch.dtype, int, float]) -> ops.CollectiveCounts
     loss, gradient = reference(logits, target, reduction, smoothing)
     part = logits.chunk(2)[row].chunk(2, 1)[column].clone().requires_grad_()
     ops.reset_collective_counts()
-    got = ops.cross_entropy_vocab(
+    got = operators.cross_entropy_vocab(
         part,
         target.chunk(2)[row],
         reduction,
@@ -232,7 +233,7 @@ def check_vocab_images(_: None) -> None:
     loss, gradient = reference(logits, target, ops.MEAN, 0.1)
     part = logits.chunk(2, 1)[rank].clone().requires_grad_()
     name = groups.name(1)
-    got = ops.cross_entropy_vocab(
+    got = operators.cross_entropy_vocab(
         part, target, ops.MEAN, IGNORED, 6, 3 * rank, name, label_smoothing=0.1
     )
     close(got, loss, "images")
@@ -256,7 +257,7 @@ def check_extreme_logits(_: None) -> None:
     target = torch.tensor([2, 3, 1])
     loss, gradient = reference(logits, target, ops.SUM)
     part = logits.chunk(2, 1)[rank].clone().requires_grad_()
-    got = ops.cross_entropy_vocab(part, target, ops.SUM, IGNORED, 4, 2 * rank, groups.name(1))
+    got = operators.cross_entropy_vocab(part, target, ops.SUM, IGNORED, 4, 2 * rank, groups.name(1))
     close(got, loss, "extreme")
     got.backward()
     assert part.grad is not None
@@ -279,7 +280,7 @@ def check_ignored_class(_: None) -> None:
     loss.backward()
     assert whole.grad is not None
     part = logits.chunk(2, 1)[rank].clone().requires_grad_()
-    got = ops.cross_entropy_vocab(part, target, ops.MEAN, 0, 4, 2 * rank, groups.name(1))
+    got = operators.cross_entropy_vocab(part, target, ops.MEAN, 0, 4, 2 * rank, groups.name(1))
     close(got, loss.detach(), "padding")
     got.backward()
     assert part.grad is not None
@@ -302,7 +303,7 @@ def check_saved_bytes(_: None) -> list[int]:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        ops.cross_entropy_vocab(
+        operators.cross_entropy_vocab(
             logits, torch.zeros(64, dtype=torch.long), ops.MEAN, -100, 64, 0, groups.name(1)
         )
     return sorted(saved.values())
@@ -318,17 +319,17 @@ def test_operands_that_do_not_fit_are_refused():
     logits = torch.zeros(4, 3)
     target = torch.zeros(4, dtype=torch.long)
     with pytest.raises(ValueError, match="logits have to be"):
-        ops.cross_entropy_vocab(logits[None], target, ops.MEAN, -100, 6, 0, "g")
+        operators.cross_entropy_vocab(logits[None], target, ops.MEAN, -100, 6, 0, "g")
     with pytest.raises(ValueError, match="4 classes in all, but this rank has 3 from 2 on"):
-        ops.cross_entropy_vocab(logits, target, ops.MEAN, -100, 4, 2, "g")
+        operators.cross_entropy_vocab(logits, target, ops.MEAN, -100, 4, 2, "g")
     with pytest.raises(ValueError, match="reduction"):
-        ops.cross_entropy_vocab(logits, target, 0, -100, 6, 0, "g")
+        operators.cross_entropy_vocab(logits, target, 0, -100, 6, 0, "g")
     with pytest.raises(ValueError, match="reduction"):
-        ops.cross_entropy_sharded(logits, target, 0)
+        operators.cross_entropy_sharded(logits, target, 0)
     with pytest.raises(ValueError, match="class indices"):
-        ops.cross_entropy_sharded(logits, torch.zeros(4, 3))
+        operators.cross_entropy_sharded(logits, torch.zeros(4, 3))
     with pytest.raises(ValueError, match=r"weight has to be \[rows, \.\.\.\]"):
-        ops.embedding_shard(logits[0, 0], target, 0)
+        operators.embedding_shard(logits[0, 0], target, 0)
 
 
 # --- look-ups ----------------------------------------------------------------
@@ -348,7 +349,7 @@ def check_embedding(payload: tuple[torch.dtype, Any]) -> None:
         assert whole.grad is not None
         part = table.chunk(4)[rank].clone().requires_grad_()
         padding = -1 if padding_idx is None else padding_idx
-        got = ops.embedding_shard(part, index, 3 * rank, padding)
+        got = operators.embedding_shard(part, index, 3 * rank, padding)
         got.backward(gradient)
         assert part.grad is not None
         assert torch.equal(sum_over_ranks(got), expected)  # one summand is not zero
@@ -424,7 +425,7 @@ def check_batch_norm(payload: tuple[torch.dtype, int, int]) -> ops.CollectiveCou
     ops.reset_collective_counts()
     samples = [len(rows) for rows in tensors[0].chunk(2)] if batch % 2 else []
     names = (groups.name(0b01), groups.name(0b10))
-    output = ops.batch_norm_sharded(
+    output = operators.batch_norm_sharded(
         x, weight, bias, *running, MOMENTUM, EPS, begin, samples, *names
     )
     assert output.dtype == x.dtype
@@ -471,7 +472,7 @@ def check_large_mean(_: None) -> None:
     group.create([1])
     x = batch_norm_case(torch.float32, 1e5)[0]
     expected = F.batch_norm(x.double(), None, None, training=True)
-    got = ops.batch_norm_sharded(
+    got = operators.batch_norm_sharded(
         x.chunk(4)[dist.get_rank()], None, None, None, None, batch_group=group.name(1)
     )
     # Numbers near 1e5 are 0.008 apart.
@@ -483,7 +484,7 @@ def check_large_mean(_: None) -> None:
 def test_batch_norm_without_groups_is_that_of_one_process():
     x, weight, bias, running_mean, running_var, _ = batch_norm_case(torch.float64, 0.0)
     expected = batch_norm_of_one([x, weight, bias, running_mean, running_var, x])
-    got = ops.batch_norm_sharded(x, weight, bias, running_mean, running_var, MOMENTUM, EPS)
+    got = operators.batch_norm_sharded(x, weight, bias, running_mean, running_var, MOMENTUM, EPS)
     close(got, expected[0], "output")
     close(running_var, expected[5], "running variance")
 
@@ -497,20 +498,20 @@ def test_fake_tensors_need_no_group():
         target = torch.empty(4, dtype=torch.long)
         weight = torch.empty(6, 2, requires_grad=True)
         for loss in (
-            ops.cross_entropy_vocab(logits, target, ops.MEAN, -100, 6, 0, "no", "group", 0.1),
-            ops.cross_entropy_sharded(logits, target, count_group="none"),
+            operators.cross_entropy_vocab(logits, target, ops.MEAN, -100, 6, 0, "no", "group", 0.1),
+            operators.cross_entropy_sharded(logits, target, count_group="none"),
         ):
             assert (loss.shape, loss.dtype) == ((), torch.bfloat16)
             (gradient,) = torch.autograd.grad(loss, logits)
             assert (gradient.shape, gradient.dtype) == ((4, 3), torch.bfloat16)
-        rows = ops.embedding_shard(weight, target, 0)
+        rows = operators.embedding_shard(weight, target, 0)
         assert rows.shape == (4, 2)
         rows.sum().backward()
         assert weight.grad is not None
         assert weight.grad.shape == (6, 2)
         images = torch.empty(4, 3, 5, requires_grad=True)
         nothing = (None, None, None, None)
-        output = ops.batch_norm_sharded(images, *nothing, 0.1, 1e-5, 0, [], "no", "group")
+        output = operators.batch_norm_sharded(images, *nothing, 0.1, 1e-5, 0, [], "no", "group")
         assert output.shape == images.shape
 
 

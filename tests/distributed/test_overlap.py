@@ -13,17 +13,15 @@ from torch.testing import assert_close
 
 from tensoropt_torch.runtime import ops
 from tensoropt_torch.runtime.parameter_queue import (
-    await_gradients,
     begin_gathers,
     begin_value,
     parameter_queue,
-    reshard_gradients,
-    reshard_parameter,
     take_value,
 )
 from tests.distributed.harness import run_ranks
 from tests.distributed.layouts import gradient_layouts, local_part
 from tests.distributed.test_reshard import Reshards
+from tests.operators import await_gradients, reshard_gradients, reshard_parameter
 
 HERE = "tests.distributed.test_overlap"
 SIZES = (2, 2)

@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tensoropt_torch.runtime import ops
 from tensoropt_torch.runtime.groups import AxisGroups
+from tests import operators
 from tests.distributed.harness import run_ranks
 
 HERE = "tests.distributed.test_recurrent"
@@ -42,8 +43,8 @@ def run_shard(
     x: torch.Tensor, states: Tensors, weights: Tensors, group: str, batch_first: bool
 ) -> Tensors:
     if len(states) == 2:
-        return list(ops.lstm_shard(x, (states[0], states[1]), weights, group, batch_first))
-    return list(ops.gru_shard(x, states[0], weights, group, batch_first))
+        return list(operators.lstm_shard(x, (states[0], states[1]), weights, group, batch_first))
+    return list(operators.gru_shard(x, states[0], weights, group, batch_first))
 
 
 def close(got: torch.Tensor, expected: torch.Tensor, what: object) -> None:
@@ -153,8 +154,8 @@ def test_fake_tensors_need_no_group(batch_first: bool) -> None:
         gru = [torch.empty(3, 4, 7, requires_grad=True), torch.empty(3, 4, 8)]
         gru += [torch.empty(3, 4), torch.empty(3, 4)]
         for output, weights in (
-            (ops.lstm_shard(x, (h, h), lstm, "no group", batch_first)[0], lstm),
-            (ops.gru_shard(x, h, gru, "no group", batch_first)[0], gru),
+            (operators.lstm_shard(x, (h, h), lstm, "no group", batch_first)[0], lstm),
+            (operators.gru_shard(x, h, gru, "no group", batch_first)[0], gru),
         ):
             assert output.shape == (*shape, 4)
             found = torch.autograd.grad(output.sum(), [x, weights[0]])
@@ -165,6 +166,6 @@ def test_operands_that_do_not_fit_are_refused() -> None:
     x, h = torch.zeros(2, 3, 7), torch.zeros(1, 3, 4)
     weights = [torch.zeros(4, 4, 7), torch.zeros(4, 4, 8)]
     with pytest.raises(ValueError, match="weights of 3 gates of 4 units"):
-        ops.gru_shard(x, h, weights, "g")
+        operators.gru_shard(x, h, weights, "g")
     with pytest.raises(ValueError, match=r"states \[1, b, u\]"):
-        ops.lstm_shard(x, (h[0], h[0]), weights, "g")
+        operators.lstm_shard(x, (h[0], h[0]), weights, "g")

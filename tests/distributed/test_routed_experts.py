@@ -28,6 +28,7 @@ from tensoropt_torch.rules.call import RankCall
 from tensoropt_torch.runtime import ops
 from tensoropt_torch.runtime.groups import AxisGroups
 from tensoropt_torch.runtime.meshes import partition
+from tests import operators
 from tests.distributed.harness import run_ranks
 from tests.distributed.models import make
 from tests.distributed.parity import TOLERANCE, differences, train, train_alone
@@ -126,12 +127,12 @@ def check_layer(layer: Layer) -> ops.CollectiveCounts:
     own = [x, weights, up, down]
     *called, num_experts, firsts = calls[rank].extra
     ops.reset_collective_counts()
-    got = ops.routed_experts_shard(
+    got = operators.routed_experts_shard(
         x,
         (experts, weights),
         (up, down),
-        ops.ExpertCalls(*called),
-        ops.ExpertHolders(num_experts, tuple(firsts), *names),
+        operators.ExpertCalls(*called),
+        operators.ExpertHolders(num_experts, tuple(firsts), *names),
     )
     found = list(torch.autograd.grad(got, own, given[rank]))
     counts = ops.collective_counts()
@@ -194,24 +195,24 @@ def test_without_numbers_every_expert_gets_as_many_rows() -> None:
 @pytest.mark.parametrize(
     ("chosen", "gated", "holders", "error", "words"),
     [
-        ([0, 4], False, ops.ExpertHolders(4), IndexError, "choices from 0 to 4 of 4 experts"),
-        ([0, 1], False, ops.ExpertHolders(4, (0, 3)), ValueError, r"each of \[0, 3\] on"),
-        ([0, 1], True, ops.ExpertHolders(2), ValueError, r"up has to be \[e, d, 2 f\]"),
-        ([0], False, ops.ExpertHolders(2), ValueError, r"weights \[n, k\], got"),
+        ([0, 4], False, operators.ExpertHolders(4), IndexError, "choices from 0 to 4 of 4 experts"),
+        ([0, 1], False, operators.ExpertHolders(4, (0, 3)), ValueError, r"each of \[0, 3\] on"),
+        ([0, 1], True, operators.ExpertHolders(2), ValueError, r"up has to be \[e, d, 2 f\]"),
+        ([0], False, operators.ExpertHolders(2), ValueError, r"weights \[n, k\], got"),
     ],
 )
 def test_operands_that_do_not_fit_are_refused(
     chosen: list[int],
     gated: bool,
-    holders: ops.ExpertHolders,
+    holders: operators.ExpertHolders,
     error: type[Exception],
     words: str,
 ) -> None:
     routing = torch.tensor([chosen]), torch.zeros(1, 2)
     matrices = torch.zeros(2, 3, 4), torch.zeros(2, 4, 3)
-    calls = ops.ExpertCalls("aten::_grouped_mm", "relu", gated)
+    calls = operators.ExpertCalls("aten::_grouped_mm", "relu", gated)
     with pytest.raises(error, match=words):
-        ops.routed_experts_shard(torch.zeros(1, 3), routing, matrices, calls, holders)
+        operators.routed_experts_shard(torch.zeros(1, 3), routing, matrices, calls, holders)
 
 
 # --- strategies --------------------------------------------------------------

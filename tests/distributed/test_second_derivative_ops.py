@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from tensoropt_torch.rules.layouts import combine, split
 from tensoropt_torch.runtime import ops
 from tensoropt_torch.runtime.groups import AxisGroups
+from tests import operators
 from tests.distributed.harness import run_ranks
 
 HERE = "tests.distributed.test_second_derivative_ops"
@@ -41,7 +42,7 @@ def halo(name: Callable[[int], str]) -> Op:
         return F.conv1d(F.pad(x.tanh(), (2, 1)), kernel)
 
     def local(x: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
-        return F.conv1d(ops.halo_exchange(x.tanh(), 2, 2, 1, 0.0, name(BOTH)), kernel)
+        return F.conv1d(operators.halo_exchange(x.tanh(), 2, 2, 1, 0.0, name(BOTH)), kernel)
 
     layouts = [("R,R", "R,R") for _ in range(2)]
     layouts = [("S2,S2", "S2,S2"), ("R,R", "P,P")]
@@ -57,7 +58,10 @@ def shorter_halo(name: Callable[[int], str]) -> Op:
 
     def local(x: torch.Tensor) -> torch.Tensor:
         return (
-            ops.halo_exchange(x.tanh(), 2, 1, -1, 0.0, name(BOTH)).unfold(2, 2, 2).square().sum(-1)
+            operators.halo_exchange(x.tanh(), 2, 1, -1, 0.0, name(BOTH))
+            .unfold(2, 2, 2)
+            .square()
+            .sum(-1)
         )
 
     return Op(whole, local, [(2, 3, 16)], [("S2,S2", "S2,S2")], ("S2,S2", "S2,S2"))
@@ -76,7 +80,7 @@ def _vocab(reduction: int, smoothing: float, result: str) -> Callable[[Any], Op]
             row, column = divmod(dist.get_rank(), 2)
             target = TARGET.chunk(2)[row]
             groups = name(SECOND), name(FIRST)
-            return ops.cross_entropy_vocab(
+            return operators.cross_entropy_vocab(
                 x, target, reduction, -100, 8, 4 * column, *groups, smoothing
             )
 
@@ -91,7 +95,7 @@ def sharded_loss(name: Callable[[int], str]) -> Op:
 
     def local(x: torch.Tensor) -> torch.Tensor:
         target = TARGET.chunk(4)[dist.get_rank()]
-        return ops.cross_entropy_sharded(x.tanh(), target, count_group=name(BOTH)).square()
+        return operators.cross_entropy_sharded(x.tanh(), target, count_group=name(BOTH)).square()
 
     return Op(whole, local, [(8, 8)], [("S0,S0", "S0,S0")], ("R,R", "R,R"))
 
@@ -115,7 +119,7 @@ def _batch_norm(batch: int, channels: bool) -> Callable[[Any], Op]:
             return F.batch_norm(x.tanh(), None, None, weight, bias, training=True)
 
         def local(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-            return ops.batch_norm_sharded(
+            return operators.batch_norm_sharded(
                 x.tanh(), weight, bias, None, None, batch_group=name(batch)
             )
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tensoropt_torch.runtime import ops
+from tests import operators
 
 MODES = ("sum", "mean", "max")
 OFFSETS = torch.tensor([0, 2, 2, 6, 9, 11])
@@ -49,7 +49,8 @@ def test_bags_of_all_ranks_are_the_bags(mode: str, padding: int | None, last: bo
     )
     options = (-1, None, MODES.index(mode), last, -1 if padding is None else padding)
     parts = [
-        ops.embedding_bag_shard(weight, index, offsets, (first, 2), *options) for first in (0, 2, 4)
+        operators.embedding_bag_shard(weight, index, offsets, (first, 2), *options)
+        for first in (0, 2, 4)
     ]
     close(torch.cat(parts), expected)
     incoming = normal(6, 5, seed=2).detach()
@@ -69,7 +70,9 @@ def test_rows_of_all_ranks_sum_to_the_bags(mode: str):
     expected = F.embedding_bag(index, weight, OFFSETS, mode=name, per_sample_weights=factors)
     tables = [rows.detach().clone().requires_grad_() for rows in weight.chunk(2)]
     parts = [
-        ops.embedding_bag_shard(table, index, OFFSETS, (0, 6), 4 * i, factors, MODES.index(name))
+        operators.embedding_bag_shard(
+            table, index, OFFSETS, (0, 6), 4 * i, factors, MODES.index(name)
+        )
         for i, table in enumerate(tables)
     ]
     close(parts[0] + parts[1], expected)
@@ -86,7 +89,9 @@ def test_rows_of_all_ranks_sum_to_the_bags(mode: str):
 
 def test_a_maximum_of_split_rows_is_refused():
     with pytest.raises(ValueError, match="needs mode 0"):
-        ops.embedding_bag_shard(normal(4, 2, seed=0), indices() % 4, OFFSETS, (0, 6), 4, None, 2)
+        operators.embedding_bag_shard(
+            normal(4, 2, seed=0), indices() % 4, OFFSETS, (0, 6), 4, None, 2
+        )
 
 
 # --- products of groups ------------------------------------------------------
@@ -115,7 +120,7 @@ def test_products_of_all_ranks_sum_to_the_product(ends: torch.Tensor, parts: int
     whole = gradients(expected, [x, weight], incoming)
     shards = [part.detach().clone().requires_grad_() for part in weight.chunk(parts)]
     results = [
-        ops.grouped_mm_shard(x, shard, ends, 4 // parts * i) for i, shard in enumerate(shards)
+        operators.grouped_mm_shard(x, shard, ends, 4 // parts * i) for i, shard in enumerate(shards)
     ]
     close(torch.stack(results).sum(0), expected)
     found = [
@@ -130,16 +135,16 @@ def test_a_rank_computes_its_groups_only():
     """Numbers that are not finite show what was multiplied."""
     x = torch.ones(6, 2)
     x[3:] = float("nan")
-    got = ops.grouped_mm_shard(x, torch.ones(1, 2, 2), torch.tensor([3, 6]), 0)
+    got = operators.grouped_mm_shard(x, torch.ones(1, 2, 2), torch.tensor([3, 6]), 0)
     assert torch.equal(got, torch.tensor([2.0] * 3 + [0.0] * 3)[:, None].expand(6, 2))
 
 
 def test_groups_that_do_not_fit_are_refused():
     ends = torch.tensor([2, 4])
     with pytest.raises(ValueError, match=r"weight \[g, k, n\], got \[4, 3\] and \[2, 2, 3\]"):
-        ops.grouped_mm_shard(torch.ones(4, 3), torch.ones(2, 2, 3), ends, 0)
+        operators.grouped_mm_shard(torch.ones(4, 3), torch.ones(2, 2, 3), ends, 0)
     with pytest.raises(ValueError, match="this rank has 2 from 1 on"):
-        ops.grouped_mm_shard(torch.ones(4, 3), torch.ones(2, 3, 3), ends, 1)
+        operators.grouped_mm_shard(torch.ones(4, 3), torch.ones(2, 3, 3), ends, 1)
 
 
 # --- rows and entries --------------------------------------------------------
@@ -149,7 +154,9 @@ def test_rows_of_any_shape_that_count_from_the_end():
     table = normal(6, 2, 3, seed=1)
     index = torch.tensor([[0, -1, 5], [-6, 3, 3]])
     shards = [part.detach().clone().requires_grad_() for part in table.chunk(3)]
-    results = [ops.embedding_shard(shard, index, 2 * i, -1, 6) for i, shard in enumerate(shards)]
+    results = [
+        operators.embedding_shard(shard, index, 2 * i, -1, 6) for i, shard in enumerate(shards)
+    ]
     close(torch.stack(results).sum(0), table[index])
     incoming = normal(2, 3, 2, 3, seed=2).detach()
     (whole,) = gradients(table[index], [table], incoming)
@@ -162,13 +169,13 @@ def test_fake_tensors_have_the_shapes():
         weight, index = torch.empty(8, 5, requires_grad=True), torch.empty(13, dtype=torch.long)
         offsets = torch.empty(6, dtype=torch.long)
         for row_offset in (-1, 4):
-            bags = ops.embedding_bag_shard(weight, index, offsets, (2, 3), row_offset)
+            bags = operators.embedding_bag_shard(weight, index, offsets, (2, 3), row_offset)
             assert bags.shape == (3, 5)
         table = torch.empty(4, 2, 3, requires_grad=True)
-        rows = ops.embedding_shard(table, index, 0, -1, 8)
+        rows = operators.embedding_shard(table, index, 0, -1, 8)
         assert rows.shape == (13, 2, 3)
         assert gradients(rows.sum(), [table], torch.ones(()))[0].shape == table.shape
-        product = ops.grouped_mm_shard(torch.empty(12, 2), table, offsets, 2)
+        product = operators.grouped_mm_shard(torch.empty(12, 2), table, offsets, 2)
         assert product.shape == (12, 3)
         assert gradients(product.sum(), [table], torch.ones(()))[0].shape == table.shape
-        assert ops.gather_shard(weight, index[:, None], 0, 8).shape == (13, 1)
+        assert operators.gather_shard(weight, index[:, None], 0, 8).shape == (13, 1)
