@@ -23,8 +23,9 @@ import tensoropt_torch
 from benchmarks.frontier_picture import OPTIMIZER, llama
 from benchmarks.models import catalogue
 from benchmarks.paper.setups import h100_cluster, paper_cluster
-from tensoropt_torch import Cluster, Comparison, Example, PlanningOptions, load_cluster
+from tensoropt_torch import Cluster, Example, PlanningOptions, load_cluster
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.planner.baselines import Comparison
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"

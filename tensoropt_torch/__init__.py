@@ -21,7 +21,6 @@ with without_collections():
     from tensoropt_torch.calibration import (
         MeasureOptions,
         ProfileOptions,
-        Validation,
         ValidationOptions,
     )
     from tensoropt_torch.checkpoint import (
@@ -36,34 +35,18 @@ with without_collections():
     from tensoropt_torch.module import ParallelModule, whole_model
     from tensoropt_torch.padding import pad_together
     from tensoropt_torch.plan import Plan, Wish
-    from tensoropt_torch.plan.diff import PlanDiff
-    from tensoropt_torch.planner.baselines import Baseline, Comparison
-    from tensoropt_torch.planner.device_counts import ProfileRow
-    from tensoropt_torch.planner.explanation import Explanation, LeftOut, NodeExplanation
-    from tensoropt_torch.planner.frontier import Frontier, FrontierPoint
+    from tensoropt_torch.planner.frontier import Frontier
     from tensoropt_torch.planner.optimizers import OptimizerModel
     from tensoropt_torch.planner.search_settings import SearchSettings
-    from tensoropt_torch.planner.tradeoffs import TradeoffPoint, Tradeoffs
-    from tensoropt_torch.planner.why import (
-        Decision,
-        MemoryChange,
-        NetworkChange,
-        WhyPlan,
-        explain_plan,
-    )
-    from tensoropt_torch.planner.wish_costs import WishCosts, WishedEnds, wish_costs
-    from tensoropt_torch.profiler.hardware_profile import HardwareProfile
+    from tensoropt_torch.planner.why import explain_plan
+    from tensoropt_torch.planner.wish_costs import wish_costs
     from tensoropt_torch.rules import (
-        LocalCall,
-        RuleReport,
         check_rule,
         register_rule,
         unregister_rule,
     )
     from tensoropt_torch.samplers import sampler_arguments
     from tensoropt_torch.simulate import (
-        MemoryProfile,
-        SimulatedPoint,
         StepSettings,
         fastest_within,
         simulate_frontier,
@@ -74,44 +57,22 @@ with without_collections():
     from tensoropt_torch.version import __version__
 
 __all__ = [
-    "Baseline",
     "Cluster",
-    "Comparison",
-    "Decision",
     "Example",
-    "Explanation",
     "Frontier",
-    "FrontierPoint",
-    "HardwareProfile",
-    "LeftOut",
-    "LocalCall",
     "MeasureOptions",
-    "MemoryChange",
-    "MemoryProfile",
-    "NetworkChange",
-    "NodeExplanation",
     "OptimizerModel",
     "ParallelModule",
     "Plan",
-    "PlanDiff",
     "PlanningOptions",
     "ProfileOptions",
-    "ProfileRow",
     "RandomState",
-    "RuleReport",
     "SearchSettings",
-    "SimulatedPoint",
     "StepSettings",
     "TensorOptError",
-    "TradeoffPoint",
-    "Tradeoffs",
-    "Validation",
     "ValidationOptions",
     "WeightSource",
-    "WhyPlan",
     "Wish",
-    "WishCosts",
-    "WishedEnds",
     "__version__",
     "auto_parallel",
     "check_rule",

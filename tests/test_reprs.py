@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 import tensoropt_torch
-from tensoropt_torch import Baseline, Example, Frontier, Plan, TensorOptError
+from tensoropt_torch import Example, Frontier, Plan, TensorOptError
 from tensoropt_torch.html_table import html_table
+from tensoropt_torch.planner.baselines import Baseline
 from tensoropt_torch.profiler.hardware_profile import HardwareProfile
 from tensoropt_torch.units import format_bytes, format_seconds
 from tests.calibration.test_validation import rows

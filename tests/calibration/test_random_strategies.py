@@ -17,8 +17,8 @@ import torch.distributed as dist
 from torch import nn
 
 import tensoropt_torch
-from tensoropt_torch import TensorOptError, Validation, ValidationOptions, calibration
-from tensoropt_torch.calibration import random_strategies
+from tensoropt_torch import TensorOptError, ValidationOptions, calibration
+from tensoropt_torch.calibration import Validation, random_strategies
 from tensoropt_torch.calibration.runs import WARM_UPS, Training
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.frontend import capture

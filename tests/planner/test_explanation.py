@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import tensoropt_torch
-from tensoropt_torch import NodeExplanation, PlanningOptions, cli, load_cluster
-from tensoropt_torch.planner.explanation import Explanation
+from tensoropt_torch import PlanningOptions, cli, load_cluster
+from tensoropt_torch.planner.explanation import Explanation, NodeExplanation
 
 VOCABULARY = 50257  # prime
 

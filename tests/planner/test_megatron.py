@@ -16,9 +16,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from examples.gpt import GPT, GPTConfig
-from tensoropt_torch import Frontier, FrontierPoint, find_frontier
+from tensoropt_torch import Frontier, find_frontier
 from tensoropt_torch.plan.collectives import collectives_of
 from tensoropt_torch.plan.description import planner_of
+from tensoropt_torch.planner.frontier import FrontierPoint
 from tests.distributed.fused_models import Attention, Gated, by_unbind
 
 BATCH, LENGTH, WIDTH = 8, 512, 768

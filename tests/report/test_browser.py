@@ -14,7 +14,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 import tensoropt_torch
 from benchmarks.report_pictures import find_browser
-from tensoropt_torch import Comparison, Example, TensorOptError
+from tensoropt_torch import Example, TensorOptError
+from tensoropt_torch.planner.baselines import Comparison
 from tensoropt_torch.units import format_costs
 from tests.distributed.models import GPT, GPTConfig
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tensoropt_torch import TensorOptError, Validation
+from tensoropt_torch import TensorOptError
+from tensoropt_torch.calibration import Validation
 from tensoropt_torch.units import format_bytes, format_seconds
 from tests.calibration.test_validation import rows
 from tests.report.reading import ReadPage
