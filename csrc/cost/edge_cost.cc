@@ -59,7 +59,7 @@ class Crossing {
     const double once_s =
         time_s(values_, from_.value, to_.value, edge_.forward_exposed);
     const double each_s = edge_.micro_batches * once_s;
-    const double bytes_after = local_bytes(edge_.meta, to_.value, mesh_);
+    const double bytes_after = local_bytes(*edge_.meta, to_.value, mesh_);
     const bool reshards = from_.value != to_.value;
     std::vector<EdgeOption> options;
     if (!edge_.consumer_saves) {
@@ -68,7 +68,7 @@ class Crossing {
       const bool same = edge_.producer_keeps && !edge_.cast_from;
       options.push_back({same ? 0 : bytes_after, each_s, {Reuse::kNone}});
     } else {
-      TensorMeta before = edge_.meta;
+      TensorMeta before = *edge_.meta;
       before.dtype = edge_.cast_from.value_or(before.dtype);
       const double bytes_before =
           edge_.producer_keeps ? 0 : local_bytes(before, from_.value, mesh_);
@@ -92,7 +92,7 @@ class Crossing {
                                  edge_.backward_exposed);
     const double each_s = edge_.micro_batches * once_s;
     if (!has_choices()) return {{0, each_s, {}}};
-    TensorMeta sum = edge_.meta;  // has the dtype of the parameter
+    TensorMeta sum = *edge_.meta;  // has the dtype of the parameter
     sum.dtype = edge_.cast_from.value_or(sum.dtype);
     const double bytes = local_bytes(sum, from_.gradient, mesh_);
     std::vector<EdgeOption> options = {{0, each_s + additions_s(bytes), {}}};

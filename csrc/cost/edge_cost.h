@@ -14,6 +14,7 @@
 #pragma once
 
 #include <array>
+#include <compare>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -42,8 +43,21 @@ struct EdgeChoice {
   bool operator==(const EdgeChoice&) const = default;
 };
 
+// The tensor of an edge, by reference: specs are copied often. Compares as what
+// it refers to.
+class EdgeTensor {
+ public:
+  EdgeTensor(const TensorMeta& meta) : meta_(&meta) {}
+  const TensorMeta& operator*() const { return *meta_; }
+  bool operator==(const EdgeTensor& other) const { return **this == *other; }
+  auto operator<=>(const EdgeTensor& other) const { return **this <=> *other; }
+
+ private:
+  const TensorMeta* meta_;
+};
+
 struct EdgeSpec {
-  const TensorMeta& meta;
+  EdgeTensor meta;
   bool backward = false;        // the value has a gradient
   bool consumer_saves = false;  // autograd keeps the value as consumed
   bool producer_keeps = false;  // the value as produced is at hand in backward
@@ -59,6 +73,8 @@ struct EdgeSpec {
   int micro_batches = 1;  // how often a step crosses the edge
   bool of_parameter = false;
   double accumulation_s_per_byte = 0;  // adding a gradient to another one
+
+  auto operator<=>(const EdgeSpec&) const = default;
 };
 
 struct EdgeOption {

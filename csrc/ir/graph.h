@@ -10,6 +10,7 @@
 // in, so that rules do not depend on how a call was written.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -40,6 +41,8 @@ struct TensorMeta {
   std::int64_t num_elements() const;
   double num_bytes() const;
   int rank() const { return static_cast<int>(shape.size()); }
+
+  auto operator<=>(const TensorMeta&) const = default;
 };
 
 // A tensor argument refers to a value; everything else is a literal. In a list

@@ -13,6 +13,7 @@
 // it the output is Partial.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -51,6 +52,8 @@ struct Factor {
   std::int64_t count() const { return size / unit; }
   // It is not split.
   void keep_whole() { size = unit = 1; }
+
+  auto operator<=>(const Factor&) const = default;
 };
 
 constexpr int kNoFactor = -1;
@@ -62,6 +65,8 @@ struct TensorRule {
   bool additive = false;  // operand added to a sum over reduction factors:
                           // it must be Partial where such a factor is split
   double reads = 1;
+
+  auto operator<=>(const TensorRule&) const = default;
 };
 
 // Bytes that autograd keeps beyond operands and outputs (a mask, statistics,
@@ -70,6 +75,8 @@ struct ExtraSaved {
   double bytes = 0;
   std::vector<int> factors;
   int only_if_split = kNoFactor;  // else nothing is kept
+
+  auto operator<=>(const ExtraSaved&) const = default;
 };
 
 enum class Pass { kForward, kBackward };
@@ -85,6 +92,8 @@ struct InnerCollective {
   std::vector<int> divided_by;
   Pass pass = Pass::kForward;
   double times = 1;
+
+  auto operator<=>(const InnerCollective&) const = default;
 };
 
 // An operand whose numbers are positions in something that has `size` of them.
@@ -95,6 +104,8 @@ struct Lookup {
   std::int64_t size = 0;
   bool wraps = false;
   std::optional<std::int64_t> ignored = {};
+
+  auto operator<=>(const Lookup&) const = default;
 };
 
 struct Rule {
@@ -118,6 +129,8 @@ struct Rule {
   // Running it twice does what running it once does.
   bool repeatable = true;
   bool writes = false;  // changes operands, buffers say, on every device
+
+  auto operator<=>(const Rule&) const = default;
 };
 
 // How many ways each thing of an operator is split on one rank; what local

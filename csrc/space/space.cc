@@ -320,18 +320,10 @@ void StrategySpace::add_nodes() {
       if (value.uses.size() < 2 || whole) continue;
       const std::string name =
           str_format("{}:{}", node.name, value.output_index);
-      const std::string signature = str_format(
-          "relay {} {} {} {} {} {} {} {} {}", str_join(value.meta.shape, "x"),
-          str_join(value.meta.units, "x"),
-          str_join(idle_dims_->splittable_shape(value), "x"),
-          to_string(value.meta.dtype), value.requires_grad, may_be_kept(id),
-          recomputation_->may_leave(id),
-          shares_pending_gradients(graph_, rules_, value),
-          uneven_dims_of(value));
       relay_of_[id] = static_cast<int>(nodes_.size());
       nodes_.push_back(
           {SpaceNodeKind::kRelay, -1, id, unique(name),
-           intern(signature, [&] { return relay_configs(value); })});
+           intern(relay_key(value), [&] { return relay_configs(value); })});
     }
   }
 }

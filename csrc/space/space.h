@@ -37,6 +37,7 @@
 #include "problem/strategy.h"
 #include "rules/registry.h"
 #include "space/batch_rows.h"
+#include "space/config_keys.h"
 #include "space/exclusions.h"
 #include "space/idle_dims.h"
 #include "space/recomputation.h"
@@ -243,9 +244,13 @@ class StrategySpace {
   void add_resharders();
   void add_buckets();
   const ConfigList* configs_of_node(const Node& node);
-  // `make` is called for a signature that is new.
-  const ConfigList* intern(const std::string& signature,
+  // `make` is called for a key that is new.
+  const ConfigList* intern(const ConfigKey& key,
                            const std::function<ConfigList()>& make);
+  ConfigKey key_of_node(const Node& node) const;
+  OpKey op_key(const Node& node) const;
+  SourceKey source_key(const Node& node) const;
+  RelayKey relay_key(const Value& value) const;
   template <typename List>
   auto within_budget(ConfigList& configs, const List& list);
   ConfigList op_configs(const Node& node);
@@ -256,7 +261,6 @@ class StrategySpace {
                                 const ConfigLimits& limits) const;
   ConfigList relay_configs(const Value& value);
   bool is_canonical(AxisSet pending, AxisSet whole) const;
-  std::string op_signature(const Node& node) const;
   PassTimes times_of(const Node& node, const OpConfig& uses) const;
   OpCost cost_of(const Node& node, const OpConfig& uses, const PassTimes& times,
                  bool runs_again) const;
@@ -290,7 +294,7 @@ class StrategySpace {
   std::vector<SpaceEdge> edges_;
   std::vector<int> node_of_;
   std::vector<int> relay_of_;
-  std::map<std::string, std::unique_ptr<ConfigList>> lists_;
+  std::map<ConfigKey, std::unique_ptr<ConfigList>> lists_;
   std::map<TensorKind, TensorResharder> resharders_;
   // Of parameters and of their gradients, where they may share a bucket.
   std::map<TensorKind, MoveCosts> gathered_together_;

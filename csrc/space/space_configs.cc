@@ -53,84 +53,74 @@ void check_pinned(const Node& node, const Shape& shape, const Layout& layout,
            mesh.num_devices(), mesh.num_axes());
 }
 
+TensorKey tensor_key(const Value& value) {
+  return {value.meta, value.requires_grad};
+}
+
 }  // namespace
 
 const ConfigList* StrategySpace::intern(
-    const std::string& signature, const std::function<ConfigList()>& make) {
-  auto& entry = lists_[signature];
+    const ConfigKey& key, const std::function<ConfigList()>& make) {
+  auto& entry = lists_[key];
   if (!entry) entry = std::make_unique<ConfigList>(make());
   return entry.get();
 }
 
 const ConfigList* StrategySpace::configs_of_node(const Node& node) {
-  std::string signature;
-  if (node.kind == NodeKind::kOp) {
-    signature = op_signature(node);
-  } else if (node.kind == NodeKind::kOutput) {
-    signature = "output";
-  } else {
-    const Value& value = graph_.output(node, 0);
-    const auto pinned = options_.storage.find(node.name);
-    signature = str_format(
-        "source {} {} {} {} {} {} {} {} {}", static_cast<int>(node.kind),
-        is_stored(node), str_join(value.meta.shape, "x"),
-        str_join(value.meta.units, "x"), to_string(value.meta.dtype),
-        value.requires_grad, shared_dim(graph_, node, options_),
-        pinned == options_.storage.end() ? "" : pinned->second.to_string(),
-        uneven_dims_of(value));
-  }
-  return intern(signature, [&] {
+  return intern(key_of_node(node), [&] {
     return node.kind == NodeKind::kOp       ? op_configs(node)
            : node.kind == NodeKind::kOutput ? output_configs(node)
                                             : source_configs(node);
   });
 }
 
-// Everything that configs and costs of an operator depend on.
-std::string StrategySpace::op_signature(const Node& node) const {
-  const Rule& rule = rules_[node.id];
-  std::string text = str_format("op {} {} {} {} {} {}", rule.forward_flops,
-                                rule.backward_flops, rule.launches, rule.view,
-                                rule.attention, copies_parameter(node));
-  for (const Factor& factor : rule.factors) {
-    text += str_format(";{}:{}:{}:{}:{}:{}", factor.name, factor.size,
-                       factor.unit, static_cast<int>(factor.kind),
-                       str_join(factor.joint, "."), factor.uneven);
+ConfigKey StrategySpace::key_of_node(const Node& node) const {
+  if (node.kind == NodeKind::kOp) return op_key(node);
+  if (node.kind == NodeKind::kOutput) return OutputKey{};
+  return source_key(node);
+}
+
+OpKey StrategySpace::op_key(const Node& node) const {
+  OpKey key{.rule = rules_[node.id],
+            .operands = {},
+            .outputs = {},
+            .copies_parameter = copies_parameter(node),
+            .may_run_again = recomputation_->may_run_again(node.id),
+            .measured = {}};
+  for (const ValueId id : node.operands) {
+    key.operands.push_back(tensor_key(graph_.value(id)));
   }
-  const auto add = [&](const TensorRule& tensor, const Value& value) {
-    text += str_format("|{},{},{},{},{},{},{},{}", str_join(tensor.dims, "."),
-                       tensor.saved, tensor.additive, tensor.reads,
-                       str_join(value.meta.shape, "x"),
-                       str_join(value.meta.units, "x"),
-                       to_string(value.meta.dtype), value.requires_grad);
-  };
-  for (std::size_t i = 0; i < rule.operands.size(); ++i) {
-    add(rule.operands[i], graph_.operand(node, static_cast<int>(i)));
+  for (const ValueId id : node.outputs) {
+    key.outputs.push_back(tensor_key(graph_.value(id)));
   }
-  text += "->";
-  for (std::size_t i = 0; i < rule.outputs.size(); ++i) {
-    add(rule.outputs[i], graph_.output(node, static_cast<int>(i)));
-  }
-  for (const auto& set : rule.linear_sets) {
-    text += str_format("+{}", str_join(set, "."));
-  }
-  for (const ExtraSaved& extra : rule.extra_saved) {
-    text += str_format("e{}:{}:{}", extra.bytes, str_join(extra.factors, "."),
-                       extra.only_if_split);
-  }
-  for (const InnerCollective& inner : rule.collectives) {
-    text += str_format("c{}:{}:{}:{}:{}:{}", static_cast<int>(inner.kind),
-                       str_join(inner.over, "."), inner.bytes,
-                       str_join(inner.divided_by, "."),
-                       static_cast<int>(inner.pass), inner.times);
-  }
-  if (recomputation_->may_run_again(node.id)) text += " again";
   if (machine_.operators != nullptr) {
-    // Measured times tell operators with equal rules apart.
     const OpConfig whole(machine_.mesh.num_axes(), AxisUse::none());
-    text += local_call_of(node.id, whole).key;
+    key.measured = local_call_of(node.id, whole).key;
   }
-  return text;
+  return key;
+}
+
+SourceKey StrategySpace::source_key(const Node& node) const {
+  const Value& value = graph_.output(node, 0);
+  const auto pinned = options_.storage.find(node.name);
+  return {.kind = node.kind,
+          .tensor = tensor_key(value),
+          .is_stored = is_stored(node),
+          .shared_dim = shared_dim(graph_, node, options_),
+          .pinned = pinned == options_.storage.end()
+                        ? std::nullopt
+                        : std::optional(pinned->second),
+          .uneven_dims = uneven_dims_of(value)};
+}
+
+RelayKey StrategySpace::relay_key(const Value& value) const {
+  return {.tensor = tensor_key(value),
+          .splittable_shape = idle_dims_->splittable_shape(value),
+          .may_be_kept = may_be_kept(value.id),
+          .may_leave = recomputation_->may_leave(value.id),
+          .shares_pending_gradients =
+              shares_pending_gradients(graph_, rules_, value),
+          .uneven_dims = uneven_dims_of(value)};
 }
 
 // What `list(limits)` gives with as many runs as max_configs allows, at least

@@ -14,22 +14,22 @@ constexpr double kAdditionTraffic = 3;
 
 }  // namespace
 
-// Everything that the table of an edge depends on, besides its ends' configs.
+// Everything that the table of an edge depends on.
 struct StrategySpace::EdgeKind {
   EdgeSpec spec;
   SharedResharder values;
   SharedResharder gradients;
+  const ConfigList* source = nullptr;
+  const ConfigList* target = nullptr;
+  int source_port = 0;
+  int target_port = 0;
+  bool follows = false;
+  AllowedPairs pairs = AllowedPairs::all();
+  bool may_leave = false;  // the value, to the chain that makes it
   bool source_relay = false;
   bool target_relay = false;
 
-  auto key(const StrategySpace& space, const SpaceEdge& edge) const {
-    return std::tuple(space.nodes_[edge.source].configs, edge.source_port,
-                      space.nodes_[edge.target].configs, edge.target_port,
-                      edge.follows, edge.pairs, values, gradients,
-                      spec.backward, spec.consumer_saves, spec.producer_keeps,
-                      spec.cast_from, spec.forward_exposed,
-                      spec.backward_exposed, spec.of_parameter);
-  }
+  auto operator<=>(const EdgeKind&) const = default;
 };
 
 StrategySpace::EdgeKind StrategySpace::kind_of(const SpaceEdge& edge) const {
@@ -40,7 +40,14 @@ StrategySpace::EdgeKind StrategySpace::kind_of(const SpaceEdge& edge) const {
                  static_cast<bool>(saved_by_producer_[edge.value]), true,
                  machine_.overheads.reshard_s},
                 value_resharder(edge),
-                gradient_resharder(edge)};
+                gradient_resharder(edge),
+                source.configs,
+                target.configs,
+                edge.source_port,
+                edge.target_port,
+                edge.follows,
+                edge.pairs,
+                recomputation_->may_leave(edge.value)};
   kind.source_relay = source.kind == SpaceNodeKind::kRelay;
   kind.target_relay = target.kind == SpaceNodeKind::kRelay;
   if (target.kind == SpaceNodeKind::kOp) {
@@ -108,14 +115,14 @@ std::optional<EdgeSpec> StrategySpace::spec_of(const SpaceEdge& edge,
   const Port& from = source.outputs[edge.source_port];
   const Port& to = target.inputs[edge.target_port];
   const bool recomputed = recomputes_source(edge, source_config);
-  if (!edge.pairs.has(source.runs_again, target.runs_again)) {
+  if (!kind.pairs.has(source.runs_again, target.runs_again)) {
     return std::nullopt;
   }
   if (target.runs_again) spec.consumer_saves = true;
   if (recomputed) spec.producer_keeps = true;
   if (kind.target_relay) {
     const bool left = target.keeping == Keeping::kRecomputed;
-    if (recomputation_->may_leave(edge.value) && recomputed != left) {
+    if (kind.may_leave && recomputed != left) {
       return std::nullopt;
     }
     spec.consumer_saves = target.keeping != Keeping::kNothing;
@@ -135,7 +142,7 @@ std::optional<EdgeSpec> StrategySpace::spec_of(const SpaceEdge& edge,
   // What a rank keeps of a copy it need not make again, so the ranks would
   // not communicate alike in backward.
   if (spec.consumer_saves &&
-      has_lone_entry(graph_.value(edge.value).meta, to.value, machine_.mesh)) {
+      has_lone_entry(*spec.meta, to.value, machine_.mesh)) {
     if (recomputed || !spec.may_keep) return std::nullopt;
     spec.may_replay = false;
   }
@@ -197,14 +204,12 @@ Problem StrategySpace::build_problem(int num_threads) const {
     }
     problem.nodes.push_back(table);
   }
-  using Key = decltype(kind_of(edges_[0]).key(*this, edges_[0]));
-  std::map<Key, int> distinct;
+  std::map<EdgeKind, int> distinct;
   std::vector<int> first_edge;
   std::vector<int> table_of;
   for (std::size_t i = 0; i < edges_.size(); ++i) {
-    const Key key = kind_of(edges_[i]).key(*this, edges_[i]);
-    const auto [entry, added] =
-        distinct.emplace(key, static_cast<int>(first_edge.size()));
+    const auto [entry, added] = distinct.emplace(
+        kind_of(edges_[i]), static_cast<int>(first_edge.size()));
     if (added) first_edge.push_back(static_cast<int>(i));
     table_of.push_back(entry->second);
   }
