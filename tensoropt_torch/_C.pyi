@@ -5,7 +5,7 @@ C++ core of TensorOpt: graphs, costs, search, emission.
 from __future__ import annotations
 import collections.abc
 import typing
-__all__: list[str] = ['AnalyticCollectives', 'AveragedBuffer', 'Cluster', 'Collective', 'CollectiveModel', 'CollectiveSample', 'ConfigPorts', 'DeclaredRule', 'Device', 'EdgeEnd', 'EdgeRow', 'EmittedCall', 'EmittedLookup', 'EmittedReshard', 'EncodedProgram', 'EstimateRow', 'Exclusion', 'ExplanationRow', 'Graph', 'Halo', 'InternalError', 'Level', 'LinkSpeed', 'LocalCall', 'LocalForm', 'LocalOperand', 'MeasuredCollectives', 'Mesh', 'NodeKind', 'NodeRow', 'NodeUnits', 'OpSample', 'OpWork', 'OutputRow', 'Planner', 'PlannerSetup', 'PortLayouts', 'RankProgram', 'Ref', 'Rules', 'RuntimeOverheads', 'SearchOptions', 'SearchResult', 'SpaceOptions', 'Strategy', 'TensorResharder', 'UnevenSplit', 'WorkRow', 'base_mesh', 'current_rules', 'declare_rule', 'rule_targets', 'withdraw_rule']
+__all__: list[str] = ['AnalyticCollectives', 'AveragedBuffer', 'Cluster', 'Collective', 'CollectiveModel', 'CollectiveSample', 'ConfigPorts', 'DeclaredRule', 'Device', 'EdgeEnd', 'EdgeRow', 'EmittedCall', 'EmittedLookup', 'EmittedReshard', 'EncodedProgram', 'EstimateRow', 'Exclusion', 'ExplanationRow', 'Graph', 'Halo', 'InternalError', 'Level', 'LinkSpeed', 'LocalCall', 'LocalForm', 'LocalOperand', 'MeasuredCollectives', 'Mesh', 'NodeKind', 'NodeRow', 'NodeUnits', 'OpSample', 'OpWork', 'OutputRow', 'Planner', 'PlannerSetup', 'PortLayouts', 'RankProgram', 'Ref', 'Rules', 'RuntimeOverheads', 'Saved', 'SearchOptions', 'SearchResult', 'SpaceOptions', 'Strategy', 'TensorResharder', 'UnevenSplit', 'WorkRow', 'base_mesh', 'current_rules', 'declare_rule', 'rule_targets', 'withdraw_rule']
 class InternalError(RuntimeError):
     pass
 class Mesh:
@@ -334,6 +334,56 @@ class Rules:
         """
     def targets(self) -> list[str]:
         ...
+class Saved:
+    """
+    What becomes of a value that backward needs; cost/saved.h.
+    
+    Members:
+    
+      NOTHING
+    
+      REMADE
+    
+      KEPT
+    
+      KEPT_TWICE
+    """
+    KEPT: typing.ClassVar[Saved]
+    KEPT_TWICE: typing.ClassVar[Saved]
+    NOTHING: typing.ClassVar[Saved]
+    REMADE: typing.ClassVar[Saved]
+    __members__: typing.ClassVar[dict[str, Saved]]
+    def __eq__(self, other: typing.Any) -> bool:
+        ...
+    def __getstate__(self) -> int:
+        ...
+    def __hash__(self) -> int:
+        ...
+    def __index__(self) -> int:
+        ...
+    def __init__(self, value: int) -> None:
+        ...
+    def __int__(self) -> int:
+        ...
+    def __ne__(self, other: typing.Any) -> bool:
+        ...
+    def __repr__(self) -> str:
+        ...
+    def __setstate__(self, state: int) -> None:
+        ...
+    def __str__(self) -> str:
+        ...
+    @property
+    def edge_word(self) -> str:
+        """
+        Which copies stay in memory on an edge.
+        """
+    @property
+    def name(self) -> str:
+        ...
+    @property
+    def value(self) -> int:
+        ...
 class NodeRow:
     """
     A node of a strategy space; planner/descriptions.h.
@@ -348,7 +398,10 @@ class NodeRow:
     def name(self) -> str:
         ...
     @property
-    def runs_again(self) -> list[bool]:
+    def saved(self) -> list[Saved]:
+        ...
+    @property
+    def splits(self) -> list[str]:
         ...
     @property
     def target(self) -> str:
@@ -426,7 +479,7 @@ class EdgeRow:
     def layout_to(self) -> str:
         ...
     @property
-    def reuse(self) -> str:
+    def saved(self) -> Saved:
         ...
     @property
     def source(self) -> str:
@@ -667,7 +720,7 @@ class EmittedCall:
     def random(self) -> bool:
         ...
     @property
-    def runs_again(self) -> bool:
+    def saved(self) -> Saved:
         ...
     @property
     def shard_index(self) -> int:
@@ -926,13 +979,13 @@ class EmittedReshard:
     def is_bucketed(self) -> bool:
         ...
     @property
-    def recomputes_source(self) -> bool:
-        ...
-    @property
     def reduce_dtype(self) -> str:
         ...
     @property
-    def reuse(self) -> str:
+    def saved(self) -> Saved:
+        ...
+    @property
+    def source_saved(self) -> Saved:
         ...
     @property
     def summed(self) -> bool:

@@ -101,7 +101,7 @@ void bind_emitted_call(py::module_& module) {
       .def_readonly("form", &EmittedCall::form)
       .def_readonly("lookups", &EmittedCall::lookups)
       .def_readonly("random", &EmittedCall::random)
-      .def_readonly("runs_again", &EmittedCall::runs_again)
+      .def_readonly("saved", &EmittedCall::saved)
       .def_readonly("shard_index", &EmittedCall::shard_index);
 }
 

@@ -19,12 +19,12 @@ void bind_reshards(py::module_& module) {
                              "emit/rank_program.h.")
       .def_readonly("forward", &EmittedReshard::forward)
       .def_readonly("backward", &EmittedReshard::backward)
-      .def_property_readonly(
-          "reuse", [](Self self) { return to_string(self.choice.reuse); })
+      .def_property_readonly("saved",
+                             [](Self self) { return self.choice.saved; })
       .def_property_readonly("held", [](Self self) { return self.choice.held; })
       .def_property_readonly("summed",
                              [](Self self) { return self.choice.summed; })
-      .def_readonly("recomputes_source", &EmittedReshard::recomputes_source)
+      .def_readonly("source_saved", &EmittedReshard::source_saved)
       .def_property_readonly("is_bucketed", &EmittedReshard::is_bucketed)
       .def_property_readonly("gathered_dim", &EmittedReshard::gathered_dim)
       .def_readonly("value_bytes", &EmittedReshard::value_bytes)

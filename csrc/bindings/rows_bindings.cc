@@ -11,6 +11,17 @@ namespace tensoropt {
 
 namespace {
 
+void bind_saved(py::module_& module) {
+  py::enum_<Saved>(module, "Saved",
+                   "What becomes of a value that backward needs; cost/saved.h.")
+      .value("NOTHING", Saved::kNothing)
+      .value("REMADE", Saved::kRemade)
+      .value("KEPT", Saved::kKept)
+      .value("KEPT_TWICE", Saved::kKeptTwice)
+      .def_property_readonly("edge_word", &edge_word,
+                             "Which copies stay in memory on an edge.");
+}
+
 void bind_nodes(py::module_& module) {
   py::class_<NodeRow>(module, "NodeRow",
                       "A node of a strategy space; planner/descriptions.h.")
@@ -18,7 +29,8 @@ void bind_nodes(py::module_& module) {
       .def_readonly("target", &NodeRow::target)
       .def_readonly("graph_node", &NodeRow::graph_node)
       .def_readonly("configs", &NodeRow::configs)
-      .def_readonly("runs_again", &NodeRow::runs_again);
+      .def_readonly("splits", &NodeRow::splits)
+      .def_readonly("saved", &NodeRow::saved);
 
   py::class_<PortLayouts>(module, "PortLayouts",
                           "Layouts of a value and of its gradient.")
@@ -58,7 +70,7 @@ void bind_edges(py::module_& module) {
       .def_readonly("layout_to", &EdgeRow::layout_to)
       .def_readonly("gradient_from", &EdgeRow::gradient_from)
       .def_readonly("gradient_to", &EdgeRow::gradient_to)
-      .def_readonly("reuse", &EdgeRow::reuse)
+      .def_readonly("saved", &EdgeRow::saved)
       .def_readonly("held", &EdgeRow::held)
       .def_readonly("summed", &EdgeRow::summed);
 }
@@ -135,6 +147,7 @@ void bind_explanations(py::module_& module) {
 }  // namespace
 
 void bind_rows(py::module_& module) {
+  bind_saved(module);
   bind_nodes(module);
   bind_edges(module);
   bind_figures(module);

@@ -7,7 +7,7 @@ namespace tensoropt {
 
 namespace {
 
-constexpr std::int32_t kReuses = 4;
+constexpr auto kStates = static_cast<std::int32_t>(kAllSaved.size());
 
 bool costs_no_more(const EdgeOption& option, const EdgeOption& other) {
   return option.memory_bytes <= other.memory_bytes &&
@@ -34,7 +34,7 @@ class Crossing {
         options.add(
             {value.memory_bytes + gradient.memory_bytes,
              value.time_s + gradient.time_s,
-             {value.choice.reuse, value.choice.held, gradient.choice.summed}});
+             {value.choice.saved, value.choice.held, gradient.choice.summed}});
       }
     }
     return options;
@@ -45,7 +45,7 @@ class Crossing {
     const auto gradients = gradient_options();
     return std::any_of(values.begin(), values.end(),
                        [&](const EdgeOption& option) {
-                         return option.choice.reuse == choice.reuse &&
+                         return option.choice.saved == choice.saved &&
                                 option.choice.held == choice.held;
                        }) &&
            std::any_of(gradients.begin(), gradients.end(),
@@ -63,10 +63,10 @@ class Crossing {
     const bool reshards = from_.value != to_.value;
     std::vector<EdgeOption> options;
     if (!edge_.consumer_saves) {
-      options.push_back({0, each_s, {Reuse::kNone}});
+      options.push_back({0, each_s, {Saved::kNothing}});
     } else if (!reshards) {
       const bool same = edge_.producer_keeps && !edge_.cast_from;
-      options.push_back({same ? 0 : bytes_after, each_s, {Reuse::kNone}});
+      options.push_back({same ? 0 : bytes_after, each_s, {Saved::kNothing}});
     } else {
       TensorMeta before = *edge_.meta;
       before.dtype = edge_.cast_from.value_or(before.dtype);
@@ -76,12 +76,12 @@ class Crossing {
       if (edge_.may_replay && bytes_before < bytes_after) {
         const double replay_s =
             edge_.micro_batches * time_s(values_, from_.value, to_.value, 1);
-        options.push_back({bytes_before, each_s + replay_s, {Reuse::kBefore}});
+        options.push_back({bytes_before, each_s + replay_s, {Saved::kRemade}});
       }
     }
     if (has_choices() && reshards && edge_.may_keep) {
-      const Reuse reuse = edge_.consumer_saves ? kept() : Reuse::kNone;
-      options.push_back({bytes_after, once_s, {reuse, true}});
+      const Saved saved = edge_.consumer_saves ? kept() : Saved::kNothing;
+      options.push_back({bytes_after, once_s, {saved, true}});
     }
     return options;
   }
@@ -120,8 +120,8 @@ class Crossing {
     return edge_.of_parameter && edge_.micro_batches > 1;
   }
 
-  Reuse kept() const {
-    return edge_.producer_keeps ? Reuse::kBoth : Reuse::kAfter;
+  Saved kept() const {
+    return edge_.producer_keeps ? Saved::kKeptTwice : Saved::kKept;
   }
 
   const EdgeSpec& edge_;
@@ -134,20 +134,14 @@ class Crossing {
 
 }  // namespace
 
-std::string_view to_string(Reuse reuse) {
-  constexpr std::array<std::string_view, kReuses> kNames = {"none", "before",
-                                                            "after", "both"};
-  return kNames[static_cast<std::size_t>(reuse)];
-}
-
 std::int32_t EdgeChoice::tag() const {
-  return static_cast<std::int32_t>(reuse) +
-         kReuses * ((held ? 1 : 0) + (summed ? 2 : 0));
+  return static_cast<std::int32_t>(saved) +
+         kStates * ((held ? 1 : 0) + (summed ? 2 : 0));
 }
 
 EdgeChoice EdgeChoice::of(std::int32_t tag) {
-  const std::int32_t rest = tag / kReuses;
-  return {static_cast<Reuse>(tag % kReuses), (rest & 1) != 0, (rest & 2) != 0};
+  const std::int32_t rest = tag / kStates;
+  return {static_cast<Saved>(tag % kStates), (rest & 1) != 0, (rest & 2) != 0};
 }
 
 void EdgeOptions::add(const EdgeOption& option) {

@@ -18,22 +18,18 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <string_view>
 
 #include "cost/op_cost.h"
+#include "cost/saved.h"
 #include "reshard/shared_resharder.h"
 
 namespace tensoropt {
 
-// Which copies of a resharded tensor stay in memory for backward. kBoth is
-// kAfter where the producer side keeps its copy for other reasons.
-enum class Reuse : std::int32_t { kNone, kBefore, kAfter, kBoth };
-
-std::string_view to_string(Reuse reuse);
-
 // What is chosen on an edge; a strategy knows it as a tag.
 struct EdgeChoice {
-  Reuse reuse = Reuse::kNone;
+  // kKeptTwice is kKept where the producer side keeps its copy for other
+  // reasons.
+  Saved saved = Saved::kNothing;
   // Of a parameter, in a step of several micro-batches:
   bool held = false;    // resharded once, and kept for all of them
   bool summed = false;  // its gradients are added up before their reshard

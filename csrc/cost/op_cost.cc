@@ -143,7 +143,8 @@ PassTimes roofline(const OpWork& work, const Device& device) {
 
 OpCost op_cost(const Graph& graph, const Node& node, const Rule& rule,
                const OpConfig& config, const Machine& machine,
-               const PassTimes& compute, bool runs_again) {
+               const PassTimes& compute, Saved saved) {
+  const bool runs_again = saved == Saved::kRemade;
   const bool backward = graph.has_backward(node);
   OpCost cost;
   const double forwards = runs_again ? 2 : 1;

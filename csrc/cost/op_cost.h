@@ -13,6 +13,7 @@
 #include <map>
 
 #include "cost/machine.h"
+#include "cost/saved.h"
 #include "rules/config.h"
 
 namespace tensoropt {
@@ -50,11 +51,11 @@ struct PassTimes {
 
 PassTimes roofline(const OpWork& work, const Device& device);
 
-// `compute` is a roofline, or measured. `runs_again`: it keeps nothing, and
-// runs once more in backward.
+// `compute` is a roofline, or measured. Of what is
+// remade nothing is kept, it runs once more in backward.
 OpCost op_cost(const Graph& graph, const Node& node, const Rule& rule,
                const OpConfig& config, const Machine& machine,
-               const PassTimes& compute, bool runs_again = false);
+               const PassTimes& compute, Saved saved = Saved::kNothing);
 
 // How parameters are trained.
 class TrainingSetup {

@@ -72,8 +72,7 @@ EmittedReshard RankProgram::reshard(int edge_index) const {
   reshard.dtype = value.meta.dtype;
   reshard.reduce_dtype = gradient.dtype;
   reshard.choice = EdgeChoice::of(strategy_.edge_tag[edge_index]);
-  reshard.recomputes_source =
-      space_.recomputes_source(edge, strategy_.config[edge.source]);
+  reshard.source_saved = config_of(edge.source).saved;
   return reshard;
 }
 
@@ -94,7 +93,7 @@ EmittedCall RankProgram::call(NodeId node_id) const {
   call.form = local_form_of(registry_, graph, node, context);
   call.lookups = emitted_lookups(rule, config, call.form);
   call.random = rule.random;
-  call.runs_again = config.runs_again;
+  call.saved = config.saved;
   if (!config.outputs.empty()) {
     AxisSet split = 0;
     for (const AxisSet axes : context.factor_axes) split |= axes;

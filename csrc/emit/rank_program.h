@@ -20,8 +20,8 @@ struct EmittedReshard {
   EncodedProgram forward;   // of the value, to the consumer
   EncodedProgram backward;  // of the gradient, to the producer
   EdgeChoice choice;
-  bool recomputes_source =
-      false;           // what is resharded is made again in backward
+  // What becomes of the value before the reshard.
+  Saved source_saved = Saved::kNothing;
   bool casts = false;  // the value is a copy of a parameter: a cast goes first
   DType dtype = DType::kFloat32;         // of the value
   DType reduce_dtype = DType::kFloat32;  // of its gradient on the way
@@ -58,7 +58,7 @@ struct EmittedCall {
   // target runs, or ranks have numbers of their own.
   std::vector<EmittedLookup> lookups;
   bool random = false;
-  bool runs_again = false;  // in backward
+  Saved saved = Saved::kNothing;  // what it makes
   // Which shard of the output this rank makes: ranks with equal numbers must
   // draw equal random numbers.
   int shard_index = 0;

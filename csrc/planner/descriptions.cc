@@ -17,7 +17,7 @@ EdgeRow edge_row(const StrategySpace& space, const SpaceEdge& edge,
           .layout_to = to.value.to_string(),
           .gradient_from = to.gradient.to_string(),
           .gradient_to = from.gradient.to_string(),
-          .reuse = std::string(to_string(choice.reuse)),
+          .saved = choice.saved,
           .held = choice.held,
           .summed = choice.summed};
 }
@@ -47,10 +47,12 @@ std::vector<NodeRow> node_rows(const StrategySpace& space) {
                                          : "relay",
                 .graph_node = node.node,
                 .configs = {},
-                .runs_again = {}};
+                .splits = {},
+                .saved = {}};
     for (const SpaceConfig& config : node.configs->configs) {
       row.configs.push_back(config.label);
-      row.runs_again.push_back(config.runs_again);
+      row.splits.push_back(config.splits);
+      row.saved.push_back(config.saved);
     }
     rows.push_back(std::move(row));
   }
@@ -149,14 +151,15 @@ std::vector<EstimateRow> estimate_rows(const StrategySpace& space,
     const LocalCall call = space.local_call_of(node.node, config.uses);
     const OpEstimate estimate = operators.estimate(call);
     const PassTimes& times = estimate.times;
-    rows.push_back({.node = static_cast<int>(i),
-                    .name = node.name,
-                    .key = call.key,
-                    .family = call.family,
-                    .source = std::string(to_string(estimate.source)),
-                    .time_s = times.forward_s + times.backward_s,
-                    .again_s = config.runs_again ? times.forward_s : 0.0,
-                    .error = estimate.error});
+    rows.push_back(
+        {.node = static_cast<int>(i),
+         .name = node.name,
+         .key = call.key,
+         .family = call.family,
+         .source = std::string(to_string(estimate.source)),
+         .time_s = times.forward_s + times.backward_s,
+         .again_s = config.saved == Saved::kRemade ? times.forward_s : 0.0,
+         .error = estimate.error});
   }
   return rows;
 }

@@ -2,7 +2,7 @@
 // tell it to users or write programs by it.
 //
 //   for (const NodeRow& row : node_rows(space)) row.name;
-//   for (const EdgeRow& row : edge_rows(space, strategy)) row.reuse;
+//   for (const EdgeRow& row : edge_rows(space, strategy)) row.saved;
 #pragma once
 
 #include <map>
@@ -21,9 +21,12 @@ namespace tensoropt {
 struct NodeRow {
   std::string name;
   std::string target;
-  NodeId graph_node = -1;            // of an operator or a source
-  std::vector<std::string> configs;  // their labels
-  std::vector<bool> runs_again;      // in backward, by config
+  NodeId graph_node = -1;  // of an operator or a source
+  // By config: its label; the same without what becomes of the value that the
+  // node makes; and that.
+  std::vector<std::string> configs;
+  std::vector<std::string> splits;
+  std::vector<Saved> saved;
 };
 
 // Where the value of an edge goes.
@@ -43,7 +46,7 @@ struct EdgeRow {
   std::string layout_to;
   std::string gradient_from;
   std::string gradient_to;
-  std::string reuse;
+  Saved saved = Saved::kNothing;
   bool held = false;
   bool summed = false;
 };

@@ -91,8 +91,9 @@ class Explainer {
     explanation.space_node = space_node;
     const auto& configs = node.configs->configs;
     explanation.num_configs = std::count_if(
-        configs.begin(), configs.end(),
-        [](const SpaceConfig& config) { return !config.runs_again; });
+        configs.begin(), configs.end(), [](const SpaceConfig& config) {
+          return config.saved != Saved::kRemade;
+        });
     explanation.max_runs = node.configs->max_runs;
     if (node.kind == SpaceNodeKind::kOp) {
       explain_op(node, explanation);

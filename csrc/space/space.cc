@@ -292,13 +292,6 @@ bool StrategySpace::may_be_kept(ValueId value) const {
   return needed_[value] || recomputation_->may_be_needed(value);
 }
 
-bool StrategySpace::recomputes_source(const SpaceEdge& edge,
-                                      int source_config) const {
-  const SpaceConfig& config =
-      nodes_[edge.source].configs->configs[source_config];
-  return config.runs_again || config.keeping == Keeping::kRecomputed;
-}
-
 void StrategySpace::add_nodes() {
   std::unordered_map<std::string, int> times;
   const auto unique = [&](const std::string& name) {

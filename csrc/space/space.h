@@ -87,13 +87,6 @@ struct SpaceOptions {
   bool idle_configs = false;
 };
 
-// What is kept of a relay's value for backward.
-enum class Keeping {
-  kNothing,
-  kValue,
-  kRecomputed,  // nothing, its chain makes it again
-};
-
 // Constants of so many bytes are stored in parts where that pays, smaller ones
 // are whole on every device.
 constexpr std::int64_t kLargeConstantBytes = std::int64_t{16} << 20;
@@ -104,10 +97,10 @@ int shared_dim(const Graph& graph, const Node& node,
                const SpaceOptions& options);
 
 struct SpaceConfig {
-  std::string label = {};               // e.g. "b0,n", for reports and plans
-  OpConfig uses = {};                   // of an operator
-  bool runs_again = false;              // of an operator, in backward
-  Keeping keeping = Keeping::kNothing;  // of a relay
+  std::string label = {};         // e.g. "b0,n again", for reports and plans
+  std::string splits = {};        // the label without what becomes of the value
+  OpConfig uses = {};             // of an operator
+  Saved saved = Saved::kNothing;  // what an operator makes, or a relay's value
   std::vector<Port> inputs = {};
   std::vector<Port> outputs = {};
 };
@@ -187,10 +180,6 @@ class StrategySpace {
   bool casts(const SpaceEdge& edge) const;
   bool copies_parameter(const Node& node) const;
 
-  // Whether backward may have the value at the source of the edge without
-  // anything of it being kept: it is made again.
-  bool recomputes_source(const SpaceEdge& edge, int source_config) const;
-
   const Port& source_port(const SpaceEdge& edge, int config) const {
     return nodes_[edge.source]
         .configs->configs[config]
@@ -263,7 +252,7 @@ class StrategySpace {
   bool is_canonical(AxisSet pending, AxisSet whole) const;
   PassTimes times_of(const Node& node, const OpConfig& uses) const;
   OpCost cost_of(const Node& node, const OpConfig& uses, const PassTimes& times,
-                 bool runs_again) const;
+                 Saved saved) const;
   SharedResharder shared_resharder(
       const SpaceEdge& edge, const TensorMeta& meta,
       const std::map<TensorKind, MoveCosts>& in_bucket) const;

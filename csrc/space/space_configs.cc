@@ -155,9 +155,9 @@ PassTimes StrategySpace::times_of(const Node& node,
 }
 
 OpCost StrategySpace::cost_of(const Node& node, const OpConfig& uses,
-                              const PassTimes& times, bool runs_again) const {
+                              const PassTimes& times, Saved saved) const {
   OpCost cost =
-      op_cost(graph_, node, rules_[node.id], uses, machine_, times, runs_again);
+      op_cost(graph_, node, rules_[node.id], uses, machine_, times, saved);
   cost.time_s *= options_.micro_batches;
   cost.network_s *= options_.micro_batches;
   return cost;
@@ -177,17 +177,20 @@ ConfigList StrategySpace::op_configs(const Node& node) {
       });
   for (const OpConfig& uses : configs) {
     const PassTimes times = times_of(node, uses);
-    const auto add = [&](const char* how, bool runs_again) {
+    const std::string splits = tensoropt::to_string(rule, uses);
+    const auto add = [&](Saved saved) {
       OpInterface interface = interface_of(rule, uses);
-      list.costs.push_back(cost_of(node, uses, times, runs_again));
-      list.configs.push_back({.label = tensoropt::to_string(rule, uses) + how,
-                              .uses = uses,
-                              .runs_again = runs_again,
-                              .inputs = std::move(interface.operands),
-                              .outputs = std::move(interface.outputs)});
+      list.costs.push_back(cost_of(node, uses, times, saved));
+      list.configs.push_back(
+          {.label = str_format("{}{}", splits, op_suffix(saved)),
+           .splits = splits,
+           .uses = uses,
+           .saved = saved,
+           .inputs = std::move(interface.operands),
+           .outputs = std::move(interface.outputs)});
     };
-    add("", false);
-    if (recomputation_->may_run_again(node.id)) add(" again", true);
+    add(Saved::kNothing);
+    if (recomputation_->may_run_again(node.id)) add(Saved::kRemade);
   }
   return list;
 }
@@ -246,8 +249,9 @@ ConfigList StrategySpace::source_configs(const Node& node) {
           machine_.overheads.update_s_per_byte *
               update_traffic_bytes(value.meta, layout, mesh, options_.training);
     }
-    list.configs.push_back(
-        {.label = layout.to_string(), .outputs = {{layout, layout}}});
+    list.configs.push_back({.label = layout.to_string(),
+                            .splits = layout.to_string(),
+                            .outputs = {{layout, layout}}});
   }
   return list;
 }
@@ -258,7 +262,7 @@ ConfigList StrategySpace::source_configs(const Node& node) {
 ConfigList StrategySpace::output_configs(const Node& node) const {
   const Mesh& mesh = machine_.mesh;
   SpaceConfig config;
-  config.label = "output";
+  config.label = config.splits = "output";
   for (const ValueId id : node.operands) {
     const Layout whole = Layout::replicated(mesh.num_axes());
     Port port{whole, whole};
@@ -324,20 +328,20 @@ ConfigList StrategySpace::relay_configs(const Value& value) {
   for (const Port& port : within_budget(list, [&](const ConfigLimits& limits) {
          return relay_ports(value, limits);
        })) {
-    const auto add = [&](const char* how, Keeping keeping) {
+    const std::string splits =
+        str_format("{}/{}", port.value.to_string(), port.gradient.to_string());
+    const auto add = [&](Saved saved) {
       list.configs.push_back(
-          {.label = str_format("{}/{}{}", port.value.to_string(),
-                               port.gradient.to_string(), how),
-           .keeping = keeping,
+          {.label = str_format("{}{}", splits, relay_suffix(saved)),
+           .splits = splits,
+           .saved = saved,
            .inputs = {port},
            .outputs = {port}});
       list.costs.push_back({});
     };
-    add("", Keeping::kNothing);
-    if (may_be_kept(value.id)) add(" kept", Keeping::kValue);
-    if (recomputation_->may_leave(value.id)) {
-      add(" recomputed", Keeping::kRecomputed);
-    }
+    add(Saved::kNothing);
+    if (may_be_kept(value.id)) add(Saved::kKept);
+    if (recomputation_->may_leave(value.id)) add(Saved::kRemade);
   }
   return list;
 }

@@ -114,25 +114,28 @@ std::optional<EdgeSpec> StrategySpace::spec_of(const SpaceEdge& edge,
       nodes_[edge.target].configs->configs[target_config];
   const Port& from = source.outputs[edge.source_port];
   const Port& to = target.inputs[edge.target_port];
-  const bool recomputed = recomputes_source(edge, source_config);
-  if (!kind.pairs.has(source.runs_again, target.runs_again)) {
+  const bool recomputed = source.saved == Saved::kRemade;
+  const bool source_again = recomputed && !kind.source_relay;
+  const bool target_again =
+      target.saved == Saved::kRemade && !kind.target_relay;
+  if (!kind.pairs.has(source_again, target_again)) {
     return std::nullopt;
   }
-  if (target.runs_again) spec.consumer_saves = true;
+  if (target_again) spec.consumer_saves = true;
   if (recomputed) spec.producer_keeps = true;
   if (kind.target_relay) {
-    const bool left = target.keeping == Keeping::kRecomputed;
+    const bool left = target.saved == Saved::kRemade;
     if (kind.may_leave && recomputed != left) {
       return std::nullopt;
     }
-    spec.consumer_saves = target.keeping != Keeping::kNothing;
+    spec.consumer_saves = target.saved != Saved::kNothing;
     if (left) {
       spec.may_keep = false;
       spec.may_replay = true;
     }
   }
   if (kind.source_relay) {
-    const bool available = source.keeping != Keeping::kNothing;
+    const bool available = source.saved != Saved::kNothing;
     spec.producer_keeps = spec.may_replay = available;
     // The relay's own copy is the one to keep then.
     if (!available && spec.consumer_saves && from.value == to.value) {

@@ -1,6 +1,5 @@
 #include "space/strategy_names.h"
 
-#include <array>
 #include <iterator>
 #include <optional>
 #include <utility>
@@ -11,12 +10,9 @@ namespace tensoropt {
 
 namespace {
 
-constexpr std::array kReuses = {Reuse::kNone, Reuse::kBefore, Reuse::kAfter,
-                                Reuse::kBoth};
-
 std::string in_words(const EdgeChoice& choice) {
   std::vector<std::string_view> words;
-  if (choice.reuse != Reuse::kNone) words.push_back(to_string(choice.reuse));
+  if (choice.saved != Saved::kNothing) words.push_back(edge_word(choice.saved));
   if (choice.held) words.push_back("held");
   if (choice.summed) words.push_back("summed");
   return str_join(words, ", ");
@@ -24,10 +20,10 @@ std::string in_words(const EdgeChoice& choice) {
 
 // By what it is called in words. There are 16 of them.
 std::optional<EdgeChoice> choice_called(std::string_view words) {
-  for (const Reuse reuse : kReuses) {
+  for (const Saved saved : kAllSaved) {
     for (const bool held : {false, true}) {
       for (const bool summed : {false, true}) {
-        const EdgeChoice choice{reuse, held, summed};
+        const EdgeChoice choice{saved, held, summed};
         if (in_words(choice) == words) return choice;
       }
     }

@@ -145,14 +145,14 @@ class GraphEmitter:
             [self._site.group_name(axes) for axes in reshard.forward.groups],
             reshard.backward.steps,
             [self._site.group_name(axes) for axes in reshard.backward.groups],
-            reshard.reuse,
+            reshard.saved,
             dtype if reshard.casts else None,
             reduce_dtype if reduce_dtype != dtype else None,
             is_bucketed=reshard.is_bucketed,
             gathered_dim=reshard.gathered_dim,
             value_dtype=dtype,
             value_bytes=reshard.value_bytes,
-            recomputes_source=reshard.recomputes_source,
+            recomputes_source=reshard.source_saved == _C.Saved.REMADE,
             held=reshard.held,
         )
 
@@ -163,7 +163,7 @@ class GraphEmitter:
                 return node
             cast = torch.ops.aten._to_copy.default
             return self._graph.call_function(cast, (node,), {"dtype": programs.dtype})
-        replays = programs.kept == "before" and bool(programs.forward)
+        replays = programs.saved == _C.Saved.REMADE and bool(programs.forward)
         runs_again = replays and programs.recomputes_source
         if edge in self._overlap:
             result = self._overlap.reshard(node, edge, programs)

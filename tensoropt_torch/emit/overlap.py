@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from tensoropt_torch import _C
 from tensoropt_torch.runtime import reuse
 from tensoropt_torch.runtime.parameter_queue import parameter_queue
 
@@ -17,7 +18,7 @@ from tensoropt_torch.runtime.parameter_queue import parameter_queue
 @dataclass(frozen=True)
 class Programs:
     """The reshard of an edge on one rank: encoded programs and names of process groups, of
-    the value in forward and of its gradient in backward; and what is kept of it. The value is
+    the value in forward and of its gradient in backward; and what is saved of it. The value is
     cast to ``dtype`` before, the gradient to ``reduce_dtype``, which may be ``is_bucketed``:
     summed together with others. A value that is gathered along ``gathered_dim``, to
     ``value_bytes``, may be gathered together with others. ``recomputes_source``: backward
@@ -28,7 +29,7 @@ class Programs:
     forward_groups: list[str]
     backward: list[int]
     backward_groups: list[str]
-    kept: str
+    saved: _C.Saved
     dtype: torch.dtype | None = None
     reduce_dtype: torch.dtype | None = None
     is_bucketed: bool = False

@@ -17,7 +17,6 @@ from tensoropt_torch.plan.wishes import WHOLE, Wish
 Mask = list[bool]
 
 _SHOWN = 6  # names or configs in a message
-_AGAIN = " again"  # what the label of a config ends with that runs again in backward
 
 
 def allowed_configs(
@@ -99,7 +98,7 @@ def _nodes(planner: _C.Planner, captured: CapturedModel) -> list[_Node]:
     found = []
     for row in planner.nodes():
         name, target = row.name, row.target
-        labels = [label.removesuffix(_AGAIN) for label in row.configs]
+        labels = row.splits
         configs = tuple(tuple(label.split(",")) if label else () for label in labels)
         source = sources.get(name) if not target else None
         if source is not None:

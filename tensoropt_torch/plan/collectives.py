@@ -152,7 +152,7 @@ def _programs(planner: _C.Planner, plan: Described) -> Iterator[_Program]:
         before = whole / num_shards(edge.layout_from, sizes)
         forward = tuple(reshard.forward.steps), tuple(reshard.forward.groups)
         yield _Program(index, what, *forward, before, 1 if reshard.held else each)
-        if reshard.reuse == "before":
+        if reshard.saved == _C.Saved.REMADE:
             yield _Program(index, f"{what} again in backward", *forward, before, each)
         ratio = _item_size(reshard.reduce_dtype) / _item_size(reshard.dtype)
         gradient = whole * ratio / num_shards(edge.gradient_from, sizes)

@@ -87,10 +87,12 @@ def described(planner: _C.Planner, plan: Described) -> PlanDescription:
     )
     edges = planner.edges_of(strategy)
     moved = [edge for edge in edges if _changes_layout(edge)]
-    kept = Counter(edge.reuse for edge in moved if edge.reuse != "none")
+    kept = Counter(e.saved.edge_word for e in moved if e.saved != _C.Saved.NOTHING)
     sizes = tuple(size for size, _ in plan.settings.mesh_axes)
     chosen = zip(rows, strategy.config, strict=True)
-    recomputed = sum(row.runs_again[config] for row, config in chosen)
+    recomputed = sum(
+        row.target != "relay" and row.saved[config] == _C.Saved.REMADE for row, config in chosen
+    )
     return PlanDescription(
         sizes,
         choices,

@@ -59,7 +59,7 @@ class LocalForm:
         """What ``RankProgram.call`` or ``Planner.local_call`` gives."""
         form = call.form
         own = (
-            (call.shard_index, call.lookups, call.runs_again)
+            (call.shard_index, call.lookups, call.saved == _C.Saved.REMADE)
             if isinstance(call, _C.EmittedCall)
             else ()
         )

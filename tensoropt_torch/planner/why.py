@@ -280,11 +280,11 @@ class _Explainer:
         masks = list(self._wished)
         chosen = self._plan.choices.labels
         for node in group.nodes:
-            labels = self._rows[node].configs
-            own = self._kind(group, chosen[node])
+            row = self._rows[node]
+            own = self._kind(group, row.splits[row.configs.index(chosen[node])])
             masks[node] = [
-                allowed and self._kind(group, label) != own
-                for allowed, label in zip(masks[node], labels, strict=True)
+                allowed and self._kind(group, splits) != own
+                for allowed, splits in zip(masks[node], row.splits, strict=True)
             ]
             if not any(masks[node]):
                 return None
@@ -310,11 +310,11 @@ class _Explainer:
             self._instead(group, in_memory or in_time),
         )
 
-    def _kind(self, group: _Group, label: str) -> object:
+    def _kind(self, group: _Group, splits: str) -> object:
         """What is the same decision has the same kind."""
         if group.operator == PARAMETER:
-            return num_shards(label, [size for size, _ in self._plan.settings.mesh_axes])
-        return sorted(label.removesuffix(" again").split(","))
+            return num_shards(splits, [size for size, _ in self._plan.settings.mesh_axes])
+        return sorted(splits.split(","))
 
     def _instead(self, group: _Group, plan: Plan | None) -> str:
         if plan is None:

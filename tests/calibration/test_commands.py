@@ -146,7 +146,7 @@ def test_every_reshard_takes_its_fixed_time() -> None:
         count = 0
         for index in range(len(plain.edges())):
             reshard = program.reshard(index)
-            count += bool(reshard.forward.steps) * (2 if reshard.reuse == "before" else 1)
+            count += bool(reshard.forward.steps) * (2 if reshard.saved == _C.Saved.REMADE else 1)
             count += bool(reshard.backward.steps)
         added = delayed.network_time(strategy) - plain.network_time(strategy)
         assert added == pytest.approx(count), seed

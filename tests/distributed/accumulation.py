@@ -135,7 +135,7 @@ class Strategy:
     def reuses(self) -> frozenset[str]:
         """The kinds of tensor reuse that there are."""
         edges = self.planner.edges_of(self.module.plan.strategy(self.planner))
-        return frozenset(edge.reuse for edge in edges)
+        return frozenset(edge.saved.edge_word for edge in edges)
 
 
 def strategies(case: Case, job: Job) -> Iterator[Strategy]:

@@ -299,7 +299,7 @@ def programs(_: object) -> list[tuple[int, int, int, int]]:
         edges = [program.reshard(edge) for edge in range(len(planner.edges()))]
         expected = sum(
             (1 if e.held else COUNT) * bool(e.forward.steps)
-            + COUNT * (e.reuse == "before" and bool(e.forward.steps))
+            + COUNT * (e.saved == _C.Saved.REMADE and bool(e.forward.steps))
             + (1 if e.summed else COUNT) * bool(e.backward.steps)
             for e in edges
         )

@@ -38,9 +38,9 @@ def plan_with(mode: str, task: PlanningTask) -> tuple[Plan, int]:
     for seed in range(500):
         strategy = planner.random_strategy(seed)
         edges = planner.edges_of(strategy)
-        kept = [edge for edge in edges if edge.reuse == mode]
+        kept = [edge for edge in edges if edge.saved.edge_word == mode]
         gathered = [e for e in kept if "S" in e.layout_from and e.layout_to == "R"]
-        others = [e for e in edges if e.reuse == "before" and mode != "before"]
+        others = [e for e in edges if e.saved == _C.Saved.REMADE and mode != "before"]
         if gathered and not others:
             return Plan.of(planner, settings, task.captured, strategy), len(gathered)
     raise AssertionError(f"no strategy keeps {mode}")

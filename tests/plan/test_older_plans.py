@@ -62,7 +62,7 @@ def crossings(plan: Plan) -> list[dict[str, Any]]:
             "to": edge.layout_to,
             "gradient_from": edge.gradient_from,
             "gradient_to": edge.gradient_to,
-            "reuse": edge.reuse,
+            "reuse": edge.saved.edge_word,
             "held": edge.held,
             "summed": edge.summed,
         }

@@ -45,16 +45,16 @@ class EdgeCost : public ::testing::Test {
 };
 
 void expect_option(const EdgeOption& option, double memory_bytes, double time_s,
-                   Reuse reuse) {
+                   Saved saved) {
   EXPECT_EQ(option.memory_bytes, memory_bytes);
   EXPECT_DOUBLE_EQ(option.time_s, time_s);
-  EXPECT_EQ(option.choice.reuse, reuse) << to_string(option.choice.reuse);
+  EXPECT_EQ(option.choice.saved, saved) << edge_word(option.choice.saved);
 }
 
 TEST_F(EdgeCost, NothingSavedIsTheTimeOfBothReshards) {
   const auto found = options({kMeta, /*backward=*/true}, rows_, whole_);
   ASSERT_EQ(found.size(), 1);
-  expect_option(found[0], 0, gather_s_ + scatter_s_, Reuse::kNone);
+  expect_option(found[0], 0, gather_s_ + scatter_s_, Saved::kNothing);
 }
 
 TEST_F(EdgeCost, WhatIsNotExposedTakesNoTimeButItsOverhead) {
@@ -66,42 +66,42 @@ TEST_F(EdgeCost, WhatIsNotExposedTakesNoTimeButItsOverhead) {
   const auto found = options(edge, rows_, whole_);
   ASSERT_EQ(found.size(), 2);
   const double once_s = 16 + 0.25 * gather_s_ + 0.5 * scatter_s_;
-  expect_option(found[0], kWhole, once_s, Reuse::kAfter);
-  expect_option(found[1], kWhole / 2, once_s + 8 + gather_s_, Reuse::kBefore);
+  expect_option(found[0], kWhole, once_s, Saved::kKept);
+  expect_option(found[1], kWhole / 2, once_s + 8 + gather_s_, Saved::kRemade);
 }
 
 TEST_F(EdgeCost, WithoutGradientOnlyTheValueMoves) {
   const auto found = options({kMeta, /*backward=*/false}, rows_, whole_);
   ASSERT_EQ(found.size(), 1);
-  expect_option(found[0], 0, gather_s_, Reuse::kNone);
+  expect_option(found[0], 0, gather_s_, Saved::kNothing);
 }
 
 TEST_F(EdgeCost, EqualLayoutsKeepTheOneCopy) {
   EdgeSpec edge{kMeta, true, /*consumer_saves=*/true};
   auto found = options(edge, rows_, rows_);
   ASSERT_EQ(found.size(), 1);
-  expect_option(found[0], kWhole / 2, 0, Reuse::kNone);
+  expect_option(found[0], kWhole / 2, 0, Saved::kNothing);
   edge.producer_keeps = true;  // that copy is paid for
   found = options(edge, rows_, rows_);
   ASSERT_EQ(found.size(), 1);
-  expect_option(found[0], 0, 0, Reuse::kNone);
+  expect_option(found[0], 0, 0, Saved::kNothing);
 }
 
 TEST_F(EdgeCost, GatheredValueIsKeptAfterOrGatheredAgain) {
   const EdgeSpec edge{kMeta, true, /*consumer_saves=*/true};
   const auto found = options(edge, rows_, whole_);
   ASSERT_EQ(found.size(), 2);
-  expect_option(found[0], kWhole, gather_s_ + scatter_s_, Reuse::kAfter);
+  expect_option(found[0], kWhole, gather_s_ + scatter_s_, Saved::kKept);
   expect_option(found[1], kWhole / 2, 2 * gather_s_ + scatter_s_,
-                Reuse::kBefore);
+                Saved::kRemade);
 }
 
 TEST_F(EdgeCost, CopyThatTheProducerKeepsCostsNothing) {
   const EdgeSpec edge{kMeta, true, true, /*producer_keeps=*/true};
   const auto found = options(edge, rows_, whole_);
   ASSERT_EQ(found.size(), 2);
-  expect_option(found[0], kWhole, gather_s_ + scatter_s_, Reuse::kBoth);
-  expect_option(found[1], 0, 2 * gather_s_ + scatter_s_, Reuse::kBefore);
+  expect_option(found[0], kWhole, gather_s_ + scatter_s_, Saved::kKeptTwice);
+  expect_option(found[1], 0, 2 * gather_s_ + scatter_s_, Saved::kRemade);
 }
 
 TEST_F(EdgeCost, SmallerCopyAfterLeavesNoReasonToReplay) {
@@ -110,7 +110,7 @@ TEST_F(EdgeCost, SmallerCopyAfterLeavesNoReasonToReplay) {
   const auto found = options(edge, from, rows_);
   ASSERT_EQ(found.size(), 1);
   EXPECT_EQ(found[0].memory_bytes, kWhole / 2);
-  EXPECT_EQ(found[0].choice.reuse, Reuse::kAfter);
+  EXPECT_EQ(found[0].choice.saved, Saved::kKept);
 }
 
 TEST_F(EdgeCost, ReplayMayBeForbidden) {
@@ -118,7 +118,7 @@ TEST_F(EdgeCost, ReplayMayBeForbidden) {
   edge.may_replay = false;
   const auto found = options(edge, rows_, whole_);
   ASSERT_EQ(found.size(), 1);
-  EXPECT_EQ(found[0].choice.reuse, Reuse::kBoth);
+  EXPECT_EQ(found[0].choice.saved, Saved::kKeptTwice);
 }
 
 // All that a step of several micro-batches can do on the edge of a parameter:
@@ -173,18 +173,17 @@ TEST_F(EdgeCost, MicroBatchesCrossOtherEdgesEachTime) {
   edge.micro_batches = 3;
   const auto found = options(edge, rows_, whole_);
   ASSERT_EQ(found.size(), 2);
-  expect_option(found[0], kWhole, 3 * (gather_s_ + scatter_s_), Reuse::kAfter);
+  expect_option(found[0], kWhole, 3 * (gather_s_ + scatter_s_), Saved::kKept);
   expect_option(found[1], kWhole / 2, 3 * (2 * gather_s_ + scatter_s_),
-                Reuse::kBefore);
+                Saved::kRemade);
 }
 
 TEST_F(EdgeCost, ATagSaysWhatWasChosen) {
-  for (const Reuse reuse :
-       {Reuse::kNone, Reuse::kBefore, Reuse::kAfter, Reuse::kBoth}) {
-    EXPECT_EQ((EdgeChoice{reuse}.tag()), static_cast<std::int32_t>(reuse));
+  for (const Saved saved : kAllSaved) {
+    EXPECT_EQ((EdgeChoice{saved}.tag()), static_cast<std::int32_t>(saved));
     for (const bool held : {false, true}) {
       for (const bool summed : {false, true}) {
-        const EdgeChoice choice{reuse, held, summed};
+        const EdgeChoice choice{saved, held, summed};
         EXPECT_EQ(EdgeChoice::of(choice.tag()), choice);
       }
     }
@@ -208,11 +207,11 @@ TEST_F(EdgeCost, NoOptionIsDominated) {
   }
 }
 
-TEST(Reuse, Names) {
-  EXPECT_EQ(to_string(Reuse::kNone), "none");
-  EXPECT_EQ(to_string(Reuse::kBefore), "before");
-  EXPECT_EQ(to_string(Reuse::kAfter), "after");
-  EXPECT_EQ(to_string(Reuse::kBoth), "both");
+TEST(Saved, WordsOfEdges) {
+  EXPECT_EQ(edge_word(Saved::kNothing), "none");
+  EXPECT_EQ(edge_word(Saved::kRemade), "before");
+  EXPECT_EQ(edge_word(Saved::kKept), "after");
+  EXPECT_EQ(edge_word(Saved::kKeptTwice), "both");
 }
 
 }  // namespace

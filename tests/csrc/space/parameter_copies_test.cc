@@ -119,9 +119,9 @@ TEST_F(CastSpace, GradientsAreReducedInTheDtypeAskedFor) {
     ASSERT_EQ(options.all().size(), 2);
     EXPECT_DOUBLE_EQ(options.all()[0].time_s, time_s);
     EXPECT_EQ(options.all()[0].memory_bytes, 32 * 16 * 2);
-    EXPECT_EQ(options.all()[0].choice.reuse, Reuse::kBoth);
+    EXPECT_EQ(options.all()[0].choice.saved, Saved::kKeptTwice);
     EXPECT_EQ(options.all()[1].memory_bytes, 0);
-    EXPECT_EQ(options.all()[1].choice.reuse, Reuse::kBefore);
+    EXPECT_EQ(options.all()[1].choice.saved, Saved::kRemade);
     EXPECT_GT(options.all()[1].time_s, time_s);
   }
 }

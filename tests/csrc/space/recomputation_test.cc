@@ -200,13 +200,15 @@ TEST(Recomputation, ConfigsThatRunAgainKeepNothingAndTakeForwardTwice) {
   for (std::size_t c = 0; c < node.configs->configs.size(); ++c) {
     const SpaceConfig& config = node.configs->configs[c];
     const OpCost& cost = node.configs->costs[c];
-    if (!config.runs_again) continue;
+    if (config.saved != Saved::kRemade) continue;
     ++again;
     EXPECT_EQ(cost.memory_bytes, 0);
     const OpCost& once = node.configs->costs[c - 1];
     const SpaceConfig& same = node.configs->configs[c - 1];
     EXPECT_EQ(same.uses, config.uses);
-    EXPECT_FALSE(same.runs_again);
+    EXPECT_EQ(same.saved, Saved::kNothing);
+    EXPECT_EQ(same.splits, config.splits);
+    EXPECT_EQ(config.label, same.label + " again");
     EXPECT_GT(cost.time_s, once.time_s);
     EXPECT_LE(cost.time_s, 2 * once.time_s);
   }
@@ -234,9 +236,9 @@ TEST(Recomputation, WhatALoneEntryMayKeepIsNotMadeAgain) {
         const Layout to = targets[t].inputs[edge.target_port].value;
         const EdgeOptions options = space.options_of(edge, s, t);
         for (const EdgeOption& option : options.all()) {
-          const bool kept = saves || targets[t].runs_again;
-          const bool before = option.choice.reuse == Reuse::kBefore;
-          const bool again = kept && sources[s].runs_again;
+          const bool kept = saves || targets[t].saved == Saved::kRemade;
+          const bool before = option.choice.saved == Saved::kRemade;
+          const bool again = kept && sources[s].saved == Saved::kRemade;
           if (has_lone_entry(meta, to, small.mesh)) {
             ++lone;
             EXPECT_FALSE(before || again) << targets[t].label << " reads what "
