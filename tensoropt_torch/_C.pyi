@@ -386,7 +386,7 @@ class Saved:
         ...
 class NodeRow:
     """
-    A node of a strategy space; planner/descriptions.h.
+    A node of a strategy space; describe/descriptions.h.
     """
     @property
     def configs(self) -> list[str]:
@@ -565,7 +565,7 @@ class Exclusion:
         ...
 class ExplanationRow:
     """
-    Why a node has its configs; space/explain.h.
+    Why a node has its configs; describe/explain.h.
     """
     @property
     def even_memory_bytes(self) -> float:
@@ -874,7 +874,7 @@ class Planner:
         """
     def choices(self, strategy: Strategy) -> tuple[list[tuple[str, str]], list[tuple[int, str, str]]]:
         """
-        Name and config of each node; number and name of edges and what is kept there; space/strategy_names.h.
+        Name and config of each node; number and name of edges and what is kept there; describe/strategy_names.h.
         """
     def compute_time(self, strategy: Strategy) -> float:
         """

@@ -22,10 +22,11 @@ CPP_ALLOWED: dict[str, tuple[str, ...]] = {
     "search/products": ("common", "problem", "search/plan", "search/bounds"),
     "search": ("common", "problem", "search/plan", "search/bounds", "search/products"),
     "space": (*CORE, "problem"),
-    "baselines": (*CORE, "problem", "space", "search"),
+    "describe": (*CORE, "problem", "space"),
+    "baselines": (*CORE, "problem", "space", "describe", "search"),
     "emit": (*CORE, "problem", "space"),
-    "planner": (*CORE, "problem", "space", "search", "baselines"),
-    "bindings": (*CORE, "problem", "space", "search", "baselines", "emit", "planner"),
+    "planner": (*CORE, "problem", "space", "describe", "search", "baselines"),
+    "bindings": (*CORE, "problem", "space", "describe", "search", "baselines", "emit", "planner"),
     "runtime": ("common",),
 }
 # External headers -> folders which may include them; all others are free.
@@ -337,6 +338,8 @@ def test_allowed_includes_pass(tmp_path: Path) -> None:
         ("search/bounds/a.h", '"search/products/b.h"'),
         ("problem/a.h", '"search/ft.h"'),
         ("space/a.h", '"search/ft.h"'),
+        ("space/a.h", '"describe/b.h"'),
+        ("describe/a.h", '"search/b.h"'),
         ("baselines/a.h", '"search/plan/b.h"'),
         ("emit/a.h", '"search/ft.h"'),
         ("search/other/a.cc", "<vector>"),

@@ -85,7 +85,7 @@ std::vector<ConfigMask> RoleMasks::allowed(const AxisRoles& roles) const {
 
 // All different orders of the roles of alike neighbouring axes.
 std::vector<AxisRoles> RoleMasks::orders_of(const AxisRoles& roles) const {
-  if (space_.config_space() == ConfigSpace::kFull) return {roles};
+  if (space_.options().config_space == ConfigSpace::kFull) return {roles};
   const Mesh& mesh = space_.machine().mesh;
   std::vector<AxisRoles> orders{roles};
   for (int begin = 0, end = 0; begin < mesh.num_axes(); begin = end) {

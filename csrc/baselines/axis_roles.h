@@ -13,7 +13,7 @@
 
 #include <vector>
 
-#include "baselines/named_dims.h"
+#include "describe/named_dims.h"
 #include "problem/propagation.h"
 
 namespace tensoropt {

@@ -223,7 +223,7 @@ bool Baselines::divides_somewhere(int name, std::int64_t parts) const {
 // axes in ascending order.
 std::vector<AxisRoles> Baselines::maps() const {
   const Mesh& mesh = space_.machine().mesh;
-  const bool ordered = space_.config_space() == ConfigSpace::kOrdered;
+  const bool ordered = space_.options().config_space == ConfigSpace::kOrdered;
   std::vector<AxisRoles> maps{{}};
   for (int axis = 0; axis < mesh.num_axes(); ++axis) {
     std::vector<AxisRoles> longer;

@@ -10,10 +10,10 @@
 #include "bindings/bindings.h"
 #include "bindings/rules.h"
 #include "common/check.h"
-#include "planner/descriptions.h"
+#include "describe/descriptions.h"
+#include "describe/network_time.h"
 #include "planner/planner.h"
 #include "problem/random_strategy.h"
-#include "space/network_time.h"
 
 namespace py = pybind11;
 
@@ -91,8 +91,8 @@ const SpaceNode& op_at(const StrategySpace& space, int node) {
 
 LocalCall call_of(const StrategySpace& space, int node, int config, int rank) {
   const SpaceNode& at = op_at(space, node);
-  return space.local_call_of(at.node, at.configs->configs.at(config).uses,
-                             rank);
+  return space.model().local_call_of(at.node,
+                                     at.configs->configs.at(config).uses, rank);
 }
 
 void bind_strategy(py::module_& module) {
@@ -204,7 +204,7 @@ void bind_space(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
           },
           py::arg("strategy"),
           "Name and config of each node; number and name of edges and what is "
-          "kept there; space/strategy_names.h.")
+          "kept there; describe/strategy_names.h.")
       .def(
           "strategy",
           [](Planner& self, std::vector<std::string> configs,
@@ -297,7 +297,9 @@ void bind_space(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
           [](const Planner& self) { return explanation_rows(self.space()); },
           "Of each operator and parameter.")
       .def("unknown_targets",
-           [](const Planner& self) { return self.space().unknown_targets(); })
+           [](const Planner& self) {
+             return self.space().model().unknown_targets();
+           })
       .def_property_readonly("num_nodes", [](const Planner& self) {
         return self.space().nodes().size();
       });

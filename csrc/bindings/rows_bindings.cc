@@ -3,7 +3,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.h"
-#include "planner/descriptions.h"
+#include "describe/descriptions.h"
 
 namespace py = pybind11;
 
@@ -24,7 +24,7 @@ void bind_saved(py::module_& module) {
 
 void bind_nodes(py::module_& module) {
   py::class_<NodeRow>(module, "NodeRow",
-                      "A node of a strategy space; planner/descriptions.h.")
+                      "A node of a strategy space; describe/descriptions.h.")
       .def_readonly("name", &NodeRow::name)
       .def_readonly("target", &NodeRow::target)
       .def_readonly("graph_node", &NodeRow::graph_node)
@@ -111,7 +111,7 @@ void bind_explanations(py::module_& module) {
 
   using Self = const ExplanationRow&;
   py::class_<ExplanationRow>(module, "ExplanationRow",
-                             "Why a node has its configs; space/explain.h.")
+                             "Why a node has its configs; describe/explain.h.")
       .def_readonly("name", &ExplanationRow::name)
       .def_readonly("target", &ExplanationRow::target)
       .def_property_readonly("rule", [](Self self) { return self.found.rule; })

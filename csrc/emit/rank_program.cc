@@ -56,7 +56,7 @@ EmittedReshard RankProgram::reshard(int edge_index) const {
   const Port& to = config_of(edge.target).inputs[edge.target_port];
   const Value& value = space_.graph().value(edge.value);
   const Mesh& mesh = space_.machine().mesh;
-  const TensorMeta gradient = space_.gradient_meta(value);
+  const TensorMeta gradient = space_.model().gradient_meta(value);
   EmittedReshard reshard;
   reshard.forward =
       encode(space_.value_resharder(edge).plan(from.value, to.value),

@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "cost/edge_cost.h"
 #include "problem/strategy.h"
 #include "reshard/encode.h"
 #include "space/space.h"

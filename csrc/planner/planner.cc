@@ -4,6 +4,7 @@
 
 #include "common/check.h"
 #include "problem/propagation.h"
+#include "space/space_problem.h"
 
 namespace tensoropt {
 
@@ -37,7 +38,7 @@ void Planner::restrict_to(std::vector<ConfigMask> allowed) {
 const Problem& Planner::problem(int num_threads) {
   const std::lock_guard lock(problem_mutex_);
   if (!problem_) {
-    whole_ = space_.build_problem(num_threads);
+    whole_ = SpaceProblem(space_).build(num_threads);
     problem_ = allowed_.empty() ? whole_ : restrict(whole_, allowed_);
   }
   return *problem_;

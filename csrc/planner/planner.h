@@ -12,9 +12,9 @@
 
 #include "baselines/baselines.h"
 #include "cost/op_profile.h"
+#include "describe/strategy_names.h"
 #include "search/frontier_tracking.h"
 #include "space/space.h"
-#include "space/strategy_names.h"
 
 namespace tensoropt {
 

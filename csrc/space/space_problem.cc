@@ -1,9 +1,10 @@
-// The cost tables of the space: the problem that the search solves.
+#include "space/space_problem.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "common/workers.h"
-#include "space/space.h"
 
 namespace tensoropt {
 
@@ -15,7 +16,7 @@ constexpr double kAdditionTraffic = 3;
 }  // namespace
 
 // Everything that the table of an edge depends on.
-struct StrategySpace::EdgeKind {
+struct SpaceProblem::EdgeKind {
   EdgeSpec spec;
   SharedResharder values;
   SharedResharder gradients;
@@ -32,86 +33,88 @@ struct StrategySpace::EdgeKind {
   auto operator<=>(const EdgeKind&) const = default;
 };
 
-StrategySpace::EdgeKind StrategySpace::kind_of(const SpaceEdge& edge) const {
-  const Value& value = graph_.value(edge.value);
-  const SpaceNode& source = nodes_[edge.source];
-  const SpaceNode& target = nodes_[edge.target];
+SpaceProblem::EdgeKind SpaceProblem::kind_of(const SpaceEdge& edge) const {
+  const Value& value = space_.graph().value(edge.value);
+  const SpaceNode& source = space_.nodes()[edge.source];
+  const SpaceNode& target = space_.nodes()[edge.target];
   EdgeKind kind{{value.meta, value.requires_grad, false,
-                 static_cast<bool>(saved_by_producer_[edge.value]), true,
-                 machine_.overheads.reshard_s},
-                value_resharder(edge),
-                gradient_resharder(edge),
+                 space_.model().is_saved_by_producer(edge.value), true,
+                 space_.machine().overheads.reshard_s},
+                space_.value_resharder(edge),
+                space_.gradient_resharder(edge),
                 source.configs,
                 target.configs,
                 edge.source_port,
                 edge.target_port,
                 edge.follows,
                 edge.pairs,
-                recomputation_->may_leave(edge.value)};
+                space_.model().recomputation().may_leave(edge.value)};
   kind.source_relay = source.kind == SpaceNodeKind::kRelay;
   kind.target_relay = target.kind == SpaceNodeKind::kRelay;
   if (target.kind == SpaceNodeKind::kOp) {
-    const Node& node = graph_.node(target.node);
-    const Rule& rule = rules_[node.id];
+    const Node& node = space_.graph().node(target.node);
+    const Rule& rule = space_.rule(node.id);
     const bool through = rule.alias && edge.target_port == 0 &&
-                         kind.source_relay && needed_[node.outputs[0]];
-    const bool backward = graph_.output(node, 0).requires_grad;
+                         kind.source_relay &&
+                         space_.model().is_needed(node.outputs[0]);
+    const bool backward = space_.graph().output(node, 0).requires_grad;
     kind.spec.consumer_saves =
         (rule.operands[edge.target_port].saved && backward) || through;
   }
-  if (casts(edge)) {
-    const ValueId wide = graph_.node(source.node).operands[0];
-    kind.spec.cast_from = graph_.value(wide).meta.dtype;
-    kind.spec.producer_keeps = saved_by_producer_[wide];
+  if (space_.casts(edge)) {
+    const ValueId wide = space_.graph().node(source.node).operands[0];
+    kind.spec.cast_from = space_.graph().value(wide).meta.dtype;
+    kind.spec.producer_keeps = space_.model().is_saved_by_producer(wide);
   }
-  kind.spec.micro_batches = options_.micro_batches;
-  kind.spec.of_parameter = leaves_parameter(edge);
+  kind.spec.micro_batches = space_.options().micro_batches;
+  kind.spec.of_parameter = space_.leaves_parameter(edge);
   kind.spec.accumulation_s_per_byte =
-      kAdditionTraffic / machine_.device.copy_bytes_per_s();
+      kAdditionTraffic / space_.machine().device.copy_bytes_per_s();
   if (kind.target_relay) kind.spec.may_replay = false;
   // Those on their way to a relay have nothing to overlap with: all consumers
   // of the value wait for it, and its gradient is there when the last has
   // added.
   if (!kind.target_relay && kind.spec.of_parameter) {
-    kind.spec.forward_exposed = machine_.overheads.exposed_parameters;
-    kind.spec.backward_exposed = machine_.overheads.exposed_gradients;
+    kind.spec.forward_exposed = space_.machine().overheads.exposed_parameters;
+    kind.spec.backward_exposed = space_.machine().overheads.exposed_gradients;
   }
   return kind;
 }
 
-EdgeOptions StrategySpace::options_of(const SpaceEdge& edge, int source_config,
-                                      int target_config) const {
+EdgeOptions SpaceProblem::options_of(const SpaceEdge& edge, int source_config,
+                                     int target_config) const {
   return options_of(edge, kind_of(edge), source_config, target_config);
 }
 
-EdgeOptions StrategySpace::options_of(const SpaceEdge& edge,
-                                      const EdgeKind& kind, int source_config,
-                                      int target_config) const {
+EdgeOptions SpaceProblem::options_of(const SpaceEdge& edge,
+                                     const EdgeKind& kind, int source_config,
+                                     int target_config) const {
   const auto spec = spec_of(edge, kind, source_config, target_config);
   if (!spec) return {};
-  return edge_options(*spec, machine_.mesh, kind.values, kind.gradients,
-                      source_port(edge, source_config),
-                      target_port(edge, target_config));
+  return edge_options(*spec, space_.machine().mesh, kind.values, kind.gradients,
+                      space_.source_port(edge, source_config),
+                      space_.target_port(edge, target_config));
 }
 
-bool StrategySpace::allows(const SpaceEdge& edge, int source_config,
-                           int target_config, const EdgeChoice& choice) const {
+bool SpaceProblem::allows(const SpaceEdge& edge, int source_config,
+                          int target_config, const EdgeChoice& choice) const {
   const EdgeKind kind = kind_of(edge);
   const auto spec = spec_of(edge, kind, source_config, target_config);
-  return spec && is_option(choice, *spec, machine_.mesh, kind.values,
-                           kind.gradients, source_port(edge, source_config),
-                           target_port(edge, target_config));
+  return spec &&
+         is_option(choice, *spec, space_.machine().mesh, kind.values,
+                   kind.gradients, space_.source_port(edge, source_config),
+                   space_.target_port(edge, target_config));
 }
 
-std::optional<EdgeSpec> StrategySpace::spec_of(const SpaceEdge& edge,
-                                               const EdgeKind& kind,
-                                               int source_config,
-                                               int target_config) const {
+std::optional<EdgeSpec> SpaceProblem::spec_of(const SpaceEdge& edge,
+                                              const EdgeKind& kind,
+                                              int source_config,
+                                              int target_config) const {
   EdgeSpec spec = kind.spec;
   const SpaceConfig& source =
-      nodes_[edge.source].configs->configs[source_config];
+      space_.nodes()[edge.source].configs->configs[source_config];
   const SpaceConfig& target =
-      nodes_[edge.target].configs->configs[target_config];
+      space_.nodes()[edge.target].configs->configs[target_config];
   const Port& from = source.outputs[edge.source_port];
   const Port& to = target.inputs[edge.target_port];
   const bool recomputed = source.saved == Saved::kRemade;
@@ -145,7 +148,7 @@ std::optional<EdgeSpec> StrategySpace::spec_of(const SpaceEdge& edge,
   // What a rank keeps of a copy it need not make again, so the ranks would
   // not communicate alike in backward.
   if (spec.consumer_saves &&
-      has_lone_entry(*spec.meta, to.value, machine_.mesh)) {
+      has_lone_entry(*spec.meta, to.value, space_.machine().mesh)) {
     if (recomputed || !spec.may_keep) return std::nullopt;
     spec.may_replay = false;
   }
@@ -153,10 +156,10 @@ std::optional<EdgeSpec> StrategySpace::spec_of(const SpaceEdge& edge,
 }
 
 // A follower takes the layout it gets, if it can: the target configs allowed.
-std::vector<bool> StrategySpace::followers(const SpaceEdge& edge,
-                                           int source_config) const {
-  const ConfigList& targets = *nodes_[edge.target].configs;
-  const Layout& value = source_port(edge, source_config).value;
+std::vector<bool> SpaceProblem::followers(const SpaceEdge& edge,
+                                          int source_config) const {
+  const ConfigList& targets = *space_.nodes()[edge.target].configs;
+  const Layout& value = space_.source_port(edge, source_config).value;
   std::vector<bool> same(targets.configs.size());
   for (std::size_t config = 0; config < same.size(); ++config) {
     same[config] =
@@ -168,12 +171,12 @@ std::vector<bool> StrategySpace::followers(const SpaceEdge& edge,
   return same;
 }
 
-std::shared_ptr<const EdgeTable> StrategySpace::edge_table(
+std::shared_ptr<const EdgeTable> SpaceProblem::edge_table(
     const SpaceEdge& edge) const {
   const int sources =
-      static_cast<int>(nodes_[edge.source].configs->configs.size());
+      static_cast<int>(space_.nodes()[edge.source].configs->configs.size());
   const int targets =
-      static_cast<int>(nodes_[edge.target].configs->configs.size());
+      static_cast<int>(space_.nodes()[edge.target].configs->configs.size());
   const EdgeKind kind = kind_of(edge);
   EdgeTable::Builder builder(sources, targets);
   for (int source = 0; source < sources; ++source) {
@@ -193,10 +196,10 @@ std::shared_ptr<const EdgeTable> StrategySpace::edge_table(
   return std::move(builder).build();
 }
 
-Problem StrategySpace::build_problem(int num_threads) const {
+Problem SpaceProblem::build(int num_threads) const {
   Problem problem;
   std::map<const ConfigList*, std::shared_ptr<const NodeTable>> node_tables;
-  for (const SpaceNode& node : nodes_) {
+  for (const SpaceNode& node : space_.nodes()) {
     auto& table = node_tables[node.configs];
     if (!table) {
       std::vector<std::vector<Choice>> choices;
@@ -210,20 +213,20 @@ Problem StrategySpace::build_problem(int num_threads) const {
   std::map<EdgeKind, int> distinct;
   std::vector<int> first_edge;
   std::vector<int> table_of;
-  for (std::size_t i = 0; i < edges_.size(); ++i) {
+  for (std::size_t i = 0; i < space_.edges().size(); ++i) {
     const auto [entry, added] = distinct.emplace(
-        kind_of(edges_[i]), static_cast<int>(first_edge.size()));
+        kind_of(space_.edges()[i]), static_cast<int>(first_edge.size()));
     if (added) first_edge.push_back(static_cast<int>(i));
     table_of.push_back(entry->second);
   }
   std::vector<std::shared_ptr<const EdgeTable>> tables(first_edge.size());
   Workers workers(num_threads);
   workers.run(static_cast<int>(tables.size()), [&](int table) {
-    tables[table] = edge_table(edges_[first_edge[table]]);
+    tables[table] = edge_table(space_.edges()[first_edge[table]]);
   });
-  for (std::size_t i = 0; i < edges_.size(); ++i) {
-    problem.edges.push_back(
-        {edges_[i].source, edges_[i].target, tables[table_of[i]]});
+  for (std::size_t i = 0; i < space_.edges().size(); ++i) {
+    problem.edges.push_back({space_.edges()[i].source, space_.edges()[i].target,
+                             tables[table_of[i]]});
   }
   return problem;
 }

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tensoropt_torch import _C
 from tensoropt_torch.plan.description import Described
 
-# What splits an operator (csrc/baselines/work_splits.h), and what that is called.
+# What splits an operator (csrc/describe/work_splits.h), and what that is called.
 PARALLELISM = {"batch": "data", "features": "tensor", "positions": "sequence"}
 
 # Shares of the work that a sentence names, and the least of them.

@@ -1,5 +1,5 @@
 """Why operators have the configs that they have, and what it costs where they cannot
-be split over all devices (``csrc/space/explain.h``)."""
+be split over all devices (``csrc/describe/explain.h``)."""
 
 from __future__ import annotations
 

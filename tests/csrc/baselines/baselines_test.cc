@@ -7,6 +7,7 @@
 
 #include "problem/frontier.h"
 #include "space/small_space.h"
+#include "space/space_problem.h"
 
 namespace tensoropt::testing {
 namespace {
@@ -19,7 +20,7 @@ class BaselinesTest : public ::testing::Test {
 
   const SearchOptions exact_;
   const SmallSpace small_;
-  const Problem problem_ = small_.space->build_problem(1);
+  const Problem problem_ = SpaceProblem(*small_.space).build(1);
   Baselines baselines_{*small_.space, problem_};
 };
 

@@ -7,8 +7,9 @@
 #include <thread>
 #include <vector>
 
-#include "planner/descriptions.h"
+#include "describe/descriptions.h"
 #include "space/small_space.h"
+#include "space/space_problem.h"
 
 namespace tensoropt::testing {
 namespace {
@@ -30,7 +31,7 @@ TEST(PlannerTest, SearchesTheSpaceOfItsModel) {
   const SmallSpace small;
   const auto planner = planner_of(small);
   const SearchResult found = planner->run({}, {});
-  const SearchResult expected = search(small.space->build_problem(1), {});
+  const SearchResult expected = search(SpaceProblem(*small.space).build(1), {});
   ASSERT_EQ(found.points().size(), expected.points().size());
   for (std::size_t i = 0; i < found.points().size(); ++i) {
     EXPECT_EQ(found.points()[i].memory, expected.points()[i].memory);

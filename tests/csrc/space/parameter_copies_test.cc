@@ -6,6 +6,7 @@
 
 #include "comm/collective.h"
 #include "space/space.h"
+#include "space/space_problem.h"
 
 namespace tensoropt {
 namespace {
@@ -102,7 +103,7 @@ TEST_F(CastSpace, GradientsAreReducedInTheDtypeAskedFor) {
   for (const auto dtype : {ReduceDType::kParameter, ReduceDType::kCompute}) {
     const StrategySpace space = this->space(dtype);
     const bool wide = dtype == ReduceDType::kParameter;
-    EXPECT_EQ(space.gradient_meta(graph_.value(narrow_w_)).dtype,
+    EXPECT_EQ(space.model().gradient_meta(graph_.value(narrow_w_)).dtype,
               wide ? DType::kFloat32 : DType::kBFloat16);
     const SpaceEdge& edge = edge_of(space, narrow_w_);
     const int stored = config(space, edge, true, "S0", "S0");
@@ -110,11 +111,12 @@ TEST_F(CastSpace, GradientsAreReducedInTheDtypeAskedFor) {
     const TensorResharder& narrow =
         space.resharder({{32, 16}, DType::kBFloat16});
     const TensorResharder& reduced =
-        space.resharder(space.gradient_meta(graph_.value(narrow_w_)));
+        space.resharder(space.model().gradient_meta(graph_.value(narrow_w_)));
     const double time_s =
         narrow.time_s(Layout::parse("S0"), Layout::parse("R")) +
         reduced.time_s(Layout::parse("P"), Layout::parse("S0"));
-    const EdgeOptions options = space.options_of(edge, stored, used);
+    const EdgeOptions options =
+        SpaceProblem(space).options_of(edge, stored, used);
     // Kept after the gather, or cast and gathered again of what is there.
     ASSERT_EQ(options.all().size(), 2);
     EXPECT_DOUBLE_EQ(options.all()[0].time_s, time_s);
@@ -129,9 +131,9 @@ TEST_F(CastSpace, GradientsAreReducedInTheDtypeAskedFor) {
 TEST_F(CastSpace, WhatIsNotGatheredIsACopyAllTheSame) {
   const StrategySpace space = this->space();
   const SpaceEdge& edge = edge_of(space, narrow_w_);
-  const EdgeOptions options =
-      space.options_of(edge, config(space, edge, true, "S0", "S0"),
-                       config(space, edge, false, "S0", "S0"));
+  const EdgeOptions options = SpaceProblem(space).options_of(
+      edge, config(space, edge, true, "S0", "S0"),
+      config(space, edge, false, "S0", "S0"));
   ASSERT_EQ(options.all().size(), 1);
   EXPECT_EQ(options.all()[0].memory_bytes, 32 * 16 * 2 / 2);
 }

@@ -13,6 +13,7 @@
 #include "search/frontier_tracking.h"
 #include "space/random_model.h"
 #include "space/space.h"
+#include "space/space_problem.h"
 
 namespace tensoropt {
 namespace {
@@ -145,7 +146,7 @@ TEST(RecomputationBruteForce, FrontiersAreThoseOfAllSets) {
     const Oracle oracle(model.graph, space, recomputation, device);
     if (oracle.num_movable() > 12) continue;
     const std::vector<Cost> expected = oracle.frontier();
-    const SearchResult found = search(space.build_problem(1), {});
+    const SearchResult found = search(SpaceProblem(space).build(1), {});
     ASSERT_TRUE(found.exact());
     const std::vector<Cost> points = points_of(found);
     EXPECT_TRUE(covers(points, expected));

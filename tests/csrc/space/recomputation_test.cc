@@ -8,6 +8,7 @@
 
 #include "rules/registry.h"
 #include "space/small_space.h"
+#include "space/space_problem.h"
 
 namespace tensoropt {
 namespace {
@@ -234,7 +235,7 @@ TEST(Recomputation, WhatALoneEntryMayKeepIsNotMadeAgain) {
     for (int s = 0; s < std::ssize(sources); ++s) {
       for (int t = 0; t < std::ssize(targets); ++t) {
         const Layout to = targets[t].inputs[edge.target_port].value;
-        const EdgeOptions options = space.options_of(edge, s, t);
+        const EdgeOptions options = SpaceProblem(space).options_of(edge, s, t);
         for (const EdgeOption& option : options.all()) {
           const bool kept = saves || targets[t].saved == Saved::kRemade;
           const bool before = option.choice.saved == Saved::kRemade;

@@ -13,6 +13,7 @@
 #include "search/frontier_tracking.h"
 #include "space/random_model.h"
 #include "space/space.h"
+#include "space/space_problem.h"
 
 namespace tensoropt {
 namespace {
@@ -89,7 +90,7 @@ TEST(SpaceBruteForce, FrontiersAreThoseOfAllLayoutsStatesAndMicroBatches) {
       options.micro_batches = count;
       const StrategySpace space(model.graph, builtin_registry(),
                                 Machine{mesh, device, collectives}, options);
-      const Problem problem = space.build_problem(1);
+      const Problem problem = SpaceProblem(space).build(1);
       small = small && num_combinations(problem) <= kMostCombinations;
       if (!small) break;
       const std::vector<Cost> all = brute_force(problem);

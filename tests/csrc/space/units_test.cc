@@ -85,7 +85,7 @@ TEST(Units, RowsStayTogether) {
   const int config = config_with(space, linear, "b0,b0");
   const OpConfig uses =
       space.nodes()[space.node_of(linear)].configs->configs[config].uses;
-  EXPECT_EQ(space.local_call_of(linear, uses, 3).operands[0].meta.shape,
+  EXPECT_EQ(space.model().local_call_of(linear, uses, 3).operands[0].meta.shape,
             (Shape{4, 6}));
 }
 

@@ -1,4 +1,4 @@
-#include "space/explain.h"
+#include "describe/explain.h"
 
 #include <algorithm>
 #include <cmath>
@@ -50,7 +50,7 @@ Counts count(const StrategySpace& space, ConfigSpace config_space,
 
 Counts count_op(const StrategySpace& space, const Rule& rule) {
   return count(
-      space, space.config_space(),
+      space, space.options().config_space,
       rule.factors.size() + rule.linear_sets.size() + 1,
       [&](const ConfigLimits& limits, UnevenSplits* left_out) {
         return enumerate_configs(rule, space.machine().mesh, limits, left_out)
@@ -61,7 +61,7 @@ Counts count_op(const StrategySpace& space, const Rule& rule) {
 
 Counts count_parameter(const StrategySpace& space, const Value& value) {
   const Shape shape = value.meta.counts();
-  const DimSet uneven = space.uneven_dims_of(value);
+  const DimSet uneven = space.model().uneven_dims_of(value);
   return count(
       space, ConfigSpace::kFull, shape.size() + 1,
       [&](const ConfigLimits& limits, UnevenSplits* left_out) {
@@ -80,7 +80,7 @@ Counts count_parameter(const StrategySpace& space, const Value& value) {
 class Explainer {
  public:
   explicit Explainer(const StrategySpace& space) : space_(space) {
-    for (const Exclusion& exclusion : space.exclusions()) {
+    for (const Exclusion& exclusion : space.model().exclusions()) {
       exclusions_[exclusion.node].push_back(exclusion);
     }
   }

@@ -40,7 +40,7 @@ class NamedDims {
   int num_names() const { return static_cast<int>(sizes_.size()); }
   std::int64_t size(int name) const { return sizes_[name]; }
   const Dim& of(ValueId value, int dim) const {
-    return dims_[space_.dim_classes().of(value, dim)];
+    return dims_[space_.model().dim_classes().of(value, dim)];
   }
   Dim of_factor(const Node& node, int factor) const;
 

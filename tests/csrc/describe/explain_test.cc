@@ -1,4 +1,4 @@
-#include "space/explain.h"
+#include "describe/explain.h"
 
 #include <gtest/gtest.h>
 

@@ -9,9 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "cost/edge_cost.h"
 #include "cost/op_profile.h"
+#include "describe/explain.h"
 #include "problem/strategy.h"
-#include "space/explain.h"
 #include "space/space.h"
 
 namespace tensoropt {
@@ -52,7 +53,7 @@ struct EdgeRow {
 };
 
 // An operator's work, of all devices together, and what splits it on each mesh
-// axis (baselines/work_splits.h).
+// axis (describe/work_splits.h).
 struct WorkRow {
   std::string name;
   double flops = 0;

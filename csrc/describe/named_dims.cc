@@ -1,4 +1,4 @@
-#include "baselines/named_dims.h"
+#include "describe/named_dims.h"
 
 #include <algorithm>
 #include <limits>
@@ -13,7 +13,7 @@ constexpr std::int64_t kNoSize = std::numeric_limits<std::int64_t>::max();
 }  // namespace
 
 NamedDims::NamedDims(const StrategySpace& space)
-    : space_(space), dims_(space.dim_classes().bound()) {
+    : space_(space), dims_(space.model().dim_classes().bound()) {
   std::vector<std::int64_t> smallest(dims_.size(), kNoSize);
   note_smallest(smallest);
   const std::vector<bool> used = splittable();
@@ -41,14 +41,14 @@ NamedDims::NamedDims(const StrategySpace& space)
 
 NamedDims::Dim NamedDims::of_factor(const Node& node, int factor) const {
   const Rule& rule = space_.rule(node.id);
-  const int dims = space_.dim_classes().of_factor(node, rule, factor);
+  const int dims = space_.model().dim_classes().of_factor(node, rule, factor);
   return dims < 0 || rule.factors[factor].size == 1 ? Dim{} : dims_[dims];
 }
 
 void NamedDims::note_smallest(std::vector<std::int64_t>& smallest) const {
   for (const Value& value : space_.graph().values()) {
     for (int dim = 0; dim < value.meta.rank(); ++dim) {
-      auto& size = smallest[space_.dim_classes().of(value.id, dim)];
+      auto& size = smallest[space_.model().dim_classes().of(value.id, dim)];
       if (value.meta.shape[dim] > 1) {
         size = std::min(size, value.meta.shape[dim]);
       }
@@ -63,7 +63,7 @@ std::vector<bool> NamedDims::splittable() const {
     if (node.kind != NodeKind::kOp) continue;
     const Rule& rule = space_.rule(node.id);
     for (int f = 0; f < static_cast<int>(rule.factors.size()); ++f) {
-      const int dims = space_.dim_classes().of_factor(node, rule, f);
+      const int dims = space_.model().dim_classes().of_factor(node, rule, f);
       if (dims >= 0 && rule.factors[f].size > 1) result[dims] = true;
     }
   }
@@ -81,7 +81,7 @@ void NamedDims::name_batch() {
         std::max(0, shared_dim(space_.graph(), node, space_.options()));
     if (size < 0) size = value.meta.shape[dim];
     if (value.meta.shape[dim] == size) {
-      dims_[space_.dim_classes().of(value.id, dim)].name = kBatch;
+      dims_[space_.model().dim_classes().of(value.id, dim)].name = kBatch;
     }
   }
 }
@@ -92,7 +92,7 @@ void NamedDims::note_weights() {
     const Value& value = space_.graph().output(node, 0);
     if (value.meta.rank() < 2) continue;
     for (int dim = 0; dim < value.meta.rank(); ++dim) {
-      dims_[space_.dim_classes().of(value.id, dim)].of_weight = true;
+      dims_[space_.model().dim_classes().of(value.id, dim)].of_weight = true;
     }
   }
 }
@@ -105,8 +105,8 @@ void NamedDims::note_whole() {
       for (std::size_t dim = 0; dim < operands[i].dims.size(); ++dim) {
         if (operands[i].dims[dim] != kNoFactor) continue;
         const int index = static_cast<int>(dim);
-        dims_[space_.dim_classes().of(node.operands[i], index)].kept_whole =
-            true;
+        dims_[space_.model().dim_classes().of(node.operands[i], index)]
+            .kept_whole = true;
       }
     }
   }

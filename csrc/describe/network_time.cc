@@ -1,8 +1,9 @@
-#include "space/network_time.h"
+#include "describe/network_time.h"
 
 #include <algorithm>
 
 #include "common/check.h"
+#include "space/space_problem.h"
 
 namespace tensoropt {
 
@@ -11,7 +12,7 @@ namespace {
 double edge_time_s(const StrategySpace& space, const Strategy& strategy,
                    int index) {
   const SpaceEdge& edge = space.edges()[index];
-  const EdgeOptions options = space.options_of(
+  const EdgeOptions options = SpaceProblem(space).options_of(
       edge, strategy.config[edge.source], strategy.config[edge.target]);
   const auto all = options.all();
   const auto chosen =

@@ -1,6 +1,6 @@
-#include "planner/descriptions.h"
+#include "describe/descriptions.h"
 
-#include "baselines/work_splits.h"
+#include "describe/work_splits.h"
 
 namespace tensoropt {
 
@@ -113,10 +113,11 @@ std::vector<ConfigPorts> port_rows(const StrategySpace& space, int node) {
 
 std::vector<OutputRow> output_rows(const StrategySpace& space,
                                    const std::map<std::string, int>& dims) {
-  const std::vector<BatchRows> rows = space.batch_rows([&](const Node& node) {
-    const auto found = dims.find(node.name);
-    return found == dims.end() ? -1 : found->second;
-  });
+  const std::vector<BatchRows> rows =
+      space.model().batch_rows([&](const Node& node) {
+        const auto found = dims.find(node.name);
+        return found == dims.end() ? -1 : found->second;
+      });
   std::vector<OutputRow> found;
   for (const Node& node : space.graph().nodes()) {
     if (node.kind != NodeKind::kOutput) continue;
@@ -148,7 +149,7 @@ std::vector<EstimateRow> estimate_rows(const StrategySpace& space,
     const SpaceNode& node = space.nodes()[i];
     if (node.kind != SpaceNodeKind::kOp) continue;
     const SpaceConfig& config = node.configs->configs[strategy.config[i]];
-    const LocalCall call = space.local_call_of(node.node, config.uses);
+    const LocalCall call = space.model().local_call_of(node.node, config.uses);
     const OpEstimate estimate = operators.estimate(call);
     const PassTimes& times = estimate.times;
     rows.push_back(
@@ -176,7 +177,7 @@ std::vector<ExplanationRow> explanation_rows(const StrategySpace& space) {
 std::vector<NodeId> parameter_copies(const StrategySpace& space) {
   std::vector<NodeId> nodes;
   for (const Node& node : space.graph().nodes()) {
-    if (space.copies_parameter(node)) nodes.push_back(node.id);
+    if (space.model().copies_parameter(node)) nodes.push_back(node.id);
   }
   return nodes;
 }

@@ -1,4 +1,4 @@
-#include "baselines/work_splits.h"
+#include "describe/work_splits.h"
 
 #include <gtest/gtest.h>
 

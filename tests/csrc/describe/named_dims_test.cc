@@ -1,4 +1,4 @@
-#include "baselines/named_dims.h"
+#include "describe/named_dims.h"
 
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ TEST(NamedDims, ClassesOfEqualSizeShareAName) {
   const SmallSpace small;
   const NamedDims dims(*small.space);
   const ValueId out = small.graph.node(small.fc2).outputs[0];
-  const DimClasses& classes = small.space->dim_classes();
+  const DimClasses& classes = small.space->model().dim_classes();
   EXPECT_NE(classes.of(small.x, 1), classes.of(out, 1));
   EXPECT_EQ(dims.of(small.x, 1).name, dims.of(out, 1).name);
   EXPECT_NE(dims.of(small.w1, 0).name, dims.of(small.w1, 1).name);

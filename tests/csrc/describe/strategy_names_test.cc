@@ -1,7 +1,7 @@
 // Strategies by name: back as they were, also in a space that numbers its
 // configs otherwise, and refused by name where something is not there.
 
-#include "space/strategy_names.h"
+#include "describe/strategy_names.h"
 
 #include <gtest/gtest.h>
 
@@ -9,9 +9,10 @@
 #include <string>
 
 #include "common/check.h"
+#include "describe/network_time.h"
 #include "problem/random_strategy.h"
-#include "space/network_time.h"
 #include "space/small_space.h"
+#include "space/space_problem.h"
 
 namespace tensoropt {
 namespace {
@@ -39,7 +40,7 @@ std::string refusal(const StrategyNames& names, const NamedChoices& choices) {
 TEST(StrategyNames, StrategiesComeBackAsTheyWere) {
   const SmallSpace small(with_all());
   const StrategyNames names(*small.space);
-  const Problem problem = small.space->build_problem(1);
+  const Problem problem = SpaceProblem(*small.space).build(1);
   bool some_kept = false;
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(seed);
@@ -60,7 +61,7 @@ TEST(StrategyNames, ALargerSpaceHasTheSameStrategies) {
       SpaceOptions{.config_space = ConfigSpace::kFull, .recompute = true});
   const StrategyNames names(*small.space);
   const StrategyNames names_in_large(*large.space);
-  const Problem problem = small.space->build_problem(1);
+  const Problem problem = SpaceProblem(*small.space).build(1);
   bool some_numbers_differ = false;
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(seed);
@@ -97,7 +98,7 @@ TEST(StrategyNames, NodesThatAreCalledAlikeAreNumbered) {
       graph, builtin_registry(),
       Machine{small.mesh, small.device, small.collectives}, SpaceOptions{});
   const StrategyNames names(space);
-  const Strategy strategy = random_strategy(space.build_problem(1), 0, 0);
+  const Strategy strategy = random_strategy(SpaceProblem(space).build(1), 0, 0);
   EXPECT_EQ(names.strategy(names.of(strategy)).config, strategy.config);
   EXPECT_EQ(space.nodes()[0].name, "scale");
   EXPECT_EQ(space.nodes()[1].name, "scale (2)");
@@ -107,7 +108,7 @@ TEST(StrategyNames, NodesThatAreCalledAlikeAreNumbered) {
 TEST(StrategyNames, WhatIsNotThereIsRefusedByName) {
   const SmallSpace small;
   const StrategyNames names(*small.space);
-  const Problem problem = small.space->build_problem(1);
+  const Problem problem = SpaceProblem(*small.space).build(1);
   const NamedChoices good = names.of(random_strategy(problem, 0, 0));
   ASSERT_EQ(refusal(names, good), "");
 
@@ -133,7 +134,7 @@ TEST(StrategyNames, WhatIsNotThereIsRefusedByName) {
 TEST(StrategyNames, EdgesAreCrossedOnlyAsTheyCanBe) {
   const SmallSpace small(with_all());
   const StrategyNames names(*small.space);
-  const Problem problem = small.space->build_problem(1);
+  const Problem problem = SpaceProblem(*small.space).build(1);
   int refused = 0;
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(seed);
@@ -158,7 +159,8 @@ TEST(StrategyNames, EdgesAreCrossedOnlyAsTheyCanBe) {
 TEST(StrategyNames, StrategiesOfAnotherSpaceAreRefused) {
   const SmallSpace small;
   const StrategyNames names(*small.space);
-  Strategy strategy = random_strategy(small.space->build_problem(1), 0, 0);
+  Strategy strategy =
+      random_strategy(SpaceProblem(*small.space).build(1), 0, 0);
   strategy.config[0] = 10000;
   EXPECT_THROW(names.of(strategy), UserError);
   strategy.config.pop_back();

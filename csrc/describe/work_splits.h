@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "baselines/named_dims.h"
+#include "describe/named_dims.h"
 #include "space/space.h"
 
 namespace tensoropt {

@@ -1,4 +1,4 @@
-#include "baselines/work_splits.h"
+#include "describe/work_splits.h"
 
 #include <algorithm>
 #include <array>
@@ -25,7 +25,7 @@ std::string_view to_string(WorkSplit split) {
 WorkSplits::WorkSplits(const StrategySpace& space)
     : space_(space),
       dims_(space),
-      beside_weight_(space.dim_classes().bound(), false) {
+      beside_weight_(space.model().dim_classes().bound(), false) {
   for (const Node& node : space.graph().nodes()) {
     if (node.kind != NodeKind::kOp) continue;
     const Rule& rule = space.rule(node.id);
@@ -33,7 +33,8 @@ WorkSplits::WorkSplits(const StrategySpace& space)
     if (!any(in_weight)) continue;
     for (std::size_t f = 0; f < in_weight.size(); ++f) {
       const int factor = static_cast<int>(f);
-      const int dims = space.dim_classes().of_factor(node, rule, factor);
+      const int dims =
+          space.model().dim_classes().of_factor(node, rule, factor);
       if (dims >= 0 && !in_weight[f]) beside_weight_[dims] = true;
     }
   }
@@ -58,8 +59,8 @@ WorkSplit WorkSplits::by_factor(const Node& node, int factor,
   const NamedDims::Dim dim = dims_.of_factor(node, factor);
   if (dim.name == NamedDims::kBatch) return WorkSplit::kBatch;
   if (in_weight[factor]) return WorkSplit::kFeatures;
-  const int dims =
-      space_.dim_classes().of_factor(node, space_.rule(node.id), factor);
+  const int dims = space_.model().dim_classes().of_factor(
+      node, space_.rule(node.id), factor);
   const bool beside = any(in_weight) || (dims >= 0 && beside_weight_[dims]);
   return dim.of_weight && !beside ? WorkSplit::kFeatures
                                   : WorkSplit::kPositions;

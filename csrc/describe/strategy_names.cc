@@ -1,10 +1,11 @@
-#include "space/strategy_names.h"
+#include "describe/strategy_names.h"
 
 #include <iterator>
 #include <optional>
 #include <utility>
 
 #include "common/check.h"
+#include "space/space_problem.h"
 
 namespace tensoropt {
 
@@ -73,8 +74,8 @@ void StrategyNames::check_edges(const Strategy& strategy) const {
   for (std::size_t i = 0; i < space_.edges().size(); ++i) {
     const SpaceEdge& edge = space_.edges()[i];
     const auto choice = EdgeChoice::of(strategy.edge_tag[i]);
-    TO_CHECK(space_.allows(edge, strategy.config[edge.source],
-                           strategy.config[edge.target], choice),
+    TO_CHECK(SpaceProblem(space_).allows(edge, strategy.config[edge.source],
+                                         strategy.config[edge.target], choice),
              "edge '{}' cannot be crossed with '{}' between the configs of its "
              "ends",
              edge_name(static_cast<int>(i)), in_words(choice));

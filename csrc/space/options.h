@@ -1,0 +1,68 @@
+// What a strategy space is made for, besides the model and the machine.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+
+#include "cost/op_cost.h"
+#include "rules/config.h"
+
+namespace tensoropt {
+
+constexpr std::size_t kDefaultMaxConfigs = 200;
+
+// Where a parameter is computed with in a narrower dtype: in which one sums of
+// its gradient over devices are made.
+enum class ReduceDType { kParameter, kCompute };
+
+struct SpaceOptions {
+  ConfigSpace config_space = ConfigSpace::kOrdered;
+  TrainingSetup training = TrainingSetup::of_states(2);
+  // Every rank's loader gives its own share of the batch or the same global
+  // batch.
+  bool sharded_inputs = false;
+  // Inputs that every rank gets whole even so, by name.
+  std::set<std::string> whole_inputs = {};
+  // Which dim of an input has the rows of the batch, by name; others: dim 0.
+  std::map<std::string, int> input_dims = {};
+  // Which of the outputs is what is trained on (-1: none): every rank gives it
+  // the same gradient.
+  int loss_output = -1;
+  // Parameters and constants that are stored in this layout and no other, by
+  // name.
+  std::map<std::string, Layout> storage = {};
+  // For each operator, parameter and relay at most so many layouts, those with
+  // the fewest runs (see config.h). Keeps growth with the devices in hand.
+  std::size_t max_configs = kDefaultMaxConfigs;
+  // Spatial dims of convolutions and pooling may be split, neighbours exchange
+  // borders. Multiplies the configs of convolutional networks.
+  bool split_spatial = false;
+  ReduceDType reduce_dtype = ReduceDType::kParameter;
+  // Gradients of parameters are summed over devices so many bytes at once;
+  // parameters are gathered, and sums scattered, fewer.
+  double bucket_bytes = 0;
+  double shard_bytes = 0;
+  // Operators may run again in backward instead of keeping what they make.
+  bool recompute = false;
+  // The graph is that of one of so many micro-batches, which make a step.
+  int micro_batches = 1;
+  // Also configs that no good strategy needs: splits of constants, of dims that
+  // are not worth it, pending sums that gain nothing. For those who ask what an
+  // operator can do.
+  bool idle_configs = false;
+};
+
+// Constants of so many bytes are stored in parts where that pays, smaller ones
+// are whole on every device.
+constexpr std::int64_t kLargeConstantBytes = std::int64_t{16} << 20;
+
+// The dim along which each rank gets its own share of the input; -1: it gets
+// all of it.
+// Throws UserError if the input has no dim of which the options say so.
+int shared_dim(const Graph& graph, const Node& node,
+               const SpaceOptions& options);
+
+}  // namespace tensoropt
