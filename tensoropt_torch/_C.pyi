@@ -5,7 +5,7 @@ C++ core of TensorOpt: graphs, costs, search, emission.
 from __future__ import annotations
 import collections.abc
 import typing
-__all__: list[str] = ['AnalyticCollectives', 'AveragedBuffer', 'Cluster', 'Collective', 'CollectiveModel', 'CollectiveSample', 'ConfigPorts', 'DeclaredRule', 'Device', 'EdgeEnd', 'EdgeRow', 'EmittedCall', 'EmittedLookup', 'EmittedReshard', 'EncodedProgram', 'EstimateRow', 'Exclusion', 'ExplanationRow', 'Graph', 'Halo', 'InternalError', 'Level', 'LinkSpeed', 'LocalCall', 'LocalForm', 'LocalOperand', 'MeasuredCollectives', 'Mesh', 'NodeKind', 'NodeRow', 'NodeUnits', 'OpSample', 'OpWork', 'OutputRow', 'Planner', 'PlannerSetup', 'PortLayouts', 'RankProgram', 'Ref', 'Rules', 'RuntimeOverheads', 'Saved', 'SearchOptions', 'SearchResult', 'SpaceOptions', 'Strategy', 'TensorResharder', 'UnevenSplit', 'WorkRow', 'base_mesh', 'current_rules', 'declare_rule', 'rule_targets', 'withdraw_rule']
+__all__: list[str] = ['AnalyticCollectives', 'AveragedBuffer', 'Cluster', 'Collective', 'CollectiveModel', 'CollectiveSample', 'ConfigPorts', 'DeclaredRule', 'Device', 'EdgeEnd', 'EdgeRow', 'EmittedCall', 'EmittedLookup', 'EmittedReshard', 'EncodedProgram', 'EstimateRow', 'Exclusion', 'ExplanationRow', 'Graph', 'Halo', 'InternalError', 'Level', 'LinkSpeed', 'LocalCall', 'LocalForm', 'LocalOperand', 'MeasuredCollectives', 'Mesh', 'NodeKind', 'NodeRow', 'NodeUnits', 'OpSample', 'OpWork', 'OutputRow', 'Planner', 'PlannerSetup', 'PortLayouts', 'RankProgram', 'Ref', 'Rules', 'RuntimeOverheads', 'Saved', 'SearchOptions', 'SearchResult', 'SpaceOptions', 'StepShape', 'Strategy', 'TensorResharder', 'UnevenSplit', 'WorkRow', 'base_mesh', 'current_rules', 'declare_rule', 'rule_targets', 'withdraw_rule']
 class InternalError(RuntimeError):
     pass
 class Mesh:
@@ -786,13 +786,25 @@ class SpaceOptions:
     """
     Which strategies there are; space/space.h.
     """
-    def __init__(self, *, space: str, optimizer_state_bytes: collections.abc.Mapping[str, float], sharded_inputs: bool, whole_inputs: collections.abc.Set[str] = set(), input_dims: collections.abc.Mapping[str, int] = {}, loss_output: int = -1, storage: collections.abc.Mapping[str, str] = {}, max_configs: int = 200, split_spatial: bool = False, reduce_dtype: str = 'parameter', bucket_bytes: float = 0, shard_bytes: float = 0, recompute: bool = False, micro_batches: int = 1, idle_configs: bool = False) -> None:
+    def __init__(self, *, space: str, optimizer_state_bytes: collections.abc.Mapping[str, float], sharded_inputs: bool, whole_inputs: collections.abc.Set[str] = set(), input_dims: collections.abc.Mapping[str, int] = {}, loss_output: int = -1, storage: collections.abc.Mapping[str, str] = {}, max_configs: int = 200, split_spatial: bool = False, reduce_dtype: str = 'parameter', bucket_bytes: float = 0, shard_bytes: float = 0, recompute: bool = False, idle_configs: bool = False) -> None:
+        ...
+class StepShape:
+    """
+    Of how many micro-batches a step is made, and how many are in flight at once; cost/parts.h.
+    """
+    def __init__(self, micro_batches: int = 1, in_flight: int = 1) -> None:
+        ...
+    @property
+    def in_flight(self) -> int:
+        ...
+    @property
+    def micro_batches(self) -> int:
         ...
 class PlannerSetup:
     """
     Where and how a model is planned for.
     """
-    def __init__(self, *, cluster: Cluster, mesh: Mesh, space: SpaceOptions, collectives: collections.abc.Mapping[tuple[Collective, int], collections.abc.Sequence[CollectiveSample]] = {}, operators: collections.abc.Sequence[OpSample] = [], overheads: RuntimeOverheads = ...) -> None:
+    def __init__(self, *, cluster: Cluster, mesh: Mesh, space: SpaceOptions, collectives: collections.abc.Mapping[tuple[Collective, int], collections.abc.Sequence[CollectiveSample]] = {}, operators: collections.abc.Sequence[OpSample] = [], overheads: RuntimeOverheads = ..., step: StepShape = ...) -> None:
         ...
 class SearchOptions:
     """

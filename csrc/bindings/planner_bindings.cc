@@ -271,14 +271,14 @@ void bind_space(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
       .def(
           "network_time",
           [](const Planner& self, const Strategy& strategy) {
-            return network_time_s(self.space(), strategy);
+            return network_time_s(self.space(), strategy, self.step());
           },
           py::arg("strategy"),
           "Seconds of a strategy's reshards and inner collectives.")
       .def(
           "compute_time",
           [](const Planner& self, const Strategy& strategy) {
-            return compute_time_s(self.space(), strategy);
+            return compute_time_s(self.space(), strategy, self.step());
           },
           py::arg("strategy"), "Seconds of all else that a strategy does.")
       .def(
@@ -294,7 +294,9 @@ void bind_space(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
           [](const Planner& self) { return self.space().complete(); })
       .def(
           "explain",
-          [](const Planner& self) { return explanation_rows(self.space()); },
+          [](const Planner& self) {
+            return explanation_rows(self.space(), self.step());
+          },
           "Of each operator and parameter.")
       .def("unknown_targets",
            [](const Planner& self) {

@@ -95,10 +95,7 @@ void bind_space_options(py::module_& module) {
                  const std::map<std::string, std::string>& storage,
                  std::size_t max_configs, bool split_spatial,
                  const std::string& reduce_dtype, double bucket_bytes,
-                 double shard_bytes, bool recompute, int micro_batches,
-                 bool idle_configs) {
-                TO_CHECK(micro_batches >= 1,
-                         "micro_batches = {}, it must be >= 1", micro_batches);
+                 double shard_bytes, bool recompute, bool idle_configs) {
                 return SpaceOptions{
                     .config_space = parse_space(space),
                     .training = parse_training(state_bytes),
@@ -113,7 +110,6 @@ void bind_space_options(py::module_& module) {
                     .bucket_bytes = bucket_bytes,
                     .shard_bytes = shard_bytes,
                     .recompute = recompute,
-                    .micro_batches = micro_batches,
                     .idle_configs = idle_configs};
               }),
           py::kw_only(), py::arg("space"), py::arg("optimizer_state_bytes"),
@@ -126,24 +122,35 @@ void bind_space_options(py::module_& module) {
           py::arg("split_spatial") = false,
           py::arg("reduce_dtype") = "parameter", py::arg("bucket_bytes") = 0,
           py::arg("shard_bytes") = 0, py::arg("recompute") = false,
-          py::arg("micro_batches") = 1, py::arg("idle_configs") = false);
+          py::arg("idle_configs") = false);
 }
 
 void bind_planner_setup(py::module_& module) {
+  py::class_<StepShape>(module, "StepShape",
+                        "Of how many micro-batches a step is made, and how "
+                        "many are in flight at once; cost/parts.h.")
+      .def(py::init([](int micro_batches, int in_flight) {
+             return StepShape{micro_batches, in_flight};
+           }),
+           py::arg("micro_batches") = 1, py::arg("in_flight") = 1)
+      .def_readonly("micro_batches", &StepShape::micro_batches)
+      .def_readonly("in_flight", &StepShape::in_flight);
+
   py::class_<PlannerSetup>(module, "PlannerSetup",
                            "Where and how a model is planned for.")
-      .def(py::init([](const Cluster& cluster, const Mesh& mesh,
-                       const SpaceOptions& space,
-                       const CollectiveTable& collectives,
-                       const std::vector<OpSample>& operators,
-                       const RuntimeOverheads& overheads) {
-             return PlannerSetup{cluster,     mesh,      space,
-                                 collectives, operators, overheads};
-           }),
+      .def(py::init(
+               [](const Cluster& cluster, const Mesh& mesh,
+                  const SpaceOptions& space, const CollectiveTable& collectives,
+                  const std::vector<OpSample>& operators,
+                  const RuntimeOverheads& overheads, const StepShape& step) {
+                 return PlannerSetup{cluster,   mesh,      space, collectives,
+                                     operators, overheads, step};
+               }),
            py::kw_only(), py::arg("cluster"), py::arg("mesh"), py::arg("space"),
            py::arg("collectives") = CollectiveTable{},
            py::arg("operators") = std::vector<OpSample>{},
-           py::arg_v("overheads", RuntimeOverheads{}, "RuntimeOverheads()"));
+           py::arg_v("overheads", RuntimeOverheads{}, "RuntimeOverheads()"),
+           py::arg_v("step", StepShape{}, "StepShape()"));
 }
 
 void bind_search_options(py::module_& module) {

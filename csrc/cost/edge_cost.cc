@@ -1,7 +1,6 @@
 #include "cost/edge_cost.h"
 
 #include <algorithm>
-#include <vector>
 
 namespace tensoropt {
 
@@ -14,7 +13,13 @@ bool costs_no_more(const EdgeOption& option, const EdgeOption& other) {
          option.time_s <= other.time_s;
 }
 
-// One edge between two ports. Times are those of a step.
+// One micro-batch has nothing to share with others.
+bool fits(const EdgeWay& way, const Projection& step) {
+  return step.shape().micro_batches > 1 ||
+         (!way.choice.held && !way.choice.summed);
+}
+
+// One edge between two ports.
 class Crossing {
  public:
   Crossing(const EdgeSpec& edge, const Mesh& mesh,
@@ -27,97 +32,75 @@ class Crossing {
         from_(from),
         to_(to) {}
 
-  EdgeOptions options() const {
-    EdgeOptions options;
-    for (const EdgeOption& value : value_options()) {
-      for (const EdgeOption& gradient : gradient_options()) {
-        options.add(
-            {value.memory_bytes + gradient.memory_bytes,
-             value.time_s + gradient.time_s,
-             {value.choice.saved, value.choice.held, gradient.choice.summed}});
-      }
-    }
-    return options;
-  }
-
-  bool is_option(const EdgeChoice& choice) const {
-    const auto values = value_options();
-    const auto gradients = gradient_options();
-    return std::any_of(values.begin(), values.end(),
-                       [&](const EdgeOption& option) {
-                         return option.choice.saved == choice.saved &&
-                                option.choice.held == choice.held;
-                       }) &&
-           std::any_of(gradients.begin(), gradients.end(),
-                       [&](const EdgeOption& option) {
-                         return option.choice.summed == choice.summed;
-                       });
+  EdgeWays ways() const {
+    EdgeWays ways;
+    add_values(ways);
+    add_gradients(ways);
+    return ways;
   }
 
  private:
-  std::vector<EdgeOption> value_options() const {
+  void add_values(EdgeWays& ways) const {
     const double once_s =
         time_s(values_, from_.value, to_.value, edge_.forward_exposed);
-    const double each_s = edge_.micro_batches * once_s;
     const double bytes_after = local_bytes(*edge_.meta, to_.value, mesh_);
     const bool reshards = from_.value != to_.value;
-    std::vector<EdgeOption> options;
+    const auto add = [&](double kept_bytes, double each_s, Saved saved) {
+      ways.add_value(
+          {{.kept_bytes = kept_bytes, .micro_batch_s = each_s}, {saved}});
+    };
     if (!edge_.consumer_saves) {
-      options.push_back({0, each_s, {Saved::kNothing}});
+      add(0, once_s, Saved::kNothing);
     } else if (!reshards) {
       const bool same = edge_.producer_keeps && !edge_.cast_from;
-      options.push_back({same ? 0 : bytes_after, each_s, {Saved::kNothing}});
+      add(same ? 0 : bytes_after, once_s, Saved::kNothing);
     } else {
-      TensorMeta before = *edge_.meta;
-      before.dtype = edge_.cast_from.value_or(before.dtype);
-      const double bytes_before =
-          edge_.producer_keeps ? 0 : local_bytes(before, from_.value, mesh_);
-      if (edge_.may_keep) options.push_back({bytes_after, each_s, {kept()}});
+      if (edge_.may_keep) add(bytes_after, once_s, kept());
+      const double bytes_before = this->bytes_before();
       if (edge_.may_replay && bytes_before < bytes_after) {
-        const double replay_s =
-            edge_.micro_batches * time_s(values_, from_.value, to_.value, 1);
-        options.push_back({bytes_before, each_s + replay_s, {Saved::kRemade}});
+        const double replay_s = time_s(values_, from_.value, to_.value, 1);
+        add(bytes_before, once_s + replay_s, Saved::kRemade);
       }
     }
-    if (has_choices() && reshards && edge_.may_keep) {
+    if (edge_.of_parameter && reshards && edge_.may_keep) {
       const Saved saved = edge_.consumer_saves ? kept() : Saved::kNothing;
-      options.push_back({bytes_after, once_s, {saved, true}});
+      ways.add_value({{.state_bytes = bytes_after, .step_s = once_s},
+                      {saved, /*held=*/true}});
     }
-    return options;
   }
 
-  std::vector<EdgeOption> gradient_options() const {
-    if (!edge_.backward) return {EdgeOption()};
+  void add_gradients(EdgeWays& ways) const {
+    if (!edge_.backward) return ways.add_gradient({});
     const double once_s = time_s(gradients_, to_.gradient, from_.gradient,
                                  edge_.backward_exposed);
-    const double each_s = edge_.micro_batches * once_s;
-    if (!has_choices()) return {{0, each_s, {}}};
+    if (!edge_.of_parameter) {
+      return ways.add_gradient({{.micro_batch_s = once_s}, {}});
+    }
     TensorMeta sum = *edge_.meta;  // has the dtype of the parameter
     sum.dtype = edge_.cast_from.value_or(sum.dtype);
     const double bytes = local_bytes(sum, from_.gradient, mesh_);
-    std::vector<EdgeOption> options = {{0, each_s + additions_s(bytes), {}}};
-    if (to_.gradient != from_.gradient) {
-      // It takes the place of the gradient that the parameter has at the end.
-      const double summed = local_bytes(sum, to_.gradient, mesh_);
-      options.push_back({std::max(0.0, summed - bytes),
-                         once_s + additions_s(summed),
-                         {.summed = true}});
-    }
-    return options;
+    ways.add_gradient({{.micro_batch_s = once_s, .added_bytes = bytes}, {}});
+    if (to_.gradient == from_.gradient) return;
+    // It takes the place of the gradient that the parameter has at the end.
+    const double summed = local_bytes(sum, to_.gradient, mesh_);
+    ways.add_gradient({{.state_bytes = std::max(0.0, summed - bytes),
+                        .step_s = once_s,
+                        .added_bytes = summed},
+                       {.summed = true}});
+  }
+
+  // Of the copy before the reshard, if something else does not keep it.
+  double bytes_before() const {
+    if (edge_.producer_keeps) return 0;
+    TensorMeta before = *edge_.meta;
+    before.dtype = edge_.cast_from.value_or(before.dtype);
+    return local_bytes(before, from_.value, mesh_);
   }
 
   double time_s(const SharedResharder& resharder, const Layout& before,
                 const Layout& after, double exposed) const {
     if (before == after) return 0;
     return edge_.overhead_s + exposed * resharder.time_s(before, after);
-  }
-
-  double additions_s(double bytes) const {
-    return (edge_.micro_batches - 1) * bytes * edge_.accumulation_s_per_byte;
-  }
-
-  bool has_choices() const {
-    return edge_.of_parameter && edge_.micro_batches > 1;
   }
 
   Saved kept() const {
@@ -158,17 +141,44 @@ void EdgeOptions::add(const EdgeOption& option) {
   options_[size_++] = option;
 }
 
-EdgeOptions edge_options(const EdgeSpec& edge, const Mesh& mesh,
-                         const SharedResharder& values,
-                         const SharedResharder& gradients, const Port& from,
-                         const Port& to) {
-  return Crossing(edge, mesh, values, gradients, from, to).options();
+EdgeWays edge_ways(const EdgeSpec& edge, const Mesh& mesh,
+                   const SharedResharder& values,
+                   const SharedResharder& gradients, const Port& from,
+                   const Port& to) {
+  return Crossing(edge, mesh, values, gradients, from, to).ways();
 }
 
-bool is_option(const EdgeChoice& choice, const EdgeSpec& edge, const Mesh& mesh,
-               const SharedResharder& values, const SharedResharder& gradients,
-               const Port& from, const Port& to) {
-  return Crossing(edge, mesh, values, gradients, from, to).is_option(choice);
+EdgeOptions edge_options(const EdgeWays& ways, const Projection& step) {
+  EdgeOptions options;
+  for (const EdgeWay& value : ways.values()) {
+    if (!fits(value, step)) continue;
+    const double memory_bytes = step.memory_bytes(value.cost);
+    const double time_s = step.time_s(value.cost);
+    for (const EdgeWay& gradient : ways.gradients()) {
+      if (!fits(gradient, step)) continue;
+      options.add(
+          {memory_bytes + step.memory_bytes(gradient.cost),
+           time_s + step.time_s(gradient.cost),
+           {value.choice.saved, value.choice.held, gradient.choice.summed}});
+    }
+  }
+  return options;
+}
+
+bool is_option(const EdgeChoice& choice, const EdgeWays& ways,
+               const Projection& step) {
+  const auto values = ways.values();
+  const auto gradients = ways.gradients();
+  return std::any_of(values.begin(), values.end(),
+                     [&](const EdgeWay& way) {
+                       return fits(way, step) &&
+                              way.choice.saved == choice.saved &&
+                              way.choice.held == choice.held;
+                     }) &&
+         std::any_of(
+             gradients.begin(), gradients.end(), [&](const EdgeWay& way) {
+               return fits(way, step) && way.choice.summed == choice.summed;
+             });
 }
 
 }  // namespace tensoropt

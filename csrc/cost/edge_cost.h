@@ -9,8 +9,8 @@
 // resharded once in a step and be held till its end, and gradients may be added
 // up before their reshard, which then runs once.
 //
-//   EdgeOptions options =
-//       edge_options(edge, mesh, values, gradients, from, to);
+//   EdgeWays ways = edge_ways(edge, mesh, values, gradients, from, to);
+//   EdgeOptions options = edge_options(ways, Projection(shape, device));
 #pragma once
 
 #include <array>
@@ -20,6 +20,7 @@
 #include <span>
 
 #include "cost/op_cost.h"
+#include "cost/parts.h"
 #include "cost/saved.h"
 #include "reshard/shared_resharder.h"
 
@@ -65,13 +66,42 @@ struct EdgeSpec {
   // A cast from this dtype goes before the reshard: what is kept before is then
   // what is cast.
   std::optional<DType> cast_from = {};
-  bool may_keep = true;   // keeping the copy after is allowed
-  int micro_batches = 1;  // how often a step crosses the edge
+  bool may_keep = true;  // keeping the copy after is allowed
   bool of_parameter = false;
-  double accumulation_s_per_byte = 0;  // adding a gradient to another one
 
   auto operator<=>(const EdgeSpec&) const = default;
 };
+
+// One way to move the value, or the gradient.
+struct EdgeWay {
+  CostParts cost;
+  EdgeChoice choice;
+};
+
+// All ways across an edge between two ports, for every step shape. A crossing
+// combines one way of the value with one of the gradient.
+class EdgeWays {
+ public:
+  std::span<const EdgeWay> values() const {
+    return {values_.data(), num_values_};
+  }
+  std::span<const EdgeWay> gradients() const {
+    return {gradients_.data(), num_gradients_};
+  }
+  void add_value(const EdgeWay& way) { values_[num_values_++] = way; }
+  void add_gradient(const EdgeWay& way) { gradients_[num_gradients_++] = way; }
+
+ private:
+  std::array<EdgeWay, 3> values_;
+  std::array<EdgeWay, 2> gradients_;
+  std::size_t num_values_ = 0;
+  std::size_t num_gradients_ = 0;
+};
+
+EdgeWays edge_ways(const EdgeSpec& edge, const Mesh& mesh,
+                   const SharedResharder& values,
+                   const SharedResharder& gradients, const Port& from,
+                   const Port& to);
 
 struct EdgeOption {
   double memory_bytes = 0;
@@ -91,14 +121,11 @@ class EdgeOptions {
   std::size_t size_ = 0;
 };
 
-EdgeOptions edge_options(const EdgeSpec& edge, const Mesh& mesh,
-                         const SharedResharder& values,
-                         const SharedResharder& gradients, const Port& from,
-                         const Port& to);
+// The crossings that a step of this shape may take.
+EdgeOptions edge_options(const EdgeWays& ways, const Projection& step);
 
-// Whether the choice is one of all options, also of those that are dominated.
-bool is_option(const EdgeChoice& choice, const EdgeSpec& edge, const Mesh& mesh,
-               const SharedResharder& values, const SharedResharder& gradients,
-               const Port& from, const Port& to);
+// Whether the choice is one of all crossings, also of those that are dominated.
+bool is_option(const EdgeChoice& choice, const EdgeWays& ways,
+               const Projection& step);
 
 }  // namespace tensoropt

@@ -141,30 +141,30 @@ PassTimes roofline(const OpWork& work, const Device& device) {
   return times;
 }
 
-OpCost op_cost(const Graph& graph, const Node& node, const Rule& rule,
-               const OpConfig& config, const Machine& machine,
-               const PassTimes& compute, Saved saved) {
+CostParts op_cost(const Graph& graph, const Node& node, const Rule& rule,
+                  const OpConfig& config, const Machine& machine,
+                  const PassTimes& compute, Saved saved) {
   const bool runs_again = saved == Saved::kRemade;
   const bool backward = graph.has_backward(node);
-  OpCost cost;
+  CostParts cost;
   const double forwards = runs_again ? 2 : 1;
-  cost.time_s = forwards * compute.forward_s;
+  cost.micro_batch_s = forwards * compute.forward_s;
   if (!rule.view) {
     cost.network_s =
         forwards * inner_collectives_s(rule, config, Pass::kForward, machine);
   }
   if (backward) {
     if (!runs_again) {
-      cost.memory_bytes = saved_bytes(graph, node, rule, config,
-                                      interface_of(rule, config), machine.mesh);
+      cost.kept_bytes = saved_bytes(graph, node, rule, config,
+                                    interface_of(rule, config), machine.mesh);
     }
-    cost.time_s += compute.backward_s;
+    cost.micro_batch_s += compute.backward_s;
     if (!rule.view) {
       cost.network_s +=
           inner_collectives_s(rule, config, Pass::kBackward, machine);
     }
   }
-  cost.time_s += cost.network_s;
+  cost.micro_batch_s += cost.network_s;
   return cost;
 }
 
@@ -203,16 +203,16 @@ double update_traffic_bytes(const TensorMeta& meta, const Layout& storage,
          (3 * item_size(meta.dtype) + 2 * setup.state_bytes(meta.dtype));
 }
 
-OpCost parameter_cost(const TensorMeta& meta, bool trainable,
-                      const Layout& storage, const Mesh& mesh,
-                      const Device& device, const TrainingSetup& setup) {
+CostParts parameter_cost(const TensorMeta& meta, bool trainable,
+                         const Layout& storage, const Mesh& mesh,
+                         const Device& device, const TrainingSetup& setup) {
   const double bytes = local_bytes(meta, storage, mesh);
-  if (!trainable) return {0, bytes};
-  OpCost cost;
+  if (!trainable) return {.state_bytes = bytes};
+  CostParts cost;
   const double elements = static_cast<double>(meta.num_elements()) /
                           shards_of_largest(meta.counts(), storage, mesh);
-  cost.memory_bytes = 2 * bytes + elements * setup.state_bytes(meta.dtype);
-  cost.time_s = kOptimizerLaunches * device.launch_overhead_s +
+  cost.state_bytes = 2 * bytes + elements * setup.state_bytes(meta.dtype);
+  cost.step_s = kOptimizerLaunches * device.launch_overhead_s +
                 update_traffic_bytes(meta, storage, mesh, setup) /
                     device.copy_bytes_per_s();
   return cost;

@@ -1,7 +1,8 @@
 // What an operator costs in one config: a roofline over its local shapes.
 //
 //   PassTimes times = roofline(op_work(graph, node, rule, config, mesh),
-//   device); OpCost cost = op_cost(graph, node, rule, config, machine, times);
+//   device); CostParts cost = op_cost(graph, node, rule, config, machine,
+//   times);
 //
 // The time is that of forward and backward: each takes the longer of computing
 // (FLOPs over the device's rate) and moving its operands and outputs through
@@ -13,16 +14,11 @@
 #include <map>
 
 #include "cost/machine.h"
+#include "cost/parts.h"
 #include "cost/saved.h"
 #include "rules/config.h"
 
 namespace tensoropt {
-
-struct OpCost {
-  double time_s = 0;
-  double memory_bytes = 0;  // kept by the operator itself for backward
-  double network_s = 0;     // of time_s: collectives that it runs by itself
-};
 
 // Bytes one device holds of a tensor in a layout.
 double local_bytes(const TensorMeta& meta, const Layout& layout,
@@ -53,9 +49,9 @@ PassTimes roofline(const OpWork& work, const Device& device);
 
 // `compute` is a roofline, or measured. Of what is
 // remade nothing is kept, it runs once more in backward.
-OpCost op_cost(const Graph& graph, const Node& node, const Rule& rule,
-               const OpConfig& config, const Machine& machine,
-               const PassTimes& compute, Saved saved = Saved::kNothing);
+CostParts op_cost(const Graph& graph, const Node& node, const Rule& rule,
+                  const OpConfig& config, const Machine& machine,
+                  const PassTimes& compute, Saved saved = Saved::kNothing);
 
 // How parameters are trained.
 class TrainingSetup {
@@ -84,8 +80,8 @@ double update_traffic_bytes(const TensorMeta& meta, const Layout& storage,
 
 // Parameter, gradient and optimizer state in a storage layout, and the time of
 // the optimizer's update.
-OpCost parameter_cost(const TensorMeta& meta, bool trainable,
-                      const Layout& storage, const Mesh& mesh,
-                      const Device& device, const TrainingSetup& setup);
+CostParts parameter_cost(const TensorMeta& meta, bool trainable,
+                         const Layout& storage, const Mesh& mesh,
+                         const Device& device, const TrainingSetup& setup);
 
 }  // namespace tensoropt

@@ -165,9 +165,10 @@ std::vector<EstimateRow> estimate_rows(const StrategySpace& space,
   return rows;
 }
 
-std::vector<ExplanationRow> explanation_rows(const StrategySpace& space) {
+std::vector<ExplanationRow> explanation_rows(const StrategySpace& space,
+                                             const StepShape& shape) {
   std::vector<ExplanationRow> rows;
-  for (NodeExplanation& found : explain(space)) {
+  for (NodeExplanation& found : explain(space, shape)) {
     const SpaceNode& node = space.nodes()[found.space_node];
     rows.push_back({node.name, target_of(space, node), std::move(found)});
   }

@@ -119,7 +119,8 @@ NodeUnits units_of_node(const StrategySpace& space, NodeId node);
 std::vector<EstimateRow> estimate_rows(const StrategySpace& space,
                                        const OpProfile& operators,
                                        const Strategy& strategy);
-std::vector<ExplanationRow> explanation_rows(const StrategySpace& space);
+std::vector<ExplanationRow> explanation_rows(const StrategySpace& space,
+                                             const StepShape& shape);
 // Graph nodes that cast a parameter to a narrower dtype
 // (space/parameter_copies.h).
 std::vector<NodeId> parameter_copies(const StrategySpace& space);

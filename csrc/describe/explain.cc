@@ -79,7 +79,8 @@ Counts count_parameter(const StrategySpace& space, const Value& value) {
 // Explains nodes one by one; remembers what lists have in common.
 class Explainer {
  public:
-  explicit Explainer(const StrategySpace& space) : space_(space) {
+  Explainer(const StrategySpace& space, const StepShape& shape)
+      : space_(space), step_(shape, space.machine().device) {
     for (const Exclusion& exclusion : space.model().exclusions()) {
       exclusions_[exclusion.node].push_back(exclusion);
     }
@@ -134,7 +135,7 @@ class Explainer {
       for (const AxisSet axes : factor_axes(rule, config.uses)) split |= axes;
       return space_.machine().mesh.size_of(split);
     };
-    const double launches_s = space_.options().micro_batches * rule.launches *
+    const double launches_s = step_.shape().micro_batches * rule.launches *
                               (has_backward(node) ? 2 : 1) *
                               space_.machine().device.launch_overhead_s;
     add_costs(node, explanation, parts_of, rule.view ? 0 : launches_s);
@@ -149,11 +150,11 @@ class Explainer {
       return num_shards(config.outputs[0].value, mesh);
     };
     // The update of a tensor without elements is all launches.
-    const OpCost launches =
+    const CostParts launches =
         parameter_cost({{0}, value.meta.dtype}, value.requires_grad,
                        Layout::replicated(mesh.num_axes()), mesh,
                        space_.machine().device, space_.options().training);
-    add_costs(node, explanation, parts_of, launches.time_s);
+    add_costs(node, explanation, parts_of, launches.step_s);
   }
 
   bool has_backward(const SpaceNode& node) const {
@@ -162,7 +163,7 @@ class Explainer {
 
   // What a config keeps for backward, or for good.
   double memory_bytes(const SpaceNode& node, std::size_t config) const {
-    double bytes = node.configs->costs[config].memory_bytes;
+    double bytes = step_.memory_bytes(node.configs->costs[config]);
     if (node.kind != SpaceNodeKind::kOp || !has_backward(node)) return bytes;
     const Node& op = graph().node(node.node);
     const Rule& rule = space_.rule(node.node);
@@ -182,7 +183,7 @@ class Explainer {
     explanation.time_s = explanation.memory_bytes = kNone;
     const ConfigList& list = *node.configs;
     for (std::size_t i = 0; i < list.configs.size(); ++i) {
-      const double time_s = list.costs[i].time_s;
+      const double time_s = step_.time_s(list.costs[i]);
       const double bytes = memory_bytes(node, i);
       const std::int64_t parts = parts_of(list.configs[i]);
       explanation.parts = std::max(explanation.parts, parts);
@@ -197,14 +198,16 @@ class Explainer {
   }
 
   const StrategySpace& space_;
+  const Projection step_;
   std::map<NodeId, Exclusions> exclusions_;
   std::map<const ConfigList*, Counts> counts_;
 };
 
 }  // namespace
 
-std::vector<NodeExplanation> explain(const StrategySpace& space) {
-  Explainer explainer(space);
+std::vector<NodeExplanation> explain(const StrategySpace& space,
+                                     const StepShape& shape) {
+  Explainer explainer(space, shape);
   std::vector<NodeExplanation> explanations;
   for (std::size_t i = 0; i < space.nodes().size(); ++i) {
     if (auto node = explainer.explain(static_cast<int>(i))) {

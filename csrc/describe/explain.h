@@ -53,6 +53,7 @@ struct NodeExplanation {
 
 // Operators and parameters in execution order; also values with several
 // consumers if max_configs left some of their configs out. O(configs).
-std::vector<NodeExplanation> explain(const StrategySpace& space);
+std::vector<NodeExplanation> explain(const StrategySpace& space,
+                                     const StepShape& shape = {});
 
 }  // namespace tensoropt

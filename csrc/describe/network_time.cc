@@ -9,10 +9,10 @@ namespace tensoropt {
 
 namespace {
 
-double edge_time_s(const StrategySpace& space, const Strategy& strategy,
-                   int index) {
+double edge_time_s(const StrategySpace& space, const SpaceProblem& costs,
+                   const Strategy& strategy, int index) {
   const SpaceEdge& edge = space.edges()[index];
-  const EdgeOptions options = SpaceProblem(space).options_of(
+  const EdgeOptions options = costs.options_of(
       edge, strategy.config[edge.source], strategy.config[edge.target]);
   const auto all = options.all();
   const auto chosen =
@@ -27,24 +27,30 @@ double edge_time_s(const StrategySpace& space, const Strategy& strategy,
 
 }  // namespace
 
-double network_time_s(const StrategySpace& space, const Strategy& strategy) {
+double network_time_s(const StrategySpace& space, const Strategy& strategy,
+                      const StepShape& shape) {
   space.check(strategy);
+  const SpaceProblem costs(space, shape);
+  const Projection step(shape, space.machine().device);
   double time_s = 0;
   for (std::size_t i = 0; i < space.nodes().size(); ++i) {
-    time_s += space.nodes()[i].configs->costs[strategy.config[i]].network_s;
+    time_s +=
+        step.network_s(space.nodes()[i].configs->costs[strategy.config[i]]);
   }
   for (std::size_t i = 0; i < space.edges().size(); ++i) {
-    time_s += edge_time_s(space, strategy, static_cast<int>(i));
+    time_s += edge_time_s(space, costs, strategy, static_cast<int>(i));
   }
   return time_s;
 }
 
-double compute_time_s(const StrategySpace& space, const Strategy& strategy) {
+double compute_time_s(const StrategySpace& space, const Strategy& strategy,
+                      const StepShape& shape) {
   space.check(strategy);
+  const Projection step(shape, space.machine().device);
   double time_s = 0;
   for (std::size_t i = 0; i < space.nodes().size(); ++i) {
-    const OpCost& cost = space.nodes()[i].configs->costs[strategy.config[i]];
-    time_s += cost.time_s - cost.network_s;
+    const CostParts& cost = space.nodes()[i].configs->costs[strategy.config[i]];
+    time_s += step.time_s(cost) - step.network_s(cost);
   }
   return time_s;
 }

@@ -34,7 +34,8 @@ std::optional<EdgeChoice> choice_called(std::string_view words) {
 
 }  // namespace
 
-StrategyNames::StrategyNames(const StrategySpace& space) : space_(space) {
+StrategyNames::StrategyNames(const StrategySpace& space, const StepShape& shape)
+    : space_(space), shape_(shape) {
   for (const SpaceNode& node : space.nodes()) {
     Numbers& numbers = config_numbers_[node.configs];
     const auto& configs = node.configs->configs;
@@ -71,11 +72,12 @@ NamedChoices StrategyNames::of(const Strategy& strategy) const {
 
 void StrategyNames::check_edges(const Strategy& strategy) const {
   space_.check(strategy);
+  const SpaceProblem costs(space_, shape_);
   for (std::size_t i = 0; i < space_.edges().size(); ++i) {
     const SpaceEdge& edge = space_.edges()[i];
     const auto choice = EdgeChoice::of(strategy.edge_tag[i]);
-    TO_CHECK(SpaceProblem(space_).allows(edge, strategy.config[edge.source],
-                                         strategy.config[edge.target], choice),
+    TO_CHECK(costs.allows(edge, strategy.config[edge.source],
+                          strategy.config[edge.target], choice),
              "edge '{}' cannot be crossed with '{}' between the configs of its "
              "ends",
              edge_name(static_cast<int>(i)), in_words(choice));

@@ -15,6 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "cost/parts.h"
 #include "problem/strategy.h"
 #include "space/space.h"
 
@@ -30,7 +31,8 @@ struct NamedChoices {
 class StrategyNames {
  public:
   // The space must outlive this.
-  explicit StrategyNames(const StrategySpace& space);
+  explicit StrategyNames(const StrategySpace& space,
+                         const StepShape& shape = {});
   StrategyNames(const StrategyNames&) = delete;
   StrategyNames& operator=(const StrategyNames&) = delete;
 
@@ -51,6 +53,7 @@ class StrategyNames {
   using Numbers = std::unordered_map<std::string_view, int>;
 
   const StrategySpace& space_;
+  const StepShape shape_;
   std::unordered_map<const ConfigList*, Numbers> config_numbers_;
 };
 

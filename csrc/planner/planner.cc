@@ -25,7 +25,7 @@ Planner::Planner(std::shared_ptr<const Graph> graph,
 
 const StrategyNames& Planner::names() {
   const std::lock_guard lock(names_mutex_);
-  if (!names_) names_.emplace(space_);
+  if (!names_) names_.emplace(space_, setup_.step);
   return *names_;
 }
 
@@ -38,7 +38,7 @@ void Planner::restrict_to(std::vector<ConfigMask> allowed) {
 const Problem& Planner::problem(int num_threads) {
   const std::lock_guard lock(problem_mutex_);
   if (!problem_) {
-    whole_ = SpaceProblem(space_).build(num_threads);
+    whole_ = SpaceProblem(space_, setup_.step).build(num_threads);
     problem_ = allowed_.empty() ? whole_ : restrict(whole_, allowed_);
   }
   return *problem_;

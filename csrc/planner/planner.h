@@ -26,6 +26,7 @@ struct PlannerSetup {
   CollectiveTable collectives;      // measured ones
   std::vector<OpSample> operators;  // measured ones
   RuntimeOverheads overheads;
+  StepShape step = {};  // the graph is that of one of its micro-batches
 };
 
 // Owns everything that a strategy space refers to. May be used by several
@@ -41,6 +42,7 @@ class Planner {
   const StrategySpace& space() const { return space_; }
   const Registry& registry() const { return *registry_; }
   const Mesh& mesh() const { return setup_.mesh; }
+  const StepShape& step() const { return setup_.step; }
   const OpProfile& operators() const { return operators_; }
 
   const StrategyNames& names();

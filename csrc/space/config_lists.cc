@@ -157,15 +157,6 @@ PassTimes ConfigLists::times_of(const Node& node, const OpConfig& uses) const {
                   model_.machine().device);
 }
 
-OpCost ConfigLists::cost_of(const Node& node, const OpConfig& uses,
-                            const PassTimes& times, Saved saved) const {
-  OpCost cost = op_cost(graph(), node, model_.rule(node.id), uses,
-                        model_.machine(), times, saved);
-  cost.time_s *= options().micro_batches;
-  cost.network_s *= options().micro_batches;
-  return cost;
-}
-
 ConfigList ConfigLists::op_configs(const Node& node) {
   const Rule& rule = model_.rule(node.id);
   // A copy follows its parameter, which has all orders of alike axes.
@@ -183,7 +174,8 @@ ConfigList ConfigLists::op_configs(const Node& node) {
     const std::string splits = tensoropt::to_string(rule, uses);
     const auto add = [&](Saved saved) {
       OpInterface interface = interface_of(rule, uses);
-      list.costs.push_back(cost_of(node, uses, times, saved));
+      list.costs.push_back(
+          op_cost(graph(), node, rule, uses, model_.machine(), times, saved));
       list.configs.push_back(
           {.label = str_format("{}{}", splits, op_suffix(saved)),
            .splits = splits,
@@ -246,7 +238,7 @@ ConfigList ConfigLists::source_configs(const Node& node) {
                                         model_.machine().device,
                                         options().training));
     if (trained && model_.machine().overheads.update_s_per_byte > 0) {
-      list.costs.back().time_s =
+      list.costs.back().step_s =
           model_.machine().overheads.parameter_s +
           model_.machine().overheads.update_s_per_byte *
               update_traffic_bytes(value.meta, layout, mesh(),
@@ -282,7 +274,7 @@ ConfigList ConfigLists::output_configs(const Node& node) const {
     }
     config.inputs.push_back(port);
   }
-  return {{std::move(config)}, {OpCost{}}};
+  return {{std::move(config)}, {CostParts{}}};
 }
 
 // Among alike neighbouring axes of `whole`, only the last ones are pending.

@@ -34,7 +34,7 @@ struct SpaceConfig {
 // The configs of all nodes with the same rule.
 struct ConfigList {
   std::vector<SpaceConfig> configs;
-  std::vector<OpCost> costs;  // by config
+  std::vector<CostParts> costs;  // by config
   // If max_configs left some out: those listed have at most so many runs.
   std::optional<int> max_runs = {};
 };
@@ -71,8 +71,6 @@ class ConfigLists {
   ConfigList relay_configs(const Value& value);
   bool is_canonical(AxisSet pending, AxisSet whole) const;
   PassTimes times_of(const Node& node, const OpConfig& uses) const;
-  OpCost cost_of(const Node& node, const OpConfig& uses, const PassTimes& times,
-                 Saved saved) const;
 
   const Graph& graph() const { return model_.graph(); }
   const Mesh& mesh() const { return model_.machine().mesh; }

@@ -47,8 +47,6 @@ struct SpaceOptions {
   double shard_bytes = 0;
   // Operators may run again in backward instead of keeping what they make.
   bool recompute = false;
-  // The graph is that of one of so many micro-batches, which make a step.
-  int micro_batches = 1;
   // Also configs that no good strategy needs: splits of constants, of dims that
   // are not worth it, pending sums that gain nothing. For those who ask what an
   // operator can do.

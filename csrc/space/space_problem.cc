@@ -8,13 +8,6 @@
 
 namespace tensoropt {
 
-namespace {
-
-// A sum that is added to is read and written, what is added is read.
-constexpr double kAdditionTraffic = 3;
-
-}  // namespace
-
 // Everything that the table of an edge depends on.
 struct SpaceProblem::EdgeKind {
   EdgeSpec spec;
@@ -66,10 +59,7 @@ SpaceProblem::EdgeKind SpaceProblem::kind_of(const SpaceEdge& edge) const {
     kind.spec.cast_from = space_.graph().value(wide).meta.dtype;
     kind.spec.producer_keeps = space_.model().is_saved_by_producer(wide);
   }
-  kind.spec.micro_batches = space_.options().micro_batches;
   kind.spec.of_parameter = space_.leaves_parameter(edge);
-  kind.spec.accumulation_s_per_byte =
-      kAdditionTraffic / space_.machine().device.copy_bytes_per_s();
   if (kind.target_relay) kind.spec.may_replay = false;
   // Those on their way to a relay have nothing to overlap with: all consumers
   // of the value wait for it, and its gradient is there when the last has
@@ -83,27 +73,25 @@ SpaceProblem::EdgeKind SpaceProblem::kind_of(const SpaceEdge& edge) const {
 
 EdgeOptions SpaceProblem::options_of(const SpaceEdge& edge, int source_config,
                                      int target_config) const {
-  return options_of(edge, kind_of(edge), source_config, target_config);
+  const auto ways = ways_of(edge, kind_of(edge), source_config, target_config);
+  return ways ? edge_options(*ways, step_) : EdgeOptions();
 }
 
-EdgeOptions SpaceProblem::options_of(const SpaceEdge& edge,
-                                     const EdgeKind& kind, int source_config,
-                                     int target_config) const {
+std::optional<EdgeWays> SpaceProblem::ways_of(const SpaceEdge& edge,
+                                              const EdgeKind& kind,
+                                              int source_config,
+                                              int target_config) const {
   const auto spec = spec_of(edge, kind, source_config, target_config);
-  if (!spec) return {};
-  return edge_options(*spec, space_.machine().mesh, kind.values, kind.gradients,
-                      space_.source_port(edge, source_config),
-                      space_.target_port(edge, target_config));
+  if (!spec) return std::nullopt;
+  return edge_ways(*spec, space_.machine().mesh, kind.values, kind.gradients,
+                   space_.source_port(edge, source_config),
+                   space_.target_port(edge, target_config));
 }
 
 bool SpaceProblem::allows(const SpaceEdge& edge, int source_config,
                           int target_config, const EdgeChoice& choice) const {
-  const EdgeKind kind = kind_of(edge);
-  const auto spec = spec_of(edge, kind, source_config, target_config);
-  return spec &&
-         is_option(choice, *spec, space_.machine().mesh, kind.values,
-                   kind.gradients, space_.source_port(edge, source_config),
-                   space_.target_port(edge, target_config));
+  const auto ways = ways_of(edge, kind_of(edge), source_config, target_config);
+  return ways && is_option(choice, *ways, step_);
 }
 
 std::optional<EdgeSpec> SpaceProblem::spec_of(const SpaceEdge& edge,
@@ -171,14 +159,16 @@ std::vector<bool> SpaceProblem::followers(const SpaceEdge& edge,
   return same;
 }
 
-std::shared_ptr<const EdgeTable> SpaceProblem::edge_table(
-    const SpaceEdge& edge) const {
+// By step.
+std::vector<std::shared_ptr<const EdgeTable>> SpaceProblem::edge_tables(
+    const SpaceEdge& edge, std::span<const Projection> steps) const {
   const int sources =
       static_cast<int>(space_.nodes()[edge.source].configs->configs.size());
   const int targets =
       static_cast<int>(space_.nodes()[edge.target].configs->configs.size());
   const EdgeKind kind = kind_of(edge);
-  EdgeTable::Builder builder(sources, targets);
+  std::vector<EdgeTable::Builder> builders(
+      steps.size(), EdgeTable::Builder(sources, targets));
   for (int source = 0; source < sources; ++source) {
     const std::vector<bool> allowed =
         edge.follows
@@ -186,49 +176,84 @@ std::shared_ptr<const EdgeTable> SpaceProblem::edge_table(
             : std::vector<bool>(static_cast<std::size_t>(targets), true);
     for (int target = 0; target < targets; ++target) {
       if (!allowed[target]) continue;
-      const EdgeOptions options = options_of(edge, kind, source, target);
-      for (const EdgeOption& option : options.all()) {
-        builder.add(source, target,
-                    {option.memory_bytes, option.time_s, option.choice.tag()});
+      const auto ways = ways_of(edge, kind, source, target);
+      if (!ways) continue;
+      for (std::size_t step = 0; step < steps.size(); ++step) {
+        const EdgeOptions options = edge_options(*ways, steps[step]);
+        for (const EdgeOption& option : options.all()) {
+          builders[step].add(
+              source, target,
+              {option.memory_bytes, option.time_s, option.choice.tag()});
+        }
       }
     }
   }
-  return std::move(builder).build();
+  std::vector<std::shared_ptr<const EdgeTable>> tables;
+  for (EdgeTable::Builder& builder : builders) {
+    tables.push_back(std::move(builder).build());
+  }
+  return tables;
 }
 
-Problem SpaceProblem::build(int num_threads) const {
-  Problem problem;
-  std::map<const ConfigList*, std::shared_ptr<const NodeTable>> node_tables;
+void SpaceProblem::add_nodes(Problem& problem, const Projection& step) const {
+  std::map<const ConfigList*, std::shared_ptr<const NodeTable>> tables;
   for (const SpaceNode& node : space_.nodes()) {
-    auto& table = node_tables[node.configs];
+    auto& table = tables[node.configs];
     if (!table) {
       std::vector<std::vector<Choice>> choices;
-      for (const OpCost& cost : node.configs->costs) {
-        choices.push_back({{cost.memory_bytes, cost.time_s, 0}});
+      for (const CostParts& cost : node.configs->costs) {
+        choices.push_back({{step.memory_bytes(cost), step.time_s(cost), 0}});
       }
       table = std::make_shared<NodeTable>(std::move(choices));
     }
     problem.nodes.push_back(table);
   }
+}
+
+void SpaceProblem::add_edges(std::vector<Problem>& problems,
+                             std::span<const Projection> steps,
+                             int num_threads) const {
+  const std::vector<SpaceEdge>& edges = space_.edges();
   std::map<EdgeKind, int> distinct;
   std::vector<int> first_edge;
   std::vector<int> table_of;
-  for (std::size_t i = 0; i < space_.edges().size(); ++i) {
+  for (std::size_t i = 0; i < edges.size(); ++i) {
     const auto [entry, added] = distinct.emplace(
-        kind_of(space_.edges()[i]), static_cast<int>(first_edge.size()));
+        kind_of(edges[i]), static_cast<int>(first_edge.size()));
     if (added) first_edge.push_back(static_cast<int>(i));
     table_of.push_back(entry->second);
   }
-  std::vector<std::shared_ptr<const EdgeTable>> tables(first_edge.size());
+  std::vector<std::vector<std::shared_ptr<const EdgeTable>>> tables(
+      first_edge.size());
   Workers workers(num_threads);
   workers.run(static_cast<int>(tables.size()), [&](int table) {
-    tables[table] = edge_table(space_.edges()[first_edge[table]]);
+    tables[table] = edge_tables(edges[first_edge[table]], steps);
   });
-  for (std::size_t i = 0; i < space_.edges().size(); ++i) {
-    problem.edges.push_back({space_.edges()[i].source, space_.edges()[i].target,
-                             tables[table_of[i]]});
+  for (std::size_t i = 0; i < edges.size(); ++i) {
+    for (std::size_t step = 0; step < steps.size(); ++step) {
+      problems[step].edges.push_back(
+          {edges[i].source, edges[i].target, tables[table_of[i]][step]});
+    }
   }
-  return problem;
+}
+
+Problem SpaceProblem::build(int num_threads) const {
+  std::vector<Problem> problems(1);
+  add_nodes(problems[0], step_);
+  add_edges(problems, std::span(&step_, 1), num_threads);
+  return std::move(problems[0]);
+}
+
+std::vector<Problem> SpaceProblem::build_all(std::span<const StepShape> shapes,
+                                             int num_threads) const {
+  std::vector<Projection> steps;
+  std::vector<Problem> problems(shapes.size());
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    steps.emplace_back(shapes[i], space_.machine().device);
+    add_nodes(problems[i], steps.back());
+  }
+  add_edges(problems, steps, num_threads);
+  return problems;
 }
 
 }  // namespace tensoropt

@@ -1,7 +1,10 @@
-// A strategy space as a search problem: what its edges cost, and the tables of
-// nodes and edges.
+// A strategy space as a search problem: what its edges cost in a step of some
+// micro-batches, and the tables of nodes and edges. The graph of the space is
+// that of one micro-batch. Its costs are in parts (cost/parts.h), which are the
+// same for every step: several numbers of micro-batches, or of those in flight,
+// share all that is worked out before they are projected.
 //
-//   const SpaceProblem costs(space);
+//   const SpaceProblem costs(space, {.micro_batches = 4});
 //   costs.options_of(edge, source_config, target_config);
 //   Problem problem = costs.build(num_threads);
 //   SearchResult result = search(problem, search_options);
@@ -11,6 +14,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "cost/edge_cost.h"
@@ -22,7 +26,8 @@ namespace tensoropt {
 class SpaceProblem {
  public:
   // The space must outlive this object.
-  explicit SpaceProblem(const StrategySpace& space) : space_(space) {}
+  explicit SpaceProblem(const StrategySpace& space, const StepShape& shape = {})
+      : space_(space), step_(shape, space.machine().device) {}
 
   // The way the edge is crossed between two configs; none if forbidden.
   EdgeOptions options_of(const SpaceEdge& edge, int source_config,
@@ -35,19 +40,30 @@ class SpaceProblem {
   // their ends' config counts.
   Problem build(int num_threads) const;
 
+  // The same for each of several step shapes. Takes less than building one by
+  // one: the ways across edges are worked out once.
+  std::vector<Problem> build_all(std::span<const StepShape> shapes,
+                                 int num_threads) const;
+
  private:
   struct EdgeKind;
 
   EdgeKind kind_of(const SpaceEdge& edge) const;
-  EdgeOptions options_of(const SpaceEdge& edge, const EdgeKind& kind,
-                         int source_config, int target_config) const;
+  // None if the edge cannot be crossed between these configs.
+  std::optional<EdgeWays> ways_of(const SpaceEdge& edge, const EdgeKind& kind,
+                                  int source_config, int target_config) const;
   // None if the edge cannot be crossed between these configs.
   std::optional<EdgeSpec> spec_of(const SpaceEdge& edge, const EdgeKind& kind,
                                   int source_config, int target_config) const;
   std::vector<bool> followers(const SpaceEdge& edge, int source_config) const;
-  std::shared_ptr<const EdgeTable> edge_table(const SpaceEdge& edge) const;
+  std::vector<std::shared_ptr<const EdgeTable>> edge_tables(
+      const SpaceEdge& edge, std::span<const Projection> steps) const;
+  void add_nodes(Problem& problem, const Projection& step) const;
+  void add_edges(std::vector<Problem>& problems,
+                 std::span<const Projection> steps, int num_threads) const;
 
   const StrategySpace& space_;
+  const Projection step_;
 };
 
 }  // namespace tensoropt

@@ -41,6 +41,7 @@ def make_planner(
             for key, family, work, forward_s, backward_s in settings.operators
         ],
         overheads=_overheads(cluster, settings),
+        step=_C.StepShape(settings.micro_batches),
     )
     planner = _C.Planner(captured.graph, captured.lowering.rules, setup)
     if settings.wishes and storage is None:
@@ -119,7 +120,6 @@ def _space_options(
         bucket_bytes=settings.bucket_bytes,
         shard_bytes=settings.shard_bytes,
         recompute=settings.recompute,
-        micro_batches=settings.micro_batches,
     )
 
 

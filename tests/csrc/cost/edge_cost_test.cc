@@ -25,9 +25,11 @@ const Layout kPending = Layout::parse("P");
 class EdgeCost : public ::testing::Test {
  protected:
   std::vector<EdgeOption> options(const EdgeSpec& edge, const Port& from,
-                                  const Port& to) const {
-    const auto all =
-        edge_options(edge, mesh_, resharder_, resharder_, from, to);
+                                  const Port& to,
+                                  const StepShape& shape = {}) const {
+    const EdgeWays ways =
+        edge_ways(edge, mesh_, resharder_, resharder_, from, to);
+    const auto all = edge_options(ways, Projection(shape, device_));
     return {all.all().begin(), all.all().end()};
   }
   double time_s(const Layout& from, const Layout& to) const {
@@ -36,7 +38,8 @@ class EdgeCost : public ::testing::Test {
 
   Mesh mesh_{{{2, 0}}};
   UnitTimes model_;
-  TensorResharder resharder_{mesh_, model_, Device{}, kMeta.shape, 4};
+  Device device_;
+  TensorResharder resharder_{mesh_, model_, device_, kMeta.shape, 4};
   // Gathered for the consumer; the gradient is reduced and scattered.
   Port rows_{kRows, kRows};
   Port whole_{kReplicated, kPending};
@@ -126,11 +129,10 @@ TEST_F(EdgeCost, ReplayMayBeForbidden) {
 // its gradient is reduced in each of them, or once.
 TEST_F(EdgeCost, MicroBatchesReshardParametersInEachOrOnce) {
   constexpr int kCount = 4;
-  constexpr double kPerByte = 0.001;
+  // An addition reads two numbers and writes one.
+  const double per_byte_s = 3 / device_.copy_bytes_per_s();
   EdgeSpec edge{kMeta, true, /*consumer_saves=*/true, /*producer_keeps=*/true};
-  edge.micro_batches = kCount;
   edge.of_parameter = true;
-  edge.accumulation_s_per_byte = kPerByte;
   struct Way {
     double memory_bytes;
     double time_s;
@@ -138,7 +140,7 @@ TEST_F(EdgeCost, MicroBatchesReshardParametersInEachOrOnce) {
   const std::vector<Way> values = {{kWhole, kCount * gather_s_},
                                    {0, 2 * kCount * gather_s_},
                                    {kWhole, gather_s_}};
-  const double added_s = (kCount - 1) * kPerByte;
+  const double added_s = (kCount - 1) * per_byte_s;
   const std::vector<Way> gradients = {
       {0, kCount * scatter_s_ + added_s * kWhole / 2},
       {kWhole / 2, scatter_s_ + added_s * kWhole}};
@@ -157,7 +159,7 @@ TEST_F(EdgeCost, MicroBatchesReshardParametersInEachOrOnce) {
               other.time_s < way.time_s);
     });
   };
-  const auto found = options(edge, rows_, whole_);
+  const auto found = options(edge, rows_, whole_, {.micro_batches = kCount});
   EXPECT_EQ(static_cast<std::ptrdiff_t>(found.size()),
             std::count_if(all.begin(), all.end(), is_best));
   for (const EdgeOption& option : found) {
@@ -170,12 +172,41 @@ TEST_F(EdgeCost, MicroBatchesReshardParametersInEachOrOnce) {
 
 TEST_F(EdgeCost, MicroBatchesCrossOtherEdgesEachTime) {
   EdgeSpec edge{kMeta, true, /*consumer_saves=*/true};
-  edge.micro_batches = 3;
-  const auto found = options(edge, rows_, whole_);
+  const auto found = options(edge, rows_, whole_, {.micro_batches = 3});
   ASSERT_EQ(found.size(), 2);
   expect_option(found[0], kWhole, 3 * (gather_s_ + scatter_s_), Saved::kKept);
   expect_option(found[1], kWhole / 2, 3 * (2 * gather_s_ + scatter_s_),
                 Saved::kRemade);
+}
+
+TEST_F(EdgeCost, WhatIsKeptCountsForEachMicroBatchInFlightWhatIsHeldOnce) {
+  EdgeSpec edge{kMeta, false, /*consumer_saves=*/true, /*producer_keeps=*/true};
+  edge.of_parameter = true;
+  const StepShape shape{.micro_batches = 4, .in_flight = 3};
+  const auto found = options(edge, rows_, whole_, shape);
+  ASSERT_EQ(found.size(), 2);
+  expect_option(found[0], 0, 4 * 2 * gather_s_, Saved::kRemade);
+  expect_option(found[1], kWhole, gather_s_, Saved::kKeptTwice);
+  edge.of_parameter = false;
+  const auto others = options(edge, rows_, whole_, shape);
+  ASSERT_EQ(others.size(), 2);
+  expect_option(others[0], 3 * kWhole, 4 * gather_s_, Saved::kKeptTwice);
+}
+
+// Of one micro-batch nothing is held or summed for others.
+TEST_F(EdgeCost, OneMicroBatchSharesNothing) {
+  EdgeSpec edge{kMeta, true, /*consumer_saves=*/true};
+  edge.of_parameter = true;
+  const EdgeWays ways =
+      edge_ways(edge, mesh_, resharder_, resharder_, rows_, whole_);
+  for (const int count : {1, 2}) {
+    const Projection step({.micro_batches = count}, device_);
+    EXPECT_EQ(is_option({Saved::kKept, true, true}, ways, step), count > 1);
+    EXPECT_TRUE(is_option({Saved::kKept, false, false}, ways, step));
+    for (const EdgeOption& option : edge_options(ways, step).all()) {
+      EXPECT_TRUE(count > 1 || !(option.choice.held || option.choice.summed));
+    }
+  }
 }
 
 TEST_F(EdgeCost, ATagSaysWhatWasChosen) {

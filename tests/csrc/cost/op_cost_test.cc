@@ -54,7 +54,7 @@ struct Product {
     rule.forward_flops = 1e6;  // 2 us
     rule.backward_flops = 3e6;
   }
-  OpCost cost(const OpConfig& config) const {
+  CostParts cost(const OpConfig& config) const {
     const Device machine_device = device();
     const Priced collectives;
     const OpWork work = op_work(graph, graph.node(node), rule, config, mesh);
@@ -78,11 +78,11 @@ TEST(LocalBytes, DividesByCutsOnly) {
 
 TEST(OpCost, IsComputeTimeWhereThatIsLonger) {
   const Product product;
-  EXPECT_DOUBLE_EQ(product.cost(kWhole).time_s,
+  EXPECT_DOUBLE_EQ(product.cost(kWhole).micro_batch_s,
                    2 * kLaunch_s + 4e6 / kFlopsPerS);
-  EXPECT_DOUBLE_EQ(product.cost(kSplitB).time_s,
+  EXPECT_DOUBLE_EQ(product.cost(kSplitB).micro_batch_s,
                    2 * kLaunch_s + 4e6 / (2 * kFlopsPerS));
-  EXPECT_DOUBLE_EQ(product.cost(kSplitBoth).time_s,
+  EXPECT_DOUBLE_EQ(product.cost(kSplitBoth).micro_batch_s,
                    2 * kLaunch_s + 4e6 / (4 * kFlopsPerS));
 }
 
@@ -111,11 +111,11 @@ TEST(Roofline, AttentionHasARateOfItsOwn) {
 TEST(OpCost, SomeIsKeptOnlyWhereAFactorIsSplit) {
   Product product;
   product.rule.extra_saved = {{800, {0}, 0}};
-  const double whole = product.cost(kWhole).memory_bytes;
-  const double split = product.cost(kSplitB).memory_bytes;
+  const double whole = product.cost(kWhole).kept_bytes;
+  const double split = product.cost(kSplitB).kept_bytes;
   product.rule.extra_saved.clear();
-  EXPECT_EQ(product.cost(kWhole).memory_bytes, whole);
-  EXPECT_EQ(product.cost(kSplitB).memory_bytes + 800 / 2, split);
+  EXPECT_EQ(product.cost(kWhole).kept_bytes, whole);
+  EXPECT_EQ(product.cost(kSplitB).kept_bytes + 800 / 2, split);
 }
 
 TEST(OpCost, IsMemoryTimeWhereThatIsLonger) {
@@ -123,43 +123,45 @@ TEST(OpCost, IsMemoryTimeWhereThatIsLonger) {
   product.rule.forward_flops = product.rule.backward_flops = 0;
   // x, w and out move once forward, twice backward.
   const double whole = 4 * (32 + 24 + 48);
-  EXPECT_DOUBLE_EQ(product.cost(kWhole).time_s,
+  EXPECT_DOUBLE_EQ(product.cost(kWhole).micro_batch_s,
                    2 * kLaunch_s + 3 * whole / kBytesPerS);
   const double halved = 4 * (16 + 24 + 24);
-  EXPECT_DOUBLE_EQ(product.cost(kSplitB).time_s,
+  EXPECT_DOUBLE_EQ(product.cost(kSplitB).micro_batch_s,
                    2 * kLaunch_s + 3 * halved / kBytesPerS);
 }
 
 TEST(OpCost, PendingSumsDoNotDivideTheWork) {
   const Product product;
   const OpConfig pending{AxisUse::linear(0), AxisUse::none()};
-  EXPECT_DOUBLE_EQ(product.cost(pending).time_s, product.cost(kWhole).time_s);
+  EXPECT_DOUBLE_EQ(product.cost(pending).micro_batch_s,
+                   product.cost(kWhole).micro_batch_s);
 }
 
 TEST(OpCost, WithoutGradientsHasNoBackwardAndKeepsNothing) {
   Product product(/*trained=*/false);
   product.rule.outputs[0].saved = true;
-  EXPECT_DOUBLE_EQ(product.cost(kWhole).time_s, kLaunch_s + 1e6 / kFlopsPerS);
-  EXPECT_EQ(product.cost(kWhole).memory_bytes, 0);
+  EXPECT_DOUBLE_EQ(product.cost(kWhole).micro_batch_s,
+                   kLaunch_s + 1e6 / kFlopsPerS);
+  EXPECT_EQ(product.cost(kWhole).kept_bytes, 0);
 }
 
 TEST(OpCost, KeepsSavedOutputsAndExtrasAtLocalSizes) {
   Product product;
-  EXPECT_EQ(product.cost(kWhole).memory_bytes, 0);
+  EXPECT_EQ(product.cost(kWhole).kept_bytes, 0);
   product.rule.operands[0].saved = true;  // charged where the operand is made
-  EXPECT_EQ(product.cost(kWhole).memory_bytes, 0);
+  EXPECT_EQ(product.cost(kWhole).kept_bytes, 0);
   product.rule.outputs[0].saved = true;
   product.rule.extra_saved = {{64, {0}}, {10, {}}};
-  EXPECT_EQ(product.cost(kWhole).memory_bytes, 4 * 48 + 64 + 10);
-  EXPECT_EQ(product.cost(kSplitB).memory_bytes, 4 * 24 + 32 + 10);
-  EXPECT_EQ(product.cost(kSplitBoth).memory_bytes, 4 * 12 + 32 + 10);
+  EXPECT_EQ(product.cost(kWhole).kept_bytes, 4 * 48 + 64 + 10);
+  EXPECT_EQ(product.cost(kSplitB).kept_bytes, 4 * 24 + 32 + 10);
+  EXPECT_EQ(product.cost(kSplitBoth).kept_bytes, 4 * 12 + 32 + 10);
 }
 
 TEST(OpCost, ChargesEveryLaunch) {
   Product product;
-  const double one = product.cost(kWhole).time_s;
+  const double one = product.cost(kWhole).micro_batch_s;
   product.rule.launches = 5;
-  EXPECT_DOUBLE_EQ(product.cost(kWhole).time_s, one + 2 * 4 * kLaunch_s);
+  EXPECT_DOUBLE_EQ(product.cost(kWhole).micro_batch_s, one + 2 * 4 * kLaunch_s);
 }
 
 TEST(OpCost, OperandsReadAgainMoveAgain) {
@@ -167,35 +169,35 @@ TEST(OpCost, OperandsReadAgainMoveAgain) {
   product.rule.forward_flops = product.rule.backward_flops = 0;
   product.rule.operands[1].reads = 10;
   const double bytes = 4 * (32 + 10 * 24 + 48);
-  EXPECT_DOUBLE_EQ(product.cost(kWhole).time_s,
+  EXPECT_DOUBLE_EQ(product.cost(kWhole).micro_batch_s,
                    2 * kLaunch_s + 3 * bytes / kBytesPerS);
 }
 
 TEST(OpCost, RunsInnerCollectivesOverTheAxesOfTheirFactorsOnly) {
   Product product;
   const OpConfig both{AxisUse::factor(0), AxisUse::factor(1)};
-  const double without = product.cost(both).time_s;
-  const double whole = product.cost(kWhole).time_s;
+  const double without = product.cost(both).micro_batch_s;
+  const double whole = product.cost(kWhole).micro_batch_s;
   product.rule.collectives = {
       {Collective::kAllGather, {1}, 800, {0, 1}, Pass::kForward, 3}};
-  EXPECT_DOUBLE_EQ(product.cost(kWhole).time_s, whole);
-  EXPECT_DOUBLE_EQ(product.cost(both).time_s,
+  EXPECT_DOUBLE_EQ(product.cost(kWhole).micro_batch_s, whole);
+  EXPECT_DOUBLE_EQ(product.cost(both).micro_batch_s,
                    without + 3 * (2e-3 * 0b10 + 800 / 4 * 1e-9));
   product.rule.collectives[0].divided_by = {};
-  EXPECT_DOUBLE_EQ(product.cost(both).time_s,
+  EXPECT_DOUBLE_EQ(product.cost(both).micro_batch_s,
                    without + 3 * (2e-3 * 0b10 + 800 * 1e-9));
   product.rule.collectives[0].over = {0, 1};
-  EXPECT_DOUBLE_EQ(product.cost(both).time_s,
+  EXPECT_DOUBLE_EQ(product.cost(both).micro_batch_s,
                    without + 3 * (2e-3 * 0b11 + 800 * 1e-9));
 }
 
 TEST(OpCost, InnerCollectivesOfBackwardNeedAGradient) {
   for (const bool trained : {true, false}) {
     Product product(trained);
-    const double without = product.cost(kSplitB).time_s;
+    const double without = product.cost(kSplitB).micro_batch_s;
     product.rule.collectives = {
         {Collective::kAllReduce, {0}, 100, {}, Pass::kBackward}};
-    EXPECT_DOUBLE_EQ(product.cost(kSplitB).time_s,
+    EXPECT_DOUBLE_EQ(product.cost(kSplitB).micro_batch_s,
                      without + (trained ? 1e-3 * 0b01 + 100 * 1e-9 : 0));
     EXPECT_DOUBLE_EQ(product.cost(kSplitB).network_s,
                      trained ? 1e-3 * 0b01 + 100 * 1e-9 : 0);
@@ -206,7 +208,7 @@ TEST(OpCost, InnerCollectivesOfBackwardNeedAGradient) {
 TEST(OpCost, ViewsTakeNoTime) {
   Product product;
   product.rule.view = true;
-  EXPECT_EQ(product.cost(kWhole).time_s, 0);
+  EXPECT_EQ(product.cost(kWhole).micro_batch_s, 0);
 }
 
 TEST(OpCost, NeverGrowsWithASplit) {
@@ -218,10 +220,10 @@ TEST(OpCost, NeverGrowsWithASplit) {
     product.rule.backward_flops = static_cast<double>(random() % 1000000);
     product.rule.outputs[0].saved = random() % 2 == 0;
     for (int factor = 0; factor < 3; ++factor) {
-      const OpCost split =
+      const CostParts split =
           product.cost({AxisUse::factor(factor), AxisUse::none()});
-      EXPECT_LE(split.time_s, product.cost(kWhole).time_s);
-      EXPECT_LE(split.memory_bytes, product.cost(kWhole).memory_bytes);
+      EXPECT_LE(split.micro_batch_s, product.cost(kWhole).micro_batch_s);
+      EXPECT_LE(split.kept_bytes, product.cost(kWhole).kept_bytes);
     }
   }
 }
@@ -230,14 +232,14 @@ TEST(ParameterCost, IsParameterGradientAndStateAtTheStoredSize) {
   const Mesh mesh({{2, 0}, {2, 0}});
   const TensorMeta meta{{8, 6}, DType::kFloat32};
   const Layout stored = Layout::parse("S0,R");
-  const OpCost cost = parameter_cost(meta, /*trainable=*/true, stored, mesh,
-                                     device(), TrainingSetup::of_states(2));
-  EXPECT_EQ(cost.memory_bytes, 96 * (1 + 1 + 2));
+  const CostParts cost = parameter_cost(meta, /*trainable=*/true, stored, mesh,
+                                        device(), TrainingSetup::of_states(2));
+  EXPECT_EQ(cost.state_bytes, 96 * (1 + 1 + 2));
   // Reads parameter, gradient and state; writes parameter and state.
-  EXPECT_DOUBLE_EQ(cost.time_s, 2 * kLaunch_s + 96 * 7 / kBytesPerS);
-  const OpCost sgd = parameter_cost(meta, /*trainable=*/true, stored, mesh,
-                                    device(), TrainingSetup::of_states(0));
-  EXPECT_EQ(sgd.memory_bytes, 96 * 2);
+  EXPECT_DOUBLE_EQ(cost.step_s, 2 * kLaunch_s + 96 * 7 / kBytesPerS);
+  const CostParts sgd = parameter_cost(meta, /*trainable=*/true, stored, mesh,
+                                       device(), TrainingSetup::of_states(0));
+  EXPECT_EQ(sgd.state_bytes, 96 * 2);
 }
 
 TEST(ParameterCost, StateHasADTypeOfItsOwn) {
@@ -246,21 +248,21 @@ TEST(ParameterCost, StateHasADTypeOfItsOwn) {
   const Layout stored = Layout::parse("S0,R");
   const TrainingSetup float32_states(
       TrainingSetup::StateBytes{{DType::kBFloat16, 2 * 4}});
-  const OpCost cost = parameter_cost(meta, /*trainable=*/true, stored, mesh,
-                                     device(), float32_states);
-  EXPECT_EQ(cost.memory_bytes, 24 * (2 + 2 + 8));
-  EXPECT_DOUBLE_EQ(cost.time_s,
+  const CostParts cost = parameter_cost(meta, /*trainable=*/true, stored, mesh,
+                                        device(), float32_states);
+  EXPECT_EQ(cost.state_bytes, 24 * (2 + 2 + 8));
+  EXPECT_DOUBLE_EQ(cost.step_s,
                    2 * kLaunch_s + 24 * (3 * 2 + 2 * 8) / kBytesPerS);
   EXPECT_THROW(float32_states.state_bytes(DType::kFloat16), UserError);
 }
 
 TEST(ParameterCost, OfAFrozenTensorIsItsBytes) {
   const Mesh mesh({{2, 0}});
-  const OpCost cost = parameter_cost({{8}, DType::kInt64}, /*trainable=*/false,
-                                     Layout::parse("R"), mesh, device(),
-                                     TrainingSetup::of_states(2));
-  EXPECT_EQ(cost.memory_bytes, 64);
-  EXPECT_EQ(cost.time_s, 0);
+  const CostParts cost = parameter_cost(
+      {{8}, DType::kInt64}, /*trainable=*/false, Layout::parse("R"), mesh,
+      device(), TrainingSetup::of_states(2));
+  EXPECT_EQ(cost.state_bytes, 64);
+  EXPECT_EQ(cost.step_s, 0);
 }
 
 }  // namespace

@@ -20,11 +20,11 @@ namespace {
 using testing::SmallSpace;
 
 constexpr std::uint64_t kSeeds = 50;
+constexpr StepShape kStep{.micro_batches = 2};
 
 SpaceOptions with_all() {
   SpaceOptions options{.config_space = ConfigSpace::kFull};
   options.recompute = true;
-  options.micro_batches = 2;
   return options;
 }
 
@@ -39,8 +39,8 @@ std::string refusal(const StrategyNames& names, const NamedChoices& choices) {
 
 TEST(StrategyNames, StrategiesComeBackAsTheyWere) {
   const SmallSpace small(with_all());
-  const StrategyNames names(*small.space);
-  const Problem problem = SpaceProblem(*small.space).build(1);
+  const StrategyNames names(*small.space, kStep);
+  const Problem problem = SpaceProblem(*small.space, kStep).build(1);
   bool some_kept = false;
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(seed);
@@ -59,9 +59,9 @@ TEST(StrategyNames, ALargerSpaceHasTheSameStrategies) {
   const SmallSpace small;
   const SmallSpace large(
       SpaceOptions{.config_space = ConfigSpace::kFull, .recompute = true});
-  const StrategyNames names(*small.space);
-  const StrategyNames names_in_large(*large.space);
-  const Problem problem = SpaceProblem(*small.space).build(1);
+  const StrategyNames names(*small.space, kStep);
+  const StrategyNames names_in_large(*large.space, kStep);
+  const Problem problem = SpaceProblem(*small.space, kStep).build(1);
   bool some_numbers_differ = false;
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(seed);
@@ -97,8 +97,9 @@ TEST(StrategyNames, NodesThatAreCalledAlikeAreNumbered) {
   const StrategySpace space(
       graph, builtin_registry(),
       Machine{small.mesh, small.device, small.collectives}, SpaceOptions{});
-  const StrategyNames names(space);
-  const Strategy strategy = random_strategy(SpaceProblem(space).build(1), 0, 0);
+  const StrategyNames names(space, kStep);
+  const Strategy strategy =
+      random_strategy(SpaceProblem(space, kStep).build(1), 0, 0);
   EXPECT_EQ(names.strategy(names.of(strategy)).config, strategy.config);
   EXPECT_EQ(space.nodes()[0].name, "scale");
   EXPECT_EQ(space.nodes()[1].name, "scale (2)");
@@ -107,8 +108,8 @@ TEST(StrategyNames, NodesThatAreCalledAlikeAreNumbered) {
 
 TEST(StrategyNames, WhatIsNotThereIsRefusedByName) {
   const SmallSpace small;
-  const StrategyNames names(*small.space);
-  const Problem problem = SpaceProblem(*small.space).build(1);
+  const StrategyNames names(*small.space, kStep);
+  const Problem problem = SpaceProblem(*small.space, kStep).build(1);
   const NamedChoices good = names.of(random_strategy(problem, 0, 0));
   ASSERT_EQ(refusal(names, good), "");
 
@@ -133,8 +134,8 @@ TEST(StrategyNames, WhatIsNotThereIsRefusedByName) {
 
 TEST(StrategyNames, EdgesAreCrossedOnlyAsTheyCanBe) {
   const SmallSpace small(with_all());
-  const StrategyNames names(*small.space);
-  const Problem problem = SpaceProblem(*small.space).build(1);
+  const StrategyNames names(*small.space, kStep);
+  const Problem problem = SpaceProblem(*small.space, kStep).build(1);
   int refused = 0;
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
     SCOPED_TRACE(seed);
@@ -158,9 +159,9 @@ TEST(StrategyNames, EdgesAreCrossedOnlyAsTheyCanBe) {
 
 TEST(StrategyNames, StrategiesOfAnotherSpaceAreRefused) {
   const SmallSpace small;
-  const StrategyNames names(*small.space);
+  const StrategyNames names(*small.space, kStep);
   Strategy strategy =
-      random_strategy(SpaceProblem(*small.space).build(1), 0, 0);
+      random_strategy(SpaceProblem(*small.space, kStep).build(1), 0, 0);
   strategy.config[0] = 10000;
   EXPECT_THROW(names.of(strategy), UserError);
   strategy.config.pop_back();

@@ -136,11 +136,10 @@ TEST(ConfigKeys, EveryMemberOfAnEdgeTakesPart) {
   expect_all_take_part(EdgeSpec{meta}, [](EdgeSpec& edge, const auto& visit) {
     auto& [tensor, backward, consumer_saves, producer_keeps, may_replay,
            overhead_s, forward_exposed, backward_exposed, cast_from, may_keep,
-           micro_batches, of_parameter, accumulation_s_per_byte] = edge;
+           of_parameter] = edge;
     kVisitAll(visit, tensor, backward, consumer_saves, producer_keeps,
               may_replay, overhead_s, forward_exposed, backward_exposed,
-              cast_from, may_keep, micro_batches, of_parameter,
-              accumulation_s_per_byte);
+              cast_from, may_keep, of_parameter);
   });
   const TensorMeta equal{{2, 3}, DType::kFloat32};
   EXPECT_TRUE(EdgeSpec{meta} == EdgeSpec{equal});  // by what it refers to

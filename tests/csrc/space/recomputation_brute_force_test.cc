@@ -89,10 +89,10 @@ class Oracle {
     for (const Node& node : graph_.nodes()) {
       if (node.kind == NodeKind::kOutput) continue;
       if (node.kind != NodeKind::kOp) {
-        const OpCost& own =
+        const CostParts& own =
             space_.nodes()[space_.node_of(node.id)].configs->costs[0];
-        total.memory += own.memory_bytes;
-        total.time += own.time_s;
+        total.memory += own.kept_bytes + own.state_bytes;
+        total.time += own.micro_batch_s + own.step_s;
         continue;
       }
       const Rule& rule = space_.rule(node.id);

@@ -200,18 +200,18 @@ TEST(Recomputation, ConfigsThatRunAgainKeepNothingAndTakeForwardTwice) {
   int again = 0;
   for (std::size_t c = 0; c < node.configs->configs.size(); ++c) {
     const SpaceConfig& config = node.configs->configs[c];
-    const OpCost& cost = node.configs->costs[c];
+    const CostParts& cost = node.configs->costs[c];
     if (config.saved != Saved::kRemade) continue;
     ++again;
-    EXPECT_EQ(cost.memory_bytes, 0);
-    const OpCost& once = node.configs->costs[c - 1];
+    EXPECT_EQ(cost.kept_bytes, 0);
+    const CostParts& once = node.configs->costs[c - 1];
     const SpaceConfig& same = node.configs->configs[c - 1];
     EXPECT_EQ(same.uses, config.uses);
     EXPECT_EQ(same.saved, Saved::kNothing);
     EXPECT_EQ(same.splits, config.splits);
     EXPECT_EQ(config.label, same.label + " again");
-    EXPECT_GT(cost.time_s, once.time_s);
-    EXPECT_LE(cost.time_s, 2 * once.time_s);
+    EXPECT_GT(cost.micro_batch_s, once.micro_batch_s);
+    EXPECT_LE(cost.micro_batch_s, 2 * once.micro_batch_s);
   }
   EXPECT_GT(again, 0);
   const auto& before = plain.space->nodes()[plain.space->node_of(plain.norm)];

@@ -29,7 +29,7 @@ TEST(Sources, PinnedParametersHaveOneLayout) {
   const ConfigList& free = source(any, any.w1);
   for (std::size_t c = 0; c < free.configs.size(); ++c) {
     if (free.configs[c].label == "S0,R") {
-      EXPECT_EQ(free.costs[c].memory_bytes, pinned.costs[0].memory_bytes);
+      EXPECT_EQ(free.costs[c].state_bytes, pinned.costs[0].state_bytes);
     }
   }
 }
@@ -65,9 +65,9 @@ TEST(Sources, GradientsOfInputsHaveNoState) {
   const SmallSpace without(SpaceOptions{}), with(SpaceOptions{}, 8, true);
   EXPECT_FALSE(without.graph.value(without.x).requires_grad);
   EXPECT_TRUE(with.graph.value(with.x).requires_grad);
-  EXPECT_EQ(source(with, with.x).costs[0].memory_bytes,
-            source(without, without.x).costs[0].memory_bytes);
-  EXPECT_EQ(source(with, with.x).costs[0].time_s, 0);
+  EXPECT_EQ(source(with, with.x).costs[0].state_bytes,
+            source(without, without.x).costs[0].state_bytes);
+  EXPECT_EQ(source(with, with.x).costs[0].step_s, 0);
 }
 
 // y = x * table, and the table becomes y if `changes`.

@@ -87,10 +87,10 @@ TEST(SpaceBruteForce, FrontiersAreThoseOfAllLayoutsStatesAndMicroBatches) {
       const RandomModel model(seed, kBatch / count, 1, 3);
       SpaceOptions options;
       options.recompute = true;
-      options.micro_batches = count;
       const StrategySpace space(model.graph, builtin_registry(),
                                 Machine{mesh, device, collectives}, options);
-      const Problem problem = SpaceProblem(space).build(1);
+      const Problem problem =
+          SpaceProblem(space, {.micro_batches = count}).build(1);
       small = small && num_combinations(problem) <= kMostCombinations;
       if (!small) break;
       const std::vector<Cost> all = brute_force(problem);

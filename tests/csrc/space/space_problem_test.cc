@@ -1,0 +1,80 @@
+#include "space/space_problem.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "common/check.h"
+#include "space/small_space.h"
+
+namespace tensoropt {
+namespace {
+
+using testing::SmallSpace;
+
+const std::vector<StepShape> kShapes = {{1, 1}, {2, 1}, {4, 3}};
+
+void expect_equal(std::span<const Choice> found,
+                  std::span<const Choice> expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    EXPECT_EQ(found[i].memory, expected[i].memory);
+    EXPECT_EQ(found[i].time, expected[i].time);
+    EXPECT_EQ(found[i].tag, expected[i].tag);
+  }
+}
+
+TEST(SpaceProblem, SeveralStepsGetTheProblemsThatEachGetsByItself) {
+  const SmallSpace small(SpaceOptions{.recompute = true});
+  const StrategySpace& space = *small.space;
+  const auto all = SpaceProblem(space).build_all(kShapes, 2);
+  ASSERT_EQ(all.size(), kShapes.size());
+  for (std::size_t i = 0; i < kShapes.size(); ++i) {
+    const Problem one = SpaceProblem(space, kShapes[i]).build(1);
+    ASSERT_EQ(all[i].edges.size(), one.edges.size());
+    for (std::size_t e = 0; e < one.edges.size(); ++e) {
+      expect_equal(all[i].edges[e].table->all_choices(),
+                   one.edges[e].table->all_choices());
+    }
+    for (std::size_t n = 0; n < one.nodes.size(); ++n) {
+      for (int c = 0; c < one.nodes[n]->num_configs(); ++c) {
+        expect_equal(all[i].nodes[n]->choices(c), one.nodes[n]->choices(c));
+      }
+    }
+  }
+}
+
+TEST(SpaceProblem, NodesCostTheirPartsInAStep) {
+  const SmallSpace small(SpaceOptions{.recompute = true});
+  const StrategySpace& space = *small.space;
+  bool some_kept = false, some_state = false;
+  for (const StepShape& shape : kShapes) {
+    const Problem problem = SpaceProblem(space, shape).build(1);
+    for (std::size_t n = 0; n < space.nodes().size(); ++n) {
+      const std::vector<CostParts>& costs = space.nodes()[n].configs->costs;
+      for (std::size_t c = 0; c < costs.size(); ++c) {
+        const CostParts& parts = costs[c];
+        const Choice& choice =
+            problem.nodes[n]->choices(static_cast<int>(c))[0];
+        EXPECT_EQ(choice.memory,
+                  parts.state_bytes + shape.in_flight * parts.kept_bytes);
+        EXPECT_EQ(choice.time,
+                  shape.micro_batches * parts.micro_batch_s + parts.step_s);
+        some_kept |= parts.kept_bytes > 0;
+        some_state |= parts.state_bytes > 0 && parts.step_s > 0;
+      }
+    }
+  }
+  EXPECT_TRUE(some_kept && some_state);
+}
+
+TEST(SpaceProblem, MoreInFlightThanThereAreIsRefused) {
+  const SmallSpace small;
+  for (const StepShape& shape :
+       {StepShape{0, 0}, StepShape{2, 0}, StepShape{2, 3}}) {
+    EXPECT_THROW(SpaceProblem(*small.space, shape), UserError);
+  }
+}
+
+}  // namespace
+}  // namespace tensoropt
