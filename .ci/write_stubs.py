@@ -5,6 +5,7 @@ python .ci/write_stubs.py --check   # exits with 1 if it would write something e
 """
 
 import difflib
+import re
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,8 @@ NARROWER = {
     "typing.SupportsInt | typing.SupportsIndex": "int",
     "typing.SupportsFloat | typing.SupportsIndex": "float",
 }
+# Kinds of numbers, of which pybind11-stubgen says only that they are some.
+NEW_TYPE = re.compile(r"^(\w+): typing\.NewType\b.*$", re.MULTILINE)
 
 
 def generated() -> str:
@@ -29,7 +32,7 @@ def generated() -> str:
         text = (Path(folder) / "tensoropt_torch" / "_C.pyi").read_text()
     for wide, narrow in NARROWER.items():
         text = text.replace(wide, narrow)
-    return HEAD + text
+    return HEAD + NEW_TYPE.sub(r'\1 = typing.NewType("\1", int)', text)
 
 
 def main() -> int:

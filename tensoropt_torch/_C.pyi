@@ -5,7 +5,7 @@ C++ core of TensorOpt: graphs, costs, search, emission.
 from __future__ import annotations
 import collections.abc
 import typing
-__all__: list[str] = ['AnalyticCollectives', 'AveragedBuffer', 'Cluster', 'Collective', 'CollectiveModel', 'CollectiveSample', 'ConfigPorts', 'DeclaredRule', 'Device', 'EdgeEnd', 'EdgeRow', 'EmittedCall', 'EmittedLookup', 'EmittedReshard', 'EncodedProgram', 'EstimateRow', 'Exclusion', 'ExplanationRow', 'Graph', 'Halo', 'InternalError', 'Level', 'LinkSpeed', 'LocalCall', 'LocalForm', 'LocalOperand', 'MeasuredCollectives', 'Mesh', 'NodeKind', 'NodeRow', 'NodeUnits', 'OpSample', 'OpWork', 'OutputRow', 'Planner', 'PlannerSetup', 'PortLayouts', 'RankProgram', 'Ref', 'Rules', 'RuntimeOverheads', 'Saved', 'SearchOptions', 'SearchResult', 'SpaceOptions', 'StepShape', 'Strategy', 'TensorResharder', 'UnevenSplit', 'WorkRow', 'base_mesh', 'current_rules', 'declare_rule', 'rule_targets', 'withdraw_rule']
+__all__: list[str] = ['AnalyticCollectives', 'AveragedBuffer', 'Cluster', 'Collective', 'CollectiveModel', 'CollectiveSample', 'ConfigPorts', 'DeclaredRule', 'Device', 'EdgeEnd', 'EdgeRow', 'EmittedCall', 'EmittedLookup', 'EmittedReshard', 'EncodedProgram', 'EstimateRow', 'Exclusion', 'ExplanationRow', 'Graph', 'Halo', 'InternalError', 'Level', 'LinkSpeed', 'LocalCall', 'LocalForm', 'LocalOperand', 'MeasuredCollectives', 'Mesh', 'NodeId', 'NodeKind', 'NodeRow', 'NodeUnits', 'OpSample', 'OpWork', 'OutputRow', 'Planner', 'PlannerSetup', 'PortLayouts', 'RankProgram', 'Ref', 'Rules', 'RuntimeOverheads', 'Saved', 'SearchOptions', 'SearchResult', 'SpaceEdgeId', 'SpaceNodeId', 'SpaceOptions', 'StepShape', 'Strategy', 'TensorResharder', 'UnevenSplit', 'ValueId', 'WorkRow', 'base_mesh', 'current_rules', 'declare_rule', 'rule_targets', 'withdraw_rule']
 class InternalError(RuntimeError):
     pass
 class Mesh:
@@ -201,10 +201,10 @@ class Ref:
     """
     A tensor argument: a value's id.
     """
-    def __init__(self, id: int) -> None:
+    def __init__(self, id: ValueId) -> None:
         ...
     @property
-    def id(self) -> int:
+    def id(self) -> ValueId:
         ...
 class NodeKind:
     """
@@ -258,17 +258,17 @@ class Graph:
     """
     def __init__(self) -> None:
         ...
-    def add_op(self, name: str, target: str, arguments: collections.abc.Sequence[tuple[str, typing.Any]], outputs: collections.abc.Sequence[tuple[collections.abc.Sequence[int], str]], differentiable: bool = True) -> list[int]:
+    def add_op(self, name: str, target: str, arguments: collections.abc.Sequence[tuple[str, typing.Any]], outputs: collections.abc.Sequence[tuple[collections.abc.Sequence[int], str]], differentiable: bool = True) -> list[ValueId]:
         """
         Adds an operator; returns the value ids of its outputs.
         """
-    def add_source(self, kind: NodeKind, name: str, meta: tuple[collections.abc.Sequence[int], str], trainable: bool = True, even_dims: collections.abc.Sequence[int] = []) -> int:
+    def add_source(self, kind: NodeKind, name: str, meta: tuple[collections.abc.Sequence[int], str], trainable: bool = True, even_dims: collections.abc.Sequence[int] = []) -> ValueId:
         """
         Adds an input, parameter or constant; returns its value id.
         """
     def num_nodes(self) -> int:
         ...
-    def set_outputs(self, values: collections.abc.Sequence[int]) -> int:
+    def set_outputs(self, values: collections.abc.Sequence[ValueId]) -> NodeId:
         ...
 class DeclaredRule:
     """
@@ -392,7 +392,7 @@ class NodeRow:
     def configs(self) -> list[str]:
         ...
     @property
-    def graph_node(self) -> int:
+    def graph_node(self) -> NodeId:
         ...
     @property
     def name(self) -> str:
@@ -451,13 +451,13 @@ class EdgeEnd:
     Where the value of an edge goes.
     """
     @property
-    def graph_node(self) -> int:
+    def graph_node(self) -> NodeId:
         ...
     @property
     def operand(self) -> int:
         ...
     @property
-    def value(self) -> int:
+    def value(self) -> ValueId:
         ...
 class EdgeRow:
     """
@@ -491,7 +491,7 @@ class EdgeRow:
     def target(self) -> str:
         ...
     @property
-    def value(self) -> int:
+    def value(self) -> ValueId:
         ...
 class WorkRow:
     """
@@ -526,7 +526,7 @@ class EstimateRow:
     def name(self) -> str:
         ...
     @property
-    def node(self) -> int:
+    def node(self) -> SpaceNodeId:
         ...
     @property
     def source(self) -> str:
@@ -884,7 +884,7 @@ class Planner:
         """
         Raises if a value cannot go to a consumer as the strategy says.
         """
-    def choices(self, strategy: Strategy) -> tuple[list[tuple[str, str]], list[tuple[int, str, str]]]:
+    def choices(self, strategy: Strategy) -> tuple[list[tuple[str, str]], list[tuple[SpaceEdgeId, str, str]]]:
         """
         Name and config of each node; number and name of edges and what is kept there; describe/strategy_names.h.
         """
@@ -908,7 +908,7 @@ class Planner:
         """
         Of each operator and parameter.
         """
-    def local_call(self, node: int, config: int, rank: int = 0) -> LocalCall:
+    def local_call(self, node: SpaceNodeId, config: int, rank: int = 0) -> LocalCall:
         """
         The call that a rank makes in a config; cost/local_call.h.
         """
@@ -922,7 +922,7 @@ class Planner:
         """
         For each output in which dim it has the rows that inputs have in these dims, and whether it depends on them.
         """
-    def parameter_copies(self) -> list[int]:
+    def parameter_copies(self) -> list[NodeId]:
         """
         Graph nodes that cast a parameter to a narrower dtype; space/parameter_copies.h.
         """
@@ -930,7 +930,7 @@ class Planner:
         """
         The frontier when each mesh axis plays a role, given as (kind, name of a dim or -1); csrc/baselines/axis_roles.h.
         """
-    def ports(self, node: int) -> list[ConfigPorts]:
+    def ports(self, node: SpaceNodeId) -> list[ConfigPorts]:
         """
         Layouts at all ports of a node, by config.
         """
@@ -942,11 +942,11 @@ class Planner:
         """
     def search(self, options: SearchOptions, allowed: collections.abc.Sequence[collections.abc.Sequence[bool]] = []) -> SearchResult:
         ...
-    def strategy(self, configs: collections.abc.Sequence[str], edges: collections.abc.Mapping[int, str]) -> Strategy:
+    def strategy(self, configs: collections.abc.Sequence[str], edges: collections.abc.Mapping[SpaceEdgeId, str]) -> Strategy:
         """
         The strategy with these configs by node, and so on the edges with these numbers, without its costs.
         """
-    def units_of_node(self, graph_node: int) -> NodeUnits:
+    def units_of_node(self, graph_node: NodeId) -> NodeUnits:
         ...
     def unknown_targets(self) -> list[str]:
         ...
@@ -1011,13 +1011,13 @@ class RankProgram:
     """
     def __init__(self, planner: Planner, strategy: Strategy, rank: int) -> None:
         ...
-    def call(self, graph_node: int) -> EmittedCall:
+    def call(self, graph_node: NodeId) -> EmittedCall:
         ...
-    def gradient_layout(self, edge: int) -> str:
+    def gradient_layout(self, edge: SpaceEdgeId) -> str:
         ...
-    def layout_of(self, value: int) -> str:
+    def layout_of(self, value: ValueId) -> str:
         ...
-    def reshard(self, edge: int) -> EmittedReshard:
+    def reshard(self, edge: SpaceEdgeId) -> EmittedReshard:
         ...
 def base_mesh(cluster: Cluster) -> Mesh:
     """
@@ -1035,3 +1035,7 @@ def rule_targets() -> list[str]:
     """
 def withdraw_rule(arg0: str) -> None:
     ...
+NodeId = typing.NewType("NodeId", int)
+SpaceEdgeId = typing.NewType("SpaceEdgeId", int)
+SpaceNodeId = typing.NewType("SpaceNodeId", int)
+ValueId = typing.NewType("ValueId", int)

@@ -14,6 +14,18 @@ def first(planner: _C.Planner) -> str:
 
 def names(planner: _C.Planner) -> list[str]:
     return [row["name"] for row in planner.nodes()]
+
+def right_kinds(program: _C.RankProgram, node: _C.NodeId, edge: _C.SpaceEdgeId) -> str:
+    return program.call(node).form.target + program.reshard(edge).dtype
+
+def edge_for_node(program: _C.RankProgram, edge: _C.SpaceEdgeId) -> str:
+    return program.call(edge).form.target
+
+def number_for_edge(program: _C.RankProgram, number: int) -> str:
+    return program.reshard(number).dtype
+
+def value_for_node(planner: _C.Planner, value: _C.ValueId) -> _C.NodeUnits:
+    return planner.units_of_node(value)
 """
 
 
@@ -28,5 +40,8 @@ def test_a_wrong_use_of_the_border_is_a_type_error(tmp_path: Path) -> None:
     file.write_text(WRONG)
     command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", str(file)]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert 'got "int", expected "str"' in found.stdout, found.stdout
+    assert 'got "NodeId", expected "str"' in found.stdout, found.stdout
     assert '"NodeRow" is not indexable' in found.stdout, found.stdout
+    for given, wanted in (("SpaceEdgeId", "NodeId"), ("int", "SpaceEdgeId"), ("ValueId", "NodeId")):
+        assert f'incompatible type "{given}"; expected "{wanted}"' in found.stdout, found.stdout
+    assert "Found 5 errors" in found.stdout, found.stdout

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "bindings/bindings.h"
+#include "bindings/ids.h"
 #include "cost/op_profile.h"
 #include "emit/rank_program.h"
 

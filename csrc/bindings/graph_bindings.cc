@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.h"
+#include "bindings/ids.h"
 #include "bindings/literals.h"
 #include "common/check.h"
 #include "ir/graph.h"

@@ -20,6 +20,18 @@ pybind11::object& tensoropt_error() {
       .get_stored();
 }
 
+// Kinds of numbers, for type checkers.
+void add_id_types(pybind11::module_& module) {
+  const pybind11::object new_type =
+      pybind11::module_::import("typing").attr("NewType");
+  const pybind11::handle number(reinterpret_cast<PyObject*>(&PyLong_Type));
+  for (const char* name : {"NodeId", "ValueId", "SpaceNodeId", "SpaceEdgeId"}) {
+    pybind11::object type = new_type(name, number);
+    type.attr("__module__") = module.attr("__name__");
+    module.attr(name) = type;
+  }
+}
+
 void raise_user_errors_as_tensoropt_error() {
   pybind11::register_exception_translator([](std::exception_ptr raised) {
     try {
@@ -37,6 +49,7 @@ PYBIND11_MODULE(_C, module) {
   raise_user_errors_as_tensoropt_error();
   pybind11::register_exception<tensoropt::InternalError>(
       module, "InternalError", PyExc_RuntimeError);
+  add_id_types(module);
   tensoropt::bind_reshard(module);
   tensoropt::bind_graph(module);
   tensoropt::bind_rules(module);

@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "bindings/bindings.h"
+#include "bindings/ids.h"
 #include "bindings/rules.h"
 #include "common/check.h"
 #include "describe/descriptions.h"
@@ -83,13 +84,14 @@ std::map<std::string, Figure> figures_of(const SearchStats& stats) {
   return row;
 }
 
-const SpaceNode& op_at(const StrategySpace& space, int node) {
+const SpaceNode& op_at(const StrategySpace& space, SpaceNodeId node) {
   const SpaceNode& at = space.nodes().at(node);
   TO_CHECK(at.kind == SpaceNodeKind::kOp, "'{}' is not an operator", at.name);
   return at;
 }
 
-LocalCall call_of(const StrategySpace& space, int node, int config, int rank) {
+LocalCall call_of(const StrategySpace& space, SpaceNodeId node, int config,
+                  int rank) {
   const SpaceNode& at = op_at(space, node);
   return space.model().local_call_of(at.node,
                                      at.configs->configs.at(config).uses, rank);
@@ -196,7 +198,8 @@ void bind_space(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
               configs.emplace_back(self.space().nodes()[i].name,
                                    choices.configs[i]);
             }
-            std::vector<std::tuple<int, std::string, std::string>> edges;
+            std::vector<std::tuple<SpaceEdgeId, std::string, std::string>>
+                edges;
             for (const auto& [number, words] : choices.edges) {
               edges.emplace_back(number, self.names().edge_name(number), words);
             }
@@ -208,7 +211,7 @@ void bind_space(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
       .def(
           "strategy",
           [](Planner& self, std::vector<std::string> configs,
-             std::map<int, std::string> edges) {
+             std::map<SpaceEdgeId, std::string> edges) {
             return self.names().strategy(
                 {std::move(configs), std::move(edges)});
           },
@@ -230,7 +233,7 @@ void bind_space(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
           py::arg("strategy"), "What splits operators.")
       .def(
           "ports",
-          [](const Planner& self, int node) {
+          [](const Planner& self, SpaceNodeId node) {
             return port_rows(self.space(), node);
           },
           py::arg("node"), "Layouts at all ports of a node, by config.")
@@ -244,7 +247,7 @@ void bind_space(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
           "these dims, and whether it depends on them.")
       .def(
           "units_of_node",
-          [](const Planner& self, int graph_node) {
+          [](const Planner& self, NodeId graph_node) {
             return units_of_node(self.space(), graph_node);
           },
           py::arg("graph_node"))
@@ -256,7 +259,7 @@ void bind_space(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
           py::arg("strategy"), "What a strategy does on every edge.")
       .def(
           "local_call",
-          [](const Planner& self, int node, int config, int rank) {
+          [](const Planner& self, SpaceNodeId node, int config, int rank) {
             return call_of(self.space(), node, config, rank);
           },
           py::arg("node"), py::arg("config"), py::arg("rank") = 0,
@@ -335,8 +338,8 @@ void bind_planner(py::module_& module) {
           "blocked_node",
           [](Planner& self, const std::vector<ConfigMask>& allowed)
               -> std::optional<std::string> {
-            const int node = self.blocked_node(allowed);
-            if (node < 0) return std::nullopt;
+            const SpaceNodeId node = self.blocked_node(allowed);
+            if (node.is_none()) return std::nullopt;
             return self.space().nodes()[node].name;
           },
           py::arg("allowed"), py::call_guard<py::gil_scoped_release>(),

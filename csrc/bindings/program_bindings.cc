@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.h"
+#include "bindings/ids.h"
 #include "emit/rank_program.h"
 #include "planner/planner.h"
 
@@ -52,7 +53,7 @@ void bind_programs(py::module_& module) {
       .def("reshard", &RankProgram::reshard, py::arg("edge"))
       .def(
           "gradient_layout",
-          [](const RankProgram& self, int edge) {
+          [](const RankProgram& self, SpaceEdgeId edge) {
             return self.gradient_layout(edge).to_string();
           },
           py::arg("edge"))

@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings/bindings.h"
+#include "bindings/ids.h"
 #include "describe/descriptions.h"
 
 namespace py = pybind11;

@@ -43,8 +43,9 @@ std::vector<NodeRow> node_rows(const StrategySpace& space) {
   std::vector<NodeRow> rows;
   for (const SpaceNode& node : space.nodes()) {
     NodeRow row{.name = node.name,
-                .target = node.node >= 0 ? space.graph().node(node.node).target
-                                         : "relay",
+                .target = !node.node.is_none()
+                              ? space.graph().node(node.node).target
+                              : "relay",
                 .graph_node = node.node,
                 .configs = {},
                 .splits = {},
@@ -103,7 +104,8 @@ std::vector<WorkRow> work_rows(const StrategySpace& space,
   return rows;
 }
 
-std::vector<ConfigPorts> port_rows(const StrategySpace& space, int node) {
+std::vector<ConfigPorts> port_rows(const StrategySpace& space,
+                                   SpaceNodeId node) {
   std::vector<ConfigPorts> rows;
   for (const SpaceConfig& config : space.nodes().at(node).configs->configs) {
     rows.push_back({layouts_of(config.inputs), layouts_of(config.outputs)});
@@ -113,7 +115,7 @@ std::vector<ConfigPorts> port_rows(const StrategySpace& space, int node) {
 
 std::vector<OutputRow> output_rows(const StrategySpace& space,
                                    const std::map<std::string, int>& dims) {
-  const std::vector<BatchRows> rows =
+  const IndexedVector<ValueId, BatchRows> rows =
       space.model().batch_rows([&](const Node& node) {
         const auto found = dims.find(node.name);
         return found == dims.end() ? -1 : found->second;
@@ -153,7 +155,7 @@ std::vector<EstimateRow> estimate_rows(const StrategySpace& space,
     const OpEstimate estimate = operators.estimate(call);
     const PassTimes& times = estimate.times;
     rows.push_back(
-        {.node = static_cast<int>(i),
+        {.node = SpaceNodeId(i),
          .name = node.name,
          .key = call.key,
          .family = call.family,

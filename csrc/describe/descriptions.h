@@ -22,7 +22,7 @@ namespace tensoropt {
 struct NodeRow {
   std::string name;
   std::string target;
-  NodeId graph_node = -1;  // of an operator or a source
+  NodeId graph_node;  // of an operator or a source
   // By config: its label; the same without what becomes of the value that the
   // node makes; and that.
   std::vector<std::string> configs;
@@ -32,8 +32,8 @@ struct NodeRow {
 
 // Where the value of an edge goes.
 struct EdgeEnd {
-  ValueId value = -1;
-  NodeId graph_node = -1;  // which consumes it; -1: its relay
+  ValueId value;
+  NodeId graph_node;  // which consumes it; -1: its relay
   int operand = 0;
 };
 
@@ -42,7 +42,7 @@ struct EdgeEnd {
 struct EdgeRow {
   std::string source;
   std::string target;
-  ValueId value = -1;
+  ValueId value;
   std::string layout_from;
   std::string layout_to;
   std::string gradient_from;
@@ -87,7 +87,7 @@ struct NodeUnits {
 // The time of an operator in a strategy, of one micro-batch, and where that is
 // from.
 struct EstimateRow {
-  int node = -1;  // of the space
+  SpaceNodeId node;
   std::string name;
   std::string key;  // of the call; cost/local_call.h
   std::string family;
@@ -111,7 +111,8 @@ std::vector<EdgeRow> edge_rows(const StrategySpace& space,
 std::vector<WorkRow> work_rows(const StrategySpace& space,
                                const Strategy& strategy);
 // By config of a node.
-std::vector<ConfigPorts> port_rows(const StrategySpace& space, int node);
+std::vector<ConfigPorts> port_rows(const StrategySpace& space,
+                                   SpaceNodeId node);
 // `dims`: in which dim inputs have rows, by name.
 std::vector<OutputRow> output_rows(const StrategySpace& space,
                                    const std::map<std::string, int>& dims);

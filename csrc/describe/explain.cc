@@ -86,7 +86,7 @@ class Explainer {
     }
   }
 
-  std::optional<NodeExplanation> explain(int space_node) {
+  std::optional<NodeExplanation> explain(SpaceNodeId space_node) {
     const SpaceNode& node = space_.nodes()[space_node];
     NodeExplanation explanation;
     explanation.space_node = space_node;
@@ -210,7 +210,7 @@ std::vector<NodeExplanation> explain(const StrategySpace& space,
   Explainer explainer(space, shape);
   std::vector<NodeExplanation> explanations;
   for (std::size_t i = 0; i < space.nodes().size(); ++i) {
-    if (auto node = explainer.explain(static_cast<int>(i))) {
+    if (auto node = explainer.explain(SpaceNodeId(i))) {
       explanations.push_back(std::move(*node));
     }
   }

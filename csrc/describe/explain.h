@@ -29,7 +29,7 @@ struct UnevenSplit {
 };
 
 struct NodeExplanation {
-  int space_node = -1;
+  SpaceNodeId space_node;
   std::string rule;  // of an operator, e.g. "b k, n k -> b n"
   std::size_t num_configs = 0;
   // Without max_configs, and without a canonical order of alike axes; none if

@@ -49,7 +49,7 @@ StrategyNames::StrategyNames(const StrategySpace& space, const StepShape& shape)
   }
 }
 
-std::string StrategyNames::edge_name(int number) const {
+std::string StrategyNames::edge_name(SpaceEdgeId number) const {
   const SpaceEdge& edge = space_.edges()[number];
   return str_format("{} -> {}[{}]", space_.nodes()[edge.source].name,
                     space_.nodes()[edge.target].name, edge.target_port);
@@ -65,7 +65,7 @@ NamedChoices StrategyNames::of(const Strategy& strategy) const {
   }
   for (std::size_t i = 0; i < strategy.edge_tag.size(); ++i) {
     std::string words = in_words(EdgeChoice::of(strategy.edge_tag[i]));
-    if (!words.empty()) choices.edges[static_cast<int>(i)] = std::move(words);
+    if (!words.empty()) choices.edges[SpaceEdgeId(i)] = std::move(words);
   }
   return choices;
 }
@@ -80,7 +80,7 @@ void StrategyNames::check_edges(const Strategy& strategy) const {
                           strategy.config[edge.target], choice),
              "edge '{}' cannot be crossed with '{}' between the configs of its "
              "ends",
-             edge_name(static_cast<int>(i)), in_words(choice));
+             edge_name(SpaceEdgeId(i)), in_words(choice));
   }
 }
 

@@ -25,7 +25,7 @@ struct NamedChoices {
   std::vector<std::string> configs;  // label by node
   // What is kept, held and summed, as in "before, held", by edge; edges on
   // which nothing is are left out.
-  std::map<int, std::string> edges;
+  std::map<SpaceEdgeId, std::string> edges;
 };
 
 class StrategyNames {
@@ -37,7 +37,7 @@ class StrategyNames {
   StrategyNames& operator=(const StrategyNames&) = delete;
 
   // By its ends and the operand: "layer.weight -> linear[1]".
-  std::string edge_name(int edge) const;
+  std::string edge_name(SpaceEdgeId edge) const;
 
   // Throws UserError if the strategy is not one of the space.
   NamedChoices of(const Strategy& strategy) const;

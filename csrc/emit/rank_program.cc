@@ -29,7 +29,7 @@ std::vector<EmittedLookup> emitted_lookups(const Rule& rule,
 
 }  // namespace
 
-const SpaceConfig& RankProgram::config_of(int space_node) const {
+const SpaceConfig& RankProgram::config_of(SpaceNodeId space_node) const {
   return space_.nodes()[space_node]
       .configs->configs[strategy_.config[space_node]];
 }
@@ -50,7 +50,7 @@ std::optional<std::int64_t> EmittedReshard::gathered_dim() const {
   return forward.steps[1];
 }
 
-EmittedReshard RankProgram::reshard(int edge_index) const {
+EmittedReshard RankProgram::reshard(SpaceEdgeId edge_index) const {
   const SpaceEdge& edge = space_.edges()[edge_index];
   const Port& from = config_of(edge.source).outputs[edge.source_port];
   const Port& to = config_of(edge.target).inputs[edge.target_port];
@@ -76,7 +76,7 @@ EmittedReshard RankProgram::reshard(int edge_index) const {
   return reshard;
 }
 
-const Layout& RankProgram::gradient_layout(int edge_index) const {
+const Layout& RankProgram::gradient_layout(SpaceEdgeId edge_index) const {
   const SpaceEdge& edge = space_.edges()[edge_index];
   return config_of(edge.target).inputs[edge.target_port].gradient;
 }

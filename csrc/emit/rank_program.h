@@ -72,11 +72,11 @@ class RankProgram {
               const Strategy& strategy, int rank);
 
   // The reshard that an edge of the space stands for.
-  EmittedReshard reshard(int edge) const;
+  EmittedReshard reshard(SpaceEdgeId edge) const;
 
   // Of the gradient that the consumer of an edge makes, which the backward
   // program of its reshard starts from.
-  const Layout& gradient_layout(int edge) const;
+  const Layout& gradient_layout(SpaceEdgeId edge) const;
 
   // The call of an operator node of the graph.
   EmittedCall call(NodeId node) const;
@@ -85,7 +85,7 @@ class RankProgram {
   const Layout& layout_of(ValueId value) const;
 
  private:
-  const SpaceConfig& config_of(int space_node) const;
+  const SpaceConfig& config_of(SpaceNodeId space_node) const;
 
   const StrategySpace& space_;
   const Registry& registry_;

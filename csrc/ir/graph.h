@@ -17,12 +17,13 @@
 #include <variant>
 #include <vector>
 
+#include "common/id.h"
 #include "ir/dtype.h"
 
 namespace tensoropt {
 
-using NodeId = int;
-using ValueId = int;
+using NodeId = Id<struct NodeTag>;
+using ValueId = Id<struct ValueTag>;
 
 struct TensorMeta {
   std::vector<std::int64_t> shape;
@@ -48,8 +49,8 @@ struct TensorMeta {
 // A tensor argument refers to a value; everything else is a literal. In a list
 // of tensors None is a hole, an id of -1, which is no operand.
 struct ValueRef {
-  ValueId id = -1;
-  bool is_hole() const { return id < 0; }
+  ValueId id;
+  bool is_hole() const { return id.is_none(); }
   bool operator==(const ValueRef&) const = default;
 };
 
@@ -66,7 +67,7 @@ struct NamedArgument {
 enum class NodeKind { kInput, kParameter, kConstant, kOp, kOutput };
 
 struct Node {
-  NodeId id = -1;
+  NodeId id;
   NodeKind kind = NodeKind::kOp;
   std::string name;    // unique, for messages and plans
   std::string target;  // e.g. "aten.linear.default"; empty if not an operator
@@ -92,13 +93,13 @@ struct Node {
 };
 
 struct Use {
-  NodeId node = -1;
+  NodeId node;
   int operand = -1;
 };
 
 struct Value {
-  ValueId id = -1;
-  NodeId producer = -1;
+  ValueId id;
+  NodeId producer;
   int output_index = 0;
   TensorMeta meta;
   bool requires_grad = false;

@@ -44,12 +44,12 @@ const Problem& Planner::problem(int num_threads) {
   return *problem_;
 }
 
-int Planner::blocked_node(const std::vector<ConfigMask>& allowed) {
+SpaceNodeId Planner::blocked_node(const std::vector<ConfigMask>& allowed) {
   problem(0);
   const Problem part = restrict(whole_, allowed);
   Propagation propagation(part);
   std::vector<ConfigMask> masks = propagation.all_configs();
-  return propagation.run(masks);
+  return SpaceNodeId(propagation.run(masks));
 }
 
 SearchResult Planner::run(const SearchOptions& options,

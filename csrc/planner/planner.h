@@ -54,8 +54,8 @@ class Planner {
   const Problem& problem(int num_threads);
 
   // A node none of whose configs, of those that these masks allow of the whole
-  // space, can be combined with its neighbours'; -1 if none is found.
-  int blocked_node(const std::vector<ConfigMask>& allowed);
+  // space, can be combined with its neighbours'; none if none is found.
+  SpaceNodeId blocked_node(const std::vector<ConfigMask>& allowed);
 
   // Restricted to configs that a mask per node allows, if there are masks.
   SearchResult run(const SearchOptions& options,

@@ -133,6 +133,8 @@ struct Rule {
   auto operator<=>(const Rule&) const = default;
 };
 
+using RulesByNode = IndexedVector<NodeId, Rule>;
+
 // How many ways each thing of an operator is split on one rank; what local
 // forms are computed from.
 struct LocalContext {

@@ -11,7 +11,7 @@ constexpr DimSet bit_of(std::size_t dim) { return DimSet{1} << dim; }
 class RowsOfNode {
  public:
   RowsOfNode(const Graph& graph, const Node& node, const Rule& rule,
-             bool is_known, const std::vector<BatchRows>& rows)
+             bool is_known, const IndexedVector<ValueId, BatchRows>& rows)
       : graph_(graph), node_(node), rule_(rule), rows_(rows) {
     // A rule with several operands says what becomes of the dims of each.
     keeps_places_ =
@@ -68,7 +68,7 @@ class RowsOfNode {
   const Graph& graph_;
   const Node& node_;
   const Rule& rule_;
-  const std::vector<BatchRows>& rows_;
+  const IndexedVector<ValueId, BatchRows>& rows_;
   bool keeps_places_ = false;
   std::vector<bool> factors_;  // which have rows
 };
@@ -77,11 +77,11 @@ class RowsOfNode {
 
 int BatchRows::dim() const { return dims == 0 ? -1 : std::countr_zero(dims); }
 
-std::vector<BatchRows> find_batch_rows(const Graph& graph,
-                                       const std::vector<Rule>& rules,
-                                       const Registry& registry,
-                                       const RowsDim& rows_dim) {
-  std::vector<BatchRows> rows(graph.values().size());
+IndexedVector<ValueId, BatchRows> find_batch_rows(const Graph& graph,
+                                                  const RulesByNode& rules,
+                                                  const Registry& registry,
+                                                  const RowsDim& rows_dim) {
+  IndexedVector<ValueId, BatchRows> rows(graph.values().size());
   for (const Node& node : graph.nodes()) {
     if (node.kind == NodeKind::kInput) {
       const int dim = rows_dim(node);

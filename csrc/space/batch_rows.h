@@ -31,9 +31,9 @@ struct BatchRows {
 using RowsDim = std::function<int(const Node&)>;
 
 // By value. O(all dims of all operands and outputs, for each operator).
-std::vector<BatchRows> find_batch_rows(const Graph& graph,
-                                       const std::vector<Rule>& rules,
-                                       const Registry& registry,
-                                       const RowsDim& rows_dim);
+IndexedVector<ValueId, BatchRows> find_batch_rows(const Graph& graph,
+                                                  const RulesByNode& rules,
+                                                  const Registry& registry,
+                                                  const RowsDim& rows_dim);
 
 }  // namespace tensoropt

@@ -45,7 +45,7 @@ class Forest {
 
 }  // namespace
 
-DimClasses::DimClasses(const Graph& graph, const std::vector<Rule>& rules) {
+DimClasses::DimClasses(const Graph& graph, const RulesByNode& rules) {
   int count = 0;
   for (const Value& value : graph.values()) {
     first_.push_back(count);

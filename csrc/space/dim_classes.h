@@ -15,7 +15,7 @@ namespace tensoropt {
 class DimClasses {
  public:
   // O(all dims of all values) up to the inverse Ackermann function.
-  DimClasses(const Graph& graph, const std::vector<Rule>& rules);
+  DimClasses(const Graph& graph, const RulesByNode& rules);
 
   // Classes are numbered below this, not all numbers are used.
   int bound() const { return static_cast<int>(class_.size()); }

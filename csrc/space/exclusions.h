@@ -21,7 +21,7 @@ std::string_view to_string(ExclusionReason reason);
 
 // `factor` is the name of a factor, or of a linear set as in configs ("+0").
 struct Exclusion {
-  NodeId node = -1;
+  NodeId node;
   ExclusionReason reason = ExclusionReason::kConstant;
   std::string factor;
   std::int64_t size = 1;  // of the factor

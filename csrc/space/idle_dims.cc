@@ -16,7 +16,7 @@ bool is_light(const Graph& graph, const Node& node, const Rule& rule) {
 
 }  // namespace
 
-IdleDims::IdleDims(const Graph& graph, const std::vector<Rule>& rules,
+IdleDims::IdleDims(const Graph& graph, const RulesByNode& rules,
                    const RowsDim& rows_dim)
     : graph_(graph), classes_(graph, rules) {
   std::vector<int> seeds;
@@ -53,8 +53,7 @@ Shape IdleDims::splittable_shape(const Value& value) const {
   return shape;
 }
 
-void IdleDims::remove_from(std::vector<Rule>& rules,
-                           Exclusions& left_out) const {
+void IdleDims::remove_from(RulesByNode& rules, Exclusions& left_out) const {
   for (const Node& node : graph_.nodes()) {
     if (node.kind != NodeKind::kOp) continue;
     Rule& rule = rules[node.id];

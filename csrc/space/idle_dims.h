@@ -19,7 +19,7 @@ namespace tensoropt {
 class IdleDims {
  public:
   // O(all dims of all values) up to the inverse Ackermann function.
-  IdleDims(const Graph& graph, const std::vector<Rule>& rules,
+  IdleDims(const Graph& graph, const RulesByNode& rules,
            const RowsDim& rows_dim);
 
   const DimClasses& classes() const { return classes_; }
@@ -31,7 +31,7 @@ class IdleDims {
   // Makes idle factors of light operators unsplittable; adds them to
   // `left_out`. Of the others, light operators split into parts that differ
   // only what some heavy one may split so.
-  void remove_from(std::vector<Rule>& rules, Exclusions& left_out) const;
+  void remove_from(RulesByNode& rules, Exclusions& left_out) const;
 
  private:
   const Graph& graph_;

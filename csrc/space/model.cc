@@ -14,9 +14,9 @@ namespace {
 
 // Values that no input or parameter reaches are the same on every device,
 // unless parts of them are stored.
-std::vector<bool> find_constants(
+IndexedVector<ValueId, bool> find_constants(
     const Graph& graph, const std::function<bool(const Node&)>& is_stored) {
-  std::vector<bool> constant(graph.values().size(), false);
+  IndexedVector<ValueId, bool> constant(graph.values().size(), false);
   for (const Node& node : graph.nodes()) {
     const bool source = node.kind == NodeKind::kConstant && !is_stored(node);
     const bool derived = node.kind == NodeKind::kOp &&
@@ -121,7 +121,8 @@ void SpaceModel::find_rules() {
   remove_idle_linear_sets(graph_, rules_, exclusions_);
 }
 
-std::vector<BatchRows> SpaceModel::batch_rows(const RowsDim& rows_dim) const {
+IndexedVector<ValueId, BatchRows> SpaceModel::batch_rows(
+    const RowsDim& rows_dim) const {
   return find_batch_rows(graph_, rules_, registry_, rows_dim);
 }
 

@@ -33,7 +33,7 @@ class SpaceModel {
   const Machine& machine() const { return machine_; }
   const SpaceOptions& options() const { return options_; }
   const Rule& rule(NodeId node) const { return rules_[node]; }
-  const std::vector<Rule>& rules() const { return rules_; }
+  const RulesByNode& rules() const { return rules_; }
   const IdleDims& idle_dims() const { return *idle_dims_; }
   const DimClasses& dim_classes() const { return idle_dims_->classes(); }
   const Recomputation& recomputation() const { return *recomputation_; }
@@ -46,7 +46,7 @@ class SpaceModel {
 
   // Where the values have the rows of a batch of which the inputs have them
   // where `rows_dim` says.
-  std::vector<BatchRows> batch_rows(const RowsDim& rows_dim) const;
+  IndexedVector<ValueId, BatchRows> batch_rows(const RowsDim& rows_dim) const;
   // The dim in which a value has the rows, if inputs are shared out; -1: none.
   int rows_dim_of(ValueId value) const { return rows_[value].dim(); }
 
@@ -86,15 +86,16 @@ class SpaceModel {
   const Registry& registry_;
   Machine machine_;
   SpaceOptions options_;
-  std::vector<Rule> rules_;  // by graph node
+  RulesByNode rules_;  // by graph node
   Exclusions exclusions_;
-  std::vector<bool> constant_;                // by value
-  std::vector<BatchRows> rows_;               // by value
-  std::vector<std::optional<DType>> copies_;  // see parameter_copies.h
+  IndexedVector<ValueId, bool> constant_;
+  IndexedVector<ValueId, BatchRows> rows_;
+  IndexedVector<ValueId, std::optional<DType>>
+      copies_;  // see parameter_copies.h
   std::optional<IdleDims> idle_dims_;
   std::optional<Recomputation> recomputation_;
-  std::vector<bool> saved_by_producer_;  // by value
-  std::vector<bool> needed_;             // by value
+  IndexedVector<ValueId, bool> saved_by_producer_;
+  IndexedVector<ValueId, bool> needed_;
   std::vector<std::string> unknown_targets_;
 };
 

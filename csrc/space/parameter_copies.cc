@@ -33,10 +33,10 @@ bool narrows(const TensorMeta& from, const TensorMeta& to) {
 
 }  // namespace
 
-std::vector<std::optional<DType>> find_parameter_copies(
-    const Graph& graph, const std::vector<Rule>& rules) {
+IndexedVector<ValueId, std::optional<DType>> find_parameter_copies(
+    const Graph& graph, const RulesByNode& rules) {
   const std::vector<bool> candidates = made_of_parameters(graph);
-  std::vector<std::optional<DType>> copies(graph.values().size());
+  IndexedVector<ValueId, std::optional<DType>> copies(graph.values().size());
   for (const Node& node : graph.nodes()) {
     if (node.kind != NodeKind::kOp || node.operands.empty()) continue;
     const Rule& rule = rules[node.id];

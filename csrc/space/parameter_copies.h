@@ -18,7 +18,7 @@ namespace tensoropt {
 
 // By value: what a narrowing cast makes of parameters, or of what is computed
 // of nothing but parameters and constants; and views of that.
-std::vector<std::optional<DType>> find_parameter_copies(
-    const Graph& graph, const std::vector<Rule>& rules);
+IndexedVector<ValueId, std::optional<DType>> find_parameter_copies(
+    const Graph& graph, const RulesByNode& rules);
 
 }  // namespace tensoropt

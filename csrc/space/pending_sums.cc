@@ -36,8 +36,7 @@ int count_pending(const Node& node, const std::vector<int>& set,
 
 // Values that may reach their only consumer Partial. A relay has no pending
 // values, so several consumers end it.
-std::vector<bool> find_pending(const Graph& graph,
-                               const std::vector<Rule>& rules) {
+std::vector<bool> find_pending(const Graph& graph, const RulesByNode& rules) {
   std::vector<bool> pending(graph.values().size(), false);
   for (const Node& node : graph.nodes()) {
     if (node.kind != NodeKind::kOp) continue;
@@ -69,7 +68,7 @@ bool shrinks(const Graph& graph, const Node& node,
 
 }  // namespace
 
-void remove_idle_linear_sets(const Graph& graph, std::vector<Rule>& rules,
+void remove_idle_linear_sets(const Graph& graph, RulesByNode& rules,
                              Exclusions& left_out) {
   const std::vector<bool> pending = find_pending(graph, rules);
   // Values whose consumer gains from getting them Partial.
@@ -96,8 +95,7 @@ void remove_idle_linear_sets(const Graph& graph, std::vector<Rule>& rules,
   }
 }
 
-bool shares_pending_gradients(const Graph& graph,
-                              const std::vector<Rule>& rules,
+bool shares_pending_gradients(const Graph& graph, const RulesByNode& rules,
                               const Value& value) {
   int count = 0;
   for (const Use& use : value.uses) {

@@ -17,12 +17,11 @@ namespace tensoropt {
 
 // Removes from `rules` (by node) the linear sets that cannot pay, and adds them
 // to `left_out`. O(nodes + operands).
-void remove_idle_linear_sets(const Graph& graph, std::vector<Rule>& rules,
+void remove_idle_linear_sets(const Graph& graph, RulesByNode& rules,
                              Exclusions& left_out);
 
 // Whether at least two consumers of the value can give a Partial gradient.
-bool shares_pending_gradients(const Graph& graph,
-                              const std::vector<Rule>& rules,
+bool shares_pending_gradients(const Graph& graph, const RulesByNode& rules,
                               const Value& value);
 
 }  // namespace tensoropt

@@ -1,7 +1,6 @@
 #include "space/recomputation.h"
 
 #include <algorithm>
-#include <numeric>
 
 namespace tensoropt {
 
@@ -50,7 +49,7 @@ bool saves_output(const Rule& rule) {
 
 class Chains {
  public:
-  Chains(const Graph& graph, const std::vector<Rule>& rules,
+  Chains(const Graph& graph, const RulesByNode& rules,
          const Recomputation::Predicate& may_repeat)
       : graph_(graph), rules_(rules) {
     const std::size_t count = graph.nodes().size();
@@ -88,9 +87,9 @@ class Chains {
   }
 
   // By node: who of a chain runs again.
-  std::vector<bool> runs_again(const std::vector<NodeId>& chain,
-                               Way way) const {
-    std::vector<bool> again(graph_.nodes().size(), false);
+  IndexedVector<NodeId, bool> runs_again(const std::vector<NodeId>& chain,
+                                         Way way) const {
+    IndexedVector<NodeId, bool> again(graph_.nodes().size(), false);
     if (way == Way::kNothing) return again;
     for (auto id = chain.rbegin(); id != chain.rend(); ++id) {
       const Node& node = graph_.node(*id);
@@ -103,8 +102,8 @@ class Chains {
   }
 
   // The longest row of products with weights up to each value.
-  std::vector<int> products() const {
-    std::vector<int> by_value(graph_.values().size(), 0);
+  IndexedVector<ValueId, int> products() const {
+    IndexedVector<ValueId, int> by_value(graph_.values().size(), 0);
     for (const Node& node : graph_.nodes()) {
       int most = 0;
       for (const ValueId id : node.operands) {
@@ -135,8 +134,8 @@ class Chains {
   void join() {
     joins_.assign(graph_.values().size(), false);
     parent_.resize(graph_.nodes().size());
-    std::iota(parent_.begin(), parent_.end(), 0);
-    std::vector<int> products(graph_.nodes().size(), 0);
+    for (const Node& node : graph_.nodes()) parent_[node.id] = node.id;
+    IndexedVector<NodeId, int> products(graph_.nodes().size(), 0);
     for (const Node& node : graph_.nodes()) {
       if (node.kind != NodeKind::kOp || !may_repeat_[node.id]) continue;
       const int own = weighs_[node.id] ? 1 : 0;
@@ -161,7 +160,8 @@ class Chains {
   }
 
   // By its own backward, or by what comes after it in the chain.
-  bool is_wanted(const Node& node, const std::vector<bool>& again) const {
+  bool is_wanted(const Node& node,
+                 const IndexedVector<NodeId, bool>& again) const {
     const Rule& rule = rules_[node.id];
     if (graph_.has_backward(node) &&
         (saves_output(rule) || !rule.extra_saved.empty())) {
@@ -185,21 +185,21 @@ class Chains {
   }
 
   const Graph& graph_;
-  const std::vector<Rule>& rules_;
-  std::vector<bool> may_repeat_;
-  std::vector<bool> weighs_;  // a product with a weight
-  std::vector<bool> joins_;
-  std::vector<NodeId> parent_;
+  const RulesByNode& rules_;
+  IndexedVector<NodeId, bool> may_repeat_;
+  IndexedVector<NodeId, bool> weighs_;  // a product with a weight
+  IndexedVector<ValueId, bool> joins_;
+  IndexedVector<NodeId, NodeId> parent_;
 };
 
 // Which values are inside of a segment: not at its end, not of a long life, and
 // the segment is not too long.
 class Segments {
  public:
-  Segments(const Graph& graph, const std::vector<int>& products)
+  Segments(const Graph& graph, const IndexedVector<ValueId, int>& products)
       : inside_(graph.values().size(), false),
         is_long_(graph.values().size(), false) {
-    const std::vector<ValueId> narrow = narrow_values(graph);
+    const IndexedVector<NodeId, ValueId> narrow = narrow_values(graph);
     int first = 0;  // products before the segment
     std::vector<ValueId> members;
     const auto end = [&](int last) {
@@ -229,12 +229,12 @@ class Segments {
 
  private:
   // By node: the one value that what comes later has of this node and those
-  // before it; -1 if there are several.
-  std::vector<ValueId> narrow_values(const Graph& graph) {
+  // before it; none if there are several.
+  IndexedVector<NodeId, ValueId> narrow_values(const Graph& graph) {
     const int count = static_cast<int>(graph.nodes().size());
     const double longest = std::max<double>(kLongLife, kLongShare * count);
-    std::vector<std::vector<ValueId>> ends(count);
-    std::vector<ValueId> narrow(count, -1);
+    IndexedVector<NodeId, std::vector<ValueId>> ends(count);
+    IndexedVector<NodeId, ValueId> narrow(count);
     int living = 0;
     std::int64_t sum = 0;  // of their ids: the id itself if one lives
     for (const Node& node : graph.nodes()) {
@@ -261,8 +261,8 @@ class Segments {
     return narrow;
   }
 
-  std::vector<bool> inside_;
-  std::vector<bool> is_long_;
+  IndexedVector<ValueId, bool> inside_;
+  IndexedVector<ValueId, bool> is_long_;
 };
 
 }  // namespace
@@ -273,7 +273,7 @@ Recomputation::Recomputation(const Graph& graph)
       may_leave_(graph.values().size(), false),
       may_be_needed_(graph.values().size(), false) {}
 
-Recomputation::Recomputation(const Graph& graph, const std::vector<Rule>& rules,
+Recomputation::Recomputation(const Graph& graph, const RulesByNode& rules,
                              const Predicate& may_repeat)
     : Recomputation(graph) {
   const Chains chains(graph, rules, may_repeat);
@@ -289,7 +289,7 @@ Recomputation::Recomputation(const Graph& graph, const std::vector<Rule>& rules,
     }
     for (const Way way : kWays) {
       if (way == Way::kWithOutput && !inside) continue;
-      const std::vector<bool> again = chains.runs_again(chain, way);
+      const IndexedVector<NodeId, bool> again = chains.runs_again(chain, way);
       for (const NodeId id : chain) {
         const Node& node = graph.node(id);
         if (again[id]) may_run_again_[id] = true;

@@ -59,7 +59,7 @@ class Recomputation {
   explicit Recomputation(const Graph& graph);
 
   // `may_repeat`: running the operator twice does what running it once does.
-  Recomputation(const Graph& graph, const std::vector<Rule>& rules,
+  Recomputation(const Graph& graph, const RulesByNode& rules,
                 const Predicate& may_repeat);
 
   bool may_run_again(NodeId node) const { return may_run_again_[node]; }
@@ -74,10 +74,10 @@ class Recomputation {
   bool may_be_needed(ValueId value) const { return may_be_needed_[value]; }
 
  private:
-  std::vector<bool> may_run_again_;  // by node
-  std::vector<AllowedPairs> pairs_;  // by value
-  std::vector<bool> may_leave_;
-  std::vector<bool> may_be_needed_;
+  IndexedVector<NodeId, bool> may_run_again_;
+  IndexedVector<ValueId, AllowedPairs> pairs_;
+  IndexedVector<ValueId, bool> may_leave_;
+  IndexedVector<ValueId, bool> may_be_needed_;
 };
 
 }  // namespace tensoropt

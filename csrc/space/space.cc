@@ -53,15 +53,15 @@ void StrategySpace::add_nodes() {
     const int count = ++times[name];
     return count == 1 ? name : str_format("{} ({})", name, count);
   };
-  node_of_.assign(graph().nodes().size(), -1);
-  relay_of_.assign(graph().values().size(), -1);
+  node_of_.assign(graph().nodes().size(), SpaceNodeId());
+  relay_of_.assign(graph().values().size(), SpaceNodeId());
   for (const Node& node : graph().nodes()) {
     const auto kind = node.kind == NodeKind::kOp       ? SpaceNodeKind::kOp
                       : node.kind == NodeKind::kOutput ? SpaceNodeKind::kOutput
                                                        : SpaceNodeKind::kSource;
-    node_of_[node.id] = static_cast<int>(nodes_.size());
+    node_of_[node.id] = SpaceNodeId(nodes_.size());
     nodes_.push_back(
-        {kind, node.id, -1, unique(node.name), lists_.of_node(node)});
+        {kind, node.id, ValueId(), unique(node.name), lists_.of_node(node)});
     for (const ValueId id : node.outputs) {
       const Value& value = graph().value(id);
       const bool whole =
@@ -69,8 +69,8 @@ void StrategySpace::add_nodes() {
       if (value.uses.size() < 2 || whole) continue;
       const std::string name =
           str_format("{}:{}", node.name, value.output_index);
-      relay_of_[id] = static_cast<int>(nodes_.size());
-      nodes_.push_back({SpaceNodeKind::kRelay, -1, id, unique(name),
+      relay_of_[id] = SpaceNodeId(nodes_.size());
+      nodes_.push_back({SpaceNodeKind::kRelay, NodeId(), id, unique(name),
                         lists_.of_relay(value)});
     }
   }
@@ -78,9 +78,9 @@ void StrategySpace::add_nodes() {
 
 void StrategySpace::add_edges() {
   for (const Value& value : graph().values()) {
-    int source = node_of_[value.producer];
+    SpaceNodeId source = node_of_[value.producer];
     int port = value.output_index;
-    if (const int relay = relay_of_[value.id]; relay >= 0) {
+    if (const SpaceNodeId relay = relay_of_[value.id]; !relay.is_none()) {
       edges_.push_back({source, relay, port, 0, value.id, false});
       source = relay;
       port = 0;

@@ -31,22 +31,25 @@
 
 namespace tensoropt {
 
+using SpaceNodeId = Id<struct SpaceNodeTag>;
+using SpaceEdgeId = Id<struct SpaceEdgeTag>;
+
 enum class SpaceNodeKind { kSource, kOp, kRelay, kOutput };
 
 struct SpaceNode {
   SpaceNodeKind kind = SpaceNodeKind::kOp;
-  NodeId node = -1;    // of the graph; -1 for a relay
-  ValueId value = -1;  // of a relay
-  std::string name;    // one that repeats has a number, as in "scale (2)"
+  NodeId node;       // of the graph; none for a relay
+  ValueId value;     // of a relay
+  std::string name;  // one that repeats has a number, as in "scale (2)"
   const ConfigList* configs = nullptr;
 };
 
 struct SpaceEdge {
-  int source = -1;
-  int target = -1;
+  SpaceNodeId source;
+  SpaceNodeId target;
   int source_port = 0;
   int target_port = 0;
-  ValueId value = -1;
+  ValueId value;
   bool follows = false;  // the target takes the layout it gets
   // Which of both ends may run again.
   AllowedPairs pairs = AllowedPairs::all();
@@ -68,9 +71,10 @@ class StrategySpace {
 
   const std::vector<SpaceNode>& nodes() const { return nodes_; }
   const std::vector<SpaceEdge>& edges() const { return edges_; }
-  // The space node of a graph node, or the relay of a value (-1: it has none).
-  int node_of(NodeId node) const { return node_of_[node]; }
-  int relay_of(ValueId value) const { return relay_of_[value]; }
+  // The space node of a graph node, or the relay of a value (none: it has
+  // none).
+  SpaceNodeId node_of(NodeId node) const { return node_of_[node]; }
+  SpaceNodeId relay_of(ValueId value) const { return relay_of_[value]; }
 
   // The reshards of tensors of this shape and type. Thread-safe.
   const TensorResharder& resharder(const TensorMeta& meta) const;
@@ -120,8 +124,8 @@ class StrategySpace {
   ConfigLists lists_;
   std::vector<SpaceNode> nodes_;
   std::vector<SpaceEdge> edges_;
-  std::vector<int> node_of_;
-  std::vector<int> relay_of_;
+  IndexedVector<NodeId, SpaceNodeId> node_of_;
+  IndexedVector<ValueId, SpaceNodeId> relay_of_;
   std::map<TensorKind, TensorResharder> resharders_;
   // Of parameters and of their gradients, where they may share a bucket.
   std::map<TensorKind, MoveCosts> gathered_together_;

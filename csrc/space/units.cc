@@ -19,7 +19,7 @@ struct DimsTogether {
 
 class UnitFinder {
  public:
-  UnitFinder(const Graph& graph, const std::vector<Rule>& rules)
+  UnitFinder(const Graph& graph, const RulesByNode& rules)
       : classes_(graph, rules), found_(classes_.bound()) {
     for (const Node& node : graph.nodes()) {
       if (node.kind == NodeKind::kOp) add_factors(node, rules[node.id]);
@@ -78,7 +78,7 @@ class UnitFinder {
 }  // namespace
 
 std::vector<NodeId> set_units(
-    Graph& graph, const std::vector<Rule>& rules, const Mesh& mesh,
+    Graph& graph, const RulesByNode& rules, const Mesh& mesh,
     const std::function<bool(const Node&)>& keeps_single) {
   UnitFinder finder(graph, rules);
   for (const Node& node : graph.nodes()) {

@@ -23,7 +23,7 @@ namespace tensoropt {
 // `keeps_single` tells sources that have none. Returns the nodes whose rules
 // change.
 std::vector<NodeId> set_units(
-    Graph& graph, const std::vector<Rule>& rules, const Mesh& mesh,
+    Graph& graph, const RulesByNode& rules, const Mesh& mesh,
     const std::function<bool(const Node&)>& keeps_single);
 
 }  // namespace tensoropt

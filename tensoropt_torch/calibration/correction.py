@@ -97,6 +97,6 @@ def _programs(spaces: Mapping[int, Space], runs: Mapping[str, PlanRun]) -> dict[
 def _programs_of(space: Space, run: PlanRun) -> list[Any]:
     planner = space.planner
     program = _C.RankProgram(planner, run.choices.strategy(planner), 0)
-    reshards = [program.reshard(edge) for edge in range(len(planner.edges()))]
+    reshards = [program.reshard(_C.SpaceEdgeId(edge)) for edge in range(len(planner.edges()))]
     ways = [way for reshard in reshards for way in (reshard.forward, reshard.backward)]
     return [(way.steps, way.groups) for way in ways]

@@ -44,7 +44,7 @@ GroupName = Callable[[int], str]
 class Pick:
     """A config of a node of the strategy space, and the key of its call."""
 
-    node: int
+    node: _C.SpaceNodeId
     config: int
     key: str
 

@@ -326,8 +326,8 @@ class _Run:
 
 def _strategy(kept: KeptStrategy, planner: _C.Planner) -> _C.Strategy:
     """Without its costs."""
-    strategy: _C.Strategy = planner.strategy(kept.configs, dict(kept.edges))
-    return strategy
+    edges = {_C.SpaceEdgeId(number): words for number, words in kept.edges}
+    return planner.strategy(kept.configs, edges)
 
 
 def _load(store: StrategyStore, space_of: Callable[[int], Space]) -> dict[int, KeptStrategy]:

@@ -15,16 +15,17 @@ from tensoropt_torch.frontend import Blocks, CapturedModel, is_cast
 class EdgeIndex:
     """Where in the strategy space the reshards of a graph are found."""
 
-    relay: dict[int, int]  # value -> edge into its relay
-    operand: dict[tuple[int, int], int]  # (graph node, operand) -> edge
-    first: dict[int, int]  # value -> edge from its producer, one of them
+    relay: dict[_C.ValueId, _C.SpaceEdgeId]  # edge into the relay of a value
+    operand: dict[tuple[_C.NodeId, int], _C.SpaceEdgeId]  # by graph node and operand
+    first: dict[_C.ValueId, _C.SpaceEdgeId]  # edge from the producer of a value, one of them
 
     @staticmethod
     def of(planner: _C.Planner) -> EdgeIndex:
-        relay: dict[int, int] = {}
-        operand: dict[tuple[int, int], int] = {}
-        first: dict[int, int] = {}
-        for edge, end in enumerate(planner.edges()):
+        relay: dict[_C.ValueId, _C.SpaceEdgeId] = {}
+        operand: dict[tuple[_C.NodeId, int], _C.SpaceEdgeId] = {}
+        first: dict[_C.ValueId, _C.SpaceEdgeId] = {}
+        for number, end in enumerate(planner.edges()):
+            edge = _C.SpaceEdgeId(number)
             first.setdefault(end.value, edge)
             if end.graph_node < 0:
                 relay[end.value] = edge
@@ -47,7 +48,7 @@ class GradientEdge:
 
 def gradient_edges(
     captured: CapturedModel, edges: EdgeIndex, program: _C.RankProgram
-) -> dict[int, GradientEdge]:
+) -> dict[_C.SpaceEdgeId, GradientEdge]:
     """At most one of each parameter, whose gradient has one edge to it; if the parameter is
     used through a cast, preferably the edge before the gradient is cast."""
     found = {}

@@ -69,7 +69,7 @@ class GraphEmitter:
         self._in_place = InPlaceCalls()
         self._kept = KeptBuffers(captured.graph_module.graph)
         self._moved = MovedBuffers(captured)
-        self._values: dict[int, fx.Node] = {}
+        self._values: dict[_C.ValueId, fx.Node] = {}
         self._tuples: dict[fx.Node, fx.Node] = {}
         self._known = frozenset(captured.lowering.rules.targets())
         self._copies = frozenset(planner.parameter_copies())
@@ -116,7 +116,7 @@ class GraphEmitter:
 
     def _begin_queue(self, placeholders: dict[fx.Node, fx.Node]) -> None:
         """Of parameters whose reshards, where they first are resharded, wait in it."""
-        first_edges = {}
+        first_edges: dict[_C.SpaceEdgeId, fx.Node] = {}
         for source in self._captured.parameters:
             edges = self._first_edges(source.placeholder)
             edge = next((e for e in edges if self._programs(e).is_reshard), None)
@@ -126,7 +126,7 @@ class GraphEmitter:
         begun = self._overlap.begin(parameters, {e: self._programs(e) for e in first_edges})
         placeholders |= {first_edges[edge]: node for edge, node in begun.items()}
 
-    def _first_edges(self, placeholder: fx.Node) -> Iterator[int]:
+    def _first_edges(self, placeholder: fx.Node) -> Iterator[_C.SpaceEdgeId]:
         """Of a parameter, and of the copy that it is cast to if it has no other use."""
         nodes = [placeholder]
         graph_nodes = self._captured.lowering.nodes
@@ -137,7 +137,7 @@ class GraphEmitter:
             if edge is not None:
                 yield edge
 
-    def _programs(self, edge: int) -> Programs:
+    def _programs(self, edge: _C.SpaceEdgeId) -> Programs:
         reshard = self._program.reshard(edge)
         dtype, reduce_dtype = (getattr(torch, d) for d in (reshard.dtype, reshard.reduce_dtype))
         return Programs(
@@ -156,7 +156,7 @@ class GraphEmitter:
             held=reshard.held,
         )
 
-    def _reshard(self, node: fx.Node, edge: int) -> fx.Node:
+    def _reshard(self, node: fx.Node, edge: _C.SpaceEdgeId) -> fx.Node:
         programs = self._programs(edge)
         if not programs.is_reshard:
             if programs.dtype is None:
@@ -212,7 +212,7 @@ class GraphEmitter:
         else:
             self._define(node, 0, new)
 
-    def _operands(self, node: fx.Node, graph_node: int) -> list[fx.Node]:
+    def _operands(self, node: fx.Node, graph_node: _C.NodeId) -> list[fx.Node]:
         operands = []
         for port, operand in enumerate(tensor_operands(node)):
             value = self._captured.lowering.values[operand][0]

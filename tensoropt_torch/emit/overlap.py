@@ -117,13 +117,15 @@ class Overlap:
         self._bucket_bytes = bucket_bytes
         self._shard_bytes = shard_bytes
         self._queue: fx.Node | None = None
-        self._slots: dict[int, int] = {}
-        self._unchanged: dict[int, fx.Node] = {}  # values, by edge
+        self._slots: dict[_C.SpaceEdgeId, int] = {}
+        self._unchanged: dict[_C.SpaceEdgeId, fx.Node] = {}
         self._reshards: list[_Reshard] = []  # those that gather, in the order of forward
 
     def begin(
-        self, parameters: Mapping[int, fx.Node], programs: Mapping[int, Programs]
-    ) -> dict[int, fx.Node]:
+        self,
+        parameters: Mapping[_C.SpaceEdgeId, fx.Node],
+        programs: Mapping[_C.SpaceEdgeId, Programs],
+    ) -> dict[_C.SpaceEdgeId, fx.Node]:
         """Takes parameters and what is done to them by edge, at the start of the graph.
         ``reshard`` gets what is returned in their place."""
         if not parameters:
@@ -141,7 +143,7 @@ class Overlap:
             edge: self._graph.call_function(operator.getitem, (awaited, slot))
             for edge, slot in self._slots.items()
         }
-        alike: dict[Any, list[int]] = {}
+        alike: dict[Any, list[_C.SpaceEdgeId]] = {}
         for edge in parameters:
             if programs[edge].changes_gradient_alone:
                 alike.setdefault(_of_gradient(programs[edge]), []).append(edge)
@@ -150,7 +152,10 @@ class Overlap:
         return nodes
 
     def _reshard_gradients(
-        self, edges: Sequence[int], nodes: Mapping[int, fx.Node], programs: Programs
+        self,
+        edges: Sequence[_C.SpaceEdgeId],
+        nodes: Mapping[_C.SpaceEdgeId, fx.Node],
+        programs: Programs,
     ) -> None:
         """One call for all parameters that have this program."""
         values = self._graph.call_function(
@@ -167,11 +172,11 @@ class Overlap:
         for index, edge in enumerate(edges):
             self._unchanged[edge] = self._graph.call_function(operator.getitem, (values, index))
 
-    def __contains__(self, edge: int) -> bool:
+    def __contains__(self, edge: _C.SpaceEdgeId) -> bool:
         """Whether the edge is one of those that began."""
         return edge in self._slots
 
-    def reshard(self, node: fx.Node, edge: int, programs: Programs) -> fx.Node:
+    def reshard(self, node: fx.Node, edge: _C.SpaceEdgeId, programs: Programs) -> fx.Node:
         """What ``ops.reshard`` would give, of the parameter of an edge."""
         slot = self._slots[edge]
         result = self._unchanged.get(edge)

@@ -63,7 +63,7 @@ class RankPart:
         """Those whose process groups the rank needs, ascending."""
         sets = {axes for _, found in self.gathers.values() for axes in found}
         for edge in range(len(self._planner.edges())):
-            reshard = self._program.reshard(edge)
+            reshard = self._program.reshard(_C.SpaceEdgeId(edge))
             sets.update(reshard.forward.groups, reshard.backward.groups)
         lookup_axes = 0  # whose ranks agree whether what they look up is in range
         for form in self._forms:

@@ -26,9 +26,10 @@ class WholeDraws:
     sizes: Sequence[int]  # of the mesh axes
     rank: int
 
-    def layouts(self, graph_node: int) -> tuple[list[str], list[str]]:
+    def layouts(self, graph_node: _C.NodeId) -> tuple[list[str], list[str]]:
         """The layouts of an operator's operands and outputs."""
-        space_node = [row.graph_node for row in self.planner.nodes()].index(graph_node)
+        nodes = [row.graph_node for row in self.planner.nodes()]
+        space_node = _C.SpaceNodeId(nodes.index(graph_node))
         ports = self.planner.ports(space_node)[self.config[space_node]]
         return [port.value for port in ports.inputs], [port.value for port in ports.outputs]
 
@@ -51,7 +52,7 @@ class WholeDraws:
         graph: fx.Graph,
         parts: Sequence[fx.Node],
         wholes: Sequence[fx.Node],
-        node: int,
+        node: _C.NodeId,
         target: Any,
     ) -> list[fx.Node]:
         """The operands as whole tensors, with the strides that they have in one process; with
@@ -72,7 +73,7 @@ class WholeDraws:
                 results.append(graph.call_function(random.embed_part, arguments))
         return results
 
-    def take(self, graph: fx.Graph, call: fx.Node, whole: Any, node: int) -> fx.Node:
+    def take(self, graph: fx.Graph, call: fx.Node, whole: Any, node: _C.NodeId) -> fx.Node:
         """The rank's part of what ``call`` gives; ``whole`` is what one process gets."""
         _, layouts = self.layouts(node)
         units = self.planner.units_of_node(node).outputs

@@ -36,8 +36,8 @@ class Lowering:
 
     graph: _C.Graph
     rules: _C.Rules
-    values: dict[fx.Node, list[int]] = field(default_factory=dict)
-    nodes: dict[fx.Node, int] = field(default_factory=dict)
+    values: dict[fx.Node, list[_C.ValueId]] = field(default_factory=dict)
+    nodes: dict[fx.Node, _C.NodeId] = field(default_factory=dict)
 
 
 def lower(graph: fx.Graph, sources: Mapping[fx.Node, tuple[str, str]]) -> Lowering:
@@ -165,7 +165,7 @@ def _lower_source(lowering: Lowering, node: fx.Node, kind: str, name: str) -> No
         "total": _C.NodeKind.INPUT,
     }[kind]
     trainable = kind != "constant" and bool(value.requires_grad)
-    lowering.nodes[node] = lowering.graph.num_nodes()
+    lowering.nodes[node] = _C.NodeId(lowering.graph.num_nodes())
     blocks: Blocks | None = node.meta.get(BLOCKS)
     # Parts of blocks are those of DTensor only if they are equal.
     even_dims = [] if blocks is None else [blocks.dim, blocks.dim + 1]
@@ -175,7 +175,7 @@ def _lower_source(lowering: Lowering, node: fx.Node, kind: str, name: str) -> No
 
 
 def _lower_output(lowering: Lowering, node: fx.Node) -> None:
-    lowering.nodes[node] = lowering.graph.num_nodes()
+    lowering.nodes[node] = _C.NodeId(lowering.graph.num_nodes())
     lowering.graph.set_outputs(
         [lowering.values[value][0] for value in node.all_input_nodes if value in lowering.values]
     )
@@ -199,7 +199,7 @@ def _lower_call(lowering: Lowering, node: fx.Node, target: OpOverload) -> None:
     if any(orders):
         # An argument that no rule reads: such a call takes another time.
         arguments.append((MEMORY_ORDER, " ".join(orders)))
-    lowering.nodes[node] = lowering.graph.num_nodes()
+    lowering.nodes[node] = _C.NodeId(lowering.graph.num_nodes())
     lowering.values[node] = lowering.graph.add_op(
         operator_name(node),
         str(target),

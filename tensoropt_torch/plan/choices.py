@@ -46,4 +46,5 @@ class Choices(Record):
         Raises:
             TensorOptError: the space does not have it.
         """
-        return planner.strategy(self.labels, dict(self.kept))
+        kept = {_C.SpaceEdgeId(number): words for number, words in self.kept}
+        return planner.strategy(self.labels, kept)

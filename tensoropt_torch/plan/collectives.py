@@ -146,7 +146,7 @@ def _programs(planner: _C.Planner, plan: Described) -> Iterator[_Program]:
     kinds = _kinds_of_values(plan)
     each = plan.settings.micro_batches
     for index, edge in enumerate(planner.edges_of(strategy)):
-        reshard = rank.reshard(index)
+        reshard = rank.reshard(_C.SpaceEdgeId(index))
         what = kinds.get(edge.value, "activations")
         whole = reshard.value_bytes * num_shards(edge.layout_to, sizes)
         before = whole / num_shards(edge.layout_from, sizes)

@@ -212,7 +212,9 @@ class _Rows:
         self.planner = unpriced_planner(captured.lowering, [count], idle_configs=True)
         nodes = self.planner.nodes()
         self.space_node = {
-            row.graph_node: index for index, row in enumerate(nodes) if row.graph_node >= 0
+            row.graph_node: _C.SpaceNodeId(index)
+            for index, row in enumerate(nodes)
+            if row.graph_node >= 0
         }
         self.choices: dict[fx.Node, dict[Layouts, _Choice]] = {}
         self.of_data: set[fx.Node] = set()  # without parameters and random numbers

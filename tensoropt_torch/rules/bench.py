@@ -85,7 +85,7 @@ class Bench:
             )
         rows = self._planner.nodes()
         graph_nodes = [row.graph_node for row in rows]
-        self._space_node = graph_nodes.index(self._graph.graph_node)
+        self._space_node = _C.SpaceNodeId(graph_nodes.index(self._graph.graph_node))
         self.labels = rows[self._space_node].configs
         self._ports = self._planner.ports(self._space_node)
         units = self._planner.units_of_node(self._graph.graph_node)

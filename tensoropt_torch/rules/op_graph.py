@@ -12,6 +12,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from tensoropt_torch import _C
 from tensoropt_torch.frontend.lowering import Lowering, lower
 from tensoropt_torch.rules.call import OpCall
 
@@ -22,7 +23,7 @@ class OpGraph:
 
     lowering: Lowering
     call: fx.Node
-    graph_node: int
+    graph_node: _C.NodeId
 
 
 def write_op_graph(call: OpCall, outputs: list[torch.Tensor]) -> OpGraph:

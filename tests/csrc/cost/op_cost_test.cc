@@ -35,7 +35,7 @@ class Priced : public CollectiveModel {
 // out [8, 6] = op(x [8, 4], w [6, 4]) with factors b, n, k.
 struct Product {
   Graph graph;
-  NodeId node = -1;
+  NodeId node;
   Rule rule;
   Mesh mesh{{{2, 0}, {2, 0}}};
 
@@ -44,9 +44,10 @@ struct Product {
     const TensorMeta w{{6, 4}, DType::kFloat32};
     graph.add_source(NodeKind::kInput, "x", x);
     graph.add_source(NodeKind::kParameter, "w", w, trained);
-    node = graph.add_op("op", "my.product.default",
-                        {{"a", ValueRef{0}}, {"b", ValueRef{1}}},
-                        {{{8, 6}, DType::kFloat32}});
+    node =
+        graph.add_op("op", "my.product.default",
+                     {{"a", ValueRef{ValueId(0)}}, {"b", ValueRef{ValueId(1)}}},
+                     {{{8, 6}, DType::kFloat32}});
     rule.factors = {{"b", 8}, {"n", 6}, {"k", 4}};
     rule.operands = {{{0, 2}}, {{1, 2}}};
     rule.outputs = {{{0, 1}}};

@@ -128,17 +128,18 @@ TEST(OpProfile, RefusesWrongTimes) {
 // x [8, 4] . w [6, 4]
 struct Linear {
   Graph graph;
-  NodeId node = -1;
+  NodeId node;
   Rule rule;
   Mesh mesh{{{2, 0}, {2, 0}}};
 
   Linear() {
     graph.add_source(NodeKind::kInput, "x", {{8, 4}, DType::kFloat32});
     graph.add_source(NodeKind::kParameter, "w", {{6, 4}, DType::kFloat32});
-    node = graph.add_op(
-        "fc", "aten.linear.default",
-        {{"input", ValueRef{0}}, {"weight", ValueRef{1}}, {"bias", Literal{}}},
-        {{{8, 6}, DType::kFloat32}});
+    node = graph.add_op("fc", "aten.linear.default",
+                        {{"input", ValueRef{ValueId(0)}},
+                         {"weight", ValueRef{ValueId(1)}},
+                         {"bias", Literal{}}},
+                        {{{8, 6}, DType::kFloat32}});
     rule = rule_of(builtin_registry(), graph, graph.node(node));
   }
   LocalCall call(const OpConfig& config) const {
@@ -165,7 +166,7 @@ TEST(LocalCall, KeyHasLiteralsAsTheyAreOnTheRank) {
   graph.add_source(NodeKind::kInput, "x", {{8, 4}, DType::kFloat32});
   const NodeId id =
       graph.add_op("flat", "aten.reshape.default",
-                   {{"self", ValueRef{0}},
+                   {{"self", ValueRef{ValueId(0)}},
                     {"shape", Literal{std::vector<std::int64_t>{32}}}},
                    {{{32}, DType::kFloat32}});
   const Node& node = graph.node(id);

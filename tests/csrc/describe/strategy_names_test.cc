@@ -103,7 +103,7 @@ TEST(StrategyNames, NodesThatAreCalledAlikeAreNumbered) {
   EXPECT_EQ(names.strategy(names.of(strategy)).config, strategy.config);
   EXPECT_EQ(space.nodes()[0].name, "scale");
   EXPECT_EQ(space.nodes()[1].name, "scale (2)");
-  EXPECT_EQ(names.edge_name(0), "scale -> scale (2)[0]");
+  EXPECT_EQ(names.edge_name(SpaceEdgeId(0)), "scale -> scale (2)[0]");
 }
 
 TEST(StrategyNames, WhatIsNotThereIsRefusedByName) {
@@ -123,11 +123,11 @@ TEST(StrategyNames, WhatIsNotThereIsRefusedByName) {
                        "values",
                        good.configs.size() - 1, good.configs.size()));
   choices = good;
-  choices.edges[99] = "before";
+  choices.edges[SpaceEdgeId(99)] = "before";
   EXPECT_EQ(refusal(names, choices), str_format("there is no edge 99, only {}",
                                                 small.space->edges().size()));
   choices = good;
-  choices.edges[0] = "held, before";
+  choices.edges[SpaceEdgeId(0)] = "held, before";
   EXPECT_EQ(refusal(names, choices),
             "edge 'x -> fc1[0]' has no choice 'held, before'");
 }

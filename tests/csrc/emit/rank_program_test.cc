@@ -51,8 +51,8 @@ class RankProgramTest : public ::testing::Test {
   }
 
   Graph graph_;
-  NodeId look_up_ = -1;
-  NodeId sum_ = -1;
+  NodeId look_up_;
+  NodeId sum_;
   Mesh mesh_{{{2, 0}}};
   Device device_;
   Cluster cluster_{"two", device_, {{"gpu", 2, 1e9, 1e-6}}};
@@ -86,7 +86,7 @@ TEST_F(RankProgramTest, ReshardsJoinTheLayoutsOfBothEnds) {
   choose(sum_, "-");      // needs them whole
   const auto& edges = space().edges();
   for (std::size_t edge = 0; edge < edges.size(); ++edge) {
-    const EmittedReshard reshard = program(0).reshard(static_cast<int>(edge));
+    const EmittedReshard reshard = program(0).reshard(SpaceEdgeId(edge));
     if (edges[edge].target != space().node_of(sum_)) continue;
     ASSERT_EQ(reshard.forward.groups, std::vector<AxisSet>{1});
     EXPECT_EQ(reshard.forward.steps.size(), kIntsPerStep);
@@ -102,9 +102,9 @@ TEST_F(RankProgramTest, GradientsComeAsTheConsumerMakesThem) {
   int edge = 0;  // of the table
   while (space().edges()[edge].target != space().node_of(look_up_)) ++edge;
   choose(look_up_, "b0");  // each rank has some of the positions
-  EXPECT_EQ(program(0).gradient_layout(edge), Layout::parse("P"));
+  EXPECT_EQ(program(0).gradient_layout(SpaceEdgeId(edge)), Layout::parse("P"));
   choose(look_up_, "v");
-  EXPECT_EQ(program(0).gradient_layout(edge), Layout::parse("S0"));
+  EXPECT_EQ(program(0).gradient_layout(SpaceEdgeId(edge)), Layout::parse("S0"));
 }
 
 TEST_F(RankProgramTest, StrategyOfAnotherModelIsRefused) {

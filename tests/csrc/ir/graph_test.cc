@@ -11,7 +11,7 @@ TensorMeta integers() { return {{4}, DType::kInt64}; }
 struct Indexing {
   Graph graph;
   ValueId x, i, j, y;
-  NodeId node = -1;
+  NodeId node;
 
   Indexing() {
     x = graph.add_source(NodeKind::kInput, "x", {{2, 3, 4, 5}});

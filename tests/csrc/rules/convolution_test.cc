@@ -13,7 +13,7 @@ TensorMeta floats(Shape shape) { return {std::move(shape), DType::kFloat32}; }
 // out = target(input, weight), with a trainable weight.
 struct Call {
   Graph graph;
-  NodeId node = -1;
+  NodeId node;
 
   Call(const std::string& target, NodeKind input, Shape x, Shape weight,
        Shape out, std::vector<NamedArgument> literals = {}) {

@@ -14,7 +14,7 @@ TensorMeta floats(Shape shape) { return {std::move(shape), DType::kFloat32}; }
 // out = my.op.default(x, weight, count=count)
 struct OpGraph {
   Graph graph;
-  NodeId node = -1;
+  NodeId node;
 
   OpGraph(Shape x, std::optional<Shape> weight, Shape out, int count = 0) {
     std::vector<NamedArgument> arguments;

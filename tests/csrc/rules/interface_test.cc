@@ -13,7 +13,7 @@ namespace {
 // y = linear(x, w, bias) with x [8, 4], w [6, 4].
 struct LinearGraph {
   Graph graph;
-  NodeId node = -1;
+  NodeId node;
 
   LinearGraph() {
     const ValueId x = parameter("x", {8, 4});
@@ -136,10 +136,11 @@ TEST(Rule, OfFrozenInputSavesAndCostsLess) {
   Graph& graph = linear.graph;
   const ValueId x =
       graph.add_source(NodeKind::kInput, "input", {{8, 4}, DType::kFloat32});
-  const NodeId node = graph.add_op(
-      "first", "aten.linear.default",
-      {{"input", ValueRef{x}}, {"weight", ValueRef{1}}, {"bias", Literal{}}},
-      {{{8, 6}, DType::kFloat32}});
+  const NodeId node = graph.add_op("first", "aten.linear.default",
+                                   {{"input", ValueRef{x}},
+                                    {"weight", ValueRef{ValueId(1)}},
+                                    {"bias", Literal{}}},
+                                   {{{8, 6}, DType::kFloat32}});
   const Rule rule = rule_of(builtin_registry(), graph, graph.node(node));
   EXPECT_EQ(rule.backward_flops, rule.forward_flops);
   EXPECT_TRUE(rule.operands[0].saved);

@@ -16,7 +16,7 @@ TensorMeta floats(Shape shape) { return {std::move(shape), DType::kFloat32}; }
 // out = target(a, b)
 struct BinaryGraph {
   Graph graph;
-  NodeId node = -1;
+  NodeId node;
 
   BinaryGraph(const std::string& target, Shape a, Shape b, Shape out) {
     const ValueId left =

@@ -30,7 +30,7 @@ class BatchRowsTest : public ::testing::Test {
 
   BatchRows rows(ValueId value) const {
     const Registry& registry = builtin_registry();
-    std::vector<Rule> rules(graph_.nodes().size());
+    RulesByNode rules(graph_.nodes().size());
     for (const Node& node : graph_.nodes()) {
       if (node.kind == NodeKind::kOp) {
         rules[node.id] = rule_of(registry, graph_, node);

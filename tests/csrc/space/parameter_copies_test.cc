@@ -86,7 +86,7 @@ class CastSpace : public ::testing::Test {
 };
 
 TEST_F(CastSpace, CopiesAreNarrowCastsOfParameters) {
-  std::vector<Rule> rules;
+  RulesByNode rules;
   for (const Node& node : graph_.nodes()) {
     rules.push_back(node.kind == NodeKind::kOp
                         ? rule_of(builtin_registry(), graph_, node)

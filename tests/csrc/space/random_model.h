@@ -25,7 +25,7 @@ class RandomModel {
     const int count = fewest + choose(most - fewest + 1);
     for (int i = 0; i < count; ++i) values_.push_back(next());
     // What nobody has read is summed.
-    ValueId total = -1;
+    ValueId total;
     for (const ValueId id : values_) {
       if (!graph.value(id).uses.empty() || id == values_[0]) continue;
       const ValueId sum =

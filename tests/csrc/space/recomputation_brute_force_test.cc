@@ -135,7 +135,7 @@ TEST(RecomputationBruteForce, FrontiersAreThoseOfAllSets) {
     const RandomModel model(seed);
     const StrategySpace space(model.graph, builtin_registry(),
                               Machine{mesh, device, collectives}, options);
-    std::vector<Rule> rules;
+    RulesByNode rules;
     for (const Node& node : model.graph.nodes()) {
       rules.push_back(node.kind == NodeKind::kOp ? space.rule(node.id)
                                                  : Rule{});

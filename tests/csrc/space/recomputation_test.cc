@@ -81,7 +81,7 @@ struct Blocks {
 
   static inline const Literal kShape{std::vector<std::int64_t>{16}};
   Graph graph;
-  std::vector<Rule> rules;
+  RulesByNode rules;
 };
 
 std::set<std::string> running_again(const Graph& graph,

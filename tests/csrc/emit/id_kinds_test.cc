@@ -1,0 +1,38 @@
+// Ids of graphs and of spaces do not go for each other.
+#include <gtest/gtest.h>
+
+#include <type_traits>
+
+#include "emit/rank_program.h"
+#include "space/model.h"
+
+namespace tensoropt {
+namespace {
+
+template <auto kMethod, typename Object, typename... Args>
+constexpr bool kTakes = std::is_invocable_v<decltype(kMethod), Object, Args...>;
+
+static_assert(kTakes<&SpaceModel::rule, SpaceModel, NodeId>);
+static_assert(!kTakes<&SpaceModel::rule, SpaceModel, ValueId>);
+static_assert(!kTakes<&SpaceModel::rule, SpaceModel, SpaceNodeId>);
+static_assert(kTakes<&SpaceModel::is_needed, SpaceModel, ValueId>);
+static_assert(!kTakes<&SpaceModel::is_needed, SpaceModel, NodeId>);
+static_assert(!kTakes<&Graph::node, Graph, ValueId>);
+static_assert(!kTakes<&Graph::node, Graph, int>);
+static_assert(!kTakes<&Graph::value, Graph, NodeId>);
+static_assert(!kTakes<&StrategySpace::node_of, StrategySpace, SpaceNodeId>);
+static_assert(!kTakes<&StrategySpace::relay_of, StrategySpace, NodeId>);
+static_assert(kTakes<&RankProgram::reshard, RankProgram, SpaceEdgeId>);
+static_assert(!kTakes<&RankProgram::reshard, RankProgram, SpaceNodeId>);
+static_assert(!kTakes<&RankProgram::reshard, RankProgram, ValueId>);
+static_assert(!kTakes<&RankProgram::call, RankProgram, SpaceNodeId>);
+static_assert(std::is_same_v<decltype(SpaceEdge::source), SpaceNodeId>);
+
+TEST(IdKinds, NoneIsThereUntilItIsSet) {
+  EXPECT_TRUE(SpaceEdge().source.is_none());
+  EXPECT_TRUE(Node().id.is_none());
+  EXPECT_TRUE(Value().producer.is_none());
+}
+
+}  // namespace
+}  // namespace tensoropt
