@@ -224,8 +224,8 @@ class ParallelModule(nn.Module):
         return self.original.state_dict(*args, **kwargs)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """As the model's own. Collective: all ranks are given the same; whole tensors, or
-        ``DTensor``s of any layout."""
+        """As the model's own. Collective: all ranks are given the same; whole tensors, or a
+        ``DTensor`` of any layout each."""
         return self.original.load_state_dict(state_dict, *args, **kwargs)
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
