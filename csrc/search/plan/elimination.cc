@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <set>
-#include <tuple>
 #include <utility>
 
 #include "common/check.h"
@@ -120,21 +118,27 @@ FactorGraph::Factor FactorGraph::take_factor(int id) {
 // Which operand stands left must not depend on where in the graph they are.
 FactorGraph::Factor FactorGraph::multiply(const Factor& a, const Factor& b,
                                           int summed_node) {
-  const auto order = [&](const Factor& left, const Factor& right) {
-    const auto outputs = joint_scope(left.scope, right.scope, summed_node);
-    return std::tuple(terms_[left.term].expression,
-                      terms_[right.term].expression,
-                      labels_of(left.scope, right.scope, outputs));
-  };
-  const bool swap = order(b, a) < order(a, b);
+  const int a_id = terms_[a.term].expression;
+  const int b_id = terms_[b.term].expression;
+  std::vector<int> scope = joint_scope(a.scope, b.scope, summed_node);
+  ProductLabels labels = labels_of(a.scope, b.scope, scope);
+  bool swap = b_id < a_id;
+  if (b_id <= a_id) {
+    std::vector<int> other_scope = joint_scope(b.scope, a.scope, summed_node);
+    ProductLabels other = labels_of(b.scope, a.scope, other_scope);
+    swap = swap || other < labels;
+    if (swap) {
+      scope = std::move(other_scope);
+      labels = std::move(other);
+    }
+  }
   const Factor& left = swap ? b : a;
   const Factor& right = swap ? a : b;
-  const auto [left_id, right_id, labels] = order(left, right);
-  const int expression = pool_.product(left_id, right_id, labels);
+  const int expression =
+      pool_.product(swap ? b_id : a_id, swap ? a_id : b_id, labels);
   const int term = add_term(
       {.expression = expression, .left = left.term, .right = right.term});
-  return {term, joint_scope(left.scope, right.scope, summed_node),
-          left.tables + right.tables};
+  return {term, std::move(scope), left.tables + right.tables};
 }
 
 double FactorGraph::joint_volume(const Factor& a, const Factor& b) const {
@@ -216,19 +220,22 @@ std::vector<int> FactorGraph::take_changed() {
 const FactorGraph::Cached& FactorGraph::cached(int node) const {
   Cached& cached = cached_[node];
   if (cached.valid) return cached;
-  std::set<int> near;
+  std::vector<int> near;
   double work = dim(node);
   double points = 0;
   for (const int id : factors_of_[node]) {
     const Factor& factor = factors_[id];
     const Expression& expression = pool_[terms_[factor.term].expression];
-    near.insert(factor.scope.begin(), factor.scope.end());
+    for (const int n : factor.scope) {
+      if (n != node) near.push_back(n);
+    }
     work *= std::min(1.0, expression.cells / expression.volume);
     points += expression.points_per_cell;
   }
-  near.erase(node);
+  std::sort(near.begin(), near.end());
+  near.erase(std::unique(near.begin(), near.end()), near.end());
   for (const int n : near) work = saturated(work * dim(n));
-  cached = {true, {near.begin(), near.end()}, saturated(work * points)};
+  cached = {true, std::move(near), saturated(work * points)};
   return cached;
 }
 

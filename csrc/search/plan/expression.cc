@@ -36,26 +36,34 @@ double density(const Expression& expression) {
 
 }  // namespace
 
-int ExpressionPool::intern(const Key& key, Expression expression) {
-  const auto [found, is_new] = ids_.try_emplace(key, size());
-  if (is_new) {
-    for (const int dim : expression.dims) {
-      expression.volume = saturated(expression.volume * dim);
-    }
-    expressions_.push_back(std::move(expression));
+int ExpressionPool::find(const Key& key) const {
+  const auto found = ids_.find(key);
+  return found == ids_.end() ? -1 : found->second;
+}
+
+int ExpressionPool::add(const Key& key, Expression expression) {
+  for (const int dim : expression.dims) {
+    expression.volume = saturated(expression.volume * dim);
   }
-  return found->second;
+  const int id = size();
+  ids_.emplace(key, id);
+  expressions_.push_back(std::move(expression));
+  return id;
 }
 
 int ExpressionPool::unit(int num_configs) {
+  const Key key{0, nullptr, num_configs, 0, {}};
+  if (const int id = find(key); id >= 0) return id;
   Expression unit;
   unit.dims = {num_configs};
   unit.cells = num_configs;
   unit.single = true;
-  return intern({0, nullptr, num_configs, 0, {}}, unit);
+  return add(key, std::move(unit));
 }
 
 int ExpressionPool::node(const NodeTable& table, int domain) {
+  const Key key{1, &table, domain, 0, {}};
+  if (const int id = find(key); id >= 0) return id;
   const std::vector<int>& configs = domains_.configs_of(domain);
   Expression result;
   result.kind = Expression::Kind::kNode;
@@ -69,11 +77,13 @@ int ExpressionPool::node(const NodeTable& table, int domain) {
   }
   result.points_per_cell = choices / result.cells;
   result.single = choices == result.cells;
-  return intern({1, &table, domain, 0, {}}, result);
+  return add(key, std::move(result));
 }
 
 int ExpressionPool::edge(const EdgeTable& table, int source_domain,
                          int target_domain) {
+  const Key key{2, &table, source_domain, target_domain, {}};
+  if (const int id = find(key); id >= 0) return id;
   Expression result;
   result.kind = Expression::Kind::kEdge;
   result.edge = &table;
@@ -90,17 +100,19 @@ int ExpressionPool::edge(const EdgeTable& table, int source_domain,
   result.cells = std::max(1.0, dense * cells / all);
   result.points_per_cell = static_cast<double>(table.num_choices()) / cells;
   result.single = table.num_choices() == table.num_cells();
-  return intern({2, &table, source_domain, target_domain, {}}, result);
+  return add(key, std::move(result));
 }
 
 int ExpressionPool::product(int left, int right, const ProductLabels& labels) {
+  const Key key{3, nullptr, left, right, labels};
+  if (const int id = find(key); id >= 0) return id;
   Expression result;
   result.kind = Expression::Kind::kProduct;
   result.left = left;
   result.right = right;
   result.labels = labels;
   estimate(result);
-  return intern({3, nullptr, left, right, labels}, result);
+  return add(key, std::move(result));
 }
 
 void ExpressionPool::estimate(Expression& product) const {

@@ -81,7 +81,9 @@ class ExpressionPool {
  private:
   using Key = std::tuple<int, const void*, int, int, ProductLabels>;
 
-  int intern(const Key& key, Expression expression);
+  // -1 if there is none.
+  int find(const Key& key) const;
+  int add(const Key& key, Expression expression);
   void estimate(Expression& product) const;
 
   const Domains& domains_;

@@ -49,9 +49,13 @@ class HubFixer {
         propagation_(problem),
         masks_(propagation_.all_configs()),
         edges_of_(problem.nodes.size()),
-        near_(problem.nodes.size()) {
+        near_(problem.nodes.size()),
+        free_(problem.nodes.size()) {
     Domains(problem, {}).check_not_empty();
     propagation_.run(masks_);
+    for (std::size_t n = 0; n < free_.size(); ++n) {
+      note_free(static_cast<int>(n));
+    }
     for (std::size_t e = 0; e < problem.edges.size(); ++e) {
       const Problem::Edge& edge = problem.edges[e];
       edges_of_[edge.source].push_back(static_cast<int>(e));
@@ -92,8 +96,12 @@ class HubFixer {
   }
 
  private:
-  bool is_free(int node) const {
-    return std::count(masks_[node].begin(), masks_[node].end(), true) > 1;
+  bool is_free(int node) const { return free_[node]; }
+
+  // After its mask has changed.
+  void note_free(int node) {
+    const ConfigMask& mask = masks_[node];
+    free_[node] = std::count(mask.begin(), mask.end(), true) > 1;
   }
 
   // Fixes so many in all, or all that there are; returns how many are.
@@ -123,6 +131,7 @@ class HubFixer {
       }
     }
     for (const auto& [changed, before] : changes) {
+      note_free(changed);
       if (is_free(changed)) continue;
       for (const int other : near_[changed]) near_[other].erase(changed);
       near_[changed].clear();
@@ -195,7 +204,9 @@ class HubFixer {
     const Domains domains(problem_, fixed(count));
     domains.check_not_empty();
     ExpressionPool pool(domains);
-    return budget_.allows(make_schedule(problem_, options_, pool));
+    ScheduleOptions options = options_;
+    options.budget = budget_;
+    return budget_.allows(make_schedule(problem_, options, pool));
   }
 
   const Problem& problem_;
@@ -206,6 +217,7 @@ class HubFixer {
   std::vector<ConfigMask> masks_;           // with what is fixed
   std::vector<std::vector<int>> edges_of_;  // by node
   std::vector<std::set<int>> near_;         // free neighbours of free nodes
+  std::vector<bool> free_;                  // more than one config is left
   std::vector<std::pair<int, int>> order_;  // hub, config
 };
 

@@ -17,17 +17,6 @@ struct Heuristic {
   friend bool operator==(const Heuristic&, const Heuristic&) = default;
 };
 
-// What exact conditioning may cost, in the estimates of a schedule.
-struct ConditioningBudget {
-  double max_work = 0;
-  double max_cells = 0;
-  bool allows(const Schedule& schedule) const {
-    return schedule.conditioning_work == 0 ||
-           (schedule.conditioning_work <= max_work &&
-            schedule.cells <= max_cells);
-  }
-};
-
 // Fixes nodes, the one with the most neighbours first, until the conditioning
 // that is left is within the budget. A config is judged by its best choices at
 // the node and its edges. Returns -1 for nodes that stay free. `likely` is a

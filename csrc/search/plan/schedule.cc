@@ -68,11 +68,11 @@ class ScheduleMaker {
   Schedule run() {
     for (int n = 0; n < static_cast<int>(is_hub_.size()); ++n) enqueue(n);
     while (graph_.num_alive() > 0) {
-      if (!step()) return given_up();
+      if (!step() || is_over_budget()) return given_up();
     }
     schedule_.root = graph_.finish();
-    schedule_.terms = graph_.terms();
     add_up_work();
+    schedule_.terms = graph_.terms();
     return std::move(schedule_);
   }
 
@@ -151,11 +151,21 @@ class ScheduleMaker {
     return std::move(schedule_);
   }
 
+  // Estimates only grow with further steps.
+  bool is_over_budget() {
+    if (!options_.budget) return false;
+    add_up_work();
+    return !options_.budget->allows(schedule_);
+  }
+
+  // Of the terms that were made since it was last done.
   void add_up_work() {
-    std::set<int> seen;
-    for (const Term& term : schedule_.terms) {
-      if (!seen.insert(term.expression).second) continue;
-      const Expression& expression = pool_[term.expression];
+    added_up_.resize(pool_.size(), false);
+    for (; num_added_up_ < graph_.terms().size(); ++num_added_up_) {
+      const int id = graph_.terms()[num_added_up_].expression;
+      if (added_up_[id]) continue;
+      added_up_[id] = true;
+      const Expression& expression = pool_[id];
       schedule_.work += expression.work;
       schedule_.cells += expression.volume;
       if (over_four_nodes(expression)) {
@@ -183,6 +193,8 @@ class ScheduleMaker {
   std::vector<std::pair<bool, double>> queued_;
   std::set<std::pair<std::pair<bool, double>, int>> queue_;
   Schedule schedule_;
+  std::size_t num_added_up_ = 0;  // terms
+  std::vector<bool> added_up_;    // by expression
 };
 
 // Nodes in a cycle with the most neighbours, or with the fewest configs.

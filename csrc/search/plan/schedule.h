@@ -31,10 +31,21 @@ enum class Algorithm {
   kElimination,  // FT-Elimination: eliminate down to two nodes (baseline)
 };
 
+struct Schedule;
+
+// What exact conditioning may cost, in the estimates of a schedule.
+struct ConditioningBudget {
+  double max_work = 0;
+  double max_cells = 0;
+  bool allows(const Schedule& schedule) const;
+};
+
 struct ScheduleOptions {
   Algorithm algorithm = Algorithm::kLdp;
   // Nodes to eliminate last; without them those are taken that save most work.
   std::optional<std::vector<int>> hubs = {};
+  // A plan that this does not allow is given up as soon as that is sure.
+  std::optional<ConditioningBudget> budget = {};
 };
 
 struct Schedule {
@@ -57,6 +68,12 @@ struct Schedule {
   int num_node = 0;          // degree 2
   int num_conditioning = 0;  // higher degree
 };
+
+inline bool ConditioningBudget::allows(const Schedule& schedule) const {
+  return schedule.conditioning_work == 0 ||
+         (schedule.conditioning_work <= max_work &&
+          schedule.cells <= max_cells);
+}
 
 // By term: the node that each axis of its expression stands for; -1 if it does
 // not depend on any.
