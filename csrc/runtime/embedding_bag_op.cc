@@ -127,7 +127,11 @@ TORCH_LIBRARY_FRAGMENT(tensoropt, library) {
       "_bag_bounds(Tensor offsets, int first, int last, int num_indices) -> "
       "(int, int)");
 }
-TORCH_LIBRARY_IMPL(tensoropt, CompositeExplicitAutograd, library) {
+// Kernels that look at numbers are those of devices, see expert_exchange_op.cc.
+TORCH_LIBRARY_IMPL(tensoropt, CPU, library) {
+  library.impl("_bag_bounds", bounds_kernel);
+}
+TORCH_LIBRARY_IMPL(tensoropt, CUDA, library) {
   library.impl("_bag_bounds", bounds_kernel);
 }
 TORCH_LIBRARY_IMPL(tensoropt, Meta, library) {

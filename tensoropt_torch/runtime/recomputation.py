@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -61,27 +61,32 @@ class _Operand:
     """A tensor that a call is given; a copy if it may be ``moved`` later."""
 
     def __init__(self, tensor: torch.Tensor, registry: ReuseRegistry, moved: bool) -> None:
-        self._held = Unchanged(tensor.clone()) if moved else registry.hold(tensor)
+        self.held: Held = Unchanged(tensor.clone()) if moved else registry.hold(tensor)
         self._requires_grad = tensor.requires_grad
 
-    def tensor(self) -> torch.Tensor:
-        """A leaf, as it was in forward."""
-        return self._held.unpack_values().detach().requires_grad_(self._requires_grad)
+    def tensor(self, made: Mapping[Remade, torch.Tensor]) -> torch.Tensor:
+        """A leaf, as it was in forward; of what is ``made`` already if it is there."""
+        held = self.held
+        values = held.unpack_values(made) if isinstance(held, Saved) else held.unpack_values()
+        return values.detach().requires_grad_(self._requires_grad)
 
 
 class _Made(Remade):
     """A tensor that a call makes or saves."""
 
-    def __init__(self, tensor: torch.Tensor, call: _Call, number: int) -> None:
+    def __init__(self, tensor: torch.Tensor, call: _Call) -> None:
         super().__init__(tensor)
         self._call = call
-        self._number = number
 
     def make(self) -> None:
         self._call.share()
 
-    def replay(self) -> torch.Tensor:
-        return self._call.run_again()[self._number]
+    def replay(self, made: Mapping[Remade, torch.Tensor]) -> Mapping[Remade, torch.Tensor]:
+        results = self._call.results(self._call.run_again(made))
+        return {waits: tensor for waits, tensor in results if waits is not None}
+
+    def operands(self) -> Sequence[Held]:
+        return self._call.held
 
 
 class _Call:
@@ -105,6 +110,7 @@ class _Call:
             else leaf
             for leaf in flat
         ]
+        self.held = [leaf.held for leaf in self._operands if isinstance(leaf, _Operand)]
         self._registry: ReuseRegistry | None = registry  # until forward has run
         self._made: list[weakref.ref[_Made]] = []  # what is saved, then results
 
@@ -122,7 +128,7 @@ class _Call:
         return result
 
     def _add(self, tensor: torch.Tensor) -> _Made:
-        made = _Made(tensor, self, len(self._made))
+        made = _Made(tensor, self)
         self._made.append(weakref.ref(made))
         return made
 
@@ -135,14 +141,20 @@ class _Call:
 
     def share(self) -> None:
         """Runs again for all that wait."""
-        for made, tensor in zip(self._made, self.run_again(), strict=True):
-            waits = made()
+        for waits, tensor in self.results(self.run_again({})):
             if waits is not None:
                 waits.share(tensor)
 
-    def run_again(self) -> list[torch.Tensor]:
+    def results(self, tensors: list[torch.Tensor]) -> Iterator[tuple[_Made | None, torch.Tensor]]:
+        """Each tensor of ``run_again``, and what stands for it, if that is still there."""
+        for made, tensor in zip(self._made, tensors, strict=True):
+            yield made(), tensor
+
+    def run_again(self, made: Mapping[Remade, torch.Tensor]) -> list[torch.Tensor]:
         """What is saved, then results."""
-        flat = [leaf.tensor() if isinstance(leaf, _Operand) else leaf for leaf in self._operands]
+        flat = [
+            leaf.tensor(made) if isinstance(leaf, _Operand) else leaf for leaf in self._operands
+        ]
         args, kwargs = pytree.tree_unflatten(flat, self._spec)
         saved: list[torch.Tensor] = []
 

@@ -9,7 +9,8 @@ that wait for the same share it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -36,8 +37,13 @@ class Remade(ABC):
         """Makes it for those that are pending: ``share`` is called with it."""
 
     @abstractmethod
-    def replay(self) -> torch.Tensor:
-        """The tensor, made again for one that is not pending."""
+    def replay(self, made: Mapping[Remade, torch.Tensor]) -> Mapping[Remade, torch.Tensor]:
+        """The tensor, made again for one that is not pending, and what comes with it. What it is
+        made of is found in ``made`` first."""
+
+    def operands(self) -> Sequence[Held]:
+        """What it is made of, where that may have to be made again itself."""
+        return ()
 
     def check_values(self) -> None:
         """Raises RuntimeError if it would be made of other values than in forward."""
@@ -60,42 +66,77 @@ class Remade(ABC):
 
     def shared(self) -> torch.Tensor:
         """The tensor for one of those that are pending."""
-        if self._shared is None:
-            self.make()
+        needed = [] if self.is_shared else [self]
+        while needed:  # no recursion: a chain of them may be as long as a model is deep
+            below = next((r for r in _remade_of(needed[-1], pending=True) if not r.is_shared), None)
+            if below is not None:
+                needed.append(below)
+            else:
+                needed.pop().make()
         assert self._shared is not None
         return self._shared
+
+    def again(self) -> torch.Tensor:
+        """The tensor for one that is no longer pending, in a further backward pass. What it is
+        made of is made once, and kept until it is there."""
+        made: dict[Remade, torch.Tensor] = {}
+        needed: list[Remade] = [self]
+        while needed:
+            below = next((r for r in _remade_of(needed[-1], pending=False) if r not in made), None)
+            if below is not None:
+                needed.append(below)
+            else:
+                made.update(needed.pop().replay(made))
+        return made[self]
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it is there for those that are pending."""
+        return self._shared is not None
 
 
 class Saved:
     """A saved tensor: what makes its storage again, and its view of it."""
 
     def __init__(self, remade: Remade, tensor: torch.Tensor) -> None:
-        self._remade = remade
+        self.remade = remade
         self._size = tensor.size()
         self._stride = tensor.stride()
         self._offset = tensor.storage_offset()
-        self._pending = True
+        self.is_pending = True
         remade.add_pending()
 
-    def unpack(self) -> torch.Tensor:
-        """The tensor again. Further backward passes make it for themselves."""
-        whole = self._remade.shared() if self._pending else self._remade.replay()
+    def unpack(self, made: Mapping[Remade, torch.Tensor] = MappingProxyType({})) -> torch.Tensor:
+        """The tensor again, of what is ``made`` already if it is there. Further backward passes
+        make it for themselves."""
+        whole = made.get(self.remade)
+        if whole is None:
+            whole = self.remade.shared() if self.is_pending else self.remade.again()
         self._done()
         return whole.as_strided(self._size, self._stride, self._offset)
 
-    def unpack_values(self) -> torch.Tensor:
+    def unpack_values(
+        self, made: Mapping[Remade, torch.Tensor] = MappingProxyType({})
+    ) -> torch.Tensor:
         """The same; raises RuntimeError if forward had other values."""
-        self._remade.check_values()
-        return self.unpack()
+        self.remade.check_values()
+        return self.unpack(made)
 
     def _done(self) -> None:
-        if self._pending:
-            self._pending = False
-            self._remade.remove_pending()
+        if self.is_pending:
+            self.is_pending = False
+            self.remade.remove_pending()
 
     def __del__(self) -> None:
         """A graph that is dropped without backward needs nothing any more."""
         self._done()
+
+
+def _remade_of(remade: Remade, *, pending: bool) -> Iterator[Remade]:
+    """What it is made of that has to be made again, where this waits for it or not."""
+    for held in remade.operands():
+        if isinstance(held, Saved) and held.is_pending == pending:
+            yield held.remade
 
 
 NameOf = Callable[[torch.Tensor], str | None]

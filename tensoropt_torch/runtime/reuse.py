@@ -16,7 +16,7 @@ Parameters may be made again together, and ahead of their use.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
@@ -89,11 +89,14 @@ class _Source(Remade):
 
     def make(self) -> None:
         if self.bucket is None:
-            self.share(self.replay())
+            self.share(self._run())
         else:
             self._counts.replays += self.bucket.replay()
 
-    def replay(self) -> torch.Tensor:
+    def replay(self, made: Mapping[Remade, torch.Tensor]) -> Mapping[Remade, torch.Tensor]:
+        return {self: self._run()}
+
+    def _run(self) -> torch.Tensor:
         self._counts.replays += 1
         program = self._program
         with torch.no_grad():

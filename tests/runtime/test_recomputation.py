@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -40,9 +41,9 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     names: list[str] = []
     run_again = recomputation._Call.run_again
 
-    def counting(self: Any) -> list[Tensor]:
+    def counting(self: Any, made: Any) -> list[Tensor]:
         names.append(str(self._function))
-        return run_again(self)
+        return run_again(self, made)
 
     monkeypatch.setattr(recomputation._Call, "run_again", counting)
     return names
@@ -189,6 +190,37 @@ def test_backward_may_run_twice() -> None:
     second = torch.autograd.grad(output.sum(), leaves)
     for one, other in zip(first, second, strict=True):
         assert torch.equal(one, other)
+
+
+def deep(run: Run, x: Tensor, depth: int) -> Tensor:
+    """Each call needs the one before, twice."""
+    for _ in range(depth):
+        x = run(aten.add.Tensor, run(aten.tanh.default, x), x)
+    return x
+
+
+def test_chains_may_be_as_long_as_a_model_is_deep(runs: list[str]) -> None:
+    depth = 2 * sys.getrecursionlimit()
+    x, y = (inputs()[0].detach().mul(0.01).requires_grad_() for _ in range(2))
+    with ReuseRegistry():
+        output = deep(recomputed, x, depth)
+    output.sum().backward()
+    deep(plain, y, depth).sum().backward()
+    assert x.grad is not None and y.grad is not None
+    assert torch.equal(x.grad, y.grad)
+    assert len(runs) <= 2 * depth
+
+
+def test_a_second_backward_makes_each_call_once_for_a_saved_tensor(runs: list[str]) -> None:
+    depth = 20
+    (x, _, _) = inputs()
+    with ReuseRegistry():
+        output = deep(recomputed, x, depth)
+    (first,) = torch.autograd.grad(output.sum(), x, retain_graph=True)
+    runs.clear()
+    (second,) = torch.autograd.grad(output.sum(), x)
+    assert torch.equal(first, second)
+    assert len(runs) <= depth * 2 * depth
 
 
 def test_a_part_of_backward_makes_what_it_needs(runs: list[str]) -> None:

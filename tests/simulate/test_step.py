@@ -136,6 +136,24 @@ def test_nothing_is_left_of_a_simulation() -> None:
     assert not torch.distributed.is_initialized()
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_bags_are_simulated_where_their_offsets_have_no_values(seed: int) -> None:
+    class Bags(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.head = (
+                torch.nn.EmbeddingBag(64, 16, mode="sum"),
+                torch.nn.Linear(16, 8),
+            )
+
+        def forward(self, ids: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+            return self.head(self.table(ids, offsets)).square().mean()
+
+    captured = capture(Bags(), (torch.zeros(128, dtype=torch.long), torch.arange(0, 128, 4)))
+    peak = simulate_step(random_plan(captured, 2, seed), captured)
+    assert peak.peak_bytes >= peak.categories["parameters"] > 0
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [(StepSettings(rank=2), "rank 2"), (StepSettings(optimizer="lion"), "'lion' is not known")],
