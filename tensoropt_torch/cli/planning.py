@@ -23,7 +23,7 @@ from tensoropt_torch.plan.details import details_of
 from tensoropt_torch.plan.provenance import provenance
 from tensoropt_torch.planner import picks
 from tensoropt_torch.planner.device_counts import Objective
-from tensoropt_torch.planner.memory_limits import Predictor, default_memory_fraction
+from tensoropt_torch.planner.memory_limits import Predictor
 from tensoropt_torch.planner.wish_costs import wish_costs
 from tensoropt_torch.report.tables import (
     comparison_table,
@@ -162,7 +162,7 @@ def run_tradeoffs(options: argparse.Namespace, console: Console) -> None:
     device = parse_cluster(found.frontiers[0].settings.cluster, "the plan").device
     limit = options.memory_limit
     if limit is None:
-        limit = default_memory_fraction(planning.memory, device.type) * device.memory_bytes
+        limit = found.frontiers[0].default_memory_limit
     step = StepSettings(planning.optimizer, device.type)
     rows = by_memory(
         planning.memory,

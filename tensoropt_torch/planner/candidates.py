@@ -63,7 +63,7 @@ class Candidate:
                 )
             others += result.points
             found.append(Searched(result, planner, settings, captured))
-        frontier = Frontier(found, time.perf_counter() - start)
+        frontier = Frontier(found, time.perf_counter() - start, self._task.memory_fraction)
         log.info("%r", frontier)
         log.debug("what the search did: %s", frontier.stats)
         return frontier

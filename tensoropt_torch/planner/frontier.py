@@ -24,7 +24,11 @@ from tensoropt_torch.planner.frontier_page import (
     Peak,
     frontier_page,
 )
-from tensoropt_torch.planner.memory_limits import limit_advice
+from tensoropt_torch.planner.memory_limits import (
+    DEFAULT_MEMORY_FRACTION,
+    default_memory_limit,
+    limit_advice,
+)
 from tensoropt_torch.planner.points import (
     FRONTIER_COLUMNS,
     OURS,
@@ -104,8 +108,14 @@ class Frontier(Sequence[FrontierPoint]):
     the paper.
     """
 
-    def __init__(self, searched: Sequence[Searched], seconds: float) -> None:
+    def __init__(
+        self,
+        searched: Sequence[Searched],
+        seconds: float,
+        memory_fraction: float = DEFAULT_MEMORY_FRACTION,
+    ) -> None:
         self._searched = searched
+        self._memory_fraction = memory_fraction
         self.guarantee = _weakest([found.guarantee for found in searched])
         self._settings = searched[0].settings
         self._captured = searched[0].captured
@@ -141,6 +151,11 @@ class Frontier(Sequence[FrontierPoint]):
     def device_bytes(self) -> float:
         """The memory of a device."""
         return float(self._settings.cluster["device"]["memory_bytes"])
+
+    @property
+    def default_memory_limit(self) -> float:
+        """Bytes per device that a pick may use if no limit is given."""
+        return default_memory_limit(self.device_bytes, self._memory_fraction)
 
     @property
     def least_memory_bytes(self) -> float:
@@ -196,7 +211,7 @@ class Frontier(Sequence[FrontierPoint]):
 
         Args:
             memory_limit: in bytes per device, at which a pick is named first; by default
-                90 % of the device's memory.
+                that of ``find_strategy``.
             counts: rows of ``profile``, shown as step time and cost by number of devices.
             peak: of ``simulate_memory``, for the point that is picked at ``memory_limit``.
 
@@ -210,7 +225,13 @@ class Frontier(Sequence[FrontierPoint]):
     def view(self) -> FrontierView:
         """What pages show of it."""
         return FrontierView(
-            OURS, self.title, self._costs, self._settings, self._captured, self.plan
+            OURS,
+            self.title,
+            self._costs,
+            self.default_memory_limit,
+            self._settings,
+            self._captured,
+            self.plan,
         )
 
     @property

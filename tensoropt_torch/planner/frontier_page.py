@@ -24,7 +24,6 @@ from tensoropt_torch.planner.described_points import PlanWords, PointView, descr
 from tensoropt_torch.planner.device_counts import ProfileRow, cost_of_step, rates_of
 from tensoropt_torch.planner.explanation import explanation_of
 from tensoropt_torch.planner.folding import fold_choices, fold_fallbacks
-from tensoropt_torch.planner.memory_limits import DEFAULT_MEMORY_FRACTION
 from tensoropt_torch.planner.points import pick_index
 from tensoropt_torch.units import format_costs, format_seconds
 
@@ -43,11 +42,12 @@ class Peak(Protocol):
 @dataclass(frozen=True)
 class FrontierView:
     """A frontier, by its short name and its title: its (memory_bytes, time_s) points by
-    ascending memory, and how to get their plans."""
+    ascending memory, and how to get their plans; the limit of a pick if none is given."""
 
     name: str
     title: str
     points: Points
+    default_memory_limit: float
     settings: Settings
     captured: CapturedModel
     plan: Callable[[int], Plan]
@@ -186,8 +186,7 @@ def _limit(view: FrontierView, memory_limit: float | None) -> float:
     """In bytes per device; without any limit what the largest point needs."""
     check_memory_limit(memory_limit)
     if memory_limit is None:
-        device = parse_cluster(view.settings.cluster, "settings").device
-        return DEFAULT_MEMORY_FRACTION * device.memory_bytes
+        return view.default_memory_limit
     return memory_limit if math.isfinite(memory_limit) else view.points[-1][0]
 
 

@@ -22,6 +22,12 @@ DEFAULT_MEMORY_FRACTION = 0.9
 SIMULATED_FRACTIONS: Mapping[DeviceType, float] = {"cpu": 1.0, "cuda": 0.9}
 
 
+def default_memory_limit(device_bytes: float, fraction: float = DEFAULT_MEMORY_FRACTION) -> float:
+    """Bytes per device that a plan may use if no limit is given, of a device that has so many:
+    the ``fraction`` that its task says, where there is a task."""
+    return fraction * device_bytes
+
+
 def limit_advice(least_bytes: float, device_bytes: float) -> str:
     """What to say of a limit that is below what is needed: one that a device has the memory for,
     or that it has not."""

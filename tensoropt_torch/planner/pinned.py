@@ -9,7 +9,7 @@ from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.plan import Plan, VariantStrategy
 from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.frontier import Frontier, Searched
-from tensoropt_torch.planner.memory_limits import DEFAULT_MEMORY_FRACTION
+from tensoropt_torch.planner.memory_limits import default_memory_limit
 from tensoropt_torch.planner.search_settings import SearchSettings
 
 
@@ -21,7 +21,7 @@ def find_pinned(
     one that needs the least. With ``gathered`` every rank gets the whole batch."""
     settings = plan.settings.of_variant(gathered, captured.micro_batches)
     device_bytes = float(plan.settings.cluster["device"]["memory_bytes"])
-    limits = (plan.memory_bytes, DEFAULT_MEMORY_FRACTION * device_bytes, math.inf)
+    limits = (plan.memory_bytes, default_memory_limit(device_bytes), math.inf)
     planner = make_planner(captured, settings, storage)
     result = SearchSettings().run(planner, pick_limits=limits[:2])
     frontier = Frontier([Searched(result, planner, settings, captured)], 0.0)

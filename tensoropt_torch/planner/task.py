@@ -19,7 +19,7 @@ from tensoropt_torch.plan import (
     default_max_configs,
 )
 from tensoropt_torch.plan.buckets import bucket_bytes
-from tensoropt_torch.planner.memory_limits import DEFAULT_MEMORY_FRACTION
+from tensoropt_torch.planner.memory_limits import DEFAULT_MEMORY_FRACTION, default_memory_limit
 from tensoropt_torch.planner.optimizers import OptimizerModel
 from tensoropt_torch.planner.search_settings import SearchSettings
 
@@ -116,7 +116,7 @@ class PlanningTask:
     @property
     def default_memory_limit(self) -> float:
         """Bytes per device that plans may use if no limit is given."""
-        return self.memory_fraction * self.cluster.device.memory_bytes
+        return default_memory_limit(self.cluster.device.memory_bytes, self.memory_fraction)
 
     def memory_limit_of(self, given: float | None) -> float:
         """The limit that was given, else the default one."""

@@ -15,7 +15,7 @@ from tensoropt_torch.plan import Plan, Wish
 from tensoropt_torch.plan.allowed import allowed_configs
 from tensoropt_torch.plan.description import model_at_hand
 from tensoropt_torch.plan.space import make_planner
-from tensoropt_torch.planner.memory_limits import DEFAULT_MEMORY_FRACTION
+from tensoropt_torch.planner.memory_limits import default_memory_limit
 from tensoropt_torch.planner.points import pick_index
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.units import format_bytes, format_seconds
@@ -94,7 +94,8 @@ def wish_costs(
         raise TensorOptError("the plan has no wishes; give pin=... or forbid=... where it is made")
     start = time.perf_counter()
     device = parse_cluster(plan.settings.cluster, "the plan").device
-    limit = DEFAULT_MEMORY_FRACTION * device.memory_bytes if memory_limit is None else memory_limit
+    usual = default_memory_limit(device.memory_bytes)
+    limit = usual if memory_limit is None else memory_limit
     captured = model_at_hand(plan)
     settings = replace(plan.settings, wishes=())
     planner = make_planner(captured, settings)

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+
+import pytest
 import torch
 from torch import nn
 
 import tensoropt_torch
+from tensoropt_torch.config import load_cluster
+from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.plan.space import make_planner
+from tensoropt_torch.planner.candidates import find_frontier
+from tensoropt_torch.planner.frontier_page import Additions, frontier_page
+from tensoropt_torch.planner.picks import mini_time
+from tensoropt_torch.planner.task import PlanningTask
 
 DEVICES = 4
 WIDTH, HIDDEN, ROWS = 64, 256, 1 << 20
@@ -64,3 +74,23 @@ def test_the_least_memory_gives_sharded_parameters() -> None:
     assert stored
     for layout in stored | given:
         assert "R" not in layout
+
+
+@pytest.mark.parametrize("fraction", [0.7, 0.9, 1.0])
+def test_picks_and_pages_have_the_same_limit_where_none_is_given(fraction: float) -> None:
+    """That of the task, whatever part of a device it lets plans use."""
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(1024, 8192), nn.GELU(), nn.Linear(8192, 1024))
+        x, y = torch.empty(2, 65536, 1024)
+    captured = capture(model, (x,), loss_fn=nn.functional.mse_loss, targets=(y,))
+    task = PlanningTask(captured, load_cluster("h100-8"), memory_fraction=fraction)
+    points = find_frontier(task, DEVICES)
+    middle = sum(point.memory_bytes for point in (points.smallest, points.fastest)) / 2
+    device = replace(task.cluster.device, memory_bytes=int(middle / 0.7))
+    task = replace(task, cluster=replace(task.cluster, device=device))
+    frontier, pick = find_frontier(task, DEVICES), mini_time(task, DEVICES)
+    assert frontier.default_memory_limit == task.memory_limit_of(None) >= pick.memory_bytes
+    picked = frontier.at(task.memory_limit_of(None))
+    assert (picked.memory_bytes, picked.time_s) == (pick.memory_bytes, pick.time_s)
+    page = frontier_page(frontier.view, Additions())
+    assert re.search(rf"picks\s+point {picked.index}:", page)
