@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan import Plan
+from tensoropt_torch.planner.memory_limits import Predictor
 from tensoropt_torch.planner.optimizers import OptimizerModel
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.tasks import AutocastDType, Example, PlanningOptions, model_of
@@ -80,8 +81,14 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 
 
 def add_memory_limit(parser: argparse.ArgumentParser) -> None:
-    """A limit in bytes, None without one."""
+    """A limit in bytes, None without one, and what it is compared with."""
     parser.add_argument("--memory-limit", type=read_bytes, help="per device, e.g. 12GiB")
+    parser.add_argument(
+        "--memory",
+        choices=get_args(Predictor),
+        help="what the limit is compared with: simulated peaks (default), or sums of the search, "
+        "which is faster",
+    )
 
 
 def read_bytes(text: str) -> float:
@@ -192,5 +199,6 @@ def planning_of(options: argparse.Namespace) -> PlanningOptions:
         reduce_dtype=options.reduce_dtype,
         pin=_wishes("pin", options.pin),
         forbid=_wishes("forbid", options.forbid),
+        memory=getattr(options, "memory", None),  # of add_memory_limit
         search=SearchSettings(epsilon=options.epsilon),
     )

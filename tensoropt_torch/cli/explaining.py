@@ -91,6 +91,11 @@ def run_memory(options: argparse.Namespace, console: Console) -> None:
     """Simulate a step of one rank and print where the bytes of its peak go."""
     example = load_example(options)
     if options.plan:
+        if options.memory_limit is not None or options.memory is not None:
+            raise TensorOptError(
+                "--plan and --memory-limit or --memory do not go together: a plan is picked "
+                "already; leave out --plan, or the others"
+            )
         plan = Plan.load(options.plan)
     else:
         plan = api.find_strategy(

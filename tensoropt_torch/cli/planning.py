@@ -23,7 +23,6 @@ from tensoropt_torch.plan.details import details_of
 from tensoropt_torch.plan.provenance import provenance
 from tensoropt_torch.planner import picks
 from tensoropt_torch.planner.device_counts import Objective
-from tensoropt_torch.planner.memory_limits import Predictor
 from tensoropt_torch.planner.wish_costs import wish_costs
 from tensoropt_torch.report.tables import (
     comparison_table,
@@ -66,12 +65,6 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     parser.add_argument("--option", choices=["mini_time", "mini_parallelism"], default="mini_time")
     add_memory_limit(parser)
-    parser.add_argument(
-        "--memory",
-        choices=get_args(Predictor),
-        help="what the limit is compared with: simulated peaks (default), or sums of the search, "
-        "which is faster",
-    )
     parser.add_argument("--output", type=Path, help="write the plan to this file")
     parser.add_argument("--details", action="store_true", help="print every operator's config")
 
@@ -84,7 +77,6 @@ def run_plan(options: argparse.Namespace, console: Console) -> None:
         memory_limit=options.memory_limit,
         num_devices=options.devices,
         planning=planning_of(options),
-        memory=options.memory,
     )
     details = details_of(plan)
     peak = "not simulated"

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
-from typing import get_args
 
 from rich.console import Console
 
@@ -19,7 +17,6 @@ from tensoropt_torch.cli.arguments import (
 )
 from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.planner.baselines import Comparison
-from tensoropt_torch.planner.memory_limits import Predictor
 from tensoropt_torch.simulate import MemoryProfile, StepSettings
 from tensoropt_torch.tasks import Example, PlanningOptions
 
@@ -30,18 +27,12 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, default=Path("report.html"))
     add_memory_limit(parser)
     parser.add_argument("--counts", type=read_counts, help="numbers of devices, e.g. 1,2,4,8")
-    parser.add_argument(
-        "--memory",
-        choices=get_args(Predictor),
-        help="what the limit is compared with: simulated peaks (default; that of the pick is "
-        "shown), or sums of the search, which is faster",
-    )
 
 
 def run_report(options: argparse.Namespace, console: Console) -> None:
     """Plan, and write the page."""
     example = load_example(options)
-    planning = replace(planning_of(options), memory=options.memory)
+    planning = planning_of(options)
     limit = options.memory_limit
     comparison = api.compare(
         example, memory_limit=limit, num_devices=options.devices, planning=planning

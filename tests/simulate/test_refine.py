@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -227,6 +228,34 @@ def test_the_command_picks_by_peaks(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert cli.main(["plan", *where, "--memory", "sums"]) == 0
     assert Plan.load(output).peak_bytes is None
     assert "per device by sums, not simulated" in " ".join(capsys.readouterr().out.split())
+
+
+def test_commands_that_take_a_limit_compare_it_alike(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With simulated peaks, with sums if they are asked for."""
+    monkeypatch.setenv("COLUMNS", "200")
+    (tmp_path / "model.py").write_text(MODEL_FILE)
+    where = (f"{tmp_path / 'model.py'}:build", "--cluster", "h100-8")
+    for command in (("profile", "--counts", "1,2"), ("compare",), ("tradeoffs", "--counts", "1,2")):
+        printed = {}
+        for memory in ("simulated", "sums"):
+            arguments = (command[0], *where, *command[1:], "--memory", memory)
+            with patch.object(refine, "peak_of", wraps=refine.peak_of) as simulated:
+                assert cli.main([*arguments]) == 0
+            printed[memory] = simulated.called
+            assert capsys.readouterr().out
+        assert printed == {"simulated": True, "sums": False}, command
+
+
+def test_a_plan_that_is_picked_already_takes_no_limit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "model.py").write_text(MODEL_FILE)
+    where = (f"{tmp_path / 'model.py'}:build", "--cluster", "h100-8")
+    for given in (("--memory", "sums"), ("--memory-limit", "1GiB")):
+        assert cli.main(["memory", *where, "--plan", "plan.json", *given]) != 0
+        assert "do not go together" in " ".join(capsys.readouterr().err.split())
 
 
 def test_an_unknown_predictor_is_named() -> None:
