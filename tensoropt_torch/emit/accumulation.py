@@ -28,7 +28,7 @@ from torch import fx, nn
 from torch.distributed.tensor import DTensor, Placement
 
 from tensoropt_torch.frontend import Blocks
-from tensoropt_torch.parameters.local_parts import as_whole, is_for_grad
+from tensoropt_torch.parameters.local_parts import as_whole, is_executed, is_for_grad
 from tensoropt_torch.runtime.lost_ranks import waiting
 from tensoropt_torch.values.parts import redistributed
 from tensoropt_torch.values.placements import placements_of
@@ -130,6 +130,13 @@ def _hook(
 
     value.grad_fn.register_prehook(before_program)
     accumulate.register_prehook(before_accumulation)
+
+
+def reduce_found(parameter: torch.Tensor, accumulate: Any) -> None:
+    """What earlier passes have kept, if this backward adds to it; ``accumulate`` is the node that
+    would."""
+    if is_kept(parameter) and is_executed(accumulate):
+        reduce_kept(parameter)
 
 
 def reduce_kept(parameter: torch.Tensor) -> None:

@@ -23,7 +23,7 @@ from torch import fx, nn
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
-from tensoropt_torch.emit.accumulation import GRADIENT_EDGE, GRADIENT_PROGRAM
+from tensoropt_torch.emit.accumulation import GRADIENT_EDGE, GRADIENT_PROGRAM, reduce_found
 from tensoropt_torch.emit.edges import GradientEdge
 from tensoropt_torch.emit.overlap import HELD, slot_of, slots_begun
 from tensoropt_torch.emit.rank import RankPart
@@ -308,6 +308,8 @@ class _Delivery(torch.autograd.Function):
         gradients = ctx.waiting.take()
         own = [local_tensor(g) for g in gradients if g is not None]
         torch._foreach_mul_(own, factor)
+        for parameter, (accumulate, _) in zip(ctx.parameters, ctx.next_functions, strict=True):
+            reduce_found(parameter, accumulate)
         return (None, None, *accumulated(ctx, ctx.parameters, gradients))
 
 

@@ -131,6 +131,11 @@ def is_for_grad(gradient: torch.Tensor, parameter: torch.Tensor, accumulate: Any
         return False
     if parameter._post_accumulate_grad_hooks:
         return False
+    return is_executed(accumulate)
+
+
+def is_executed(accumulate: Any) -> bool:
+    """Whether the backward that runs executes the node that adds to a ``.grad``."""
     try:
         return bool(torch._C._will_engine_execute_node(accumulate))
     except RuntimeError:  # raised for leaves in torch.autograd.grad

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -227,6 +228,23 @@ def other_batches(pair: Pair) -> list[str]:
     return found if {2, 8} <= counts else [*found, f"variants of {counts} micro-batches"]
 
 
+def gradients_that_wait(pair: Pair) -> list[str]:
+    """Passes that do not reduce gradients before one that does, of batches that are one
+    micro-batch and of some that are several."""
+    found = []
+    for sizes in ((ROWS, ROWS), (4, ROWS), (ROWS, 4), (4, 4), (4, ROWS, 4), (ROWS, 4, ROWS)):
+        pair.plain.zero_grad()
+        pair.parallel.zero_grad()
+        for seed, rows in enumerate(sizes):
+            tensors = batch(rows, seed)
+            pair.plain(*tensors)[0].backward()
+            waits = nullcontext() if seed == len(sizes) - 1 else pair.parallel.no_sync()
+            with waits:
+                pair.parallel(*pair.share(tensors))[0].backward()
+        found += [f"passes of {sizes} rows: {text}" for text in pair.differences()]
+    return found
+
+
 class ByRow(nn.Module):
     """A mean over rows whose weights are made in the forward pass, on the device of the model."""
 
@@ -276,6 +294,7 @@ CHECKS = (
     other_outputs_have_no_gradient,
     evaluation,
     other_batches,
+    gradients_that_wait,
 )
 
 
