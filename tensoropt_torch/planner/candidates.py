@@ -109,6 +109,14 @@ def find_frontier(
     return Candidate(task, num_devices).frontier(pick_limits=pick_limits)
 
 
+def fitting_counts(task: PlanningTask, limit: float) -> list[int]:
+    """Those whose devices have the memory for parameters and optimizer states at all, and the
+    largest."""
+    counts = plannable_counts(task)
+    least = task.state_bytes / limit if limit > 0 else math.inf
+    return [count for count in counts if count >= least] or counts[-1:]
+
+
 def plannable_counts(task: PlanningTask) -> list[int]:
     """Device counts of the cluster that the inputs allow."""
     counts = device_counts(task.cluster)

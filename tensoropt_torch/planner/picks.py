@@ -8,7 +8,7 @@ from typing import Any
 
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.planner.advice import Fit, advice
-from tensoropt_torch.planner.candidates import Candidate, find_frontier, plannable_counts
+from tensoropt_torch.planner.candidates import Candidate, find_frontier, fitting_counts
 from tensoropt_torch.planner.device_counts import ProfileRow
 from tensoropt_torch.planner.frontier import Frontier, FrontierPoint
 from tensoropt_torch.planner.task import PlanningTask
@@ -44,7 +44,7 @@ def mini_parallelism(task: PlanningTask, memory_limit: float | None = None) -> F
     """
     limit = task.memory_limit_of(memory_limit)
     least: list[tuple[float, int]] = []
-    for count in plannable_counts(task):
+    for count in fitting_counts(task, limit):
         candidate = Candidate(task, count)
         if candidate.least_memory_bytes <= limit:
             return candidate.frontier(pick_limits=[limit]).at(limit)
@@ -52,8 +52,8 @@ def mini_parallelism(task: PlanningTask, memory_limit: float | None = None) -> F
     memory, count = min(least)
     raise TensorOptError(
         f"no number of devices of cluster '{task.cluster.name}' (up to "
-        f"{task.cluster.num_devices}) fits {format_bytes(limit)} per device: the least is "
-        f"{format_bytes(memory)} on {count}; "
+        f"{task.cluster.num_devices}) fits {format_bytes(limit)} per device: the least on "
+        f"{count} is {format_bytes(memory)}; "
         + advice(task, task.cluster.num_devices, limit, memory, fit_by_sums)
     )
 

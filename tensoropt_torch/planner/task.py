@@ -114,6 +114,22 @@ class PlanningTask:
         return device.type == "cuda" if exposed is None else exposed.hides_something
 
     @property
+    def state_bytes(self) -> float:
+        """Of parameters and their optimizer states, on all devices together: any strategy has
+        them at least once."""
+        states = OptimizerModel.of(self.optimizer).state_bytes()
+        total = 0.0
+        for source in self.captured.parameters:
+            value = source.placeholder.meta["val"]
+            state = (
+                states.get(str(value.dtype).removeprefix("torch."), 0.0)
+                if value.requires_grad
+                else 0.0
+            )
+            total += value.numel() * (value.dtype.itemsize + state)
+        return total
+
+    @property
     def default_memory_limit(self) -> float:
         """Bytes per device that plans may use if no limit is given."""
         return default_memory_limit(self.cluster.device.memory_bytes, self.memory_fraction)

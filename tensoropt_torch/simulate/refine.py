@@ -11,7 +11,7 @@ from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.advice import Fit, advice
-from tensoropt_torch.planner.candidates import Candidate, find_frontier, plannable_counts
+from tensoropt_torch.planner.candidates import Candidate, find_frontier, fitting_counts
 from tensoropt_torch.planner.device_counts import ProfileRow
 from tensoropt_torch.planner.frontier import Frontier, FrontierPoint
 from tensoropt_torch.planner.memory_limits import limit_advice
@@ -236,7 +236,7 @@ def mini_parallelism(task: PlanningTask, memory_limit: float | None = None) -> S
     """
     limit = task.memory_limit_of(memory_limit)
     least: list[tuple[int, int]] = []
-    counts = plannable_counts(task)
+    counts = fitting_counts(task, limit)
     for count in counts:
         candidate = Candidate(task, count)
         # What a sum counts is alive at the end of forward or in the update, so that a
@@ -251,7 +251,7 @@ def mini_parallelism(task: PlanningTask, memory_limit: float | None = None) -> S
     raise TensorOptError(
         f"no point of the frontiers on up to {task.cluster.num_devices} devices of cluster "
         f"'{task.cluster.name}' has a simulated peak of at most {format_bytes(limit)} per "
-        f"device: the least is {format_bytes(num_bytes)} on {count}; "
+        f"device: the least on {count} is {format_bytes(num_bytes)}; "
         + advice(task, task.cluster.num_devices, limit, num_bytes, fit_by_peaks)
     )
 

@@ -119,6 +119,23 @@ def test_mini_parallelism_uses_the_fewest_devices_that_fit(task: PlanningTask) -
         assert candidates.find_frontier(task, count).smallest.memory_bytes > needed
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_counts_without_room_for_states_are_not_searched(
+    task: PlanningTask, optimizer: str
+) -> None:
+    """No strategy of these fits; the first that does is among those that are searched."""
+    task = replace(task, optimizer=optimizer)
+    counts = candidates.plannable_counts(task)
+    least = {n: candidates.find_frontier(task, n).smallest.memory_bytes for n in counts}
+    for count in counts:
+        assert task.state_bytes / count <= least[count]
+    for limit in (1.0, *least.values(), *(task.state_bytes / n for n in counts)):
+        fitting = candidates.fitting_counts(task, limit)
+        assert all(least[n] > limit for n in {*counts} - {*fitting})
+        assert fitting[-1] == counts[-1]
+    assert candidates.fitting_counts(task, task.state_bytes / 4) == [n for n in counts if n >= 4]
+
+
 def test_profiling_says_what_each_count_can_do(task: PlanningTask) -> None:
     limit = candidates.find_frontier(task, 4).smallest.memory_bytes
     rows = picks.profile(task, [1, 2, 4, 8], limit)
