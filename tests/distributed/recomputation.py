@@ -62,11 +62,11 @@ def trained(name: str, case: Case, plan: Plan, context: RankContext) -> Run:
     calls: Counter[str] = Counter()
     run_again = recomputation._Call.run_again
 
-    def counting(self: Any) -> list[torch.Tensor]:
+    def counting(self: Any, made: Any) -> list[torch.Tensor]:
         seeded = self._function is call_seeded
         target = self._operands[0] if seeded else self._function
         calls[str(target)] += 1
-        return run_again(self)
+        return run_again(self, made)
 
     assert plan.captured is not None
     module = parallelize(case.model, plan.captured, plan, context.device, context)
