@@ -144,7 +144,7 @@ class Comparison:
 
 def compare(task: PlanningTask, num_devices: int, memory_limit: float | None = None) -> Comparison:
     """The baselines and the frontier under a limit in bytes per device (by
-    default 90 % of the device)."""
+    default that of the task)."""
     limit = task.memory_limit_of(memory_limit)
     frontier = find_frontier(task, num_devices, [limit])
     points = tuple((point.memory_bytes, point.time_s) for point in frontier)

@@ -68,7 +68,7 @@ class Additions:
     """What stands beside a frontier.
 
     Attributes:
-        memory_limit: bytes per device; by default 90 % of the device's memory.
+        memory_limit: bytes per device; by default that of the frontier.
         baselines: strategies of other systems.
         counts: what ``profile`` found for several numbers of devices.
         peak: the simulated peak of the point that ``mini_time`` picks at the limit.

@@ -19,7 +19,7 @@ def mini_time(
     task: PlanningTask, num_devices: int, memory_limit: float | None = None
 ) -> FrontierPoint:
     """The fastest strategy on ``num_devices`` devices within the memory limit
-    (bytes per device; default: 90 % of the device).
+    (bytes per device; default: that of the task).
 
     Raises:
         TensorOptError: nothing fits; says the least memory, and what would fit.

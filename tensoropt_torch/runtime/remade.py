@@ -66,13 +66,9 @@ class Remade(ABC):
 
     def shared(self) -> torch.Tensor:
         """The tensor for one of those that are pending."""
-        needed = [] if self.is_shared else [self]
-        while needed:  # no recursion: a chain of them may be as long as a model is deep
-            below = next((r for r in _remade_of(needed[-1], pending=True) if not r.is_shared), None)
-            if below is not None:
-                needed.append(below)
-            else:
-                needed.pop().make()
+        if not self.is_shared:
+            for remade in _in_order(self, lambda other: other.is_shared, pending=True):
+                remade.make()
         assert self._shared is not None
         return self._shared
 
@@ -80,13 +76,8 @@ class Remade(ABC):
         """The tensor for one that is no longer pending, in a further backward pass. What it is
         made of is made once, and kept until it is there."""
         made: dict[Remade, torch.Tensor] = {}
-        needed: list[Remade] = [self]
-        while needed:
-            below = next((r for r in _remade_of(needed[-1], pending=False) if r not in made), None)
-            if below is not None:
-                needed.append(below)
-            else:
-                made.update(needed.pop().replay(made))
+        for remade in _in_order(self, made.__contains__, pending=False):
+            made.update(remade.replay(made))
         return made[self]
 
     @property
@@ -130,6 +121,20 @@ class Saved:
     def __del__(self) -> None:
         """A graph that is dropped without backward needs nothing any more."""
         self._done()
+
+
+def _in_order(
+    last: Remade, is_there: Callable[[Remade], bool], *, pending: bool
+) -> Iterator[Remade]:
+    """It, after all that it is made of and that is not there yet. No recursion: a chain of them
+    may be as long as a model is deep."""
+    needed = [last]
+    while needed:
+        below = next((r for r in _remade_of(needed[-1], pending=pending) if not is_there(r)), None)
+        if below is None:
+            yield needed.pop()
+        else:
+            needed.append(below)
 
 
 def _remade_of(remade: Remade, *, pending: bool) -> Iterator[Remade]:
