@@ -52,13 +52,15 @@ MemoryLimits memory_limits(const SearchOptions& options) {
   return limits;
 }
 
-StageOptions stage_options(const SearchOptions& options, Workers& workers) {
+StageOptions stage_options(const SearchOptions& options, Workers& workers,
+                           PassMemory& memory) {
   const double known = std::expm1(kKnownShare * std::log1p(options.epsilon));
   return {.known_epsilon = known,
           .thin_epsilon = (1 + options.epsilon) / (1 + known) - 1,
           .limits = memory_limits(options),
           .use_bounds = options.use_bounds,
-          .workers = workers};
+          .workers = workers,
+          .memory = memory};
 }
 
 void check_configs(const Problem& problem, const std::vector<int>& config) {
@@ -92,7 +94,7 @@ class Search {
         options_(options),
         schedule_options_{options.algorithm},
         workers_(options.num_threads),
-        stage_options_(stage_options(options, workers_)) {}
+        stage_options_(stage_options(options, workers_, memory_)) {}
 
   std::optional<SearchResult> run() {
     const Stopwatch plan_watch;
@@ -213,6 +215,7 @@ class Search {
   const SearchOptions& options_;
   const ScheduleOptions schedule_options_;
   Workers workers_;
+  PassMemory memory_;
   const StageOptions stage_options_;
   SearchResult result_;
 };

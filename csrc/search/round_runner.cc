@@ -73,7 +73,7 @@ std::vector<Point> RoundRunner::open_zones() const {
   std::vector<Point> zones =
       zones_between(costs_, options_.known_epsilon, options_.limits);
   std::erase_if(zones, [&](Point zone) { return !is_open(zone); });
-  return join_zones(std::move(zones), kMaxGroups * kMaxZones);
+  return zones;
 }
 
 RoundRunner::Aim RoundRunner::aim_at(const std::vector<Point>& zones) const {
@@ -84,7 +84,8 @@ RoundRunner::Aim RoundRunner::aim_at(const std::vector<Point>& zones) const {
 
 // Looks at about `most_cells` cells; returns whether these were all.
 bool RoundRunner::round(std::int64_t most_cells) {
-  const std::vector<Point> zones = open_zones();
+  const std::vector<Point> zones =
+      join_zones(open_zones(), kMaxGroups * kMaxZones);
   if (zones.empty()) return true;
   ++num_rounds_;
   Aim aim = aim_at(zones);

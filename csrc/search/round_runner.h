@@ -42,6 +42,9 @@ class RoundRunner {
   // The limits of all that may improve on known strategies, over the weightings
   // of the probe.
   ZoneLimits probe_limits() const;
+  // In memory order, where better strategies than the known ones may be, as far
+  // as the probe can say.
+  std::vector<Point> open_zones() const;
 
   // Those of the probe and those found, none dominated, sorted by memory.
   const std::vector<KnownStrategy>& known() const { return known_; }
@@ -61,7 +64,6 @@ class RoundRunner {
   };
 
   bool is_open(Point zone) const;
-  std::vector<Point> open_zones() const;
   Aim aim_at(const std::vector<Point>& zones) const;
   bool round(std::int64_t most_cells);
   ZoneLimits limits(const Aim& aim) const;

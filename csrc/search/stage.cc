@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -13,6 +14,10 @@ namespace {
 
 // Larger tables say little about single configs.
 constexpr std::size_t kFewCells = 5000;
+// So many weightings are asked at a time about zones that are open, again as
+// long as at most this part of them stays open.
+constexpr std::size_t kZoneQuestions = 4;
+constexpr double kStillWorthAsking = 0.75;
 
 const Solution& with_tables(Solution& solution) {
   solution.load_tables();
@@ -31,7 +36,8 @@ Stage::Stage(Solution& solution, const StageOptions& options)
 void Stage::probe(const std::vector<Point>& given, std::size_t max_questions,
                   Depth depth) {
   const Stopwatch watch;
-  probe_.emplace(plan_, solution_.schedule(), options_.workers, depth);
+  probe_.emplace(plan_, solution_.schedule(), options_.workers, options_.memory,
+                 depth);
   if (!options_.use_bounds) {
     probe_->ask_between(0, options_.limits.most, 2);
   } else if (given.empty()) {
@@ -39,10 +45,25 @@ void Stage::probe(const std::vector<Point>& given, std::size_t max_questions,
                         max_questions);
   } else {
     probe_->ask(hull_weights(given, max_questions));
+    ask_about_zones(given);
   }
   solution_.add_known(probe_->strategies());
   stats_.passes += static_cast<int>(probe_->weights().size());
   stats_.bound_seconds += watch.seconds();
+}
+
+// Where others' strategies are among the known, zones between these may be
+// ruled out by weightings that are of no edge of the problem's own hull.
+void Stage::ask_about_zones(const std::vector<Point>& given) {
+  std::size_t num_open = std::numeric_limits<std::size_t>::max();
+  while (true) {
+    const std::vector<Point> zones = round_runner(given).open_zones();
+    if (zones.size() > kStillWorthAsking * num_open) return;
+    num_open = zones.size();
+    const auto questions = probe_->questions_about(zones, kZoneQuestions);
+    if (questions.empty()) return;
+    probe_->ask(questions);
+  }
 }
 
 std::optional<std::vector<ConfigMask>> Stage::promising(

@@ -15,6 +15,7 @@
 #include "common/workers.h"
 #include "problem/propagation.h"
 #include "search/bounds/min_plus.h"
+#include "search/bounds/pass_memory.h"
 #include "search/bounds/search_zones.h"
 #include "search/bounds/weighted_probe.h"
 #include "search/products/product_evaluator.h"
@@ -34,6 +35,7 @@ struct StageOptions {
   // bound.
   std::size_t most_points = kAllPoints;
   Workers& workers;
+  PassMemory& memory;
 };
 
 struct StageStats {
@@ -73,6 +75,7 @@ class Stage {
   const StageStats& stats() const { return stats_; }
 
  private:
+  void ask_about_zones(const std::vector<Point>& given);
   void search_bounded(const std::vector<Point>& given);
   void search_unbounded();
   RoundRunner round_runner(const std::vector<Point>& given);

@@ -52,6 +52,7 @@ from tensoropt_torch.frontend.forward_errors import (
 )
 from tensoropt_torch.frontend.gradient_mode import DetachWithoutGrad
 from tensoropt_torch.frontend.input_names import input_names
+from tensoropt_torch.frontend.lazy_code import lazy_code
 from tensoropt_torch.frontend.lowering import Lowering, lower, sizes_are_fixed
 from tensoropt_torch.frontend.micro_batches import MicroBatching
 from tensoropt_torch.frontend.on_meta import all_on_meta, is_on_meta, to_meta
@@ -418,7 +419,7 @@ def _export(
     wrapper: _WithLoss, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> torch.export.ExportedProgram:
     try:
-        with warnings.catch_warnings(), export_is_quiet():
+        with warnings.catch_warnings(), export_is_quiet(), lazy_code():
             # Recurrent modules keep a list of their weights, which export replaces
             # and restores.
             warnings.filterwarnings("ignore", r"The tensor attributes .*\._flat_weights\[")

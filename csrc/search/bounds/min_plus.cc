@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <span>
 #include <type_traits>
 #include <utility>
 
@@ -28,7 +29,7 @@ Value bound_as(double cost) {
 
 // The values in the order of the index; as they are if it is empty.
 template <typename Value>
-const Value* arranged(const std::vector<Value>& values,
+const Value* arranged(std::span<const Value> values,
                       const std::vector<std::uint32_t>& index,
                       std::vector<Value>& scratch) {
   if (index.empty()) return values.data();
@@ -39,25 +40,11 @@ const Value* arranged(const std::vector<Value>& values,
 
 // from[rows][columns] the other way round.
 template <typename Value>
-void transpose(const Value* from, int rows, int columns,
-               std::vector<Value>& into) {
-  into.resize(static_cast<std::size_t>(rows) * columns);
+void transpose(const Value* from, int rows, int columns, Value* into) {
   for (int r = 0; r < rows; ++r) {
     for (int c = 0; c < columns; ++c) {
       into[static_cast<std::size_t>(c) * rows + r] = *from++;
     }
-  }
-}
-
-// `into` is empty as long as nothing was put into it.
-template <typename Value>
-void scatter_least(const std::vector<Value>& from,
-                   const std::vector<std::uint32_t>& index,
-                   std::vector<Value>& into) {
-  if (into.empty()) into.assign(from.size(), kInfinity<Value>);
-  for (std::size_t i = 0; i < from.size(); ++i) {
-    Value& least = into[index.empty() ? i : index[i]];
-    least = std::min(least, from[i]);
   }
 }
 
@@ -68,8 +55,11 @@ MinPlusPlan::MinPlusPlan(const ExpressionPool& pool, int root,
     : pool_(pool),
       tables_(tables),
       order_(reachable(pool, root)),
+      offsets_(pool.size(), 0),
       products_(pool.size()) {
   for (const int id : order_) {
+    offsets_[id] = total_volume_;
+    total_volume_ += volume(id);
     if (pool[id].kind == Expression::Kind::kProduct) add_product(id);
   }
   find_near_root();
@@ -152,19 +142,46 @@ void MinPlusPlan::find_batch_last(Product& product) const {
 }
 
 template <typename Value>
-MinPlusPass<Value>::MinPlusPass(const MinPlusPlan& plan)
-    : plan_(plan), inside_(plan.pool().size()), outside_(plan.pool().size()) {}
+MinPlusPass<Value>::MinPlusPass(const MinPlusPlan& plan, PassMemory& memory)
+    : plan_(plan),
+      memory_(memory, 2 * plan.total_volume() * sizeof(Value)),
+      inside_(reinterpret_cast<Value*>(memory_.data())),
+      outside_(inside_ + plan.total_volume()),
+      is_reached_(plan.pool().size(), false) {}
+
+template <typename Value>
+std::span<Value> MinPlusPass<Value>::fresh_inside(int id) {
+  const std::span<Value> fresh = cells_of(inside_, id);
+  std::fill(fresh.begin(), fresh.end(), kInfinity<Value>);
+  return fresh;
+}
+
+template <typename Value>
+void MinPlusPass<Value>::lower_outside(
+    int id, const std::vector<Value>& costs,
+    const std::vector<std::uint32_t>& index) {
+  const std::span<Value> least = cells_of(outside_, id);
+  if (!is_reached_[id]) {
+    std::fill(least.begin(), least.end(), kInfinity<Value>);
+    is_reached_[id] = true;
+  }
+  for (std::size_t i = 0; i < costs.size(); ++i) {
+    Value& lowest = least[index.empty() ? i : index[i]];
+    lowest = std::min(lowest, costs[i]);
+  }
+}
 
 template <typename Value>
 void MinPlusPass<Value>::load(int id) {
   const Table& table = plan_.table(id);
+  const std::span<Value> costs = fresh_inside(id);
   for (std::size_t i = 0; i < table.num_cells(); ++i) {
     double least = kInfinity<double>;
     for (std::uint32_t p = table.first[i]; p < table.first[i + 1]; ++p) {
       const Point point{table.points.memory[p], table.points.time[p]};
       least = std::min(least, weights_.of(point));
     }
-    inside_[id][table.cells[i]] = bound_as<Value>(least);
+    costs[table.cells[i]] = bound_as<Value>(least);
   }
 }
 
@@ -177,8 +194,8 @@ void MinPlusPass<Value>::multiply(const MinPlusPlan::Product& product) {
     return;
   }
   const Expression& expression = plan_.pool()[product.id];
-  const Values& left = inside_[expression.left];
-  const Values& right = inside_[expression.right];
+  const Values left = inside(expression.left);
+  const Values right = inside(expression.right);
   const bool right_is_wide = product.columns > 1;
   const Value* terms = right_is_wide
                            ? arranged(left, product.left, scratch_[0])
@@ -188,7 +205,7 @@ void MinPlusPass<Value>::multiply(const MinPlusPlan::Product& product) {
   const MinPlusBlock block{right_is_wide ? product.rows : 1,
                            right_is_wide ? product.columns : product.rows,
                            product.inner};
-  Value* out = inside_[product.id].data();
+  Value* out = fresh_inside(product.id).data();
   for (int h = 0; h < product.batches; ++h) {
     multiply_min_plus(terms, wide, out, block);
     terms += static_cast<std::size_t>(block.rows) * block.inner;
@@ -202,13 +219,13 @@ void MinPlusPass<Value>::multiply_batch_last(
     const MinPlusPlan::Product& product) {
   const Expression& expression = plan_.pool()[product.id];
   const bool left_is_vector = product.rows == 1;
-  const Values& left = inside_[expression.left];
-  const Values& right = inside_[expression.right];
+  const Values left = inside(expression.left);
+  const Values right = inside(expression.right);
   const Value* vector = (left_is_vector ? left : right).data();
   const Value* table = (left_is_vector ? right : left).data();
   const int lines = left_is_vector ? product.columns : product.rows;
   const int batches = product.batches;
-  Values& by_line = scratch_[0];
+  std::vector<Value>& by_line = scratch_[0];
   by_line.assign(static_cast<std::size_t>(lines) * batches, kInfinity<Value>);
   const int outer = product.inner_first ? product.inner : lines;
   const int middle = product.inner_first ? lines : product.inner;
@@ -221,14 +238,14 @@ void MinPlusPass<Value>::multiply_batch_last(
       table += batches;
     }
   }
-  transpose(by_line.data(), lines, batches, inside_[product.id]);
+  transpose(by_line.data(), lines, batches,
+            cells_of(inside_, product.id).data());
 }
 
 template <typename Value>
 void MinPlusPass<Value>::run_inside(Weights weights) {
   weights_ = weights;
   for (const int id : plan_.order()) {
-    inside_[id].assign(plan_.volume(id), kInfinity<Value>);
     if (plan_.product(id).id < 0) {
       load(id);
     } else {
@@ -277,10 +294,10 @@ void push_products(const MinPlusPlan::Product& product, From<Value> from,
   const int rows = product.rows;
   const int columns = product.columns;
   const int inner = product.inner;
-  std::vector<Value> by_column;
+  std::vector<Value> by_column(static_cast<std::size_t>(rows) * columns);
   for (int h = 0; h < product.batches; ++h) {
     multiply_min_plus(from.out, from.right, into.left, {rows, inner, columns});
-    transpose(from.out, rows, columns, by_column);
+    transpose(from.out, rows, columns, by_column.data());
     multiply_min_plus(by_column.data(), from.left, into.right,
                       {columns, inner, rows});
     from.left += static_cast<std::size_t>(rows) * inner;
@@ -296,29 +313,30 @@ void push_products(const MinPlusPlan::Product& product, From<Value> from,
 template <typename Value>
 void MinPlusPass<Value>::push_outside(const MinPlusPlan::Product& product) {
   const Expression& expression = plan_.pool()[product.id];
-  const Values& left_values = inside_[expression.left];
-  const Values& right_values = inside_[expression.right];
+  const Values left_values = inside(expression.left);
+  const Values right_values = inside(expression.right);
   const Value* left = arranged(left_values, product.left, scratch_[0]);
   const Value* right = arranged(right_values, product.right, scratch_[1]);
-  Values& to_left = scratch_[2];
-  Values& to_right = scratch_[3];
+  std::vector<Value>& to_left = scratch_[2];
+  std::vector<Value>& to_right = scratch_[3];
   to_left.assign(left_values.size(), kInfinity<Value>);
   to_right.assign(right_values.size(), kInfinity<Value>);
-  const From<Value> from{left, right, outside_[product.id].data()};
+  const From<Value> from{left, right, outside(product.id).data()};
   const Into<Value> into{to_left.data(), to_right.data()};
   if (product.inner == 1) {
     push_join(product, from, into);
   } else {
     push_products(product, from, into);
   }
-  scatter_least(to_left, product.left, outside_[expression.left]);
-  scatter_least(to_right, product.right, outside_[expression.right]);
+  lower_outside(expression.left, to_left, product.left);
+  lower_outside(expression.right, to_right, product.right);
 }
 
 template <typename Value>
 void MinPlusPass<Value>::run_outside(Depth depth) {
-  outside_.assign(outside_.size(), {});
-  outside_[plan_.root()].assign(1, 0);
+  is_reached_.assign(is_reached_.size(), false);
+  is_reached_[plan_.root()] = true;
+  cells_of(outside_, plan_.root()).front() = 0;
   for (auto id = plan_.order().rbegin(); id != plan_.order().rend(); ++id) {
     if (plan_.pushes(depth, *id)) push_outside(plan_.product(*id));
   }
@@ -328,8 +346,8 @@ template <typename Value>
 int MinPlusPass<Value>::best_inner(const MinPlusPlan::Product& product,
                                    std::uint32_t cell) const {
   const Expression& expression = plan_.pool()[product.id];
-  const Values& left = inside_[expression.left];
-  const Values& right = inside_[expression.right];
+  const Values left = inside(expression.left);
+  const Values right = inside(expression.right);
   const std::size_t row = cell / product.columns;
   const std::size_t column =
       row / product.rows * product.columns + cell % product.columns;

@@ -16,6 +16,7 @@
 #include <span>
 #include <vector>
 
+#include "search/bounds/pass_memory.h"
 #include "search/bounds/weights.h"
 #include "search/plan/expression.h"
 #include "search/plan/schedule.h"
@@ -73,6 +74,10 @@ class MinPlusPlan {
   std::size_t volume(int id) const {
     return static_cast<std::size_t>(pool_[id].volume);
   }
+  // Where its cells begin in the tables of all expressions, one after the
+  // other.
+  std::size_t offset(int id) const { return offsets_[id]; }
+  std::size_t total_volume() const { return total_volume_; }
   const std::vector<int>& order() const { return order_; }
   int root() const { return order_.back(); }
   // The relative error of sums of floats over the whole problem, at most.
@@ -94,6 +99,8 @@ class MinPlusPlan {
   const ExpressionPool& pool_;
   const std::vector<Table>& tables_;
   std::vector<int> order_;
+  std::vector<std::size_t> offsets_;  // by expression
+  std::size_t total_volume_ = 0;
   std::vector<bool> near_root_;    // by expression
   std::vector<Product> products_;  // by expression
   double rounding_ = 0;
@@ -103,25 +110,34 @@ class MinPlusPlan {
 template <typename Value>
 class MinPlusPass {
  public:
-  using Values = std::vector<Value>;
+  using Values = std::span<const Value>;
 
-  explicit MinPlusPass(const MinPlusPlan& plan);
+  MinPlusPass(const MinPlusPlan& plan, PassMemory& memory);
 
   // The least objective of every cell of every expression.
   void run_inside(Weights weights);
   // The least objective of the rest of the problem, over all places where the
-  // expression stands; with kNearRoot only of expressions near the root.
+  // expression stands; with kNearRoot only of expressions near the root,
+  // nothing of the others.
   void run_outside(Depth depth);
 
-  const Values& inside(int id) const { return inside_[id]; }
-  const Values& outside(int id) const { return outside_[id]; }
-  Value optimum() const { return inside_[plan_.root()].front(); }
+  Values inside(int id) const { return cells_of(inside_, id); }
+  Values outside(int id) const {
+    return is_reached_[id] ? cells_of(outside_, id) : Values();
+  }
+  Value optimum() const { return inside(plan_.root()).front(); }
 
   // The point that the best strategy takes in the table of every term; only
   // those of tables of the problem are set.
   std::vector<std::uint32_t> trace(const Schedule& schedule) const;
 
  private:
+  std::span<Value> cells_of(Value* tables, int id) const {
+    return {tables + plan_.offset(id), plan_.volume(id)};
+  }
+  std::span<Value> fresh_inside(int id);
+  void lower_outside(int id, const std::vector<Value>& costs,
+                     const std::vector<std::uint32_t>& index);
   void load(int id);
   void multiply(const MinPlusPlan::Product& product);
   void multiply_batch_last(const MinPlusPlan::Product& product);
@@ -131,9 +147,11 @@ class MinPlusPass {
 
   const MinPlusPlan& plan_;
   Weights weights_;
-  std::vector<Values> inside_;
-  std::vector<Values> outside_;
-  Values scratch_[4];
+  const PassMemory::Block memory_;
+  Value* const inside_;  // the tables of all expressions
+  Value* const outside_;
+  std::vector<bool> is_reached_;  // from outside, by expression
+  std::vector<Value> scratch_[4];
 };
 
 }  // namespace tensoropt

@@ -103,6 +103,13 @@ std::vector<Weights> WeightedProbe::next_questions(double epsilon,
   return questions;
 }
 
+std::vector<Weights> WeightedProbe::questions_about(
+    const std::vector<Point>& zones, std::size_t most) const {
+  std::vector<Point> costs;
+  for (const auto& strategy : strategies_) costs.push_back(strategy.cost);
+  return weights_above(costs, zones, weights_, most);
+}
+
 void WeightedProbe::ask(const std::vector<Weights>& questions) {
   ask_with<float>(questions);
 }
@@ -125,7 +132,7 @@ void WeightedProbe::ask_with(const std::vector<Weights>& questions) {
 // Without points if there is no strategy.
 template <typename Value>
 KnownStrategy WeightedProbe::answer(std::size_t w) {
-  MinPlusPass<Value> pass(plan_);
+  MinPlusPass<Value> pass(plan_, memory_);
   pass.run_inside(weights_[w]);
   optima_[w] = pass.optimum();
   if (std::isinf(pass.optimum())) return {};
@@ -133,8 +140,8 @@ KnownStrategy WeightedProbe::answer(std::size_t w) {
   costs_[w].resize(plan_.pool().size());
   for (const int id : plan_.order()) {
     if (!tells_about(id)) continue;
-    const auto& inside = pass.inside(id);
-    const auto& outside = pass.outside(id);
+    const auto inside = pass.inside(id);
+    const auto outside = pass.outside(id);
     std::vector<float>& costs = costs_[w][id];
     costs.resize(inside.size());
     for (std::size_t cell = 0; cell < costs.size(); ++cell) {

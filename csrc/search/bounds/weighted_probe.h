@@ -18,6 +18,7 @@
 
 #include "common/workers.h"
 #include "search/bounds/min_plus.h"
+#include "search/bounds/pass_memory.h"
 #include "search/bounds/zone_limits.h"
 
 namespace tensoropt {
@@ -38,8 +39,12 @@ class WeightedProbe {
   // With kNearRoot only cells near the root are told about, in a third of the
   // time.
   WeightedProbe(const MinPlusPlan& plan, const Schedule& schedule,
-                Workers& workers, Depth depth)
-      : plan_(plan), schedule_(schedule), workers_(workers), depth_(depth) {}
+                Workers& workers, PassMemory& memory, Depth depth)
+      : plan_(plan),
+        schedule_(schedule),
+        workers_(workers),
+        memory_(memory),
+        depth_(depth) {}
 
   // Asks for the ends of the frontier, then, widest gaps first, for what lies
   // between neighbours that differ by more than epsilon in memory and time; not
@@ -51,6 +56,10 @@ class WeightedProbe {
   void ask_about_ends();
   // Asks for the best strategies under these weightings, up to rounding.
   void ask(const std::vector<Weights>& questions);
+  // At most `most` weightings that nobody asked about and that may rule out
+  // these zones, which are in memory order.
+  std::vector<Weights> questions_about(const std::vector<Point>& zones,
+                                       std::size_t most) const;
 
   // Sorted by memory, none dominated; none at all if there is no strategy. Once
   // asked between the ends, the first has the least memory and the last the
@@ -79,6 +88,7 @@ class WeightedProbe {
   const MinPlusPlan& plan_;
   const Schedule& schedule_;
   Workers& workers_;
+  PassMemory& memory_;
   const Depth depth_;
   std::vector<KnownStrategy> strategies_;
   std::vector<Weights> weights_;

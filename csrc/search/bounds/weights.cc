@@ -15,6 +15,23 @@ bool is_above(Point a, Point b, Point c) {
          (b.time - a.time) * (c.memory - a.memory);
 }
 
+std::vector<Point> lower_hull(const std::vector<Point>& points) {
+  std::vector<Point> hull;
+  for (const Point& point : points) {
+    while (hull.size() > 1 &&
+           is_above(hull[hull.size() - 2], hull.back(), point)) {
+      hull.pop_back();
+    }
+    hull.push_back(point);
+  }
+  return hull;
+}
+
+// Whether the ray from nothing through `corner` leaves the hull behind `point`.
+bool is_passed(Point point, Point corner) {
+  return point.time * corner.memory >= corner.time * point.memory;
+}
+
 }  // namespace
 
 float bound_as_float(double cost) {
@@ -34,14 +51,7 @@ Weights equal_weights(Point a, Point b) {
 
 std::vector<Weights> hull_weights(const std::vector<Point>& points,
                                   std::size_t most) {
-  std::vector<Point> hull;
-  for (const Point& point : points) {
-    while (hull.size() > 1 &&
-           is_above(hull[hull.size() - 2], hull.back(), point)) {
-      hull.pop_back();
-    }
-    hull.push_back(point);
-  }
+  const std::vector<Point> hull = lower_hull(points);
   std::vector<std::size_t> edges;
   for (std::size_t i = 0; i + 1 < hull.size(); ++i) edges.push_back(i);
   std::stable_sort(edges.begin(), edges.end(),
@@ -57,6 +67,31 @@ std::vector<Weights> hull_weights(const std::vector<Point>& points,
     if (between.can_be_asked()) weights.push_back(between);
   }
   return weights;
+}
+
+// By duality it is the edge that the ray from nothing through the corner meets.
+std::vector<Weights> weights_above(const std::vector<Point>& points,
+                                   const std::vector<Point>& corners,
+                                   const std::vector<Weights>& asked,
+                                   std::size_t most) {
+  const std::vector<Point> hull = lower_hull(points);
+  std::vector<Weights> found;
+  std::size_t edge = 0;
+  for (const Point corner : corners) {
+    while (edge + 2 < hull.size() && is_passed(hull[edge + 1], corner)) ++edge;
+    if (edge + 1 >= hull.size()) break;
+    const Weights weights = equal_weights(hull[edge], hull[edge + 1]);
+    const bool known =
+        (!found.empty() && found.back() == weights) ||
+        std::find(asked.begin(), asked.end(), weights) != asked.end();
+    if (!known && weights.can_be_asked()) found.push_back(weights);
+  }
+  if (found.size() <= most) return found;
+  std::vector<Weights> spread;
+  for (std::size_t i = 0; i < most; ++i) {
+    spread.push_back(found[(2 * i + 1) * found.size() / (2 * most)]);
+  }
+  return spread;
 }
 
 }  // namespace tensoropt

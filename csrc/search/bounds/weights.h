@@ -41,4 +41,12 @@ Weights equal_weights(Point a, Point b);
 std::vector<Weights> hull_weights(const std::vector<Point>& points,
                                   std::size_t most);
 
+// Under which the hull lies farthest above each of the corners, which are
+// sorted as the points are: of those weightings without repetition that can be
+// asked, but for `asked`, at most `most`, spread evenly.
+std::vector<Weights> weights_above(const std::vector<Point>& points,
+                                   const std::vector<Point>& corners,
+                                   const std::vector<Weights>& asked,
+                                   std::size_t most);
+
 }  // namespace tensoropt

@@ -48,7 +48,8 @@ TEST(EliminationOrder, AnyOrderGivesTheFrontierOfBruteForce) {
               expected);
 
     const MinPlusPlan plan(planned.pool, planned.root(), planned.tables);
-    WeightedProbe probe(plan, planned.schedule, workers, Depth::kWhole);
+    PassMemory memory;
+    WeightedProbe probe(plan, planned.schedule, workers, memory, Depth::kWhole);
     probe.ask_between(0, 1e9, 9);
     probe.ask_about_ends();
     RoundRunner rounds(plan, planned.schedule, {.workers = workers}, {}, probe,

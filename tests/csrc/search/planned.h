@@ -2,9 +2,14 @@
 // parts of a search.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "problem/checks.h"
 #include "problem/random_problem.h"
 #include "search/plan/domains.h"
 #include "search/plan/elimination.h"
@@ -65,5 +70,20 @@ struct Planned {
     }
   }
 };
+
+// Runs check(planned, dice) on problems that have a strategy.
+template <typename Check>
+void for_planned(std::uint64_t first_seed, int count, Check&& check) {
+  for (std::uint64_t seed = first_seed; seed < first_seed + count; ++seed) {
+    Dice dice(seed);
+    for (const Shape& shape : all_shapes(dice)) {
+      SCOPED_TRACE(shape.name + ", seed " + std::to_string(seed));
+      const Planned planned(
+          random_problem(dice, {}, shape.num_nodes, shape.pairs));
+      check(planned, dice);
+      if (::testing::Test::HasFailure()) return;
+    }
+  }
+}
 
 }  // namespace tensoropt::testing

@@ -30,21 +30,6 @@ double least(const std::vector<Cost>& costs, Weights weights) {
   return best;
 }
 
-// Runs check(planned, dice) on problems that have a strategy.
-template <typename Check>
-void for_planned(std::uint64_t first_seed, int count, Check&& check) {
-  for (std::uint64_t seed = first_seed; seed < first_seed + count; ++seed) {
-    Dice dice(seed);
-    for (const Shape& shape : all_shapes(dice)) {
-      SCOPED_TRACE(shape.name + ", seed " + std::to_string(seed));
-      const Planned planned(
-          random_problem(dice, {}, shape.num_nodes, shape.pairs));
-      check(planned, dice);
-      if (::testing::Test::HasFailure()) return;
-    }
-  }
-}
-
 // Both kinds of values: the costs here are small integers, which floats hold.
 template <typename Value>
 class MinPlus : public ::testing::Test {};
@@ -89,7 +74,8 @@ TYPED_TEST(MinPlus, OptimumEqualsBruteForceAndItsTraceCostsThat) {
   for_planned(1, 20, [](const Planned& planned, Dice& dice) {
     const Weights weights{1.0 * dice.roll(0, 5), 1.0 * dice.roll(1, 5)};
     const MinPlusPlan plan(planned.pool, planned.root(), planned.tables);
-    MinPlusPass<TypeParam> pass(plan);
+    PassMemory memory;
+    MinPlusPass<TypeParam> pass(plan, memory);
     pass.run_inside(weights);
     EXPECT_EQ(pass.optimum(), least(brute_force(planned.problem), weights));
     const auto points = pass.trace(planned.schedule);
@@ -110,7 +96,8 @@ TYPED_TEST(MinPlus, InsidePlusOutsideIsTheBestStrategyThroughACell) {
   for_planned(100, 20, [](const Planned& planned, Dice& dice) {
     const Weights weights{1.0 * dice.roll(1, 5), 1.0 * dice.roll(1, 5)};
     const MinPlusPlan plan(planned.pool, planned.root(), planned.tables);
-    MinPlusPass<TypeParam> pass(plan);
+    PassMemory memory;
+    MinPlusPass<TypeParam> pass(plan, memory);
     pass.run_inside(weights);
     pass.run_outside(Depth::kWhole);
     std::vector<std::vector<double>> best;
@@ -141,7 +128,8 @@ TEST(WeightedProbe, StrategiesAreOnTheFrontierAndSpanIt) {
   for_planned(200, 20, [](const Planned& planned, Dice&) {
     const MinPlusPlan plan(planned.pool, planned.root(), planned.tables);
     Workers workers(1);
-    WeightedProbe probe(plan, planned.schedule, workers, Depth::kWhole);
+    PassMemory memory;
+    WeightedProbe probe(plan, planned.schedule, workers, memory, Depth::kWhole);
     probe.ask_between(0, kInfinity, 32);
     const auto& found = probe.strategies();
     const std::vector<Cost> all = brute_force(planned.problem);
@@ -163,7 +151,8 @@ TEST(Bounds, KeepEveryConfigOfEveryStrategyInAZone) {
     const MinPlusPlan plan(planned.pool, planned.root(), planned.tables);
     const int passes = dice.roll(2, 9);
     Workers workers(1);
-    WeightedProbe probe(plan, planned.schedule, workers, Depth::kWhole);
+    PassMemory memory;
+    WeightedProbe probe(plan, planned.schedule, workers, memory, Depth::kWhole);
     probe.ask_between(0, kInfinity, passes);
     std::vector<Point> known;
     for (const auto& s : probe.strategies()) known.push_back(s.cost);
