@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 try:
     from torch.fx._lazy_graph_module import _use_lazy_graph_module
 except ImportError:  # private: a PyTorch may be without it
-    _use_lazy_graph_module = None
+    _use_lazy_graph_module = None  # type: ignore[assignment]
 
 
 def lazy_code() -> AbstractContextManager[None]:
