@@ -78,15 +78,16 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "planner": ("errors", "checks", *TELLING, "pages", "config", *FRONTEND, "plan"),
     "values": ("errors", "logs", "progress", "frontend", "runtime"),
     "parameters": ("errors", *FRONTEND, "runtime", "values"),
+    "program": ("errors",),
     "emit": (
         *("errors", "units", "logs", "config", *FRONTEND, "frontend/passes", "plan"),
         *("runtime", "values", "parameters"),
     ),
-    "steps": ("errors", "runtime", "values", "parameters", "emit"),
+    "steps": ("errors", "runtime", "values", "parameters"),
     "calls": ("errors", "units", "logs", "config", *FRONTEND, "plan", "runtime"),
     "module": (
         *("errors", "checks", *TELLING, "collector", *FRONTEND, "plan", "runtime"),
-        *(*VALUES, "emit", "calls"),
+        *(*VALUES, "program", "emit", "calls"),
     ),
     "checkpoint": ("errors", "runtime", "values", "steps", "module"),
     "samplers": ("errors", "plan", "module"),

@@ -13,11 +13,11 @@ from torch import fx
 from torch._ops import OpOverload
 
 from tensoropt_torch import _C
-from tensoropt_torch.emit.accumulation import GRADIENT_EDGE, GRADIENT_PROGRAM
 from tensoropt_torch.emit.averaged_buffers import BufferAverages
 from tensoropt_torch.emit.confirmation import Confirmation
 from tensoropt_torch.emit.edges import EdgeIndex, gradient_edges
 from tensoropt_torch.emit.forward_sums import ForwardSums
+from tensoropt_torch.emit.hooked import GRADIENT_EDGE, GRADIENT_PROGRAM
 from tensoropt_torch.emit.in_place import InPlaceCalls
 from tensoropt_torch.emit.kept_buffers import KeptBuffers
 from tensoropt_torch.emit.local_calls import CallSite, Invocation, draws, invocation

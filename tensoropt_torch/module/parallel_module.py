@@ -14,13 +14,13 @@ from torch.distributed.tensor import DTensor
 
 from tensoropt_torch.calls.call_kind import flatten
 from tensoropt_torch.calls.plain_gradients import take_plain_gradients
-from tensoropt_torch.emit.accumulation import GradientAccumulation
 from tensoropt_torch.emit.compilation import compiled_parts, describe
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.call_context import autocast_off, current_autocast
 from tensoropt_torch.frontend.python_calls import run_by
 from tensoropt_torch.logs import rank_of_job
 from tensoropt_torch.module.conversions import check_conversion
+from tensoropt_torch.module.executor import Executor
 from tensoropt_torch.module.special_methods import class_with_special_methods
 from tensoropt_torch.module.state_hooks import STATE_HOOKS
 from tensoropt_torch.module.variant import Variant
@@ -91,7 +91,7 @@ class ParallelModule(nn.Module):
         self.__class__ = class_with_special_methods(*classes)
         know_parameters()
         self._frozen = [(n, p) for n, p in self.named_parameters() if not p.requires_grad]
-        self._accumulation = GradientAccumulation()
+        self._executor = Executor(self.parameters)
         self.requires_gradient_sync = True
         self.averages_losses = False
         self._calls = CallsOfModule(self._get_name())
@@ -276,17 +276,20 @@ class ParallelModule(nn.Module):
         # The casts are in the graph.
         with autocast_off(current_autocast()), run_by(self.original):
             if self._seeds is None or not found.variant.uses_seeds:
-                return found.run(0, self._run_graph, self.averages_losses)
+                return found.run(0, self._run_step, self.averages_losses)
             before = self._seeds.get_state()
             try:
                 seed = torch.randint(2**62, (), generator=self._seeds)
-                return found.run(int(seed), self._run_graph, self.averages_losses)
+                return found.run(int(seed), self._run_step, self.averages_losses)
             except DifferentCallsError:
                 self._seeds.set_state(before)
                 raise
 
-    def _run_graph(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        return self._accumulation.run(self, graph, inputs, self.requires_gradient_sync)
+    def _run_step(
+        self, variant: Variant, inputs: Sequence[Any], seed: int, numbers: tuple[Any, ...]
+    ) -> Any:
+        reduces = self.requires_gradient_sync
+        return self._executor.run(variant, inputs, seed, numbers, reduces)
 
     def _inputs_of_base(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
         self._check_frozen()

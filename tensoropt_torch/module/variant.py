@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.utils import _pytree as pytree
 
+from tensoropt_torch.emit.hooked import HookedGraph
+from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.frontend import CapturedModel, Source
+from tensoropt_torch.module.batches import Batch, Gather
 from tensoropt_torch.parameters.local_parts import local_parts, local_tensor
-from tensoropt_torch.parameters.written_parts import WrittenParts
 from tensoropt_torch.plan import Plan, VariantStrategy
 from tensoropt_torch.plan.rows import OutputRows
-from tensoropt_torch.runtime import reuse
 from tensoropt_torch.runtime.remade import address_of
 
 Place = tuple[Mapping[str, torch.Tensor | None], str]
-RunGraph = Callable[[fx.GraphModule, Sequence[Any]], Any]
 
 
 class Variant:
-    """A graph of one rank.
+    """A graph of one rank, and what it takes of a module; an executor runs it (``executor.py``).
 
     Args:
         plan: its strategy.
@@ -33,6 +33,12 @@ class Variant:
         uses_seeds: whether the graph draws random numbers.
         views: the shapes in which the graph takes local parts that it sees in another shape
             than they have, by name.
+        gathers: of the sources that totals of micro-batches are made of and of which each rank
+            has a share.
+
+    Attributes:
+        batch: how micro-batches, of one of which the graph is, make a step; None: the graph is
+            that of the batch.
     """
 
     def __init__(
@@ -44,6 +50,7 @@ class Variant:
         tables: Mapping[str, torch.Tensor],
         uses_seeds: bool,
         views: Mapping[str, Sequence[int]],
+        gathers: Mapping[int, Gather] | None = None,
     ) -> None:
         self.plan = plan
         self.captured = captured
@@ -64,25 +71,71 @@ class Variant:
         self._views = [views.get(source.names[0]) for source in captured.sources]
         own = zip(self._places, self._views, strict=True)
         self._own_views = [view for place, view in own if place is not None]
+        micro = captured.micro_batching
+        self.batch: Batch | None = None
+        if micro is not None:
+            self.batch = Batch(captured, micro, gathers or {}, _device_of(root))
 
     @property
     def input_names(self) -> list[str]:
         """What the inputs are called, literals included."""
         return [source.names[0] for source in self.captured.inputs]
 
-    def run(
-        self, inputs: Sequence[Any], seed: int, run_graph: RunGraph, numbers: tuple[Any, ...] = ()
-    ) -> Any:
-        """The outputs for these inputs, literals included, in the containers of the model;
-        ``run_graph`` calls the graph, which may take ``numbers`` besides."""
-        tensors = self._own()
-        written = WrittenParts(tensors)
+    @cached_property
+    def hooked(self) -> HookedGraph:
+        """The graph for steps that do more than run it once."""
+        return HookedGraph.of(self.graph)
+
+    def own_tensors(self) -> list[torch.Tensor]:
+        """The parameters, buffers and tables, in the order of the sources."""
+        return [place[0][place[1]] for place in self._places if place is not None]  # type: ignore[misc]
+
+    def values(self, inputs: Sequence[Any], tensors: Sequence[torch.Tensor]) -> list[Any]:
+        """What the graph takes of all sources: these inputs, literals included, and what the
+        rank has of ``tensors``, which are the own ones. Gradients find their way back to them."""
         rest, own = iter(inputs), iter(local_parts(tensors, self._own_views))
-        values = [next(rest) if place is None else next(own) for place in self._places]
-        with reuse.ReuseRegistry(self.plan.settings.overlap, self.name_of):
-            outputs = run_graph(self.graph, (*values, seed, *([numbers] if numbers else ())))
-        written.watch(outputs)
-        return pytree.tree_unflatten(list(outputs), self.captured.out_spec)
+        return [next(rest) if place is None else next(own) for place in self._places]
+
+    def detached_values(self, inputs: Sequence[Any]) -> list[Any]:
+        """As ``values``, with totals, of the whole batch; gradients go nowhere. Collective."""
+        assert self.batch is not None
+        rest = iter(inputs)
+        values: list[Any] = []
+        places = zip(self.captured.sources, self._places, self._views, strict=True)
+        for source, place, view in places:
+            if source.kind == "total":
+                continue
+            if place is None:
+                values.append(next(rest))
+                continue
+            tensor = place[0][place[1]]
+            assert tensor is not None
+            local = local_tensor(tensor).detach()
+            values.append(local if view is None else local.view(view))
+        return [*values, *self.batch.totals(values)]
+
+    def trained(self) -> dict[int, torch.Tensor]:
+        """The parameters that require gradients, by the numbers of their sources."""
+        found = {}
+        places = zip(self.captured.sources, self._places, strict=True)
+        for number, (source, place) in enumerate(places):
+            if source.kind == "parameter" and place is not None:
+                parameter = place[0][place[1]]
+                if parameter is not None and parameter.requires_grad:
+                    found[number] = parameter
+        return found
+
+    def parameter(self, name: str) -> torch.Tensor:
+        """The one of a source's first name."""
+        place = self._places[self._numbers[name]]
+        assert place is not None
+        parameter = place[0][place[1]]
+        assert parameter is not None
+        return parameter
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {source.names[0]: number for number, source in enumerate(self.captured.sources)}
 
     def name_of(self, tensor: torch.Tensor) -> str | None:
         """Of which parameter or buffer a tensor is a view."""
@@ -97,17 +150,13 @@ class Variant:
         self._modules = modules
 
     def put_back(self, outputs: Any) -> Any:
-        """What the model returns, of what ``run`` gives; the rest gets into attributes."""
+        """What the model returns, of what a step gives; the rest gets into attributes."""
         written = self.captured.attributes.written
         if written is None:
             return outputs
         result, tensors = outputs
         written.put_back(self._modules, tensors)
         return result
-
-    def _own(self) -> list[torch.Tensor]:
-        """The parameters, buffers and tables, in the order of the sources."""
-        return [place[0][place[1]] for place in self._places if place is not None]  # type: ignore[misc]
 
     def _place(self, source: Source, root: nn.Module) -> Place | None:
         """Where a parameter or a constant is found; None for an input."""
@@ -120,3 +169,25 @@ class Variant:
         owner = root.get_submodule(path)
         own = owner._parameters if source.kind == "parameter" else owner._buffers
         return own, leaf
+
+
+def variant_of(
+    part: RankPart,
+    graph: fx.GraphModule,
+    root: nn.Module,
+    tables: Mapping[str, torch.Tensor],
+    uses_seeds: bool,
+    group_name: Callable[[int], str],
+) -> Variant:
+    """The variant that runs the graph of a rank's part."""
+    gathers = {
+        number: Gather(steps, [group_name(axes) for axes in sets])
+        for number, (steps, sets) in part.gathers.items()
+    }
+    own = part.plan, part.captured, graph, root, tables, uses_seeds, part.views
+    return Variant(*own, gathers)
+
+
+def _device_of(root: nn.Module) -> torch.device:
+    tensor = next(root.parameters())
+    return local_tensor(tensor).device  # type: ignore[no-any-return]

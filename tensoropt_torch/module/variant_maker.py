@@ -24,8 +24,7 @@ from tensoropt_torch.frontend.watching import Lifted, Numbers, UnfollowableError
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.module.constants import cut_constants
 from tensoropt_torch.module.context import RankContext
-from tensoropt_torch.module.micro_batched import variant_of
-from tensoropt_torch.module.variant import Variant
+from tensoropt_torch.module.variant import Variant, variant_of
 from tensoropt_torch.module.variant_table import earlier
 from tensoropt_torch.plan import Plan, Settings, VariantStrategy
 from tensoropt_torch.plan.micro_batches import batch_rows, micro_batched

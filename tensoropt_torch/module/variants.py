@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -16,7 +16,7 @@ from tensoropt_torch.calls.uneven import Shares, rows_of
 from tensoropt_torch.checks import check_whole
 from tensoropt_torch.errors import TensorOptError, check_choice
 from tensoropt_torch.logs import get_logger
-from tensoropt_torch.module.variant import RunGraph, Variant
+from tensoropt_torch.module.variant import Variant
 from tensoropt_torch.module.variant_maker import FindStrategy, VariantMaker
 from tensoropt_torch.module.variant_table import Match, VariantTable
 from tensoropt_torch.plan import VariantStrategy
@@ -32,6 +32,8 @@ from tensoropt_torch.units import format_costs
 log = get_logger(__name__)
 
 Shapes = Literal["any", "fixed"]
+# The outputs of a step of a variant, for inputs, a seed, and numbers that the graph takes besides.
+RunStep = Callable[[Variant, Sequence[Any], int, tuple[Any, ...]], Any]
 DEFAULT_MAX_VARIANTS = 16
 
 
@@ -72,7 +74,7 @@ class Found:
     agreement: PendingAgreement | None = None
     numbers: tuple[Any, ...] = ()
 
-    def run(self, seed: int, run_graph: RunGraph, averages: bool = False) -> Any:
+    def run(self, seed: int, run: RunStep, averages: bool = False) -> Any:
         """The outputs for this rank, whose gradients count as ``shared_gradients`` says.
 
         Raises:
@@ -81,13 +83,13 @@ class Found:
         variant, ranks = self.variant, self.variant.plan.num_devices
         if not any(dim is not None for dim in variant.input_rows) or ranks == 1:
             with confirming(self.agreement):
-                outputs = variant.run(self.inputs, seed, run_graph, self.numbers)
+                outputs = run(variant, self.inputs, seed, self.numbers)
             return variant.put_back(outputs)
         gradients = SharedGradients(
             ranks, variant.output_rows, variant.input_rows, averages, self.shares is not None
         )
         with confirming(self.agreement):
-            outputs = variant.run(gradients.entering(self.inputs), seed, run_graph, self.numbers)
+            outputs = run(variant, gradients.entering(self.inputs), seed, self.numbers)
         if self.shares is not None:
             outputs = self.shares.cut(outputs, variant.output_rows)
         return variant.put_back(gradients.leaving(outputs))

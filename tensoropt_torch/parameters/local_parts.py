@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor, Placement
 
+from tensoropt_torch.parameters.kept_gradients import is_executed, reduce_found
 from tensoropt_torch.parameters.second_derivatives import differentiable_whole
 from tensoropt_torch.values.placements import dtensor_of
 
@@ -101,8 +102,9 @@ def accumulated(
     node: Any, parameters: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]
 ) -> list[torch.Tensor | None]:
     """Makes gradients the ``.grad`` of their parameters, which are the operands of a node of
-    autograd, and returns those that autograd has to add up, or that somebody waits for. What it
-    does with a ``DTensor`` that is the first gradient takes longer than to make that."""
+    autograd, and returns those that autograd has to add up, or that somebody waits for; what
+    they are added to gets the layout of the parameter before. What autograd does with a
+    ``DTensor`` that is the first gradient takes longer than to make that."""
     left = list(gradients)
     edges = node.next_functions
     for i, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
@@ -114,6 +116,8 @@ def accumulated(
         ):
             parameter.grad = gradient
             left[i] = None
+        elif gradient is not None:
+            reduce_found(parameter, edges[i][0])
     return left
 
 
@@ -132,14 +136,6 @@ def is_for_grad(gradient: torch.Tensor, parameter: torch.Tensor, accumulate: Any
     if parameter._post_accumulate_grad_hooks:
         return False
     return is_executed(accumulate)
-
-
-def is_executed(accumulate: Any) -> bool:
-    """Whether the backward that runs executes the node that adds to a ``.grad``."""
-    try:
-        return bool(torch._C._will_engine_execute_node(accumulate))
-    except RuntimeError:  # raised for leaves in torch.autograd.grad
-        return False
 
 
 def own_gradient(gradient: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:

@@ -15,9 +15,9 @@ from torch.distributed.distributed_c10d import GroupName
 
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.frontend import Source
-from tensoropt_torch.module.micro_batched import variant_of
 from tensoropt_torch.module.parallel_module import ParallelModule
 from tensoropt_torch.module.stand_ins import containers
+from tensoropt_torch.module.variant import variant_of
 from tensoropt_torch.runtime.meshes import mesh_axes_of, partition
 from tensoropt_torch.simulate.attention import FusedAttention
 from tensoropt_torch.values.placements import dtensor_of

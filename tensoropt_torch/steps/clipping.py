@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from tensoropt_torch.emit.accumulation import is_kept, reduce_kept
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.parameters.kept_gradients import is_kept, reduce_kept
 from tensoropt_torch.parameters.local_parts import local_tensor
 from tensoropt_torch.runtime.lost_ranks import doing
 

@@ -1,0 +1,224 @@
+"""Runs steps: the lists of actions of ``program/schedule.py``, of the variants of one module.
+
+What a step does is the list alone. An action more is a method of ``_Step`` more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from tensoropt_torch.module.batches import seed_of
+from tensoropt_torch.module.delivery import Waiting, delivered
+from tensoropt_torch.module.gradient_sinks import PassSink, StepSink
+from tensoropt_torch.module.variant import Variant
+from tensoropt_torch.parameters.kept_gradients import is_kept, reduce_before_adding
+from tensoropt_torch.parameters.written_parts import WrittenParts
+from tensoropt_torch.program.schedule import (
+    ADDING,
+    FORWARD,
+    KEEPING,
+    PLAIN,
+    Action,
+    Backward,
+    Deliver,
+    Forward,
+    Hold,
+    Join,
+    Reduce,
+    Release,
+    Schedule,
+    in_micro_batches,
+    without_gradients,
+)
+from tensoropt_torch.runtime import reuse
+
+
+class Executor:
+    """Chooses the schedules of steps, and runs them.
+
+    Args:
+        parameters: those of the module, in whose ``.grad`` passes may have kept gradients.
+    """
+
+    def __init__(self, parameters: Callable[[], Iterable[nn.Parameter]]) -> None:
+        self._parameters = parameters
+        self._keeps = False  # gradients may be kept
+
+    def run(
+        self,
+        variant: Variant,
+        inputs: Sequence[Any],
+        seed: int,
+        numbers: tuple[Any, ...],
+        reduces: bool,
+    ) -> Any:
+        """The outputs of a step for these inputs, literals included, in the containers of the
+        model. With ``reduces`` its gradients get the layouts of their parameters; ``numbers``
+        are what the graph takes besides."""
+        schedule = self._schedule(variant, reduces)
+        return run_schedule(schedule, variant, inputs, seed, numbers)
+
+    def _schedule(self, variant: Variant, reduces: bool) -> Schedule:
+        with_gradients = torch.is_grad_enabled()
+        self._keeps = self._keeps or (with_gradients and not reduces)
+        if variant.batch is not None:
+            count = variant.batch.count
+            if with_gradients and variant.trained():
+                return in_micro_batches(count, reduces, reduces and self._finds_kept())
+            return without_gradients(count)
+        if not with_gradients:
+            return FORWARD
+        if not reduces:
+            return KEEPING
+        return ADDING if self._finds_kept() else PLAIN
+
+    def _finds_kept(self) -> bool:
+        self._keeps = self._keeps and any(is_kept(p) for p in self._parameters())
+        return self._keeps
+
+
+def run_schedule(
+    schedule: Schedule,
+    variant: Variant,
+    inputs: Sequence[Any],
+    seed: int,
+    numbers: tuple[Any, ...] = (),
+) -> Any:
+    """The outputs of a step that does what the schedule says."""
+    rest = (numbers,) if numbers else ()
+    if variant.batch is None:
+        assert schedule.is_lone, schedule
+        outputs = _forward_alone(schedule, variant, inputs, seed, rest)
+    else:
+        assert schedule.micro_batches == variant.batch.count, schedule
+        outputs = _Step(schedule, variant, inputs, seed, rest).run()
+    return pytree.tree_unflatten(list(outputs), variant.captured.out_spec)
+
+
+def _forward_alone(
+    schedule: Schedule, variant: Variant, inputs: Sequence[Any], seed: int, rest: tuple[Any, ...]
+) -> Sequence[Any]:
+    """The backward is that of autograd, when somebody calls it."""
+    tensors = variant.own_tensors()
+    written = WrittenParts(tensors)
+    values = variant.values(inputs, tensors)
+    graph = variant.graph
+    if schedule.adds_kept:
+        reduce_before_adding(variant.trained().values())
+        graph = variant.hooked.body
+        rest = (*rest, PassSink(variant.hooked, variant.parameter, schedule.reduces))
+    with reuse.ReuseRegistry(variant.plan.settings.overlap, variant.name_of):
+        outputs: Sequence[Any] = graph.forward(*values, seed, *rest)
+    written.watch(outputs)
+    return outputs
+
+
+class _Step:
+    """One that runs: the graph is that of a micro-batch."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        variant: Variant,
+        inputs: Sequence[Any],
+        seed: int,
+        rest: tuple[Any, ...],
+    ) -> None:
+        assert variant.batch is not None
+        self._schedule = schedule
+        self._variant = variant
+        self._batch = variant.batch
+        self._seed = seed
+        self._rest = rest
+        self._values = variant.detached_values(inputs)
+        self._outputs = self._batch.outputs()
+        self._joined: list[Any] = []
+        self._held: tuple[torch.Tensor, ...] = ()
+        self._losses: dict[int, torch.Tensor] = {}  # of micro-batches whose backward is to come
+        self._parameters: dict[str, torch.Tensor] = {}
+        self._leaves: dict[str, torch.Tensor] = {}
+        self._sink: StepSink | None = None
+        if schedule.makes_gradients:
+            self._take_leaves()
+
+    def _take_leaves(self) -> None:
+        for number, parameter in self._variant.trained().items():
+            name = self._variant.captured.sources[number].names[0]
+            self._parameters[name] = parameter
+            self._values[number] = self._leaves[name] = self._values[number].requires_grad_()
+        borders = self._variant.hooked.borders
+        self._sink = StepSink(borders, self._leaves, keeps=not self._schedule.reduces)
+
+    def run(self) -> Sequence[Any]:
+        """The outputs of the batch."""
+        for action in self._schedule.call:
+            _RUN[type(action)](self, action)
+        return self._joined if self._sink is None else self._delivered(self._sink)
+
+    def hold(self, action: Hold) -> None:
+        head = self._variant.hooked.head
+        if head is not None:
+            with torch.no_grad():
+                self._held = head.forward(*self._values, 0, *self._rest)
+
+    def forward(self, action: Forward) -> None:
+        number, seed = action.micro_batch, seed_of(self._seed, action.micro_batch)
+        values = self._batch.part(self._values, number)
+        if self._sink is None:
+            with torch.no_grad():
+                made = self._variant.graph.forward(*values, seed, *self._rest)
+        else:
+            watched = self._sink.reduced.watched(values, self._leaves)
+            added = (*self._rest, *self._held, self._sink)
+            with reuse.ReuseRegistry(self._variant.plan.settings.overlap, self._variant.name_of):
+                made = self._variant.hooked.body.forward(*watched, seed, *added)
+            self._losses[number] = made[self._batch.loss]
+        self._outputs.add(number, made)
+
+    def backward(self, action: Backward) -> None:
+        assert self._sink is not None
+        self._sink.is_last = action.reduces
+        torch.autograd.backward(self._losses.pop(action.micro_batch))
+
+    def release(self, action: Release) -> None:
+        self._held, self._values = (), []
+
+    def reduce(self, action: Reduce) -> None:
+        assert self._sink is not None
+        self._sink.reduce()
+
+    def join(self, action: Join) -> None:
+        self._joined = self._outputs.joined()
+
+    def _delivered(self, sink: StepSink) -> list[Any]:
+        outputs = self._joined
+        places = [
+            index
+            for index, output in enumerate(outputs)
+            if isinstance(output, torch.Tensor) and output.is_floating_point()
+        ]
+        gradients = [sink.gradient_of(name, p) for name, p in self._parameters.items()]
+        keeps = Deliver(keeps=True) in self._schedule.backward
+        waiting = Waiting(places.index(self._batch.loss), gradients, keeps)
+        tensors = [outputs[index] for index in places]
+        found = delivered(waiting, tensors, [*self._parameters.values()])
+        if self._schedule.adds_kept:
+            reduce_before_adding(self._parameters.values())
+        for index, tensor in zip(places, found, strict=True):
+            outputs[index] = tensor
+        return outputs
+
+
+_RUN: Mapping[type[Action], Callable[[_Step, Any], None]] = {
+    Hold: _Step.hold,
+    Forward: _Step.forward,
+    Backward: _Step.backward,
+    Release: _Step.release,
+    Reduce: _Step.reduce,
+    Join: _Step.join,
+}

@@ -1,0 +1,186 @@
+"""What becomes of gradients of parameters where the programs begin that send them there.
+
+In a pass whose backward is that of autograd they go to ``.grad``, or take along what is
+there (``PassSink``). Those of the micro-batches of a step are added up (``StepSink``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor, Placement
+
+from tensoropt_torch.emit.edges import GradientEdge
+from tensoropt_torch.emit.hooked import HookedGraph, Program
+from tensoropt_torch.parameters.kept_gradients import keep, with_kept
+from tensoropt_torch.parameters.local_parts import as_whole, is_for_grad, own_gradient
+from tensoropt_torch.runtime.ops import reshard
+from tensoropt_torch.values.placements import placements_of
+
+Gradients = tuple[torch.Tensor | None, ...]
+Borders = Mapping[str, tuple[GradientEdge, Program]]
+
+
+def placements_at(edge: GradientEdge, parameter: DTensor) -> tuple[Placement, ...]:
+    """Those of the gradient where it passes the sink."""
+    return tuple(placements_of(edge.layout, edge.blocks, parameter.device_mesh.shape))
+
+
+def together(edge: GradientEdge, gradient: torch.Tensor) -> torch.Tensor:
+    """The gradient as the parameter is seen by users, not by blocks."""
+    blocks = edge.blocks
+    return gradient if blocks is None else gradient.reshape(blocks.together(gradient.shape))
+
+
+@dataclass(frozen=True)
+class PassSink:
+    """Of one pass of backward by autograd.
+
+    Attributes:
+        parameter: the one of a name.
+        reduces: whether the programs get the gradients, with what is kept in ``.grad``;
+            otherwise ``.grad`` gets them.
+    """
+
+    hooked: HookedGraph
+    parameter: Callable[[str], torch.Tensor]
+    reduces: bool
+
+    def watch(self, parameter: str, node: Any) -> None:
+        """See ``Sink``."""
+        edge, _ = self.hooked.borders[parameter]
+        whole = self.parameter(parameter)
+        assert isinstance(whole, DTensor)
+        placements = placements_at(edge, whole)
+        accumulate = torch.autograd.graph.get_gradient_edge(whole).node
+
+        def before_program(gradients: Gradients) -> Gradients | None:
+            (gradient,) = gradients
+            if gradient is None or not is_for_grad(gradient, whole, accumulate):
+                return None
+            with torch.no_grad():
+                if self.reduces:
+                    return (with_kept(whole, gradient, placements),)
+                return (None,) if keep(whole, together(edge, gradient), placements) else None
+
+        node.register_prehook(before_program)
+
+
+class LocalGradients:
+    """Gradients of what the rank has of parameters, by name, added up over micro-batches. Not in
+    ``grad``, where autograd adds tensors without memory, as simulations have them, otherwise."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, torch.Tensor] = {}
+
+    def add(self, name: str, gradient: torch.Tensor, strides: Sequence[int]) -> None:
+        """One more of a parameter with these strides."""
+        kept = self.found.get(name)
+        if kept is None:
+            self.found[name] = own_gradient(gradient, strides)
+        else:
+            kept.add_(gradient)
+
+    def watched(self, values: Iterable[Any], leaves: Mapping[str, torch.Tensor]) -> Iterator[Any]:
+        """The values, with those of leaves so that their gradients come here."""
+        names = {id(leaf): name for name, leaf in leaves.items()}
+        for value in values:
+            name = names.get(id(value))
+            yield value if name is None else _Watched.apply(value, name, self)  # type: ignore[no-untyped-call]
+
+
+class _Watched(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, leaf: torch.Tensor, name: str, found: LocalGradients) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.name, ctx.found, ctx.strides = name, found, leaf.stride()
+        return leaf.view_as(leaf)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor | None) -> tuple[None, None, None]:
+        if gradient is not None:
+            ctx.found.add(ctx.name, gradient, ctx.strides)
+        return None, None, None
+
+
+class StepSink:
+    """Gradients as the consumers of parameters make them, added up over micro-batches.
+
+    Args:
+        borders: where they come by, see ``HookedGraph``.
+        leaves: the parameters of this rank by name.
+        keeps: nothing is reduced: all of them are added up, and stay in ``sums``. Otherwise
+            those are that the plan sums.
+
+    Attributes:
+        is_last: whether the backward that runs reduces what is added up.
+        sums: of what is not reduced, in the dtypes of the parameters.
+        reduced: all others.
+    """
+
+    def __init__(self, borders: Borders, leaves: Mapping[str, torch.Tensor], keeps: bool) -> None:
+        self.is_last = False
+        self.sums: dict[str, torch.Tensor] = {}
+        self.reduced = LocalGradients()
+        self._borders = borders
+        self._leaves = leaves
+        self._keeps = keeps
+        self._late: list[str] = []
+
+    def watch(self, parameter: str, node: Any) -> None:
+        """See ``Sink``."""
+        edge, _ = self._borders[parameter]
+        if not (edge.summed or self._keeps):
+            return
+
+        def before_program(gradients: Gradients) -> Gradients | None:
+            (gradient,) = gradients
+            if gradient is None:
+                return None
+            with torch.no_grad():
+                return (self._take(parameter, gradient),)
+
+        node.register_prehook(before_program)
+
+    def _take(self, name: str, gradient: torch.Tensor) -> torch.Tensor | None:
+        """What the program that reduces it gets: nothing but in the last micro-batch."""
+        dtype = self._leaves[name].dtype
+        kept = self.sums.get(name)
+        if kept is None:
+            if self.is_last:
+                return gradient
+            self.sums[name] = gradient.to(dtype, memory_format=torch.contiguous_format, copy=True)
+            return None
+        kept.add_(gradient)
+        if not self.is_last:
+            return None
+        if dtype == gradient.dtype:
+            del self.sums[name]
+            return kept
+        self._late.append(name)
+        return None
+
+    def reduce(self) -> None:
+        """Reduces what its own program could not take, because of its dtype."""
+        for name in self._late:
+            _, (steps, groups) = self._borders[name]
+            gradient = reshard(self.sums.pop(name), steps, groups)
+            self.reduced.add(name, gradient, self._leaves[name].stride())
+        for name, kept in self.sums.items():
+            raise AssertionError(f"{name}: {tuple(kept.shape)} was never reduced")
+
+    def gradient_of(self, name: str, parameter: torch.Tensor) -> torch.Tensor | None:
+        """What waits for a parameter: its gradient, or what its consumer made of it, in the
+        layout that it has there."""
+        kept = self.sums.get(name)
+        if kept is not None:
+            edge, _ = self._borders[name]
+            assert isinstance(parameter, DTensor)
+            return as_whole(together(edge, kept), parameter, placements_at(edge, parameter))
+        local = self.reduced.found.get(name)
+        if local is None or not isinstance(parameter, DTensor):
+            return local
+        return as_whole(local.view(parameter._local_tensor.shape), parameter)

@@ -1,0 +1,1 @@
+"""What a rank does, as data: lists that others run or write."""
