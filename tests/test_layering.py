@@ -46,7 +46,7 @@ TELLING = ("units", "layer_names", "html_table", "logs", "progress")
 FRONTEND = ("frontend/watching", "frontend/python_calls", "frontend")
 PLANNING = ("errors", "checks", *TELLING, "pages", "config", *FRONTEND, "plan", "planner")
 VALUES = ("values", "parameters", "steps")
-RUNNING = (*PLANNING, "runtime", *VALUES, "emit", "calls", "module", "simulate")
+RUNNING = (*PLANNING, "runtime", *VALUES, "program", "emit", "calls", "module", "simulate")
 MEASURING = (*RUNNING, "profiler", "calibration")
 PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "version": (),
@@ -78,10 +78,10 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "planner": ("errors", "checks", *TELLING, "pages", "config", *FRONTEND, "plan"),
     "values": ("errors", "logs", "progress", "frontend", "runtime"),
     "parameters": ("errors", *FRONTEND, "runtime", "values"),
-    "program": ("errors",),
+    "program": ("errors", *FRONTEND, "frontend/passes", "plan", "runtime", "values"),
     "emit": (
         *("errors", "units", "logs", "config", *FRONTEND, "frontend/passes", "plan"),
-        *("runtime", "values", "parameters"),
+        *("runtime", "values", "program"),
     ),
     "steps": ("errors", "runtime", "values", "parameters"),
     "calls": ("errors", "units", "logs", "config", *FRONTEND, "plan", "runtime"),
@@ -92,7 +92,7 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "checkpoint": ("errors", "runtime", "values", "steps", "module"),
     "samplers": ("errors", "plan", "module"),
     "padding": ("errors", "runtime"),
-    "rules": ("errors", *FRONTEND, "plan", "runtime", "values", "emit"),
+    "rules": ("errors", *FRONTEND, "plan", "runtime", "values", "program"),
     "simulate": (*PLANNING, "runtime", "values", "emit", "module"),
     "calibration": (*RUNNING, "collector", "runtime/host", "profiler"),
     "report": (*PLANNING, "simulate", "calibration"),

@@ -14,7 +14,6 @@ import torch.distributed as dist
 from torch import fx
 
 from tensoropt_torch import _C
-from tensoropt_torch.emit.local_calls import CallSite, draws, invocation
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.frontend.lowering import memory_orders
 from tensoropt_torch.plan.local_form import LocalForm
@@ -26,6 +25,7 @@ from tensoropt_torch.profiler.clock import (
 )
 from tensoropt_torch.profiler.collectives import SMALL_SPREAD, spread
 from tensoropt_torch.profiler.op_store import OpTime
+from tensoropt_torch.program.local_calls import CallSite, draws, invocation
 from tensoropt_torch.progress import Step, silent
 from tensoropt_torch.runtime.agreement import gather
 from tensoropt_torch.runtime.ops import network_timing

@@ -28,8 +28,12 @@ import torch
 from torch import fx, nn
 from torch._ops import OpOverload
 
-from tensoropt_torch.emit.confirmation import FORWARD_GROUPS
-from tensoropt_torch.emit.overlap import SENT_BYTES, slot_of, slots_begun
+from tensoropt_torch.emit.reshard_calls import (
+    FORWARD_GROUPS,
+    SENT_BYTES,
+    slot_of,
+    slots_begun,
+)
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.passes import gives_views
 from tensoropt_torch.frontend.python_calls import is_python_call

@@ -1,278 +1,245 @@
-"""The per-rank ``fx.GraphModule`` of a plan: ATen calls at local shapes, and
-reshard calls between them. Which reshards and which local arguments these are
-comes from C++ (``RankProgram``); nothing here knows an operator by name.
+"""Writes what a rank does as an ``fx.GraphModule`` that PyTorch runs operator by operator: ATen
+calls at local shapes, and calls of this library between them, whose gradients autograd makes.
+
+::
+
+    graph = EagerWriter(program).emit()
+
+It reads records and decides nothing: another writer is another file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from operator import getitem
+from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
-from tensoropt_torch import _C
-from tensoropt_torch.emit.averaged_buffers import BufferAverages
-from tensoropt_torch.emit.confirmation import Confirmation
-from tensoropt_torch.emit.edges import EdgeIndex, gradient_edges
-from tensoropt_torch.emit.forward_sums import ForwardSums
 from tensoropt_torch.emit.hooked import GRADIENT_EDGE, GRADIENT_PROGRAM
-from tensoropt_torch.emit.in_place import InPlaceCalls
-from tensoropt_torch.emit.kept_buffers import KeptBuffers
-from tensoropt_torch.emit.local_calls import CallSite, Invocation, draws, invocation
-from tensoropt_torch.emit.lookups import LookupChecks
-from tensoropt_torch.emit.moved_buffers import MovedBuffers
-from tensoropt_torch.emit.number_inputs import NumberInputs
-from tensoropt_torch.emit.overlap import Overlap, Programs
-from tensoropt_torch.emit.whole_draws import WholeDraws
-from tensoropt_torch.frontend.capture import CapturedModel
-from tensoropt_torch.frontend.lowering import tensor_operands
-from tensoropt_torch.plan.local_form import LocalForm, local_arguments
+from tensoropt_torch.emit.reshard_calls import HELD, SENT_BYTES
+from tensoropt_torch.program import records as r
+from tensoropt_torch.program.edges import GradientEdge
+from tensoropt_torch.program.passes import RankRecords
+from tensoropt_torch.program.reshards import Programs
 from tensoropt_torch.runtime import reuse
-from tensoropt_torch.runtime.random import agree_on_random_state
+from tensoropt_torch.runtime.agreement import confirm_call
+from tensoropt_torch.runtime.library import OPS
+from tensoropt_torch.runtime.parameter_queue import parameter_queue
+from tensoropt_torch.runtime.random import agree_on_random_state, call_seeded
+from tensoropt_torch.runtime.recomputation import recomputed, recomputed_beside, recomputed_draw
 
-STEP_SEED = "step_seed"
 
+class EagerWriter:
+    """Writes the graph of one rank, record by record."""
 
-class GraphEmitter:
-    """Writes the graph of one rank, node by node, in the captured order. Random operators
-    draw what one process draws where ``whole_draws`` says which part of it is the rank's.
-    ``averaged`` are the sizes of the mesh axes, and those whose ranks average buffers."""
-
-    def __init__(
-        self,
-        captured: CapturedModel,
-        planner: _C.Planner,
-        program: _C.RankProgram,
-        site: CallSite,
-        *,
-        averaged: tuple[Sequence[int], int],
-        whole_draws: WholeDraws | None = None,
-        overlap: bool = False,
-        bucket_bytes: int = 0,
-        shard_bytes: int = 0,
-    ) -> None:
-        self._captured = captured
-        self._whole_draws = whole_draws
-        self._program = program
-        self._edges = EdgeIndex.of(planner)
-        self._gradient_edges = gradient_edges(captured, self._edges, program)
-        self._confirmation = Confirmation(site.group_name)
-        self._site = replace(site, group_name=self._confirmation.group_name)
+    def __init__(self, program: RankRecords) -> None:
+        self.program = program
         self._graph = fx.Graph()
-        self._overlap = Overlap(self._graph, overlap, bucket_bytes, shard_bytes)
-        self._overlaps = overlap
-        self._lookups = LookupChecks(self._graph)
-        self._averages = BufferAverages(self._graph, *averaged, self._site.group_name)
-        self._sums = ForwardSums(self._graph)
-        self._in_place = InPlaceCalls()
-        self._kept = KeptBuffers(captured.graph_module.graph)
-        self._moved = MovedBuffers(captured)
-        self._values: dict[_C.ValueId, fx.Node] = {}
-        self._tuples: dict[fx.Node, fx.Node] = {}
-        self._known = frozenset(captured.lowering.rules.targets())
-        self._copies = frozenset(planner.parameter_copies())
-        self._random_calls = 0
-        self._checks_draws = False
+        self._nodes: dict[r.Value, fx.Node] = {}
+        self._queue: fx.Node | None = None
 
     def emit(self) -> fx.GraphModule:
-        """The module: takes local parameters, constants and inputs in the order
-        of the captured sources, then the step seed; returns the outputs."""
-        old = self._captured.graph_module.graph
-        placeholders = {
-            source.placeholder: self._graph.placeholder(source.placeholder.name)
-            for source in self._captured.sources
-        }
-        step_seed = self._graph.placeholder(STEP_SEED)
-        self._numbers = NumberInputs(self._graph, self._captured.numbers)
-        self._site = replace(self._site, step_seed=step_seed)
-        self._kept.begin(placeholders, self._graph)
-        self._moved.begin(placeholders)
-        self._begin_queue(placeholders)
-        for source in self._captured.sources:
-            if source.kind != "literal":
-                self._define(source.placeholder, 0, placeholders[source.placeholder])
-        for node in old.nodes:
-            if node.op == "call_function":
-                self._call(node)
-            elif node.op == "output":
-                self._output(node)
-        self._overlap.finish()
-        self._confirmation.write(self._graph)
+        """The module: takes what the inputs of the program are, in their order; returns its
+        output."""
+        for record in self.program.records:
+            _WRITE[type(record)](self, record)
         self._graph.lint()
         return fx.GraphModule(torch.nn.Module(), self._graph, "RankGraph")
 
     @property
     def uses_seeds(self) -> bool:
         """Whether steps need a seed."""
-        return self._random_calls > 0
+        return self.program.uses_seeds
 
-    def _define(self, old: fx.Node, index: int, new: fx.Node) -> None:
-        """Record a value, in the layout in which its consumers look for it."""
-        value = self._captured.lowering.values[old][index]
-        edge = self._edges.relay.get(value)
-        self._values[value] = new if edge is None else self._reshard(new, edge)
+    # --- Nodes
 
-    def _begin_queue(self, placeholders: dict[fx.Node, fx.Node]) -> None:
-        """Of parameters whose reshards, where they first are resharded, wait in it."""
-        first_edges: dict[_C.SpaceEdgeId, fx.Node] = {}
-        for source in self._captured.parameters:
-            edges = self._first_edges(source.placeholder)
-            edge = next((e for e in edges if self._programs(e).is_reshard), None)
-            if edge is not None and self._programs(edge).waits_in_queue(self._overlaps):
-                first_edges[edge] = source.placeholder
-        parameters = {edge: placeholders[p] for edge, p in first_edges.items()}
-        begun = self._overlap.begin(parameters, {e: self._programs(e) for e in first_edges})
-        placeholders |= {first_edges[edge]: node for edge, node in begun.items()}
+    def _node(self, value: r.Value) -> fx.Node:
+        return self._nodes[value]
 
-    def _first_edges(self, placeholder: fx.Node) -> Iterator[_C.SpaceEdgeId]:
-        """Of a parameter, and of the copy that it is cast to if it has no other use."""
-        nodes = [placeholder]
-        graph_nodes = self._captured.lowering.nodes
-        if len(placeholder.users) == 1:
-            nodes += [u for u in placeholder.users if graph_nodes.get(u) in self._copies]
-        for node in nodes:
-            edge = self._edges.first.get(self._captured.lowering.values[node][0])
-            if edge is not None:
-                yield edge
+    def _all(self, values: Sequence[r.Value]) -> list[fx.Node]:
+        return [self._nodes[value] for value in values]
 
-    def _programs(self, edge: _C.SpaceEdgeId) -> Programs:
-        reshard = self._program.reshard(edge)
-        dtype, reduce_dtype = (getattr(torch, d) for d in (reshard.dtype, reshard.reduce_dtype))
-        return Programs(
-            reshard.forward.steps,
-            [self._site.group_name(axes) for axes in reshard.forward.groups],
-            reshard.backward.steps,
-            [self._site.group_name(axes) for axes in reshard.backward.groups],
-            reshard.saved,
-            dtype if reshard.casts else None,
-            reduce_dtype if reduce_dtype != dtype else None,
-            is_bucketed=reshard.is_bucketed,
-            gathered_dim=reshard.gathered_dim,
-            value_dtype=dtype,
-            value_bytes=reshard.value_bytes,
-            recomputes_source=reshard.source_saved == _C.Saved.REMADE,
-            held=reshard.held,
+    def _with_nodes(self, tree: Any) -> Any:
+        return fx.node.map_aggregate(
+            tree, lambda leaf: self._nodes[leaf] if isinstance(leaf, r.Value) else leaf
         )
 
-    def _reshard(self, node: fx.Node, edge: _C.SpaceEdgeId) -> fx.Node:
-        programs = self._programs(edge)
-        if not programs.is_reshard:
-            if programs.dtype is None:
-                return node
-            cast = torch.ops.aten._to_copy.default
-            return self._graph.call_function(cast, (node,), {"dtype": programs.dtype})
-        replays = programs.saved == _C.Saved.REMADE and bool(programs.forward)
-        runs_again = replays and programs.recomputes_source
-        if edge in self._overlap:
-            result = self._overlap.reshard(node, edge, programs)
-        else:
-            target = torch.ops.tensoropt.reshard.default
-            call = Invocation(target, (node, *programs.arguments), programs.dtypes)
-            result = call.write(self._graph, runs_again)
-        if edge in self._gradient_edges:
-            result.meta[GRADIENT_EDGE] = self._gradient_edges[edge]
-            result.meta[GRADIENT_PROGRAM] = programs.backward, programs.backward_groups
-        is_moved = self._moved.part(node, result, programs.forward)
-        if is_moved or (replays and not runs_again):
-            source = (node, programs.forward, programs.forward_groups, programs.dtype)
-            self._graph.call_function(reuse.keep_before, (result, *source))
-        return result
-
-    def _call(self, node: fx.Node) -> None:
-        lowering = self._captured.lowering
-        if not isinstance(node.target, OpOverload):  # getitem
-            source, index = node.args
-            assert isinstance(source, fx.Node) and callable(node.target)
-            new = self._graph.call_function(node.target, (self._tuples[source], index))
-            self._define(node, 0, new)
-            return
-        graph_node = lowering.nodes[node]
-        form = LocalForm.of(self._program.call(graph_node))
-        self._averages.before(tensor_operands(node), form.averaged)
-        operands = self._kept.target(node, self._operands(node, graph_node))
-        for halo in form.halos:
-            target = torch.ops.tensoropt.halo_exchange.default
-            borders = (halo.dim, halo.low, halo.high, halo.fill)
-            group = self._site.group_name(halo.axes)
-            exchange = Invocation(target, (operands[0], *borders, group))
-            operands[0] = exchange.write(self._graph, form.runs_again)
-        for lookup in form.lookups:
-            what = f"op '{node.name}' ({node.target})"
-            checked = self._lookups.check(operands[lookup.operand], lookup, what)
-            operands[lookup.operand] = checked
-        if graph_node in self._copies:
-            (new,) = operands  # the cast is part of the reshard that follows
-        else:
-            new = self._local_call(node, form, operands)
-        self._averages.after(tensor_operands(node), operands, form)
-        if isinstance(node.meta["val"], (tuple, list)):
-            self._tuples[node] = new
-        else:
-            self._define(node, 0, new)
-
-    def _operands(self, node: fx.Node, graph_node: _C.NodeId) -> list[fx.Node]:
-        operands = []
-        for port, operand in enumerate(tensor_operands(node)):
-            value = self._captured.lowering.values[operand][0]
-            edge = self._edges.operand[graph_node, port]
-            operands.append(self._reshard(self._values[value], edge))
-        return operands
-
-    def _local_call(self, node: fx.Node, form: LocalForm, operands: list[fx.Node]) -> fx.Node:
-        is_random = draws(node, form, self._known)
-        if is_random and self._whole_draws is not None:
-            new = self._whole_call(node, operands, self._whole_draws)
-        else:
-            number = self._random_calls if is_random else None
-            self._random_calls += is_random
-            call = invocation(node, form, operands, self._site, number)
-            call = self._numbers.of(call)
-            call = self._in_place.of(node, operands, form, call)
-            new = call.write(self._graph, form.runs_again, self._moved.among(operands))
-            self._in_place.written(node, new, form)
-            self._moved.called(operands, call.function, new)
-        if form.scale != 1.0:
-            scaled = Invocation(torch.ops.aten.mul.Tensor, (new, form.scale))
-            new = scaled.write(self._graph, form.runs_again)
-        return new
-
-    def _whole_call(
-        self, node: fx.Node, operands: list[fx.Node], whole_draws: WholeDraws
+    def _write(
+        self,
+        result: r.Value | None,
+        function: Callable[..., Any],
+        *args: Any,
+        again: bool = False,
+        moved: Sequence[r.Value] = (),
+        **kwargs: Any,
     ) -> fx.Node:
-        """The call of one process, from which this rank's part is taken."""
-        if not self._checks_draws:
-            self._graph.call_function(agree_on_random_state, (self._site.device,))
-            self._checks_draws = True
-        graph_node = self._captured.lowering.nodes[node]
-        wholes = whole_draws.embed(
-            self._graph, operands, tensor_operands(node), graph_node, node.target
-        )
-        args, kwargs = local_arguments(node, {}, wholes, self._site.device)
-        assert callable(node.target)
-        new = self._graph.call_function(node.target, args, kwargs)
-        return whole_draws.take(self._graph, new, node.meta["val"], graph_node)
+        """A call with these arguments, of nodes; ``again``: in backward, too, with those of its
+        operands that are ``moved`` since as they were."""
+        if again and function is call_seeded:
+            function = recomputed_draw
+        elif again and moved:
+            function, args = recomputed_beside, (tuple(self._all(moved)), function, *args)
+        elif again:
+            function, args = recomputed, (function, *args)
+        node = self._graph.call_function(function, args, kwargs)
+        if result is not None:
+            self._nodes[result] = node
+        return node
 
-    def _output(self, node: fx.Node) -> None:
-        graph_node = self._captured.lowering.nodes[node]
-        ports = iter(range(len(node.all_input_nodes)))
-        seen: dict[fx.Node, fx.Node] = {}
+    def _items(self, results: Sequence[r.Value], node: fx.Node) -> None:
+        for index, result in enumerate(results):
+            self._write(result, getitem, node, index)
 
-        def emitted(old: fx.Node) -> fx.Node:
-            if old not in seen:
-                value = self._captured.lowering.values[old][0]
-                edge = self._edges.operand[graph_node, next(ports)]
-                seen[old] = self._reshard(self._values[value], edge)
-            return seen[old]
+    # --- Records
 
-        self._averages.before(node.all_input_nodes)
-        outputs = fx.map_arg(node.args[0], emitted)
-        for old, new in seen.items():
-            self._sums.add_loss(new, old.meta["val"])
-        if self._site.device.type == "cpu":  # others assert
-            self._lookups.add_to(self._sums, self._site.group_name)
-        self._averages.add_to(self._sums)
-        self._sums.write()
-        losses = self._sums.outputs
-        self._graph.output(fx.map_arg(outputs, lambda output: losses.get(output, output)))
+    def input(self, record: r.Input) -> None:
+        self._nodes[record.result] = self._graph.placeholder(record.name)
+
+    def item(self, record: r.Item) -> None:
+        self._write(record.result, record.function, self._node(record.source), record.index)
+
+    def copy(self, record: r.Copy) -> None:
+        self._write(record.result, torch.ops.aten.clone.default, self._node(record.source))
+
+    def call(self, record: r.Call) -> None:
+        args, kwargs = self._with_nodes((record.args, dict(record.kwargs)))
+        again, moved = record.runs_again, record.moved
+        self._write(record.result, record.function, *args, again=again, moved=moved, **kwargs)
+
+    def scale(self, record: r.Scale) -> None:
+        mul, source = torch.ops.aten.mul.Tensor, self._node(record.source)
+        self._write(record.result, mul, source, record.factor, again=record.runs_again)
+
+    def reshard(self, record: r.Reshard) -> None:
+        programs, source = record.programs, self._node(record.source)
+        call, again = (OPS.reshard.default, source, *programs.arguments), programs.runs_again
+        node = self._write(record.result, *call, again=again, **programs.dtypes)
+        _mark_gradient(node, record.programs, record.gradient)
+
+    def take_parameters(self, record: r.TakeParameters) -> None:
+        sizes = record.bucket_bytes, record.shard_bytes
+        self._queue = self._write(None, parameter_queue, *sizes)
+        sources, slots = self._all(record.sources), list(range(len(record.sources)))
+        awaited = self._write(None, OPS.await_gradients.default, sources, self._queue, slots)
+        self._items(record.results, awaited)
+
+    def reshard_gradients(self, record: r.ReshardGradients) -> None:
+        first = record.programs[0]
+        program = first.backward, first.backward_groups, self._queue, list(record.slots)
+        call = OPS.reshard_gradients.default, self._all(record.sources), *program
+        self._items(record.results, self._write(None, *call, **first.dtypes))
+        members = zip(record.results, record.programs, record.gradients, strict=True)
+        for result, programs, gradient in members:
+            _mark_parameter(self._node(result), programs, gradient)
+
+    def reshard_parameter(self, record: r.ReshardParameter) -> None:
+        programs, source = record.programs, self._node(record.source)
+        call = OPS.reshard_parameter.default, source, *programs.arguments, self._queue
+        node = self._write(record.result, *call, record.slot, **programs.dtypes)
+        _mark_parameter(node, programs, record.gradient)
+
+    def begin_values(self, record: r.BeginValues) -> None:
+        first, sources = record.programs[0], self._all(record.sources)
+        casts = any(programs.dtype is not None for programs in record.programs)
+        dtypes: dict[str, Any] = {"dtype": first.value_dtype} if casts else {}
+        if len(sources) == 1:
+            program = first.forward, first.forward_groups, self._queue, record.slots[0]
+            self._write(None, OPS.begin_value.default, *sources, *program, **dtypes)
+            return
+        (group,) = first.forward_groups
+        dims = [programs.gathered_dim for programs in record.programs]
+        gathers = sources, dims, group, self._queue, [*record.slots]
+        self._write(None, OPS.begin_gathers.default, *gathers, **dtypes)
+
+    def keep(self, record: r.Keep) -> None:
+        programs = record.programs
+        program = programs.forward, programs.forward_groups, programs.dtype
+        place: dict[str, Any] = {}
+        if record.bucket is not None:
+            place = {"bucket": record.bucket, "gathered_dim": programs.gathered_dim}
+        values = self._node(record.value), self._node(record.source)
+        self._write(None, reuse.keep_before, *values, *program, **place)
+
+    def exchange_halo(self, record: r.ExchangeHalo) -> None:
+        call = OPS.halo_exchange.default, self._node(record.source), *record.borders, record.group
+        self._write(record.result, *call, again=record.runs_again)
+
+    def check_lookup(self, record: r.CheckLookup) -> None:
+        source = self._node(record.source)
+        self._write(None, OPS.check_lookup.default, source, *record.bounds, record.what)
+
+    def bound_lookup(self, record: r.BoundLookup) -> None:
+        source = self._node(record.source)
+        bounded = self._write(None, OPS.bounded_lookup.default, source, *record.bounds)
+        self._write(record.ranges, getitem, bounded, 1)
+        self._write(record.result, getitem, bounded, 0)
+
+    def count_out_of_range(self, record: r.CountOutOfRange) -> None:
+        self._write(record.result, OPS.out_of_range.default, *self._ranges(record.ranges))
+
+    def check_counts(self, record: r.CheckCounts) -> None:
+        words = [*record.whats], record.group
+        count = self._node(record.count)
+        self._write(None, OPS.check_lookups.default, count, *self._ranges(record.ranges), *words)
+
+    def _ranges(self, ranges: r.Ranges) -> tuple[list[fx.Node], list[int], list[int]]:
+        return self._all(ranges.found), [*ranges.lows], [*ranges.highs]
+
+    def reduce(self, record: r.Reduce) -> None:
+        buffers, shares = record.buffers, self._all(record.shares)
+        own = [*buffers.begins], [*buffers.lengths], [*buffers.ranks]
+        values = shares, self._all(buffers.values)
+        call = OPS.forward_sums.default, *values, *own, record.group
+        self._items(record.results, self._write(None, *call))
+
+    def sum_of(self, record: r.SumOf) -> None:
+        operands = self._node(record.sum), self._node(record.share)
+        self._write(record.result, OPS.sum_of.default, *operands, record.group)
+
+    def agree_on_draws(self, record: r.AgreeOnDraws) -> None:
+        self._write(None, agree_on_random_state, record.device)
+
+    def confirm(self, record: r.Confirm) -> None:
+        self._write(None, confirm_call)
+
+    def output(self, record: r.Output) -> None:
+        self._graph.output(self._with_nodes(record.values))
+
+
+def _mark_gradient(node: fx.Node, programs: Programs, gradient: GradientEdge | None) -> None:
+    if gradient is not None:
+        node.meta[GRADIENT_EDGE] = gradient
+        node.meta[GRADIENT_PROGRAM] = programs.backward, programs.backward_groups
+
+
+def _mark_parameter(node: fx.Node, programs: Programs, gradient: GradientEdge | None) -> None:
+    node.meta[HELD] = programs.held
+    node.meta[SENT_BYTES] = programs.value_bytes if programs.backward_groups else 0.0
+    _mark_gradient(node, programs, gradient)
+
+
+_WRITE: Mapping[type[r.Record], Callable[[EagerWriter, Any], None]] = {
+    r.Input: EagerWriter.input,
+    r.Item: EagerWriter.item,
+    r.Copy: EagerWriter.copy,
+    r.Call: EagerWriter.call,
+    r.Scale: EagerWriter.scale,
+    r.Reshard: EagerWriter.reshard,
+    r.TakeParameters: EagerWriter.take_parameters,
+    r.ReshardGradients: EagerWriter.reshard_gradients,
+    r.ReshardParameter: EagerWriter.reshard_parameter,
+    r.BeginValues: EagerWriter.begin_values,
+    r.Keep: EagerWriter.keep,
+    r.ExchangeHalo: EagerWriter.exchange_halo,
+    r.CheckLookup: EagerWriter.check_lookup,
+    r.BoundLookup: EagerWriter.bound_lookup,
+    r.CountOutOfRange: EagerWriter.count_out_of_range,
+    r.CheckCounts: EagerWriter.check_counts,
+    r.Reduce: EagerWriter.reduce,
+    r.SumOf: EagerWriter.sum_of,
+    r.AgreeOnDraws: EagerWriter.agree_on_draws,
+    r.Confirm: EagerWriter.confirm,
+    r.Output: EagerWriter.output,
+}

@@ -24,8 +24,8 @@ import torch
 from torch import fx
 
 from tensoropt_torch.emit.copies import GraphCopy
-from tensoropt_torch.emit.edges import GradientEdge
-from tensoropt_torch.emit.overlap import HELD, slot_of, slots_begun
+from tensoropt_torch.emit.reshard_calls import HELD, slot_of, slots_begun
+from tensoropt_torch.program.edges import GradientEdge
 
 # In the meta of nodes of a rank's graph, and there the encoded program of the gradient with its
 # groups.

@@ -5,8 +5,8 @@ groups, by a simulation without either.
 
     part = RankPart(plan, captured, rank)
     groups.create(part.axis_sets)
-    emitter = part.emitter(device, groups.name)
-    graph = emitter.emit()
+    writer = part.emitter(device, groups.name)
+    graph = writer.emit()
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from torch.distributed.tensor import Placement, Shard
 
 from tensoropt_torch import _C
 from tensoropt_torch.config import parse_cluster
-from tensoropt_torch.emit.averaged_buffers import averaged_axes
-from tensoropt_torch.emit.graph import GraphEmitter
-from tensoropt_torch.emit.local_calls import CallSite
-from tensoropt_torch.emit.number_inputs import takes_numbers
-from tensoropt_torch.emit.whole_draws import WholeDraws
+from tensoropt_torch.emit.graph import EagerWriter
 from tensoropt_torch.frontend import CapturedModel, Source
 from tensoropt_torch.plan import Plan, Settings
 from tensoropt_torch.plan.local_form import LocalForm
 from tensoropt_torch.plan.rows import OutputRows, rows_of_outputs
 from tensoropt_torch.plan.space import core_cluster, make_planner
+from tensoropt_torch.program.averaged_buffers import averaged_axes
+from tensoropt_torch.program.local_calls import CallSite
+from tensoropt_torch.program.number_inputs import takes_numbers
+from tensoropt_torch.program.passes import ProgramOptions, RankRecords
+from tensoropt_torch.program.whole_draws import WholeDraws
 from tensoropt_torch.values.parts import coordinate_of, part_at
 from tensoropt_torch.values.placements import placements_of
 
@@ -119,21 +120,31 @@ class RankPart:
         group_name: Callable[[int], str],
         *,
         one_process_random: bool = False,
-    ) -> GraphEmitter:
-        """What writes the rank's graph; ``group_name`` is that of its process group, by
-        axis set."""
-        draws = WholeDraws(self._planner, self._strategy.config, self.sizes, self.rank)
-        return GraphEmitter(
-            self.captured,
-            self._planner,
-            self._program,
-            CallSite(device, group_name),
-            averaged=(self.sizes, averaged_axes(self._forms)),
-            whole_draws=draws if one_process_random else None,
-            overlap=self.plan.settings.overlap,
-            bucket_bytes=self.plan.settings.bucket_bytes,
-            shard_bytes=self.plan.settings.shard_bytes,
+    ) -> EagerWriter:
+        """What writes the rank's graph; arguments as of ``records``."""
+        own = self.records(device, group_name, one_process_random=one_process_random)
+        return EagerWriter(own)
+
+    def records(
+        self,
+        device: torch.device,
+        group_name: Callable[[int], str],
+        *,
+        one_process_random: bool = False,
+    ) -> RankRecords:
+        """What the rank does; ``group_name`` is that of its process group, by axis set."""
+        nodes, settings = self.captured.lowering.nodes, self.plan.settings
+        draws = WholeDraws(self._planner, nodes, self._strategy.config, self.sizes, self.rank)
+        options = ProgramOptions(
+            self.sizes,
+            averaged_axes(self._forms),
+            settings.overlap,
+            settings.bucket_bytes,
+            settings.shard_bytes,
+            draws if one_process_random else None,
         )
+        site = CallSite(device, group_name)
+        return RankRecords.of(self.captured, self._planner, self._program, site, options)
 
     @property
     def storage(self) -> dict[str, str]:

@@ -35,9 +35,9 @@ class LocalForm:
         halos: what operand 0 borrows from its neighbours first.
         scale: what the result is multiplied with.
         random: whether the operator is known to draw random numbers.
-        averaged: buffers that it changes, see ``emit/averaged_buffers.py``.
+        averaged: buffers that it changes, see ``program/averaged_buffers.py``.
         shard_index: ranks with equal ones draw equal numbers.
-        lookups: operands whose numbers are checked first, see ``emit/lookups.py``.
+        lookups: operands whose numbers are checked first, see ``program/lookups.py``.
         runs_again: in backward, instead of keeping what it makes.
     """
 

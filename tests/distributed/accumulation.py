@@ -14,7 +14,6 @@ from torch.distributed.tensor import DTensor
 
 from tensoropt_torch import _C
 from tensoropt_torch.config import load_cluster
-from tensoropt_torch.emit.edges import EdgeIndex
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.module import parallelize
 from tensoropt_torch.module.parallel_module import ParallelModule
@@ -24,6 +23,7 @@ from tensoropt_torch.plan.collectives import program_steps
 from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.program.edges import EdgeIndex
 from tensoropt_torch.runtime import ops
 from tensoropt_torch.runtime.library import OPS
 from tests.distributed.accumulation_loops import LOOPS, Run

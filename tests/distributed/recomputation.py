@@ -11,7 +11,6 @@ import torch
 
 from tensoropt_torch import _C
 from tensoropt_torch.config import load_cluster
-from tensoropt_torch.emit.local_calls import operator_named
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.module import parallelize
 from tensoropt_torch.module.context import RankContext
@@ -20,6 +19,7 @@ from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.program.local_calls import operator_named
 from tensoropt_torch.runtime import recomputation
 from tensoropt_torch.runtime.random import call_seeded
 from tests.distributed.models import Case, make

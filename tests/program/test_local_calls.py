@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -12,11 +12,20 @@ from torch.nn import functional as F
 
 from tensoropt_torch import _C
 from tensoropt_torch.config import load_cluster
-from tensoropt_torch.emit.local_calls import CallSite, draws, invocation, operator_named
+from tensoropt_torch.emit.graph import EagerWriter
 from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.plan.local_form import LocalForm
 from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.program.local_calls import (
+    CallSite,
+    Invocation,
+    draws,
+    invocation,
+    operator_named,
+)
+from tensoropt_torch.program.passes import RankRecords
+from tensoropt_torch.program.records import Call, Input, Output, Value
 from tensoropt_torch.runtime.random import call_seeded
 from tensoropt_torch.runtime.recomputation import recomputed_draw
 from tests.distributed.models import make
@@ -49,6 +58,16 @@ def tensor(like: _C.LocalOperand) -> torch.Tensor:
     return torch.ones(like.shape, dtype=getattr(torch, like.dtype))
 
 
+def written(
+    call: Invocation, values: Sequence[Value], *, runs_again: bool = False
+) -> fx.GraphModule:
+    """The graph of a call."""
+    inputs = [Input(value, f"x{index}") for index, value in enumerate(values)]
+    made = Call(Value(), call.function, call.args, call.kwargs, runs_again=runs_again)
+    output = Output(made.result, fx.Graph().placeholder("x"))
+    return EagerWriter(RankRecords([*inputs, made, output], False)).emit()
+
+
 @pytest.mark.parametrize("name", ["gpt", "transformer"])
 def test_a_written_call_gives_what_the_call_gives(name: str) -> None:
     captured, planner = captured_model(name)
@@ -59,10 +78,8 @@ def test_a_written_call_gives_what_the_call_gives(name: str) -> None:
         operands = [tensor(meta) for meta in metas]
         number = count if draws(node, form, captured.lowering.rules.targets()) else None
         expected = invocation(node, form, operands, SITE, number)()
-        graph = fx.Graph()
-        inputs = [graph.placeholder(f"x{index}") for index in range(len(operands))]
-        graph.output(invocation(node, form, inputs, SITE, number).write(graph))
-        got = fx.GraphModule(nn.Module(), graph)(*operands)
+        values = [Value() for _ in operands]
+        got = written(invocation(node, form, values, SITE, number), values)(*operands)
         torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
         count += 1
     assert count > 20
@@ -113,11 +130,10 @@ def test_random_calls_of_other_targets_are_seeded() -> None:
             assert target is operator_named(form.target)
             assert (step_seed, number) == (3, 7)
             assert arguments[-1] == f"group {form.groups[0]}"
-            graph = fx.Graph()
-            operands = [graph.placeholder(name) for name in "qkv"]
-            written = invocation(node, form, operands, SITE, 7).write(graph, runs_again=True)
-            assert written.target is recomputed_draw
-            assert written.args[0] is target
+            values = [Value() for _ in "qkv"]
+            graph = written(invocation(node, form, values, SITE, 7), values, runs_again=True)
+            (call,) = graph.graph.find_nodes(op="call_function", target=recomputed_draw)
+            assert call.args[0] is target
             seen += 1
     assert seen > 0
 

@@ -4,8 +4,8 @@
 
     form = LocalForm.of(program.call(graph_node))
     site = CallSite(device, group_name, step_seed)
-    invocation(node, form, operands, site).write(graph)   # operands: nodes of the graph
-    invocation(node, form, tensors, site)()               # operands: tensors
+    invocation(node, form, values, site)      # operands: values of records
+    invocation(node, form, tensors, site)()   # operands: tensors
 """
 
 from __future__ import annotations
@@ -26,11 +26,6 @@ from tensoropt_torch.plan.local_form import (
     target_operands,
 )
 from tensoropt_torch.runtime.random import call_seeded
-from tensoropt_torch.runtime.recomputation import (
-    recomputed,
-    recomputed_beside,
-    recomputed_draw,
-)
 
 
 @dataclass(frozen=True)
@@ -40,7 +35,7 @@ class CallSite:
     Attributes:
         device: of tensors that operators make.
         group_name: of this rank's process group, by axis set.
-        step_seed: a number, or the node that gives it.
+        step_seed: a number, or the value that is it.
     """
 
     device: torch.device
@@ -60,20 +55,6 @@ class Invocation:
         """Calls it with real tensors."""
         return self.function(*self.args, **self.kwargs)
 
-    def write(
-        self, graph: fx.Graph, runs_again: bool = False, moved: Sequence[fx.Node] = ()
-    ) -> fx.Node:
-        """Adds the call to a graph; ``runs_again``: in backward too, with those of its operands
-        that are ``moved`` since as they were."""
-        function, args = self.function, self.args
-        if runs_again and function is call_seeded:
-            function = recomputed_draw
-        elif runs_again and moved:
-            function, args = recomputed_beside, (tuple(moved), function, *args)
-        elif runs_again:
-            function, args = recomputed, (function, *args)
-        return graph.call_function(function, args, dict(self.kwargs))
-
 
 def invocation(
     node: fx.Node,
@@ -85,7 +66,7 @@ def invocation(
     """The call of ``node`` on one rank, without its halos and its scale.
 
     Args:
-        operands: those of the rank, tensors or nodes of the graph that is written.
+        operands: those of the rank, tensors or values of records.
         number: which of the random calls of a step it is; None: it is not random.
     """
     target = operator_named(form.target) if form.target else node.target

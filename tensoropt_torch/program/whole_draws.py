@@ -3,14 +3,16 @@ tensor, of which the rank takes its part."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import fx
 
 from tensoropt_torch import _C
+from tensoropt_torch.frontend.lowering import tensor_operands
+from tensoropt_torch.plan.local_form import local_arguments
+from tensoropt_torch.program.records import Call, Operation, Record, Value
 from tensoropt_torch.runtime import random
 from tensoropt_torch.values.parts import coordinate_of, part_at
 
@@ -22,6 +24,7 @@ class WholeDraws:
     """Where the parts of one rank lie in whole tensors."""
 
     planner: _C.Planner
+    numbers: Mapping[fx.Node, _C.NodeId]  # of the calls of the captured graph
     config: Sequence[int]  # of each node of the strategy space
     sizes: Sequence[int]  # of the mesh axes
     rank: int
@@ -47,39 +50,47 @@ class WholeDraws:
         placements = layout.split(",") if layout else []
         return not any(c for c, p in zip(coordinate, placements, strict=True) if p[0] != "S")
 
-    def embed(
-        self,
-        graph: fx.Graph,
-        parts: Sequence[fx.Node],
-        wholes: Sequence[fx.Node],
-        node: _C.NodeId,
-        target: Any,
-    ) -> list[fx.Node]:
+    def call(self, record: Operation, device: torch.device) -> list[Record]:
+        """The call of one process, from which this rank's part is taken."""
+        node, target = record.node, record.node.target
+        assert callable(target)
+        graph_node = self.numbers[node]
+        wholes = self._embedded(record, graph_node)
+        operands = [whole.result for whole in wholes]
+        args, kwargs = local_arguments(node, {}, operands, device)
+        drawn = Call(Value(), target, args, kwargs)
+        part = Call(record.result, random.take_part, (drawn.result, self._places(node, graph_node)))
+        return [*wholes, drawn, part]
+
+    def _embedded(self, record: Operation, graph_node: _C.NodeId) -> list[Call]:
         """The operands as whole tensors, with the strides that they have in one process; with
-        the values of all ranks where they say how much ``target`` draws."""
-        layouts, _ = self.layouts(node)
-        units = self.planner.units_of_node(node).operands
+        the values of all ranks where they say how much the operator draws."""
+        layouts, _ = self.layouts(graph_node)
+        units = self.planner.units_of_node(graph_node).operands
+        wholes, by_value = tensor_operands(record.node), str(record.node.target)
         results = []
-        for part, whole, layout, of_dims in zip(parts, wholes, layouts, units, strict=True):
+        for part, whole, layout, of_dims in zip(
+            record.operands, wholes, layouts, units, strict=True
+        ):
             value: torch.Tensor = whole.meta["val"]
             # Of expanded tensors: those that numbers drawn like it have.
             strides = tuple(torch.empty_like(value).stride())
             shape = tuple(value.shape)
             arguments = (part, shape, strides, self.place(shape, layout, of_dims))
-            if str(target) in random.DRAW_BY_VALUE and "S" in layout:
+            if by_value in random.DRAW_BY_VALUE and "S" in layout:
                 gathered = (*arguments, self.owns(layout))
-                results.append(graph.call_function(random.gather_part, gathered))
+                results.append(Call(Value(), random.gather_part, gathered))
             else:
-                results.append(graph.call_function(random.embed_part, arguments))
+                results.append(Call(Value(), random.embed_part, arguments))
         return results
 
-    def take(self, graph: fx.Graph, call: fx.Node, whole: Any, node: _C.NodeId) -> fx.Node:
-        """The rank's part of what ``call`` gives; ``whole`` is what one process gets."""
-        _, layouts = self.layouts(node)
-        units = self.planner.units_of_node(node).outputs
+    def _places(self, node: fx.Node, graph_node: _C.NodeId) -> tuple[Place, ...]:
+        """The rank's parts of what the call gives."""
+        _, layouts = self.layouts(graph_node)
+        units = self.planner.units_of_node(graph_node).outputs
+        whole = node.meta["val"]
         values = whole if isinstance(whole, (tuple, list)) else [whole]
-        places = tuple(
+        return tuple(
             self.place(value.shape, layout, of_dims)
             for value, layout, of_dims in zip(values, layouts, units, strict=True)
         )
-        return graph.call_function(random.take_part, (call, places))

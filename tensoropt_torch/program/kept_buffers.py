@@ -6,7 +6,9 @@ on looking at it. So those who read them get a copy that is made where forward b
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
 from torch import fx
 
 from tensoropt_torch.frontend.passes import (
@@ -15,29 +17,38 @@ from tensoropt_torch.frontend.passes import (
     running_statistics,
     trained_nodes,
 )
+from tensoropt_torch.program.places import after_inputs
+from tensoropt_torch.program.records import Copy, Operation, Record, Value, taking
 
 
-class KeptBuffers:
-    """Of a captured graph, for the graph of one rank."""
+def with_copies(
+    records: Sequence[Record], captured: fx.Graph, inputs: Mapping[fx.Node, Value]
+) -> list[Record]:
+    """The records, in which all but those that write such buffers take copies. ``inputs`` are
+    those of the rank by the placeholders of the captured graph."""
+    copies = {inputs[old]: Value() for old in kept_buffers(captured)}
+    if not copies:
+        return list(records)
+    found: list[Record] = []
+    for record in records:
+        other = taking(record, copies)
+        if isinstance(other, Operation):
+            other = _writing(other, inputs, copies)
+        found.append(other)
+    return after_inputs(found, [Copy(copy, buffer) for buffer, copy in copies.items()])
 
-    def __init__(self, captured: fx.Graph) -> None:
-        self._kept = kept_buffers(captured)
-        self._written: dict[fx.Node, fx.Node] = {}
 
-    def begin(self, placeholders: dict[fx.Node, fx.Node], graph: fx.Graph) -> None:
-        """Puts copies in the place of ``placeholders`` of the rank's graph, by those of the
-        captured one; at its start."""
-        for old in self._kept:
-            self._written[old] = placeholders[old]
-            copy = torch.ops.aten.clone.default
-            placeholders[old] = graph.call_function(copy, (placeholders[old],))
-
-    def target(self, node: fx.Node, operands: list[fx.Node]) -> list[fx.Node]:
-        """The operands of a call: what is written is the buffer itself."""
-        buffer = node.args[0] if node.args and changes_memory(node) else None
-        if not isinstance(buffer, fx.Node) or buffer not in self._written:
-            return operands
-        return [self._written[buffer], *operands[1:]]
+def _writing(
+    record: Operation, inputs: Mapping[fx.Node, Value], copies: Mapping[Value, Value]
+) -> Operation:
+    """What is written is the buffer itself."""
+    node = record.node
+    buffer = node.args[0] if node.args and changes_memory(node) else None
+    written = inputs.get(buffer) if isinstance(buffer, fx.Node) else None
+    if written not in copies:
+        return record
+    assert written is not None
+    return replace(record, operands=(written, *record.operands[1:]))
 
 
 def kept_buffers(graph: fx.Graph) -> list[fx.Node]:
