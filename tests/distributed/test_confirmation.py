@@ -66,7 +66,7 @@ def check_model(name: str) -> tuple[int, int]:
         module = parallelize(case.model, captured, plan, context.device, context)
         probe = Probe(module)
         with confirming(probe):
-            module._base.run((*case.args, *case.targets), 0, lambda graph, v: graph(*v))
+            module._run_step(module._base, (*case.args, *case.targets), 0, ())
         assert probe.sent == [0]
         names = [node.name for node in module.rank_graph.graph.nodes if node.op == "call_function"]
         sends = ops.collective_counts().collectives > 0
