@@ -18,17 +18,21 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from tensoropt_torch.config import DeviceType
 from tensoropt_torch.frontend.lowering import arguments_by_name
+from tensoropt_torch.simulate.gpu_attention import has_fused_kernel
 
 aten = torch.ops.aten
 ATTENTION = aten.scaled_dot_product_attention.default
 _FUSED = aten._scaled_dot_product_flash_attention_for_cpu.default
+_EFFICIENT = aten._scaled_dot_product_efficient_attention.default  # of GPUs
 
 
 class FusedAttention:
-    """Calls attention by the fused kernel where a CPU would."""
+    """Calls attention by a fused kernel where a device of the type would."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: DeviceType) -> None:
+        self._on_cpu = device == "cpu"
         self._is_fused: dict[Any, bool] = {}
 
     def target(self, node: fx.Node) -> Any:
@@ -48,9 +52,14 @@ class FusedAttention:
     def _call(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         key = pytree.tree_map(_kind, (args, tuple(sorted(kwargs.items()))))
         if key not in self._is_fused:
-            self._is_fused[key] = _takes_fused_kernel(args, kwargs)
+            self._is_fused[key] = self._takes_fused_kernel(args, kwargs)
         found: torch.Tensor = (_fused if self._is_fused[key] else ATTENTION)(*args, **kwargs)
         return found
+
+    def _takes_fused_kernel(self, args: Any, kwargs: Any) -> bool:
+        if self._on_cpu:
+            return _takes_kernel_of_cpu(args, kwargs)
+        return has_fused_kernel(arguments_by_name(ATTENTION, args, kwargs))
 
 
 def _kind(value: Any) -> Any:
@@ -73,7 +82,7 @@ class _Seen(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def _takes_fused_kernel(args: Any, kwargs: Any) -> bool:
+def _takes_kernel_of_cpu(args: Any, kwargs: Any) -> bool:
     """By a call with tensors of a CPU that are fake."""
 
     def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
@@ -88,7 +97,8 @@ def _takes_fused_kernel(args: Any, kwargs: Any) -> bool:
 
 
 def _fused(*args: Any, **kwargs: Any) -> torch.Tensor:
-    """The call as the fused kernel."""
+    """The call as the fused kernel: that of CPUs, which keeps as much as those of GPUs, but for
+    masks that need gradients, which it does not take."""
     given: Mapping[str, Any] = arguments_by_name(ATTENTION, args, kwargs)
     mask = given.get("attn_mask")
     if mask is not None and mask.dtype == torch.bool:
@@ -96,13 +106,14 @@ def _fused(*args: Any, **kwargs: Any) -> torch.Tensor:
         left_out = torch.scalar_tensor(-math.inf, dtype=dtype, device=mask.device)
         taken = torch.scalar_tensor(0.0, dtype=dtype, device=mask.device)
         mask = torch.where(mask, taken, left_out)
-    found: torch.Tensor = _FUSED(
-        given["query"],
-        given["key"],
-        given["value"],
-        given.get("dropout_p", 0.0),
-        given.get("is_causal", False),
-        attn_mask=mask,
-        scale=given.get("scale"),
-    )[0]
+    operands = given["query"], given["key"], given["value"]
+    dropout_p, causal = given.get("dropout_p", 0.0), given.get("is_causal", False)
+    scale = given.get("scale")
+    found: torch.Tensor
+    if mask is not None and mask.requires_grad:
+        scores = (*operands[0].shape[:3], operands[1].shape[2])
+        given_mask = (mask.expand(scores), True, dropout_p, causal)
+        found = _EFFICIENT(*operands, *given_mask, scale=scale)[0]
+    else:
+        found = _FUSED(*operands, dropout_p, causal, attn_mask=mask, scale=scale)[0]
     return found

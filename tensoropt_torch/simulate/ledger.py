@@ -20,6 +20,7 @@ Category = Literal[
     "gradients",
     "optimizer state",
     "inputs and buffers",
+    "gathered parameters",
     "activations",
     "reshard buffers",
     "temporaries",
@@ -66,7 +67,8 @@ class MemoryProfile:
     Attributes:
         peak_bytes: the most that was alive at one moment.
         phase, operator: when that was: during this operator of this phase.
-        categories: bytes at the peak by category; their sum is ``peak_bytes``.
+        categories: bytes at the peak by category; their sum is ``peak_bytes``. Gathered
+            parameters are copies for computing, whether gathered, cast or both.
         usages: what operators hold at the peak, the most first.
         phase_peaks: the peak of each phase.
         curve: bytes alive after every event of the step (something allocated or freed).
@@ -133,6 +135,12 @@ class Ledger:
         """The memory is given back."""
         self.allocations[number].died = len(self._events)
         self._record(number, -1)
+
+    def label_since(self, first: int, category: Category) -> None:
+        """Says what the allocations from this one on are for that live and are not labelled."""
+        for allocation in self.allocations[first:]:
+            if allocation.died is None and allocation.category is None:
+                allocation.category = category
 
     def enter(self, phase: Phase) -> None:
         """What follows happens in this phase."""

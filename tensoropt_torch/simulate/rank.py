@@ -13,6 +13,7 @@ from torch._C import _distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import GroupName
 
+from tensoropt_torch.config import DeviceType
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.frontend import Source
 from tensoropt_torch.module.parallel_module import ParallelModule
@@ -27,6 +28,12 @@ META = torch.device("meta")
 _CPU = torch.device("cpu")
 # Layers that PyTorch gives to oneDNN on a CPU, and computes by single operators elsewhere.
 _RECURRENT = re.compile("lstm|gru|rnn|recurrent")
+_OPS = torch.ops.tensoropt
+_OF_PARAMETERS = (
+    _OPS.reshard_parameter.default,
+    _OPS.begin_value.default,
+    _OPS.begin_gathers.default,
+)
 
 
 @contextmanager
@@ -134,15 +141,17 @@ def _has_kernels_of_a_cpu(node: fx.Node) -> bool:
     return node.op == "call_function" and any(_RECURRENT.search(str(one)) for one in called)
 
 
-def named_nodes(graph: fx.GraphModule, note: Callable[[str], None]) -> fx.GraphModule:
-    """The graph, which calls ``note`` with the name of a node before its call, and attention by
-    the kernel of a CPU."""
-    attention = FusedAttention()
+def named_nodes(
+    graph: fx.GraphModule, note: Callable[[str, bool], None], device: DeviceType
+) -> fx.GraphModule:
+    """The graph, which calls ``note`` with the name of a node, and whether it makes copies of
+    parameters, before its call; and attention by the kernel of a device."""
+    attention = FusedAttention(device)
     new = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in graph.graph.nodes:
         if node.op == "call_function":
-            new.call_function(note, (node.name,))
+            new.call_function(note, (node.name, node.target in _OF_PARAMETERS))
         copy = copies[node] = new.node_copy(node, copies.__getitem__)
         copy.target = attention.target(node)
     return fx.GraphModule(graph, new)

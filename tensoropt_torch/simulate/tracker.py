@@ -19,6 +19,15 @@ from tensoropt_torch.simulate.onednn import MEASURED
 
 _PRIM_DEVICE = torch.ops.prim.device.default
 _KERNEL = torch._C.DispatchKey.CompositeExplicitAutograd
+# What these make of parameters is a copy for computing.
+_COPIES = {
+    "aten::_to_copy",
+    "tensoropt::reshard",
+    "tensoropt::reshard_parameter",
+    "tensoropt::begin_value",
+    "tensoropt::begin_gathers",
+    "tensoropt::take_value",
+}
 
 
 class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -63,12 +72,14 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return func.decompose(*args, **kwargs)
         if not self._inside:
             self._ledger.operator = _name(func)
+        first = len(self._ledger.allocations)
         result = func(*args, **kwargs)
         num_bytes = self._workspaces.output_bytes(func, args, kwargs)
         for tensor in pytree.tree_leaves(result):
             if isinstance(tensor, torch.Tensor):
                 self.number_of(tensor, num_bytes)
         self._workspaces.note(self._ledger, func, args, kwargs)
+        self._label_copies(func, args, first)
         kernel = MEASURED.get(func._schema.name)
         if kernel is not None:
             saved = [self.number_of(result[index]) for index in kernel.saved]
@@ -104,20 +115,39 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         work = _create_work_from_future(held).boxed()
         return (args[0], work) if len(func._schema.returns) == 2 else work
 
+    def _label_copies(self, func: OpOverload, args: Any, first: int) -> None:
+        """Of what a call made, from this allocation on, if it was made of parameters."""
+        if self._inside or func._schema.name not in _COPIES:
+            return
+        if self._ledger.phase not in ("forward", "backward"):
+            return
+        given = (leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, torch.Tensor))
+        if any(self._is_parameter(tensor) for tensor in given):
+            self._ledger.label_since(first, "gathered parameters")
+
+    def _is_parameter(self, tensor: torch.Tensor) -> bool:
+        number = self._numbers.get(tensor.untyped_storage()._cdata)
+        if number is None:
+            return False
+        return self._ledger.allocations[number].category in ("parameters", "gathered parameters")
+
     def _free(self, key: int) -> None:
         self._ledger.free(self._numbers.pop(key))
 
     def _run_inside(self, func: OpOverload, args: Any, kwargs: Any) -> Any:
-        outermost = not self._inside
-        if outermost:
-            self._ledger.operator = _name(func)
-            self._inside = True
-        try:
+        if self._inside:
             with self:
                 return func._op_dk(_KERNEL, *args, **kwargs)
+        self._ledger.operator = _name(func)
+        first = len(self._ledger.allocations)
+        self._inside = True
+        try:
+            with self:
+                result = func._op_dk(_KERNEL, *args, **kwargs)
         finally:
-            if outermost:
-                self._inside = False
+            self._inside = False
+        self._label_copies(func, args, first)
+        return result
 
 
 def _name(func: OpOverload) -> str:
