@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tensoropt_torch.errors import TensorOptError
@@ -107,8 +107,8 @@ def fastest_within(
     """The fastest point whose simulated peak is at most ``peak_bytes``.
 
     Peaks nearly always grow along the frontier as its sums do. So it is bisected from
-    the last point whose sum fits, and only some more points than the logarithm of their
-    number are simulated; fewer, if it may take ``close`` times longer in addition than the
+    the last point whose sum fits, by lines through points that are known, and only some more
+    points than the logarithm of their number are simulated; fewer, if it may take ``close`` times longer in addition than the
     fastest that fits. Where peaks do not grow, the point fits all the same, but a faster one
     may fit too.
 
@@ -138,7 +138,6 @@ class _Bisection:
         self._limit = limit
         self._step = step
         self._peaks: dict[int, int] = {}
-        self._ratio = 1.0  # of peak and sum, at the last point
         self.fitting: SimulatedPoint | None = None  # the fastest that is known to fit
 
     @property
@@ -150,7 +149,6 @@ class _Bisection:
         """Simulates a point."""
         point = _simulated(self._frontier[index], self._step)
         self._peaks[index] = point.peak_bytes
-        self._ratio = point.peak_bytes / point.memory_bytes
         if point.peak_bytes <= self._limit:
             self.fitting = point
 
@@ -175,9 +173,30 @@ class _Bisection:
         return (first + last) // 2 if len(self._peaks) % 3 == 0 else self._guess(first, last)
 
     def _guess(self, first: int, last: int) -> int:
-        """The last point that fits if its peak is to its sum as at the point before."""
-        sums = [point.memory_bytes * self._ratio for point in self._frontier]
-        return min(max(bisect_right(sums, self._limit) - 1, first), last)
+        """The last point that fits if peaks grow with sums as between the two points that are
+        nearest to the limit."""
+        peak_of = self._line(*self._nearest())
+        peaks = [peak_of(point.memory_bytes) for point in self._frontier]
+        return min(max(bisect_right(peaks, self._limit) - 1, first), last)
+
+    def _nearest(self) -> list[int]:
+        """Up to two points that are simulated: the last that fits and the first after it that
+        does not, or those with the least sums where none fits."""
+        known = sorted(self._peaks)
+        fitting = 0 if self.fitting is None else known.index(self.fitting.point.index)
+        return known[fitting : fitting + 2]
+
+    def _line(self, *known: int) -> Callable[[float], float]:
+        """Peaks by sums: through two points if they rise, else in proportion to one; sums
+        themselves if none is known."""
+        points = [(self._frontier[index].memory_bytes, self._peaks[index]) for index in known]
+        if not points:
+            return lambda memory_bytes: memory_bytes
+        (memory, peak), (other, higher) = points[0], points[-1]
+        if higher <= peak or other <= memory:
+            return lambda memory_bytes: memory_bytes * peak / memory
+        slope = (higher - peak) / (other - memory)
+        return lambda memory_bytes: peak + slope * (memory_bytes - memory)
 
 
 def mini_time(
