@@ -1,4 +1,5 @@
-"""Twelve models at sizes that fill devices, on the meta device, and where they are planned."""
+"""Twelve models at sizes that fill devices, one of them at two, on the meta device, and where
+they are planned."""
 
 from __future__ import annotations
 
@@ -33,6 +34,7 @@ class Model:
     build: Callable[[], Example]
     clusters: tuple[str, ...] = MACHINE
     optimizer: str | OptimizerModel = "adamw"
+    most_micro_batches: int = 8
 
 
 def _llama(config: LlamaConfig, batch: int, length: int) -> Example:
@@ -41,6 +43,24 @@ def _llama(config: LlamaConfig, batch: int, length: int) -> Example:
 
 def llama_8b() -> Example:
     return _llama(LlamaConfig(), 8, 4096)
+
+
+def llama_8b_large_batch() -> Example:
+    """That of Hugging Face, which does not fit without recomputation and micro-batches."""
+    import transformers
+
+    config = transformers.LlamaConfig(
+        hidden_size=4096,
+        intermediate_size=14336,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        vocab_size=128256,
+        use_cache=False,
+    )
+    ids = torch.zeros(256, 4096, dtype=torch.long)
+    model = transformers.LlamaForCausalLM(config).bfloat16()
+    return Example(model, (), {"input_ids": ids, "labels": ids})
 
 
 def llama_70b() -> Example:
@@ -145,6 +165,12 @@ MODELS: Mapping[str, Model] = {
     "t5": Model("T5 base, 64 x 512 to 128", t5),
     "whisper": Model("Whisper small, 64 x 30 s to 128", whisper),
     "llama-8b": Model("Llama 3 8B, 8 x 4,096", llama_8b, FEW_MACHINES, MIXED),
+    "llama-8b-256": Model(
+        "Llama 3 8B, 256 x 4,096, up to 32 micro-batches",
+        llama_8b_large_batch,
+        ("h100-8",),
+        most_micro_batches=32,
+    ),
     "llama-70b": Model("Llama 3 70B, 16 x 2,048", llama_70b, MANY_MACHINES, MIXED),
 }
 

@@ -1,7 +1,6 @@
 """Rows of one model: what ``mini_time`` picks by default, in its parts.
 
-Capture and simulation run on one thread, and their seconds are those of the processor, which other
-programs do not lengthen; those of the search, which has several threads, are of the clock.
+All seconds are those of the clock, which a user waits for. So nothing else should run beside.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.simulate import PeakTooLargeError, pick_within, simulate_step, step_of
 
-MOST_MICRO_BATCHES = 8
-
 
 def rows_of(name: str, presets: list[str]) -> list[dict[str, Any]]:
     """The rows of one model."""
@@ -30,16 +27,16 @@ def rows_of(name: str, presets: list[str]) -> list[dict[str, Any]]:
     start = time.perf_counter()
     example = example_of(name)
     built = time.perf_counter()
-    capture_s = time.thread_time()
+    capture_s = time.perf_counter()
     captured = example.capture()
-    capture_s = time.thread_time() - capture_s
+    capture_s = time.perf_counter() - capture_s
     print(f"{name}: built in {built - start:.1f} s, captured in {capture_s:.1f} s", flush=True)
     for preset in presets or model.clusters:
         plain = PlanningTask(captured, load_cluster(preset), model.optimizer)
-        start = time.thread_time()
-        parts = in_micro_batches(plain)
+        start = time.perf_counter()
+        parts = in_micro_batches(plain, model.most_micro_batches)
         cheaper = replace(plain, recompute=True, in_micro_batches=parts)
-        parts_s = time.thread_time() - start
+        parts_s = time.perf_counter() - start
         for task, before_s in ((plain, capture_s), (cheaper, capture_s + parts_s)):
             row = {"model": name, "preset": preset, **measured(task, before_s)}
             print(json.dumps(row), flush=True)
@@ -47,9 +44,9 @@ def rows_of(name: str, presets: list[str]) -> list[dict[str, Any]]:
     return found
 
 
-def in_micro_batches(task: PlanningTask) -> tuple[Any, ...]:
-    """In 2, 4 and 8 of them; none where the model does not allow it."""
-    counts = [2, 4, MOST_MICRO_BATCHES]
+def in_micro_batches(task: PlanningTask, most: int) -> tuple[Any, ...]:
+    """In 2, 4, ... up to ``most`` of them; none where the model does not allow it."""
+    counts = [2**power for power in range(1, most.bit_length())]
     try:
         rows = batch_rows(task.captured)
         return tuple(micro_batched(task.captured, n) for n in counts if rows % n == 0)
@@ -65,7 +62,7 @@ def measured(task: PlanningTask, before_s: float) -> dict[str, Any]:
     frontier = find_frontier(task, devices, [limit])
     searched = time.perf_counter()
     by_sums = frontier.at(limit) if frontier.smallest.memory_bytes <= limit else None
-    counted, before = _Counted(), time.thread_time()
+    counted, before = _Counted(), time.perf_counter()
     logger = logging.getLogger("tensoropt_torch.simulate.refine")
     logger.setLevel(logging.INFO)
     logger.addHandler(counted)
@@ -74,7 +71,7 @@ def measured(task: PlanningTask, before_s: float) -> dict[str, Any]:
         plan, least = point.plan, None
     except PeakTooLargeError as error:
         plan, least = None, error.least_bytes
-    simulating_s = time.thread_time() - before
+    simulating_s = time.perf_counter() - before
     logger.removeHandler(counted)
     peak_of_sums = None
     if by_sums is not None:

@@ -29,6 +29,9 @@ MAX_GUESSES = 4
 CLOSE = 0.01
 # Of plans that halo exchanges make unequal so many ranks are simulated.
 MOST_RANKS = 8
+# What a sum counts is alive at the end of forward or in the update, so that a peak is not below
+# half of it: where sums are above so many limits, no peak fits.
+HOPELESS = 2
 # In a job plans are simulated if their sums are above this share of the limit: a peak is not
 # three times what is kept, and jobs shall start soon.
 SURE_SHARE = 1 / 3
@@ -114,7 +117,8 @@ def fastest_within(
 
     Raises:
         TensorOptError: none of the points that were simulated fits, among them
-            ``samples`` that are evenly spaced; says the least peak.
+            ``samples`` that are evenly spaced, or that with the least sum where all sums
+            are far above; says the least peak.
     """
     search = _Bisection(frontier, peak_bytes, step, close, samples)
     with progress("simulating peaks of the frontier") as simulated:
@@ -156,6 +160,8 @@ class _Bisection:
         """The point to simulate next: guesses, and every third time the middle of what
         is left, since guesses may be wrong. None if nothing is left to find out."""
         last = len(self._frontier) - 1
+        if self._frontier[0].memory_bytes > HOPELESS * self._limit:
+            return None if self._peaks else 0
         if not self._peaks:
             return self._guess(0, last)
         if self.fitting is None:
@@ -258,9 +264,7 @@ def mini_parallelism(task: PlanningTask, memory_limit: float | None = None) -> S
     counts = fitting_counts(task, limit)
     for count in counts:
         candidate = Candidate(task, count)
-        # What a sum counts is alive at the end of forward or in the update, so that a
-        # peak is not below half of it.
-        if candidate.least_memory_bytes > 2 * limit and count != counts[-1]:
+        if candidate.least_memory_bytes > HOPELESS * limit and count != counts[-1]:
             continue
         try:
             return pick_within(task, candidate.frontier(), limit)
@@ -286,7 +290,7 @@ def profile(
 def _profile_row(task: PlanningTask, count: int, limit: float) -> ProfileRow:
     candidate = Candidate(task, count)
     least = candidate.least_memory_bytes
-    if least > 2 * limit:
+    if least > HOPELESS * limit:
         return ProfileRow(count, None, None, least, limit)
     return row_of(candidate.frontier(pick_limits=[limit]), limit, step_of(task))
 

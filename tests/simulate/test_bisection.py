@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tensoropt_torch.simulate import PeakTooLargeError, SimulatedPoint, fastest_within, refine
+from tensoropt_torch.units import format_bytes
 
 GB = 1e9
 
@@ -33,7 +34,7 @@ def frontier(generator: random.Random) -> Points:
 
 
 def proportional(generator: random.Random) -> Callable[[float], float]:
-    return lambda size, ratio=generator.uniform(0.5, 3): ratio * size
+    return lambda size, ratio=generator.uniform(0.6, 3): ratio * size
 
 
 def with_temporaries(generator: random.Random) -> Callable[[float], float]:
@@ -41,7 +42,7 @@ def with_temporaries(generator: random.Random) -> Callable[[float], float]:
 
 
 def nearly_flat(generator: random.Random) -> Callable[[float], float]:
-    return lambda size, more=generator.uniform(0.1, 4): 0.1 * size + more * GB
+    return lambda size, more=generator.uniform(1.5, 4): 0.1 * size + more * GB
 
 
 def of_two_phases(generator: random.Random) -> Callable[[float], float]:
@@ -119,3 +120,20 @@ def test_what_is_picked_is_close_to_the_fastest_that_fits(
         index, _ = picked(points, peaks, limit, monkeypatch, close=0.01)
         fastest = max(i for i, peak in enumerate(peaks) if peak <= limit)
         assert points[index].time_s <= 1.01 * points[fastest].time_s, seed
+
+
+def test_where_all_sums_are_far_above_one_point_is_simulated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    points = frontier(random.Random(2))
+    peaks = [int(0.9 * point.memory_bytes) for point in points]
+    seen: list[int] = []
+
+    def simulated(point: Any, _: object) -> SimulatedPoint:
+        seen.append(point.index)
+        return SimulatedPoint(point, peaks[point.index])
+
+    monkeypatch.setattr(refine, "_simulated", simulated)
+    with pytest.raises(PeakTooLargeError, match=f"the least is {format_bytes(peaks[0])}"):
+        fastest_within(points, 0.49 * points[0].memory_bytes)  # type: ignore[arg-type]
+    assert seen == [0]
