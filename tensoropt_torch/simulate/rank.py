@@ -26,8 +26,10 @@ from tensoropt_torch.values.weights import parameter_of
 
 META = torch.device("meta")
 _CPU = torch.device("cpu")
-# Layers that PyTorch gives to oneDNN on a CPU, and computes by single operators elsewhere.
-_RECURRENT = re.compile("lstm|gru|rnn|recurrent")
+# Recurrent layers, which PyTorch gives to oneDNN on a CPU and computes by single operators
+# elsewhere (those split by units are single operators anyway), and attention inside an operator,
+# which has no fused kernel on the meta device.
+_OF_CPU = re.compile(r"(lstm|gru|rnn|recurrent)(?!_shard)|balanced_causal_attention")
 _OPS = torch.ops.tensoropt
 _OF_PARAMETERS = (
     _OPS.reshard_parameter.default,
@@ -136,9 +138,9 @@ class SimulatedRank:
 
 
 def _has_kernels_of_a_cpu(node: fx.Node) -> bool:
-    """Whether a node calls a recurrent layer, or gives it to what calls it."""
+    """Whether a node calls one of these, or gives it to what calls it."""
     called = (node.target, *(value for value in node.args if callable(value)))
-    return node.op == "call_function" and any(_RECURRENT.search(str(one)) for one in called)
+    return node.op == "call_function" and any(_OF_CPU.search(str(one)) for one in called)
 
 
 def named_nodes(
