@@ -1,6 +1,7 @@
 """Rows of one model: what ``mini_time`` picks by default, in its parts.
 
-All seconds are those of the clock, which a user waits for. So nothing else should run beside.
+All seconds are those of the processor, of all threads together, so that what runs beside does not
+lengthen them: capture and simulation have one thread, the search has several.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ from tensoropt_torch.simulate import PeakTooLargeError, pick_within, simulate_st
 def rows_of(name: str, presets: list[str]) -> list[dict[str, Any]]:
     """The rows of one model."""
     model, found = MODELS[name], []
-    start = time.perf_counter()
+    start = time.process_time()
     example = example_of(name)
-    built = time.perf_counter()
-    capture_s = time.perf_counter()
+    built = time.process_time()
+    capture_s = time.process_time()
     captured = example.capture()
-    capture_s = time.perf_counter() - capture_s
+    capture_s = time.process_time() - capture_s
     print(f"{name}: built in {built - start:.1f} s, captured in {capture_s:.1f} s", flush=True)
     for preset in presets or model.clusters:
         plain = PlanningTask(captured, load_cluster(preset), model.optimizer)
-        start = time.perf_counter()
+        start = time.process_time()
         parts = in_micro_batches(plain, model.most_micro_batches)
         cheaper = replace(plain, recompute=True, in_micro_batches=parts)
-        parts_s = time.perf_counter() - start
+        parts_s = time.process_time() - start
         for task, before_s in ((plain, capture_s), (cheaper, capture_s + parts_s)):
             row = {"model": name, "preset": preset, **measured(task, before_s)}
             print(json.dumps(row), flush=True)
@@ -58,11 +59,11 @@ def in_micro_batches(task: PlanningTask, most: int) -> tuple[Any, ...]:
 def measured(task: PlanningTask, before_s: float) -> dict[str, Any]:
     """What ``mini_time`` does by default, in its parts."""
     limit, devices = task.default_memory_limit, task.cluster.num_devices
-    start = time.perf_counter()
+    start = time.process_time()
     frontier = find_frontier(task, devices, [limit])
-    searched = time.perf_counter()
+    searched = time.process_time()
     by_sums = frontier.at(limit) if frontier.smallest.memory_bytes <= limit else None
-    counted, before = _Counted(), time.perf_counter()
+    counted, before = _Counted(), time.process_time()
     logger = logging.getLogger("tensoropt_torch.simulate.refine")
     logger.setLevel(logging.INFO)
     logger.addHandler(counted)
@@ -71,7 +72,7 @@ def measured(task: PlanningTask, before_s: float) -> dict[str, Any]:
         plan, least = point.plan, None
     except PeakTooLargeError as error:
         plan, least = None, error.least_bytes
-    simulating_s = time.perf_counter() - before
+    simulating_s = time.process_time() - before
     logger.removeHandler(counted)
     peak_of_sums = None
     if by_sums is not None:
