@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import disable_fake_tensor_cache
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -73,14 +76,14 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not self._inside:
             self._ledger.operator = _name(func)
         first = len(self._ledger.allocations)
-        result = func(*args, **kwargs)
+        kernel = MEASURED.get(func._schema.name)
+        result = (func if kernel is None else partial(_uncached, func))(*args, **kwargs)
         num_bytes = self._workspaces.output_bytes(func, args, kwargs)
         for tensor in pytree.tree_leaves(result):
             if isinstance(tensor, torch.Tensor):
                 self.number_of(tensor, num_bytes)
         self._workspaces.note(self._ledger, func, args, kwargs)
         self._label_copies(func, args, first)
-        kernel = MEASURED.get(func._schema.name)
         if kernel is not None:
             saved = [self.number_of(result[index]) for index in kernel.saved]
             self._workspaces.note_measured(self._ledger, func, args, saved)
@@ -148,6 +151,14 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._inside = False
         self._label_copies(func, args, first)
         return result
+
+
+def _uncached(func: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """The call without the cache of fake tensors: two outputs that are one tensor, as of recurrent
+    layers in backward, come out of it as two."""
+    mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+    with nullcontext() if mode is None else disable_fake_tensor_cache(mode):
+        return func(*args, **kwargs)
 
 
 def _name(func: OpOverload) -> str:
