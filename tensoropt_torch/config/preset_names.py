@@ -122,7 +122,10 @@ def preset_name(name: str) -> PresetName | None:
 def gpu_hint(name: str) -> str:
     """``did you mean '...'? `` for a name of the pattern whose GPU is not known."""
     found = _NAME.fullmatch(name)
-    return close_match(found["gpu"], FAMILIES) if found else ""
+    if found is None:
+        return ""
+    rest = name[len(found["gpu"]) :]
+    return close_match(name, [family + rest for family in FAMILIES])
 
 
 def larger_preset(name: str, num_devices: int) -> str | None:

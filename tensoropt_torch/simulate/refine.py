@@ -24,6 +24,7 @@ from tensoropt_torch.units import format_bytes
 log = get_logger(__name__)
 
 SAMPLES = 8  # points that are looked at before it is said that none fits
+FEW_SAMPLES = 2  # where more devices may do
 MAX_GUESSES = 4
 # A pick may take so much longer than a faster one that may fit too: fewer are simulated.
 CLOSE = 0.01
@@ -32,6 +33,9 @@ MOST_RANKS = 8
 # What a sum counts is alive at the end of forward or in the update, so that a peak is not below
 # half of it: where sums are above so many limits, no peak fits.
 HOPELESS = 2
+# Where the least sum is above the limit, its peak by so much too, no other peak is looked at: few
+# are below those of lesser sums, and by less.
+FAR = 1.25
 # In a job plans are simulated if their sums are above this share of the limit: a peak is not
 # three times what is kept, and jobs shall start soon.
 SURE_SHARE = 1 / 3
@@ -164,6 +168,8 @@ class _Bisection:
             return None if self._peaks else 0
         if not self._peaks:
             return self._guess(0, last)
+        if self._is_far_above():
+            return None
         if self.fitting is None:
             guesses = [self._guess(0, last)] if len(self._peaks) < MAX_GUESSES else []
             indices = [*guesses, *thinned_indices(len(self._frontier), self._samples)]
@@ -177,6 +183,10 @@ class _Bisection:
         if self.fitting.time_s <= (1 + self._close) * self._frontier[last].time_s:
             return None
         return (first + last) // 2 if len(self._peaks) % 3 == 0 else self._guess(first, last)
+
+    def _is_far_above(self) -> bool:
+        least = self._peaks.get(0, 0) > FAR * self._limit
+        return least and self._frontier[0].memory_bytes > self._limit
 
     def _guess(self, first: int, last: int) -> int:
         """The last point that fits if peaks grow with sums as between the two points that are
@@ -230,13 +240,15 @@ def mini_time(
         raise PeakTooLargeError(frontier, limit, error.least_bytes, advised) from None
 
 
-def pick_within(task: PlanningTask, frontier: Frontier, limit: float) -> SimulatedPoint:
+def pick_within(
+    task: PlanningTask, frontier: Frontier, limit: float, samples: int = SAMPLES
+) -> SimulatedPoint:
     """What ``mini_time`` picks of a frontier of the task.
 
     Raises:
         TensorOptError: as ``fastest_within``.
     """
-    return fastest_within(frontier, limit, step_of(task), close=CLOSE)
+    return fastest_within(frontier, limit, step_of(task), close=CLOSE, samples=samples)
 
 
 def fit_by_peaks(task: PlanningTask, num_devices: int, limit: float) -> Fit | None:
@@ -254,7 +266,8 @@ def fit_by_peaks(task: PlanningTask, num_devices: int, limit: float) -> Fit | No
 
 
 def mini_parallelism(task: PlanningTask, memory_limit: float | None = None) -> SimulatedPoint:
-    """The fastest strategy on the fewest devices of the cluster whose peaks fit.
+    """The fastest strategy on the fewest devices of the cluster whose peaks fit, as far as few
+    points are looked at.
 
     Raises:
         TensorOptError: nothing fits on any count; says the least peak, and what would fit.
@@ -266,8 +279,9 @@ def mini_parallelism(task: PlanningTask, memory_limit: float | None = None) -> S
         candidate = Candidate(task, count)
         if candidate.least_memory_bytes > HOPELESS * limit and count != counts[-1]:
             continue
+        samples = SAMPLES if count == counts[-1] else FEW_SAMPLES
         try:
-            return pick_within(task, candidate.frontier(), limit)
+            return pick_within(task, candidate.frontier(), limit, samples)
         except PeakTooLargeError as error:
             least.append((error.least_bytes, count))
     num_bytes, count = min(least)

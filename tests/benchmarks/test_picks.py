@@ -21,8 +21,9 @@ def test_models_have_rows_for_all_their_presets_with_and_without() -> None:
         (name, preset, recompute)
         for name in measured
         for preset in MODELS[name].clusters
-        for recompute in (False, True)
+        for recompute in ((False, True) if MODELS[name].cheaper else (False,))
     }
+    assert measured == set(MODELS)
     assert {(row["model"], row["preset"], row["recompute"]) for row in ROWS} == expected
     sizes = {round(load_cluster(row["preset"]).device.memory_bytes / 1e9) for row in ROWS}
     assert sizes == {24, 48, 80}
@@ -42,7 +43,7 @@ def test_simulating_takes_no_longer_than_planning() -> None:
     """Of all rows together: single ones are a matter of what runs beside them."""
     simulating = sum(row["simulating_s"] for row in ROWS)
     assert simulating <= sum(row["planning_s"] for row in ROWS)
-    assert all(row["simulated_points"] <= 12 for row in ROWS)
+    assert all(row["simulated_points"] <= 3 for row in ROWS)
 
 
 def test_the_page_has_the_table() -> None:

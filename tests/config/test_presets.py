@@ -61,7 +61,7 @@ def test_the_pattern_continues_the_files_of_two_machines(file: str, pattern: str
 
 def test_unknown_names_say_what_is_allowed() -> None:
     allowed = r"<gpu>-<machines>x<devices of one>, such as h100-128x8.*1 to 8.*a100-40gb.*rtx4090"
-    with pytest.raises(TensorOptError, match=f"'h300-2x8' is neither.*'h[12]00'.*{allowed}"):
+    with pytest.raises(TensorOptError, match=f"'h300-2x8' is neither.*'h[12]00-2x8'.*{allowed}"):
         load_cluster("h300-2x8")
     with pytest.raises(TensorOptError, match=f"machines: 2, devices in each: 16; .*{allowed}"):
         load_cluster("h100-2x16")

@@ -122,11 +122,13 @@ def test_what_is_picked_is_close_to_the_fastest_that_fits(
         assert points[index].time_s <= 1.01 * points[fastest].time_s, seed
 
 
-def test_where_all_sums_are_far_above_one_point_is_simulated(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("part", "ratio"), [(0.49, 0.9), (0.9, 1.3)])
+def test_where_the_least_is_far_above_one_point_is_simulated(
+    part: float, ratio: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Its sum, or its sum a little and its peak by more."""
     points = frontier(random.Random(2))
-    peaks = [int(0.9 * point.memory_bytes) for point in points]
+    peaks = [int(ratio * point.memory_bytes) for point in points]
     seen: list[int] = []
 
     def simulated(point: Any, _: object) -> SimulatedPoint:
@@ -135,5 +137,5 @@ def test_where_all_sums_are_far_above_one_point_is_simulated(
 
     monkeypatch.setattr(refine, "_simulated", simulated)
     with pytest.raises(PeakTooLargeError, match=f"the least is {format_bytes(peaks[0])}"):
-        fastest_within(points, 0.49 * points[0].memory_bytes)  # type: ignore[arg-type]
+        fastest_within(points, part * points[0].memory_bytes)  # type: ignore[arg-type]
     assert seen == [0]
