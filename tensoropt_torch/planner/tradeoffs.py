@@ -144,7 +144,8 @@ def _rate(device: Device, objective: Objective) -> float:
     if rate is None:
         raise TensorOptError(
             f"objective '{objective}' needs '{_KEYS[objective]}' of device '{device.name}', which "
-            "the cluster does not say; add it to [device] of the cluster file"
+            "the cluster does not say; add it to [device] of the cluster file, or choose another "
+            "objective (device_count asks for nothing)"
         )
     return rate
 
