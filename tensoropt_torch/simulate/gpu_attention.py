@@ -38,17 +38,22 @@ def _is_flash(given: Arguments) -> bool:
         return False
     if given.get("is_causal") and query.shape[2] != key.shape[2]:
         return False
-    alike = query.shape[3] == key.shape[3] == value.shape[3] <= _MOST_HEAD_DIM
+    if not query.shape[3] == key.shape[3] == value.shape[3] <= _MOST_HEAD_DIM:
+        return False
     if not given.get("enable_gqa"):
-        return alike and query.shape[1] == key.shape[1] == value.shape[1]
-    heads: int = key.shape[1]
-    return alike and heads == value.shape[1] and query.shape[1] % heads == 0
+        return _have_equal_heads(given)
+    return bool(key.shape[1] == value.shape[1] and query.shape[1] % key.shape[1] == 0)
 
 
 def _is_efficient(given: Arguments) -> bool:
     query, key, value = given["query"], given["key"], given["value"]
     if query.dtype not in (*_HALF, torch.float32):
         return False
+    if query.shape[3] != key.shape[3] or not _have_equal_heads(given):
+        return False
     aligned = _BYTES // query.itemsize
-    alike = query.shape[3] == key.shape[3] and query.shape[1] == key.shape[1] == value.shape[1]
-    return alike and query.shape[3] % aligned == 0 and value.shape[3] % aligned == 0
+    return bool(query.shape[3] % aligned == 0 and value.shape[3] % aligned == 0)
+
+
+def _have_equal_heads(given: Arguments) -> bool:
+    return bool(given["query"].shape[1] == given["key"].shape[1] == given["value"].shape[1])

@@ -115,9 +115,9 @@ def fastest_within(
 
     Peaks nearly always grow along the frontier as its sums do. So it is bisected from
     the last point whose sum fits, by lines through points that are known, and only some more
-    points than the logarithm of their number are simulated; fewer, if it may take ``close`` times longer in addition than the
-    fastest that fits. Where peaks do not grow, the point fits all the same, but a faster one
-    may fit too.
+    points than the logarithm of their number are simulated; fewer, if it may take ``close``
+    times longer in addition than the fastest that fits. Where peaks do not grow, the point
+    fits all the same, but a faster one may fit too.
 
     Raises:
         TensorOptError: none of the points that were simulated fits, among them

@@ -34,19 +34,23 @@ def frontier(generator: random.Random) -> Points:
 
 
 def proportional(generator: random.Random) -> Callable[[float], float]:
-    return lambda size, ratio=generator.uniform(0.6, 3): ratio * size
+    ratio = generator.uniform(0.6, 3)
+    return lambda size: ratio * size
 
 
 def with_temporaries(generator: random.Random) -> Callable[[float], float]:
-    return lambda size, more=generator.uniform(0.1, 4): size + more * GB
+    more = generator.uniform(0.1, 4)
+    return lambda size: size + more * GB
 
 
 def nearly_flat(generator: random.Random) -> Callable[[float], float]:
-    return lambda size, more=generator.uniform(1.5, 4): 0.1 * size + more * GB
+    more = generator.uniform(1.5, 4)
+    return lambda size: 0.1 * size + more * GB
 
 
 def of_two_phases(generator: random.Random) -> Callable[[float], float]:
-    return lambda size, more=generator.uniform(1, 3): max(1.1 * size, 0.2 * size + more * GB)
+    more = generator.uniform(1, 3)
+    return lambda size: max(1.1 * size, 0.2 * size + more * GB)
 
 
 SHAPES = [proportional, with_temporaries, nearly_flat, of_two_phases]
