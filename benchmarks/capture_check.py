@@ -30,7 +30,7 @@ from gpt import GPT, GPTConfig  # noqa: E402
 import tensoropt_torch  # noqa: E402
 from benchmarks.machine import machine  # noqa: E402
 from benchmarks.ranks import print_results, results_of_ranks  # noqa: E402
-from tensoropt_torch.profiler.store import write_atomically  # noqa: E402
+from tensoropt_torch.measure.kept.files import write_atomically  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "capture_check.json"
 WITHOUT, COMPARED, LATER = "without", "compared", "compared before"

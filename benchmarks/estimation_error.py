@@ -41,7 +41,9 @@ from benchmarks.models.small import STUDY
 from benchmarks.ranks import WORKER, run_ranks
 from benchmarks.training import CPU, Trainer
 from tensoropt_torch import _C
-from tensoropt_torch.calibration import (
+from tensoropt_torch.config.cluster import COLLECTIVES, Runtime
+from tensoropt_torch.frontend import capture
+from tensoropt_torch.measure import (
     MeasureOptions,
     ProfileOptions,
     ValidationOptions,
@@ -50,21 +52,22 @@ from tensoropt_torch.calibration import (
     scales_of,
     validate,
 )
-from tensoropt_torch.calibration.job import OPERATOR_SHARE, with_operators, with_profile
-from tensoropt_torch.calibration.runs import (
+from tensoropt_torch.measure.job import OPERATOR_SHARE, with_operators, with_profile
+from tensoropt_torch.measure.kept.files import write_atomically
+from tensoropt_torch.measure.kept.hardware_profile import HardwareProfile
+from tensoropt_torch.measure.machine.collectives import MIN_BYTES, measure_sizes
+from tensoropt_torch.measure.runs.training import (
     Reference,
     RepeatedTimes,
     StepTimes,
     run_in_passes,
 )
-from tensoropt_torch.calibration.validation import (
+from tensoropt_torch.measure.runs.validation import (
     DISTURBED_SPREAD,
     Validation,
     mean_error,
     spearman,
 )
-from tensoropt_torch.config.cluster import COLLECTIVES, Runtime
-from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.plan.space import (
     core_cluster,
@@ -74,9 +77,6 @@ from tensoropt_torch.plan.space import (
 )
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.profiler.collectives import MIN_BYTES, measure_sizes
-from tensoropt_torch.profiler.hardware_profile import HardwareProfile
-from tensoropt_torch.profiler.store import write_atomically
 from tensoropt_torch.runtime.agreement import from_first_rank
 from tensoropt_torch.runtime.groups import AxisGroups
 from tensoropt_torch.runtime.meshes import all_axis_sets

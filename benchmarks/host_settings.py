@@ -28,8 +28,8 @@ from benchmarks.models.small import STUDY
 from benchmarks.ranks import WORKER, format_ratio, print_results, ratio_figures, results_of_ranks
 from benchmarks.training import Trainer
 from tensoropt_torch.frontend import capture
+from tensoropt_torch.measure.kept.files import write_atomically
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.profiler.store import write_atomically
 from tensoropt_torch.runtime.host import memory, scheduling
 
 RESULTS = Path(__file__).parent / "results" / "host_settings.json"

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.machine import machine
 from benchmarks.ranks import WORKER, print_results, results_of_ranks
-from tensoropt_torch.profiler.store import write_atomically
+from tensoropt_torch.measure.kept.files import write_atomically
 
 LOOPBACK = "loopback"
 # Little more than one packet may be sent at once: what a larger burst allows after the link

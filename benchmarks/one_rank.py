@@ -37,17 +37,17 @@ from benchmarks.models.catalogue import Example  # noqa: E402
 from benchmarks.models.llama import Llama, LlamaConfig  # noqa: E402
 from benchmarks.models.wide_resnet import WideResNet, WideResNetConfig  # noqa: E402
 from tensoropt_torch import _C  # noqa: E402
-from tensoropt_torch.calibration.hardware import measure_cluster  # noqa: E402
-from tensoropt_torch.calibration.job import records  # noqa: E402
-from tensoropt_torch.calibration.operators import OperatorProfiler, picks_of  # noqa: E402
-from tensoropt_torch.calibration.runs import Training  # noqa: E402
 from tensoropt_torch.frontend import capture  # noqa: E402
+from tensoropt_torch.measure.hardware import measure_cluster  # noqa: E402
+from tensoropt_torch.measure.kept.files import write_atomically  # noqa: E402
+from tensoropt_torch.measure.kept.operators import records  # noqa: E402
+from tensoropt_torch.measure.runs.operators import OperatorProfiler, picks_of  # noqa: E402
+from tensoropt_torch.measure.runs.training import Training  # noqa: E402
 from tensoropt_torch.module.context import RankContext  # noqa: E402
 from tensoropt_torch.plan import Plan  # noqa: E402
 from tensoropt_torch.plan.space import make_planner, varied_strategy  # noqa: E402
 from tensoropt_torch.planner.candidates import find_frontier  # noqa: E402
 from tensoropt_torch.planner.task import PlanningTask  # noqa: E402
-from tensoropt_torch.profiler.store import write_atomically  # noqa: E402
 from tensoropt_torch.runtime.meshes import all_axis_sets  # noqa: E402
 from tensoropt_torch.simulate import StepSettings, simulate_step  # noqa: E402
 

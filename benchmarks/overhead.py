@@ -46,9 +46,9 @@ from benchmarks.models.small import Batch, small_resnet
 from benchmarks.page import fill_tables, rows_of
 from benchmarks.ranks import WORKER, format_ratio, print_results, ratio_figures, results_of_ranks
 from benchmarks.step_checks import measure as measure_checks
+from tensoropt_torch.measure.kept.files import write_atomically
 from tensoropt_torch.module import parallelize
 from tensoropt_torch.planner.baselines import find_baselines
-from tensoropt_torch.profiler.store import write_atomically
 from tensoropt_torch.tasks import Example, PlanningOptions, task_of
 
 RESULTS = Path(__file__).parent / "results" / "overhead.json"

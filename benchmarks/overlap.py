@@ -27,8 +27,8 @@ from benchmarks.links import run_on_links
 from benchmarks.models.small import STUDY
 from benchmarks.ranks import format_ratio, ratio_figures
 from benchmarks.training import Trainer
-from tensoropt_torch.calibration.exposed import with_overlap
 from tensoropt_torch.frontend import capture
+from tensoropt_torch.measure.runs.exposed import with_overlap
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.task import PlanningTask

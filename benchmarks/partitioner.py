@@ -42,12 +42,12 @@ from torch.utils.checkpoint import CheckpointPolicy
 import tensoropt_torch
 from benchmarks.models.small import small_gpt, small_transformer
 from tensoropt_torch.frontend import CapturedModel, capture
+from tensoropt_torch.measure.kept.files import write_atomically
 from tensoropt_torch.plan.details import details_of
 from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.profiler.store import write_atomically
 
 RESULTS = Path(__file__).parent / "results" / "partitioner.json"
 BUDGETS = tuple(i / 10 for i in range(1, 11))  # 0 keeps nothing, so all is in memory at once

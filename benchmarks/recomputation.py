@@ -33,8 +33,8 @@ from benchmarks.links import run_on_links
 from benchmarks.models.small import small_gpt, small_transformer
 from benchmarks.ranks import WORKER, format_ratio, ratio_figures
 from benchmarks.training import CPU, Trainer
-from tensoropt_torch.calibration.hardware import measure_cluster
 from tensoropt_torch.frontend import capture
+from tensoropt_torch.measure.hardware import measure_cluster
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.plan.micro_batches import micro_batched
 from tensoropt_torch.planner.baselines import find_baselines

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import start_up_job
 from benchmarks.machine import machine
 from benchmarks.ranks import format_ratio, ratio_figures, results_of_ranks
-from tensoropt_torch.profiler.store import write_atomically
+from tensoropt_torch.measure.kept.files import write_atomically
 
 RESULTS = Path(__file__).parent / "results" / "start_up.json"
 REPEATS = 5

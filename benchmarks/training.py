@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tensoropt_torch.calibration.runs import Training, optimizer_maker
+from tensoropt_torch.measure.runs.training import Training, optimizer_maker
 from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.plan.space import make_planner, varied_strategy

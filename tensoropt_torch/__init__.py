@@ -18,11 +18,6 @@ with without_collections():
         simulate_memory,
         validate,
     )
-    from tensoropt_torch.calibration import (
-        MeasureOptions,
-        ProfileOptions,
-        ValidationOptions,
-    )
     from tensoropt_torch.checkpoint import (
         RandomState,
         full_state_dict,
@@ -32,6 +27,11 @@ with without_collections():
     )
     from tensoropt_torch.config import Cluster, list_presets, load_cluster
     from tensoropt_torch.errors import TensorOptError
+    from tensoropt_torch.measure import (
+        MeasureOptions,
+        ProfileOptions,
+        ValidationOptions,
+    )
     from tensoropt_torch.module import ParallelModule, whole_model
     from tensoropt_torch.padding import pad_together
     from tensoropt_torch.plan import Plan, Wish

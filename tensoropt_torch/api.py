@@ -25,14 +25,16 @@ from typing import Any, Unpack, get_args
 import torch
 import torch.distributed as dist
 
-from tensoropt_torch import calibration, module, simulate
-from tensoropt_torch.calibration import ProfileOptions, Validation, ValidationOptions
+from tensoropt_torch import measure as calibration
+from tensoropt_torch import module, simulate
 from tensoropt_torch.checks import check_counts, check_memory_limit
 from tensoropt_torch.config import Cluster, mesh_axes
 from tensoropt_torch.emit.compilation import Compile
 from tensoropt_torch.errors import check_choice
 from tensoropt_torch.frontend import as_module
 from tensoropt_torch.logs import get_logger
+from tensoropt_torch.measure import ProfileOptions, Validation, ValidationOptions
+from tensoropt_torch.measure.kept.hardware_profile import HardwareProfile
 from tensoropt_torch.module import ParallelModule
 from tensoropt_torch.module.shared import check_not_shared, note_parameters
 from tensoropt_torch.module.variants import DEFAULT_MAX_VARIANTS, Shapes, VariantOptions
@@ -44,7 +46,6 @@ from tensoropt_torch.planner.explanation import Explanation
 from tensoropt_torch.planner.frontier import Frontier
 from tensoropt_torch.planner.pinned import find_pinned
 from tensoropt_torch.planner.tradeoffs import Tradeoffs
-from tensoropt_torch.profiler.hardware_profile import HardwareProfile
 from tensoropt_torch.progress import Phases
 from tensoropt_torch.runtime.agreement import on_all_ranks
 from tensoropt_torch.runtime.job import check_group, device_of_group

@@ -11,22 +11,23 @@ from typing import Any, Literal
 
 import torch.distributed as dist
 
-from tensoropt_torch import calibration, simulate
-from tensoropt_torch.calibration import (
+from tensoropt_torch import measure as calibration
+from tensoropt_torch import simulate
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend import as_module
+from tensoropt_torch.logs import get_logger
+from tensoropt_torch.measure import (
     KeptPlans,
     MeasureOptions,
     Validation,
     ValidationOptions,
 )
-from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.frontend import as_module
-from tensoropt_torch.logs import get_logger
+from tensoropt_torch.measure.machine.clock import SharedClock
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner import picks
 from tensoropt_torch.planner.finalists import find_finalists, replanned
 from tensoropt_torch.planner.frontier import FrontierPoint
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.profiler.clock import SharedClock
 from tensoropt_torch.progress import Phases
 from tensoropt_torch.runtime.agreement import agree_or_raise, from_first_rank, is_distributed
 from tensoropt_torch.runtime.job import device_of_group

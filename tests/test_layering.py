@@ -47,7 +47,8 @@ FRONTEND = ("frontend/watching", "frontend/python_calls", "frontend")
 PLANNING = ("errors", "checks", *TELLING, "pages", "config", *FRONTEND, "plan", "planner")
 VALUES = ("values", "parameters", "steps")
 RUNNING = (*PLANNING, "runtime", *VALUES, "program", "emit", "calls", "module", "simulate")
-MEASURING = (*RUNNING, "profiler", "calibration")
+MEASURE = ("measure/machine", "measure/kept", "measure/runs", "measure")
+MEASURING = (*RUNNING, *MEASURE)
 PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "version": (),
     "collector": (),
@@ -73,7 +74,6 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
         "frontend/python_calls",
         "frontend/watching",
     ),
-    "profiler": ("errors", "config"),
     "plan": ("errors", *TELLING, "config", "frontend/passes", *FRONTEND),
     "planner": ("errors", "checks", *TELLING, "pages", "config", *FRONTEND, "plan"),
     "values": ("errors", "logs", "progress", "frontend", "runtime"),
@@ -94,8 +94,11 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "padding": ("errors", "runtime"),
     "rules": ("errors", *FRONTEND, "plan", "runtime", "values", "program"),
     "simulate": (*PLANNING, "runtime", "values", "emit", "module"),
-    "calibration": (*RUNNING, "collector", "runtime/host", "profiler"),
-    "report": (*PLANNING, "simulate", "calibration"),
+    "measure/machine": ("errors", "config", "runtime/host", "runtime"),
+    "measure/kept": (*PLANNING, "measure/machine"),
+    "measure/runs": (*RUNNING, "collector", "measure/machine", "measure/kept"),
+    "measure": (*RUNNING, "measure/machine", "measure/kept", "measure/runs"),
+    "report": (*PLANNING, "simulate", "measure/runs", "measure"),
     "tasks": MEASURING,
     "strategy": (*MEASURING, "tasks"),
     "api": (*MEASURING, "tasks", "strategy"),
@@ -129,7 +132,7 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
         "runtime",
         "rules",
         "simulate",
-        "calibration",
+        "measure",
         "report",
         "tasks",
         "api",
@@ -405,7 +408,7 @@ def test_allowed_imports_pass(tmp_path: Path) -> None:
         ("planner/search.py", "from ..runtime import parallelize", "runtime"),
         ("planner/search.py", "from .. import emit", "emit"),
         ("plan/space.py", "from ..planner import search", "planner"),
-        ("frontend/__init__.py", "from ..profiler import measure", "profiler"),
+        ("frontend/__init__.py", "from ..measure import race", "measure"),
         ("frontend/passes/nodes.py", "from ..lowering import lower", "frontend"),
         ("frontend/passes/nodes.py", "from .. import lowering", "frontend"),
         ("planner/search.py", "from ..frontend.passes import nodes", "frontend/passes"),

@@ -15,12 +15,12 @@ from torch import nn
 import tensoropt_torch
 from tensoropt_torch import Example, Frontier, Plan, TensorOptError
 from tensoropt_torch.html_table import html_table
+from tensoropt_torch.measure.kept.hardware_profile import HardwareProfile
 from tensoropt_torch.planner.baselines import Baseline
-from tensoropt_torch.profiler.hardware_profile import HardwareProfile
 from tensoropt_torch.units import format_bytes, format_seconds
-from tests.calibration.test_validation import rows
 from tests.distributed.harness import run_ranks
-from tests.profiler.test_hardware_profile import KEY
+from tests.measure.kept.test_hardware_profile import KEY
+from tests.measure.runs.test_validation import rows
 
 HERE = "tests.test_reprs"
 LONGEST = 700

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.gpu_check.worker import arguments, first_device, report
 from tensoropt_torch.config import Cluster
-from tensoropt_torch.profiler.device import measure_device
+from tensoropt_torch.measure.machine.device import measure_device
 from tensoropt_torch.tasks import cluster_of
 
 BUDGET_S = 10.0

@@ -12,8 +12,8 @@ import torch.distributed as dist
 from rich.console import Console
 
 from tensoropt_torch import api
-from tensoropt_torch.calibration import ProfileOptions, ValidationOptions
 from tensoropt_torch.cli.arguments import add_model, load_example, planning_of
+from tensoropt_torch.measure import ProfileOptions, ValidationOptions
 from tensoropt_torch.report.costs import validation_summary, validation_table
 from tensoropt_torch.runtime.job import device_of_group
 from tensoropt_torch.units import format_seconds

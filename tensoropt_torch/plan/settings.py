@@ -28,7 +28,7 @@ StateDType = Literal["float64", "float32", "bfloat16", "float16"]
 MeasuredCurve = tuple[str, int, tuple[tuple[NotNegative, NotNegative], ...]]
 
 
-# As profiler.op_store.OpTime: key, family, work, seconds forward and backward.
+# As measure.kept.operators.OpTime: key, family, work, seconds forward and backward.
 OpRecord = tuple[
     str, str, tuple[str, float, float, float, float, bool, bool], NotNegative, NotNegative
 ]

@@ -7,8 +7,8 @@ from typing import get_args
 
 from rich.table import Table
 
-from tensoropt_torch.calibration.validation import DISTURBED_SPREAD, Validation
 from tensoropt_torch.config import DeviceType
+from tensoropt_torch.measure.runs.validation import DISTURBED_SPREAD, Validation
 from tensoropt_torch.planner.memory_limits import Predictor, default_memory_fraction
 from tensoropt_torch.units import format_bytes, format_seconds
 

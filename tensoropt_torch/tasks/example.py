@@ -9,7 +9,6 @@ from typing import Any, Literal, TypedDict, get_args
 import torch
 from torch import nn
 
-from tensoropt_torch.calibration.batch import Batch
 from tensoropt_torch.checks import check_whole
 from tensoropt_torch.errors import TensorOptError, check_choice
 from tensoropt_torch.frontend import CallContext, CapturedModel, capture
@@ -19,6 +18,7 @@ from tensoropt_torch.frontend.call_context import (
     autocast_device,
     current_autocast,
 )
+from tensoropt_torch.measure.runs.batch import Batch
 from tensoropt_torch.module.shared import check_not_parallel
 from tensoropt_torch.plan import Plan
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from tensoropt_torch.calibration import MeasureOptions, ValidationOptions
 from tensoropt_torch.config import Cluster
 from tensoropt_torch.errors import TensorOptError, check_choice, close_match
+from tensoropt_torch.measure import MeasureOptions, ValidationOptions
 from tensoropt_torch.plan import InputMode, Pins, ReduceDType, wishes_of
 from tensoropt_torch.planner.memory_limits import Predictor
 from tensoropt_torch.planner.optimizers import OptimizerModel

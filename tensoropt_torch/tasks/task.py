@@ -13,8 +13,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from tensoropt_torch import calibration
-from tensoropt_torch.calibration import MeasureOptions, ValidationOptions
+from tensoropt_torch import measure as calibration
 from tensoropt_torch.checks import check_whole
 from tensoropt_torch.config import (
     Cluster,
@@ -28,12 +27,13 @@ from tensoropt_torch.config import (
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.logs import get_logger
+from tensoropt_torch.measure import MeasureOptions, ValidationOptions
+from tensoropt_torch.measure.kept.hardware_profile import HardwareProfile, is_profile
 from tensoropt_torch.plan import wishes_of
 from tensoropt_torch.plan.micro_batches import batch_rows, micro_batched
 from tensoropt_torch.planner.memory_limits import default_memory_fraction
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.profiler.hardware_profile import HardwareProfile, is_profile
 from tensoropt_torch.runtime.agreement import agree_on_model, is_distributed, on_all_ranks
 from tensoropt_torch.runtime.job import device_of_group
 from tensoropt_torch.tasks.example import Example

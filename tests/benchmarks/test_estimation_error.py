@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks import estimation_error as study
 from tensoropt_torch.config import load_cluster
-from tensoropt_torch.profiler.hardware_profile import HardwareProfile
-from tensoropt_torch.profiler.store import MachineKey
+from tensoropt_torch.measure.kept.hardware_profile import HardwareProfile
+from tensoropt_torch.measure.machine.key import MachineKey
 
 
 def entry(number: int, effort: str = "full") -> dict[str, Any]:

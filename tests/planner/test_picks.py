@@ -15,6 +15,7 @@ from torch import nn
 import tensoropt_torch
 from tensoropt_torch import TensorOptError, cli
 from tensoropt_torch.frontend import capture
+from tensoropt_torch.measure.kept.hardware_profile import HardwareProfile
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner import candidates, picks
 from tensoropt_torch.planner.baselines import compare
@@ -22,10 +23,9 @@ from tensoropt_torch.planner.frontier import Frontier
 from tensoropt_torch.planner.points import knee_index, thinned_indices
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.profiler.hardware_profile import HardwareProfile
 from tensoropt_torch.units import format_bytes
+from tests.measure.kept.test_hardware_profile import KEY
 from tests.planner.model_file import MODEL_FILE
-from tests.profiler.test_hardware_profile import KEY
 
 GIB = 2**30
 

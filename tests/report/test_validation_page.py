@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tensoropt_torch import TensorOptError
-from tensoropt_torch.calibration import Validation
+from tensoropt_torch.measure import Validation
 from tensoropt_torch.units import format_bytes, format_seconds
-from tests.calibration.test_validation import rows
+from tests.measure.runs.test_validation import rows
 from tests.report.reading import ReadPage
 
 

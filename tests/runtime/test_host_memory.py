@@ -14,7 +14,7 @@ from statistics import median
 import pytest
 import torch
 
-from tensoropt_torch.calibration.profiling import key_of_job
+from tensoropt_torch.measure.profiling import key_of_job
 from tensoropt_torch.runtime.groups import AxisGroups
 from tensoropt_torch.runtime.host.memory import CHOICES, OFF, TUNABLES, may_keep_memory
 from tests.distributed.harness import run_ranks

@@ -1,0 +1,1 @@
+"""Files of what was measured, run and found, for later jobs."""

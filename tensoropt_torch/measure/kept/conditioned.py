@@ -1,0 +1,56 @@
+"""Files of measurements that hold under some conditions only: one file for each."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.measure.kept.files import home, write_atomically
+from tensoropt_torch.measure.kept.sealed import SealedFormat
+
+
+class ConditionedFile:
+    """A file of the user's folder of measurements.
+
+    Args:
+        folder: its folder there.
+        kind: what it is.
+        conditions: plain data that is equal for equal conditions only.
+    """
+
+    def __init__(self, folder: str, kind: SealedFormat, conditions: Mapping[str, Any]) -> None:
+        text = json.dumps(conditions, sort_keys=True)
+        self._kind = kind
+        self._digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        self.path: Path = home() / folder / f"{self._digest}.json"
+
+    def read(self) -> Mapping[str, Any] | None:
+        """The content; None if there is no file.
+
+        Raises:
+            TensorOptError: the file is damaged, of another version or conditions.
+        """
+        if not self.path.exists():
+            return None
+        content = dict(self._kind.read(self.path))
+        conditions = content.pop("conditions", None)
+        if conditions != self._digest:
+            raise self.damaged(f"it is of other conditions ({conditions})")
+        return content
+
+    def write(self, content: Mapping[str, Any]) -> None:
+        """Replaces the file, at once or not at all.
+
+        Raises:
+            TensorOptError: it cannot be written.
+        """
+        sealed = self._kind.seal({"conditions": self._digest, **content})
+        write_atomically(self.path, sealed)
+
+    def damaged(self, how: str) -> TensorOptError:
+        """The error to raise."""
+        return self._kind.damaged(f"'{self.path}'", how)

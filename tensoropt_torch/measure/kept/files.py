@@ -1,0 +1,58 @@
+"""Where files of measurements are kept between runs, and how they are written."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from tensoropt_torch.errors import TensorOptError
+
+
+def home() -> Path:
+    """The folder of this user's measurements: ``$TENSOROPT_HOME``, else ``tensoropt``
+    in ``$XDG_CACHE_HOME``, else in ``~/.cache``. It need not exist."""
+    own = os.environ.get("TENSOROPT_HOME")
+    if own:
+        return Path(own)
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "tensoropt"
+
+
+@cache
+def digest_of_package() -> str:
+    """Of the files of this package, compiled ones included: equal for the same version of it,
+    built from the same sources by the same tools."""
+    package = Path(__file__).parents[2]
+    digest = hashlib.sha256()
+    for path in sorted(path for path in package.rglob("*") if path.suffix in (".py", ".so")):
+        digest.update(str(path.relative_to(package)).encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replaces the file as a whole: whoever reads it finds the old or the new text.
+
+    Raises:
+        TensorOptError: the folder cannot be written, or the disk is full; the old
+            file is as it was.
+    """
+    temporary = ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary:
+            Path(temporary).unlink(missing_ok=True)
+        raise TensorOptError(
+            f"'{path}' cannot be written: {error}; free space, or set TENSOROPT_HOME to another "
+            "folder"
+        ) from error

@@ -1,0 +1,163 @@
+"""Plans that earlier jobs have found, in files: one for each model under each settings on each
+kind of machines, so that a job that is started again searches and measures nothing.
+
+A file is found by all that its plan depends on (``conditions_of``), but for the times of
+measured operators: new ones are added by every model, and other plans stay as good as they
+were. What is checked is that those which the plan was made with are still what is known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, is_dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tensoropt_torch.config.records import Positive, Record, Text, parse_record
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend.capture import CapturedModel
+from tensoropt_torch.frontend.lowering import memory_orders
+from tensoropt_torch.logs import get_logger
+from tensoropt_torch.measure.kept.conditioned import ConditionedFile
+from tensoropt_torch.measure.kept.files import digest_of_package
+from tensoropt_torch.measure.kept.operators import known_operators, records
+from tensoropt_torch.measure.kept.sealed import SealedFormat
+from tensoropt_torch.measure.machine.key import MachineKey, key_of_job
+from tensoropt_torch.plan import OpRecord, Plan
+from tensoropt_torch.plan.plan import FORMAT_VERSION
+from tensoropt_torch.planner.task import PlanningTask
+
+log = get_logger(__name__)
+
+FILE = SealedFormat("kept plan", 1, "plan again")
+
+
+@dataclass(frozen=True)
+class _Content(Record):
+    plan: Text
+    operators: Text
+    made_at: Positive
+
+
+@dataclass(frozen=True)
+class KeptPlan:
+    """A plan that an earlier job has found, so many seconds ago, and its file."""
+
+    plan: Plan
+    age_s: float
+    path: Path
+
+
+class KeptPlans:
+    """The file of the plan that is found for a task of the running job. Its methods are those
+    of one rank, whose folder decides for all; what does not work there is a warning of the log,
+    and never an error.
+
+    Args:
+        task: with the costs of the running job but for operators.
+        count: devices that are planned for.
+        device: of this process.
+        asked: what else decides which plan is found, by name: dataclasses or plain data.
+    """
+
+    def __init__(
+        self, task: PlanningTask, count: int, device: torch.device, asked: Mapping[str, Any]
+    ) -> None:
+        """Collective."""
+        settings = task.settings(count)
+        self._machine = key_of_job(device, [size for size, _ in settings.mesh_axes])
+        self._task = task
+        self._count = count
+        self._asked = asked
+
+    @cached_property
+    def _file(self) -> ConditionedFile:
+        conditions = conditions_of(self._task, self._count, self._machine, self._asked)
+        return ConditionedFile("plans", FILE, conditions)
+
+    def load(self) -> KeptPlan | None:
+        """The plan, without its model; None if there is none, or operators that it was made
+        with were measured again or forgotten."""
+        try:
+            found = self._file.read()
+            if found is None:
+                return None
+            content = parse_record(_Content, found, "content")
+            plan = Plan.from_json(content.plan, f"'{self._file.path}'")
+        except (TensorOptError, OSError) as error:
+            log.warning("%s; the kept plan is not used", error)
+            return None
+        if content.operators != self._digest_of_known(plan):
+            log.info("the plan in '%s' was made with other times of operators", self._file.path)
+            return None
+        return KeptPlan(plan, max(0.0, time.time() - content.made_at), self._file.path)
+
+    def keep(self, plan: Plan, operators: Iterable[OpRecord]) -> bool:
+        """Replaces the file, and says whether that was possible. ``operators`` are those of the
+        task, as they were measured."""
+        keys = {record[0] for record in plan.settings.operators}
+        used = [record for record in operators if record[0] in keys]
+        content = _Content(plan.to_json(), _digest(used), time.time())
+        try:
+            self._file.write(asdict(content))
+        except TensorOptError as error:
+            log.warning("%s; the plan is not kept", error)
+            return False
+        return True
+
+    def _digest_of_known(self, plan: Plan) -> str:
+        """Of the operators of the plan as they are known now."""
+        keys = [record[0] for record in plan.settings.operators]
+        known = known_operators(self._machine) if keys else {}
+        samples = [known[key] for key in keys if key in known]
+        return _digest(records(samples, [sample.family for sample in samples]))
+
+
+def conditions_of(
+    task: PlanningTask, count: int, machine: MachineKey, asked: Mapping[str, Any]
+) -> dict[str, Any]:
+    """All that decides which plan is found, as plain data.
+
+    Raises:
+        TypeError: something of it is no data, such as a function.
+    """
+    conditions = {
+        "model": _description(task.captured),
+        "settings": task.settings(count),
+        "memory_limit": task.default_memory_limit,
+        "search": task.search,
+        "machine": machine,
+        "package": digest_of_package(),
+        "plan_format": FORMAT_VERSION,
+        **asked,
+    }
+    plain: dict[str, Any] = json.loads(json.dumps(conditions, default=_plain, sort_keys=True))
+    return plain
+
+
+def _description(captured: CapturedModel) -> dict[str, Any]:
+    """The graph, by its fingerprint: operators, shapes, dtypes, literals, registered rules;
+    and what that does not tell: names, and orders in memory."""
+    sources = [(source.kind, source.names) for source in captured.sources]
+    calls = [node for node in captured.lowering.nodes if node.op == "call_function"]
+    orders = [memory_orders(node) for node in calls]
+    return {"fingerprint": captured.fingerprint, "sources": sources, "orders": orders}
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{value!r} is no plain data")
+
+
+def _digest(operators: Iterable[OpRecord]) -> str:
+    text = json.dumps(sorted(operators))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,1 @@
+"""Short runs of operators and of plans on the running job."""

@@ -1,0 +1,380 @@
+"""Validation: random strategies of the user's own model, run for a few steps on the running
+job. What they took is kept, and a later run of the same program takes it from there."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from tensoropt_torch import _C
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend import CapturedModel
+from tensoropt_torch.logs import get_logger
+from tensoropt_torch.measure.kept.strategies import KeptStrategy, StrategyStore
+from tensoropt_torch.measure.machine.key import key_of_job
+from tensoropt_torch.measure.runs.batch import Batch, index_on_meta, share_of
+from tensoropt_torch.measure.runs.budget import Budget, GoesOn, check_budget
+from tensoropt_torch.measure.runs.memory import ENOUGH
+from tensoropt_torch.measure.runs.spaces import Space, spaces_of
+from tensoropt_torch.measure.runs.training import (
+    WARM_UPS,
+    MakeOptimizer,
+    Reference,
+    RepeatedTimes,
+    StepTimes,
+    Training,
+    optimizer_maker,
+    run_in_passes,
+)
+from tensoropt_torch.measure.runs.validation import ValidatedStrategy, Validation
+from tensoropt_torch.module.context import RankContext
+from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan.space import varied_strategy
+from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.progress import Step, Tell, progress, silent
+from tensoropt_torch.runtime.agreement import agree_or_raise, from_first_rank, on_all_ranks
+from tensoropt_torch.simulate import StepSettings, simulate_step
+
+log = get_logger(__name__)
+
+# A run that takes longer than its share ends after so many measured steps.
+LEAST_STEPS = 2
+
+
+@dataclass(frozen=True)
+class ValidationOptions:
+    """What to run.
+
+    Attributes:
+        strategies: how many random ones.
+        seed: of the first; others follow.
+        steps: measured steps of each run.
+        passes: how often each is run. All of them are run once, then all again; the run
+            with the shortest step counts. Those that were run while something else
+            slowed the machine are run up to as often again.
+        budget_s: seconds for all of it; None: no limit. What was run until then counts.
+        optimizer: makes the optimizer of a module that is run; by default the one
+            planned for, whose memory is simulated in any case.
+        simulate: peaks of memory are simulated as well, next to the sums of the search.
+        fresh: run again what an earlier job has run, which otherwise counts as run. What
+            is run with an ``optimizer`` given here is not kept.
+    """
+
+    strategies: int = 20
+    seed: int = 0
+    steps: int = 5
+    passes: int = 2
+    budget_s: float | None = 60.0
+    optimizer: MakeOptimizer | None = None
+    simulate: bool = True
+    fresh: bool = False
+
+
+def validate(
+    model: nn.Module,
+    task: PlanningTask,
+    batch: Batch,
+    device: torch.device,
+    options: ValidationOptions | None = None,
+    tell: Tell | None = None,
+) -> Validation:
+    """Runs random strategies of the task's model, in turn in each number of micro-batches that
+    the task has. Collective; equal on all ranks.
+
+    Args:
+        model: with real values or on the meta device; it is not changed.
+        task: with the costs to be tested, and the captured model.
+        batch: the global batch, real tensors.
+        device: where to run.
+        options, tell: what to run, and who is told of runs done and in all.
+
+    Raises:
+        TensorOptError: an input is on the meta device, options are not allowed or differ
+            between ranks, or a strategy does not run.
+    """
+    options = options or ValidationOptions()
+    on_all_ranks(lambda: _check(batch, options))
+    words = repr(replace(options, optimizer=None))
+    agree_or_raise("validation", words, "give the same options on every rank")
+    lab = _Lab(model, task, batch, device, options)
+    known = lab.known()
+    seeds = range(options.seed, options.seed + options.strategies)
+    runs = [_Run(lab, seed, known.get(seed)) for seed in seeds]
+    _make([run for run in runs if run.kept is None], lab, tell)
+    lab.close()
+    lab.keep([run.kept for run in runs if run.kept and run.kept != known.get(run.seed)])
+    rows = tuple(run.row() for run in runs if run.kept is not None)
+    result = Validation(rows, options.strategies if len(rows) < len(runs) else None)
+    for row in result.rows:
+        log.debug("%r", row)
+    log.info("%r", result)
+    return result
+
+
+def _make(runs: Sequence[_Run], lab: _Lab, tell: Tell | None) -> None:
+    """Makes the runs, as many as the budget allows."""
+    if not runs or lab.budget.is_spent():
+        return
+    options, lab.waiting = lab.options, len(runs)
+    with progress(
+        f"running {len(runs)} random {'strategy' if len(runs) == 1 else 'strategies'}",
+        options.passes * len(runs),
+        about_s=lab.about_s(runs),
+        at_most_s=options.budget_s,
+        tell=tell,
+    ) as lab.step:
+        measures = [run.time for run in runs]
+        reference = Reference(lab.device)
+        found = run_in_passes(measures, options.passes, lab.step, reference, lab.goes_on())
+    for run, times in zip(runs, found, strict=True):
+        if times:
+            run.keep(RepeatedTimes.of(times))
+
+
+class _Lab:
+    """What all runs of a task have in common."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        task: PlanningTask,
+        batch: Batch,
+        device: torch.device,
+        options: ValidationOptions,
+    ) -> None:
+        self.options = options
+        self.device = device
+        self.step: Step = silent
+        self.waiting = 0  # strategies that were not run yet
+        self.budget = Budget(options.budget_s, device)
+        self._model = model
+        self._captured = task.captured
+        self._settings = task.settings(dist.get_world_size())
+        self._spaces = spaces_of(task, dist.get_world_size())
+        self._context = RankContext.make([size for size, _ in self._settings.mesh_axes], device)
+        self.batch = share_of(batch, task.captured, self._settings, device)
+        self._make_optimizer = options.optimizer or optimizer_maker(task.optimizer)
+        self._step_settings = StepSettings.on(device, task.optimizer)
+        self._store = None if options.optimizer else StrategyStore(self._conditions())
+
+    def goes_on(self, share: Budget | None = None, least: int = 0) -> GoesOn:
+        """Goes on as long as there is time left, and after so many measurements, as long as
+        there is some of a share of it. Shows the time that has passed."""
+
+        def answer(measured: int) -> bool:
+            self.step(more=0)
+            if self.budget.is_spent():
+                return False
+            return share is None or measured < least or not share.is_spent()
+
+        return answer
+
+    def share(self) -> Budget:
+        """Of the time that is left, for one of the strategies that were not run yet."""
+        share = self.budget.share(self.waiting)
+        self.waiting -= 1
+        return share
+
+    def known(self) -> dict[int, KeptStrategy]:
+        """What earlier jobs have run, by seed."""
+        if self._store is None or self.options.fresh:
+            return {}
+        found = from_first_rank(partial(_load, self._store, self._space))
+        if found:
+            log.info("%d strategies were run before: '%s'", len(found), self._store.path)
+        return found
+
+    def keep(self, strategies: Sequence[KeptStrategy]) -> None:
+        """For later jobs."""
+        if self._store is not None and strategies:
+            from_first_rank(partial(_keep, self._store, self._space, strategies))
+
+    def plan(self, seed: int, kept: KeptStrategy | None) -> Plan:
+        """A random strategy, or one that was kept, by the costs of now."""
+        space = self._space(seed)
+        planner = space.planner
+        if kept is None:
+            strategy = varied_strategy(planner, seed)
+            return Plan.of(planner, space.settings, space.captured, strategy)
+        strategy = _strategy(kept, planner)
+        return replace(
+            Plan.of(planner, space.settings, space.captured, strategy),
+            memory_bytes=kept.memory_bytes,
+            time_s=planner.compute_time(strategy) + planner.network_time(strategy),
+        )
+
+    def network(self, seed: int, plan: Plan) -> tuple[float, float]:
+        """Predicted: time of the network in s, and how many collectives there are."""
+        space = self._space(seed)
+        return space.network(plan.strategy(space.planner))
+
+    def simulated_bytes(self, plan: Plan) -> float | None:
+        """The simulated peak of the first rank, on all ranks, if it is wanted."""
+        if not self.options.simulate:
+            return None
+        return from_first_rank(partial(_simulated, plan, self._captured, self._step_settings))
+
+    def start(self, plan: Plan) -> Training:
+        """What trains with a plan, with the values of the model."""
+        args, kwargs = self.batch
+        return Training.of(self._model, plan, self._context, self._make_optimizer, *args, **kwargs)
+
+    def about_s(self, runs: Sequence[_Run]) -> float:
+        """What all runs take, if predictions are right and every model is made as fast as
+        the first, which is made here."""
+        options = self.options
+        steps = options.steps + 1 + ENOUGH + (options.passes - 1) * (WARM_UPS + options.steps)
+        steps_s = sum(run.plan.time_s for run in runs) * steps
+        return steps_s + options.passes * len(runs) * runs[0].start()
+
+    def close(self) -> None:
+        """Leaves the process groups."""
+        self._context.groups.close()
+
+    def _conditions(self) -> dict[str, Any]:
+        """What decides what strategies there are and what they take. Not the measured
+        operators, which become more: they only say what is predicted."""
+        settings = asdict(replace(self._settings, operators=()))
+        machine = key_of_job(self.device, [size for size, _ in self._settings.mesh_axes])
+        runs = {"steps": self.options.steps, "passes": self.options.passes}
+        graphs = {
+            "model": self._captured.fingerprint,
+            "micro_batches": [space.settings.micro_batches for space in self._spaces],
+        }
+        return {**graphs, "settings": settings, "machine": asdict(machine), **runs}
+
+    def _space(self, seed: int) -> Space:
+        return self._spaces[seed % len(self._spaces)]
+
+
+class _Run:
+    """One strategy: predicted when it is made, measured as often as it is run."""
+
+    def __init__(self, lab: _Lab, seed: int, kept: KeptStrategy | None) -> None:
+        self._lab = lab
+        self.seed = seed
+        self.plan = lab.plan(seed, kept)
+        if kept and kept.simulated_bytes is None:
+            kept = replace(kept, simulated_bytes=lab.simulated_bytes(self.plan))
+        self.kept = kept
+        self._training: Training | None = None
+        self._peak_bytes: float | None = None
+        self._simulated_bytes: float | None = None
+
+    def start(self) -> float:
+        """Makes the model for the next run; returns the seconds that it took."""
+        start_s = time.perf_counter()
+        self._training = self._lab.start(self.plan)
+        return time.perf_counter() - start_s
+
+    def time(self) -> StepTimes:
+        """Trains, the first time within a share of the time, so that other strategies get
+        theirs."""
+        lab, training = self._lab, self._training or self._lab.start(self.plan)
+        self._training = None
+        if self._peak_bytes is not None:
+            return training.times(lab.options.steps, goes_on=lab.goes_on())
+        share = lab.share()
+        self._simulated_bytes = lab.simulated_bytes(self.plan)
+        # Memory is always the same, so it is measured once; which warms up.
+        goes_on = lab.goes_on(share.share(2), least=1)
+        self._peak_bytes = training.peak_bytes(lab.batch, goes_on)
+        goes_on = lab.goes_on(share, LEAST_STEPS)
+        return training.times(lab.options.steps, warm_ups=0, goes_on=goes_on)
+
+    def keep(self, times: RepeatedTimes) -> None:
+        """It took so long."""
+        assert self._peak_bytes is not None
+        self.kept = KeptStrategy(
+            self.seed,
+            self.plan.memory_bytes,
+            self.plan.choices.labels,
+            self.plan.choices.kept,
+            times.fastest.step_s,
+            times.fastest.network_s,
+            self._peak_bytes,
+            times.spread,
+            self._simulated_bytes,
+        )
+
+    def row(self) -> ValidatedStrategy:
+        """Predicted next to measured."""
+        kept, plan = self.kept, self.plan
+        assert kept is not None
+        network_s, collectives = self._lab.network(self.seed, plan)
+        return ValidatedStrategy(
+            self.seed,
+            plan.time_s,
+            kept.step_s,
+            network_s,
+            kept.network_s,
+            plan.memory_bytes,
+            kept.simulated_bytes if self._lab.options.simulate else None,
+            kept.peak_bytes,
+            kept.spread,
+            collectives,
+        )
+
+
+def _strategy(kept: KeptStrategy, planner: _C.Planner) -> _C.Strategy:
+    """Without its costs."""
+    edges = {_C.SpaceEdgeId(number): words for number, words in kept.edges}
+    return planner.strategy(kept.configs, edges)
+
+
+def _load(store: StrategyStore, space_of: Callable[[int], Space]) -> dict[int, KeptStrategy]:
+    """The strategies of a file. One that does not work is not used."""
+    try:
+        found = store.load()
+        for kept in found.values():
+            planner = space_of(kept.seed).planner
+            planner.network_time(_strategy(kept, planner))
+    except ValueError as error:
+        warnings.warn(f"{error}; strategies are run again", stacklevel=2)
+        return {}
+    return found
+
+
+def _keep(
+    store: StrategyStore,
+    space_of: Callable[[int], Space],
+    strategies: Sequence[KeptStrategy],
+) -> int:
+    merged = _load(store, space_of) | {kept.seed: kept for kept in strategies}
+    try:
+        store.save(merged.values())
+    except TensorOptError as error:
+        warnings.warn(f"{error}; what strategies took is not kept", stacklevel=2)
+    return len(merged)
+
+
+def _simulated(plan: Plan, captured: CapturedModel, step: StepSettings) -> float | None:
+    """None where a step cannot be simulated."""
+    try:
+        return float(simulate_step(plan, captured, step).peak_bytes)
+    except TensorOptError as error:
+        log.info("memory is not simulated: %s", error)
+        return None
+
+
+def _check(batch: Batch, options: ValidationOptions) -> None:
+    check_budget("budget_s", options.budget_s)
+    if min(options.strategies, options.steps, options.passes) < 1:
+        raise TensorOptError(
+            f"{options.strategies} strategies of {options.steps} steps in {options.passes} passes "
+            "cannot be validated; give at least 1 of each"
+        )
+    index = index_on_meta(batch)
+    if index is not None:
+        raise TensorOptError(
+            f"input {index} is on the meta device; strategies are run to validate them: give "
+            "real tensors of the global batch"
+        )

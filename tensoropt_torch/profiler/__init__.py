@@ -1,1 +1,0 @@
-"""Measurements of the machine that a job runs on."""
