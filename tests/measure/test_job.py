@@ -6,7 +6,6 @@ import itertools
 import os
 import tempfile
 import time
-import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -27,10 +26,11 @@ from tensoropt_torch import (
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.config.cluster import COLLECTIVES
 from tensoropt_torch.frontend import capture
-from tensoropt_torch.measure import profiling, random_strategies, validation
+from tensoropt_torch.measure import profiling
 from tensoropt_torch.measure.job import with_operators
 from tensoropt_torch.measure.kept.hardware_profile import HardwareProfile
 from tensoropt_torch.measure.machine.key import MachineKey, key_of_job
+from tensoropt_torch.measure.runs import random_strategies, validation
 from tensoropt_torch.measure.runs.training import StepTimes, Training
 from tensoropt_torch.module import ParallelModule
 from tensoropt_torch.plan import Settings
@@ -43,6 +43,7 @@ from tensoropt_torch.runtime.parameter_queue import begin_value, parameter_queue
 from tensoropt_torch.simulate import simulate_step
 from tests.distributed.harness import RankError, forget_plans, run_ranks
 from tests.distributed.models import make
+from tests.measure.logged import logged_warnings
 
 HERE = "tests.measure.test_job"
 QUICK = MeasureOptions(
@@ -178,10 +179,9 @@ def unwritable(folder: str) -> tuple[str, int, list[str]]:
     os.environ["TENSOROPT_HOME"] = str(home / "below")
     with pytest.raises(TensorOptError) as caught:
         tensoropt_torch.profile_hardware("cpu", options=SHORT)
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
+    with logged_warnings() as found:
         plan = find()
-    return str(caught.value), len(plan.settings.operators), [str(w.message) for w in found]
+    return str(caught.value), len(plan.settings.operators), found
 
 
 def test_without_a_folder_profiling_fails_and_planning_warns(tmp_path: Path) -> None:

@@ -21,11 +21,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.measure.kept.conditioned import ConditionedFile
-from tensoropt_torch.measure.kept.files import digest_of_package
+from tensoropt_torch.measure.kept.files import digest_of_package, is_written, read_or
 from tensoropt_torch.measure.kept.sealed import SealedFormat
 
 log = get_logger(__name__)
@@ -51,20 +50,16 @@ class KeptComparison:
     def load(self) -> bool:
         """Whether it was."""
         file = self._file()
-        try:
-            return file is not None and file.read() is not None
-        except TensorOptError as error:
-            log.warning("%s", error)
+        if file is None:
             return False
+        return read_or(None, file.read, "the graph is compared") is not None
 
     def keep(self) -> None:
         """For later jobs."""
         file = self._file()
-        try:
-            if file is not None:
-                file.write({"compared_at": time.time()})
-        except TensorOptError as error:
-            log.warning("%s; that the graph was compared is not kept", error)
+        if file is not None:
+            content = {"compared_at": time.time()}
+            is_written(lambda: file.write(content), "that the graph was compared")
 
     def _file(self) -> ConditionedFile | None:
         """None if the code of something cannot be found."""

@@ -1,14 +1,22 @@
-"""Where files of measurements are kept between runs, and how they are written."""
+"""Where files of measurements are kept between runs, how they are written, and that no job ends
+because of them."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.logs import get_logger
+
+log = get_logger(__name__)
+
+Content = TypeVar("Content")
 
 
 def home() -> Path:
@@ -56,3 +64,23 @@ def write_atomically(path: Path, text: str) -> None:
             f"'{path}' cannot be written: {error}; free space, or set TENSOROPT_HOME to another "
             "folder"
         ) from error
+
+
+def read_or(otherwise: Content, read: Callable[[], Content], what_then: str) -> Content:
+    """What ``read`` finds. A file that does not work is a warning of the log, which ends with
+    ``what_then``, and counts as one that has ``otherwise``."""
+    try:
+        return read()
+    except (ValueError, OSError) as error:
+        log.warning("%s; %s", error, what_then)
+        return otherwise
+
+
+def is_written(write: Callable[[], object], what: str) -> bool:
+    """Whether ``write`` could keep ``what``, such as ``the plan``; if not, the log says so."""
+    try:
+        write()
+    except (ValueError, OSError) as error:
+        log.warning("%s; %s is not kept", error, what)
+        return False
+    return True

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import math
 import sqlite3
-import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.measure.kept.files import home
+from tensoropt_torch.measure.kept.files import home, is_written, read_or
 from tensoropt_torch.measure.machine.key import MachineKey
 from tensoropt_torch.plan import OpRecord
 
@@ -229,23 +228,23 @@ def records(samples: Iterable[OpTime], families: Iterable[str]) -> tuple[OpRecor
 
 
 def known_operators(machine: MachineKey) -> dict[str, OpTime]:
-    """What is known of these machines, by key. A cache that does not work is not used."""
-    try:
+    """What is known of these machines, by key."""
+
+    def load() -> dict[str, OpTime]:
         with OpStore(_path(machine), machine.digest) as store:
             return store.load()
-    except TensorOptError as error:
-        warnings.warn(f"{error}; operators are measured again", stacklevel=2)
-        return {}
+
+    return read_or({}, load, "operators are measured again")
 
 
-def keep_operators(machine: MachineKey, samples: list[OpTime]) -> int:
-    """For later jobs; returns how many there are."""
-    try:
+def keep_operators(machine: MachineKey, samples: list[OpTime]) -> bool:
+    """For later jobs; says whether that was possible."""
+
+    def write() -> None:
         with OpStore(_path(machine), machine.digest) as store:
             store.add(samples)
-    except TensorOptError as error:
-        warnings.warn(f"{error}; what was measured is not kept", stacklevel=2)
-    return len(samples)
+
+    return is_written(write, "what was measured")
 
 
 def _path(machine: MachineKey) -> Path:

@@ -20,12 +20,11 @@ from typing import Any
 import torch
 
 from tensoropt_torch.config.records import Positive, Record, Text, parse_record
-from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.frontend.lowering import memory_orders
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.measure.kept.conditioned import ConditionedFile
-from tensoropt_torch.measure.kept.files import digest_of_package
+from tensoropt_torch.measure.kept.files import digest_of_package, is_written, read_or
 from tensoropt_torch.measure.kept.operators import known_operators, records
 from tensoropt_torch.measure.kept.sealed import SealedFormat
 from tensoropt_torch.measure.machine.key import MachineKey, key_of_job
@@ -84,15 +83,10 @@ class KeptPlans:
     def load(self) -> KeptPlan | None:
         """The plan, without its model; None if there is none, or operators that it was made
         with were measured again or forgotten."""
-        try:
-            found = self._file.read()
-            if found is None:
-                return None
-            content = parse_record(_Content, found, "content")
-            plan = Plan.from_json(content.plan, f"'{self._file.path}'")
-        except (TensorOptError, OSError) as error:
-            log.warning("%s; the kept plan is not used", error)
+        found = read_or(None, self._read, "the kept plan is not used")
+        if found is None:
             return None
+        content, plan = found
         if content.operators != self._digest_of_known(plan):
             log.info("the plan in '%s' was made with other times of operators", self._file.path)
             return None
@@ -104,12 +98,14 @@ class KeptPlans:
         keys = {record[0] for record in plan.settings.operators}
         used = [record for record in operators if record[0] in keys]
         content = _Content(plan.to_json(), _digest(used), time.time())
-        try:
-            self._file.write(asdict(content))
-        except TensorOptError as error:
-            log.warning("%s; the plan is not kept", error)
-            return False
-        return True
+        return is_written(lambda: self._file.write(asdict(content)), "the plan")
+
+    def _read(self) -> tuple[_Content, Plan] | None:
+        found = self._file.read()
+        if found is None:
+            return None
+        content = parse_record(_Content, found, "content")
+        return content, Plan.from_json(content.plan, f"'{self._file.path}'")
 
     def _digest_of_known(self, plan: Plan) -> str:
         """Of the operators of the plan as they are known now."""

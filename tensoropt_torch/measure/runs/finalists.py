@@ -20,10 +20,10 @@ import torch
 from torch import nn
 
 from tensoropt_torch.config.records import NotNegative, Positive, Record, parse_record
-from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.python_calls import hooks_silent
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.measure.kept.conditioned import ConditionedFile
+from tensoropt_torch.measure.kept.files import is_written, read_or
 from tensoropt_torch.measure.kept.sealed import SealedFormat
 from tensoropt_torch.measure.machine.key import key_of_job
 from tensoropt_torch.measure.runs.batch import Batch, index_on_meta, share_of
@@ -41,6 +41,7 @@ from tensoropt_torch.values import WeightSource
 log = get_logger(__name__)
 
 FILE = SealedFormat("file of times of steps", 5, "run them again")
+RUN_AGAIN = "plans are run again"
 # Of a plan in a round, besides one that warms up: the more the shorter they are, since what else
 # the machine does for some milliseconds would decide between them.
 LEAST_STEPS, STEPS, MOST_STEPS = 2, 3, 16
@@ -133,7 +134,11 @@ def race(
         known: what this job has run before, with the same programs.
     """
     file = ConditionedFile("steps", FILE, _conditions(plans[0], task, device))
-    runs = from_first_rank(lambda: {} if fresh else _load(file)) | dict(known or {})
+    none: dict[str, PlanRun] = {}
+    kept = from_first_rank(
+        lambda: none if fresh else read_or(none, partial(_load, file), RUN_AGAIN)
+    )
+    runs = kept | dict(known or {})
     missing = [plan for plan in plans if plan.strategy_hash not in runs]
     if missing:
         try:
@@ -144,7 +149,8 @@ def race(
             warnings.warn(f"plans are not run, since a step fails: {error}", stacklevel=3)
             return Race(plans[0], complete=False)
     if missing or known:
-        from_first_rank(partial(_keep, file, runs))
+        content = asdict(_Content(runs))
+        from_first_rank(lambda: is_written(lambda: file.write(content), "what plans took"))
     found = {p.strategy_hash: runs[p.strategy_hash] for p in plans if p.strategy_hash in runs}
     if not found:
         return Race(plans[0], complete=False)
@@ -285,19 +291,5 @@ def _conditions(plan: Plan, task: PlanningTask, device: torch.device) -> dict[st
 
 
 def _load(file: ConditionedFile) -> dict[str, PlanRun]:
-    """A file that does not work is not used."""
-    try:
-        found = file.read()
-        return {} if found is None else dict(parse_record(_Content, found, "content").runs)
-    except TensorOptError as error:
-        warnings.warn(f"{error}; plans are run again", stacklevel=2)
-        return {}
-
-
-def _keep(file: ConditionedFile, runs: Mapping[str, PlanRun]) -> bool:
-    try:
-        file.write(asdict(_Content(runs)))
-    except TensorOptError as error:
-        warnings.warn(f"{error}; what plans took is not kept", stacklevel=2)
-        return False
-    return True
+    found = file.read()
+    return {} if found is None else dict(parse_record(_Content, found, "content").runs)

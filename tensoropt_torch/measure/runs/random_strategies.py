@@ -4,7 +4,6 @@ job. What they took is kept, and a later run of the same program takes it from t
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -18,6 +17,7 @@ from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.logs import get_logger
+from tensoropt_torch.measure.kept.files import is_written, read_or
 from tensoropt_torch.measure.kept.strategies import KeptStrategy, StrategyStore
 from tensoropt_torch.measure.machine.key import key_of_job
 from tensoropt_torch.measure.runs.batch import Batch, index_on_meta, share_of
@@ -187,15 +187,27 @@ class _Lab:
         """What earlier jobs have run, by seed."""
         if self._store is None or self.options.fresh:
             return {}
-        found = from_first_rank(partial(_load, self._store, self._space))
+        found = from_first_rank(self._readable)
         if found:
             log.info("%d strategies were run before: '%s'", len(found), self._store.path)
         return found
 
     def keep(self, strategies: Sequence[KeptStrategy]) -> None:
         """For later jobs."""
-        if self._store is not None and strategies:
-            from_first_rank(partial(_keep, self._store, self._space, strategies))
+        store = self._store
+        if store is None or not strategies:
+            return
+
+        def write() -> None:
+            store.save((self._readable() | {kept.seed: kept for kept in strategies}).values())
+
+        from_first_rank(lambda: is_written(write, "what strategies took"))
+
+    def _readable(self) -> dict[int, KeptStrategy]:
+        """What the file has."""
+        assert self._store is not None
+        load = partial(_load, self._store, self._space)
+        return read_or({}, load, "strategies are run again")
 
     def plan(self, seed: int, kept: KeptStrategy | None) -> Plan:
         """A random strategy, or one that was kept, by the costs of now."""
@@ -331,29 +343,12 @@ def _strategy(kept: KeptStrategy, planner: _C.Planner) -> _C.Strategy:
 
 
 def _load(store: StrategyStore, space_of: Callable[[int], Space]) -> dict[int, KeptStrategy]:
-    """The strategies of a file. One that does not work is not used."""
-    try:
-        found = store.load()
-        for kept in found.values():
-            planner = space_of(kept.seed).planner
-            planner.network_time(_strategy(kept, planner))
-    except ValueError as error:
-        warnings.warn(f"{error}; strategies are run again", stacklevel=2)
-        return {}
+    """The strategies of a file, which are some of these spaces."""
+    found = store.load()
+    for kept in found.values():
+        planner = space_of(kept.seed).planner
+        planner.network_time(_strategy(kept, planner))
     return found
-
-
-def _keep(
-    store: StrategyStore,
-    space_of: Callable[[int], Space],
-    strategies: Sequence[KeptStrategy],
-) -> int:
-    merged = _load(store, space_of) | {kept.seed: kept for kept in strategies}
-    try:
-        store.save(merged.values())
-    except TensorOptError as error:
-        warnings.warn(f"{error}; what strategies took is not kept", stacklevel=2)
-    return len(merged)
 
 
 def _simulated(plan: Plan, captured: CapturedModel, step: StepSettings) -> float | None:

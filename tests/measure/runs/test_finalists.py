@@ -23,6 +23,7 @@ from tensoropt_torch.module import ParallelModule
 from tensoropt_torch.planner import finalists
 from tensoropt_torch.progress import silent
 from tests.distributed.harness import forget_plans, run_ranks
+from tests.measure.logged import logged_warnings
 
 HERE = "tests.measure.runs.test_finalists"
 QUICK = MeasureOptions(max_bytes=2048, budget_s=20.0, random_strategies=1, rounds=1)
@@ -182,10 +183,9 @@ def damaged(home: str) -> list[str]:
         for path in paths:
             path.write_text(path.read_text()[:-30])
     forget_plans(home)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with logged_warnings() as messages:
         assert find().measured_s is not None
-    return [str(w.message) for w in caught if "run again" in str(w.message)]
+    return [message for message in messages if "run again" in message]
 
 
 def test_a_damaged_file_is_not_used(tmp_path: Path) -> None:

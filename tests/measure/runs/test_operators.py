@@ -14,8 +14,8 @@ from torch import nn
 from tensoropt_torch import _C
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.frontend import CapturedModel, capture
-from tensoropt_torch.measure.runs import operators
 from tensoropt_torch.measure.machine.clock import SharedClock
+from tensoropt_torch.measure.runs import operators
 from tensoropt_torch.measure.runs.operators import OperatorProfiler, Pick, picks_of
 from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask

@@ -20,14 +20,16 @@ import tensoropt_torch
 from tensoropt_torch import TensorOptError, ValidationOptions, measure
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.frontend import capture
-from tensoropt_torch.measure import Validation, random_strategies
+from tensoropt_torch.measure import Validation
 from tensoropt_torch.measure.kept.strategies import FILE, KeptStrategy, StrategyStore
+from tensoropt_torch.measure.runs import random_strategies
 from tensoropt_torch.measure.runs.training import WARM_UPS, Training
 from tensoropt_torch.module.parallel_module import ParallelModule
 from tensoropt_torch.plan.space import make_planner, varied_strategy
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.runtime.lost_ranks import LostRanksError
 from tests.distributed.harness import run_ranks
+from tests.measure.logged import logged_warnings
 
 HERE = "tests.measure.runs.test_random_strategies"
 ROWS, WIDTH = 8, 16
@@ -316,10 +318,9 @@ def damaged(home: str) -> tuple[list[str], int]:
         (path,) = Path(home).glob("strategies/*.json")
         path.write_text(path.read_text().replace('"step_s": ', '"step_s": 1'))
     steps = count_steps()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with logged_warnings() as messages:
         validated(options)
-    return [str(w.message) for w in caught], len(steps)
+    return messages, len(steps)
 
 
 def test_a_damaged_file_is_not_believed(tmp_path: Path) -> None:

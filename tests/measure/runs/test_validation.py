@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import nn
 
-from tensoropt_torch.measure.runs import memory
 from tensoropt_torch.measure.machine.clock import SharedClock
+from tensoropt_torch.measure.runs import memory
 from tensoropt_torch.measure.runs.budget import Budget, OutOfTimeError
 from tensoropt_torch.measure.runs.memory import ENOUGH, measure_peak_bytes
 from tensoropt_torch.measure.runs.training import (
