@@ -16,10 +16,10 @@ import pytest
 from tensoropt_torch import TensorOptError
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.config.cluster import Runtime, Update
+from tensoropt_torch.measure.kept import files as store
 from tensoropt_torch.measure.kept.files import home
 from tensoropt_torch.measure.kept.hardware_profile import HardwareProfile, is_profile
 from tensoropt_torch.measure.machine.key import MachineKey
-from tensoropt_torch.profiler import store
 
 KEY = MachineKey("some CPU", "cpu", 2, 1, 2, 1, "gloo", "2.13.0", (2,))
 
