@@ -32,7 +32,7 @@ NOT_RUN = {
     "pip install --no-build-isolation .": "make wheel-test installs into an environment of its own",
     "pip install --no-build-isolation -e .": "built before the tests",
     "pip install --no-build-isolation '.[report]'": "requirements-dev.txt has what it installs",
-    "torchrun --nnodes 2": "tests/distributed/test_several_machines.py runs the like of it",
+    "torchrun --nnodes 2": "tests/distributed/runtime/test_several_machines.py runs the like of it",
     "python -m pytest tests/rules": "the tests are what runs now",
     "python -m benchmarks.coverage": "takes an hour; tests/benchmarks has its parts",
     "python -m benchmarks.published": "takes minutes; tests/benchmarks has its parts",
@@ -181,7 +181,7 @@ def test_cluster_file_is_read(tmp_path: Path, block: Block) -> None:
 
 
 def test_every_block_is_checked() -> None:
-    # diffs: tests/distributed/test_examples.py; text, what is printed: tests/planner/test_why.py
+    # diffs: tests/distributed/programs/test_examples.py; text: tests/planner/test_why.py
     checked = ("python", "sh", "toml", "diff", "text")
     fences = sum(len(re.findall("^ *```", p.read_text(), re.MULTILINE)) for p in DOCUMENTS)
     assert fences == 2 * len(BLOCKS)

@@ -1,7 +1,7 @@
 """Plans of small models against one process without a plan, on the device.
 
 Loss, gradients, parameters after three steps and buffers have to be equal, as in
-``tests/distributed/test_parity.py``, whose comparison this is. Several processes share the
+``tests/distributed/module/test_parity.py``, whose comparison this is. Several processes share the
 device and speak over Gloo; one alone is what ``tensoropt_torch.init`` makes of it, NCCL on a
 GPU, and its plans differ in what they recompute.
 """

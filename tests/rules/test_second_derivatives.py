@@ -1,7 +1,7 @@
 """Gradients of gradients, of operators in all of their configs: the gradient of a gradient lies as
 the value does, and what it adds to that of an operand as the operand's gradient.
 
-Operators that communicate are left to ``tests/distributed/test_second_derivative_ops.py``.
+Operators that communicate are left to ``tests/distributed/runtime/test_second_derivative_ops.py``.
 """
 
 from __future__ import annotations

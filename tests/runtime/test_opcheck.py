@@ -306,7 +306,7 @@ FAMILIES: tuple[Callable[[str], dict[str, list[Case]]], ...] = (
     counters,
 )
 # The calls of one belong to a pass of backward, the other takes what was begun, once:
-# tests/distributed/test_overlap.py.
+# tests/distributed/runtime/test_overlap.py.
 IN_ORDER = {"begin_gradient", "take_value"}
 
 

@@ -18,7 +18,7 @@ from tests.distributed.harness import run_ranks
 from tests.distributed.kinds import Kind
 
 ROWS = 8
-MODULE = "tests.distributed.test_attributes"
+MODULE = "tests.distributed.calls.test_attributes"
 
 
 class Net(nn.Module):
@@ -261,7 +261,7 @@ def test_state_in_attributes_lists_and_random_numbers_are_refused() -> None:
     for counter, collected, outside, drawn in run_ranks(2, f"{MODULE}:refusals"):
         assert "'calls'" in counter and "register_buffer" in counter
         assert "'log'" in collected
-        assert "'COLLECTED' of tests.distributed.test_attributes" in outside
+        assert "'COLLECTED' of tests.distributed.calls.test_attributes" in outside
         assert "random (at" in drawn and "test_attributes.py" in drawn and "torch.where" in drawn
 
 

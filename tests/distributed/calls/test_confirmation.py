@@ -23,7 +23,7 @@ from tensoropt_torch.runtime.agreement import PendingAgreement, confirming
 from tests.distributed.harness import run_ranks
 from tests.distributed.models import make
 
-HERE = "tests.distributed.test_confirmation"
+HERE = "tests.distributed.calls.test_confirmation"
 MODELS = ["gpt", "resnet", "lstm", "experts", "recommender"]
 
 

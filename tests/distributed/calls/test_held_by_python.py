@@ -16,7 +16,7 @@ from tensoropt_torch import TensorOptError, auto_parallel
 from tests.distributed.harness import run_ranks
 from tests.distributed.kinds import Kind
 
-HERE = "tests.distributed.test_held_by_python"
+HERE = "tests.distributed.calls.test_held_by_python"
 
 
 def batches(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -20,7 +20,7 @@ from tensoropt_torch.plan import Plan
 from tensoropt_torch.plan.space import make_planner
 from tests.distributed.harness import run_ranks
 
-HERE = "tests.distributed.test_inputs_agree"
+HERE = "tests.distributed.calls.test_inputs_agree"
 STEPS = 5
 POINTS = ["fastest", "smallest", "random 1", "random 2"]
 

@@ -23,7 +23,7 @@ import tensoropt_torch
 from tensoropt_torch import ParallelModule
 from tests.distributed.harness import run_ranks
 
-HERE = "tests.distributed.test_misuse"
+HERE = "tests.distributed.calls.test_misuse"
 
 
 class Net(nn.Module):

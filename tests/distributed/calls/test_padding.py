@@ -18,7 +18,7 @@ from tensoropt_torch.errors import TensorOptError
 from tests.distributed.harness import run_ranks
 from tests.distributed.parity import whole
 
-HERE = "tests.distributed.test_padding"
+HERE = "tests.distributed.calls.test_padding"
 SAMPLES, BATCH, WORDS, IGNORED = 21, 4, 16, -100  # of a rank; the last batches have 3 and 2 rows
 PADDING = {"tokens": 0, "mask": 0, "labels": IGNORED}
 

@@ -17,7 +17,7 @@ from tensoropt_torch.module.variant_maker import VariantMaker
 from tests.distributed.harness import run_ranks
 from tests.distributed.parity import whole
 
-HERE = "tests.distributed.test_texts"
+HERE = "tests.distributed.calls.test_texts"
 STEPS = 24  # more than max_variants
 
 Read = Callable[[torch.Tensor, str, Any], torch.Tensor]

@@ -20,7 +20,7 @@ from tensoropt_torch import ParallelModule, Plan, TensorOptError
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tests.distributed.harness import run_ranks
 
-HERE = "tests.distributed.test_variant_calls"
+HERE = "tests.distributed.calls.test_variant_calls"
 
 
 class Net(nn.Module):

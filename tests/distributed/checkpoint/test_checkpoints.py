@@ -28,7 +28,7 @@ import tensoropt_torch
 from tensoropt_torch import ParallelModule
 from tests.distributed.harness import run_ranks
 
-HERE = "tests.distributed.test_checkpoints"
+HERE = "tests.distributed.checkpoint.test_checkpoints"
 STEPS = 3  # of each job
 TOLERANCE = 1e-10  # relative, float64; sums are taken in another order
 

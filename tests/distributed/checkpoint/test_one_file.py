@@ -16,7 +16,7 @@ from torch.nn import functional as F
 import tensoropt_torch
 from tests.distributed.harness import run_ranks
 
-HERE = "tests.distributed.test_one_file"
+HERE = "tests.distributed.checkpoint.test_one_file"
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor]:

@@ -15,7 +15,7 @@ from tensoropt_torch import Example, TensorOptError, find_frontier, parallelize
 from tests.distributed.harness import run_ranks
 from tests.integrations.models import VOCABULARY, gpt2
 
-HERE = "tests.distributed.test_whole_model"
+HERE = "tests.distributed.checkpoint.test_whole_model"
 
 
 def made_parallel(model: nn.Module, *inputs: torch.Tensor) -> tensoropt_torch.ParallelModule:

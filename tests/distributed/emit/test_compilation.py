@@ -22,7 +22,7 @@ from tensoropt_torch.planner.task import PlanningTask
 from tests.distributed.harness import run_ranks
 from tests.distributed.parity import TOLERANCE, Job, differences, train, whole
 
-HERE = "tests.distributed.test_compilation"
+HERE = "tests.distributed.emit.test_compilation"
 CHECK = "tests.distributed.parity:check"
 ROUNDING = 1e-6  # of float32, in gradients that are nearly zero
 TRACED = "aot_eager"  # what Inductor gets is run as it is

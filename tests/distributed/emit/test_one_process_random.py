@@ -19,7 +19,7 @@ from tensoropt_torch.planner.task import PlanningTask
 from tests.distributed.harness import run_ranks
 from tests.distributed.parity import Trace, differences, labels, train, train_alone
 
-HERE = "tests.distributed.test_one_process_random"
+HERE = "tests.distributed.emit.test_one_process_random"
 SEED = 7
 CPU = torch.device("cpu")
 

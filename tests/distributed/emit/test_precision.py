@@ -15,7 +15,7 @@ import tensoropt_torch
 from tensoropt_torch.module.parallel_module import ParallelModule
 from tests.distributed.harness import run_ranks
 
-HERE = "tests.distributed.test_precision"
+HERE = "tests.distributed.emit.test_precision"
 RANKS = 4
 WIDTH = 8
 ROWS = 4096  # of a rank: too many to be gathered

@@ -16,7 +16,7 @@ from tensoropt_torch.module import ParallelModule
 from tests.distributed.harness import run_ranks
 from tests.distributed.kinds import Kind
 
-HERE = "tests.distributed.test_second_derivatives"
+HERE = "tests.distributed.emit.test_second_derivatives"
 
 
 # --- Modules ----------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from tensoropt_torch.planner.task import PlanningTask
 from tests.distributed.harness import run_ranks
 from tests.distributed.models import Case, make
 
-HERE = "tests.distributed.test_uneven"
+HERE = "tests.distributed.emit.test_uneven"
 MODEL = "odd_257_tied"
 TABLE = "table.weight"
 # On 4 devices: rows in 4 parts, in 2, rows and columns, columns only.

@@ -13,7 +13,7 @@ from tests.distributed.harness import run_ranks
 from tests.distributed.kinds import Kind
 from tests.distributed.parity import TOLERANCE
 
-HERE = "tests.distributed.test_adapters"
+HERE = "tests.distributed.frontend.test_adapters"
 SIZES: dict[str, Any] = {
     "hidden_size": 16,
     "intermediate_size": 24,

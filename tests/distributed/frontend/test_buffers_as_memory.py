@@ -16,7 +16,7 @@ from tests.distributed.harness import run_ranks
 from tests.distributed.kinds import Kind, strategies
 from tests.distributed.parity import whole
 
-HERE = "tests.distributed.test_buffers_as_memory"
+HERE = "tests.distributed.frontend.test_buffers_as_memory"
 
 
 # --- Modules ----------------------------------------------------------------------------------

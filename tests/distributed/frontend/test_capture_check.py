@@ -24,7 +24,7 @@ from tests.distributed import models
 from tests.distributed.faulty import EDITS, LOST, Everything, batch, broken, made
 from tests.distributed.harness import run_ranks
 
-HERE = "tests.distributed.test_capture_check"
+HERE = "tests.distributed.frontend.test_capture_check"
 
 
 @contextmanager

@@ -48,5 +48,5 @@ def train_once(way: str) -> list[str]:
 
 @pytest.mark.parametrize("way", ["module", "exported program"])
 def test_a_hugging_face_model_trains_as_in_one_process(way: str) -> None:
-    function = "tests.distributed.test_frontends:train_once"
+    function = "tests.distributed.frontend.test_frontends:train_once"
     assert run_ranks(2, function, way, 200.0) == [[], []]

@@ -30,7 +30,7 @@ from tensoropt_torch.values.placements import is_strided
 from tests.distributed.fused_models import Fused, split_and_gated
 from tests.distributed.harness import run_ranks
 
-HERE = "tests.distributed.test_fused"
+HERE = "tests.distributed.frontend.test_fused"
 SEEDS = range(60)
 PLANS = 6
 FROM_FIRST = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)

@@ -16,7 +16,7 @@ from torch import nn
 from tests.distributed.harness import run_ranks
 from tests.distributed.kinds import Kind
 
-HERE = "tests.distributed.test_moved_buffers"
+HERE = "tests.distributed.frontend.test_moved_buffers"
 ROWS = 8
 
 

@@ -17,7 +17,7 @@ from tests.distributed.random_kinds import (
     table_batches,
 )
 
-HERE = "tests.distributed.test_random_kinds"
+HERE = "tests.distributed.frontend.test_random_kinds"
 KINDS = [
     "rows_dropped",
     "all_fills",

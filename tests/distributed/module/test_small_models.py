@@ -10,7 +10,7 @@ import tensoropt_torch
 from tests.distributed.harness import run_ranks
 from tests.distributed.parity import differences, train, train_alone
 
-HERE = "tests.distributed.test_small_models"
+HERE = "tests.distributed.module.test_small_models"
 TOLERANCE = 1e-5
 
 

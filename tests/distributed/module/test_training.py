@@ -17,7 +17,7 @@ from tensoropt_torch.runtime import ops
 from tests.distributed.harness import run_ranks
 from tests.distributed.models import gpt, make, text_batches
 
-HERE = "tests.distributed.test_training"
+HERE = "tests.distributed.module.test_training"
 STEPS = 200
 
 

@@ -28,7 +28,7 @@ from tests.distributed.models import Case
 from tests.distributed.parity import whole
 from tests.distributed.training_loops import LOOPS
 
-HERE = "tests.distributed.test_training_loops"
+HERE = "tests.distributed.module.test_training_loops"
 TOLERANCE = 1e-9  # of float64
 MOST_WARNINGS = 2
 

@@ -20,7 +20,7 @@ from tensoropt_torch.module.parallel_module import ParallelModule
 from tests.distributed.harness import run_ranks
 from tests.distributed.parity import whole
 
-HERE = "tests.distributed.test_wrapper"
+HERE = "tests.distributed.module.test_wrapper"
 
 
 class Layers(nn.Module):

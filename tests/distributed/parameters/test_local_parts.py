@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor, Replicate, init_device_mesh
 from tensoropt_torch.parameters.local_parts import local_parts, local_tensor, own_gradient
 from tests.distributed.harness import run_ranks
 
-HERE = "tests.distributed.test_local_parts"
+HERE = "tests.distributed.parameters.test_local_parts"
 LOSSES = {
     "transposed": lambda x: (x.t().contiguous() * torch.arange(6.0).view(3, 2)).sum(),
     "expanded": lambda x: x.sum(),

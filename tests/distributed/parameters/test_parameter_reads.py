@@ -13,10 +13,10 @@ from torch.nn import functional
 import tensoropt_torch
 from tensoropt_torch.errors import TensorOptError
 from tests.distributed.harness import run_ranks
+from tests.distributed.parameters.test_parameter_writes import batch, made, plans
 from tests.distributed.parity import whole
-from tests.distributed.test_parameter_writes import batch, made, plans
 
-HERE = "tests.distributed.test_parameter_reads"
+HERE = "tests.distributed.parameters.test_parameter_reads"
 
 Read = Callable[[Sequence[Tensor]], Tensor | float]
 

@@ -22,7 +22,7 @@ from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
 from tests.distributed.harness import run_ranks
 
-HERE = "tests.distributed.test_parameter_writes"
+HERE = "tests.distributed.parameters.test_parameter_writes"
 Write = Callable[[nn.Module], object]
 init = nn.init
 

@@ -12,7 +12,7 @@ import tensoropt_torch
 from tests.distributed.harness import run_ranks
 from tests.distributed.parity import whole
 
-HERE = "tests.distributed.test_penalties"
+HERE = "tests.distributed.parameters.test_penalties"
 
 Penalty = Callable[[Iterable[torch.Tensor]], torch.Tensor]
 

@@ -15,7 +15,7 @@ from tensoropt_torch.module.parallel_module import ParallelModule
 from tests.distributed.harness import run_ranks
 from tests.distributed.parity import whole
 
-HERE = "tests.distributed.test_shared_parameters"
+HERE = "tests.distributed.parameters.test_shared_parameters"
 
 
 class Head(nn.Module):

@@ -17,11 +17,11 @@ from torch.nn import functional
 import tensoropt_torch
 from tensoropt_torch.errors import TensorOptError
 from tests.distributed.harness import run_ranks
+from tests.distributed.parameters.test_parameter_reads import close, gradients, number
+from tests.distributed.parameters.test_parameter_writes import batch, made, plans
 from tests.distributed.parity import whole
-from tests.distributed.test_parameter_reads import close, gradients, number
-from tests.distributed.test_parameter_writes import batch, made, plans
 
-HERE = "tests.distributed.test_whole_reads"
+HERE = "tests.distributed.parameters.test_whole_reads"
 
 PLACES = torch.tensor([0, 3, 3, 2])
 

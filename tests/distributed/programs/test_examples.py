@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 NAMES = sorted(path.stem for path in (ROOT / "examples/single").glob("*.py"))
 MOST_LINES, MOST_CHANGES = 80, 8
 PROCESSES = 2

@@ -18,7 +18,7 @@ import tensoropt_torch
 from tensoropt_torch import ParallelModule
 from tests.distributed.harness import run_ranks
 
-HERE = "tests.distributed.test_samplers"
+HERE = "tests.distributed.programs.test_samplers"
 SAMPLES, BATCH, EPOCHS = 44, 8, 2  # of all ranks; the last batch of an epoch is smaller
 
 

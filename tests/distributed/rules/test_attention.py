@@ -15,7 +15,7 @@ from tensoropt_torch.runtime.groups import AxisGroups
 from tests import operators
 from tests.distributed.harness import run_ranks
 
-HERE = "tests.distributed.test_attention"
+HERE = "tests.distributed.rules.test_attention"
 SHAPES = {"alike": (4, 4), "grouped": (4, 2), "one group": (4, 1)}
 ROWS = (1, 2, 5, 8)  # of each rank
 

@@ -15,7 +15,7 @@ from tensoropt_torch.errors import TensorOptError
 from tests.distributed.harness import run_ranks
 from tests.distributed.kinds import Kind
 
-HERE = "tests.distributed.test_batch_norm_averages"
+HERE = "tests.distributed.rules.test_batch_norm_averages"
 
 
 class Averaging(nn.Module):

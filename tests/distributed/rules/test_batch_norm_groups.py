@@ -17,7 +17,7 @@ from tensoropt_torch.errors import TensorOptError
 from tests.distributed.batch_norm import batch_norm_in_groups
 from tests.distributed.harness import run_ranks
 
-HERE = "tests.distributed.test_batch_norm_groups"
+HERE = "tests.distributed.rules.test_batch_norm_groups"
 ROWS = 6  # of a rank
 GROUPED: dict[str, Any] = {"inputs": "sharded", "measure": False}
 

@@ -10,7 +10,7 @@ from tensoropt_torch.runtime.groups import AxisGroups
 from tensoropt_torch.runtime.library import OPS
 from tests.distributed.harness import run_ranks
 
-HERE = "tests.distributed.test_masked_scatter"
+HERE = "tests.distributed.rules.test_masked_scatter"
 
 
 def check_parts(_: None) -> None:

@@ -13,7 +13,7 @@ from tensoropt_torch.runtime.groups import AxisGroups
 from tests import operators
 from tests.distributed.harness import run_ranks
 
-HERE = "tests.distributed.test_recurrent"
+HERE = "tests.distributed.rules.test_recurrent"
 STEPS, BATCH, FEATURES = 5, 3, 7
 TOLERANCE = 1e-12  # everything is computed in float64
 CELLS = {"lstm": nn.LSTM, "gru": nn.GRU}

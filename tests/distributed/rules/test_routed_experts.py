@@ -34,7 +34,7 @@ from tests.distributed.models import make
 from tests.distributed.parity import TOLERANCE, differences, train, train_alone
 from tests.rules.references import routed_experts_shard
 
-HERE = "tests.distributed.test_routed_experts"
+HERE = "tests.distributed.rules.test_routed_experts"
 TOKENS, WIDTH, INNER, CHOSEN = 6, 5, 4, 2
 TARGET = "tensoropt.routed_experts.default"
 

@@ -22,7 +22,7 @@ from tests.distributed.harness import run_ranks
 from tests.distributed.parity import TOLERANCE, differences, labels, train, train_alone
 from tests.rules.custom_ops import HEAD_MEAN, SCALED_ADD, head_mean, scaled_add
 
-HERE = "tests.distributed.test_user_rules"
+HERE = "tests.distributed.rules.test_user_rules"
 RANDOM_STRATEGIES = 20
 
 

@@ -16,7 +16,7 @@ from tensoropt_torch.plan import Plan
 from tests.distributed.harness import run_ranks
 from tests.distributed.models import Case, make
 
-HERE = "tests.distributed.test_errors"
+HERE = "tests.distributed.runtime.test_errors"
 
 
 def case() -> Case:

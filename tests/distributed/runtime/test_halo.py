@@ -13,7 +13,7 @@ from tensoropt_torch.runtime.groups import AxisGroups
 from tests import operators
 from tests.distributed.harness import run_ranks
 
-HERE = "tests.distributed.test_halo"
+HERE = "tests.distributed.runtime.test_halo"
 
 
 def whole_with_borders(

@@ -23,7 +23,7 @@ from tests.distributed.lookup_models import RoutedExperts
 from tests.distributed.models import CASES
 from tests.distributed.parity import share
 
-HERE = "tests.distributed.test_lookups"
+HERE = "tests.distributed.runtime.test_lookups"
 RANKS = 4
 STRATEGIES = 6
 IGNORED = 99  # not among the classes

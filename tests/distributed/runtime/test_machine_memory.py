@@ -11,7 +11,7 @@ import tensoropt_torch
 from tensoropt_torch.config import load_cluster, machine_memory
 from tests.distributed.harness import run_ranks
 
-HERE = "tests.distributed.test_machine_memory"
+HERE = "tests.distributed.runtime.test_machine_memory"
 
 
 def device_of(cluster: str | None) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import pytest
 
 from tensoropt_torch.runtime.host import scheduling
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RANKS = 4
 # A network of its own, whose loopback takes little more than a packet at once.
 LIMIT = 'ip link set lo up && tc qdisc add dev lo root tbf rate "$0" burst 70kb latency 1s'

@@ -15,7 +15,7 @@ from tensoropt_torch.runtime.groups import AxisGroups
 from tests import operators
 from tests.distributed.harness import run_ranks
 
-HERE = "tests.distributed.test_ops"
+HERE = "tests.distributed.runtime.test_ops"
 IGNORED = -100
 # bfloat16 keeps 8 bits; sums of a few of them are off by some units of these.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 3e-2}

@@ -20,10 +20,10 @@ from tensoropt_torch.runtime.parameter_queue import (
 )
 from tests.distributed.harness import run_ranks
 from tests.distributed.layouts import gradient_layouts, local_part
-from tests.distributed.test_reshard import Reshards
+from tests.distributed.runtime.test_reshard import Reshards
 from tests.operators import await_gradients, reshard_gradients, reshard_parameter
 
-HERE = "tests.distributed.test_overlap"
+HERE = "tests.distributed.runtime.test_overlap"
 SIZES = (2, 2)
 SHAPE = (8, 12)
 BUCKETS = (0, 1000, 2**20)  # bytes

@@ -25,7 +25,7 @@ from tests.distributed.layouts import (
     num_ranks,
 )
 
-HERE = "tests.distributed.test_reshard"
+HERE = "tests.distributed.runtime.test_reshard"
 Sizes = tuple[int, ...]
 STEP_NAMES = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "slice", "mask")
 

@@ -16,7 +16,7 @@ from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.runtime import ops
 from tests.distributed.harness import run_ranks
 
-HERE = "tests.distributed.test_reuse_modes"
+HERE = "tests.distributed.runtime.test_reuse_modes"
 MODES = ["before", "after", "both"]
 
 

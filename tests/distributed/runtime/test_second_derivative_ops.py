@@ -18,7 +18,7 @@ from tensoropt_torch.runtime.groups import AxisGroups
 from tests import operators
 from tests.distributed.harness import run_ranks
 
-HERE = "tests.distributed.test_second_derivative_ops"
+HERE = "tests.distributed.runtime.test_second_derivative_ops"
 SIZES = (2, 2)
 FIRST, SECOND, BOTH = 0b01, 0b10, 0b11  # mesh axes
 TARGET = torch.tensor([3, 0, -100, 5, 7, 2, -100, 6])

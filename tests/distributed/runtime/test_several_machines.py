@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.distributed.test_examples import ROOT, assert_alike, run_single
+from tests.distributed.programs.test_examples import ROOT, assert_alike, run_single
 
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 PORT = "29500"  # of a network that nothing else uses

@@ -12,7 +12,7 @@ from tensoropt_torch.runtime import ops
 from tensoropt_torch.runtime.library import OPS
 from tests.distributed.harness import run_ranks
 
-HERE = "tests.distributed.test_sums"
+HERE = "tests.distributed.runtime.test_sums"
 MOST_EXCHANGED_BYTES = 512 * 1024  # that a rank receives, in csrc/runtime/collectives.cc
 
 

@@ -19,8 +19,8 @@ from tensoropt_torch.runtime.whereabouts import Note, Place
 from tests.distributed.harness import free_port, run_ranks
 from tests.distributed.waiting import TIMEOUT_S, told
 
-HERE = "tests.distributed.test_waiting"
-ROOT = Path(__file__).parents[2]
+HERE = "tests.distributed.runtime.test_waiting"
+ROOT = Path(__file__).parents[3]
 FEW_S = 6.0  # the notes of others, and a busy machine
 
 Told = tuple[str, float]

@@ -24,7 +24,7 @@ from tensoropt_torch.planner.task import PlanningTask
 from tests.distributed.harness import run_ranks
 from tests.distributed.models import make
 
-HERE = "tests.distributed.test_clipping"
+HERE = "tests.distributed.steps.test_clipping"
 RANKS = 4
 NORMS = (1.0, 2.0, 3.5, math.inf)
 

@@ -16,7 +16,7 @@ from tensoropt_torch import TensorOptError
 from tensoropt_torch.module.parallel_module import ParallelModule
 from tests.distributed.harness import run_ranks
 
-HERE = "tests.distributed.test_local_step"
+HERE = "tests.distributed.steps.test_local_step"
 OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
     "sgd": (torch.optim.SGD, {}),
     "momentum": (torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),

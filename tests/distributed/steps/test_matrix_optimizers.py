@@ -26,7 +26,7 @@ from tests.distributed.harness import run_ranks
 from tests.distributed.kinds import Kind
 from tests.distributed.parity import whole
 
-HERE = "tests.distributed.test_matrix_optimizers"
+HERE = "tests.distributed.steps.test_matrix_optimizers"
 Make = Callable[[Any], torch.optim.Optimizer]
 
 

@@ -23,7 +23,7 @@ from tensoropt_torch.planner.task import PlanningTask
 from tests.distributed.harness import run_ranks
 from tests.distributed.table_models import ROWS, WIDTH, MovingTable, Tables, rows_of
 
-HERE = "tests.distributed.test_cut_constants"
+HERE = "tests.distributed.values.test_cut_constants"
 SEEDS = range(100)
 PLANS = 3
 

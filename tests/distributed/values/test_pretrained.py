@@ -20,7 +20,7 @@ from tests.distributed.harness import run_ranks
 pytest.importorskip("transformers")
 safetensors = pytest.importorskip("safetensors")
 
-HERE = "tests.distributed.test_pretrained"
+HERE = "tests.distributed.values.test_pretrained"
 SHARD = "12KB"  # several files
 
 

@@ -23,7 +23,7 @@ from tensoropt_torch.module.parallel_module import ParallelModule
 from tests.distributed.harness import run_ranks
 from tests.distributed.parity import whole
 
-HERE = "tests.distributed.test_state_dict_habits"
+HERE = "tests.distributed.values.test_state_dict_habits"
 
 
 class Renamed(nn.Module):

@@ -20,7 +20,7 @@ import tensoropt_torch
 from tensoropt_torch import ParallelModule, TensorOptError, WeightSource
 from tests.distributed.harness import run_ranks
 
-HERE = "tests.distributed.test_weights"
+HERE = "tests.distributed.values.test_weights"
 SEED = 7
 
 
