@@ -17,7 +17,6 @@ from tensoropt_torch import Example, Frontier, Plan, TensorOptError
 from tensoropt_torch.html_table import html_table
 from tensoropt_torch.measure.kept.hardware_profile import HardwareProfile
 from tensoropt_torch.planner.baselines import Baseline
-from tensoropt_torch.units import format_bytes, format_seconds
 from tests.distributed.harness import run_ranks
 from tests.measure.kept.test_hardware_profile import KEY
 from tests.measure.runs.test_validation import rows
@@ -48,6 +47,18 @@ def frontier(example: Example) -> Frontier:
     return tensoropt_torch.find_frontier(example, cluster="h100-8", num_devices=4)
 
 
+def kib(size: float) -> str:
+    """Bytes as they are shown, of sizes that this model has."""
+    assert 10 * 1024 <= size < 1000 * 1024
+    return f"{size / 1024:.4g} KiB"
+
+
+def us(seconds: float) -> str:
+    """Times likewise."""
+    assert 100e-6 <= seconds < 1000e-6
+    return f"{seconds * 1e6:.1f} us"
+
+
 def shown(thing: Any, *parts: str) -> str:
     text = repr(thing)
     assert len(text) < LONGEST
@@ -58,21 +69,21 @@ def shown(thing: Any, *parts: str) -> str:
 
 def test_a_frontier_shows_its_ends_and_its_guarantee(frontier: Frontier) -> None:
     low, high = frontier.smallest, frontier.fastest
-    ends = [format_bytes(low.memory_bytes), format_bytes(high.memory_bytes)]
-    times = [format_seconds(low.time_s), format_seconds(high.time_s)]
+    ends = [kib(low.memory_bytes), kib(high.memory_bytes)]
+    times = [us(low.time_s), us(high.time_s)]
     count = f"Frontier({len(frontier)} points on 4 devices of 'h100-8'"
     shown(frontier, count, *ends, *times, str(frontier.guarantee))
-    shown(
-        frontier[1], f"FrontierPoint(1 of {len(frontier)}", format_bytes(frontier[1].memory_bytes)
-    )
+    shown(frontier[1], f"FrontierPoint(1 of {len(frontier)}", kib(frontier[1].memory_bytes))
 
 
 def test_plans_show_which_point_they_are(frontier: Frontier) -> None:
     for point in frontier:
         plan = point.plan
         where = f"point {point.index} of {len(frontier)}, {frontier.guarantee}"
-        shown(plan, "4 devices of 'h100-8' (2 x 2)", format_seconds(plan.time_s), where)
+        shown(plan, "4 devices of 'h100-8' (2 x 2)", us(plan.time_s), where)
     assert "of no frontier" in repr(replace(plan, frontier=()))
+    figures = {"memory_bytes": 5 << 29, "time_s": 0.0125}
+    shown(replace(plan, **figures), "2.50 GiB per device, 12.500 ms a step")
     shown(plan.settings, "mesh_axes=((2, 0), (2, 0))")
     shown(plan.captured, "operators, 24 parameters", plan.fingerprint)
 
@@ -80,7 +91,7 @@ def test_plans_show_which_point_they_are(frontier: Frontier) -> None:
 def test_results_are_summed_up(example: Example, frontier: Frontier) -> None:
     options: dict[str, Any] = {"cluster": "h100-8", "num_devices": 4}
     comparison = tensoropt_torch.compare(example, memory_limit=1e9, **options)
-    fastest = format_seconds(comparison.ours.points[-1][1])
+    fastest = us(comparison.ours.points[-1][1])
     text = shown(comparison, "4 devices, at most 953.7 MiB", f"TensorOpt {fastest}")
     assert all(row.name in text for row in comparison.baselines)
     shown(comparison.ours, f"'TensorOpt': {len(frontier)} points", fastest)
@@ -93,17 +104,15 @@ def test_results_are_summed_up(example: Example, frontier: Frontier) -> None:
     shown(tradeoffs, f"{len(tradeoffs)} points of memory, time and energy on 1, 2 devices")
     shown(tradeoffs.points[0], "num_devices=1")
     memory = tensoropt_torch.simulate_memory(example, frontier.knee.plan)
-    shown(memory, f"rank 0: {format_bytes(memory.peak_bytes)} in", "parameters")
+    shown(memory, f"rank 0: {kib(memory.peak_bytes)} in", "parameters")
     simulated = tensoropt_torch.simulate_frontier(frontier, max_points=2)[0]
-    shown(simulated, f"peak {format_bytes(simulated.peak_bytes)}; FrontierPoint(")
+    shown(simulated, f"peak {kib(simulated.peak_bytes)}; FrontierPoint(")
     shown(example, "Example(")
 
 
 def test_measurements_are_summed_up() -> None:
     validation = rows([1.0, 1.1])
-    shown(
-        validation, f"{len(validation.rows)} strategies", f"step time {validation.step_error:.1%}"
-    )
+    shown(validation, "2 strategies", "step time 100.0%", "network time 50.0%", "memory 4.5%")
     cluster = tensoropt_torch.load_cluster("cpu")
     curves = tuple(("all_reduce", axes, ((1024.0, 1e-4),) * 50) for axes in range(1, 20))
     profile = HardwareProfile(KEY, cluster, ((2, 0),), curves)
@@ -153,7 +162,7 @@ def test_notebooks_show_a_frontier(frontier: Frontier) -> None:
     named = {name: row for row in table.rows[1:] for name in row[3].split(", ")}
     for name in ("smallest", "knee", "fastest"):
         point = getattr(frontier, name)
-        costs = [format_bytes(point.memory_bytes), format_seconds(point.time_s)]
+        costs = [kib(point.memory_bytes), us(point.time_s)]
         assert named[name][:3] == [str(point.index), *costs]
     indices = [int(row[0]) for row in table.rows[1:]]
     assert indices == sorted(set(indices)) and len(indices) <= 15
@@ -180,13 +189,15 @@ def test_a_plot_has_all_points_and_names_some(frontier: Frontier) -> None:
 
 
 def test_notebooks_show_a_plan(frontier: Frontier) -> None:
-    plan = replace(frontier.knee.plan, peak_bytes=3 << 20)
+    figures = {"memory_bytes": 5 << 29, "time_s": 0.0125, "peak_bytes": 3 << 20}
+    plan = replace(frontier.knee.plan, **figures)
     table = Cells(plan._repr_html_())
     facts = dict(table.rows)
-    assert facts["devices"] == plan.settings.where
-    assert facts["step time"] == format_seconds(plan.time_s)
-    assert facts["memory per device"] == format_bytes(plan.memory_bytes)
+    assert facts["devices"] == "4 devices of 'h100-8' (2 x 2)"
+    assert facts["step time"] == "12.500 ms"
+    assert facts["memory per device"] == "2.50 GiB"
     assert facts["simulated peak"] == "3 MiB"
+    facts = dict(Cells(frontier.knee.plan._repr_html_()).rows)
     assert facts["frontier"].startswith(f"point {frontier.knee.index} of {len(frontier)}")
     assert facts["model"] == plan.fingerprint
     loaded = Plan.from_json(plan.to_json())
@@ -214,7 +225,7 @@ def test_a_parallel_module_shows_what_a_rank_holds() -> None:
     for rank, (text, local, whole, nested) in enumerate(shown):
         assert len(text) < LONGEST
         assert f"devices: 2 devices of 'cpu' (2), this is rank {rank}" in text
-        assert f"{whole:,} numbers ({format_bytes(4 * whole)}), of which {local:,} numbers" in text
+        assert f"49,920 numbers (195 KiB), of which {local:,} numbers" in text  # 12 (64 x 64 + 64)
         assert "plan: " in text and "point 0 of " in text and "inputs: replicated" in text
         assert "this is rank" in nested
         assert math.isclose(local, whole / 2, rel_tol=0.1)
