@@ -29,11 +29,11 @@ import torch
 from benchmarks.odd_sizes import MODELS
 from tensoropt_torch import Plan, load_cluster
 from tensoropt_torch.frontend import capture
-from tensoropt_torch.plan.collectives import waited_for
-from tensoropt_torch.plan.description import planner_of
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.telling.collectives import waited_for
+from tensoropt_torch.telling.description import planner_of
 
 RESULT = Path(__file__).parent / "results" / "activation_overlap.json"
 CLUSTER, DEVICES = "h100-8", 8

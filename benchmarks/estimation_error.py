@@ -69,17 +69,17 @@ from tensoropt_torch.measure.runs.validation import (
     spearman,
 )
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.space import (
-    core_cluster,
-    make_planner,
-    measured_table,
-    varied_strategy,
-)
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.runtime.agreement import from_first_rank
 from tensoropt_torch.runtime.groups import AxisGroups
 from tensoropt_torch.runtime.meshes import all_axis_sets
+from tensoropt_torch.space.planners import (
+    core_cluster,
+    make_planner,
+    measured_table,
+    varied_strategy,
+)
 
 RESULTS = Path(__file__).parent / "results" / "estimation_error.json"
 FIRST_SEED = 1000  # others than those whose operators are measured

@@ -45,11 +45,11 @@ from tensoropt_torch.measure.runs.operators import OperatorProfiler, picks_of  #
 from tensoropt_torch.measure.runs.training import Training  # noqa: E402
 from tensoropt_torch.module.context import RankContext  # noqa: E402
 from tensoropt_torch.plan import Plan  # noqa: E402
-from tensoropt_torch.plan.space import make_planner, varied_strategy  # noqa: E402
 from tensoropt_torch.planner.candidates import find_frontier  # noqa: E402
 from tensoropt_torch.planner.task import PlanningTask  # noqa: E402
 from tensoropt_torch.runtime.meshes import all_axis_sets  # noqa: E402
 from tensoropt_torch.simulate import StepSettings, simulate_step  # noqa: E402
+from tensoropt_torch.space.planners import make_planner, varied_strategy  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "one_rank.json"
 CLUSTERS = {"cuda": "h100-8", "cpu": "cpu"}

@@ -43,11 +43,11 @@ import tensoropt_torch
 from benchmarks.models.small import small_gpt, small_transformer
 from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.measure.kept.files import write_atomically
-from tensoropt_torch.plan.details import details_of
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.telling.details import details_of
 
 RESULTS = Path(__file__).parent / "results" / "partitioner.json"
 BUDGETS = tuple(i / 10 for i in range(1, 11))  # 0 keeps nothing, so all is in memory at once

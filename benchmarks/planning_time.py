@@ -38,15 +38,15 @@ from benchmarks.page import fill_tables  # noqa: E402
 from benchmarks.paper.setups import h100_cluster, paper_cluster  # noqa: E402
 from benchmarks.planning_table import ROWS, planning_table  # noqa: E402
 from tensoropt_torch import Cluster  # noqa: E402
+from tensoropt_torch.batches import micro_batched  # noqa: E402
 from tensoropt_torch.frontend import capture  # noqa: E402
-from tensoropt_torch.plan.micro_batches import micro_batched  # noqa: E402
-from tensoropt_torch.plan.space import make_planner  # noqa: E402
 from tensoropt_torch.planner.baselines import find_baselines  # noqa: E402
 from tensoropt_torch.planner.candidates import find_frontier  # noqa: E402
 from tensoropt_torch.planner.frontier import Frontier  # noqa: E402
 from tensoropt_torch.planner.optimizers import OPTIMIZER_STATES  # noqa: E402
 from tensoropt_torch.planner.search_settings import SearchSettings  # noqa: E402
 from tensoropt_torch.planner.task import PlanningTask  # noqa: E402
+from tensoropt_torch.space.planners import make_planner  # noqa: E402
 
 DEVICES_OF_A_MACHINE = 8
 RESULT = ROOT / "benchmarks" / "results" / "planning_time.json"

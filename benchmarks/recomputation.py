@@ -33,10 +33,10 @@ from benchmarks.links import run_on_links
 from benchmarks.models.small import small_gpt, small_transformer
 from benchmarks.ranks import WORKER, format_ratio, ratio_figures
 from benchmarks.training import CPU, Trainer
+from tensoropt_torch.batches import micro_batched
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.measure.hardware import measure_cluster
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.micro_batches import micro_batched
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.points import thinned_indices

@@ -49,11 +49,11 @@ from benchmarks.step_time_page import fill_page
 from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.module import parallelize
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.runtime.library import OPS
+from tensoropt_torch.space.planners import make_planner
 from tensoropt_torch.tasks import Example, PlanningOptions, agreed_task
 
 RESULTS = Path(__file__).parent / "results" / "step_time.json"

@@ -14,9 +14,9 @@ from benchmarks.machine import peak_rss_bytes
 from benchmarks.models.catalogue import Example
 from tensoropt_torch.config.cluster import Cluster
 from tensoropt_torch.frontend import capture
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.planners import make_planner
 
 ADDRESS_SPACE_BYTES = 16 * 2**30
 

@@ -11,8 +11,8 @@ from torch import nn
 from tensoropt_torch.measure.runs.training import Training, optimizer_maker
 from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.space import make_planner, varied_strategy
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.planners import make_planner, varied_strategy
 
 CPU = torch.device("cpu")
 

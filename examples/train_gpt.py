@@ -22,8 +22,8 @@ from text import CharText, load_text
 
 import tensoropt_torch
 from tensoropt_torch.measure.runs.memory import measure_peak_bytes
-from tensoropt_torch.plan.description import describe
 from tensoropt_torch.report.tables import frontier_table, plan_summary, plan_table
+from tensoropt_torch.telling.description import describe
 from tensoropt_torch.units import format_bytes, format_seconds
 
 VALIDATED = 6  # random strategies that are run for a moment, to learn what steps take here

@@ -13,7 +13,7 @@ from torch import nn
 
 import tensoropt_torch
 from tensoropt_torch import Plan, SearchSettings, TensorOptError, cli
-from tensoropt_torch.plan.choices import Choices
+from tensoropt_torch.space.choices import Choices
 
 
 def find(**wrong: Any) -> Any:

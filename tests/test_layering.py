@@ -44,7 +44,9 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 # its own, likewise. Imports inside of functions and for type checking count as well.
 TELLING = ("units", "layer_names", "html_table", "logs", "progress")
 FRONTEND = ("frontend/watching", "frontend/python_calls", "frontend")
-PLANNING = ("errors", "checks", *TELLING, "pages", "config", *FRONTEND, "plan", "planner")
+SPACE = ("space", "batches", "telling")
+PLANS = (*SPACE, "plan")
+PLANNING = ("errors", "checks", *TELLING, "pages", "config", *FRONTEND, *PLANS, "planner")
 VALUES = ("values", "parameters", "steps")
 RUNNING = (*PLANNING, "runtime", *VALUES, "program", "emit", "calls", "module", "simulate")
 MEASURE = ("measure/machine", "measure/kept", "measure/runs", "measure")
@@ -74,25 +76,28 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
         "frontend/python_calls",
         "frontend/watching",
     ),
-    "plan": ("errors", *TELLING, "config", "frontend/passes", *FRONTEND),
-    "planner": ("errors", "checks", *TELLING, "pages", "config", *FRONTEND, "plan"),
+    "space": ("errors", "config", *FRONTEND),
+    "batches": ("errors", "frontend/passes", *FRONTEND, "space"),
+    "telling": ("errors", *TELLING, "config", *FRONTEND, "space"),
+    "plan": ("errors", *TELLING, "config", "frontend", *SPACE),
+    "planner": ("errors", "checks", *TELLING, "pages", "config", *FRONTEND, *SPACE, "plan"),
     "values": ("errors", "logs", "progress", "frontend", "runtime"),
     "parameters": ("errors", *FRONTEND, "runtime", "values"),
-    "program": ("errors", *FRONTEND, "frontend/passes", "plan", "runtime", "values"),
+    "program": ("errors", *FRONTEND, "frontend/passes", "space", "runtime", "values"),
     "emit": (
-        *("errors", "units", "logs", "config", *FRONTEND, "frontend/passes", "plan"),
+        *("errors", "units", "logs", "config", *FRONTEND, "frontend/passes", "space", "plan"),
         *("runtime", "values", "program"),
     ),
     "steps": ("errors", "runtime", "values", "parameters"),
-    "calls": ("errors", "units", "logs", "config", *FRONTEND, "plan", "runtime"),
+    "calls": ("errors", "units", "logs", "config", *FRONTEND, "space", "plan", "runtime"),
     "module": (
-        *("errors", "checks", *TELLING, "collector", *FRONTEND, "plan", "runtime"),
-        *(*VALUES, "program", "emit", "calls"),
+        *("errors", "checks", *TELLING, "collector", *FRONTEND, "space", "batches", "plan"),
+        *("runtime", *VALUES, "program", "emit", "calls"),
     ),
     "checkpoint": ("errors", "runtime", "values", "steps", "module"),
     "samplers": ("errors", "plan", "module"),
     "padding": ("errors", "runtime"),
-    "rules": ("errors", *FRONTEND, "plan", "runtime", "values", "program"),
+    "rules": ("errors", *FRONTEND, "space", "runtime", "values", "program"),
     "simulate": (*PLANNING, "runtime", "values", "emit", "module"),
     "measure/machine": ("errors", "config", "runtime/host", "runtime"),
     "measure/kept": (*PLANNING, "measure/machine"),
@@ -390,7 +395,7 @@ def test_allowed_imports_pass(tmp_path: Path) -> None:
             "errors.py": "import torch",
             "config/cluster.py": f"from {PACKAGE}.errors import TensorOptError",
             "planner/search.py": f"from {PACKAGE} import _C, plan\nimport os.path",
-            "plan/space.py": f"from ..frontend import capture\nimport {PACKAGE}._C",
+            "space/planners.py": f"from ..frontend import capture\nimport {PACKAGE}._C",
             "frontend/capture.py": "from .passes import nodes\nfrom .passes.nodes import add",
             "frontend/passes/nodes.py": "from ...errors import TensorOptError",
             "cli.py": f"import {PACKAGE}\nfrom {PACKAGE} import anything",
@@ -407,7 +412,8 @@ def test_allowed_imports_pass(tmp_path: Path) -> None:
         ("planner/search.py", f"from {PACKAGE} import runtime", "runtime"),
         ("planner/search.py", "from ..runtime import parallelize", "runtime"),
         ("planner/search.py", "from .. import emit", "emit"),
-        ("plan/space.py", "from ..planner import search", "planner"),
+        ("plan/plan.py", "from ..planner import search", "planner"),
+        ("space/planners.py", "from ..plan import plan", "plan"),
         ("frontend/__init__.py", "from ..measure import race", "measure"),
         ("frontend/passes/nodes.py", "from ..lowering import lower", "frontend"),
         ("frontend/passes/nodes.py", "from .. import lowering", "frontend"),

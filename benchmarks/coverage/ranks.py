@@ -16,9 +16,9 @@ from tensoropt_torch.frontend import capture
 from tensoropt_torch.module import parallelize
 from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.planners import make_planner
 from tests.distributed.parity import Trace, differences, labels, train, train_alone
 
 # Largest relative difference. In float64 only the order of sums differs, but models

@@ -21,10 +21,10 @@ from tensoropt_torch.config import load_cluster
 from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.frontend.lowering import tensor_operands
 from tensoropt_torch.frontend.passes import target_name
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.explanation import explain
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.planners import make_planner
 from tests.distributed.harness import PRELOADED, RankError, run_ranks
 
 TIMEOUT_S = 400.0

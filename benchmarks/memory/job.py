@@ -16,16 +16,16 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.memory.models import make
+from tensoropt_torch.batches import micro_batched
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.module import parallelize
 from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.micro_batches import micro_batched
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.simulate.step import StepSettings
+from tensoropt_torch.space.planners import make_planner
 
 STEPS = 6  # the first one, which makes the optimizer's state, is not measured
 TENSORS, ALL = 0, 1  # as allocations.c counts them

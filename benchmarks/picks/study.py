@@ -15,8 +15,8 @@ from typing import Any
 from benchmarks.machine import machine
 from benchmarks.picks.models import MODELS, example_of
 from tensoropt_torch import TensorOptError, load_cluster
+from tensoropt_torch.batches import batch_rows, micro_batched
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.micro_batches import batch_rows, micro_batched
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.simulate import PeakTooLargeError, pick_within, simulate_step, step_of

@@ -15,8 +15,8 @@ from typing import Any
 
 from benchmarks.published.rows import Row, cluster_of, example_of
 from tensoropt_torch import Cluster
+from tensoropt_torch.batches import micro_batched
 from tensoropt_torch.frontend import capture
-from tensoropt_torch.plan.micro_batches import micro_batched
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.optimizers import OptimizerModel

@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 from torch.utils import _pytree as pytree
 
-from tensoropt_torch.plan.rows import OutputRows
+from tensoropt_torch.space.rows import OutputRows
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from torch.utils import _pytree as pytree
 
 from tensoropt_torch.calls.call_kind import Call, TensorKind
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.plan.rows import OutputRows
 from tensoropt_torch.runtime.lost_ranks import waiting
+from tensoropt_torch.space.rows import OutputRows
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,6 @@ from tensoropt_torch.cli.arguments import (
     write_json,
 )
 from tensoropt_torch.config import parse_cluster
-from tensoropt_torch.plan.details import details_of
-from tensoropt_torch.plan.provenance import provenance
 from tensoropt_torch.planner import picks
 from tensoropt_torch.planner.device_counts import Objective
 from tensoropt_torch.planner.wish_costs import wish_costs
@@ -35,6 +33,8 @@ from tensoropt_torch.report.tables import (
 )
 from tensoropt_torch.simulate import StepSettings
 from tensoropt_torch.tasks import by_memory
+from tensoropt_torch.telling.details import details_of
+from tensoropt_torch.telling.provenance import provenance
 from tensoropt_torch.units import format_bytes, format_seconds
 
 

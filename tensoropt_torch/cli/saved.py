@@ -8,9 +8,9 @@ from pathlib import Path
 from rich.console import Console
 
 from tensoropt_torch.cli.arguments import load_plan
-from tensoropt_torch.plan.details import details_of
-from tensoropt_torch.plan.provenance import provenance
 from tensoropt_torch.report.tables import diff_table, facts_table, plan_summary, plan_table
+from tensoropt_torch.telling.details import details_of
+from tensoropt_torch.telling.provenance import provenance
 
 
 def add_show(parser: argparse.ArgumentParser) -> None:

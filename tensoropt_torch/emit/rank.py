@@ -23,14 +23,14 @@ from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.emit.graph import EagerWriter
 from tensoropt_torch.frontend import CapturedModel, Source
 from tensoropt_torch.plan import Plan, Settings
-from tensoropt_torch.plan.local_form import LocalForm
-from tensoropt_torch.plan.rows import OutputRows, rows_of_outputs
-from tensoropt_torch.plan.space import core_cluster, make_planner
 from tensoropt_torch.program.averaged_buffers import averaged_axes
 from tensoropt_torch.program.local_calls import CallSite
 from tensoropt_torch.program.number_inputs import takes_numbers
 from tensoropt_torch.program.passes import ProgramOptions, RankRecords
 from tensoropt_torch.program.whole_draws import WholeDraws
+from tensoropt_torch.space.local_form import LocalForm
+from tensoropt_torch.space.planners import core_cluster, make_planner
+from tensoropt_torch.space.rows import OutputRows, rows_of_outputs
 from tensoropt_torch.values.parts import coordinate_of, part_at
 from tensoropt_torch.values.placements import placements_of
 

@@ -25,12 +25,12 @@ from tensoropt_torch.measure.machine.key import key_of_job
 from tensoropt_torch.measure.profiling import find_profile
 from tensoropt_torch.measure.quick_profile import quick_profile
 from tensoropt_torch.measure.runs.operators import OperatorProfiler, Pick, picks_of
-from tensoropt_torch.plan.space import make_planner, varied_strategy
 from tensoropt_torch.planner.points import knee_index
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.progress import progress
 from tensoropt_torch.runtime.agreement import from_first_rank, on_all_ranks
 from tensoropt_torch.runtime.groups import AxisGroups
+from tensoropt_torch.space.planners import make_planner, varied_strategy
 
 log = get_logger(__name__)
 

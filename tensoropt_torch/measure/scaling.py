@@ -11,8 +11,8 @@ from tensoropt_torch.config.cluster import Cluster, Device, Level, LinkSpeed, Ru
 from tensoropt_torch.measure.fits import Scales
 from tensoropt_torch.measure.runs.validation import ValidatedStrategy
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.settings import MeasuredCurve, OpRecord
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.settings import MeasuredCurve, OpRecord
 
 _Link = TypeVar("_Link", Level, LinkSpeed)
 

@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from tensoropt_torch.batches import batch_rows
 from tensoropt_torch.calls.attributes import AttributeWatch
 from tensoropt_torch.calls.call_kind import CallReader
 from tensoropt_torch.calls.capture_check import CaptureCheck, ComparedBefore
@@ -24,7 +25,6 @@ from tensoropt_torch.module.variant_maker import VariantMaker, emit_variant
 from tensoropt_torch.module.variants import VariantOptions, Variants
 from tensoropt_torch.parameters.parameter_hooks import carry_hooks_over
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.micro_batches import batch_rows
 from tensoropt_torch.runtime.agreement import agree_on_model, agree_or_raise, on_all_ranks
 from tensoropt_torch.runtime.grad_scaler import agree_on_infinite_gradients
 from tensoropt_torch.values.weights import WeightLoader, WeightSource

@@ -15,8 +15,8 @@ from tensoropt_torch.frontend import CapturedModel, Source
 from tensoropt_torch.module.batches import Batch, Gather
 from tensoropt_torch.parameters.local_parts import local_parts, local_tensor
 from tensoropt_torch.plan import Plan, VariantStrategy
-from tensoropt_torch.plan.rows import OutputRows
 from tensoropt_torch.runtime.remade import address_of
+from tensoropt_torch.space.rows import OutputRows
 
 Place = tuple[Mapping[str, torch.Tensor | None], str]
 

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from tensoropt_torch.batches import batch_rows, micro_batched
 from tensoropt_torch.calls.attributes import AttributeWatch
 from tensoropt_torch.calls.call_kind import Call, CallKind, TensorKind, literal_kind
 from tensoropt_torch.calls.row_hints import shares_in_words
@@ -27,14 +28,13 @@ from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.module.variant import Variant, variant_of
 from tensoropt_torch.module.variant_table import earlier
 from tensoropt_torch.plan import Plan, Settings, VariantStrategy
-from tensoropt_torch.plan.micro_batches import batch_rows, micro_batched
-from tensoropt_torch.plan.rows import rows_of_inputs
 from tensoropt_torch.runtime.agreement import (
     agree_on_model,
     from_first_rank,
     gather,
     on_all_ranks,
 )
+from tensoropt_torch.space.rows import rows_of_inputs
 from tensoropt_torch.values.weights import of_first_rank
 
 log = get_logger(__name__)

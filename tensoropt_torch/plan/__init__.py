@@ -1,8 +1,8 @@
-"""A strategy of a model on a mesh: what it was made for, what it does, and how it is kept."""
+"""A strategy of a model on a mesh as data, and how it is kept in files."""
 
-from tensoropt_torch.plan.choices import Choices
 from tensoropt_torch.plan.plan import Plan, VariantStrategy
-from tensoropt_torch.plan.settings import (
+from tensoropt_torch.space.choices import Choices
+from tensoropt_torch.space.settings import (
     Guarantee,
     InputMode,
     MeasuredCurve,
@@ -12,7 +12,7 @@ from tensoropt_torch.plan.settings import (
     StateDType,
     default_max_configs,
 )
-from tensoropt_torch.plan.wishes import Pins, Wish, wishes_of
+from tensoropt_torch.space.wishes import Pins, Wish, wishes_of
 
 __all__ = [
     "Choices",

@@ -13,16 +13,16 @@ from pathlib import Path
 from pydantic import InstanceOf
 
 from tensoropt_torch import _C
+from tensoropt_torch.batches import micro_batched
 from tensoropt_torch.config.records import Bytes, Count, NotNegative, Record, parse_record
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.html_table import html_table
-from tensoropt_torch.plan.choices import Choices
-from tensoropt_torch.plan.details import details_of
-from tensoropt_torch.plan.diff import PlanDiff, diff
-from tensoropt_torch.plan.micro_batches import micro_batched
 from tensoropt_torch.plan.seal import HASHES, check_seal, sealed
-from tensoropt_torch.plan.settings import EXACT, Guarantee, InputMode, Settings
+from tensoropt_torch.space.choices import Choices
+from tensoropt_torch.space.settings import EXACT, Guarantee, InputMode, Settings
+from tensoropt_torch.telling.details import details_of
+from tensoropt_torch.telling.diff import PlanDiff, diff
 from tensoropt_torch.units import format_bytes, format_costs, format_seconds
 
 # Of the file. Configs are labels, so that it does not change with those that rules give.

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from tensoropt_torch.batches import batch_rows, micro_batched
 from tensoropt_torch.config.preset_names import larger_preset
 from tensoropt_torch.config.presets import load_cluster
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.logs import get_logger
-from tensoropt_torch.plan.micro_batches import batch_rows, micro_batched
 from tensoropt_torch.planner.candidates import plannable_counts
 from tensoropt_torch.planner.memory_limits import limit_advice
 from tensoropt_torch.planner.task import PlanningTask

@@ -19,7 +19,6 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.pages.page import write_page
 from tensoropt_torch.plan import Guarantee, Plan, Settings
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.device_counts import ProfileRow
 from tensoropt_torch.planner.frontier import Frontier
@@ -27,6 +26,7 @@ from tensoropt_torch.planner.frontier_page import Additions, Peak, frontier_page
 from tensoropt_torch.planner.points import OURS, pick_index
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.planners import make_planner
 from tensoropt_torch.units import format_bytes, format_costs, format_seconds
 
 BEST = "best baseline"

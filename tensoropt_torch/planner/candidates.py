@@ -14,12 +14,12 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import Settings
-from tensoropt_torch.plan.allowed import check_together
-from tensoropt_torch.plan.rows import rows_of_inputs
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.frontier import Frontier, Searched
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.progress import progress
+from tensoropt_torch.space.allowed import check_together
+from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.rows import rows_of_inputs
 
 log = get_logger(__name__)
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from tensoropt_torch import _C
 from tensoropt_torch.plan import Plan, Settings
-from tensoropt_torch.plan.description import model_at_hand
-from tensoropt_torch.plan.details import PlanDetails, details_of, outlines_of
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.points import named_points, pick_index, thinned_indices
+from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.telling.description import model_at_hand
+from tensoropt_torch.telling.details import PlanDetails, details_of, outlines_of
 from tensoropt_torch.units import format_costs
 
 # How many points are looked into, besides those that have names.

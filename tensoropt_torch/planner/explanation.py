@@ -11,8 +11,8 @@ from tensoropt_torch import _C
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.frontend.python_calls import proof_of
 from tensoropt_torch.plan import Settings
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.planners import make_planner
 
 PARAMETER = "parameter"
 RELAY = "relay"

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.frontier import FrontierPoint
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.planners import make_planner
 
 KNOWN = ("data parallel", "Megatron", "ZeRO-3")
 NEAR = 1.5  # predictions of plans that run are not as far off

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tensoropt_torch.layer_names import folded_name, name_pattern
-from tensoropt_torch.plan.details import PlanDetails
 from tensoropt_torch.planner.explanation import Explanation, NodeExplanation
+from tensoropt_torch.telling.details import PlanDetails
 
 
 @dataclass(frozen=True)

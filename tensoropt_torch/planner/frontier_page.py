@@ -19,12 +19,12 @@ from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.pages.charts import Chart, Line, rounded
 from tensoropt_torch.pages.page import Page
 from tensoropt_torch.plan import Plan, Settings
-from tensoropt_torch.plan.provenance import provenance
 from tensoropt_torch.planner.described_points import PlanWords, PointView, described_points
 from tensoropt_torch.planner.device_counts import ProfileRow, cost_of_step, rates_of
 from tensoropt_torch.planner.explanation import explanation_of
 from tensoropt_torch.planner.folding import fold_choices, fold_fallbacks
 from tensoropt_torch.planner.points import pick_index
+from tensoropt_torch.telling.provenance import provenance
 from tensoropt_torch.units import format_costs, format_seconds
 
 Points = Sequence[tuple[float, float]]

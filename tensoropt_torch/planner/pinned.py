@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.plan import Plan, VariantStrategy
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.frontier import Frontier, Searched
 from tensoropt_torch.planner.memory_limits import default_memory_limit
 from tensoropt_torch.planner.search_settings import SearchSettings
+from tensoropt_torch.space.planners import make_planner
 
 
 def find_pinned(

@@ -16,14 +16,14 @@ from tensoropt_torch.config.cluster import Cluster
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.layer_names import folded_name, name_pattern
 from tensoropt_torch.plan import Plan, Settings
-from tensoropt_torch.plan.allowed import allowed_configs
-from tensoropt_torch.plan.collectives import num_shards
-from tensoropt_torch.plan.description import described, model_at_hand, shown_config
-from tensoropt_torch.plan.diff import PlanDiff
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.explanation import PARAMETER
 from tensoropt_torch.planner.points import pick_index
 from tensoropt_torch.planner.search_settings import SearchSettings
+from tensoropt_torch.space.allowed import allowed_configs
+from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.telling.collectives import num_shards
+from tensoropt_torch.telling.description import described, model_at_hand, shown_config
+from tensoropt_torch.telling.diff import PlanDiff
 from tensoropt_torch.units import format_bytes, format_duration, format_seconds
 
 # A decision that changes memory or time by less does not matter.

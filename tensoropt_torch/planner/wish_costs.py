@@ -12,12 +12,12 @@ from tensoropt_torch.checks import check_memory_limit
 from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan import Plan, Wish
-from tensoropt_torch.plan.allowed import allowed_configs
-from tensoropt_torch.plan.description import model_at_hand
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.memory_limits import default_memory_limit
 from tensoropt_torch.planner.points import pick_index
 from tensoropt_torch.planner.search_settings import SearchSettings
+from tensoropt_torch.space.allowed import allowed_configs
+from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.telling.description import model_at_hand
 from tensoropt_torch.units import format_bytes, format_seconds
 
 # Of more wishes none is left out alone, so that not too many searches are made.

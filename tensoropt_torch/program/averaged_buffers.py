@@ -10,7 +10,6 @@ from torch import fx
 
 from tensoropt_torch import _C
 from tensoropt_torch.frontend.lowering import tensor_operands
-from tensoropt_torch.plan.local_form import LocalForm
 from tensoropt_torch.program.records import (
     Buffers,
     Operation,
@@ -20,6 +19,7 @@ from tensoropt_torch.program.records import (
     Reshard,
     Value,
 )
+from tensoropt_torch.space.local_form import LocalForm
 
 
 def with_averages(

@@ -19,13 +19,13 @@ from torch import fx
 from torch._ops import OpOverload
 
 import tensoropt_torch.runtime.ctc_losses  # noqa: F401 (its operator)
-from tensoropt_torch.plan.local_form import (
+from tensoropt_torch.runtime.random import call_seeded
+from tensoropt_torch.space.local_form import (
     LocalForm,
     local_arguments,
     operator_named,
     target_operands,
 )
-from tensoropt_torch.runtime.random import call_seeded
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from torch.utils import _pytree as pytree
 
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.frontend.watching import Numbers
-from tensoropt_torch.plan.local_form import LocalForm
 from tensoropt_torch.program.places import after_inputs
 from tensoropt_torch.program.records import Call, Input, Item, Record, Value
+from tensoropt_torch.space.local_form import LocalForm
 
 NUMBERS = "numbers"
 

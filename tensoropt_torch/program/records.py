@@ -21,9 +21,9 @@ from typing import Any, get_args
 import torch
 from torch import fx
 
-from tensoropt_torch.plan.local_form import LocalForm
 from tensoropt_torch.program.edges import GradientEdge
 from tensoropt_torch.program.reshards import Programs
+from tensoropt_torch.space.local_form import LocalForm
 
 
 @dataclass(frozen=True, eq=False)

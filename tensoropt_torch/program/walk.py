@@ -13,7 +13,6 @@ from torch._ops import OpOverload
 from tensoropt_torch import _C
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.frontend.lowering import tensor_operands
-from tensoropt_torch.plan.local_form import LocalForm
 from tensoropt_torch.program.edges import EdgeIndex, gradient_edges
 from tensoropt_torch.program.records import (
     Call,
@@ -26,6 +25,7 @@ from tensoropt_torch.program.records import (
     Value,
 )
 from tensoropt_torch.program.reshards import Programs
+from tensoropt_torch.space.local_form import LocalForm
 
 STEP_SEED = "step_seed"
 

@@ -11,9 +11,9 @@ from torch import fx
 
 from tensoropt_torch import _C
 from tensoropt_torch.frontend.lowering import tensor_operands
-from tensoropt_torch.plan.local_form import local_arguments
 from tensoropt_torch.program.records import Call, Operation, Record, Value
 from tensoropt_torch.runtime import random
+from tensoropt_torch.space.local_form import local_arguments
 from tensoropt_torch.values.parts import coordinate_of, part_at
 
 Place = tuple[tuple[int, int], ...]  # first index and length, by dim

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.description import PlanDescription
-from tensoropt_torch.plan.diff import PlanDiff
 from tensoropt_torch.planner.baselines import Comparison
 from tensoropt_torch.planner.device_counts import ProfileRow
 from tensoropt_torch.planner.points import (
@@ -18,6 +16,8 @@ from tensoropt_torch.planner.points import (
 from tensoropt_torch.planner.tradeoffs import Tradeoffs
 from tensoropt_torch.planner.wish_costs import WishCosts
 from tensoropt_torch.simulate import MemoryProfile
+from tensoropt_torch.telling.description import PlanDescription
+from tensoropt_torch.telling.diff import PlanDiff
 from tensoropt_torch.units import format_bytes, format_seconds
 
 

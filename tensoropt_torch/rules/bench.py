@@ -20,12 +20,12 @@ from torch.utils import _pytree as pytree
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.lowering import named_arguments
-from tensoropt_torch.plan.local_form import LocalForm, target_operands
-from tensoropt_torch.plan.space import unpriced_planner
 from tensoropt_torch.program.local_calls import CallSite, invocation
 from tensoropt_torch.rules.call import Checks, OpCall, RankCall, Reference
 from tensoropt_torch.rules.layouts import combine, split
 from tensoropt_torch.rules.op_graph import write_op_graph
+from tensoropt_torch.space.local_form import LocalForm, target_operands
+from tensoropt_torch.space.planners import unpriced_planner
 
 # Operators that communicate are computed by references.
 ONE_PROCESS = CallSite(torch.device("cpu"), lambda axes: f"axis set {axes}", step_seed=17)

@@ -11,7 +11,7 @@ import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.plan.local_form import operator_named
+from tensoropt_torch.space.local_form import operator_named
 
 # Splitting changes the order of sums.
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from tensoropt_torch import measure as calibration
+from tensoropt_torch.batches import batch_rows, micro_batched
 from tensoropt_torch.checks import check_whole
 from tensoropt_torch.config import (
     Cluster,
@@ -30,7 +31,6 @@ from tensoropt_torch.logs import get_logger
 from tensoropt_torch.measure import MeasureOptions, ValidationOptions
 from tensoropt_torch.measure.kept.hardware_profile import HardwareProfile, is_profile
 from tensoropt_torch.plan import wishes_of
-from tensoropt_torch.plan.micro_batches import batch_rows, micro_batched
 from tensoropt_torch.planner.memory_limits import default_memory_fraction
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask

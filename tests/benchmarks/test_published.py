@@ -14,8 +14,8 @@ from benchmarks.published.__main__ import RESULTS, error_of, summary
 from benchmarks.published.calibrate import calibrated_on, calibrated_share, error_with
 from benchmarks.published.rows import FOLDER, MODELS, Row, cluster_of, example_of, read_rows
 from tensoropt_torch import load_cluster
+from tensoropt_torch.batches import micro_batched
 from tensoropt_torch.frontend import capture
-from tensoropt_torch.plan.micro_batches import micro_batched
 from tensoropt_torch.planner.task import PlanningTask
 
 ROWS, SOURCES = read_rows()

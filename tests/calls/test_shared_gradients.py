@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from tensoropt_torch.calls.shared_gradients import SharedGradients
-from tensoropt_torch.plan.rows import OutputRows
+from tensoropt_torch.space.rows import OutputRows
 
 RANKS = 4
 ROWS = OutputRows(0, depends=True)

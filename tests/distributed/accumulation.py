@@ -19,13 +19,13 @@ from tensoropt_torch.module import parallelize
 from tensoropt_torch.module.parallel_module import ParallelModule
 from tensoropt_torch.module.parallelize import RankContext
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.collectives import program_steps
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.program.edges import EdgeIndex
 from tensoropt_torch.runtime import ops
 from tensoropt_torch.runtime.library import OPS
+from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.telling.collectives import program_steps
 from tests.distributed.accumulation_loops import LOOPS, Run
 from tests.distributed.models import Case, make
 from tests.distributed.parity import whole

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from tensoropt_torch.batches import micro_batched
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.module import executor, parallelize
@@ -19,8 +20,6 @@ from tensoropt_torch.module.parallel_module import ParallelModule
 from tensoropt_torch.module.parallelize import RankContext
 from tensoropt_torch.module.variants import VariantOptions
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.micro_batches import micro_batched
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.pinned import find_pinned
 from tensoropt_torch.planner.task import PlanningTask
@@ -36,6 +35,7 @@ from tensoropt_torch.program.schedule import (
     Schedule,
 )
 from tensoropt_torch.runtime import ops
+from tensoropt_torch.space.planners import make_planner
 from tensoropt_torch.steps.clipping import clip_grad_norm_
 from tests.distributed import accumulation_loops
 from tests.distributed.accumulation import CPU, Job, differences, on_ranks, one_process

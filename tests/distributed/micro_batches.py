@@ -13,6 +13,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from tensoropt_torch import _C
+from tensoropt_torch.batches import micro_batched
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import capture
@@ -20,11 +21,10 @@ from tensoropt_torch.module import parallelize
 from tensoropt_torch.module.parallel_module import ParallelModule
 from tensoropt_torch.module.variants import VariantOptions
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.micro_batches import micro_batched
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.pinned import find_pinned
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.runtime.ops import collective_counts, reset_collective_counts
+from tensoropt_torch.space.planners import make_planner
 
 COUNT = 4
 ROWS = 16

@@ -13,17 +13,17 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import _StridedShard
 
+from tensoropt_torch.batches import micro_batched
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.frontend import CallContext, capture
 from tensoropt_torch.module import parallelize
 from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.micro_batches import micro_batched
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.planners import make_planner
 from tensoropt_torch.values.parts import parts_of
 from tests.distributed.batch_norm import batch_norm_in_groups
 from tests.distributed.models import Case, make

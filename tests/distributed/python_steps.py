@@ -13,13 +13,13 @@ import torch.distributed as dist
 from torch import nn
 
 from tensoropt_torch import parallelize
+from tensoropt_torch.batches import micro_batched
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.micro_batches import micro_batched
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.planners import make_planner
 from tests.distributed import python_functions as functions
 from tests.distributed import python_hooks as hooks
 from tests.distributed.kinds import Kind, compare

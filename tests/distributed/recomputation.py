@@ -15,13 +15,13 @@ from tensoropt_torch.frontend import capture
 from tensoropt_torch.module import parallelize
 from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.program.local_calls import operator_named
 from tensoropt_torch.runtime import recomputation
 from tensoropt_torch.runtime.random import call_seeded
+from tensoropt_torch.space.planners import make_planner
 from tests.distributed.models import Case, make
 from tests.distributed.parity import STEPS, Trace, train
 

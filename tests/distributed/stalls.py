@@ -21,10 +21,10 @@ from tensoropt_torch.module import parallelize
 from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.module.parallel_module import ParallelModule
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.space import make_planner, varied_strategy
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.runtime import ops, reuse
+from tensoropt_torch.space.planners import make_planner, varied_strategy
 
 CPU = torch.device("cpu")
 CORES = 2

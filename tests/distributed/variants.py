@@ -22,10 +22,10 @@ from tensoropt_torch.module import parallelize
 from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.module.variants import VariantOptions
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.pinned import find_pinned
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.planners import make_planner
 
 CPU = torch.device("cpu")
 # Of the dtype of the loss: some models compute it, and so all gradients, in float32.

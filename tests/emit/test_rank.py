@@ -13,10 +13,10 @@ from tensoropt_torch.config import load_cluster
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.runtime.meshes import mesh_axes_of
+from tensoropt_torch.space.planners import make_planner
 from tests.distributed.models import make
 
 CPU = torch.device("cpu")

@@ -11,7 +11,7 @@ from torch import nn
 
 import tensoropt_torch
 from tensoropt_torch import Example, TensorOptError, cli
-from tensoropt_torch.plan.details import details_of
+from tensoropt_torch.telling.details import details_of
 
 
 class Plain(nn.Module):

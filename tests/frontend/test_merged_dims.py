@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tensoropt_torch.frontend import capture
-from tensoropt_torch.plan.space import unpriced_planner
+from tensoropt_torch.space.planners import unpriced_planner
 from tests.distributed.fused_models import Multihead
 from tests.frontend.training import assert_bit_equal, train_captured, train_module
 

@@ -20,10 +20,10 @@ from tensoropt_torch.frontend import capture
 from tensoropt_torch.measure.kept.hardware_profile import HardwareProfile
 from tensoropt_torch.measure.runs.validation import Validation
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.provenance import provenance
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.report.costs import validation_summary, validation_table
+from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.telling.provenance import provenance
 from tests.measure.runs.test_validation import rows
 from tests.report.reading import ReadPage
 

@@ -23,9 +23,9 @@ from tensoropt_torch.measure.runs.spaces import spaces_of
 from tensoropt_torch.measure.runs.training import StepTimes, Training
 from tensoropt_torch.module import ParallelModule
 from tensoropt_torch.plan import Choices
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner import finalists, picks
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.planners import make_planner
 from tests.distributed.harness import run_ranks
 
 HERE = "tests.measure.test_correction"

@@ -23,6 +23,7 @@ from tensoropt_torch import (
     TensorOptError,
     ValidationOptions,
 )
+from tensoropt_torch.batches import micro_batched
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.config.cluster import COLLECTIVES
 from tensoropt_torch.frontend import capture
@@ -34,13 +35,12 @@ from tensoropt_torch.measure.runs import random_strategies, validation
 from tensoropt_torch.measure.runs.training import StepTimes, Training
 from tensoropt_torch.module import ParallelModule
 from tensoropt_torch.plan import Settings
-from tensoropt_torch.plan.micro_batches import micro_batched
-from tensoropt_torch.plan.space import make_planner, varied_strategy
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.runtime import ops
 from tensoropt_torch.runtime.groups import AxisGroups
 from tensoropt_torch.runtime.parameter_queue import begin_value, parameter_queue
 from tensoropt_torch.simulate import simulate_step
+from tensoropt_torch.space.planners import make_planner, varied_strategy
 from tests.distributed.harness import RankError, forget_plans, run_ranks
 from tests.distributed.models import make
 from tests.measure.logged import logged_warnings

@@ -15,9 +15,9 @@ from tensoropt_torch.frontend import capture
 from tensoropt_torch.measure.fits import Scales
 from tensoropt_torch.measure.runs.validation import ValidatedStrategy
 from tensoropt_torch.measure.scaling import as_it_took, rescaled, scaled
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner import picks
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.planners import make_planner
 
 DEVICES = 4
 RUNTIME = Runtime(3e-4, 1e-4, (Update(2.0, 1e-4, 1e-9),), "made up")

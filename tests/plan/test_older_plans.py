@@ -20,11 +20,11 @@ import torch
 import tensoropt_torch
 from tensoropt_torch import Plan, TensorOptError
 from tensoropt_torch.frontend import CapturedModel, capture
-from tensoropt_torch.plan.details import details_of
 from tensoropt_torch.plan.plan import FORMAT_VERSION
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.simulate import StepSettings, simulate_step
+from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.telling.details import details_of
 from tests.distributed.models import CASES
 
 OLDER = Path(__file__).parent / "older"

@@ -17,10 +17,10 @@ from tensoropt_torch import TensorOptError, cli
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.baselines import BASELINES, BEST, Baseline, find_baselines
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.planners import make_planner
 from tests.planner.model_file import MODEL_FILE
 
 DEVICES = 4

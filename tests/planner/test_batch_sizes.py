@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from tensoropt_torch.batches import micro_batched
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.frontend.capture import CapturedModel
-from tensoropt_torch.plan.micro_batches import micro_batched
 
 FEATURES, HEADS, LENGTH = 8, 2, 2048
 MANY = 1024  # rows: 2^21 places in a batch, 2^32 in a mask

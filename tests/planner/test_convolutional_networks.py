@@ -14,10 +14,10 @@ from benchmarks.models.vgg import vgg16
 from benchmarks.models.wide_resnet import WideResNet, WideResNetConfig, wide_resnet
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.frontend import CapturedModel, capture
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.planners import make_planner
 from tests.planner.known_strategies import ROLES, allowed_configs
 
 FLOAT_BYTES = 4

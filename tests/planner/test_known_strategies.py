@@ -10,11 +10,11 @@ from tensoropt_torch import _C, Plan
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.plan import Settings
-from tensoropt_torch.plan.details import details_of
-from tensoropt_torch.plan.space import make_planner
-from tensoropt_torch.plan.work import PARALLELISM
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.telling.details import details_of
+from tensoropt_torch.telling.work import PARALLELISM
 from tests.planner.known_strategies import ROLES, allowed_configs
 
 DEVICES = 4

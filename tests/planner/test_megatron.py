@@ -17,9 +17,9 @@ from torch.nn import functional as F
 
 from examples.gpt import GPT, GPTConfig
 from tensoropt_torch import Frontier, find_frontier
-from tensoropt_torch.plan.collectives import collectives_of
-from tensoropt_torch.plan.description import planner_of
 from tensoropt_torch.planner.frontier import FrontierPoint
+from tensoropt_torch.telling.collectives import collectives_of
+from tensoropt_torch.telling.description import planner_of
 from tests.distributed.fused_models import Attention, Gated, by_unbind
 
 BATCH, LENGTH, WIDTH = 8, 512, 768

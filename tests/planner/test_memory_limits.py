@@ -13,11 +13,11 @@ import tensoropt_torch
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.frontier_page import Additions, frontier_page
 from tensoropt_torch.planner.picks import mini_time
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.planners import make_planner
 
 DEVICES = 4
 WIDTH, HIDDEN, ROWS = 64, 256, 1 << 20

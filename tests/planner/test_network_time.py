@@ -11,11 +11,11 @@ from benchmarks.models.rnn import RNN, RNNConfig
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.config.cluster import Exposed
 from tensoropt_torch.frontend import CapturedModel, capture
-from tensoropt_torch.plan.settings import Settings
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.planner.why import faster_network
+from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.settings import Settings
 
 SEEDS = range(5)
 

@@ -12,14 +12,14 @@ from tensoropt_torch import _C, register_rule, unregister_rule
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.description import describe
-from tensoropt_torch.plan.details import details_of
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.report.tables import plan_summary
+from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.telling.description import describe
+from tensoropt_torch.telling.details import details_of
 from tests.distributed.models import make
 from tests.rules.custom_ops import SCALED_ADD, scaled_add
 

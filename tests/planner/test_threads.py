@@ -13,8 +13,8 @@ from torch import nn
 
 from tensoropt_torch import _C, load_cluster
 from tensoropt_torch.frontend import capture
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.planners import make_planner
 
 THREADS = 4
 REPETITIONS = 100

@@ -7,8 +7,8 @@ from torch import nn
 
 from tensoropt_torch import load_cluster
 from tensoropt_torch.frontend import capture
-from tensoropt_torch.plan.space import make_planner, varied_strategy
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.planners import make_planner, varied_strategy
 
 SEEDS = range(30)
 

@@ -19,11 +19,11 @@ from tensoropt_torch import TensorOptError, cli, explain_plan, load_cluster
 from tensoropt_torch import find_frontier as find_frontier_of
 from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.plan import wishes_of
-from tensoropt_torch.plan.collectives import num_shards
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.planner.why import MOST_PRINTED, NOTEWORTHY, WhyPlan, faster_network
+from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.telling.collectives import num_shards
 from tests.planner.model_file import MODEL_FILE
 
 DEVICES = 4

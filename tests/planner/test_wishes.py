@@ -19,9 +19,9 @@ import tensoropt_torch as to
 from tensoropt_torch import Plan, SearchSettings, TensorOptError, cli
 from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.plan import wishes_of
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.planners import make_planner
 from tests.distributed.harness import run_ranks
 from tests.planner.model_file import MODEL_FILE
 

@@ -14,8 +14,6 @@ from tensoropt_torch import _C
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.emit.graph import EagerWriter
 from tensoropt_torch.frontend import CapturedModel, capture
-from tensoropt_torch.plan.local_form import LocalForm
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.program.local_calls import (
     CallSite,
@@ -28,6 +26,8 @@ from tensoropt_torch.program.passes import RankRecords
 from tensoropt_torch.program.records import Call, Input, Output, Value
 from tensoropt_torch.runtime.random import call_seeded
 from tensoropt_torch.runtime.recomputation import recomputed_draw
+from tensoropt_torch.space.local_form import LocalForm
+from tensoropt_torch.space.planners import make_planner
 from tests.distributed.models import make
 
 SITE = CallSite(torch.device("cpu"), lambda axes: f"group {axes}", step_seed=3)

@@ -17,7 +17,6 @@ from tensoropt_torch.emit import graph as writer
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.program import records as r
 from tensoropt_torch.program.confirmation import confirmed
@@ -27,6 +26,7 @@ from tensoropt_torch.program.passes import RankRecords
 from tensoropt_torch.program.places import before_sums
 from tensoropt_torch.program.records import Value, check, given, taken, taking
 from tensoropt_torch.program.reshards import Programs
+from tensoropt_torch.space.planners import make_planner
 from tests.distributed.models import make
 
 ADD = torch.ops.aten.add.Tensor

@@ -14,10 +14,10 @@ import torch
 
 import tensoropt_torch
 from tensoropt_torch import Example, Frontier, TensorOptError
-from tensoropt_torch.plan.provenance import provenance
 from tensoropt_torch.planner.baselines import Comparison
 from tensoropt_torch.planner.device_counts import ProfileRow
 from tensoropt_torch.planner.frontier_page import Additions, frontier_page
+from tensoropt_torch.telling.provenance import provenance
 from tensoropt_torch.units import format_bytes, format_seconds
 from tests.distributed.models import GPT, GPTConfig
 from tests.report.reading import ReadPage

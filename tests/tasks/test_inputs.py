@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import tensoropt_torch
 from tensoropt_torch import Plan, PlanningOptions, TensorOptError
-from tensoropt_torch.plan.rows import OutputRows, rows_of_outputs
-from tensoropt_torch.plan.space import make_planner
+from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.rows import OutputRows, rows_of_outputs
 from tensoropt_torch.tasks.options import input_modes
 
 NAMES = ["x", "state[0]", "state[1]", "table"]

@@ -14,8 +14,8 @@ from torch.distributed.tensor._utils import _compute_local_shape_and_global_offs
 
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.frontend import Blocks, capture
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.planners import make_planner
 from tensoropt_torch.values.parts import parts_of, take_part
 from tensoropt_torch.values.placements import placements_of
 from tests.distributed.models import make

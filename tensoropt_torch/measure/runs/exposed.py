@@ -25,9 +25,9 @@ from tensoropt_torch.measure.runs.training import (
 )
 from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.planners import make_planner
 
 LAYERS, WIDTH = 6, 512
 FEWEST_ROWS, MOST_ROWS = 16, 4096  # per rank

@@ -24,11 +24,11 @@ from tensoropt_torch.measure.machine.clock import (
     undisturbed_s,
 )
 from tensoropt_torch.measure.machine.collectives import SMALL_SPREAD, spread
-from tensoropt_torch.plan.local_form import LocalForm
 from tensoropt_torch.program.local_calls import CallSite, draws, invocation
 from tensoropt_torch.progress import Step, silent
 from tensoropt_torch.runtime.agreement import gather
 from tensoropt_torch.runtime.ops import network_timing
+from tensoropt_torch.space.local_form import LocalForm
 
 WARM_UPS = 2
 LEAST_REPEATS, REPEATS_PER_BATCH = 2, 5

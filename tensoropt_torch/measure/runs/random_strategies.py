@@ -37,11 +37,11 @@ from tensoropt_torch.measure.runs.training import (
 from tensoropt_torch.measure.runs.validation import ValidatedStrategy, Validation
 from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.space import varied_strategy
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.progress import Step, Tell, progress, silent
 from tensoropt_torch.runtime.agreement import agree_or_raise, from_first_rank, on_all_ranks
 from tensoropt_torch.simulate import StepSettings, simulate_step
+from tensoropt_torch.space.planners import varied_strategy
 
 log = get_logger(__name__)
 

@@ -10,8 +10,8 @@ from functools import cached_property
 from tensoropt_torch import _C
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.plan import Settings
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.planners import make_planner
 
 # So much longer collectives tell how many there are.
 TINY_S = 1e-9

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 import tensoropt_torch
 from tensoropt_torch import ParallelModule, TensorOptError
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.space import make_planner
+from tensoropt_torch.space.planners import make_planner
 from tests.distributed.harness import run_ranks
 
 HERE = "tests.distributed.calls.test_inputs_agree"

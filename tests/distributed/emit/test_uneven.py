@@ -22,8 +22,8 @@ from tensoropt_torch.config import load_cluster
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.planners import make_planner
 from tests.distributed.harness import run_ranks
 from tests.distributed.models import Case, make
 

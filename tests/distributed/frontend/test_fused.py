@@ -24,8 +24,8 @@ from tensoropt_torch import ParallelModule
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.planners import make_planner
 from tensoropt_torch.values.placements import is_strided
 from tests.distributed.fused_models import Fused, split_and_gated
 from tests.distributed.harness import run_ranks

@@ -21,13 +21,13 @@ from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.module import parallelize
 from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.rules.call import RankCall
 from tensoropt_torch.runtime import ops
 from tensoropt_torch.runtime.groups import AxisGroups
 from tensoropt_torch.runtime.meshes import partition
+from tensoropt_torch.space.planners import make_planner
 from tests import operators
 from tests.distributed.harness import run_ranks
 from tests.distributed.models import make

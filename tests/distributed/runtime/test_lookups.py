@@ -16,8 +16,8 @@ from tensoropt_torch.frontend import capture
 from tensoropt_torch.module import parallelize
 from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.space import make_planner, varied_strategy
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.planners import make_planner, varied_strategy
 from tests.distributed.harness import run_ranks
 from tests.distributed.lookup_models import RoutedExperts
 from tests.distributed.models import CASES

@@ -11,9 +11,9 @@ from tensoropt_torch.config import load_cluster
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.module import parallelize
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.runtime import ops
+from tensoropt_torch.space.planners import make_planner
 from tests.distributed.harness import run_ranks
 
 HERE = "tests.distributed.runtime.test_reuse_modes"

@@ -19,8 +19,8 @@ import tensoropt_torch
 from tensoropt_torch import Plan, TensorOptError
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.module.parallel_module import ParallelModule
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.planners import make_planner
 from tests.distributed.harness import run_ranks
 from tests.distributed.models import make
 

@@ -17,9 +17,9 @@ from tensoropt_torch.config import load_cluster
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.planners import make_planner
 from tests.distributed.harness import run_ranks
 from tests.distributed.table_models import ROWS, WIDTH, MovingTable, Tables, rows_of
 

@@ -17,8 +17,8 @@ from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.measure.machine.clock import SharedClock
 from tensoropt_torch.measure.runs import operators
 from tensoropt_torch.measure.runs.operators import OperatorProfiler, Pick, picks_of
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.planners import make_planner
 from tests.distributed.models import make
 
 CPU = torch.device("cpu")

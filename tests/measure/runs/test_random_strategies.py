@@ -25,9 +25,9 @@ from tensoropt_torch.measure.kept.strategies import FILE, KeptStrategy, Strategy
 from tensoropt_torch.measure.runs import random_strategies
 from tensoropt_torch.measure.runs.training import WARM_UPS, Training
 from tensoropt_torch.module.parallel_module import ParallelModule
-from tensoropt_torch.plan.space import make_planner, varied_strategy
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.runtime.lost_ranks import LostRanksError
+from tensoropt_torch.space.planners import make_planner, varied_strategy
 from tests.distributed.harness import run_ranks
 from tests.measure.logged import logged_warnings
 

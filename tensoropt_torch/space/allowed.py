@@ -11,8 +11,8 @@ from fnmatch import fnmatchcase
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
-from tensoropt_torch.plan.settings import Settings
-from tensoropt_torch.plan.wishes import WHOLE, Wish
+from tensoropt_torch.space.settings import Settings
+from tensoropt_torch.space.wishes import WHOLE, Wish
 
 Mask = list[bool]
 

@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from tensoropt_torch import Example, find_frontier
+from tensoropt_torch.batches import micro_batched
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, capture
-from tensoropt_torch.plan.micro_batches import micro_batched
 from tests.distributed.models import CASES, Case, make
 
 IN_ONE = (

@@ -10,10 +10,10 @@ import tensoropt_torch
 from benchmarks.models.rnn import RNN, RNNConfig
 from tensoropt_torch import Plan
 from tensoropt_torch.frontend import capture
-from tensoropt_torch.plan.details import details_of
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.telling.details import details_of
 
 FLOAT = 4
 BATCH, IN, OUT = 32, 8, 16

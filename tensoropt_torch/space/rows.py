@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from tensoropt_torch import _C
 from tensoropt_torch.frontend.capture import CapturedModel
-from tensoropt_torch.plan.settings import Settings
+from tensoropt_torch.space.settings import Settings
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 
 from tensoropt_torch import _C
-from tensoropt_torch.plan.settings import Settings
-from tensoropt_torch.plan.space import collective_times
+from tensoropt_torch.space.planners import collective_times
+from tensoropt_torch.space.settings import Settings
 
 KIB, MIB = 2**10, 2**20
 SIZES: tuple[int, ...] = tuple(MIB << power for power in range(6))  # from 1 MiB to 32 MiB

@@ -11,9 +11,9 @@ import torch
 
 from tensoropt_torch import _C
 from tensoropt_torch.config import parse_cluster
-from tensoropt_torch.plan.description import Described, model_at_hand
-from tensoropt_torch.plan.settings import Settings
-from tensoropt_torch.plan.space import collective_times
+from tensoropt_torch.space.planners import collective_times
+from tensoropt_torch.space.settings import Settings
+from tensoropt_torch.telling.description import Described, model_at_hand
 
 # By number, and six integers a step: csrc/common/step_code.h.
 _KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "slice", "mask")

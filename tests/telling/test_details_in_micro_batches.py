@@ -9,16 +9,16 @@ import pytest
 import torch
 from torch import nn
 
+from tensoropt_torch.batches import micro_batched
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.plan.details import details_of
-from tensoropt_torch.plan.micro_batches import micro_batched
-from tensoropt_torch.plan.space import make_planner
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.report.tables import plan_summary
+from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.telling.details import details_of
 
 COUNT = 4
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tensoropt_torch import _C
-from tensoropt_torch.plan.description import Described
+from tensoropt_torch.telling.description import Described
 
 # What splits an operator (csrc/describe/work_splits.h), and what that is called.
 PARALLELISM = {"batch": "data", "features": "tensor", "positions": "sequence"}

@@ -8,7 +8,7 @@ import pytest
 from torch.distributed.tensor import Partial, Replicate, Shard
 
 from tensoropt_torch import PlanningOptions, TensorOptError
-from tensoropt_torch.plan.wishes import Wish, wishes_of
+from tensoropt_torch.space.wishes import Wish, wishes_of
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from torch import nn
 import tensoropt_torch
 from tensoropt_torch import Plan, TensorOptError
 from tensoropt_torch.frontend import capture
-from tensoropt_torch.plan.description import describe
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.telling.description import describe
 
 
 def data_parallel() -> Plan:

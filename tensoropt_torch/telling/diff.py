@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.html_table import html_table
 from tensoropt_torch.layer_names import folded_name, name_pattern
-from tensoropt_torch.plan.description import Described, describe
+from tensoropt_torch.telling.description import Described, describe
 from tensoropt_torch.units import format_bytes, format_seconds
 
 # Said by the mesh and the name of the cluster, or too long to be read.

@@ -10,9 +10,9 @@ from typing import Protocol
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
-from tensoropt_torch.plan.choices import Choices
-from tensoropt_torch.plan.settings import Settings
-from tensoropt_torch.plan.space import make_planner
+from tensoropt_torch.space.choices import Choices
+from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.settings import Settings
 
 
 class Described(Protocol):

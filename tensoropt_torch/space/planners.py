@@ -10,9 +10,9 @@ from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.config.cluster import Cluster
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.frontend.lowering import Lowering
-from tensoropt_torch.plan.allowed import allowed_configs
-from tensoropt_torch.plan.rows import loss_output
-from tensoropt_torch.plan.settings import MeasuredCurve, Settings
+from tensoropt_torch.space.allowed import allowed_configs
+from tensoropt_torch.space.rows import loss_output
+from tensoropt_torch.space.settings import MeasuredCurve, Settings
 
 # Dtypes of operands that may need a gradient.
 _TRAINED = ("float64", "float32", "bfloat16", "float16", "complex64", "complex128")

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 
 from tensoropt_torch import _C
-from tensoropt_torch.plan.collectives import Collectives, collectives_of, num_shards
-from tensoropt_torch.plan.description import (
+from tensoropt_torch.telling.collectives import Collectives, collectives_of, num_shards
+from tensoropt_torch.telling.description import (
     Described,
     PlanDescription,
     described,
@@ -20,7 +20,7 @@ from tensoropt_torch.plan.description import (
     planner_of,
     shown_config,
 )
-from tensoropt_torch.plan.work import WorkShare, work_in_words, work_shares
+from tensoropt_torch.telling.work import WorkShare, work_in_words, work_shares
 from tensoropt_torch.units import format_bytes
 
 

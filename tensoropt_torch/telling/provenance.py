@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tensoropt_torch.config import Device, Level, parse_cluster
-from tensoropt_torch.plan.settings import Settings
+from tensoropt_torch.space.settings import Settings
 from tensoropt_torch.units import format_bytes, format_seconds
 
 

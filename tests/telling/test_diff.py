@@ -11,7 +11,7 @@ from torch import nn
 
 import tensoropt_torch
 from tensoropt_torch import Frontier, Plan, TensorOptError
-from tensoropt_torch.plan.space import make_planner
+from tensoropt_torch.space.planners import make_planner
 from tensoropt_torch.units import format_bytes
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from tensoropt_torch.config.records import Count, Must, NotNegative, Record
-from tensoropt_torch.plan.wishes import Wish
+from tensoropt_torch.space.wishes import Wish
 
 
 def default_max_configs(num_devices: int) -> int:
@@ -51,7 +51,7 @@ class Settings(Record):
     With ``overlap`` reshards of parameters and of their gradients run while the device
     computes (docs/runtime.md). ``reduce_dtype`` is the dtype of sums of gradients over devices,
     that of the parameter or of what is computed with it (docs/precision.md). They are summed
-    ``bucket_bytes`` at once (``plan/buckets.py``). A step runs the batch
+    ``bucket_bytes`` at once (``space/buckets.py``). A step runs the batch
     as so many ``micro_batches``, one after the other (docs/runtime.md).
     ``wishes`` are splits that the user has pinned or forbidden.
     """

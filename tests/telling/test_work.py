@@ -13,11 +13,11 @@ import tensoropt_torch
 from tensoropt_torch import Plan
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import capture
-from tensoropt_torch.plan.details import details_of
-from tensoropt_torch.plan.space import make_planner, varied_strategy
-from tensoropt_torch.plan.work import WorkShare, work_in_words
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.planners import make_planner, varied_strategy
+from tensoropt_torch.telling.details import details_of
+from tensoropt_torch.telling.work import WorkShare, work_in_words
 
 DEVICES = 8
 

@@ -8,7 +8,7 @@ import pytest
 
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.plan import Settings
-from tensoropt_torch.plan.buckets import MIB, bucket_bytes
+from tensoropt_torch.space.buckets import MIB, bucket_bytes
 
 
 def settings(latency_s: float, bytes_per_s: float, added_s: float = 0.0) -> Settings:

@@ -1,0 +1,81 @@
+"""The graph of one of the micro-batches that a batch is run as.
+
+::
+
+    part = micro_batched(captured, 4)    # the graph of a quarter of the rows
+
+Micro-batches are to a batch what devices are to it under data parallelism, but for when they
+run. So that they may be run one by one is proven by the rules of the operators: on a mesh
+of one axis with as many devices as there are micro-batches every operator must have a config
+that takes its operands as its producers leave them, split along the same rows or as pending
+sums, up to a loss that is a pending sum. What one rank calls there is what one micro-batch
+computes, sizes, means and all.
+
+A value that mixes rows, but depends on no parameter, as the number of valid targets does, is
+computed before for the whole batch: a total. Everything else that mixes rows is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from tensoropt_torch.batches.counted_losses import with_counts
+from tensoropt_torch.batches.refusals import refusal
+from tensoropt_torch.batches.rows import SplitRows, batch_rows
+from tensoropt_torch.batches.writer import MicroBatchWriter
+from tensoropt_torch.frontend import CapturedModel
+from tensoropt_torch.frontend.lowering import operator_name
+from tensoropt_torch.frontend.passes.nodes import changes_memory, running_statistics, value_of
+
+
+def micro_batched(
+    captured: CapturedModel, count: int, whole_inputs: Sequence[str] = ()
+) -> CapturedModel:
+    """The graph of one of ``count`` micro-batches of the captured batch, see
+    ``frontend.micro_batches``. One that is in so many already stays as it is.
+
+    Args:
+        captured: of a training step, with its loss.
+        whole_inputs: names of inputs that all micro-batches get whole; so do those whose dim 0
+            is not that of the first input.
+
+    Raises:
+        TensorOptError: the batch cannot be split so, or its loss is not that of its parts;
+            says where.
+    """
+    if count == captured.micro_batches:
+        return captured
+    captured = captured.batch or captured
+    if count == 1:
+        return captured
+    _check(captured, count, whole_inputs)
+    counted = with_counts(captured)
+    rows = SplitRows(counted, count, whole_inputs)
+    return replace(MicroBatchWriter(counted, rows, count).write(), batch=captured)
+
+
+def _check(captured: CapturedModel, count: int, whole_inputs: Sequence[str]) -> None:
+    rows = batch_rows(captured, whole_inputs)
+    if rows == 0 or rows % count != 0:
+        raise refusal(
+            count, f"the batch has {rows} rows, which {count} does not divide", "take a divisor"
+        )
+    for source in captured.inputs:
+        if source.kind == "input" and value_of(source.placeholder).requires_grad:
+            raise refusal(
+                count, f"input '{source.names[0]}' requires a gradient", "detach it before"
+            )
+    for device, dtype in captured.context.autocast:
+        if dtype == torch.float16:
+            raise refusal(
+                count,
+                f"gradients of float16 on {device} are made before a GradScaler scales the loss",
+                "use bfloat16",
+            )
+    for node in captured.graph_module.graph.nodes:
+        if changes_memory(node) or running_statistics(node):
+            what = f"op '{operator_name(node)}' ({node.target}) changes a buffer in every forward"
+            raise refusal(count, what, "leave it out (for BatchNorm: GroupNorm or LayerNorm)")

@@ -1,0 +1,1 @@
+"""What a strategy does, in words and figures."""
