@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any, get_args
 
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan import InputMode, Plan, ReduceDType
 from tensoropt_torch.planner.memory_limits import Predictor
 from tensoropt_torch.planner.optimizers import OptimizerModel
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.tasks import AutocastDType, Example, PlanningOptions, model_of
+from tensoropt_torch.tasks.options import Space
+
+DEFAULTS = PlanningOptions()
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +31,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--cluster", default="cpu", help="preset or cluster file")
     parser.add_argument("--devices", type=int, help="by default all of the cluster")
-    parser.add_argument("--optimizer", default="adamw")
+    parser.add_argument("--optimizer", default=DEFAULTS.optimizer)
     parser.add_argument(
         "--state-dtype", help="of the optimizer's states, e.g. float32; default: the parameter's"
     )
@@ -40,8 +43,8 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         choices=get_args(AutocastDType),
         help="plan the step as under a torch.autocast with this dtype",
     )
-    parser.add_argument("--inputs", choices=["replicated", "sharded"], default="replicated")
-    parser.add_argument("--space", choices=["ordered", "full"], default="ordered")
+    parser.add_argument("--inputs", choices=get_args(InputMode), default=DEFAULTS.inputs)
+    parser.add_argument("--space", choices=get_args(Space), default=DEFAULTS.space)
     parser.add_argument(
         "--split-spatial", action="store_true", help="may split spatial dims of convolutions"
     )
@@ -54,7 +57,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-micro-batches",
         type=int,
-        default=1,
+        default=DEFAULTS.max_micro_batches,
         help="the batch may be run as up to so many micro-batches, one after the other",
     )
     parser.add_argument(
@@ -64,8 +67,8 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--reduce-dtype",
-        choices=["parameter", "compute"],
-        default="parameter",
+        choices=get_args(ReduceDType),
+        default=DEFAULTS.reduce_dtype,
         help="sum gradients in the dtype of the parameter or in that of its use under autocast",
     )
     for name, meaning in (("pin", "split so"), ("forbid", "not split so")):
@@ -77,7 +80,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
             help=f"parameters or operators that are {meaning}, e.g. embed.weight=S0, "
             "'blocks.*.attn=h'; may be repeated (docs/why-this-plan.md, Pins)",
         )
-    parser.add_argument("--epsilon", type=float, default=SearchSettings().epsilon)
+    parser.add_argument("--epsilon", type=float, default=DEFAULTS.search.epsilon)
 
 
 def add_memory_limit(parser: argparse.ArgumentParser) -> None:

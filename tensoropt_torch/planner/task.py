@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from tensoropt_torch.config import mesh_axes
@@ -22,6 +22,16 @@ from tensoropt_torch.planner.memory_limits import DEFAULT_MEMORY_FRACTION, defau
 from tensoropt_torch.planner.optimizers import OptimizerModel
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.space.buckets import bucket_bytes
+
+# Fields of a task of which settings have what follows from them on so many devices.
+WORKED_OUT = frozenset({"cluster", "optimizer", "measured", "max_configs", "operators", "overlap"})
+
+
+def handed_over(source: Any, target: type[Any], worked_out: Collection[str]) -> dict[str, Any]:
+    """Fields that the dataclass ``target`` has by the same name as ``source``, as they are, but
+    for those of which it has what was worked out of them."""
+    names = {part.name for part in fields(source)} & {part.name for part in fields(target)}
+    return {name: getattr(source, name) for name in sorted(names - set(worked_out))}
 
 
 @dataclass(frozen=True)
@@ -81,20 +91,13 @@ class PlanningTask:
             cluster=self.cluster.to_dict(),
             mesh_axes=tuple(mesh_axes(self.cluster, num_devices)),
             measured=self.measured if num_devices == self.measured_on else (),
-            space=self.space,
             optimizer=str(optimizer),
             optimizer_state_bytes=optimizer.state_bytes(),
-            inputs=self.inputs,
-            whole_inputs=self.whole_inputs,
-            input_dims=self.input_dims,
             max_configs=self.max_configs or default_max_configs(num_devices),
-            split_spatial=self.split_spatial,
-            recompute=self.recompute,
             operators=self.operators if num_devices == self.measured_on else (),
             overlap=self._overlaps,
-            reduce_dtype=self.reduce_dtype,
-            wishes=self.wishes,
             micro_batches=self.captured.micro_batches,
+            **handed_over(self, Settings, WORKED_OUT),
         )
         return replace(settings, bucket_bytes=bucket_bytes(settings))
 

@@ -33,13 +33,16 @@ from tensoropt_torch.measure.kept.hardware_profile import HardwareProfile, is_pr
 from tensoropt_torch.plan import wishes_of
 from tensoropt_torch.planner.memory_limits import default_memory_fraction
 from tensoropt_torch.planner.search_settings import SearchSettings
-from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.planner.task import PlanningTask, handed_over
 from tensoropt_torch.runtime.agreement import agree_on_model, is_distributed, on_all_ranks
 from tensoropt_torch.runtime.job import device_of_group
 from tensoropt_torch.tasks.example import Example
 from tensoropt_torch.tasks.options import PlanningOptions, input_modes
 
 log = get_logger(__name__)
+
+# Options of which the task has what follows from them for its model and cluster.
+WORKED_OUT = frozenset({"cluster", "inputs", "recompute"})
 
 
 def task_of(
@@ -139,22 +142,16 @@ def _task(captured: CapturedModel, planning: PlanningOptions) -> PlanningTask:
     return PlanningTask(
         captured,
         cluster,
-        planning.optimizer,
-        inputs,
-        whole_inputs,
-        planning.space,
-        planning.max_configs,
-        planning.split_spatial,
-        _recomputes(captured, planning),
+        **handed_over(planning, PlanningTask, WORKED_OUT),
+        inputs=inputs,
+        whole_inputs=whole_inputs,
+        input_dims=input_dims,
+        recompute=_recomputes(captured, planning),
         measured=profile.curves if profile else (),
         measured_on=profile.num_devices if profile else 0,
         memory_fraction=default_memory_fraction(planning.memory, cluster.device.type),
-        overlap=planning.overlap,
-        reduce_dtype=planning.reduce_dtype,
         wishes=wishes_of(planning.pin, planning.forbid),
-        search=planning.search,
         in_micro_batches=tuple(_in_micro_batches(captured, planning, whole_inputs, input_dims)),
-        input_dims=input_dims,
     )
 
 
