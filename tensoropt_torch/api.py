@@ -20,17 +20,16 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Unpack, get_args
+from typing import Any, Unpack, get_args, overload
 
 import torch
 import torch.distributed as dist
 
-from tensoropt_torch import measure as calibration
-from tensoropt_torch import module, simulate
+from tensoropt_torch import measure, module, simulate
 from tensoropt_torch.checks import check_counts, check_memory_limit
 from tensoropt_torch.config import Cluster, mesh_axes
 from tensoropt_torch.emit.compilation import Compile
-from tensoropt_torch.errors import check_choice
+from tensoropt_torch.errors import TensorOptError, check_choice
 from tensoropt_torch.frontend import as_module
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.measure import ProfileOptions, Validation, ValidationOptions
@@ -45,7 +44,9 @@ from tensoropt_torch.planner.device_counts import Objective, ProfileRow
 from tensoropt_torch.planner.explanation import Explanation
 from tensoropt_torch.planner.frontier import Frontier
 from tensoropt_torch.planner.pinned import find_pinned
+from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.tradeoffs import Tradeoffs
+from tensoropt_torch.planner.why import WhyPlan, explain_plan
 from tensoropt_torch.progress import Phases
 from tensoropt_torch.runtime.agreement import on_all_ranks
 from tensoropt_torch.runtime.job import check_group, device_of_group
@@ -209,7 +210,11 @@ def compare(
     return by_memory(planning.memory, lambda: simulate.picked_by_peaks(task, found), lambda: found)
 
 
-@takes_keywords(planning=PlanningOptions)
+@overload
+def explain(model: Plan, *, search: SearchSettings = ...) -> WhyPlan: ...
+
+
+@overload
 def explain(
     model: Model | Example,
     args: Sequence[Any] = (),
@@ -217,13 +222,48 @@ def explain(
     *,
     num_devices: int | None = None,
     **keywords: Unpack[PlanningKeywords],
-) -> Explanation:
-    """For every operator and parameter: its rule, how many configs are considered, what
-    is left out and why, and what it costs where it cannot be split over all devices.
-    Arguments as for ``find_frontier``. Not collective, searches nothing."""
+) -> Explanation: ...
+
+
+@takes_keywords(planning=PlanningOptions)
+def explain(
+    model: Model | Example | Plan,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    num_devices: int | None = None,
+    **keywords: Unpack[PlanningKeywords],
+) -> Explanation | WhyPlan:
+    """Why: of a plan, why it is what it is (``explain_plan``, with ``search`` if that is given);
+    of a model, what there is to plan: for every operator and parameter its rule, how many
+    configs are considered, what is left out and why, and what it costs where it cannot be split
+    over all devices. Arguments as for ``find_frontier``. Not collective; of a model it searches
+    nothing.
+
+    Raises:
+        TensorOptError: a plan is given with arguments that it has of its own, or has no model.
+    """
+    if isinstance(model, Plan):
+        others = [*keywords, *_given(args=args, kwargs=kwargs, num_devices=num_devices)]
+        _check_none_but_search(others)
+        return explain_plan(model, keywords.get("search"))
     example, planning = example_of(model, args, kwargs, keywords), planning_of(keywords)
     task = task_of(example, planning, [num_devices])
     return explanation.explain(task, device_count(task, num_devices))
+
+
+def _given(**values: Any) -> list[str]:
+    """Names of those that are not left out."""
+    return [name for name, value in values.items() if value is not None and value != ()]
+
+
+def _check_none_but_search(names: Sequence[str]) -> None:
+    others = [name for name in names if name != "search"]
+    if others:
+        raise TensorOptError(
+            f"explain() of a plan got {', '.join(others)}, which the plan has of its own; leave "
+            "them out (search= may be given), or give the model instead of the plan"
+        )
 
 
 @takes_keywords(planning=PlanningOptions)
@@ -313,7 +353,7 @@ def parallelize(
         options=options,
         one_process_random=one_process_random,
         compile=compile,
-        compared=calibration.KeptComparison(module_of_model, captured),
+        compared=measure.KeptComparison(module_of_model, captured),
     )
     note_parameters(module_of_model, parallel)
     phases.end("emission")
@@ -370,7 +410,7 @@ def profile_hardware(
     check_group("profile_hardware")
     described = on_all_ranks(lambda: cluster_of(cluster))
     axes = on_all_ranks(lambda: tuple(mesh_axes(described, dist.get_world_size())))
-    return calibration.profile_hardware(described, axes, device_of_group(), options, progress)
+    return measure.profile_hardware(described, axes, device_of_group(), options, progress)
 
 
 @takes_keywords(collective=True, planning=PlanningOptions)
@@ -404,7 +444,7 @@ def validate(
     example, planning = on_all_ranks(asked)
     task = agreed_task(example, planning, dist.get_world_size())
     tell = None if progress is None else lambda done, total, _: progress(done, total)
-    return calibration.validate(
+    return measure.validate(
         as_module(example.model), task, example.batch, device_of_group(), options, tell
     )
 

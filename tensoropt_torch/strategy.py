@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 import torch.distributed as dist
 
-from tensoropt_torch import measure as calibration
-from tensoropt_torch import simulate
+from tensoropt_torch import measure, simulate
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import as_module
 from tensoropt_torch.logs import get_logger
@@ -183,7 +182,7 @@ class _Finder:
         measuring, example = self._planning.measuring, self._question.example
         if not (self._runs_here and self._planning.measure and measuring.finalists > 1):
             return False
-        can_race = calibration.can_race(as_module(example.model), example.batch)
+        can_race = measure.can_race(as_module(example.model), example.batch)
         if not can_race:
             log.info("no plan is run: that takes real inputs and parameters that are trained")
         return can_race
@@ -192,7 +191,7 @@ class _Finder:
         if not measures(self._planning, self._count):
             return self._task
         measuring, device = self._planning.measuring, device_of_group()
-        task = calibration.with_operators(self._task, self._count, device, measuring)
+        task = measure.with_operators(self._task, self._count, device, measuring)
         self._phases.end("operators")
         return task
 
@@ -202,10 +201,10 @@ class _Finder:
         example, planning = self._question.example, self._planning
         options = validation_of(planning)
         model, device = as_module(example.model), device_of_group()
-        validation = calibration.validate(model, task, example.batch, device, options)
+        validation = measure.validate(model, task, example.batch, device, options)
         fraction = validation.memory_fraction(planning.memory, task.memory_fraction)
         if self._runs_here and len(validation.rows) >= min(options.strategies, LEAST_STRATEGIES):
-            task = calibration.scaled(task, calibration.scales_of(validation.rows))
+            task = measure.scaled(task, measure.scales_of(validation.rows))
         elif self._runs_here:
             _warn_unscaled(validation, options)
         self._phases.end(VALIDATING)
@@ -258,20 +257,18 @@ class _Finder:
         kept_s = search_s + SECOND_RACE * left_s
         first = self._race(plans, task, left_s - kept_s if kept_s < left_s / 2 else left_s)
         if len(first.runs) < 2 or self._left_s() < search_s:
-            return calibration.as_it_took(first.winner), first.complete
-        found = calibration.corrected(
-            task, self._count, first.runs, fastest=first.winner.strategy_hash
-        )
+            return measure.as_it_took(first.winner), first.complete
+        found = measure.corrected(task, self._count, first.runs, fastest=first.winner.strategy_hash)
         try:
             plans = from_first_rank(partial(self._pick, found.task, first.winner))
         except TensorOptError as error:
             log.info("nothing is picked by what plans took: %s", error)
-            return calibration.as_it_took(first.winner), first.complete
+            return measure.as_it_took(first.winner), first.complete
         self._phases.end("search")
         again = self._race(plans, found.task, self._left_s(), found.runs)
         complete = first.complete and again.complete
         if first.best_s < again.best_s:
-            return calibration.as_it_took(first.winner), complete
+            return measure.as_it_took(first.winner), complete
         return again.winner, complete
 
     def _race(
@@ -279,10 +276,10 @@ class _Finder:
         plans: list[Plan],
         task: PlanningTask,
         budget_s: float,
-        known: Mapping[str, calibration.PlanRun] | None = None,
-    ) -> calibration.Race:
+        known: Mapping[str, measure.PlanRun] | None = None,
+    ) -> measure.Race:
         example = self._question.example
-        race = calibration.race(
+        race = measure.race(
             plans,
             as_module(example.model),
             task,

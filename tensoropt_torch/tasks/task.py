@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from tensoropt_torch import measure as calibration
+from tensoropt_torch import measure
 from tensoropt_torch.batches import batch_rows, micro_batched
 from tensoropt_torch.checks import check_whole
 from tensoropt_torch.config import (
@@ -71,7 +71,7 @@ def agreed_task(
     if not measures(planning, count):
         return task
     task = profiled_task(task, planning)
-    return calibration.with_operators(task, count, device_of_group(), planning.measuring)
+    return measure.with_operators(task, count, device_of_group(), planning.measuring)
 
 
 def captured_task(
@@ -97,7 +97,7 @@ def profiled_task(task: PlanningTask, planning: PlanningOptions) -> PlanningTask
     """
     given = on_all_ranks(lambda: _given_profile(planning))
     count, device = dist.get_world_size(), device_of_group()
-    return calibration.profiled_task(task, count, device, planning.measuring, given)
+    return measure.profiled_task(task, count, device, planning.measuring, given)
 
 
 def measures(planning: PlanningOptions, count: int) -> bool:

@@ -15,11 +15,12 @@ from torch import nn
 from benchmarks import planning_time
 from benchmarks.models import catalogue, transformer
 from examples import gpt
-from tensoropt_torch import TensorOptError, cli, explain_plan, load_cluster
+from tensoropt_torch import SearchSettings, TensorOptError, cli, explain, explain_plan, load_cluster
 from tensoropt_torch import find_frontier as find_frontier_of
 from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.plan import wishes_of
 from tensoropt_torch.planner.candidates import find_frontier
+from tensoropt_torch.planner.explanation import Explanation
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.planner.why import MOST_PRINTED, NOTEWORTHY, WhyPlan, faster_network
 from tensoropt_torch.space.planners import make_planner
@@ -199,6 +200,31 @@ def test_wishes_hold_in_alternatives(captured_mlp: CapturedModel) -> None:
 def test_a_plan_without_its_model_is_refused(why: WhyPlan) -> None:
     with pytest.raises(TensorOptError, match="has no model at hand"):
         explain_plan(replace(why.plan, captured=None))
+
+
+def test_one_function_explains_plans_and_models(captured_mlp: CapturedModel) -> None:
+    point = find_frontier(PlanningTask(captured_mlp, load_cluster("h100-8")), 2).fastest
+    search = SearchSettings(epsilon=0.0)
+    why = explain(point.plan, search=search)
+    assert why.decisions == explain_plan(point.plan, search).decisions
+    with torch.device("meta"):
+        model, args = wide_mlp()
+    assert isinstance(explain(model, args, cluster="h100-8", num_devices=2), Explanation)
+
+
+@pytest.mark.parametrize(
+    ("args", "keywords", "named"),
+    [
+        ((), {"cluster": "h100-8"}, "cluster"),
+        ((), {"num_devices": 2}, "num_devices"),
+        (((1,),), {"search": SearchSettings()}, "args"),
+    ],
+)
+def test_what_a_plan_has_of_its_own_is_refused_beside_it(
+    why: WhyPlan, args: tuple[Any, ...], keywords: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(TensorOptError, match=rf"explain\(\) of a plan got {named}, which the plan"):
+        explain(why.plan, *args, **keywords)
 
 
 def test_the_command_prints_the_sentences(
