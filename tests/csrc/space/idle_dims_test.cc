@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/str_format.h"
+
 namespace tensoropt {
 namespace {
 
@@ -33,11 +35,11 @@ struct Model {
     std::vector<NamedArgument> arguments;
     Rule rule;
     for (std::size_t i = 0; i < operands.size(); ++i) {
-      arguments.push_back({"x" + std::to_string(i), ValueRef{operands[i]}});
+      arguments.push_back({str_format("x{}", i), ValueRef{operands[i]}});
       rule.operands.push_back({.dims = operand_dims});
     }
-    const NodeId node =
-        graph.add_op(name, "test." + name, std::move(arguments), {{shape}});
+    const NodeId node = graph.add_op(name, str_format("test.{}", name),
+                                     std::move(arguments), {{shape}});
     rule.factors = {{.name = "a", .size = 8}, {.name = "b", .size = 4}};
     rule.outputs = {{.dims = std::move(output_dims)}};
     rule.forward_flops = flops;
@@ -177,7 +179,7 @@ TEST(IdleDims, AreThoseFromWhichNoWalkComesToAHeavyOperator) {
       const bool is_heavy = roll(4) == 0;
       std::vector<ValueId> operands{values[roll(values.size())]};
       if (roll(2) == 0) operands.push_back(values[roll(values.size())]);
-      values.push_back(model.op("op" + std::to_string(i), operands,
+      values.push_back(model.op(str_format("op{}", i), operands,
                                 is_heavy ? kHeavy : kLight, bindings[roll(4)],
                                 bindings[roll(4)]));
       for (Factor& factor : model.rule(values.back()).factors) factor.size = 8;

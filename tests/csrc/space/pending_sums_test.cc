@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/str_format.h"
+
 namespace tensoropt {
 namespace {
 
@@ -35,13 +37,13 @@ struct Net {
     rule.factors = {{.name = "b", .size = rows}};
     if (reduces) rule.factors.push_back({.name = "k", .size = 4});
     for (std::size_t i = 0; i < operands.size(); ++i) {
-      arguments.push_back({"x" + std::to_string(i), ValueRef{operands[i]}});
+      arguments.push_back({str_format("x{}", i), ValueRef{operands[i]}});
       rule.operands.push_back({.dims = {0}});
     }
     rule.outputs = {{.dims = {0}}};
     rule.linear_sets = std::move(linear_sets);
-    const NodeId node =
-        graph.add_op(name, "test." + name, std::move(arguments), {{{rows}}});
+    const NodeId node = graph.add_op(name, str_format("test.{}", name),
+                                     std::move(arguments), {{{rows}}});
     rules.resize(graph.nodes().size());
     rules[node] = std::move(rule);
     return graph.node(node).outputs[0];
@@ -117,7 +119,7 @@ TEST(PendingSums, GradientsWaitForEachOtherFromTwoConsumersOn) {
     Net net;
     const ValueId x = net.input("x");
     for (int i = 0; i < consumers; ++i) {
-      net.op("matmul" + std::to_string(i), {x}, {}, true);  // x lacks k
+      net.op(str_format("matmul{}", i), {x}, {}, true);  // x lacks k
     }
     net.op("relu", {x}, {});  // lacks nothing, and is linear in nothing
     EXPECT_EQ(
@@ -202,7 +204,7 @@ TEST(PendingSums, SetsThatPayAreThoseOfTheDefinition) {
         if (operands.size() == 2 && roll(2) == 0) sets[0].push_back(1);
         if (operands.size() == 2 && sets[0].size() == 1) sets.push_back({1});
       }
-      values.push_back(net.op("op" + std::to_string(i), operands, sets,
+      values.push_back(net.op(str_format("op{}", i), operands, sets,
                               roll(3) == 0, roll(4) == 0 ? 4 : kRows));
     }
     RulesByNode expected = net.rules;
