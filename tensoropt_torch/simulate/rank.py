@@ -30,6 +30,8 @@ _CPU = torch.device("cpu")
 # elsewhere (those split by units are single operators anyway), and attention inside an operator,
 # which has no fused kernel on the meta device.
 _OF_CPU = re.compile(r"(lstm|gru|rnn|recurrent)(?!_shard)|balanced_causal_attention")
+# Bags of embeddings keep other numbers on a CPU; GPUs keep what the meta device has.
+_BAGS = re.compile("embedding_bag")
 _OPS = torch.ops.tensoropt
 _OF_PARAMETERS = (
     _OPS.reshard_parameter.default,
@@ -73,11 +75,12 @@ class SimulatedRank:
     mesh: DeviceMesh
 
     @staticmethod
-    def of(part: RankPart) -> SimulatedRank:
-        """The rank of a part of a plan."""
+    def of(part: RankPart, planned: DeviceType = "cpu") -> SimulatedRank:
+        """The rank of a part of a plan for this type of device."""
         shape, names = mesh_axes_of(part.sizes)
         graph = part.emitter(_CPU, group_name).emit()
-        device = _CPU if any(map(_has_kernels_of_a_cpu, graph.graph.nodes)) else META
+        of_cpu = any(_has_kernels_of_a_cpu(node, planned) for node in graph.graph.nodes)
+        device = _CPU if of_cpu else META
         mesh = DeviceMesh(
             device.type,
             torch.arange(part.plan.num_devices).view(shape),
@@ -137,10 +140,12 @@ class SimulatedRank:
         return parameter_of(local, self.mesh, placements, whole)
 
 
-def _has_kernels_of_a_cpu(node: fx.Node) -> bool:
+def _has_kernels_of_a_cpu(node: fx.Node, planned: DeviceType) -> bool:
     """Whether a node calls one of these, or gives it to what calls it."""
-    called = (node.target, *(value for value in node.args if callable(value)))
-    return node.op == "call_function" and any(_OF_CPU.search(str(one)) for one in called)
+    if node.op != "call_function":
+        return False
+    called = [str(one) for one in (node.target, *node.args) if callable(one)]
+    return any(_OF_CPU.search(name) or (planned == "cpu" and _BAGS.search(name)) for name in called)
 
 
 def named_nodes(

@@ -80,7 +80,7 @@ def simulate_step(
             f"from 0 to {plan.num_devices - 1}"
         )
     part = RankPart(plan, captured, settings.rank)
-    rank = SimulatedRank.of(part)
+    rank = SimulatedRank.of(part, settings.device)
     ledger = Ledger(cuda_bytes if settings.device == "cuda" else exact_bytes)
     workspaces = Workspaces(settings.device, settings.measure_workspaces, settings.gloo)
     with silent_groups(part):

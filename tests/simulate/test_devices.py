@@ -15,11 +15,20 @@ from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.simulate import StepSettings, rank, simulate_step
 
-FEW = ["mlp", "lstm", "unet_transposed", "encoder_pre_norm", "nanogpt", "moe_index_add", "t5"]
+FEW = [
+    "mlp",
+    "dlrm",
+    "lstm",
+    "unet_transposed",
+    "encoder_pre_norm",
+    "nanogpt",
+    "moe_index_add",
+    "t5",
+]
 STEP = StepSettings(measure_workspaces=False)
 
 
-def on_a_cpu(node: torch.fx.Node) -> bool:
+def on_a_cpu(*_: object) -> bool:
     """In place of the choice."""
     return True
 
@@ -42,7 +51,7 @@ def check(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def operators_of_a_cpu(plan: Plan, captured: CapturedModel) -> set[str]:
     """Those of a rank's graph."""
     graph = rank.SimulatedRank.of(rank.RankPart(plan, captured, 0)).graph.graph
-    return {str(node.target) for node in graph.nodes if rank._has_kernels_of_a_cpu(node)}
+    return {str(node.target) for node in graph.nodes if rank._has_kernels_of_a_cpu(node, "cpu")}
 
 
 @pytest.mark.parametrize("name", FEW)
@@ -115,7 +124,7 @@ def test_what_the_meta_device_computes_otherwise_is_simulated_as_on_a_cpu(
         with monkeypatch.context() as patched:
             patched.setattr(rank, "_has_kernels_of_a_cpu", on_a_cpu)
             assert simulate_step(plan, captured, STEP).peak_bytes == chosen, seed
-            patched.setattr(rank, "_has_kernels_of_a_cpu", lambda _: False)
+            patched.setattr(rank, "_has_kernels_of_a_cpu", lambda *_: False)
             on_meta = simulate_step(plan, captured, STEP).peak_bytes
         assert found or on_meta == chosen, seed
         differing += on_meta != chosen
