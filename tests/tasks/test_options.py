@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from tensoropt_torch.calibration.kept_plans import conditions_of
-from tensoropt_torch.calibration.machine import key_of_job
 from torch import nn
 
 from tensoropt_torch import Example, MeasureOptions, PlanningOptions, SearchSettings
 from tensoropt_torch.cli.arguments import add_memory_limit, add_model, planning_of
+from tensoropt_torch.measure.kept.plans import conditions_of
+from tensoropt_torch.measure.machine.key import key_of_job
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.space.settings import Settings
 from tensoropt_torch.strategy import _plain

@@ -17,6 +17,7 @@ from torch import nn
 
 import tensoropt_torch
 from tensoropt_torch import MeasureOptions, Plan, TensorOptError, measure
+from tensoropt_torch.measure.runs import finalists as races
 from tensoropt_torch.measure.runs.budget import Budget, OutOfTimeError
 from tensoropt_torch.measure.runs.training import StepTimes, Training
 from tensoropt_torch.module import ParallelModule
@@ -326,7 +327,7 @@ def race(
 
     runs = [partial(run, name) for name in times_s]
     budget = Budget(None, torch.device("cpu"))
-    found = finalists._race(runs, rivals_s, budget, silent)
+    found = races._race(runs, rivals_s, budget, silent)
     return {name: min(found[index]) for index, name in enumerate(times_s)}, order
 
 
