@@ -42,11 +42,11 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 
 # Part of the package, a folder or a module at its top -> parts that it may import besides
 # its own, likewise. Imports inside of functions and for type checking count as well.
-TELLING = ("units", "layer_names", "html_table", "logs", "progress")
+TEXTS = ("units", "layer_names", "html_table", "logs", "progress")
 FRONTEND = ("frontend/watching", "frontend/python_calls", "frontend")
 SPACE = ("space", "batches", "telling")
 PLANS = (*SPACE, "plan")
-PLANNING = ("errors", "checks", *TELLING, "pages", "config", *FRONTEND, *PLANS, "planner")
+PLANNING = ("errors", "checks", *TEXTS, "pages", "config", *FRONTEND, *PLANS, "planner")
 VALUES = ("values", "parameters", "steps")
 RUNNING = (*PLANNING, "runtime", *VALUES, "program", "emit", "calls", "module", "simulate")
 MEASURE = ("measure/machine", "measure/kept", "measure/runs", "measure")
@@ -70,7 +70,7 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "frontend/python_calls": ("errors", "frontend/passes", "frontend/watching"),
     "frontend": (
         "errors",
-        *TELLING,
+        *TEXTS,
         "collector",
         "frontend/passes",
         "frontend/python_calls",
@@ -78,9 +78,9 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     ),
     "space": ("errors", "config", *FRONTEND),
     "batches": ("errors", "frontend/passes", *FRONTEND, "space"),
-    "telling": ("errors", *TELLING, "config", *FRONTEND, "space"),
-    "plan": ("errors", *TELLING, "config", "frontend", *SPACE),
-    "planner": ("errors", "checks", *TELLING, "pages", "config", *FRONTEND, *SPACE, "plan"),
+    "telling": ("errors", *TEXTS, "config", *FRONTEND, "space"),
+    "plan": ("errors", *TEXTS, "config", "frontend", *SPACE),
+    "planner": ("errors", "checks", *TEXTS, "pages", "config", *FRONTEND, *SPACE, "plan"),
     "values": ("errors", "logs", "progress", "frontend", "runtime"),
     "parameters": ("errors", *FRONTEND, "runtime", "values"),
     "program": ("errors", *FRONTEND, "frontend/passes", "space", "runtime", "values"),
@@ -91,7 +91,7 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "steps": ("errors", "runtime", "values", "parameters"),
     "calls": ("errors", "units", "logs", "config", *FRONTEND, "space", "plan", "runtime"),
     "module": (
-        *("errors", "checks", *TELLING, "collector", *FRONTEND, "space", "batches", "plan"),
+        *("errors", "checks", *TEXTS, "collector", *FRONTEND, "space", "batches", "plan"),
         *("runtime", *VALUES, "program", "emit", "calls"),
     ),
     "checkpoint": ("errors", "runtime", "values", "steps", "module"),

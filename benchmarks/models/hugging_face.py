@@ -27,8 +27,8 @@ def _texts(model: nn.Module, batch: int, length: int) -> Step:
     return model, {"input_ids": ids, "labels": ids}
 
 
-def llama(size: str, batch: int) -> Step:
-    """Llama 3 with sequences of 8,192 tokens."""
+def llama(size: str, batch: int, length: int = LENGTH) -> Step:
+    """Llama 3 with sequences of so many tokens."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     hidden, layers, heads, inside = _LLAMA[size]
@@ -42,7 +42,7 @@ def llama(size: str, batch: int) -> Step:
         max_position_embeddings=LENGTH,
         use_cache=False,
     )
-    return _texts(LlamaForCausalLM(config), batch, LENGTH)
+    return _texts(LlamaForCausalLM(config), batch, length)
 
 
 def rwkv(length: int) -> Step:

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from benchmarks.coverage.zoo.moe_and_recommenders import Recommender
 from benchmarks.coverage.zoo.vision import UNet
+from benchmarks.models import hugging_face
 from benchmarks.models.catalogue import tokens
 from benchmarks.models.gpt import GPTConfig, gpt
 from benchmarks.models.llama import Llama, LlamaConfig
@@ -48,20 +49,8 @@ def llama_8b() -> Example:
 
 def llama_8b_large_batch() -> Example:
     """That of Hugging Face, which does not fit without recomputation and micro-batches."""
-    import transformers
-
-    config = transformers.LlamaConfig(
-        hidden_size=4096,
-        intermediate_size=14336,
-        num_hidden_layers=32,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        vocab_size=128256,
-        use_cache=False,
-    )
-    ids = torch.zeros(256, 4096, dtype=torch.long)
-    model = transformers.LlamaForCausalLM(config).bfloat16()
-    return Example(model, (), {"input_ids": ids, "labels": ids})
+    model, kwargs = hugging_face.llama("8b", 256, length=4096)
+    return Example(model.bfloat16(), (), kwargs)
 
 
 def llama_70b() -> Example:

@@ -25,7 +25,6 @@ from tensoropt_torch.program.schedule import (
     PLAIN,
     Action,
     Backward,
-    Deliver,
     Forward,
     Hold,
     Join,
@@ -68,7 +67,7 @@ class Executor:
         self._keeps = self._keeps or (with_gradients and not reduces)
         if variant.batch is not None:
             count = variant.batch.count
-            if with_gradients and variant.trained():
+            if with_gradients and any(True for _ in variant.trained()):
                 return in_micro_batches(count, reduces, reduces and self._finds_kept())
             return without_gradients(count)
         if not with_gradients:
@@ -109,7 +108,7 @@ def _forward_alone(
     values = variant.values(inputs, tensors)
     graph = variant.graph
     if schedule.adds_kept:
-        reduce_before_adding(variant.trained().values())
+        reduce_before_adding(parameter for _, parameter in variant.trained())
         graph = variant.hooked.body
         rest = (*rest, PassSink(variant.hooked, variant.parameter, schedule.reduces))
     with reuse.ReuseRegistry(variant.plan.settings.overlap, variant.name_of):
@@ -147,7 +146,7 @@ class _Step:
             self._take_leaves()
 
     def _take_leaves(self) -> None:
-        for number, parameter in self._variant.trained().items():
+        for number, parameter in self._variant.trained():
             name = self._variant.captured.sources[number].names[0]
             self._parameters[name] = parameter
             self._values[number] = self._leaves[name] = self._values[number].requires_grad_()
@@ -203,7 +202,7 @@ class _Step:
             if isinstance(output, torch.Tensor) and output.is_floating_point()
         ]
         gradients = [sink.gradient_of(name, p) for name, p in self._parameters.items()]
-        keeps = Deliver(keeps=True) in self._schedule.backward
+        keeps = not self._schedule.reduces
         waiting = Waiting(places.index(self._batch.loss), gradients, keeps)
         tensors = [outputs[index] for index in places]
         found = delivered(waiting, tensors, [*self._parameters.values()])

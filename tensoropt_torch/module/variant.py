@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -114,16 +114,14 @@ class Variant:
             values.append(local if view is None else local.view(view))
         return [*values, *self.batch.totals(values)]
 
-    def trained(self) -> dict[int, torch.Tensor]:
-        """The parameters that require gradients, by the numbers of their sources."""
-        found = {}
+    def trained(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """The parameters that require gradients, with the numbers of their sources."""
         places = zip(self.captured.sources, self._places, strict=True)
         for number, (source, place) in enumerate(places):
             if source.kind == "parameter" and place is not None:
                 parameter = place[0][place[1]]
                 if parameter is not None and parameter.requires_grad:
-                    found[number] = parameter
-        return found
+                    yield number, parameter
 
     def parameter(self, name: str) -> torch.Tensor:
         """The one of a source's first name."""
