@@ -5,10 +5,10 @@
 
 Each model is captured once, in a process of its own, and picked for three presets by
 ``mini_time`` with default options, without and with recomputation and up to 8 micro-batches
-(recomputation alone where a batch cannot be run in micro-batches; up to 32 of the largest batch;
-T5 without, since its search with recomputation takes more than ten minutes). For each row: seconds
-of planning by sums (capture, micro-batches, search) and those that simulating adds; sum and
-simulated peak of the pick, and those of the ranks beside the one that was simulated. Writes
+(recomputation alone where a batch cannot be run in micro-batches; up to 32 of the largest
+batch). For each row: seconds of planning by sums (capture, micro-batches, search) and those that
+simulating adds; sum and simulated peak of the pick, and those of the ranks beside the one that was
+simulated. Writes
 benchmarks/results/picks.json, where rows of other models stay, so that it can go on.
 """
 

@@ -36,7 +36,6 @@ class Model:
     clusters: tuple[str, ...] = MACHINE
     optimizer: str | OptimizerModel = "adamw"
     most_micro_batches: int = 8
-    cheaper: bool = True  # with recomputation and micro-batches, too
 
 
 def _llama(config: LlamaConfig, batch: int, length: int) -> Example:
@@ -152,7 +151,7 @@ MODELS: Mapping[str, Model] = {
     "lstm": Model("LSTM, 4 x 2,048, 512 x 40", lstm),
     "dlrm": Model("DLRM, 8 tables of 4 million rows, 65,536", dlrm, optimizer="sgd"),
     "experts": Model("Mixtral of 8 layers, 8 experts, 16 x 1,024", experts),
-    "t5": Model("T5 base, 64 x 512 to 128", t5, cheaper=False),
+    "t5": Model("T5 base, 64 x 512 to 128", t5),
     "whisper": Model("Whisper small, 64 x 30 s to 128", whisper),
     "llama-8b": Model("Llama 3 8B, 8 x 4,096", llama_8b, FEW_MACHINES, MIXED),
     "llama-8b-256": Model(

@@ -27,22 +27,24 @@ constexpr double kRecombinedRoughness = 20;
 // hundreds of steps, each of which may thin so little that frontiers grow with
 // the depth.
 constexpr std::size_t kRecombinedPoints = 1000;
+// Of the whole problem's cells. Good strategies that differ much, at hubs above
+// all, allow more together, which would take as long as what it is to spare.
+constexpr double kSmallPart = 0.01;
 
-// Nodes that share a table take what any of them takes: then they still fold,
-// and a repeated block may do anywhere what it does somewhere.
-std::vector<ConfigMask> shared_masks(const Problem& problem,
-                                     std::vector<ConfigMask> masks) {
+// The configs of some strategies. Nodes that share a table take what any of
+// them takes: then they still fold, and a repeated block may do anywhere what
+// it does somewhere.
+std::vector<ConfigMask> shared_masks(
+    const Problem& problem, std::span<const StageRunner::Probed> strategies) {
   std::map<const NodeTable*, ConfigMask> by_table;
-  for (std::size_t n = 0; n < masks.size(); ++n) {
-    const auto [entry, added] =
-        by_table.try_emplace(problem.nodes[n].get(), masks[n]);
-    if (added) continue;
-    std::transform(masks[n].begin(), masks[n].end(), entry->second.begin(),
-                   entry->second.begin(), std::logical_or<>());
+  for (std::size_t n = 0; n < problem.nodes.size(); ++n) {
+    const NodeTable& table = *problem.nodes[n];
+    ConfigMask& mask =
+        by_table.try_emplace(&table, table.num_configs(), false).first->second;
+    for (const auto& strategy : strategies) mask[strategy.config[n]] = true;
   }
-  for (std::size_t n = 0; n < masks.size(); ++n) {
-    masks[n] = by_table[problem.nodes[n].get()];
-  }
+  std::vector<ConfigMask> masks;
+  for (const auto& node : problem.nodes) masks.push_back(by_table[node.get()]);
   return masks;
 }
 
@@ -77,7 +79,7 @@ void StageRunner::run(std::shared_ptr<Solution> solution) {
 std::shared_ptr<Solution> StageRunner::narrow(Solution& solution,
                                               Stage& stage) {
   // First of all a quick probe, which is enough for hubs.
-  if (!found_any_) {
+  if (probed_.empty()) {
     stage.probe({}, kFirstQuestions, Depth::kNearRoot);
     const Outcome outcome = rule_out(solution, stage);
     if (outcome.over) return outcome.next;
@@ -92,7 +94,7 @@ std::shared_ptr<Solution> StageRunner::narrow(Solution& solution,
 StageRunner::Outcome StageRunner::rule_out(const Solution& solution,
                                            Stage& stage) {
   gather(solution);
-  if (!found_any_) return {true, nullptr};
+  if (probed_.empty()) return {true, nullptr};
   recombine();
   const auto promising = stage.promising(costs_);
   if (!promising) return {true, nullptr};
@@ -101,7 +103,7 @@ StageRunner::Outcome StageRunner::rule_out(const Solution& solution,
 }
 
 void StageRunner::search(Solution& solution, Stage& stage) {
-  const bool first = !found_any_;
+  const bool first = probed_.empty();
   if (first) {
     stage.probe({}, kFirstQuestions, Depth::kWhole);
   } else {
@@ -124,47 +126,74 @@ std::shared_ptr<Solution> StageRunner::next_stage(
 // In the whole problem: a stage may have left no known strategy.
 void StageRunner::recombine() {
   const Stopwatch watch;
+  std::sort(probed_.begin(), probed_.end(),
+            [](const Probed& a, const Probed& b) {
+              return a.cost.memory < b.cost.memory;
+            });
+  recombine(probed_);
+  recombine_seconds_ += watch.seconds();
+}
+
+// Where all of them together allow too much, each half of them, with one in
+// common: on a frontier most is to be had from neighbours.
+void StageRunner::recombine(std::span<const Probed> strategies) {
   const Solution& whole = *solutions_.front();
-  const Problem& problem = whole.problem();
-  std::vector<ConfigMask> masks = shared_masks(problem, used_);
-  if (masks == recombined_) return;
-  // Such a small problem does not repay looking for its best hubs.
+  std::vector<ConfigMask> masks = shared_masks(whole.problem(), strategies);
+  if (std::ranges::find(recombined_, masks) != recombined_.end()) return;
+  const auto mixed = recombination(whole, masks);
+  const auto most = kSmallPart * static_cast<double>(whole.num_cells());
+  if (static_cast<double>(mixed->num_cells()) > most && strategies.size() > 2) {
+    const std::size_t half = strategies.size() / 2;
+    recombine(strategies.first(half + 1));
+    recombine(strategies.subspan(half));
+  } else if (mixed->num_cells() <= whole.num_cells()) {
+    recombined_.push_back(std::move(masks));
+    search_recombination(mixed);
+  }
+}
+
+// The problem of the masks, with the hubs of the whole as long as that is
+// small: looking for its best ones would take longer. But the whole's hubs may
+// have one config left while others join as many nodes, whose tables double
+// with each.
+std::shared_ptr<Solution> StageRunner::recombination(
+    const Solution& whole, const std::vector<ConfigMask>& masks) const {
   ScheduleOptions schedule = schedule_options_;
   schedule.hubs = whole.schedule().hubs;
-  const auto mixed = std::make_shared<Solution>(restrict(problem, masks),
-                                                std::vector<int>{}, schedule);
-  recombined_ = std::move(masks);
-  // Other nodes are hubs where some have one config left.
-  if (mixed->num_cells() > whole.num_cells()) return;
+  const Problem mixed = restrict(whole.problem(), masks);
+  auto solution =
+      std::make_shared<Solution>(mixed, std::vector<int>{}, schedule);
+  if (solution->num_cells() < many_cells_) return solution;
+  return std::make_shared<Solution>(mixed, std::vector<int>{},
+                                    schedule_options_);
+}
+
+void StageRunner::search_recombination(const std::shared_ptr<Solution>& mixed) {
   StageOptions options = options_;
   options.known_epsilon *= kRecombinedShare;
   options.thin_epsilon *= kRecombinedRoughness;
   options.most_points = kRecombinedPoints;
   Stage stage(*mixed, options);
   stage.probe({}, kFirstQuestions, Depth::kWhole);
-  stage.search(thinned(others_, options_.known_epsilon));
+  stage.search(thinned(others_, options.known_epsilon));
   note(stage);
   solutions_.push_back(mixed);
-  gather(*mixed);
-  recombine_seconds_ += watch.seconds();
+  for (const KnownStrategy& known : mixed->known())
+    costs_.push_back(known.cost);
+  costs_ = pareto(std::move(costs_));
 }
 
-// Takes note of the strategies of a solution.
+// Takes note of the strategies that a stage looked at.
 void StageRunner::gather(const Solution& solution) {
-  if (used_.empty()) {
-    for (const auto& node : solution.problem().nodes) {
-      used_.emplace_back(node->num_configs(), false);
-    }
-  }
   for (std::size_t i = 0; i < solution.known().size(); ++i) {
     costs_.push_back(solution.known()[i].cost);
-    const Strategy strategy = solution.unroll(i);
-    for (std::size_t n = 0; n < used_.size(); ++n) {
-      used_[n][strategy.config[n]] = true;
+    Probed probed{solution.known()[i].cost, solution.unroll(i).config};
+    if (std::ranges::find(probed_, probed.config, &Probed::config) ==
+        probed_.end()) {
+      probed_.push_back(std::move(probed));
     }
   }
   costs_ = pareto(std::move(costs_));
-  found_any_ = found_any_ || !solution.known().empty();
 }
 
 void StageRunner::note(const Stage& stage) {

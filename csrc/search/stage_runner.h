@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "problem/propagation.h"
@@ -28,6 +29,12 @@ namespace tensoropt {
 
 class StageRunner {
  public:
+  // A strategy that a stage looked at.
+  struct Probed {
+    Point cost;
+    std::vector<int> config;  // by node
+  };
+
   // Problems with fewer than `many_cells` cells of tables have one stage. What
   // strategies of other problems match, those of the costs `others`, is not
   // looked for.
@@ -64,6 +71,10 @@ class StageRunner {
       const Solution& now, const std::vector<ConfigMask>& promising) const;
   void search(Solution& solution, Stage& stage);
   void recombine();
+  void recombine(std::span<const Probed> strategies);
+  std::shared_ptr<Solution> recombination(
+      const Solution& whole, const std::vector<ConfigMask>& masks) const;
+  void search_recombination(const std::shared_ptr<Solution>& mixed);
   void gather(const Solution& solution);
   void note(const Stage& stage);
 
@@ -72,10 +83,9 @@ class StageRunner {
   const std::int64_t many_cells_;
   const std::vector<Point> others_;
   std::vector<std::shared_ptr<const Solution>> solutions_;
-  std::vector<Point> costs_;  // of these and all found, none dominated
-  bool found_any_ = false;
-  std::vector<ConfigMask> used_;        // by node, in any of them
-  std::vector<ConfigMask> recombined_;  // the last recombination's
+  std::vector<Point> costs_;    // of these and all found, none dominated
+  std::vector<Probed> probed_;  // different ones
+  std::vector<std::vector<ConfigMask>> recombined_;
   double error_ = 0;
   StageStats stats_;
   double recombine_seconds_ = 0;
