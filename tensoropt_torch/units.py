@@ -1,4 +1,9 @@
-"""Figures as people read them."""
+"""Figures and types as people read them."""
+
+
+def dtype_name(dtype: object) -> str:
+    """``torch.bfloat16`` and ``"bfloat16"`` are ``bfloat16``, as in C++ and in files."""
+    return str(dtype).removeprefix("torch.")
 
 
 def format_bytes(count: float) -> str:

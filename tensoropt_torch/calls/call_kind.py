@@ -17,6 +17,7 @@ from tensoropt_torch.calls.attributes import UNCHANGED, AttributeState, Attribut
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.call_context import CallContext, current_autocast
 from tensoropt_torch.frontend.capture import Arguments
+from tensoropt_torch.units import dtype_name
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class CallKind:
             count, f"{count} of {len(self.modes)} modules in training mode"
         )
         parts = [mode] if self.context.gradients else [mode, "no gradients"]
-        parts += [f"autocast to {str(dtype)[6:]} on {on}" for on, dtype in self.context.autocast]
+        parts += [f"autocast to {dtype_name(dtype)} on {on}" for on, dtype in self.context.autocast]
         if len(names) != len(self.inputs):
             names = [f"input {index}" for index in range(len(self.inputs))]
         parts += [

@@ -17,6 +17,7 @@ from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.passes.fused import BLOCKS, Blocks
 from tensoropt_torch.frontend.passes.nodes import NUMBER, source_line
+from tensoropt_torch.units import dtype_name
 
 Meta = tuple[list[int], str]
 
@@ -151,7 +152,7 @@ def tensor_operands(node: fx.Node) -> list[fx.Node]:
 
 
 def _meta_of(value: torch.Tensor) -> Meta:
-    return [int(size) for size in value.shape], str(value.dtype).removeprefix("torch.")
+    return [int(size) for size in value.shape], dtype_name(value.dtype)
 
 
 def _lower_source(lowering: Lowering, node: fx.Node, kind: str, name: str) -> None:
@@ -235,7 +236,7 @@ def _argument(lowering: Lowering, value: Any) -> Any:
     if isinstance(value, fx.Node):
         return _C.Ref(lowering.values[value][0])
     if isinstance(value, torch.dtype):
-        return str(value).removeprefix("torch.")
+        return dtype_name(value)
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, Sequence):

@@ -25,7 +25,7 @@ from tensoropt_torch.planner.explanation import explanation_of
 from tensoropt_torch.planner.folding import fold_choices, fold_fallbacks
 from tensoropt_torch.planner.points import pick_index
 from tensoropt_torch.telling.provenance import provenance
-from tensoropt_torch.units import format_costs, format_seconds
+from tensoropt_torch.units import dtype_name, format_costs, format_seconds
 
 Points = Sequence[tuple[float, float]]
 
@@ -168,7 +168,7 @@ def _beside(
 def _model_in_words(captured: CapturedModel) -> str:
     """What a model is known by to the planner: its parameters, and what it is called with."""
     values = [source.placeholder.meta["val"] for source in captured.parameters]
-    dtypes = dict.fromkeys(str(value.dtype).removeprefix("torch.") for value in values)
+    dtypes = dict.fromkeys(dtype_name(value.dtype) for value in values)
     inputs = []
     for source in captured.inputs:
         value = source.placeholder.meta.get("val")

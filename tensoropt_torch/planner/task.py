@@ -22,6 +22,7 @@ from tensoropt_torch.planner.memory_limits import DEFAULT_MEMORY_FRACTION, defau
 from tensoropt_torch.planner.optimizers import OptimizerModel
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.space.buckets import bucket_bytes
+from tensoropt_torch.units import dtype_name
 
 # Fields of a task of which settings have what follows from them on so many devices.
 WORKED_OUT = frozenset({"cluster", "optimizer", "measured", "max_configs", "operators", "overlap"})
@@ -124,11 +125,7 @@ class PlanningTask:
         total = 0.0
         for source in self.captured.parameters:
             value = source.placeholder.meta["val"]
-            state = (
-                states.get(str(value.dtype).removeprefix("torch."), 0.0)
-                if value.requires_grad
-                else 0.0
-            )
+            state = states.get(dtype_name(value.dtype), 0.0) if value.requires_grad else 0.0
             total += value.numel() * (value.dtype.itemsize + state)
         return total
 

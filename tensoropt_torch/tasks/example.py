@@ -21,6 +21,7 @@ from tensoropt_torch.frontend.call_context import (
 from tensoropt_torch.measure.runs.batch import Batch
 from tensoropt_torch.module.shared import check_not_parallel
 from tensoropt_torch.plan import Plan
+from tensoropt_torch.units import dtype_name
 
 # A module, one of ATen calls included, or a program that was exported already.
 Model = nn.Module | torch.export.ExportedProgram
@@ -71,7 +72,7 @@ class Example:
     def __post_init__(self) -> None:
         check_choice("outputs", self.outputs, get_args(Outputs))
         if self.autocast is not None:
-            check_choice("autocast", _name_of(self.autocast), get_args(AutocastDType))
+            check_choice("autocast", dtype_name(self.autocast), get_args(AutocastDType))
         check_whole("batch_norm_groups", self.batch_norm_groups, least=1)
         check_not_parallel(self.model)
 
@@ -95,7 +96,7 @@ class Example:
         """What is cast to, on the device at hand."""
         if self.autocast is None:
             return current_autocast()
-        return ((autocast_device(), getattr(torch, _name_of(self.autocast))),)
+        return ((autocast_device(), getattr(torch, dtype_name(self.autocast))),)
 
     @property
     def batch(self) -> Batch:
@@ -111,11 +112,6 @@ class ExampleKeywords(TypedDict, total=False):
     outputs: Outputs
     batch_norm_groups: int
     autocast: AutocastDType | torch.dtype | None
-
-
-def _name_of(dtype: object) -> str:
-    """``torch.bfloat16`` and ``"bfloat16"`` are the same."""
-    return str(dtype).removeprefix("torch.")
 
 
 def example_of(

@@ -21,7 +21,7 @@ from tensoropt_torch.telling.description import (
     shown_config,
 )
 from tensoropt_torch.telling.work import WorkShare, work_in_words, work_shares
-from tensoropt_torch.units import format_bytes
+from tensoropt_torch.units import dtype_name, format_bytes
 
 
 @dataclass(frozen=True)
@@ -177,8 +177,8 @@ def _parameters(nodes: Sequence[_C.NodeRow], plan: Described) -> list[_Parameter
 
 
 def _state_bytes(parameter: torch.Tensor, plan: Described) -> float:
-    dtype = str(parameter.dtype).removeprefix("torch.")
-    return parameter.numel() * plan.settings.optimizer_state_bytes[dtype]
+    each = plan.settings.optimizer_state_bytes[dtype_name(parameter.dtype)]
+    return parameter.numel() * each
 
 
 def _storage(parameters: Sequence[_Parameter]) -> tuple[Storage, ...]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tensoropt_torch.units import dtype_name
 from tests.distributed.harness import run_ranks
 from tests.distributed.parity import Job
 
@@ -215,7 +216,7 @@ def name_of(value: object) -> str:
         "baselines": value.baselines,
         "compute": value.reduce_dtype == "compute",
     }
-    precision = str(value.dtype).removeprefix("torch.")
+    precision = dtype_name(value.dtype)
     return "-".join([value.model, precision, *(name for name, holds in special.items() if holds)])
 
 
