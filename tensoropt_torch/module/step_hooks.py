@@ -13,12 +13,9 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.module.parallel_module import ParallelModule
 from tensoropt_torch.steps.first_states import check_left_out, complete_state_dicts
-from tensoropt_torch.steps.local_step import is_element_wise, keep_innermost, local_step
-from tensoropt_torch.steps.whole_step import (
-    is_parameter_wise,
-    keep_whole_innermost,
-    whole_step,
-)
+from tensoropt_torch.steps.local_step import LocalSteps, is_element_wise
+from tensoropt_torch.steps.replaced import ReplacedParameters
+from tensoropt_torch.steps.whole_step import WholeSteps, is_parameter_wise
 
 
 def watch_optimizers(model: nn.Module, parallel: ParallelModule) -> None:
@@ -52,8 +49,7 @@ def watch_optimizers(model: nn.Module, parallel: ParallelModule) -> None:
             if _has_any_of(own, parameters):
                 ours.add(optimizer)
                 _adapt(optimizer)
-        keep_innermost(optimizer)
-        keep_whole_innermost(optimizer)
+        ReplacedParameters.keep_innermost(optimizer)
         if own is not None:
             check_left_out(optimizer, own)
             if optimizer in ours:
@@ -66,9 +62,9 @@ def watch_optimizers(model: nn.Module, parallel: ParallelModule) -> None:
 def _adapt(optimizer: torch.optim.Optimizer) -> None:
     complete_state_dicts(optimizer)  # before states become those of wholes again
     if is_element_wise(optimizer):
-        local_step(optimizer)
+        LocalSteps.attach(optimizer)
     elif is_parameter_wise(optimizer):
-        whole_step(optimizer)
+        WholeSteps.attach(optimizer)
 
 
 def _has_any_of(module: nn.Module | None, parameters: list[nn.Parameter]) -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
@@ -20,31 +19,48 @@ from torch.distributed.tensor import DTensor
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.steps.whole_step import is_parameter_wise
 
-_completed: WeakSet[torch.optim.Optimizer] = WeakSet()
-_left_out: WeakKeyDictionary[torch.optim.Optimizer, list[nn.Parameter]] = WeakKeyDictionary()
+_ATTRIBUTE = "_tensoropt_complete_states"  # of optimizers; neither copied nor pickled with them
 
 
 def complete_state_dicts(optimizer: torch.optim.Optimizer) -> None:
     """From now on its ``state_dict`` has states of all parameters that require a gradient."""
-    if optimizer in _completed:
-        return
-    _completed.add(optimizer)
-    added: list[nn.Parameter] = []
+    if _of(optimizer) is None:
+        setattr(optimizer, _ATTRIBUTE, _CompleteStates(optimizer))
 
-    def fill(optimizer: torch.optim.Optimizer) -> None:
+
+class _CompleteStates:
+    """States that are added while an optimizer makes a state dict.
+
+    Attributes:
+        left_out: parameters without a state in what was loaded, which were frozen then.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.left_out: list[nn.Parameter] = []
+        self._added: list[nn.Parameter] = []
+        optimizer.register_state_dict_pre_hook(self._fill)
+        optimizer.register_state_dict_post_hook(self._take_back)
+        optimizer.register_load_state_dict_post_hook(self._note_left_out)
+
+    def _fill(self, optimizer: torch.optim.Optimizer) -> None:
         for group, parameter in _without_states(optimizer):
             state = _first_state(optimizer, group, parameter)
             if state:
                 optimizer.state[parameter] = state
-                added.append(parameter)
+                self._added.append(parameter)
 
-    def take_back(optimizer: torch.optim.Optimizer, _: dict[str, Any]) -> None:
-        while added:
-            optimizer.state.pop(added.pop(), None)
+    def _take_back(self, optimizer: torch.optim.Optimizer, _: dict[str, Any]) -> None:
+        while self._added:
+            optimizer.state.pop(self._added.pop(), None)
 
-    optimizer.register_state_dict_pre_hook(fill)
-    optimizer.register_state_dict_post_hook(take_back)
-    optimizer.register_load_state_dict_post_hook(_note_left_out)
+    def _note_left_out(self, optimizer: torch.optim.Optimizer) -> None:
+        if any(optimizer.state.values()):
+            self.left_out = [
+                parameter
+                for group in optimizer.param_groups
+                for parameter in group["params"]
+                if not parameter.requires_grad and not optimizer.state.get(parameter)
+            ]
 
 
 def check_left_out(optimizer: torch.optim.Optimizer, module: nn.Module) -> None:
@@ -54,10 +70,10 @@ def check_left_out(optimizer: torch.optim.Optimizer, module: nn.Module) -> None:
     Raises:
         TensorOptError: one of them has a gradient.
     """
-    left_out = _left_out.get(optimizer)
-    if not left_out:
+    own = _of(optimizer)
+    if own is None or not own.left_out:
         return
-    begun = {id(p) for p in left_out if p.grad is not None and not optimizer.state.get(p)}
+    begun = {id(p) for p in own.left_out if p.grad is not None and not optimizer.state.get(p)}
     for name, parameter in module.named_parameters():
         if id(parameter) in begun:
             raise TensorOptError(
@@ -71,17 +87,14 @@ def check_left_out(optimizer: torch.optim.Optimizer, module: nn.Module) -> None:
 
 def states_are_all_loaded(optimizer: torch.optim.Optimizer) -> None:
     """What was loaded had all states that there are."""
-    _left_out.pop(optimizer, None)
+    own = _of(optimizer)
+    if own is not None:
+        own.left_out = []
 
 
-def _note_left_out(optimizer: torch.optim.Optimizer) -> None:
-    if any(optimizer.state.values()):
-        _left_out[optimizer] = [
-            parameter
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-            if not parameter.requires_grad and not optimizer.state.get(parameter)
-        ]
+def _of(optimizer: torch.optim.Optimizer) -> _CompleteStates | None:
+    found: _CompleteStates | None = vars(optimizer).get(_ATTRIBUTE)
+    return found
 
 
 def _without_states(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -18,6 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.parameters.local_parts import as_whole, local_tensor
+from tensoropt_torch.steps.replaced import ReplacedParameters
 from tensoropt_torch.values.parts import redistributed, take_part
 
 AnyOptimizer = TypeVar("AnyOptimizer", bound=torch.optim.Optimizer)
@@ -39,8 +39,6 @@ ELEMENT_WISE = (
 
 # States that are numbers of the whole parameter.
 OF_ALL_ELEMENTS = ("step", "mu_product", "eta", "mu")
-
-_with_local_steps: WeakKeyDictionary[torch.optim.Optimizer, _LocalSteps] = WeakKeyDictionary()
 
 
 def local_step(optimizer: AnyOptimizer) -> AnyOptimizer:
@@ -65,8 +63,7 @@ def local_step(optimizer: AnyOptimizer) -> AnyOptimizer:
             "local_step is for optimizers that update each element by itself, which is not known "
             f"of {type(optimizer).__name__}; use it without local_step, or one of {names}"
         )
-    if optimizer not in _with_local_steps:
-        _with_local_steps[optimizer] = _LocalSteps(optimizer)
+    LocalSteps.attach(optimizer)
     return optimizer
 
 
@@ -75,78 +72,35 @@ def is_element_wise(optimizer: torch.optim.Optimizer) -> bool:
     return any(type(optimizer).step is kind.step for kind in ELEMENT_WISE)
 
 
-def keep_innermost(optimizer: torch.optim.Optimizer) -> None:
-    """Between the other hooks of a step that is about to be made, parameters are local."""
-    steps = _with_local_steps.get(optimizer)
-    if steps is not None:
-        steps.be_innermost(optimizer)
-
-
-class _LocalSteps:
+class LocalSteps(ReplacedParameters):
     """The local parts of an optimizer's parameters, which take their places during steps."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        super().__init__(optimizer)
         self._parts: dict[DTensor, nn.Parameter] = {}
         self._wholes: dict[nn.Parameter, DTensor] = {}
-        self._given: list[list[Any]] = []  # parameters of the groups, while parts have their places
-        self._before = optimizer.register_step_pre_hook(self._before_step)
-        self._after = optimizer.register_step_post_hook(
-            lambda optimizer, *_: self._leave(optimizer)
-        )
         optimizer.register_state_dict_pre_hook(self._wrap)
         optimizer.register_state_dict_post_hook(lambda optimizer, _: self._unwrap(optimizer))
         optimizer.register_load_state_dict_post_hook(self._unwrap)
         self._unwrap(optimizer)
 
-    def be_innermost(self, optimizer: torch.optim.Optimizer) -> None:
-        """Other hooks of the step come before and after."""
-        before: Any = optimizer._optimizer_step_pre_hooks  # ordered
-        after: Any = optimizer._optimizer_step_post_hooks
-        before.move_to_end(self._before.id)
-        after.move_to_end(self._after.id, last=False)
-
-    def _before_step(
-        self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of ``step``; the first is the optimizer."""
-        self._enter(optimizer)
-        own, *given = args
-        closure = kwargs.get("closure", given[0] if given else None)
-        if closure is None:
-            return args, kwargs
-
-        def with_gradients_of_wholes() -> Any:
-            self._leave(optimizer)
-            result = closure()
-            self._enter(optimizer)
-            return result
-
-        return (own, with_gradients_of_wholes), {}
-
-    def _enter(self, optimizer: torch.optim.Optimizer) -> None:
-        self._leave(optimizer)  # of a step that failed
-        self._given = [group["params"] for group in optimizer.param_groups]
+    def _replace(self, optimizer: torch.optim.Optimizer) -> None:
         for group in optimizer.param_groups:
-            group["params"] = [self._enter_one(p) for p in group["params"]]
+            group["params"] = [self._replaced(p) for p in group["params"]]
         _rename(optimizer, self._parts)
 
-    def _enter_one(self, parameter: nn.Parameter) -> nn.Parameter:
+    def _put_back(self, optimizer: torch.optim.Optimizer) -> None:
+        _rename(optimizer, self._wholes)
+        for part in self._wholes:
+            part.grad = None
+
+    def _replaced(self, parameter: nn.Parameter) -> nn.Parameter:
         if not isinstance(parameter, DTensor):
             return parameter
         part = self._part(parameter)
         gradient = parameter.grad
         part.grad = None if gradient is None else _local_gradient(gradient, parameter)
         return part
-
-    def _leave(self, optimizer: torch.optim.Optimizer) -> None:
-        if not self._given:
-            return
-        for group, given in zip(optimizer.param_groups, self._given, strict=False):
-            group["params"] = given
-        self._given = []
-        _rename(optimizer, self._wholes)
-        for part in self._wholes:
-            part.grad = None
 
     def _part(self, parameter: DTensor) -> nn.Parameter:
         local = parameter._local_tensor
