@@ -22,6 +22,7 @@ from benchmarks.ranks import ratio_figures
 from tensoropt_torch import ParallelModule
 from tensoropt_torch.calls.attributes import UNCHANGED
 from tensoropt_torch.module import parallelize
+from tensoropt_torch.module.parallel_module import programs_of
 from tensoropt_torch.module.variants import VariantOptions
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.pinned import find_pinned
@@ -42,8 +43,10 @@ class Part:
 
 # By what it is called in the table.
 PARTS = {
-    "inputs compared": Part(lambda m: m._variants, "_number_of_inputs", lambda call: 0),
-    "attributes watched": Part(lambda m: m._variants._maker.attributes, "look", lambda: UNCHANGED),
+    "inputs compared": Part(lambda m: programs_of(m).variants, "_number_of_inputs", lambda call: 0),
+    "attributes watched": Part(
+        lambda m: programs_of(m).variants._maker.attributes, "look", lambda: UNCHANGED
+    ),
     "places noted": Part(lambda m: board(), "write", lambda *state: None),
 }
 

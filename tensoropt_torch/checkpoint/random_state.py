@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.module import ParallelModule
+from tensoropt_torch.module.parallel_module import ParallelModule, programs_of
 from tensoropt_torch.runtime.agreement import gather, is_distributed
 from tensoropt_torch.runtime.lost_ranks import doing
 
@@ -42,7 +42,7 @@ class RandomState:
         Tuples are one value to a checkpoint, so that it may be loaded on another number
         of ranks.
         """
-        seeds = self._parallel._seeds
+        seeds = programs_of(self._parallel).seeds
         state = None if seeds is None else seeds.get_state()
         return {"module": (state,), "ranks": tuple(gather(_own_states()))}
 
@@ -59,7 +59,7 @@ class RandomState:
                 f"these are no random states ({error!r}); give what RandomState.state_dict() or "
                 "torch.distributed.checkpoint.load has given"
             ) from error
-        seeds = self._parallel._seeds
+        seeds = programs_of(self._parallel).seeds
         if seeds is not None and state is not None:
             seeds.set_state(state)
         rank = dist.get_rank() if is_distributed() else 0

@@ -12,25 +12,17 @@ import torch
 from torch import fx, nn
 from torch.distributed.tensor import DTensor
 
-from tensoropt_torch.calls.call_kind import flatten
 from tensoropt_torch.calls.plain_gradients import take_plain_gradients
 from tensoropt_torch.emit.compilation import compiled_parts, describe
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.frontend.call_context import autocast_off, current_autocast
-from tensoropt_torch.frontend.python_calls import run_by
 from tensoropt_torch.logs import rank_of_job
 from tensoropt_torch.module.conversions import check_conversion
-from tensoropt_torch.module.executor import Executor
+from tensoropt_torch.module.programs import Programs
 from tensoropt_torch.module.special_methods import class_with_special_methods
-from tensoropt_torch.module.state_hooks import STATE_HOOKS
-from tensoropt_torch.module.variant import Variant
-from tensoropt_torch.module.variants import Found, Variants
-from tensoropt_torch.parameters.writes import know_parameters
+from tensoropt_torch.module.storage import ModuleStorage
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.runtime.agreement import DifferentCallsError
 from tensoropt_torch.runtime.lost_ranks import CallsOfModule
 from tensoropt_torch.units import format_bytes, format_costs
-from tensoropt_torch.values.state_dicts import load_by_parts
 
 
 class ParallelModule(nn.Module):
@@ -62,42 +54,19 @@ class ParallelModule(nn.Module):
             whose mean is trained on, as under data parallelism; by default their sum is.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        base: Variant,
-        root: nn.Module,
-        seeds: torch.Generator | None = None,
-        variants: Variants | None = None,
-    ) -> None:
-        """``root`` has the parameters and buffers; ``seeds`` gives those of steps, and
-        ``variants`` what other calls run than those of ``base``."""
+    def __init__(self, plan: Plan, storage: ModuleStorage, programs: Programs) -> None:
+        """``storage`` has the parameters and buffers, on which ``programs`` run."""
         super().__init__()
-        # Not registered: the module has the names of the model only.
-        object.__setattr__(self, "_root", root)
-        self._parameters = root._parameters
-        self._buffers = root._buffers
-        self._modules = root._modules
-        self._non_persistent_buffers_set = root._non_persistent_buffers_set
-        self.training = root.training
+        storage.lend_to(self)
+        self._storage = storage
+        self._programs = programs
         self._plan = plan
-        self._base = base
-        self._seeds = seeds
-        self._variants = variants
-        load_by_parts(root)
-        for name in STATE_HOOKS:
-            setattr(self, name, getattr(root, name))
-        classes: Any = type(self), type(root)
+        classes: Any = type(self), type(storage.root)
         self.__class__ = class_with_special_methods(*classes)
-        know_parameters()
-        self._frozen = [(n, p) for n, p in self.named_parameters() if not p.requires_grad]
-        self._executor = Executor(self.parameters)
         self.requires_gradient_sync = True
         self.averages_losses = False
         self._calls = CallsOfModule(self._get_name())
         self._uncompiled = _uncompiled_call()
-        self._end: str | None = None
-        self._steps = 0
         self._is_made = True
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -117,22 +86,9 @@ class ParallelModule(nn.Module):
 
     def __getattr__(self, name: str) -> Any:
         """Of the model, where the module itself has no such attribute."""
-        if "_root" not in self.__dict__:
+        if "_storage" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self.original, name)
-
-    @property
-    def is_used(self) -> bool:
-        """Whether it has not ended."""
-        return self._end is None
-
-    def count_step(self) -> None:
-        """An optimizer of its parameters makes a step, as on all ranks."""
-        self._steps += 1
-
-    def end(self, reason: str) -> None:
-        """From now on using it raises TensorOptError, with the reason."""
-        self._end = reason
 
     def named_modules(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Module]]:
         """As of any module; parameters and buffers are found by it."""
@@ -154,7 +110,7 @@ class ParallelModule(nn.Module):
 
     def __repr__(self) -> str:
         """Without the submodules, which only lend their names to parameters."""
-        if self._end is not None:
+        if not self._storage.is_used:
             return "ParallelModule(ended)"
         lines = "".join(f"  {line}\n" for line in self.extra_repr().splitlines())
         return f"ParallelModule(\n{lines})"
@@ -181,9 +137,9 @@ class ParallelModule(nn.Module):
     def plan(self) -> Plan:
         """The plan this module runs, with the strategies of the variants made so far: saved
         and loaded again, those need no search."""
-        if self._variants is None:
+        if self._programs.variants is None:
             return self._plan
-        return replace(self._plan, variants=self._variants.strategies)
+        return replace(self._plan, variants=self._programs.strategies)
 
     @property
     def original(self) -> nn.Module:
@@ -193,20 +149,17 @@ class ParallelModule(nn.Module):
         Raises:
             TensorOptError: the module has ended.
         """
-        if self.__dict__.get("_end") is not None:
-            raise TensorOptError(self._end)
-        root: nn.Module = self.__dict__["_root"]
-        return root
+        return self._storage.root
 
     @property
     def tables(self) -> Mapping[str, torch.Tensor]:
         """What was computed once, at capture; no names of the model."""
-        return self._base.tables
+        return self._programs.base.tables
 
     @property
     def rank_graph(self) -> fx.GraphModule:
         """The graph of this rank: local ATen calls and reshards."""
-        return self._base.graph
+        return self._programs.base.graph
 
     def train(self, mode: bool = True) -> Self:
         """As the model's own ``train``."""
@@ -253,71 +206,33 @@ class ParallelModule(nn.Module):
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         with self._calls.forward():
-            outputs = self._called(args, kwargs)
+            self.original.training = self.training
+            outputs = self._programs.call(
+                args,
+                kwargs,
+                reduces=self.requires_gradient_sync,
+                averages=self.averages_losses,
+            )
         self._calls.note_backward(outputs)
         take_plain_gradients(outputs)
         return outputs
-
-    def _called(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        self.original.training = self.training
-        if self._variants is None:
-            return self._run(Found(self._base, self._inputs_of_base(args, kwargs)))
-        mark = f", after {self._steps} steps of optimizers" if self._steps else ""
-        if not self.requires_gradient_sync:
-            mark += ", without gradient synchronisation"
-        found = self._variants.find(args, kwargs, mark)
-        try:
-            return self._run(found)
-        except DifferentCallsError:
-            del found  # with its inputs; what follows is no part of handling this
-        return self._run(self._variants.find_differing(args, kwargs, mark))
-
-    def _run(self, found: Found) -> Any:
-        # The casts are in the graph.
-        with autocast_off(current_autocast()), run_by(self.original):
-            if self._seeds is None or not found.variant.uses_seeds:
-                return found.run(0, self._run_step, self.averages_losses)
-            before = self._seeds.get_state()
-            try:
-                seed = torch.randint(2**62, (), generator=self._seeds)
-                return found.run(int(seed), self._run_step, self.averages_losses)
-            except DifferentCallsError:
-                self._seeds.set_state(before)
-                raise
-
-    def _run_step(
-        self, variant: Variant, inputs: Sequence[Any], seed: int, numbers: tuple[Any, ...]
-    ) -> Any:
-        reduces = self.requires_gradient_sync
-        return self._executor.run(variant, inputs, seed, numbers, reduces)
-
-    def _inputs_of_base(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[Any]:
-        self._check_frozen()
-        values, spec = flatten(args, kwargs)
-        expected = self._base.captured.in_spec
-        if spec != expected:
-            raise TensorOptError(
-                f"the model was captured with inputs {expected}, called with {spec}; "
-                "call it as in the example inputs"
-            )
-        return values
-
-    def _check_frozen(self) -> None:
-        """Those of the capture: the plan has no way for their gradients."""
-        if torch.is_grad_enabled():
-            for name, parameter in self._frozen:
-                if parameter.requires_grad:
-                    raise TensorOptError(
-                        f"parameter '{name}' was frozen when the model was captured, so the plan "
-                        "sends no gradient to it, but its requires_grad is True now; freeze it "
-                        "again by requires_grad_(False), or let the module make variants"
-                    )
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
         """Raises TensorOptError unless ``fn`` keeps the device and the dtypes: ``to``,
         ``half`` and their like are for the model before it is parallel."""
         check_conversion(self, fn)
         return self
+
+
+# No attributes of the module: all names but a few are those of the model.
+def storage_of(parallel: ParallelModule) -> ModuleStorage:
+    """What the rank has of the model."""
+    return parallel._storage
+
+
+def programs_of(parallel: ParallelModule) -> Programs:
+    """What calls of the module run."""
+    return parallel._programs
 
 
 @functools.cache

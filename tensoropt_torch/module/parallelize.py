@@ -19,8 +19,10 @@ from tensoropt_torch.frontend.python_calls import check_hooks, remember_hooks
 from tensoropt_torch.module.constants import cut_constants
 from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.module.parallel_module import ParallelModule
+from tensoropt_torch.module.programs import Programs
 from tensoropt_torch.module.stand_ins import stand_ins
 from tensoropt_torch.module.step_hooks import watch_optimizers
+from tensoropt_torch.module.storage import ModuleStorage
 from tensoropt_torch.module.variant_maker import VariantMaker, emit_variant
 from tensoropt_torch.module.variants import VariantOptions, Variants
 from tensoropt_torch.parameters.parameter_hooks import carry_hooks_over
@@ -116,7 +118,9 @@ def parallelize(
         reader = CallReader(modules, parameters, device, captured.context, attributes)
         check = CaptureCheck.make(model, options.check_capture, compared)
         variants = Variants(maker, base, reader, options, check)
-    module = ParallelModule(plan, base, root, _seed_generator(plan), variants)
+    storage = ModuleStorage(root)
+    programs = Programs(base, storage, _seed_generator(plan), variants)
+    module = ParallelModule(plan, storage, programs)
     _check_complete(model, module)
     watch_optimizers(model, module)
     agree_on_infinite_gradients()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -22,29 +23,42 @@ from tensoropt_torch.module.stand_ins import StandIn
 
 SHOWN = 3
 
-# Of tensors of models: the parallel modules made of them, and their names there.
-_Owner = tuple["weakref.ref[ParallelModule]", str]
-_owners: MutableMapping[torch.Tensor, list[_Owner]] = WeakTensorKeyDictionary()
 
-# How many tensors the models had.
-_sizes: MutableMapping[ParallelModule, int] = weakref.WeakKeyDictionary()
+@dataclass(frozen=True)
+class _Owner:
+    """A parallel module that was made of a model with a tensor.
+
+    Attributes:
+        module: the parallel module, as long as it is there.
+        name: that of the tensor in the model.
+        count: how many tensors the model had.
+    """
+
+    module: weakref.ref[ParallelModule]
+    name: str
+    count: int
+
+
+# By tensors of models. Of the whole process, since two models, which may know nothing of each
+# other, have nothing but a tensor in common; and no attribute of tensors, which pickles and
+# copies of buffers take along.
+_owners: MutableMapping[torch.Tensor, list[_Owner]] = WeakTensorKeyDictionary()
 
 
 def note_parameters(model: nn.Module, parallel: ParallelModule) -> None:
     """``parallel`` was made of ``model``. What was made of the same tensors before ends."""
     for older in _shared(model):
-        older.end(
+        older.storage.end(
             f"this parallel module of {type(model).__name__} ended when the same model was made "
             "parallel once more: each of them has parameters of its own, so that two copies would "
             "be trained. Use the newer one; or for a second one, as for averages of weights, give "
             "copy.deepcopy(model) to parallelize"
         )
     tensors = list(_tensors(model))
-    _sizes[parallel] = len(tensors)
     for name, tensor in tensors:
         owners = _owners.setdefault(tensor, [])
-        owners[:] = [(ref, at) for ref, at in owners if ref() is not None]
-        owners.append((weakref.ref(parallel), name))
+        owners[:] = [owner for owner in owners if owner.module() is not None]
+        owners.append(_Owner(weakref.ref(parallel), name, len(tensors)))
 
 
 def check_not_parallel(model: object) -> None:
@@ -86,20 +100,20 @@ def _partly_shared(model: nn.Module) -> dict[ParallelModule, list[tuple[str, str
     """As ``_shared``, without modules that have the very tensors of the model."""
     count = sum(1 for _ in _tensors(model))
     return {
-        other: names
-        for other, names in _shared(model).items()
-        if not len(names) == count == _sizes[other]
+        other: [(name, owner.name) for name, owner in found]
+        for other, found in _shared(model).items()
+        if not len(found) == count == found[0][1].count
     }
 
 
-def _shared(model: nn.Module) -> dict[ParallelModule, list[tuple[str, str]]]:
-    """Modules that were made of tensors of the model, with the names here and there."""
-    found: dict[ParallelModule, list[tuple[str, str]]] = {}
+def _shared(model: nn.Module) -> dict[ParallelModule, list[tuple[str, _Owner]]]:
+    """Modules that were made of tensors of the model, with the names here and what is there."""
+    found: dict[ParallelModule, list[tuple[str, _Owner]]] = {}
     for name, tensor in _tensors(model):
-        for reference, there in _owners.get(tensor, []):
-            other = reference()
-            if other is not None and other.is_used:
-                found.setdefault(other, []).append((name, there))
+        for owner in _owners.get(tensor, []):
+            other = owner.module()
+            if other is not None and other.storage.is_used:
+                found.setdefault(other, []).append((name, owner))
     return found
 
 

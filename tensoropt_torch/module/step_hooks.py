@@ -11,7 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.module.parallel_module import ParallelModule
+from tensoropt_torch.module.parallel_module import ParallelModule, storage_of
 from tensoropt_torch.steps.first_states import check_left_out, complete_state_dicts
 from tensoropt_torch.steps.local_step import LocalSteps, is_element_wise
 from tensoropt_torch.steps.replaced import ReplacedParameters
@@ -42,7 +42,7 @@ def watch_optimizers(model: nn.Module, parallel: ParallelModule) -> None:
                 "with parallel.parameters()"
             )
         own = module()
-        if own is not None and not own.is_used:
+        if own is not None and not storage_of(own).is_used:
             own = None
         if looked_at.get(optimizer) != len(parameters):  # groups may be added
             looked_at[optimizer] = len(parameters)
@@ -53,7 +53,7 @@ def watch_optimizers(model: nn.Module, parallel: ParallelModule) -> None:
         if own is not None:
             check_left_out(optimizer, own)
             if optimizer in ours:
-                own.count_step()
+                storage_of(own).steps += 1
 
     handle = register_optimizer_step_pre_hook(before_step)
     weakref.finalize(parallel, handle.remove)

@@ -17,7 +17,9 @@ from tensoropt_torch.config import DeviceType
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.frontend import Source
 from tensoropt_torch.module.parallel_module import ParallelModule
+from tensoropt_torch.module.programs import Programs
 from tensoropt_torch.module.stand_ins import containers
+from tensoropt_torch.module.storage import ModuleStorage
 from tensoropt_torch.module.variant import variant_of
 from tensoropt_torch.runtime.meshes import mesh_axes_of, partition
 from tensoropt_torch.simulate.attention import FusedAttention
@@ -107,7 +109,8 @@ class SimulatedRank:
         }
         root = containers(named, constants)
         base = variant_of(self.part, self.graph, root, {}, False, group_name)
-        return ParallelModule(self.part.plan, base, root)
+        storage = ModuleStorage(root)
+        return ParallelModule(self.part.plan, storage, Programs(base, storage))
 
     def inputs(self) -> tuple[tuple[object, ...], dict[str, object]]:
         """Arguments of the module."""

@@ -80,5 +80,6 @@ class ReplacedParameters(ABC):
     def _replace(self, optimizer: torch.optim.Optimizer) -> None:
         """Gives the groups other parameters."""
 
+    @abstractmethod
     def _put_back(self, optimizer: torch.optim.Optimizer) -> None:
         """After the groups have theirs again."""

@@ -45,6 +45,9 @@ class WholeSteps(ReplacedParameters):
                     _step_of(optimizer, group, parameter)
             group["params"] = [p for p in group["params"] if not isinstance(p, DTensor)]
 
+    def _put_back(self, optimizer: torch.optim.Optimizer) -> None:
+        """Nothing: each state is that of its parameter already."""
+
 
 def _step_of(optimizer: torch.optim.Optimizer, group: dict[str, Any], parameter: DTensor) -> None:
     whole = nn.Parameter(parameter.full_tensor(), requires_grad=False)

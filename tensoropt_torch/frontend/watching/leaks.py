@@ -19,7 +19,8 @@ _HOLDERS = (list, dict, set, tuple, types.CellType)
 _DEPTH = 4  # of containers in containers
 _LIBRARIES = ("torch", "tensoropt_torch", "sympy", "functools", "contextlib")
 
-# Hooks that a captured forward sets: what they hold is in the graph.
+# Hooks that a captured forward sets: what they hold is in the graph. Of the process, since they
+# are functions of the program, on which an attribute would be seen by it.
 _HOOKS: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()
 
 

@@ -14,6 +14,7 @@ from tensoropt_torch import ParallelModule, TensorOptError
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.module import parallelize
 from tensoropt_torch.module.context import RankContext
+from tensoropt_torch.module.parallel_module import programs_of
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.task import PlanningTask
@@ -66,7 +67,9 @@ def check_model(name: str) -> tuple[int, int]:
         module = parallelize(case.model, captured, plan, context.device, context)
         probe = Probe(module)
         with confirming(probe):
-            module._run_step(module._base, (*case.args, *case.targets), 0, ())
+            inputs = (*case.args, *case.targets)
+            programs = programs_of(module)
+            programs.executor.run(programs.base, inputs, 0, (), reduces=True)
         assert probe.sent == [0]
         names = [node.name for node in module.rank_graph.graph.nodes if node.op == "call_function"]
         sends = ops.collective_counts().collectives > 0

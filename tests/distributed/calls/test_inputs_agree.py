@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 import tensoropt_torch
 from tensoropt_torch import ParallelModule, TensorOptError
+from tensoropt_torch.module.parallel_module import programs_of
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.space.planners import make_planner
 from tests.distributed.harness import run_ranks
@@ -163,13 +164,14 @@ def test_calls_without_gradients_are_compared() -> None:
 def check_deferred(_: None) -> None:
     """As on devices that the host does not wait for: a call later, and once."""
     parallel = module("replicated", "fastest")
-    assert parallel._variants is not None
-    parallel._variants._comparison._deferred = True
+    variants = programs_of(parallel).variants
+    assert variants is not None
+    variants._comparison._deferred = True
     rank = dist.get_rank()
     for _ in range(2):
         for step in range(3):
             parallel(*batch(step)).backward()
-        calls = parallel._variants._comparison.calls
+        calls = variants._comparison.calls
         x, mask, y = batch(4)
         parallel(x + rank, mask, y).backward()
         message = f"'x' is not the same .* in call {calls + 1}, which is found out a call later"
@@ -193,8 +195,9 @@ def test_a_comparison_that_is_put_off() -> None:
 def check_uneven(deferred: bool) -> None:
     """Calls with shares of different sizes, whose rows are gathered."""
     parallel = module({"mask": "replicated"}, "fastest")
-    assert parallel._variants is not None
-    parallel._variants._comparison._deferred = deferred
+    variants = programs_of(parallel).variants
+    assert variants is not None
+    variants._comparison._deferred = deferred
     rank = dist.get_rank()
     x, mask, y = batch(0)
     rows = slice(0, 5) if rank == 0 else slice(5, 8)

@@ -26,6 +26,7 @@ from torch.nn import functional as F
 
 import tensoropt_torch
 from tensoropt_torch import ParallelModule
+from tensoropt_torch.module.parallel_module import programs_of
 from tests.distributed.harness import run_ranks
 
 HERE = "tests.distributed.checkpoint.test_checkpoints"
@@ -342,8 +343,9 @@ def draw_from(folder: Path) -> tuple[torch.Tensor, ...]:
     torch.manual_seed(7)
     resume(module, optimizer, folder)
     own = torch.rand(3)
-    assert module._seeds is not None
-    stream = torch.rand(3, generator=module._seeds)
+    seeds = programs_of(module).seeds
+    assert seeds is not None
+    stream = torch.rand(3, generator=seeds)
     dcp.load(random_of(module), checkpoint_id=folder / "alike")
     return own, stream, torch.rand(3)
 
