@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.module.parallel_module import ParallelModule
+from tensoropt_torch.module.parallel_module import ParallelModule, storage_of
 from tensoropt_torch.module.stand_ins import StandIn
 
 SHOWN = 3
@@ -48,7 +48,7 @@ _owners: MutableMapping[torch.Tensor, list[_Owner]] = WeakTensorKeyDictionary()
 def note_parameters(model: nn.Module, parallel: ParallelModule) -> None:
     """``parallel`` was made of ``model``. What was made of the same tensors before ends."""
     for older in _shared(model):
-        older.storage.end(
+        storage_of(older).end(
             f"this parallel module of {type(model).__name__} ended when the same model was made "
             "parallel once more: each of them has parameters of its own, so that two copies would "
             "be trained. Use the newer one; or for a second one, as for averages of weights, give "
@@ -112,7 +112,7 @@ def _shared(model: nn.Module) -> dict[ParallelModule, list[tuple[str, _Owner]]]:
     for name, tensor in _tensors(model):
         for owner in _owners.get(tensor, []):
             other = owner.module()
-            if other is not None and other.storage.is_used:
+            if other is not None and storage_of(other).is_used:
                 found.setdefault(other, []).append((name, owner))
     return found
 

@@ -3,10 +3,13 @@ because of them."""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
@@ -17,6 +20,9 @@ from tensoropt_torch.logs import get_logger
 log = get_logger(__name__)
 
 Content = TypeVar("Content")
+
+BUSY_S = 10.0
+_ASK_AGAIN_S = 0.01
 
 
 def home() -> Path:
@@ -64,6 +70,41 @@ def write_atomically(path: Path, text: str) -> None:
             f"'{path}' cannot be written: {error}; free space, or set TENSOROPT_HOME to another "
             "folder"
         ) from error
+
+
+@contextmanager
+def locked(path: Path, busy_s: float = BUSY_S) -> Iterator[None]:
+    """Meanwhile no other process is inside with this file, so that what is written to it is what
+    was read with something added. A process that ends leaves.
+
+    Raises:
+        TensorOptError: others are inside for longer than ``busy_s``, or the folder cannot be
+            written.
+    """
+    hint = "end what has it open, or set TENSOROPT_HOME to another folder"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        raise TensorOptError(f"'{path}' cannot be locked: {error}; {hint}") from error
+    try:
+        until_s = time.monotonic() + busy_s
+        while not _is_taken(descriptor):
+            if time.monotonic() > until_s:
+                raise TensorOptError(f"'{path}' is locked for {busy_s:g} s; {hint}")
+            time.sleep(_ASK_AGAIN_S)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _is_taken(descriptor: int) -> bool:
+    """Whether the lock is this process's now."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def read_or(otherwise: Content, read: Callable[[], Content], what_then: str) -> Content:

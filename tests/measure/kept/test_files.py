@@ -60,7 +60,7 @@ def test_operators_of_an_unusable_file_are_measured_again(
     monkeypatch.setenv("TENSOROPT_HOME", str(tmp_path))
     assert keep_operators(KEY, [SAMPLE])
     assert known_operators(KEY) == {"a": SAMPLE}
-    (path,) = (tmp_path / "operators").iterdir()
+    (path,) = (tmp_path / "operators").glob("*.json")
     path.write_bytes(b"\x00 something else" * 500)
     with logged_warnings() as messages:
         assert known_operators(KEY) == {}

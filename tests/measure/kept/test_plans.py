@@ -264,9 +264,7 @@ def other_costs(home_of: str) -> dict[str, bool]:
         assert plan.settings.operators
 
     def store(changes: Callable[[OpStore], None]) -> None:
-        path = home() / "operators" / f"{machine.digest}.sqlite"
-        with OpStore(path, machine.digest) as opened:
-            changes(opened)
+        changes(OpStore(machine))
 
     def measured_again(opened: OpStore) -> None:
         opened.add([replace(s, forward_s=2 * s.forward_s) for s in opened.load().values()])
