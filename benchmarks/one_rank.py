@@ -166,7 +166,7 @@ def measure(
 
     rows = []
     for label, plan in plans(task, planner, strategies):
-        training = Training.of(model, plan, context, make_optimizer, *inputs)
+        training = Training.of(model, plan, context, make_optimizer, (tuple(inputs), {}))
         times = training.times(STEPS)
         rows.append(
             {

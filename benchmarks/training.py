@@ -46,7 +46,7 @@ class Trainer:
         """The model under a plan, with the optimizer of the task."""
         plan = plan.with_model(self._task.captured)
         make_optimizer = optimizer_maker(self._task.optimizer)
-        return Training.of(self._model, plan, self._context, make_optimizer, *self._args)
+        return Training.of(self._model, plan, self._context, make_optimizer, (self._args, {}))
 
     def close(self) -> None:
         """Leaves the process groups. Collective."""

@@ -17,7 +17,7 @@ from tensoropt_torch.emit.compilation import compiled_parts, describe
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.logs import rank_of_job
 from tensoropt_torch.module.conversions import check_conversion
-from tensoropt_torch.module.programs import Programs
+from tensoropt_torch.module.programs import ModulePrograms
 from tensoropt_torch.module.special_methods import class_with_special_methods
 from tensoropt_torch.module.storage import ModuleStorage
 from tensoropt_torch.plan import Plan
@@ -54,7 +54,7 @@ class ParallelModule(nn.Module):
             whose mean is trained on, as under data parallelism; by default their sum is.
     """
 
-    def __init__(self, plan: Plan, storage: ModuleStorage, programs: Programs) -> None:
+    def __init__(self, plan: Plan, storage: ModuleStorage, programs: ModulePrograms) -> None:
         """``storage`` has the parameters and buffers, on which ``programs`` run."""
         super().__init__()
         storage.lend_to(self)
@@ -230,7 +230,7 @@ def storage_of(parallel: ParallelModule) -> ModuleStorage:
     return parallel._storage
 
 
-def programs_of(parallel: ParallelModule) -> Programs:
+def programs_of(parallel: ParallelModule) -> ModulePrograms:
     """What calls of the module run."""
     return parallel._programs
 

@@ -19,7 +19,7 @@ from tensoropt_torch.frontend.python_calls import check_hooks, remember_hooks
 from tensoropt_torch.module.constants import cut_constants
 from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.module.parallel_module import ParallelModule
-from tensoropt_torch.module.programs import Programs
+from tensoropt_torch.module.programs import ModulePrograms
 from tensoropt_torch.module.stand_ins import stand_ins
 from tensoropt_torch.module.step_hooks import watch_optimizers
 from tensoropt_torch.module.storage import ModuleStorage
@@ -119,7 +119,7 @@ def parallelize(
         check = CaptureCheck.make(model, options.check_capture, compared)
         variants = Variants(maker, base, reader, options, check)
     storage = ModuleStorage(root)
-    programs = Programs(base, storage, _seed_generator(plan), variants)
+    programs = ModulePrograms(base, storage, _seed_generator(plan), variants)
     module = ParallelModule(plan, storage, programs)
     _check_complete(model, module)
     watch_optimizers(model, module)

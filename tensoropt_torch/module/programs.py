@@ -20,7 +20,7 @@ from tensoropt_torch.plan import VariantStrategy
 from tensoropt_torch.runtime.agreement import DifferentCallsError
 
 
-class Programs:
+class ModulePrograms:
     """The variants of a model, and what runs their steps on a storage.
 
     Attributes:

@@ -58,7 +58,7 @@ class _Candidate:
 
 
 @dataclass
-class _Run:
+class _Results:
     outputs: list[torch.Tensor]
     gradients: Grads
 
@@ -205,7 +205,7 @@ class _Trial:
             assert error is not None
             raise error
         incoming = [gradient_scale * _normal(o, random) for o in outputs]
-        whole = _Run(outputs, _gradients(operands, outputs, incoming))
+        whole = _Results(outputs, _gradients(operands, outputs, incoming))
         self._look_at(whole)
         self._check_linear(operands, outputs, incoming, whole.gradients, random)
         for factor in self.candidate.factors:
@@ -238,7 +238,7 @@ class _Trial:
         result = self.node.target(*operands, **self.node.kwargs)
         return list(result) if isinstance(result, (tuple, list)) else [result]
 
-    def _look_at(self, whole: _Run) -> None:
+    def _look_at(self, whole: _Results) -> None:
         found = {f"output {i}": o for i, o in enumerate(whole.outputs)}
         found |= {
             f"the gradient of tensor {i}": g for i, g in enumerate(whole.gradients) if g is not None
@@ -269,7 +269,7 @@ class _Trial:
         self,
         operands: list[torch.Tensor],
         incoming: list[torch.Tensor],
-        whole: _Run,
+        whole: _Results,
         factor: str,
         parts: int,
     ) -> None:
@@ -291,7 +291,7 @@ class _Trial:
             for output, gradient in zip(outputs, given, strict=True):
                 if output.shape != gradient.shape:
                     raise PartsDifferError(f"a part has an output of shape {tuple(output.shape)}")
-            runs.append(_Run(outputs, _gradients(mine, outputs, given)))
+            runs.append(_Results(outputs, _gradients(mine, outputs, given)))
         for i, term in enumerate(self.candidate.outputs):
             joined = torch.cat([run.outputs[i] for run in runs], term.index(factor))
             _check(f"output {i}", joined, whole.outputs[i])

@@ -17,7 +17,7 @@ from tensoropt_torch.config import DeviceType
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.frontend import Source
 from tensoropt_torch.module.parallel_module import ParallelModule
-from tensoropt_torch.module.programs import Programs
+from tensoropt_torch.module.programs import ModulePrograms
 from tensoropt_torch.module.stand_ins import containers
 from tensoropt_torch.module.storage import ModuleStorage
 from tensoropt_torch.module.variant import variant_of
@@ -110,7 +110,7 @@ class SimulatedRank:
         root = containers(named, constants)
         base = variant_of(self.part, self.graph, root, {}, False, group_name)
         storage = ModuleStorage(root)
-        return ParallelModule(self.part.plan, storage, Programs(base, storage))
+        return ParallelModule(self.part.plan, storage, ModulePrograms(base, storage))
 
     def inputs(self) -> tuple[tuple[object, ...], dict[str, object]]:
         """Arguments of the module."""

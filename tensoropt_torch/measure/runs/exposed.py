@@ -182,5 +182,5 @@ def _time(
     *,
     network: bool,
 ) -> StepTimes:
-    training = Training.of(model, plan, context, OPTIMIZERS["sgd"], x)
+    training = Training.of(model, plan, context, OPTIMIZERS["sgd"], ((x,), {}))
     return training.times(steps, network=network)

@@ -14,23 +14,19 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
 
 from tensoropt_torch.config.records import NotNegative, Positive, Record, parse_record
-from tensoropt_torch.frontend.python_calls import hooks_silent
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.measure.kept.conditioned import ConditionedFile
 from tensoropt_torch.measure.kept.files import is_written, read_or
 from tensoropt_torch.measure.kept.sealed import SealedFormat
-from tensoropt_torch.measure.machine.key import key_of_job
-from tensoropt_torch.measure.runs.batch import Batch, index_on_meta, share_of
+from tensoropt_torch.measure.runs.batch import Batch, index_on_meta
 from tensoropt_torch.measure.runs.budget import Budget, GoesOn, OutOfTimeError
-from tensoropt_torch.measure.runs.training import StepTimes, Training, optimizer_maker
-from tensoropt_torch.module import parallelize
-from tensoropt_torch.module.context import RankContext
+from tensoropt_torch.measure.runs.training import StepTimes, Training
+from tensoropt_torch.measure.runs.trainings import Trainings, conditions_of
 from tensoropt_torch.plan import Choices, Plan
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.progress import Step, progress
@@ -133,7 +129,8 @@ def race(
         fresh: those are run again that an earlier job has run.
         known: what this job has run before, with the same programs.
     """
-    file = ConditionedFile("steps", FILE, _conditions(plans[0], task, device))
+    of_strategy = replace(plans[0].settings, micro_batches=1)
+    file = ConditionedFile("steps", FILE, conditions_of(task.captured, of_strategy, device))
     none: dict[str, PlanRun] = {}
     kept = from_first_rank(
         lambda: none if fresh else read_or(none, partial(_load, file), RUN_AGAIN)
@@ -171,21 +168,20 @@ def _run(
     """By strategy, of those for which there was time; beside others, of which it is known how
     long a step takes."""
     settings, task = plans[0].settings, job.task
-    context = RankContext.make([size for size, _ in settings.mesh_axes], job.device)
-    own = share_of(job.batch, task.captured, settings, job.device)
+    trainings = Trainings(job.model, task, settings, job.batch, job.device)
     budget = Budget(budget_s, job.device)
     # Modules are made once if there is place for all of them.
     keeps = sum(plan.memory_bytes for plan in plans) <= task.default_memory_limit
     about_s = sum(plan.time_s * (_steps(plan) + 1) for plan in plans) * len(MARGINS)
     what = f"running {len(plans)} {'plan' if len(plans) == 1 else 'plans'}"
     with progress(what, len(MARGINS) * len(plans), about_s=about_s, at_most_s=budget_s) as step:
-        runs = [_Run(plan.with_model(task.captured), job, context, own) for plan in plans]
+        runs = [_Finalist(plan.with_model(task.captured), trainings) for plan in plans]
         measures = [partial(run.time, budget, len(runs) - i, keeps) for i, run in enumerate(runs)]
         rounds_s = _race(measures, rivals_s, budget, step)
     found = {plans[i].strategy_hash: runs[i].result(rounds_s[i]) for i in rounds_s}
     del runs, measures
     gc.collect()  # modules hold themselves, and what they have on the device
-    context.groups.close()
+    trainings.close()
     return found
 
 
@@ -220,14 +216,12 @@ def _race(
     return rounds_s
 
 
-class _Run:
+class _Finalist:
     """One plan."""
 
-    def __init__(self, plan: Plan, job: _Job, context: RankContext, own: Batch) -> None:
+    def __init__(self, plan: Plan, trainings: Trainings) -> None:
         self._plan = plan
-        self._job = job
-        self._context = context
-        self._own = own
+        self._trainings = trainings
         self._training: Training | None = None
         self._network_share: float | None = None
 
@@ -236,7 +230,7 @@ class _Run:
         ``waiting`` get theirs."""
         was_run = self._network_share is not None
         goes_on = self._within(budget if was_run else budget.share(waiting))
-        training = self._training or self._start()
+        training = self._training or self._trainings.start(self._plan, MADE_UP)
         self._training = training if keeps else None
         measured = partial(training.times, goes_on=goes_on, over=statistics.median)
         found = measured(_steps(self._plan), warm_ups=1, network=False)
@@ -251,17 +245,6 @@ class _Run:
         plan, step_s = self._plan, statistics.median(rounds_s)
         network_s = self._network_share * step_s
         return PlanRun(plan.settings.micro_batches, plan.choices, min(rounds_s), step_s, network_s)
-
-    def _start(self) -> Training:
-        plan, context, (args, kwargs) = self._plan, self._context, self._own
-        assert plan.captured is not None
-        weights = WeightSource(initialise=_any_values)
-        device = context.device
-        model = self._job.model
-        with hooks_silent():
-            module = parallelize(model, plan.captured, plan, device, context, weights)
-        optimizer = optimizer_maker(self._job.task.optimizer)(module)
-        return Training(module, optimizer, partial(module, *args, **kwargs))
 
     @staticmethod
     def _within(share: Budget) -> GoesOn:
@@ -282,12 +265,7 @@ def _any_values(module: nn.Module) -> None:
         buffer.fill_(1)
 
 
-def _conditions(plan: Plan, task: PlanningTask, device: torch.device) -> dict[str, Any]:
-    """What decides what the steps of a strategy take: also the costs of collectives, by which
-    programs of reshards are chosen, but not those of operators."""
-    settings = asdict(replace(plan.settings, operators=(), micro_batches=1))  # of the strategy
-    machine = key_of_job(device, [size for size, _ in plan.settings.mesh_axes])
-    return {"model": task.captured.fingerprint, "settings": settings, "machine": asdict(machine)}
+MADE_UP = WeightSource(initialise=_any_values)
 
 
 def _load(file: ConditionedFile) -> dict[str, PlanRun]:

@@ -132,7 +132,7 @@ class OperatorProfiler:
         work = call.work.as_tuple()
         result.samples.append(OpTime(pick.key, call.family, work, forward_s, backward_s))
 
-    def runnable(self, pick: Pick, network_s: Callable[[], float]) -> _Run:
+    def runnable(self, pick: Pick, network_s: Callable[[], float]) -> TimedCall:
         """The call with made-up tensors. Indices must exist in what they index, which the
         schema does not say: the largest bound that the call accepts is taken. All ranks
         make up the same numbers, which may say how much they exchange."""
@@ -151,13 +151,13 @@ class OperatorProfiler:
                 ]
             try:
                 function = invocation(node, form, operands, self._site, number)
-                return _Run(function, operands, self._compute_clock, network_s)
+                return TimedCall(function, operands, self._compute_clock, network_s)
             except IndexError as caught:
                 error = caught
         assert error is not None
         raise error
 
-    def _times(self, run: _Run, share_s: float) -> tuple[float, float]:
+    def _times(self, run: TimedCall, share_s: float) -> tuple[float, float]:
         """Of forward and backward, means over the ranks, in about ``share_s`` seconds."""
         forward: list[float] = []
         backward: list[float] = []
@@ -194,7 +194,7 @@ class OperatorProfiler:
         return self._clock.mean([undisturbed_s(seconds)])[0]
 
 
-class _Run:
+class TimedCall:
     """Runs a call once, forward and backward; returns the seconds of both, without
     those on the network."""
 

@@ -15,6 +15,7 @@ from tensoropt_torch import _C
 from tensoropt_torch.config.cluster import Runtime, Update
 from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.measure.kept.hardware_profile import HardwareProfile
+from tensoropt_torch.measure.runs.batch import Batch
 from tensoropt_torch.measure.runs.exposed import WIDTH, Layers, fit_exposed
 from tensoropt_torch.measure.runs.random_strategies import ValidationOptions, validate
 from tensoropt_torch.measure.runs.training import OPTIMIZERS, WARM_UPS, StepTimes, Training
@@ -98,10 +99,10 @@ def fit_runtime(profile: HardwareProfile, device: torch.device, step: Step) -> R
     """Runs the chains on the job of the profile. Collective, and equal on all ranks; tells
     ``step`` of each of ``RUNTIME_PARTS``."""
     context = RankContext.make([size for size, _ in profile.mesh_axes], device)
-    lab = _Lab(profile, device, context)
+    models = _SmallModels(profile, device, context)
     step("updates of parameters", more=0)
     plain = {
-        name: {optimizer: lab.run(*sizes, optimizer) for optimizer in FITTED}
+        name: {optimizer: models.run(*sizes, optimizer) for optimizer in FITTED}
         for name, sizes in {
             "few": (FEW, SMALL),
             "many": (MANY, SMALL),
@@ -110,18 +111,20 @@ def fit_runtime(profile: HardwareProfile, device: torch.device, step: Step) -> R
     }
     many_ranks = profile.num_devices > 1
     step("reshards")
-    reshards = lab.resharded() if many_ranks else ()
+    reshards = models.resharded() if many_ranks else ()
     step("collectives in steps")
-    networks = lab.networks() if many_ranks else ()
+    networks = models.networks() if many_ranks else ()
     step("overlap")
-    exposed = fit_exposed(lab.task, context) if many_ranks else None
+    exposed = fit_exposed(models.task, context) if many_ranks else None
     step()
     context.groups.close()
     runs = Runs(plain["few"], plain["many"], plain["large"], 4 * LARGE, reshards, networks)
     return replace(runtime_of(runs), exposed=exposed)
 
 
-class _Lab:
+class _SmallModels:
+    """Small models, and what short runs of their plans take on the running job."""
+
     def __init__(
         self, profile: HardwareProfile, device: torch.device, context: RankContext
     ) -> None:
@@ -191,7 +194,9 @@ class _Lab:
         )
 
     def _time(self, model: nn.Module, plan: Plan, x: torch.Tensor, optimizer: str) -> StepTimes:
-        return Training.of(model, plan, self._context, OPTIMIZERS[optimizer], x).times(STEPS)
+        batch: Batch = (x,), {}
+        training = Training.of(model, plan, self._context, OPTIMIZERS[optimizer], batch)
+        return training.times(STEPS)
 
 
 def _is_whole(label: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,8 +19,7 @@ from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.measure.kept.files import is_written, read_or
 from tensoropt_torch.measure.kept.strategies import KeptStrategy, StrategyStore
-from tensoropt_torch.measure.machine.key import key_of_job
-from tensoropt_torch.measure.runs.batch import Batch, index_on_meta, share_of
+from tensoropt_torch.measure.runs.batch import Batch, index_on_meta
 from tensoropt_torch.measure.runs.budget import Budget, GoesOn, check_budget
 from tensoropt_torch.measure.runs.memory import ENOUGH
 from tensoropt_torch.measure.runs.spaces import Space, spaces_of
@@ -31,11 +30,10 @@ from tensoropt_torch.measure.runs.training import (
     RepeatedTimes,
     StepTimes,
     Training,
-    optimizer_maker,
     run_in_passes,
 )
+from tensoropt_torch.measure.runs.trainings import Trainings, conditions_of
 from tensoropt_torch.measure.runs.validation import ValidatedStrategy, Validation
-from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.progress import Step, Tell, progress, silent
@@ -104,13 +102,13 @@ def validate(
     on_all_ranks(lambda: _check(batch, options))
     words = repr(replace(options, optimizer=None))
     agree_or_raise("validation", words, "give the same options on every rank")
-    lab = _Lab(model, task, batch, device, options)
-    known = lab.known()
+    common = _Validating(model, task, batch, device, options)
+    known = common.known()
     seeds = range(options.seed, options.seed + options.strategies)
-    runs = [_Run(lab, seed, known.get(seed)) for seed in seeds]
-    _make([run for run in runs if run.kept is None], lab, tell)
-    lab.close()
-    lab.keep([run.kept for run in runs if run.kept and run.kept != known.get(run.seed)])
+    runs = [_StrategyRun(common, seed, known.get(seed)) for seed in seeds]
+    _make([run for run in runs if run.kept is None], common, tell)
+    common.trainings.close()
+    common.keep([run.kept for run in runs if run.kept and run.kept != known.get(run.seed)])
     rows = tuple(run.row() for run in runs if run.kept is not None)
     result = Validation(rows, options.strategies if len(rows) < len(runs) else None)
     for row in result.rows:
@@ -119,28 +117,28 @@ def validate(
     return result
 
 
-def _make(runs: Sequence[_Run], lab: _Lab, tell: Tell | None) -> None:
+def _make(runs: Sequence[_StrategyRun], common: _Validating, tell: Tell | None) -> None:
     """Makes the runs, as many as the budget allows."""
-    if not runs or lab.budget.is_spent():
+    if not runs or common.budget.is_spent():
         return
-    options, lab.waiting = lab.options, len(runs)
+    options, common.waiting = common.options, len(runs)
     with progress(
         f"running {len(runs)} random {'strategy' if len(runs) == 1 else 'strategies'}",
         options.passes * len(runs),
-        about_s=lab.about_s(runs),
+        about_s=common.about_s(runs),
         at_most_s=options.budget_s,
         tell=tell,
-    ) as lab.step:
+    ) as common.step:
         measures = [run.time for run in runs]
-        reference = Reference(lab.device)
-        found = run_in_passes(measures, options.passes, lab.step, reference, lab.goes_on())
+        reference = Reference(common.device)
+        found = run_in_passes(measures, options.passes, common.step, reference, common.goes_on())
     for run, times in zip(runs, found, strict=True):
         if times:
             run.keep(RepeatedTimes.of(times))
 
 
-class _Lab:
-    """What all runs of a task have in common."""
+class _Validating:
+    """What all strategies of a validation have in common."""
 
     def __init__(
         self,
@@ -155,13 +153,11 @@ class _Lab:
         self.step: Step = silent
         self.waiting = 0  # strategies that were not run yet
         self.budget = Budget(options.budget_s, device)
-        self._model = model
         self._captured = task.captured
         self._settings = task.settings(dist.get_world_size())
         self._spaces = spaces_of(task, dist.get_world_size())
-        self._context = RankContext.make([size for size, _ in self._settings.mesh_axes], device)
-        self.batch = share_of(batch, task.captured, self._settings, device)
-        self._make_optimizer = options.optimizer or optimizer_maker(task.optimizer)
+        own = task, self._settings, batch, device, options.optimizer
+        self.trainings = Trainings(model, *own)
         self._step_settings = StepSettings.on(device, task.optimizer)
         self._store = None if options.optimizer else StrategyStore(self._conditions())
 
@@ -234,12 +230,7 @@ class _Lab:
             return None
         return from_first_rank(partial(_simulated, plan, self._captured, self._step_settings))
 
-    def start(self, plan: Plan) -> Training:
-        """What trains with a plan, with the values of the model."""
-        args, kwargs = self.batch
-        return Training.of(self._model, plan, self._context, self._make_optimizer, *args, **kwargs)
-
-    def about_s(self, runs: Sequence[_Run]) -> float:
+    def about_s(self, runs: Sequence[_StrategyRun]) -> float:
         """What all runs take, if predictions are right and every model is made as fast as
         the first, which is made here."""
         options = self.options
@@ -247,35 +238,28 @@ class _Lab:
         steps_s = sum(run.plan.time_s for run in runs) * steps
         return steps_s + options.passes * len(runs) * runs[0].start()
 
-    def close(self) -> None:
-        """Leaves the process groups."""
-        self._context.groups.close()
-
     def _conditions(self) -> dict[str, Any]:
-        """What decides what strategies there are and what they take. Not the measured
-        operators, which become more: they only say what is predicted."""
-        settings = asdict(replace(self._settings, operators=()))
-        machine = key_of_job(self.device, [size for size, _ in self._settings.mesh_axes])
-        runs = {"steps": self.options.steps, "passes": self.options.passes}
-        graphs = {
-            "model": self._captured.fingerprint,
+        """What decides what strategies there are and what they take."""
+        return {
+            **conditions_of(self._captured, self._settings, self.device),
             "micro_batches": [space.settings.micro_batches for space in self._spaces],
+            "steps": self.options.steps,
+            "passes": self.options.passes,
         }
-        return {**graphs, "settings": settings, "machine": asdict(machine), **runs}
 
     def _space(self, seed: int) -> Space:
         return self._spaces[seed % len(self._spaces)]
 
 
-class _Run:
+class _StrategyRun:
     """One strategy: predicted when it is made, measured as often as it is run."""
 
-    def __init__(self, lab: _Lab, seed: int, kept: KeptStrategy | None) -> None:
-        self._lab = lab
+    def __init__(self, common: _Validating, seed: int, kept: KeptStrategy | None) -> None:
+        self._common = common
         self.seed = seed
-        self.plan = lab.plan(seed, kept)
+        self.plan = common.plan(seed, kept)
         if kept and kept.simulated_bytes is None:
-            kept = replace(kept, simulated_bytes=lab.simulated_bytes(self.plan))
+            kept = replace(kept, simulated_bytes=common.simulated_bytes(self.plan))
         self.kept = kept
         self._training: Training | None = None
         self._peak_bytes: float | None = None
@@ -284,23 +268,23 @@ class _Run:
     def start(self) -> float:
         """Makes the model for the next run; returns the seconds that it took."""
         start_s = time.perf_counter()
-        self._training = self._lab.start(self.plan)
+        self._training = self._common.trainings.start(self.plan)
         return time.perf_counter() - start_s
 
     def time(self) -> StepTimes:
         """Trains, the first time within a share of the time, so that other strategies get
         theirs."""
-        lab, training = self._lab, self._training or self._lab.start(self.plan)
+        common, training = self._common, self._training or self._common.trainings.start(self.plan)
         self._training = None
         if self._peak_bytes is not None:
-            return training.times(lab.options.steps, goes_on=lab.goes_on())
-        share = lab.share()
-        self._simulated_bytes = lab.simulated_bytes(self.plan)
+            return training.times(common.options.steps, goes_on=common.goes_on())
+        share = common.share()
+        self._simulated_bytes = common.simulated_bytes(self.plan)
         # Memory is always the same, so it is measured once; which warms up.
-        goes_on = lab.goes_on(share.share(2), least=1)
-        self._peak_bytes = training.peak_bytes(lab.batch, goes_on)
-        goes_on = lab.goes_on(share, LEAST_STEPS)
-        return training.times(lab.options.steps, warm_ups=0, goes_on=goes_on)
+        goes_on = common.goes_on(share.share(2), least=1)
+        self._peak_bytes = training.peak_bytes(common.trainings.batch, goes_on)
+        goes_on = common.goes_on(share, LEAST_STEPS)
+        return training.times(common.options.steps, warm_ups=0, goes_on=goes_on)
 
     def keep(self, times: RepeatedTimes) -> None:
         """It took so long."""
@@ -321,7 +305,7 @@ class _Run:
         """Predicted next to measured."""
         kept, plan = self.kept, self.plan
         assert kept is not None
-        network_s, collectives = self._lab.network(self.seed, plan)
+        network_s, collectives = self._common.network(self.seed, plan)
         return ValidatedStrategy(
             self.seed,
             plan.time_s,
@@ -329,7 +313,7 @@ class _Run:
             network_s,
             kept.network_s,
             plan.memory_bytes,
-            kept.simulated_bytes if self._lab.options.simulate else None,
+            kept.simulated_bytes if self._common.options.simulate else None,
             kept.peak_bytes,
             kept.spread,
             collectives,

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from tensoropt_torch.frontend.python_calls import hooks_silent
 from tensoropt_torch.measure.machine.clock import SharedClock, undisturbed_s
+from tensoropt_torch.measure.runs.batch import Batch
 from tensoropt_torch.measure.runs.budget import GoesOn, OutOfTimeError, always
 from tensoropt_torch.measure.runs.memory import measure_peak_bytes
 from tensoropt_torch.module import parallelize
@@ -25,6 +26,7 @@ from tensoropt_torch.planner.optimizers import OPTIMIZER_STATES, OptimizerModel
 from tensoropt_torch.progress import Step, silent
 from tensoropt_torch.runtime.ops import network_timing
 from tensoropt_torch.simulate.optimizers import make_optimizer
+from tensoropt_torch.values import WeightSource
 
 WARM_UPS = 2
 
@@ -160,14 +162,15 @@ class Training:
         plan: Plan,
         context: RankContext,
         make_optimizer: MakeOptimizer,
-        *args: Any,
-        **kwargs: Any,
+        batch: Batch,
+        weights: WeightSource | None = None,
     ) -> Training:
-        """A plan that has its model at hand, with the values of ``model`` and this rank's
-        batch as ``args`` and ``kwargs``."""
+        """A plan that has its model at hand, with this rank's batch and the values of ``model``,
+        or of ``weights``."""
         assert plan.captured is not None
+        args, kwargs = batch
         with hooks_silent():
-            module = parallelize(model, plan.captured, plan, context.device, context)
+            module = parallelize(model, plan.captured, plan, context.device, context, weights)
         return Training(module, make_optimizer(module), partial(module, *args, **kwargs))
 
     def times(

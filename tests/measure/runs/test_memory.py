@@ -100,7 +100,7 @@ def peaks(payload: tuple[str, tuple[int, ...]]) -> list[tuple[float, int]]:
         simulated = [
             simulate_step(plan, captured, StepSettings(rank=rank)).peak_bytes for rank in ranks
         ]
-        training = Training.of(model, plan, context, OPTIMIZERS["adamw"], *args)
+        training = Training.of(model, plan, context, OPTIMIZERS["adamw"], (args, {}))
         rows.append((training.peak_bytes(args), max(simulated)))
     return rows
 

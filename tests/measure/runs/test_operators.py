@@ -102,13 +102,13 @@ def test_calls_that_take_long_are_repeated_less(monkeypatch: pytest.MonkeyPatch)
     picks = picks_of(planner, [planner.random_strategy(0)])
     linear = next(pick for pick in picks if "aten.linear" in pick.key)
     repeats = []
-    run_once = operators._Run.__call__
+    run_once = operators.TimedCall.__call__
 
-    def counted(run: operators._Run) -> tuple[float, float]:
+    def counted(run: operators.TimedCall) -> tuple[float, float]:
         repeats.append(linear)
         return run_once(run)
 
-    monkeypatch.setattr(operators._Run, "__call__", counted)
+    monkeypatch.setattr(operators.TimedCall, "__call__", counted)
     for budget_s, least, most in ((1e-6, 3, 3), (60.0, 8, 33)):
         repeats.clear()
         (sample,) = profiler_of(captured, planner).measure([linear], budget_s).samples

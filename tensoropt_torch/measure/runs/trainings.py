@@ -1,0 +1,68 @@
+"""Training runs of plans of one task, on the running job."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from tensoropt_torch.frontend import CapturedModel
+from tensoropt_torch.measure.machine.key import key_of_job
+from tensoropt_torch.measure.runs.batch import Batch, share_of
+from tensoropt_torch.measure.runs.training import MakeOptimizer, Training, optimizer_maker
+from tensoropt_torch.module.context import RankContext
+from tensoropt_torch.plan import Plan, Settings
+from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.values import WeightSource
+
+
+class Trainings:
+    """What all runs of plans of a task have in common: the model, this rank's share of the batch,
+    the process groups and the optimizer. All of it is collective.
+
+    Args:
+        model: with real values or on the meta device; it is not changed.
+        task: what the plans are of.
+        settings: those of one of the plans.
+        batch: the global batch.
+        device: where to run.
+        make_optimizer: by default the optimizer that is planned for.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        task: PlanningTask,
+        settings: Settings,
+        batch: Batch,
+        device: torch.device,
+        make_optimizer: MakeOptimizer | None = None,
+    ) -> None:
+        self._model = model
+        self._context = RankContext.make([size for size, _ in settings.mesh_axes], device)
+        self.batch = share_of(batch, task.captured, settings, device)
+        self._make_optimizer = make_optimizer or optimizer_maker(task.optimizer)
+
+    def start(self, plan: Plan, weights: WeightSource | None = None) -> Training:
+        """What trains with a plan, with the values of the model, or of ``weights``."""
+        context, make_optimizer = self._context, self._make_optimizer
+        return Training.of(self._model, plan, context, make_optimizer, self.batch, weights)
+
+    def close(self) -> None:
+        """Leaves the process groups."""
+        self._context.groups.close()
+
+
+def conditions_of(
+    captured: CapturedModel, settings: Settings, device: torch.device
+) -> dict[str, Any]:
+    """What decides what steps of a strategy take: also the costs of collectives, by which
+    programs of reshards are chosen. Not the measured operators, which become more: they only
+    say what is predicted. Collective."""
+    return {
+        "model": captured.fingerprint,
+        "settings": asdict(replace(settings, operators=())),
+        "machine": asdict(key_of_job(device, [size for size, _ in settings.mesh_axes])),
+    }
