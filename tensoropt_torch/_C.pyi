@@ -5,7 +5,7 @@ C++ core of TensorOpt: graphs, costs, search, emission.
 from __future__ import annotations
 import collections.abc
 import typing
-__all__: list[str] = ['AnalyticCollectives', 'AveragedBuffer', 'Cluster', 'Collective', 'CollectiveModel', 'CollectiveSample', 'ConfigPorts', 'DeclaredRule', 'Device', 'EdgeEnd', 'EdgeRow', 'EmittedCall', 'EmittedLookup', 'EmittedReshard', 'EncodedProgram', 'EstimateRow', 'Exclusion', 'ExplanationRow', 'Graph', 'Halo', 'InternalError', 'Level', 'LinkSpeed', 'LocalCall', 'LocalForm', 'LocalOperand', 'MeasuredCollectives', 'Mesh', 'NodeId', 'NodeKind', 'NodeRow', 'NodeUnits', 'OpSample', 'OpWork', 'OutputRow', 'Planner', 'PlannerSetup', 'PortLayouts', 'RankProgram', 'Ref', 'Rules', 'RuntimeOverheads', 'Saved', 'SearchOptions', 'SearchResult', 'SpaceEdgeId', 'SpaceNodeId', 'SpaceOptions', 'StepShape', 'Strategy', 'TensorResharder', 'UnevenSplit', 'ValueId', 'WorkRow', 'base_mesh', 'current_rules', 'declare_rule', 'rule_targets', 'withdraw_rule']
+__all__: list[str] = ['AnalyticCollectives', 'AveragedBuffer', 'Cluster', 'Collective', 'CollectiveModel', 'CollectiveSample', 'ConfigPorts', 'DeclaredRule', 'Device', 'EdgeEnd', 'EdgeRow', 'EmittedCall', 'EmittedLookup', 'EmittedReshard', 'EncodedProgram', 'EstimateRow', 'Exclusion', 'ExplanationRow', 'Graph', 'Halo', 'InternalError', 'Level', 'LinkSpeed', 'LocalCall', 'LocalForm', 'LocalOperand', 'MeasuredCollectives', 'Mesh', 'NodeId', 'NodeKind', 'NodeRow', 'NodeUnits', 'OpSample', 'OpWork', 'OutputRow', 'Planner', 'PlannerSetup', 'PortLayouts', 'RankProgram', 'Ref', 'Rules', 'RuntimeOverheads', 'Saved', 'SearchOptions', 'SearchResult', 'SpaceEdgeId', 'SpaceNodeId', 'SpaceOptions', 'StepShape', 'Strategy', 'TensorResharder', 'UnevenSplit', 'ValueId', 'WorkRow', 'current_rules', 'declare_rule', 'withdraw_rule']
 class InternalError(RuntimeError):
     pass
 class Mesh:
@@ -22,15 +22,8 @@ class Mesh:
         """
         The ranks that differ from `rank` along these axes only, ascending.
         """
-    def local_range(self, shape: collections.abc.Sequence[int], layout: str, dim: int, rank: int) -> tuple[int, int]:
-        """
-        The half-open range of a dim that a rank holds.
-        """
     @property
     def axes(self) -> list[tuple[int, int]]:
-        ...
-    @property
-    def num_axes(self) -> int:
         ...
     @property
     def num_devices(self) -> int:
@@ -822,9 +815,6 @@ class Strategy:
     def config(self) -> list[int]:
         ...
     @property
-    def edge_tag(self) -> list[int]:
-        ...
-    @property
     def memory(self) -> float:
         ...
     @property
@@ -948,8 +938,6 @@ class Planner:
         """
     def units_of_node(self, graph_node: NodeId) -> NodeUnits:
         ...
-    def unknown_targets(self) -> list[str]:
-        ...
     def work(self, strategy: Strategy) -> list[WorkRow]:
         """
         What splits operators.
@@ -1019,20 +1007,12 @@ class RankProgram:
         ...
     def reshard(self, edge: SpaceEdgeId) -> EmittedReshard:
         ...
-def base_mesh(cluster: Cluster) -> Mesh:
-    """
-    One mesh axis per prime factor of each level's count.
-    """
 def current_rules() -> Rules:
     """
     All operators that have a rule now.
     """
 def declare_rule(arg0: DeclaredRule) -> None:
     ...
-def rule_targets() -> list[str]:
-    """
-    The operators that come with a rule.
-    """
 def withdraw_rule(arg0: str) -> None:
     ...
 NodeId = typing.NewType("NodeId", int)

@@ -78,7 +78,7 @@ def run(name: str, strategies: int, processes: int) -> Record:
 
 def without_rule(captured: CapturedModel) -> Record:
     """Operators that run whole on every device, with their share of the work."""
-    known = frozenset(_C.rule_targets())
+    known = frozenset(_C.current_rules().targets())
     unknown = [name for name in _operators(captured) if name not in known]
     flops, of_parameters = _flops(captured.graph_module.graph), _parameter_bytes(captured)
     all_flops = max(1, sum(flops.values()))

@@ -110,8 +110,7 @@ void bind_strategy(py::module_& module) {
            py::arg("config"), py::arg("edge_tag"))
       .def_readonly("memory", &Strategy::memory)
       .def_readonly("time", &Strategy::time)
-      .def_readonly("config", &Strategy::config)
-      .def_readonly("edge_tag", &Strategy::edge_tag);
+      .def_readonly("config", &Strategy::config);
 
   py::class_<SearchResult>(module, "SearchResult")
       .def_property_readonly(
@@ -301,10 +300,6 @@ void bind_space(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
             return explanation_rows(self.space(), self.step());
           },
           "Of each operator and parameter.")
-      .def("unknown_targets",
-           [](const Planner& self) {
-             return self.space().model().unknown_targets();
-           })
       .def_property_readonly("num_nodes", [](const Planner& self) {
         return self.space().nodes().size();
       });

@@ -48,7 +48,6 @@ void bind_mesh(py::module_& module) {
                    "All devices of a job: (size, level) per mesh axis, "
                    "outermost first.")
       .def(py::init(&make_mesh), py::arg("axes"))
-      .def_property_readonly("num_axes", &Mesh::num_axes)
       .def_property_readonly("num_devices", &Mesh::num_devices)
       .def(
           "canonical",
@@ -68,25 +67,7 @@ void bind_mesh(py::module_& module) {
             return mesh.group_of(axes, rank);
           },
           py::arg("axes"), py::arg("rank"),
-          "The ranks that differ from `rank` along these axes only, ascending.")
-      .def(
-          "local_range",
-          [](const Mesh& mesh, const Shape& shape, const std::string& layout,
-             int dim, int rank) {
-            check_rank(mesh, rank);
-            const Layout parsed = Layout::parse(layout);
-            TO_CHECK(parsed.num_axes() == mesh.num_axes() &&
-                         applies_to(shape, parsed),
-                     "layout {} splits a dim that shape ({}) does not have, "
-                     "or one without entries",
-                     layout, str_join(shape, ", "));
-            TO_CHECK(dim >= 0 && dim < static_cast<int>(shape.size()),
-                     "dim {} of a tensor with {} dims", dim, shape.size());
-            const DimRange range = local_range(shape, parsed, mesh, dim, rank);
-            return std::pair(range.begin, range.end);
-          },
-          py::arg("shape"), py::arg("layout"), py::arg("dim"), py::arg("rank"),
-          "The half-open range of a dim that a rank holds.");
+          "The ranks that differ from `rank` along these axes only, ascending.");
 }
 
 void bind_collective(py::module_& module) {
@@ -174,9 +155,6 @@ void bind_cluster(py::module_& module) {
       .def_readonly("device", &Cluster::device)
       .def_readonly("levels", &Cluster::levels)
       .def_property_readonly("num_devices", &Cluster::num_devices);
-
-  module.def("base_mesh", &base_mesh, py::arg("cluster"),
-             "One mesh axis per prime factor of each level's count.");
 }
 
 void bind_collectives(py::module_& module) {

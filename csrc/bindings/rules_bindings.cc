@@ -105,9 +105,6 @@ void bind_rules(py::module_& module) {
   module.def(
       "current_rules", [] { return Rules{rule_book().registry()}; },
       "All operators that have a rule now.");
-  module.def(
-      "rule_targets", [] { return builtin_registry().targets(); },
-      "The operators that come with a rule.");
 }
 
 }  // namespace tensoropt

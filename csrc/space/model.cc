@@ -1,7 +1,6 @@
 #include "space/model.h"
 
 #include <algorithm>
-#include <set>
 
 #include "common/check.h"
 #include "space/parameter_copies.h"
@@ -79,7 +78,6 @@ SpaceModel::SpaceModel(const Graph& graph, const Registry& registry,
 }
 
 void SpaceModel::find_rules() {
-  std::set<std::string> unknown;
   rules_.resize(graph_.nodes().size());
   const auto rows_dim = [&](const Node& node) {
     return shared_dim(graph_, node, options_);
@@ -108,9 +106,6 @@ void SpaceModel::find_rules() {
     if (!options_.idle_configs && !node.outputs.empty() &&
         constant_[node.outputs[0]]) {
       make_unsplittable(node.id, rules_[node.id], exclusions_);
-    } else if (!registry_.find(node.target) &&
-               unknown.insert(node.target).second) {
-      unknown_targets_.push_back(node.target);
     }
   }
   if (options_.sharded_inputs) rows_ = batch_rows(rows_dim);

@@ -39,10 +39,6 @@ class SpaceModel {
   const Recomputation& recomputation() const { return *recomputation_; }
   // What the rules are without, and why; in no particular order.
   const Exclusions& exclusions() const { return exclusions_; }
-  // Operators without a rule, by target, in order of first use.
-  const std::vector<std::string>& unknown_targets() const {
-    return unknown_targets_;
-  }
 
   // Where the values have the rows of a batch of which the inputs have them
   // where `rows_dim` says.
@@ -96,7 +92,6 @@ class SpaceModel {
   std::optional<Recomputation> recomputation_;
   IndexedVector<ValueId, bool> saved_by_producer_;
   IndexedVector<ValueId, bool> needed_;
-  std::vector<std::string> unknown_targets_;
 };
 
 }  // namespace tensoropt

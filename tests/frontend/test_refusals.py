@@ -242,7 +242,7 @@ def without_rule(self: Layer, x: torch.Tensor) -> torch.Tensor:
 
 
 def test_operator_without_a_rule_is_named_once() -> None:
-    assert "aten.renorm.default" not in _C.rule_targets()
+    assert "aten.renorm.default" not in _C.current_rules().targets()
     with pytest.warns(UserWarning, match="'aten.renorm.default' has no rule") as found:
         capture(Layer(without_rule), (batch(),))
     assert len(found) == 1
