@@ -52,10 +52,10 @@ from tensoropt_torch.measure import (
     scales_of,
     validate,
 )
-from tensoropt_torch.measure.job import OPERATOR_SHARE, with_operators, with_profile
+from tensoropt_torch.measure.job_costs import OPERATOR_SHARE, with_operators, with_profile
 from tensoropt_torch.measure.kept.files import write_atomically
 from tensoropt_torch.measure.kept.hardware_profile import HardwareProfile
-from tensoropt_torch.measure.machine.collectives import MIN_BYTES, measure_sizes
+from tensoropt_torch.measure.machine.collective_times import MIN_BYTES, measure_sizes
 from tensoropt_torch.measure.runs.training import (
     Reference,
     RepeatedTimes,

@@ -40,7 +40,7 @@ from tensoropt_torch import _C  # noqa: E402
 from tensoropt_torch.frontend import capture  # noqa: E402
 from tensoropt_torch.measure.hardware import measure_cluster  # noqa: E402
 from tensoropt_torch.measure.kept.files import write_atomically  # noqa: E402
-from tensoropt_torch.measure.kept.operators import records  # noqa: E402
+from tensoropt_torch.measure.kept.operator_times import records  # noqa: E402
 from tensoropt_torch.measure.runs.operators import OperatorProfiler, picks_of  # noqa: E402
 from tensoropt_torch.measure.runs.training import Training  # noqa: E402
 from tensoropt_torch.module.context import RankContext  # noqa: E402

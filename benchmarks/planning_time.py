@@ -43,7 +43,7 @@ from tensoropt_torch.frontend import capture  # noqa: E402
 from tensoropt_torch.planner.baselines import find_baselines  # noqa: E402
 from tensoropt_torch.planner.candidates import find_frontier  # noqa: E402
 from tensoropt_torch.planner.frontier import Frontier  # noqa: E402
-from tensoropt_torch.planner.optimizers import OPTIMIZER_STATES  # noqa: E402
+from tensoropt_torch.planner.optimizer_model import OPTIMIZER_STATES  # noqa: E402
 from tensoropt_torch.planner.search_settings import SearchSettings  # noqa: E402
 from tensoropt_torch.planner.task import PlanningTask  # noqa: E402
 from tensoropt_torch.space.planners import make_planner  # noqa: E402

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from benchmarks.models.small import MODELS
 from benchmarks.ranks import ratio_figures
 from tensoropt_torch import ParallelModule
-from tensoropt_torch.calls.attributes import UNCHANGED
+from tensoropt_torch.calls.attribute_watch import UNCHANGED
 from tensoropt_torch.module import parallelize
 from tensoropt_torch.module.parallel_module import programs_of
 from tensoropt_torch.module.variants import VariantOptions

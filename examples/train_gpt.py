@@ -21,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from text import CharText, load_text
 
 import tensoropt_torch
-from tensoropt_torch.measure.runs.memory import measure_peak_bytes
+from tensoropt_torch.measure.runs.peak_memory import measure_peak_bytes
 from tensoropt_torch.report.tables import frontier_table, plan_summary, plan_table
 from tensoropt_torch.telling.description import describe
 from tensoropt_torch.units import format_bytes, format_seconds

@@ -36,7 +36,7 @@ with without_collections():
     from tensoropt_torch.padding import pad_together
     from tensoropt_torch.plan import Plan, Wish
     from tensoropt_torch.planner.frontier import Frontier
-    from tensoropt_torch.planner.optimizers import OptimizerModel
+    from tensoropt_torch.planner.optimizer_model import OptimizerModel
     from tensoropt_torch.planner.search_settings import SearchSettings
     from tensoropt_torch.planner.why import explain_plan
     from tensoropt_torch.planner.wish_costs import wish_costs

@@ -20,7 +20,7 @@ import tensoropt_torch
 from benchmarks.gpu_check.steps import ROOT
 from benchmarks.gpu_check.worker import arguments, first_device, report, said_by
 from tensoropt_torch.measure.machine.clock import SharedClock, undisturbed_s
-from tensoropt_torch.measure.runs.memory import measure_peak_bytes
+from tensoropt_torch.measure.runs.peak_memory import measure_peak_bytes
 
 sys.path.insert(0, str(ROOT / "examples"))
 

@@ -19,7 +19,7 @@ from tensoropt_torch.batches import micro_batched
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.candidates import find_frontier
-from tensoropt_torch.planner.optimizers import OptimizerModel
+from tensoropt_torch.planner.optimizer_model import OptimizerModel
 from tensoropt_torch.planner.task import PlanningTask
 
 NVLINK_LATENCY_S = 5e-6  # as was assumed

@@ -24,7 +24,7 @@ import torch
 
 from tensoropt_torch.batches.counted_losses import with_counts
 from tensoropt_torch.batches.refusals import refusal
-from tensoropt_torch.batches.rows import SplitRows, batch_rows
+from tensoropt_torch.batches.value_rows import SplitRows, batch_rows
 from tensoropt_torch.batches.writer import MicroBatchWriter
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.frontend.lowering import operator_name

@@ -13,10 +13,10 @@ from torch._ops import OpOverload
 
 from tensoropt_torch.batches.lowered import lowered
 from tensoropt_torch.batches.refusals import refusal
-from tensoropt_torch.batches.rows import PENDING, WHOLE, Layouts, SplitRows
+from tensoropt_torch.batches.value_rows import PENDING, WHOLE, Layouts, SplitRows
 from tensoropt_torch.frontend import CapturedModel, Source
 from tensoropt_torch.frontend.lowering import tensor_operands
-from tensoropt_torch.frontend.micro_batches import Join, MicroBatching
+from tensoropt_torch.frontend.micro_batching import Join, MicroBatching
 from tensoropt_torch.frontend.passes.known_results import KnownResults
 from tensoropt_torch.frontend.passes.nodes import value_of
 from tensoropt_torch.space.local_form import local_arguments, operator_named, target_operands

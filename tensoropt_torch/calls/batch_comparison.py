@@ -14,7 +14,7 @@ from torch import fx, nn
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
-from tensoropt_torch.calls.call_kind import Call
+from tensoropt_torch.calls.call_kind import ModuleCall
 from tensoropt_torch.calls.few_rows import Dims, few_rows, likely_dims, repeated_rows, rows_of_batch
 from tensoropt_torch.config import available_memory
 from tensoropt_torch.frontend import CapturedModel, capture
@@ -55,7 +55,7 @@ class BatchComparison:
         self,
         model: nn.Module,
         captured: CapturedModel,
-        call: Call,
+        call: ModuleCall,
         shared: Dims,
         ranks: int,
         stand_ins: Mapping[tuple[str, bool], nn.Module],
@@ -189,7 +189,7 @@ class BatchComparison:
 
 
 @contextmanager
-def _as_called(model: nn.Module, call: Call) -> Iterator[None]:
+def _as_called(model: nn.Module, call: ModuleCall) -> Iterator[None]:
     """Inside, the module is in the modes of the call, and the same parameters are trained."""
     before = [m.training for m in model.modules()], [p.requires_grad for p in model.parameters()]
     _set_modes(model, call.kind.modes, call.kind.trained)

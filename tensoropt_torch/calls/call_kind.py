@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
-from tensoropt_torch.calls.attributes import UNCHANGED, AttributeState, AttributeWatch
+from tensoropt_torch.calls.attribute_watch import UNCHANGED, AttributeState, AttributeWatch
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.call_context import CallContext, current_autocast
 from tensoropt_torch.frontend.capture import Arguments
@@ -107,7 +107,7 @@ def _number(text: str) -> int:
 
 
 @dataclass(frozen=True)
-class Call:
+class ModuleCall:
     """A call on this rank: its kind, and the values of its inputs."""
 
     kind: CallKind
@@ -137,7 +137,7 @@ class CallReader:
         """Whether reading a number of an input waits for the device."""
         return self._device.type != "cpu"
 
-    def read(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+    def read(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ModuleCall:
         """The call with these arguments, in the modes of now.
 
         Raises:
@@ -153,7 +153,7 @@ class CallReader:
         modes = tuple(module.training for module in self._modules)
         trained = tuple(parameter.requires_grad for parameter in self._parameters)
         state = UNCHANGED if self._attributes is None else self._attributes.look()
-        return Call(CallKind(modes, trained, spec, inputs, context, attributes=state), values)
+        return ModuleCall(CallKind(modes, trained, spec, inputs, context, attributes=state), values)
 
     def _input(
         self, value: Any, index: int, args: Sequence[Any], kwargs: Mapping[str, Any]

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import nn
 
 from tensoropt_torch.calls.batch_comparison import BatchComparison, NotComparedError, no_values
-from tensoropt_torch.calls.call_kind import Call
+from tensoropt_torch.calls.call_kind import ModuleCall
 from tensoropt_torch.calls.few_rows import Dims
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
@@ -81,7 +81,7 @@ class CaptureCheck:
     def run(
         self,
         captured: CapturedModel,
-        call: Call,
+        call: ModuleCall,
         shared: Dims,
         stand_ins: Mapping[tuple[str, bool], nn.Module],
     ) -> None:

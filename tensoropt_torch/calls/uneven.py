@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.utils import _pytree as pytree
 
-from tensoropt_torch.calls.call_kind import Call, TensorKind
+from tensoropt_torch.calls.call_kind import ModuleCall, TensorKind
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.runtime.lost_ranks import waiting
 from tensoropt_torch.space.rows import OutputRows
@@ -22,7 +22,7 @@ class Shares:
 
     rows: tuple[int, ...]
 
-    def gather(self, call: Call, dims: Sequence[int | None]) -> Call:
+    def gather(self, call: ModuleCall, dims: Sequence[int | None]) -> ModuleCall:
         """The call with the whole batch, of which inputs have the rows in these dims.
         Collective.
 
@@ -44,7 +44,7 @@ class Shares:
             else kind
             for kind, dim in zip(call.kind.inputs, dims, strict=True)
         )
-        return Call(replace(call.kind, inputs=inputs, gathered=True), values)
+        return ModuleCall(replace(call.kind, inputs=inputs, gathered=True), values)
 
     def cut(self, outputs: Any, rows: Sequence[OutputRows]) -> Any:
         """The rank's rows of outputs that have those of the whole batch."""
@@ -111,7 +111,7 @@ class _Whole(torch.autograd.Function):
         return rows, None, None, None, None
 
 
-def rows_of(call: Call, dims: Sequence[int | None]) -> int:
+def rows_of(call: ModuleCall, dims: Sequence[int | None]) -> int:
     """How many rows of the batch this rank has, of inputs that have them in these dims.
 
     Raises:

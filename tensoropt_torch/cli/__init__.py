@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from tensoropt_torch import doctor
-from tensoropt_torch.cli import explaining, job, planning, report, saved
+from tensoropt_torch.cli import explaining, measuring, planning, report, saved
 from tensoropt_torch.cli.interrupts import interrupts_heard, tell_interrupted
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.logs import LIBRARY
@@ -118,14 +118,14 @@ _COMMANDS = (
     _Command(
         "profile-hardware",
         "measure the running job's devices and collectives (torchrun)",
-        job.add_profile_hardware,
-        job.run_profile_hardware,
+        measuring.add_profile_hardware,
+        measuring.run_profile_hardware,
     ),
     _Command(
         "validate",
         "run random strategies and compare with predictions (torchrun)",
-        job.add_validate,
-        job.run_validate,
+        measuring.add_validate,
+        measuring.run_validate,
     ),
     _Command(
         "memory",

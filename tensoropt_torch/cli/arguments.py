@@ -14,7 +14,7 @@ from typing import Any, get_args
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan import InputMode, Plan, ReduceDType
 from tensoropt_torch.planner.memory_limits import Predictor
-from tensoropt_torch.planner.optimizers import OptimizerModel
+from tensoropt_torch.planner.optimizer_model import OptimizerModel
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.tasks import AutocastDType, Example, PlanningOptions, model_of
 from tensoropt_torch.tasks.options import Space

@@ -23,7 +23,7 @@ from tensoropt_torch.config import PATTERN_WORDS, list_presets, load_cluster, pa
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.why import explain_plan
-from tensoropt_torch.report.explanation import explanation_table, fallback_table
+from tensoropt_torch.report.explanation_tables import explanation_table, fallback_table
 from tensoropt_torch.report.tables import memory_table
 from tensoropt_torch.rules import check_rule
 from tensoropt_torch.simulate import StepSettings

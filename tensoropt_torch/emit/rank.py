@@ -20,7 +20,7 @@ from torch.distributed.tensor import Placement, Shard
 
 from tensoropt_torch import _C
 from tensoropt_torch.config import parse_cluster
-from tensoropt_torch.emit.graph import EagerWriter
+from tensoropt_torch.emit.eager_writer import EagerWriter
 from tensoropt_torch.frontend import CapturedModel, Source
 from tensoropt_torch.plan import Plan, Settings
 from tensoropt_torch.program.averaged_buffers import averaged_axes

@@ -54,7 +54,7 @@ from tensoropt_torch.frontend.gradient_mode import DetachWithoutGrad
 from tensoropt_torch.frontend.input_names import input_names
 from tensoropt_torch.frontend.lazy_code import lazy_code
 from tensoropt_torch.frontend.lowering import Lowering, lower, sizes_are_fixed
-from tensoropt_torch.frontend.micro_batches import MicroBatching
+from tensoropt_torch.frontend.micro_batching import MicroBatching
 from tensoropt_torch.frontend.on_meta import all_on_meta, is_on_meta, to_meta
 from tensoropt_torch.frontend.other_memory import KeepMemory
 from tensoropt_torch.frontend.own_generators import own_generators_drawn, refuse_objects

@@ -30,7 +30,7 @@ from tensoropt_torch.frontend.rounding import (
     tolerance_of,
 )
 from tensoropt_torch.frontend.undoing import StateBefore
-from tensoropt_torch.frontend.watching.attributes import owners_of, value_at
+from tensoropt_torch.frontend.watching.attribute_uses import owners_of, value_at
 
 # What is compared, by what it is called: tensors, None where there is no gradient, others.
 Results = Mapping[str, Any]

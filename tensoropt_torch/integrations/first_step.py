@@ -10,7 +10,7 @@ from torch import nn
 
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.integrations.plan_source import PlanSource
-from tensoropt_torch.integrations.rows import (
+from tensoropt_torch.integrations.row_dims import (
     MORE,
     Dims,
     batch_with_more,
@@ -18,7 +18,7 @@ from tensoropt_torch.integrations.rows import (
     modes_of,
     rows_of_trials,
 )
-from tensoropt_torch.integrations.shares import Call, first_call, kept_random_states
+from tensoropt_torch.integrations.shares import CallArguments, first_call, kept_random_states
 from tensoropt_torch.runtime.agreement import agree_or_raise, on_all_ranks
 from tensoropt_torch.tasks.options import Inputs, input_modes
 
@@ -27,7 +27,7 @@ Step = Callable[[Any], object]
 
 def call_of_all_ranks(
     module: nn.Module, step: Step, drawn: Any, source: PlanSource
-) -> tuple[Call, Inputs]:
+) -> tuple[CallArguments, Inputs]:
     """How the step calls the module with the first batch, times the number of ranks, and which
     inputs have the rows where. Collective.
 
@@ -55,7 +55,7 @@ def call_of_all_ranks(
     return whole, _inputs_of(dims)
 
 
-def _given(source: PlanSource, names: list[str], call: Call) -> Dims | None:
+def _given(source: PlanSource, names: list[str], call: CallArguments) -> Dims | None:
     """What the plan or the user says; None: nothing."""
     tensors = [
         name for name, leaf in zip(names, call.leaves, strict=True) if hasattr(leaf, "shape")
@@ -75,7 +75,7 @@ def _given(source: PlanSource, names: list[str], call: Call) -> Dims | None:
     return {name: None if name in whole else dict(others).get(name, 0) for name in tensors}
 
 
-def _found(module: nn.Module, step: Step, drawn: Any, call: Call) -> Dims:
+def _found(module: nn.Module, step: Step, drawn: Any, call: CallArguments) -> Dims:
     names, trials, counts = call.names(module), [], []
     for more in MORE:
         with kept_random_states():
@@ -85,7 +85,7 @@ def _found(module: nn.Module, step: Step, drawn: Any, call: Call) -> Dims:
     return rows_of_trials(names, trials, counts)
 
 
-def _tried(module: nn.Module, step: Step, batch: Any, more: int) -> Call:
+def _tried(module: nn.Module, step: Step, batch: Any, more: int) -> CallArguments:
     try:
         return first_call(module, lambda: step(batch))
     except Exception as error:

@@ -19,7 +19,7 @@ from transformers import DefaultDataCollator, default_data_collator
 
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.integrations.loaders import base_of, tells_samples
-from tensoropt_torch.integrations.rows import MORE, Dims, Sampled, rows_of_trials
+from tensoropt_torch.integrations.row_dims import MORE, Dims, Sampled, rows_of_trials
 from tensoropt_torch.integrations.shares import kept_random_states
 from tensoropt_torch.runtime.agreement import CallAgreement, gather, on_all_ranks
 from tensoropt_torch.runtime.meshes import backend_of_job

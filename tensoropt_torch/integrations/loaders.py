@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from tensoropt_torch.integrations.rows import Sampled
+from tensoropt_torch.integrations.row_dims import Sampled
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Call:
+class CallArguments:
     """The arguments of one call of a module."""
 
     args: tuple[Any, ...]
@@ -44,7 +44,7 @@ class Call:
         """What the leaves are called."""
         return input_names(module, self.args, None, self.args, self.kwargs)
 
-    def of_all_ranks(self, dims: Sequence[int | None]) -> Call:
+    def of_all_ranks(self, dims: Sequence[int | None]) -> CallArguments:
         """The same for the global batch: zeros, as many as all ranks have in the dims of the
         leaves that have rows. Collective.
 
@@ -71,16 +71,16 @@ class Call:
         leaves, spec = pytree.tree_flatten((self.args, self.kwargs))
         wholes = [whole(*item) for item in zip(leaves, dims, strict=True)]
         args, kwargs = pytree.tree_unflatten(wholes, spec)
-        return Call(args, kwargs)
+        return CallArguments(args, kwargs)
 
 
 class _CalledError(Exception):
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: CallArguments) -> None:
         super().__init__()
         self.call = call
 
 
-def first_call(module: nn.Module, run: Callable[[], object]) -> Call:
+def first_call(module: nn.Module, run: Callable[[], object]) -> CallArguments:
     """How ``run()`` calls ``module`` first. It is stopped there: nothing is computed.
 
     Raises:
@@ -88,7 +88,7 @@ def first_call(module: nn.Module, run: Callable[[], object]) -> Call:
     """
 
     def forward(*args: Any, **kwargs: Any) -> None:
-        raise _CalledError(Call(args, kwargs))
+        raise _CalledError(CallArguments(args, kwargs))
 
     before = module.__dict__.get("forward")
     module.forward = forward

@@ -19,6 +19,7 @@ from tensoropt_torch import api
 from tensoropt_torch.checkpoint import save_pretrained
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.integrations import states
+from tensoropt_torch.integrations.early_optimizers import use_parameters_of
 from tensoropt_torch.integrations.first_step import call_of_all_ranks
 from tensoropt_torch.integrations.joint_batches import (
     JointBatches,
@@ -34,9 +35,8 @@ from tensoropt_torch.integrations.last_batch import (
     rows_of_rank,
 )
 from tensoropt_torch.integrations.loaders import recording
-from tensoropt_torch.integrations.optimizers import use_parameters_of
 from tensoropt_torch.integrations.plan_source import MAX_VARIANTS, PlanSource, check_inputs
-from tensoropt_torch.integrations.rows import Sampled, first_batch
+from tensoropt_torch.integrations.row_dims import Sampled, first_batch
 from tensoropt_torch.integrations.shares import average_gradients_of_shares, first_of
 from tensoropt_torch.integrations.training_arguments import (
     OPTIMIZERS,

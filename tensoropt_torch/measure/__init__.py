@@ -2,11 +2,11 @@
 
 from tensoropt_torch.measure.correction import corrected
 from tensoropt_torch.measure.fits import scales_of
-from tensoropt_torch.measure.job import MeasureOptions, profiled_task, with_operators
+from tensoropt_torch.measure.job_costs import MeasureOptions, profiled_task, with_operators
 from tensoropt_torch.measure.kept.comparisons import KeptComparison
 from tensoropt_torch.measure.kept.plans import KeptPlan, KeptPlans
 from tensoropt_torch.measure.profiling import ProfileOptions, profile_hardware
-from tensoropt_torch.measure.runs.finalists import PlanRun, Race, can_race, race
+from tensoropt_torch.measure.runs.race import PlanRun, Race, can_race, race
 from tensoropt_torch.measure.runs.random_strategies import ValidationOptions, validate
 from tensoropt_torch.measure.runs.validation import Validation
 from tensoropt_torch.measure.scaling import as_it_took, rescaled, scaled

@@ -14,7 +14,7 @@ from typing import Any
 from tensoropt_torch import _C
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.measure.fits import Scales, TimedPlan, one_scale_of_steps, scales_of_steps
-from tensoropt_torch.measure.runs.finalists import PlanRun
+from tensoropt_torch.measure.runs.race import PlanRun
 from tensoropt_torch.measure.runs.spaces import Space, spaces_of
 from tensoropt_torch.measure.scaling import scaled
 from tensoropt_torch.planner.task import PlanningTask

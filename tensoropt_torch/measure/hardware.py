@@ -11,7 +11,7 @@ import torch
 from tensoropt_torch.config.cluster import COLLECTIVES, Cluster, Collective, Efficiency
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.measure.kept.hardware_profile import HardwareProfile
-from tensoropt_torch.measure.machine.collectives import CollectiveTimes, measure_collectives
+from tensoropt_torch.measure.machine.collective_times import CollectiveTimes, measure_collectives
 from tensoropt_torch.measure.machine.device import measure_device
 from tensoropt_torch.measure.machine.key import MachineKey
 from tensoropt_torch.progress import Step

@@ -16,7 +16,7 @@ from tensoropt_torch.measure.hardware import ProfileJournal, measure_profile, re
 from tensoropt_torch.measure.kept.files import home, is_written, read_or
 from tensoropt_torch.measure.kept.hardware_profile import HardwareProfile
 from tensoropt_torch.measure.machine.axis_sets import MeshAxes, sets_of_collectives
-from tensoropt_torch.measure.machine.collectives import FACTORS
+from tensoropt_torch.measure.machine.collective_times import FACTORS
 from tensoropt_torch.measure.machine.key import key_of_job
 from tensoropt_torch.progress import progress
 from tensoropt_torch.runtime.agreement import from_first_rank

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from tensoropt_torch.module.batches import seed_of
 from tensoropt_torch.module.delivery import Waiting, delivered
 from tensoropt_torch.module.gradient_sinks import PassSink, StepSink
+from tensoropt_torch.module.micro_batched import seed_of
 from tensoropt_torch.module.variant import Variant
 from tensoropt_torch.parameters.kept_gradients import is_kept, reduce_before_adding
 from tensoropt_torch.parameters.written_parts import WrittenParts
@@ -28,7 +28,7 @@ from tensoropt_torch.program.schedule import (
     Forward,
     Hold,
     Join,
-    Reduce,
+    ReduceGradients,
     Release,
     Schedule,
     in_micro_batches,
@@ -187,7 +187,7 @@ class _Step:
     def release(self, action: Release) -> None:
         self._held, self._values = (), []
 
-    def reduce(self, action: Reduce) -> None:
+    def reduce(self, action: ReduceGradients) -> None:
         assert self._sink is not None
         self._sink.reduce()
 
@@ -218,6 +218,6 @@ _RUN: Mapping[type[Action], Callable[[_Step, Any], None]] = {
     Forward: _Step.forward,
     Backward: _Step.backward,
     Release: _Step.release,
-    Reduce: _Step.reduce,
+    ReduceGradients: _Step.reduce,
     Join: _Step.join,
 }

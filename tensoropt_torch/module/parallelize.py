@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import nn
 
 from tensoropt_torch.batches import batch_rows
-from tensoropt_torch.calls.attributes import AttributeWatch
+from tensoropt_torch.calls.attribute_watch import AttributeWatch
 from tensoropt_torch.calls.call_kind import CallReader
 from tensoropt_torch.calls.capture_check import CaptureCheck, ComparedBefore
 from tensoropt_torch.collector import without_collections
@@ -16,8 +16,8 @@ from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, ModelStructure, as_module
 from tensoropt_torch.frontend.python_calls import check_hooks, remember_hooks
-from tensoropt_torch.module.constants import cut_constants
 from tensoropt_torch.module.context import RankContext
+from tensoropt_torch.module.cut_constants import cut_constants
 from tensoropt_torch.module.parallel_module import ParallelModule
 from tensoropt_torch.module.programs import ModulePrograms
 from tensoropt_torch.module.stand_ins import stand_ins

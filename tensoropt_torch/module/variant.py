@@ -12,7 +12,7 @@ from torch import fx, nn
 from tensoropt_torch.emit.hooked import HookedGraph
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.frontend import CapturedModel, Source
-from tensoropt_torch.module.batches import Batch, Gather
+from tensoropt_torch.module.micro_batched import Gather, MicroBatched
 from tensoropt_torch.parameters.local_parts import local_parts, local_tensor
 from tensoropt_torch.plan import Plan, VariantStrategy
 from tensoropt_torch.runtime.remade import address_of
@@ -72,9 +72,9 @@ class Variant:
         own = zip(self._places, self._views, strict=True)
         self._own_views = [view for place, view in own if place is not None]
         micro = captured.micro_batching
-        self.batch: Batch | None = None
+        self.batch: MicroBatched | None = None
         if micro is not None:
-            self.batch = Batch(captured, micro, gathers or {}, _device_of(root))
+            self.batch = MicroBatched(captured, micro, gathers or {}, _device_of(root))
 
     @property
     def input_names(self) -> list[str]:

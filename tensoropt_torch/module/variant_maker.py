@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.batches import batch_rows, micro_batched
-from tensoropt_torch.calls.attributes import AttributeWatch
-from tensoropt_torch.calls.call_kind import Call, CallKind, TensorKind, literal_kind
+from tensoropt_torch.calls.attribute_watch import AttributeWatch
+from tensoropt_torch.calls.call_kind import CallKind, ModuleCall, TensorKind, literal_kind
 from tensoropt_torch.calls.row_hints import shares_in_words
 from tensoropt_torch.calls.uneven import resized
 from tensoropt_torch.emit.compilation import compiled
@@ -23,8 +23,8 @@ from tensoropt_torch.frontend import CapturedModel, ModelStructure
 from tensoropt_torch.frontend.capture import Arguments
 from tensoropt_torch.frontend.watching import Lifted, Numbers, UnfollowableError
 from tensoropt_torch.logs import get_logger
-from tensoropt_torch.module.constants import cut_constants
 from tensoropt_torch.module.context import RankContext
+from tensoropt_torch.module.cut_constants import cut_constants
 from tensoropt_torch.module.variant import Variant, variant_of
 from tensoropt_torch.module.variant_table import earlier
 from tensoropt_torch.plan import Plan, Settings, VariantStrategy
@@ -131,7 +131,7 @@ class VariantMaker:
         return CallKind(modes, trained, captured.in_spec, tuple(inputs), captured.context)
 
     def make(
-        self, call: Call, made: Sequence[Variant] = (), numbers: Sequence[Lifted] = ()
+        self, call: ModuleCall, made: Sequence[Variant] = (), numbers: Sequence[Lifted] = ()
     ) -> Made:
         """The variant for calls of this kind, which may be one that was ``made`` already, with
         ``numbers`` as inputs of its graph if that can be. Collective.
@@ -158,7 +158,7 @@ class VariantMaker:
         return self._most_rows is None and self._backend is None and not self._one_process_random
 
     def _with_numbers(
-        self, call: Call, plain: CapturedModel, numbers: Sequence[Lifted]
+        self, call: ModuleCall, plain: CapturedModel, numbers: Sequence[Lifted]
     ) -> CapturedModel | None:
         kind, arguments = call.kind, self._global_arguments(call)
         structure = self._structure
@@ -170,7 +170,9 @@ class VariantMaker:
             log.info("numbers %s are no inputs: %s", [*map(str, numbers)], reason)
             return None
 
-    def _emitted(self, whole: CapturedModel, call: Call, made: Sequence[Variant]) -> Variant | None:
+    def _emitted(
+        self, whole: CapturedModel, call: ModuleCall, made: Sequence[Variant]
+    ) -> Variant | None:
         """A variant that runs the graph; None: its numbers cannot be inputs on the ranks."""
         captured = on_all_ranks(lambda: self._micro_batched(whole, call.kind.gathered))
         same = from_first_rank(lambda: earlier(captured, call.kind.gathered, made))
@@ -218,7 +220,7 @@ class VariantMaker:
         counts = (c for c in range(1, rows + 1) if rows % (c * shares) == 0 and rows <= c * most)
         return micro_batched(whole, next(counts, 1), by_name)
 
-    def _capture(self, call: Call) -> CapturedModel:
+    def _capture(self, call: ModuleCall) -> CapturedModel:
         kind = call.kind
         arguments = self._global_arguments(call)
         self.attributes.write_all()
@@ -230,7 +232,7 @@ class VariantMaker:
             shares = shares_in_words(self.input_names(kind), kind, self.rows_dims(kind))
             raise TensorOptError(f"{error}; {shares}") from error
 
-    def _global_arguments(self, call: Call) -> Arguments:
+    def _global_arguments(self, call: ModuleCall) -> Arguments:
         """The arguments of the whole job, tensors on the meta device."""
         args, kwargs = pytree.tree_unflatten(list(call.values), call.kind.spec)
         names = self._structure.input_names(args, kwargs)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tensoropt_torch.calls.attributes import UNCHANGED, AttributeWatch
+from tensoropt_torch.calls.attribute_watch import UNCHANGED, AttributeWatch
 from tensoropt_torch.calls.call_kind import CallKind
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from tensoropt_torch.calls.call_kind import Call, CallKind, CallReader, TensorKind
+from tensoropt_torch.calls.call_kind import CallKind, CallReader, ModuleCall, TensorKind
 from tensoropt_torch.calls.capture_check import CaptureCheck
 from tensoropt_torch.calls.input_checks import InputComparison, check_inputs, is_compared
 from tensoropt_torch.calls.row_hints import misplaced_rows
@@ -165,7 +165,7 @@ class Variants:
 
     def _read(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[Call | None, TensorOptError | None]:
+    ) -> tuple[ModuleCall | None, TensorOptError | None]:
         try:
             return self._reader.read(args, kwargs), None
         except TensorOptError as error:
@@ -173,7 +173,7 @@ class Variants:
 
     def _reconciled(
         self,
-        call: Call | None,
+        call: ModuleCall | None,
         error: Exception | None,
         mark: str,
     ) -> Found:
@@ -184,11 +184,11 @@ class Variants:
         call, shares = self._gathered(call)
         return replace(self._found(call), shares=shares)
 
-    def _number_of_inputs(self, call: Call | None) -> int:
+    def _number_of_inputs(self, call: ModuleCall | None) -> int:
         """Equal for inputs that are alike, of those that should be."""
         return self._comparison.begin(self._whole_inputs(call))
 
-    def _whole_inputs(self, call: Call | None) -> dict[str, Any]:
+    def _whole_inputs(self, call: ModuleCall | None) -> dict[str, Any]:
         """What all ranks should have alike, where there are others: numbers, and tensors that
         are not shared out."""
         if call is None or not self._agreement.is_needed:
@@ -202,14 +202,14 @@ class Variants:
                 return {}
         return {name: call.values[index] for index, name in self._whole[form]}
 
-    def _places_of_whole(self, call: Call) -> list[tuple[int, str]]:
+    def _places_of_whole(self, call: ModuleCall) -> list[tuple[int, str]]:
         names, dims = self._maker.input_names(call.kind), self._maker.rows_dims(call.kind)
         inputs = enumerate(zip(names, call.values, dims, strict=True))
         return [
             (i, name) for i, (name, value, dim) in inputs if is_compared(value, dim is not None)
         ]
 
-    def _found(self, call: Call) -> Found:
+    def _found(self, call: ModuleCall) -> Found:
         """Of a call that all ranks make."""
         match = self._made.find(call.kind)
         if match is None:
@@ -224,7 +224,7 @@ class Variants:
             self._checked.add(match.kind)
         return Found(match.variant, call.values, numbers=match.numbers)
 
-    def _check_kinds(self, call: Call | None, mark: str, error: Exception | None) -> None:
+    def _check_kinds(self, call: ModuleCall | None, mark: str, error: Exception | None) -> None:
         """Raises TensorOptError, on every rank, unless calls differ in rows alone."""
         text = str(error) if call is None else self._describe(call.kind) + call.kind.frozen + mark
         without_rows = None if call is None else self._without_rows(call).digest_with(mark)
@@ -242,10 +242,10 @@ class Variants:
                     "steps of optimizers, and with the same parameters frozen"
                 )
 
-    def _without_rows(self, call: Call) -> CallKind:
+    def _without_rows(self, call: ModuleCall) -> CallKind:
         return call.kind.without_rows(self._maker.rows_dims(call.kind))
 
-    def _gathered(self, call: Call) -> tuple[Call, Shares]:
+    def _gathered(self, call: ModuleCall) -> tuple[ModuleCall, Shares]:
         """The call with all rows of a batch of which the ranks have unequal shares."""
         dims = self._maker.rows_dims(call.kind)
         shares = Shares(tuple(self._agreement.exchange(rows_of(call, dims))))
@@ -266,7 +266,7 @@ class Variants:
         for hint in misplaced_rows(names, self._base_kind, kind, dims, ranks):
             warnings.warn(hint, stacklevel=6)
 
-    def _make(self, call: Call) -> Match:
+    def _make(self, call: ModuleCall) -> Match:
         self._check(call.kind)
         self._warn_of_misplaced_rows(call.kind)
         what = f"variant {len(self._made.variants) + 1}, for {self._describe(call.kind)}"

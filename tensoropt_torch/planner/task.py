@@ -19,7 +19,7 @@ from tensoropt_torch.plan import (
     default_max_configs,
 )
 from tensoropt_torch.planner.memory_limits import DEFAULT_MEMORY_FRACTION, default_memory_limit
-from tensoropt_torch.planner.optimizers import OptimizerModel
+from tensoropt_torch.planner.optimizer_model import OptimizerModel
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.space.buckets import bucket_bytes
 from tensoropt_torch.units import dtype_name

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from torch import fx
 
-from tensoropt_torch.frontend.in_place import in_place_call
+from tensoropt_torch.frontend.in_place_calls import in_place_call
 from tensoropt_torch.program.records import Call, Record, Value
 
 

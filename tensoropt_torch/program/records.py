@@ -7,7 +7,7 @@
 A record gives values and takes those that records before it give. Which values these are is all
 that a record says of the list around it. So passes (``passes.py``) put records in between, take
 some out, or others in their place. What records become, such as nodes of an ``fx.Graph``, is the
-matter of who writes them (``emit/graph.py``).
+matter of who writes them (``emit/eager_writer.py``).
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Release:
 
 
 @dataclass(frozen=True)
-class Reduce:
+class ReduceGradients:
     """What no program of the last backward could take is sent to its parameter."""
 
 
@@ -69,7 +69,7 @@ class Deliver:
     keeps: bool = False
 
 
-Action = Hold | Forward | Backward | Release | Reduce | Join | AddKept | Deliver
+Action = Hold | Forward | Backward | Release | ReduceGradients | Join | AddKept | Deliver
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def in_micro_batches(count: int, reduces: bool = True, adds_kept: bool = False) 
     for number in range(count):
         is_last = number == count - 1
         steps += [Forward(number), Backward(number, reduces=reduces and is_last)]
-    late = (Reduce(),) if reduces else ()
+    late = (ReduceGradients(),) if reduces else ()
     kept = (AddKept(),) if adds_kept or not reduces else ()
     delivery = (*kept, Deliver(keeps=not reduces))
     return Schedule((Hold(), *steps, Release(), *late, Join()), delivery)

@@ -2,8 +2,8 @@
 operators of the user's own."""
 
 from tensoropt_torch.frontend.python_calls import use_prover
+from tensoropt_torch.rules.call_rules import prover
 from tensoropt_torch.rules.check import RuleReport, check_rule
-from tensoropt_torch.rules.functions import prover
 from tensoropt_torch.rules.register import (
     LocalCall,
     declare_found,

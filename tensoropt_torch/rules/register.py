@@ -13,7 +13,7 @@ from torch._ops import OpOverload
 
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.rules import functions
+from tensoropt_torch.rules import call_rules
 from tensoropt_torch.rules.call import overload_of
 from tensoropt_torch.rules.check import check_rule
 
@@ -89,10 +89,10 @@ def register_rule(
             arguments; the rule contradicts itself or, in the example, the operator. Then
             nothing is registered.
     """
-    if functions.is_function(operator):
+    if call_rules.is_function(operator):
         options = {**locals(), "example": None}
         del options["operator"]
-        functions.register(operator, rule, partial(register_rule, **options))
+        call_rules.register(operator, rule, partial(register_rule, **options))
         if example is not None:
             _check_example(operator, example)
         return
@@ -122,8 +122,8 @@ def unregister_rule(operator: Any) -> None:
     Raises:
         TensorOptError: none was registered.
     """
-    if functions.is_function(operator):
-        functions.unregister(operator)
+    if call_rules.is_function(operator):
+        call_rules.unregister(operator)
         return
     _C.withdraw_rule(str(overload_of(operator)))
 
@@ -131,10 +131,10 @@ def unregister_rule(operator: Any) -> None:
 def _check_example(function: Any, example: Sequence[Any]) -> None:
     """That of an ``autograd.Function``."""
     try:
-        operator, tensors, keywords = functions.operator_call(function, example)
+        operator, tensors, keywords = call_rules.operator_call(function, example)
         check_rule(operator, tensors, keywords)
     except BaseException:
-        functions.unregister(function)
+        call_rules.unregister(function)
         raise
 
 

@@ -25,7 +25,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.runtime.random import call_seeded
-from tensoropt_torch.runtime.remade import Held, Remade, Saved, Unchanged, address_of
+from tensoropt_torch.runtime.remade import Held, Remade, SavedTensor, Unchanged, address_of
 from tensoropt_torch.runtime.reuse import ReuseRegistry, active_registry
 
 
@@ -67,7 +67,7 @@ class _Operand:
     def tensor(self, made: Mapping[Remade, torch.Tensor]) -> torch.Tensor:
         """A leaf, as it was in forward; of what is ``made`` already if it is there."""
         held = self.held
-        values = held.unpack_values(made) if isinstance(held, Saved) else held.unpack_values()
+        values = held.unpack_values(made) if isinstance(held, SavedTensor) else held.unpack_values()
         return values.detach().requires_grad_(self._requires_grad)
 
 
@@ -137,7 +137,7 @@ class _Call:
         if address is None:
             return Unchanged(tensor)
         made = self._add(tensor)
-        return registry.hold(tensor) if address in self._moved else Saved(made, tensor)
+        return registry.hold(tensor) if address in self._moved else SavedTensor(made, tensor)
 
     def share(self) -> None:
         """Runs again for all that wait."""

@@ -86,7 +86,7 @@ class Remade(ABC):
         return self._shared is not None
 
 
-class Saved:
+class SavedTensor:
     """A saved tensor: what makes its storage again, and its view of it."""
 
     def __init__(self, remade: Remade, tensor: torch.Tensor) -> None:
@@ -140,7 +140,7 @@ def _in_order(
 def _remade_of(remade: Remade, *, pending: bool) -> Iterator[Remade]:
     """What it is made of that has to be made again, where this waits for it or not."""
     for held in remade.operands():
-        if isinstance(held, Saved) and held.is_pending == pending:
+        if isinstance(held, SavedTensor) and held.is_pending == pending:
             yield held.remade
 
 
@@ -206,7 +206,7 @@ class Unchanged:
         )
 
 
-Held = Unchanged | Saved
+Held = Unchanged | SavedTensor
 
 
 def count_write_without_version(tensor: torch.Tensor) -> None:

@@ -33,7 +33,7 @@ from tensoropt_torch.runtime.parameter_queue import (
     parameter_queue,
     take_value,
 )
-from tensoropt_torch.runtime.remade import Held, NameOf, Remade, Saved, Unchanged, address_of
+from tensoropt_torch.runtime.remade import Held, NameOf, Remade, SavedTensor, Unchanged, address_of
 
 Pack = Callable[[torch.Tensor], Held]
 
@@ -289,7 +289,7 @@ class ReuseRegistry:
         address = address_of(tensor)
         remade = None if address is None else self._remade.get(address)
         if remade is not None and remade.dtype == tensor.dtype:
-            return Saved(remade, tensor)
+            return SavedTensor(remade, tensor)
         return Unchanged(tensor, self.name_of)
 
 

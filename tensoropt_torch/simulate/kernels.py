@@ -17,7 +17,7 @@ from torch._ops import OpOverload
 
 from tensoropt_torch.frontend.lowering import arguments_by_name
 from tensoropt_torch.simulate.ledger import Ledger
-from tensoropt_torch.simulate.onednn import Call, measured_bytes
+from tensoropt_torch.simulate.onednn import KernelCall, measured_bytes
 
 Arguments = Mapping[str, Any]
 
@@ -117,7 +117,7 @@ _OUTPUTS: Mapping[str, Callable[[Arguments], int]] = {
 class _Pending:
     """A workspace that is in the ledger with no bytes yet."""
 
-    call: Call
+    call: KernelCall
     numbers: tuple[int, ...]  # of allocations: the workspace, then saved outputs
 
 
@@ -181,7 +181,7 @@ class Workspaces:
             return
         number = ledger.allocate(0)
         ledger.free(number)
-        self._pending.append(_Pending(Call.of(func, args), (number, *saved)))
+        self._pending.append(_Pending(KernelCall.of(func, args), (number, *saved)))
 
     def resolve(self, ledger: Ledger) -> list[str]:
         """Measures what is pending; returns the operators that stay unknown."""

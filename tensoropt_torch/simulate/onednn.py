@@ -43,7 +43,7 @@ class _Operand:
 
 
 @dataclass(frozen=True)
-class Call:
+class KernelCall:
     """A call of a kernel: equal calls take equal workspaces."""
 
     target: OpOverload = field(compare=False)
@@ -51,10 +51,10 @@ class Call:
     arguments: tuple[Any, ...] = field(compare=False, repr=False)
 
     @staticmethod
-    def of(func: OpOverload, args: Sequence[Any]) -> Call:
+    def of(func: OpOverload, args: Sequence[Any]) -> KernelCall:
         """The call, tensors by shape, strides and dtype."""
         arguments = tuple(_frozen(value) for value in args)
-        return Call(func, f"{func} {arguments}", arguments)
+        return KernelCall(func, f"{func} {arguments}", arguments)
 
 
 def _frozen(value: Any) -> Any:
@@ -80,7 +80,7 @@ class _Kernel:
     prepare: Callable[[OpOverload, list[Any]], Callable[[], Any]]
     saved: tuple[int, ...] = ()
 
-    def sizes(self, call: Call) -> Sizes:
+    def sizes(self, call: KernelCall) -> Sizes:
         """The growing sizes of a call."""
         return tuple(call.arguments[dims[0][0]].shape[dims[0][1]] for dims in self.growing)
 
@@ -88,7 +88,7 @@ class _Kernel:
         """The sizes to measure for this one."""
         return (size,) if size <= self.samples[1] else self.samples
 
-    def started(self, call: Call, sizes: Sizes) -> Callable[[], Any]:
+    def started(self, call: KernelCall, sizes: Sizes) -> Callable[[], Any]:
         """The call with these sizes, ready to run."""
         changes: dict[int, dict[int, int]] = {}
         for dims, size in zip(self.growing, sizes, strict=True):
@@ -135,7 +135,7 @@ MEASURED: Mapping[str, _Kernel] = {
 }
 
 
-def measured_bytes(calls: Iterable[Call]) -> dict[Call, Figures]:
+def measured_bytes(calls: Iterable[KernelCall]) -> dict[KernelCall, Figures]:
     """The figures of calls of kernels in ``MEASURED``."""
     ordered = sorted(calls, key=lambda call: call.key)
     jobs = []
@@ -147,11 +147,11 @@ def measured_bytes(calls: Iterable[Call]) -> dict[Call, Figures]:
     return {call: _extended(call, samples) for call in ordered}
 
 
-def _kernel_of(call: Call) -> _Kernel:
+def _kernel_of(call: KernelCall) -> _Kernel:
     return MEASURED[call.target._schema.name]
 
 
-def _extended(call: Call, samples: Mapping[tuple[Call, Sizes], Figures]) -> Figures:
+def _extended(call: KernelCall, samples: Mapping[tuple[KernelCall, Sizes], Figures]) -> Figures:
     """The figures at the call's own sizes, linear in each of them."""
     kernel = _kernel_of(call)
     weighted = []
@@ -167,7 +167,7 @@ def _extended(call: Call, samples: Mapping[tuple[Call, Sizes], Figures]) -> Figu
     return tuple(max(0, round(total)) for total in totals)
 
 
-def _run(jobs: Sequence[tuple[Call, Sizes]]) -> list[Figures]:
+def _run(jobs: Sequence[tuple[KernelCall, Sizes]]) -> list[Figures]:
     """What each of the calls allocates at these sizes."""
     if not jobs:
         return []

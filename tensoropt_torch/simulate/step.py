@@ -16,12 +16,12 @@ from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.planner.optimizers import OptimizerModel
+from tensoropt_torch.planner.optimizer_model import OptimizerModel
 from tensoropt_torch.runtime import library as _load_operators  # noqa: F401
 from tensoropt_torch.simulate.kernels import Workspaces
 from tensoropt_torch.simulate.ledger import Ledger, MemoryProfile, cuda_bytes, exact_bytes
-from tensoropt_torch.simulate.optimizers import MakeOptimizer, make_optimizer
-from tensoropt_torch.simulate.rank import SimulatedRank, named_nodes, silent_groups
+from tensoropt_torch.simulate.simulated_rank import SimulatedRank, named_nodes, silent_groups
+from tensoropt_torch.simulate.stock_optimizers import MakeOptimizer, make_optimizer
 from tensoropt_torch.simulate.tracker import StorageTracker
 
 

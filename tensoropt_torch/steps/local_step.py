@@ -1,6 +1,6 @@
 """Steps of a stock optimizer on what the rank has of its parameters.
 
-Optimizers of ``torch.optim`` make them by themselves (``optimizers.py``). An operation on
+Optimizers of ``torch.optim`` make them by themselves (``module/step_hooks.py``). An operation on
 ``DTensor``s takes some tens of microseconds before any number is changed, and an optimizer makes
 ten and more for each parameter. Where each element is updated by itself, the parts can be updated
 without them. The numbers are the same.

@@ -12,7 +12,7 @@ from tensoropt_torch.errors import TensorOptError, check_choice, close_match
 from tensoropt_torch.measure import MeasureOptions, ValidationOptions
 from tensoropt_torch.plan import InputMode, Pins, ReduceDType, wishes_of
 from tensoropt_torch.planner.memory_limits import Predictor
-from tensoropt_torch.planner.optimizers import OptimizerModel
+from tensoropt_torch.planner.optimizer_model import OptimizerModel
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.tasks.example import ExampleKeywords
 

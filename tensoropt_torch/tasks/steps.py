@@ -6,9 +6,9 @@ from dataclasses import fields, replace
 from typing import Any
 
 from tensoropt_torch.config import DeviceType
-from tensoropt_torch.planner.optimizers import OptimizerModel
-from tensoropt_torch.simulate.optimizers import MakeOptimizer
+from tensoropt_torch.planner.optimizer_model import OptimizerModel
 from tensoropt_torch.simulate.step import StepSettings
+from tensoropt_torch.simulate.stock_optimizers import MakeOptimizer
 from tensoropt_torch.tasks.example import ExampleKeywords
 
 

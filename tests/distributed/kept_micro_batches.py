@@ -30,7 +30,7 @@ from tensoropt_torch.program.schedule import (
     Forward,
     Hold,
     Join,
-    Reduce,
+    ReduceGradients,
     Release,
     Schedule,
 )
@@ -164,7 +164,7 @@ def backwards_last(count: int, reduces: bool = True, _: bool = True) -> Schedule
     """All forwards, from the last to the first, before all backwards."""
     order = [*range(count)]
     backwards = [Backward(n, reduces and n == order[-1]) for n in order]
-    late = (Reduce(),) if reduces else ()
+    late = (ReduceGradients(),) if reduces else ()
     forwards = map(Forward, reversed(order))
     return Schedule(
         (Hold(), *forwards, *backwards, Release(), *late, Join()),
@@ -178,7 +178,7 @@ def interleaved(count: int, reduces: bool = True, _: bool = True) -> Schedule:
     for number in range(count):
         actions += [Forward(number + 1)] if number + 1 < count else []
         actions.append(Backward(number, reduces and number == count - 1))
-    late = (Reduce(),) if reduces else ()
+    late = (ReduceGradients(),) if reduces else ()
     return Schedule(
         (Hold(), *actions, Release(), *late, Join()), (AddKept(), Deliver(keeps=not reduces))
     )

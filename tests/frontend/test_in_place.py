@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.frontend.passes import PASSES, cleanup, in_place, regions
+from tensoropt_torch.frontend.passes import PASSES, cleanup, functional, regions
 from tests.frontend.graphs import (
     Body,
     check_after_every_pass,
@@ -74,7 +74,7 @@ IN_PLACE = [chained, in_place_module, overwritten, powers, diagonals]
 
 @pytest.mark.parametrize("body", IN_PLACE)
 def test_in_place_calls_become_functional(body: Body) -> None:
-    _, module = normalised(body, in_place.functionalise_in_place)
+    _, module = normalised(body, functional.functionalise_in_place)
     names = [name.split(".")[1] for name in targets(module)]
     assert not any(name.endswith("_") for name in names), names
 
@@ -149,7 +149,7 @@ def test_in_place_change_that_cannot_be_followed_is_refused(
     module = exported(layer(), batch())
     regions.inline_regions(module.graph)
     with pytest.raises(TensorOptError) as error:
-        in_place.functionalise_in_place(module.graph)
+        functional.functionalise_in_place(module.graph)
     for part in (call, changed, "in place", line, __file__):
         assert part in str(error.value)
 
@@ -186,7 +186,7 @@ BUFFER_CHANGES = [count, changed_and_read, average, overwritten_buffer]
 
 @pytest.mark.parametrize("body", BUFFER_CHANGES)
 def test_a_changed_buffer_is_written_once_at_the_end(body: Body) -> None:
-    _, module = normalised(body, regions.inline_regions, in_place.functionalise_in_place)
+    _, module = normalised(body, regions.inline_regions, functional.functionalise_in_place)
     names = targets(module)
     changing = [name for name in names if name.split(".")[1].endswith("_")]
     assert changing == ["aten.copy_.default"]
@@ -322,7 +322,7 @@ THROUGH_VIEWS = [
 
 @pytest.mark.parametrize("body", THROUGH_VIEWS)
 def test_changes_are_seen_under_every_name(body: Body) -> None:
-    passes = (regions.inline_regions, in_place.functionalise_in_place)
+    passes = (regions.inline_regions, functional.functionalise_in_place)
     _, module = normalised(body, *passes, cleanup.eliminate_dead_code)
     names = {name.split(".")[1] for name in targets(module) if "." in name}
     names -= {"copy_", "__and__"}
@@ -394,9 +394,9 @@ def changed_statistics(self: Layer, x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("body", [statistics_of_an_input, changed_statistics])
 def test_running_statistics_that_are_not_a_buffer_are_refused(body: Body) -> None:
     module = exported(Layer(body), batch())
-    in_place.functionalise_in_place(module.graph)
+    functional.functionalise_in_place(module.graph)
     with pytest.raises(TensorOptError, match=r"updates running statistics '(select|add_tensor)'"):
-        in_place.check_running_statistics(module.graph)
+        functional.check_running_statistics(module.graph)
 
 
 def add_wider(self: Layer, x: torch.Tensor) -> torch.Tensor:

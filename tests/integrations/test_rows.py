@@ -20,7 +20,12 @@ from tensoropt_torch.integrations.joint_batches import (
     may_differ,
 )
 from tensoropt_torch.integrations.loaders import recording
-from tensoropt_torch.integrations.rows import Sampled, batch_with_more, first_batch, rows_of_trials
+from tensoropt_torch.integrations.row_dims import (
+    Sampled,
+    batch_with_more,
+    first_batch,
+    rows_of_trials,
+)
 from tests.distributed.harness import run_ranks
 
 HERE = "tests.integrations.test_rows"

@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import nn
 
 from tensoropt_torch import TensorOptError
-from tensoropt_torch.integrations.optimizers import use_parameters_of
-from tensoropt_torch.integrations.shares import Call, first_call, first_of
+from tensoropt_torch.integrations.early_optimizers import use_parameters_of
+from tensoropt_torch.integrations.shares import CallArguments, first_call, first_of
 from tests.distributed.harness import run_ranks
 
 HERE = "tests.integrations.test_shares"
@@ -65,7 +65,7 @@ def test_the_first_batch_takes_no_random_numbers() -> None:
 def batch_of_all(sizes: list[int]) -> list[list[int]]:
     x = torch.ones(sizes[dist.get_rank()], 3)
     table, hidden = torch.full((5,), 7.0), x[None]
-    call = Call((x, hidden), {"count": torch.tensor(4.0), "name": "a", "table": table})
+    call = CallArguments((x, hidden), {"count": torch.tensor(4.0), "name": "a", "table": table})
     whole = call.of_all_ranks([0, 1, None, None, None])
     assert whole.kwargs["name"] == "a" and torch.equal(whole.kwargs["table"], table)
     return [list(leaf.shape) for leaf in (*whole.args, whole.kwargs["count"])]

@@ -28,7 +28,7 @@ from tensoropt_torch.config import load_cluster
 from tensoropt_torch.config.cluster import COLLECTIVES
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.measure import profiling
-from tensoropt_torch.measure.job import with_operators
+from tensoropt_torch.measure.job_costs import with_operators
 from tensoropt_torch.measure.kept.hardware_profile import HardwareProfile
 from tensoropt_torch.measure.machine.key import MachineKey, key_of_job
 from tensoropt_torch.measure.runs import random_strategies, validation

@@ -13,8 +13,8 @@ import tensoropt_torch
 from tensoropt_torch import OptimizerModel, Plan, StepSettings, cli
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import capture
-from tensoropt_torch.planner.optimizers import OPTIMIZER_STATES
-from tensoropt_torch.simulate.optimizers import OPTIMIZERS, make_optimizer
+from tensoropt_torch.planner.optimizer_model import OPTIMIZER_STATES
+from tensoropt_torch.simulate.stock_optimizers import OPTIMIZERS, make_optimizer
 
 WIDTH = 64
 ELEMENTS = WIDTH * WIDTH + WIDTH

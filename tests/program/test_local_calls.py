@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from tensoropt_torch import _C
 from tensoropt_torch.config import load_cluster
-from tensoropt_torch.emit.graph import EagerWriter
+from tensoropt_torch.emit.eager_writer import EagerWriter
 from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.program.local_calls import (

@@ -13,7 +13,7 @@ from torch import fx
 
 from tensoropt_torch import _C
 from tensoropt_torch.config import load_cluster
-from tensoropt_torch.emit import graph as writer
+from tensoropt_torch.emit import eager_writer as writer
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan

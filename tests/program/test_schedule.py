@@ -17,7 +17,7 @@ from tensoropt_torch.program.schedule import (
     Forward,
     Hold,
     Join,
-    Reduce,
+    ReduceGradients,
     Release,
     Schedule,
     in_micro_batches,
@@ -28,7 +28,7 @@ from tensoropt_torch.program.schedule import (
 def test_micro_batches_run_forward_and_backward_one_after_the_other() -> None:
     first = (Forward(0), Backward(0, reduces=False))
     assert in_micro_batches(2) == Schedule(
-        (Hold(), *first, Forward(1), Backward(1), Release(), Reduce(), Join()),
+        (Hold(), *first, Forward(1), Backward(1), Release(), ReduceGradients(), Join()),
         (Deliver(),),
     )
 
@@ -43,7 +43,7 @@ def test_micro_batches_that_keep_reduce_nothing() -> None:
     assert not schedule.reduces
     backwards = [action for action in schedule.call if isinstance(action, Backward)]
     assert backwards == [Backward(number, reduces=False) for number in range(3)]
-    assert Reduce() not in schedule.call
+    assert ReduceGradients() not in schedule.call
     assert schedule.backward == (AddKept(), Deliver(keeps=True))
 
 

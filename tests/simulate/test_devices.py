@@ -10,10 +10,11 @@ import torch
 
 from benchmarks.coverage.zoo import MODELS, make
 from benchmarks.memory.job import random_plan
+from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.simulate import StepSettings, rank, simulate_step
+from tensoropt_torch.simulate import StepSettings, simulate_step, simulated_rank
 
 FEW = [
     "mlp",
@@ -41,7 +42,7 @@ def check(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         captured = capture(example.model, example.args, **example.keywords)
     plan = random_plan(captured, 4, seed, recompute=seed % 2 == 1)
     chosen = simulate_step(plan, captured, STEP)
-    monkeypatch.setattr(rank, "_has_kernels_of_a_cpu", on_a_cpu)
+    monkeypatch.setattr(simulated_rank, "_has_kernels_of_a_cpu", on_a_cpu)
     expected = simulate_step(plan, captured, STEP)
     assert chosen.peak_bytes == expected.peak_bytes, (name, seed)
     assert chosen.phase_peaks == expected.phase_peaks, (name, seed)
@@ -50,8 +51,12 @@ def check(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def operators_of_a_cpu(plan: Plan, captured: CapturedModel) -> set[str]:
     """Those of a rank's graph."""
-    graph = rank.SimulatedRank.of(rank.RankPart(plan, captured, 0)).graph.graph
-    return {str(node.target) for node in graph.nodes if rank._has_kernels_of_a_cpu(node, "cpu")}
+    graph = simulated_rank.SimulatedRank.of(RankPart(plan, captured, 0)).graph.graph
+    return {
+        str(node.target)
+        for node in graph.nodes
+        if simulated_rank._has_kernels_of_a_cpu(node, "cpu")
+    }
 
 
 @pytest.mark.parametrize("name", FEW)
@@ -122,9 +127,9 @@ def test_what_the_meta_device_computes_otherwise_is_simulated_as_on_a_cpu(
         found = [name for name in operators_of_a_cpu(plan, captured) if operator in name]
         chosen = simulate_step(plan, captured, STEP).peak_bytes
         with monkeypatch.context() as patched:
-            patched.setattr(rank, "_has_kernels_of_a_cpu", on_a_cpu)
+            patched.setattr(simulated_rank, "_has_kernels_of_a_cpu", on_a_cpu)
             assert simulate_step(plan, captured, STEP).peak_bytes == chosen, seed
-            patched.setattr(rank, "_has_kernels_of_a_cpu", lambda *_: False)
+            patched.setattr(simulated_rank, "_has_kernels_of_a_cpu", lambda *_: False)
             on_meta = simulate_step(plan, captured, STEP).peak_bytes
         assert found or on_meta == chosen, seed
         differing += on_meta != chosen

@@ -14,7 +14,6 @@ from tensoropt_torch.frontend.passes.attention import (
     group_repeated_heads,
     indices_to_views,
 )
-from tensoropt_torch.frontend.passes.batch_norm import group_batch_norms
 from tensoropt_torch.frontend.passes.cleanup import (
     drop_empty_parts,
     drop_idle_dropouts,
@@ -32,12 +31,13 @@ from tensoropt_torch.frontend.passes.forms import (
     split_recurrent_stacks,
     views_to_reshapes,
 )
-from tensoropt_torch.frontend.passes.fused import BLOCKS, WANTED_BLOCKS, Blocks, see_blocks
-from tensoropt_torch.frontend.passes.in_place import (
+from tensoropt_torch.frontend.passes.functional import (
     check_running_statistics,
     functionalise_in_place,
     trained_nodes,
 )
+from tensoropt_torch.frontend.passes.fused import BLOCKS, WANTED_BLOCKS, Blocks, see_blocks
+from tensoropt_torch.frontend.passes.grouped_batch_norm import group_batch_norms
 from tensoropt_torch.frontend.passes.merged_dims import (
     keep_rows_apart,
     split_before_permutations,

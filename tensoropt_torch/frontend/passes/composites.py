@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from tensoropt_torch import _C
 from tensoropt_torch.frontend.passes.forms import views_to_reshapes
-from tensoropt_torch.frontend.passes.in_place import functionalise_in_place
+from tensoropt_torch.frontend.passes.functional import functionalise_in_place
 from tensoropt_torch.frontend.passes.nodes import replace_results, target_name
 
 aten = torch.ops.aten

@@ -16,10 +16,10 @@ from tensoropt_torch.frontend.passes.nodes import argument, target_name
 
 aten = torch.ops.aten
 
-Call = tuple[OpOverload, tuple[Any, ...]]
+DrawingCall = tuple[OpOverload, tuple[Any, ...]]
 
 
-def drawing_call(node: fx.Node) -> Call | None:
+def drawing_call(node: fx.Node) -> DrawingCall | None:
     """What draws the numbers that a fill writes, where it is called otherwise than the fill:
     the operator and its arguments. None for all other calls."""
     name = target_name(node)

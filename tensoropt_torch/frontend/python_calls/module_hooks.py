@@ -17,8 +17,8 @@ from torch.utils import hooks as torch_hooks
 
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.passes.nodes import NUMBER
+from tensoropt_torch.frontend.python_calls.call_operators import Tensors, bind, define, have_values
 from tensoropt_torch.frontend.python_calls.model_names import ModelNames
-from tensoropt_torch.frontend.python_calls.operators import Tensors, bind, define, have_values
 from tensoropt_torch.frontend.python_calls.standing import (
     BACKWARD,
     BACKWARD_PRE,

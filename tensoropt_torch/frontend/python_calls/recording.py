@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import BackwardHook
 
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.frontend.python_calls.functions import (
+from tensoropt_torch.frontend.python_calls.autograd_functions import (
     apply_itself,
     is_left_alone,
     recorded,

@@ -17,8 +17,7 @@ from torch._ops import OpOverload
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.passes.nodes import BUFFER, NUMBER, source_line
 from tensoropt_torch.frontend.passes.regions import inline_regions
-from tensoropt_torch.frontend.python_calls.model_names import ModelNames
-from tensoropt_torch.frontend.python_calls.operators import (
+from tensoropt_torch.frontend.python_calls.call_operators import (
     Tensors,
     bind,
     binding_of_node,
@@ -26,6 +25,7 @@ from tensoropt_torch.frontend.python_calls.operators import (
     define_mark,
     have_values,
 )
+from tensoropt_torch.frontend.python_calls.model_names import ModelNames
 from tensoropt_torch.frontend.python_calls.standing import running_root
 from tensoropt_torch.frontend.python_calls.texts import Describer, digest
 from tensoropt_torch.frontend.python_calls.user_functions import UserFunction

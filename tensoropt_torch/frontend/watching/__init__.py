@@ -1,6 +1,6 @@
 """What acts through Python beside the calls of operators, while a model is captured."""
 
-from tensoropt_torch.frontend.watching.attributes import (
+from tensoropt_torch.frontend.watching.attribute_uses import (
     Attributes,
     Images,
     Owner,

@@ -14,7 +14,8 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.frontend.watching.attributes import (
+from tensoropt_torch.frontend.watching.attribute_reads import HOOKS, AccessLog, is_attribute
+from tensoropt_torch.frontend.watching.attribute_uses import (
     Attributes,
     Images,
     Owner,
@@ -27,9 +28,8 @@ from tensoropt_torch.frontend.watching.images import ATOMS, MISSING, Image
 from tensoropt_torch.frontend.watching.leaks import LeakedTensors
 from tensoropt_torch.frontend.watching.lifting import Lifted
 from tensoropt_torch.frontend.watching.numbers import NumberTrace
+from tensoropt_torch.frontend.watching.object_reads import is_record
 from tensoropt_torch.frontend.watching.random_numbers import Draws
-from tensoropt_torch.frontend.watching.reads import HOOKS, AccessLog, is_attribute
-from tensoropt_torch.frontend.watching.records import is_record
 
 _CONTAINERS = (list, dict, set)
 # Says that hooks have been set, which are taken away with it: models of Hugging Face collect

@@ -16,7 +16,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
-from tensoropt_torch.frontend.watching.attributes import Place
+from tensoropt_torch.frontend.watching.attribute_uses import Place
 from tensoropt_torch.frontend.watching.expressions import Expression, Guard, Values, alike
 from tensoropt_torch.frontend.watching.numbers import (
     NumberTrace,

@@ -28,7 +28,7 @@ from tensoropt_torch.frontend.watching.expressions import (
     alike,
     given,
 )
-from tensoropt_torch.frontend.watching.texts import Text
+from tensoropt_torch.frontend.watching.followed_texts import Text
 
 # Calls whose result has the same size whatever the number is, and which take it as it is.
 _FOLLOWED = frozenset(  # words, a line for each sort

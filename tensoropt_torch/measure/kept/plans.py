@@ -25,7 +25,7 @@ from tensoropt_torch.frontend.lowering import memory_orders
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.measure.kept.conditioned import ConditionedFile
 from tensoropt_torch.measure.kept.files import digest_of_package, is_written, read_or
-from tensoropt_torch.measure.kept.operators import known_operators, records
+from tensoropt_torch.measure.kept.operator_times import known_operators, records
 from tensoropt_torch.measure.kept.sealed import SealedFormat
 from tensoropt_torch.measure.machine.key import MachineKey, key_of_job
 from tensoropt_torch.plan import OpRecord, Plan

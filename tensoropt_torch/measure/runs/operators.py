@@ -16,14 +16,14 @@ from torch import fx
 from tensoropt_torch import _C
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.frontend.lowering import memory_orders
-from tensoropt_torch.measure.kept.operators import OpTime
+from tensoropt_torch.measure.kept.operator_times import OpTime
 from tensoropt_torch.measure.machine.clock import (
     ComputeClock,
     SharedClock,
     crowding_of,
     undisturbed_s,
 )
-from tensoropt_torch.measure.machine.collectives import SMALL_SPREAD, spread
+from tensoropt_torch.measure.machine.collective_times import SMALL_SPREAD, spread
 from tensoropt_torch.program.local_calls import CallSite, draws, invocation
 from tensoropt_torch.progress import Step, silent
 from tensoropt_torch.runtime.agreement import gather

@@ -21,7 +21,7 @@ from tensoropt_torch.measure.runs.random_strategies import ValidationOptions, va
 from tensoropt_torch.measure.runs.training import OPTIMIZERS, WARM_UPS, StepTimes, Training
 from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan, Settings
-from tensoropt_torch.planner.optimizers import OPTIMIZER_STATES
+from tensoropt_torch.planner.optimizer_model import OPTIMIZER_STATES
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.progress import Step

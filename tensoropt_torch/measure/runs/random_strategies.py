@@ -21,7 +21,7 @@ from tensoropt_torch.measure.kept.files import is_written, read_or
 from tensoropt_torch.measure.kept.strategies import KeptStrategy, StrategyStore
 from tensoropt_torch.measure.runs.batch import Batch, index_on_meta
 from tensoropt_torch.measure.runs.budget import Budget, GoesOn, check_budget
-from tensoropt_torch.measure.runs.memory import ENOUGH
+from tensoropt_torch.measure.runs.peak_memory import ENOUGH
 from tensoropt_torch.measure.runs.spaces import Space, spaces_of
 from tensoropt_torch.measure.runs.training import (
     WARM_UPS,

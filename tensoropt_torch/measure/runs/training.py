@@ -18,14 +18,14 @@ from tensoropt_torch.frontend.python_calls import hooks_silent
 from tensoropt_torch.measure.machine.clock import SharedClock, undisturbed_s
 from tensoropt_torch.measure.runs.batch import Batch
 from tensoropt_torch.measure.runs.budget import GoesOn, OutOfTimeError, always
-from tensoropt_torch.measure.runs.memory import measure_peak_bytes
+from tensoropt_torch.measure.runs.peak_memory import measure_peak_bytes
 from tensoropt_torch.module import parallelize
 from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.planner.optimizers import OPTIMIZER_STATES, OptimizerModel
+from tensoropt_torch.planner.optimizer_model import OPTIMIZER_STATES, OptimizerModel
 from tensoropt_torch.progress import Step, silent
 from tensoropt_torch.runtime.ops import network_timing
-from tensoropt_torch.simulate.optimizers import make_optimizer
+from tensoropt_torch.simulate.stock_optimizers import make_optimizer
 from tensoropt_torch.values import WeightSource
 
 WARM_UPS = 2

@@ -13,7 +13,7 @@ from tensoropt_torch.measure.kept.files import (
     read_or,
     write_atomically,
 )
-from tensoropt_torch.measure.kept.operators import OpTime, keep_operators, known_operators
+from tensoropt_torch.measure.kept.operator_times import OpTime, keep_operators, known_operators
 from tests.measure.kept.test_hardware_profile import KEY
 from tests.measure.logged import logged_warnings
 

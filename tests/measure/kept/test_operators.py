@@ -15,7 +15,12 @@ import pytest
 
 from tensoropt_torch import TensorOptError
 from tensoropt_torch.measure.kept.files import locked
-from tensoropt_torch.measure.kept.operators import OpStore, OpTime, keep_operators, known_operators
+from tensoropt_torch.measure.kept.operator_times import (
+    OpStore,
+    OpTime,
+    keep_operators,
+    known_operators,
+)
 from tensoropt_torch.measure.machine.key import MachineKey
 
 HERE = MachineKey("a processor", "cpu", 2, 1, 2, 1, "gloo", "2.13", (2,))

@@ -35,10 +35,10 @@ from tensoropt_torch.frontend import capture
 from tensoropt_torch.logs import LIBRARY
 from tensoropt_torch.measure.kept import plans as kept_plans
 from tensoropt_torch.measure.kept.files import home
-from tensoropt_torch.measure.kept.operators import OpStore, known_operators
+from tensoropt_torch.measure.kept.operator_times import OpStore, known_operators
 from tensoropt_torch.measure.kept.plans import conditions_of
 from tensoropt_torch.measure.machine.key import MachineKey, key_of_job
-from tensoropt_torch.measure.runs import finalists
+from tensoropt_torch.measure.runs import race as races
 from tensoropt_torch.measure.runs.training import StepTimes, Training
 from tensoropt_torch.plan import wishes_of
 from tensoropt_torch.planner import finalists as likely
@@ -419,10 +419,10 @@ def test_a_file_that_does_not_work_is_a_line_of_the_log(tmp_path: Path) -> None:
 def half_raced(home_of: str) -> list[bool]:
     os.environ["TENSOROPT_HOME"] = home_of
     heard = listen()
-    race = finalists._race
-    finalists._race = lambda runs, *rest: race(runs[:1], *rest)  # no time for the others
+    race = races._race
+    races._race = lambda runs, *rest: race(runs[:1], *rest)  # no time for the others
     find()
-    finalists._race = race
+    races._race = race
     kept = []
     for _ in range(2):
         find()
@@ -440,9 +440,9 @@ def race_budgets(home_of: str) -> list[float]:
     os.environ["TENSOROPT_HOME"] = home_of
     given = []
 
-    def race(plans: list[Plan], *arguments: Any, **_: Any) -> finalists.Race:
+    def race(plans: list[Plan], *arguments: Any, **_: Any) -> races.Race:
         given.append(arguments[-1])
-        return finalists.Race(plans[0], complete=True)
+        return races.Race(plans[0], complete=True)
 
     def end(phases: progress.Phases, name: str) -> None:
         phases.seconds[name] = float(name == "search")

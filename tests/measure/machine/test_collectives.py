@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from tensoropt_torch import _C
 from tensoropt_torch.config.cluster import COLLECTIVES
-from tensoropt_torch.measure.machine.collectives import (
+from tensoropt_torch.measure.machine.collective_times import (
     MIN_BYTES,
     CollectiveTimes,
     measure_collectives,

@@ -17,7 +17,7 @@ from torch import nn
 
 import tensoropt_torch
 from tensoropt_torch import MeasureOptions, Plan, TensorOptError, measure
-from tensoropt_torch.measure.runs import finalists as races
+from tensoropt_torch.measure.runs import race as races
 from tensoropt_torch.measure.runs.budget import Budget, OutOfTimeError
 from tensoropt_torch.measure.runs.training import StepTimes, Training
 from tensoropt_torch.module import ParallelModule

@@ -13,7 +13,7 @@ from torch import nn
 from benchmarks.memory.job import random_plan
 from benchmarks.memory.models import make
 from tensoropt_torch.frontend import capture
-from tensoropt_torch.measure.runs.memory import measure_peak_bytes
+from tensoropt_torch.measure.runs.peak_memory import measure_peak_bytes
 from tensoropt_torch.measure.runs.training import OPTIMIZERS, Training
 from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.simulate import StepSettings, simulate_step

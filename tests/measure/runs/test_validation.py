@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from tensoropt_torch.measure.machine.clock import SharedClock
-from tensoropt_torch.measure.runs import memory
+from tensoropt_torch.measure.runs import peak_memory
 from tensoropt_torch.measure.runs.budget import Budget, OutOfTimeError
-from tensoropt_torch.measure.runs.memory import ENOUGH, measure_peak_bytes
+from tensoropt_torch.measure.runs.peak_memory import ENOUGH, measure_peak_bytes
 from tensoropt_torch.measure.runs.training import (
     WARM_UPS,
     Reference,
@@ -205,8 +205,8 @@ def test_memory_is_measured_until_it_is_known(monkeypatch: pytest.MonkeyPatch) -
     def counting(_: torch.device) -> Iterator[tuple[object, object]]:
         yield lambda: None, lambda: next(peaks)
 
-    monkeypatch.setattr(memory, "_counting", counting)
-    monkeypatch.setattr(memory, "_held_bytes", lambda *_: 100)
+    monkeypatch.setattr(peak_memory, "_counting", counting)
+    monkeypatch.setattr(peak_memory, "_held_bytes", lambda *_: 100)
     measure = partial(measure_peak_bytes, training.module, training.optimizer)
     assert measure(lambda: steps.append(1)) == 105
     assert len(steps) == 1 + 5  # 9 5 7 5 5: the fifth is the last at any rate

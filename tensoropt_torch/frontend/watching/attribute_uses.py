@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from tensoropt_torch.frontend.watching.attribute_reads import is_attribute
 from tensoropt_torch.frontend.watching.images import MISSING, Fields, Image, image_of
-from tensoropt_torch.frontend.watching.reads import is_attribute
 
 
 class Place(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from tensoropt_torch.frontend.watching.images import Fields
-from tensoropt_torch.frontend.watching.records import RecordReads
+from tensoropt_torch.frontend.watching.object_reads import RecordReads
 
 # What modules have themselves: of those only what an instance puts in the way of its class.
 _OF_MODULES = frozenset({*vars(nn.Module), *vars(nn.Module()), "_flat_weights"})

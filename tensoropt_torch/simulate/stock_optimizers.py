@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tensoropt_torch.planner.optimizers import OptimizerModel
+from tensoropt_torch.planner.optimizer_model import OptimizerModel
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 

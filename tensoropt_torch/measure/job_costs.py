@@ -14,7 +14,7 @@ from tensoropt_torch.config.cluster import Cluster
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.measure.hardware import check_fits
 from tensoropt_torch.measure.kept.hardware_profile import HardwareProfile
-from tensoropt_torch.measure.kept.operators import (
+from tensoropt_torch.measure.kept.operator_times import (
     OpTime,
     keep_operators,
     known_operators,

@@ -22,7 +22,7 @@ from tensoropt_torch.module.stand_ins import containers
 from tensoropt_torch.module.storage import ModuleStorage
 from tensoropt_torch.module.variant import variant_of
 from tensoropt_torch.runtime.meshes import mesh_axes_of, partition
-from tensoropt_torch.simulate.attention import FusedAttention
+from tensoropt_torch.simulate.fused_attention import FusedAttention
 from tensoropt_torch.values.placements import dtensor_of
 from tensoropt_torch.values.weights import parameter_of
 

@@ -21,14 +21,14 @@ from torch.utils import _pytree as pytree
 
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.passes.nodes import NUMBER
-from tensoropt_torch.frontend.python_calls.model_names import ModelNames
-from tensoropt_torch.frontend.python_calls.operators import (
+from tensoropt_torch.frontend.python_calls.call_operators import (
     Tensors,
     bind,
     define,
     have_values,
     numbers_unseen,
 )
+from tensoropt_torch.frontend.python_calls.model_names import ModelNames
 from tensoropt_torch.frontend.python_calls.standing import running_root
 from tensoropt_torch.frontend.python_calls.surroundings import Surroundings
 from tensoropt_torch.frontend.python_calls.texts import Describer, digest

@@ -37,7 +37,7 @@ def batch_rows(captured: CapturedModel, whole_inputs: Sequence[str] = ()) -> int
 
 
 @dataclass
-class Choice:
+class RowChoice:
     """One way to compute a node in one micro-batch: the layouts that its operands have, the
     config (None: it is a source), and operands that are totals."""
 
@@ -61,7 +61,7 @@ class SplitRows:
             for index, row in enumerate(nodes)
             if row.graph_node >= 0
         }
-        self.choices: dict[fx.Node, dict[Layouts, Choice]] = {}
+        self.choices: dict[fx.Node, dict[Layouts, RowChoice]] = {}
         self.of_data: set[fx.Node] = set()  # without parameters and random numbers
         for source in captured.sources:
             self._add_source(source)
@@ -84,7 +84,7 @@ class SplitRows:
         if source.kind == "literal":
             return
         layout = "S0" if self.is_split(source) else WHOLE
-        self.choices[source.placeholder] = {(layout,): Choice((), None)}
+        self.choices[source.placeholder] = {(layout,): RowChoice((), None)}
         if source.kind != "parameter":
             self.of_data.add(source.placeholder)
 
@@ -93,7 +93,7 @@ class SplitRows:
             origin, index = node.args
             assert isinstance(origin, fx.Node) and isinstance(index, int)
             self.choices[node] = {
-                (layouts[index],): Choice(layouts, None) for layouts in self.choices[origin]
+                (layouts[index],): RowChoice(layouts, None) for layouts in self.choices[origin]
             }
             self.of_data |= {node} if origin in self.of_data else set()
             return
@@ -115,8 +115,8 @@ class SplitRows:
         operands: list[fx.Node],
         *,
         with_totals: bool,
-    ) -> dict[Layouts, Choice]:
-        found: dict[Layouts, Choice] = {}
+    ) -> dict[Layouts, RowChoice]:
+        found: dict[Layouts, RowChoice] = {}
         by_rows_only = self._must_have_rows(node)
         for config, of_config in enumerate(ports):
             wanted = tuple(port.value for port in of_config.inputs)
@@ -132,7 +132,7 @@ class SplitRows:
             else:
                 if self._is_local(node, config):
                     layouts = tuple(port.value for port in of_config.outputs)
-                    found.setdefault(layouts, Choice(wanted, config, frozenset(totals)))
+                    found.setdefault(layouts, RowChoice(wanted, config, frozenset(totals)))
         return found
 
     def _must_have_rows(self, node: fx.Node) -> bool:

@@ -12,7 +12,7 @@ from torch import fx
 
 from tensoropt_torch.emit.copies import made_on
 from tensoropt_torch.frontend import CapturedModel
-from tensoropt_torch.frontend.micro_batches import Join, MicroBatching
+from tensoropt_torch.frontend.micro_batching import Join, MicroBatching
 from tensoropt_torch.runtime.ops import reshard
 
 # Seeds of the micro-batches of a step are so far apart.
@@ -28,7 +28,7 @@ class Gather:
     groups: Sequence[str]
 
 
-class Batch:
+class MicroBatched:
     """What a batch is, of a graph of one of its micro-batches.
 
     Args:
