@@ -28,6 +28,7 @@ import torch
 from torch import fx, nn
 from torch._ops import OpOverload
 
+from tensoropt_torch.emit.functional import TRACED
 from tensoropt_torch.emit.reshard_calls import (
     FORWARD_GROUPS,
     SENT_BYTES,
@@ -52,19 +53,6 @@ Compile = bool | str
 LEAST_OPERATORS = 2  # of a part; one alone is a kernel already
 GRADIENT_BYTES = 25 * 2**20  # of a part, as in DistributedDataParallel
 
-# Operators of ours that the compiler can trace, where no group is named.
-_TRACED = frozenset(
-    {
-        OPS.embedding_shard.default,
-        OPS.gather_shard.default,
-        OPS.linear_blocks.default,
-        OPS.linear_sections.default,
-        OPS.linear_transposed.default,
-        OPS.cross_entropy_sharded.default,
-        OPS.nll_loss_sharded.default,
-        OPS.valid_divisor.default,
-    }
-)
 # What nobody outside of the rank sees, so that it may come before what is computed meanwhile.
 _LOCAL = frozenset(
     {
@@ -282,7 +270,7 @@ def _is_compiled(node: fx.Node) -> bool:
         return target is getitem
     if target.namespace != "tensoropt":
         return not is_python_call(node)
-    return target in _TRACED and not any(_groups_of(node))
+    return target in TRACED and not any(_groups_of(node))
 
 
 def _groups_of(node: fx.Node) -> Iterator[str]:

@@ -106,7 +106,9 @@ def _forward_alone(
     tensors = variant.own_tensors()
     written = WrittenParts(tensors)
     values = variant.values(inputs, tensors)
-    graph = variant.graph
+    graph: Any = variant.graph
+    if variant.whole is not None and not schedule.adds_kept:
+        graph = variant.whole
     if schedule.adds_kept:
         reduce_before_adding(parameter for _, parameter in variant.trained())
         graph = variant.hooked.body

@@ -128,7 +128,9 @@ class ParallelModule(nn.Module):
             f"inputs: {plan.settings.inputs_in_words}",
             f"parameters: {_amount(whole)}, of which {_amount(local)} here",
         ]
-        if compiled_parts(self.rank_graph):
+        if self._base.is_compiled_whole:
+            lines.append("compiled: the step with its collectives, as one graph")
+        elif compiled_parts(self.rank_graph):
             amount = describe(self.rank_graph)
             lines.append(f"compiled: {amount}; the plan's memory is that of steps without")
         return "\n".join(lines)

@@ -11,6 +11,7 @@ from torch import fx, nn
 
 from tensoropt_torch.emit.hooked import HookedGraph
 from tensoropt_torch.emit.rank import RankPart
+from tensoropt_torch.emit.whole import WholeGraph
 from tensoropt_torch.frontend import CapturedModel, Source
 from tensoropt_torch.module.micro_batched import Gather, MicroBatched
 from tensoropt_torch.parameters.local_parts import local_parts, local_tensor
@@ -57,6 +58,7 @@ class Variant:
         self.graph = graph
         self.tables = tables
         self.uses_seeds = uses_seeds
+        self.whole: WholeGraph | None = None  # compiled, for steps that do nothing besides
         self.strategy: VariantStrategy | None = None  # if it is not the plan's
         self.output_rows: tuple[OutputRows, ...] = ()
         self.input_rows: tuple[int | None, ...] = ()  # the dim of each, None: none
@@ -80,6 +82,11 @@ class Variant:
     def input_names(self) -> list[str]:
         """What the inputs are called, literals included."""
         return [source.names[0] for source in self.captured.inputs]
+
+    @property
+    def is_compiled_whole(self) -> bool:
+        """Whether steps that do nothing besides run a graph that is compiled as a whole."""
+        return self.whole is not None and not self.whole.reason
 
     @cached_property
     def hooked(self) -> HookedGraph:

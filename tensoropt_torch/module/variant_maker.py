@@ -18,6 +18,7 @@ from tensoropt_torch.calls.row_hints import shares_in_words
 from tensoropt_torch.calls.uneven import resized
 from tensoropt_torch.emit.compilation import compiled
 from tensoropt_torch.emit.rank import RankPart
+from tensoropt_torch.emit.whole import whole_graph
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, ModelStructure
 from tensoropt_torch.frontend.capture import Arguments
@@ -273,6 +274,8 @@ def emit_variant(
     if backend is not None:
         graph = compiled(graph, backend)
     variant = variant_of(part, graph, root, tables, emitter.uses_seeds, context.groups.name)
+    if backend is not None:
+        variant.whole = whole_graph(part, emitter.program, backend, graph)
     settings = settings or part.plan.settings
     rows = rows_of_inputs(part.captured, settings)
     variant.input_rows = tuple(rows.get(name) for name in variant.input_names)

@@ -1,0 +1,103 @@
+"""Compiles a functional graph and its backward before they run, without looking at any values.
+
+::
+
+    traced = Traced(Buckets(sums=25 * 2**20))
+    function = compiled_ahead("inductor", graph, tensors, traced)
+    traced.collectives       # of forward, then of backward
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from tensoropt_torch.emit.collective_buckets import Buckets, in_buckets
+from tensoropt_torch.runtime.functional import NotFunctionalError, collectives_in
+
+Compiled = Callable[..., Sequence[Any]]
+Collectives = list[list[tuple[str, str]]]  # of each graph
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What is done with traced graphs before the backend has them: buckets are made, and the
+    collectives that there are then are noted."""
+
+    buckets: Buckets
+    collectives: Collectives = field(default_factory=list)
+
+    def see(self, module: fx.GraphModule) -> None:
+        """The graph of forward, or of backward."""
+        in_buckets(module.graph, self.buckets)
+        module.recompile()
+        self.collectives.append(list(collectives_in(module.graph)))
+
+
+def compiled_ahead(
+    backend: str, graph: fx.GraphModule, taken: Sequence[torch.Tensor], traced: Traced
+) -> Compiled:
+    """The graph with its backward, if gradients are enabled, for tensors like these."""
+    if not all(isinstance(tensor, torch.Tensor) for tensor in taken):
+        raise NotFunctionalError("an input of the graph is no tensor")
+    mode = torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
+    # Each by itself, whatever memory they share now: they may not share it in the next call.
+    examples = [_like(mode, tensor) for tensor in taken]
+    guards = torch._guards
+    with (
+        guards.tracing(guards.TracingContext(mode)),
+        # Backward as well, so that it is not one rank alone which fails later.
+        torch._functorch.config.patch(force_non_lazy_backward_lowering=True),
+    ):
+        return BACKENDS[backend](graph, examples, traced)
+
+
+def _like(mode: Any, tensor: torch.Tensor) -> torch.Tensor:
+    with mode:
+        fake = torch.empty_strided(
+            tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+        )
+    return fake.requires_grad_(tensor.requires_grad)
+
+
+def _as_it_is(graph: fx.GraphModule, examples: list[Any], traced: Traced) -> Compiled:
+    """As the backend ``aot_eager`` does."""
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._dynamo.backends.debugging import boxed_nop
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    def compile(module: fx.GraphModule, inputs: list[Any]) -> Any:
+        traced.see(module)
+        return boxed_nop(module, inputs)
+
+    make: Any = aot_autograd(
+        fw_compiler=compile,
+        bw_compiler=compile,
+        partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=True,
+    )
+    made: Compiled = make(graph, examples)
+    return made
+
+
+def _by_inductor(graph: fx.GraphModule, examples: list[Any], traced: Traced) -> Compiled:
+    from torch._inductor import compile_fx
+
+    def compile(module: fx.GraphModule, inputs: list[Any], **options: Any) -> Any:
+        traced.see(module)
+        return compile_fx.compile_fx_inner(module, inputs, **options)
+
+    make: Any = compile_fx.compile_fx
+    made: Compiled = make(graph, examples, inner_compile=compile)
+    return made
+
+
+# Those whose graphs can be seen before they have them.
+BACKENDS: Mapping[str, Callable[[fx.GraphModule, list[Any], Traced], Compiled]] = {
+    "inductor": _by_inductor,
+    "aot_eager": _as_it_is,
+}

@@ -1,0 +1,207 @@
+"""Buckets of collectives in traced graphs: what many small ones would send, one sends.
+
+::
+
+    in_buckets(graph, Buckets(sums=25 * 2**20, shards=4 * 2**20))
+
+What the graph only gives, such as the gradients of parameters, is summed (or scattered) together
+where the last of a bucket is made, and waited for at the end of the graph. What is gathered of
+inputs alone, such as parameters, is gathered together where the first of a bucket is needed. The
+graph has no calls that write to what others have.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+_COLLECTIVES = torch.ops._c10d_functional
+_ATEN = torch.ops.aten
+_SUM = _COLLECTIVES.all_reduce.default
+_SCATTER = _COLLECTIVES.reduce_scatter_tensor.default
+_GATHER = _COLLECTIVES.all_gather_into_tensor.default
+_WAIT = _COLLECTIVES.wait_tensor.default
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Bytes of what is summed together, and of what is gathered or scattered together; 0: each by
+    itself."""
+
+    sums: int = 0
+    shards: int = 0
+
+
+def in_buckets(graph: fx.Graph, sizes: Buckets) -> None:
+    """Changes the graph, whose values are in the meta of its nodes."""
+    for target, most in ((_SUM, sizes.sums), (_SCATTER, sizes.shards)):
+        for members in _buckets(
+            [n for n in graph.find_nodes(op="call_function", target=target) if _is_only_given(n)],
+            most,
+        ):
+            _reduce_together(graph, members)
+    gathers = graph.find_nodes(op="call_function", target=_GATHER)
+    for members in _buckets([n for n in gathers if _is_of_inputs(n)], sizes.shards):
+        _gather_together(graph, members)
+    graph.lint()
+
+
+def _value(node: fx.Node) -> torch.Tensor:
+    value: torch.Tensor = node.meta["val"]
+    return value
+
+
+def _bytes(node: fx.Node) -> int:
+    return max(v.numel() * v.element_size() for v in (_value(node), _value(_operand(node))))
+
+
+def _operand(node: fx.Node) -> fx.Node:
+    operand = node.args[0]
+    assert isinstance(operand, fx.Node)
+    return operand
+
+
+def _wait_of(node: fx.Node) -> fx.Node | None:
+    """The only user of a collective."""
+    users = list(node.users)
+    return users[0] if len(users) == 1 and users[0].target is _WAIT else None
+
+
+def _is_only_given(node: fx.Node) -> bool:
+    """Whether what comes of a collective only is an output, through calls of one operand."""
+    wait = _wait_of(node)
+    if wait is None:
+        return False
+    return all(
+        len(after.all_input_nodes) == 1
+        and after.target is not _SUM
+        and after.target is not _SCATTER
+        for after in _followers(wait)
+    )
+
+
+def _followers(node: fx.Node) -> list[fx.Node]:
+    """All that is made of it, in order, without the output."""
+    found: dict[fx.Node, None] = {}
+    waiting = [node]
+    while waiting:
+        for user in waiting.pop().users:
+            if user.op != "output" and user not in found:
+                found[user] = None
+                waiting.append(user)
+    return sorted(found)
+
+
+def _is_of_inputs(node: fx.Node) -> bool:
+    """Whether what is gathered is an input, through calls of one operand."""
+    if _wait_of(node) is None:
+        return False
+    operand = _operand(node)
+    while operand.op != "placeholder":
+        if len(operand.all_input_nodes) != 1 or operand.target is _WAIT:
+            return False
+        (operand,) = operand.all_input_nodes
+    return True
+
+
+def _buckets(nodes: Sequence[fx.Node], most: int) -> list[list[fx.Node]]:
+    """Those of one group and dtype together, in order, till they are so many bytes; without
+    those that are alone."""
+    found: list[list[fx.Node]] = []
+    open_ones: dict[Any, list[fx.Node]] = {}
+    for node in nodes if most else ():
+        key = node.args[1:], _value(node).dtype
+        members = open_ones.get(key)
+        if members is None:
+            members = open_ones[key] = []
+            found.append(members)
+        members.append(node)
+        if sum(map(_bytes, members)) >= most:
+            del open_ones[key]
+    return [members for members in found if len(members) > 1]
+
+
+class _Writer:
+    """Writes calls with their values, one after the other."""
+
+    def __init__(self, graph: fx.Graph, after: fx.Node) -> None:
+        self._graph = graph
+        self.last = after
+
+    def call(self, function: Callable[..., Any], *args: Any) -> fx.Node:
+        with self._graph.inserting_after(self.last):
+            node = self._graph.call_function(function, args)
+        values = fx.map_arg(args, lambda operand: operand.meta["val"])
+        node.meta["val"] = function(*values)
+        self.last = node
+        return node
+
+    def move(self, node: fx.Node) -> None:
+        self.last.append(node)
+        self.last = node
+
+
+def _reduce_together(graph: fx.Graph, members: Sequence[fx.Node]) -> None:
+    scatters = members[0].target is _SCATTER
+    count: Any = members[0].args[2] if scatters else 1
+    writer = _Writer(graph, members[-1])
+    rows = [writer.call(_ATEN.reshape.default, _operand(n), [count, -1]) for n in members]
+    flat = writer.call(_ATEN.cat.default, rows, 1)
+    if scatters:
+        flat = writer.call(_ATEN.reshape.default, flat, [-1])
+    started = writer.call(members[0].target, flat, *members[0].args[1:])  # type: ignore[arg-type]
+    writer.last = next(node for node in reversed(graph.nodes) if node.op != "output")
+    made = writer.call(_ATEN.reshape.default, writer.call(_WAIT, started), [-1])
+    _share_out(writer, members, made, [_value(n).numel() for n in members], 0)
+
+
+def _gather_together(graph: fx.Graph, members: Sequence[fx.Node]) -> None:
+    count: Any = members[0].args[1]
+    for member in members[1:]:
+        _move_before(_operand(member), members[0])
+    before = members[0].prev
+    writer = _Writer(graph, before)
+    rows = [writer.call(_ATEN.reshape.default, _operand(n), [-1]) for n in members]
+    flat = writer.call(_ATEN.cat.default, rows)
+    started = writer.call(_GATHER, flat, *members[0].args[1:])
+    made = writer.call(_ATEN.reshape.default, writer.call(_WAIT, started), [count, -1])
+    lengths = [_value(row).numel() for row in rows]
+    _share_out(writer, members, made, lengths, 1, moves=False)
+
+
+def _share_out(
+    writer: _Writer,
+    members: Sequence[fx.Node],
+    made: fx.Node,
+    lengths: Sequence[int],
+    dim: int,
+    moves: bool = True,
+) -> None:
+    """Each member's part takes the place of what it gave; ``moves``: with what is made of it."""
+    parts = writer.call(_ATEN.split_with_sizes.default, made, list(lengths), dim)
+    for index, member in enumerate(members):
+        wait = _wait_of(member)
+        assert wait is not None
+        part = writer.call(operator.getitem, parts, index)
+        own = writer.call(_ATEN.reshape.default, part, list(_value(member).shape))
+        followers = _followers(wait) if moves else []
+        wait.replace_all_uses_with(own)
+        for node in followers:
+            writer.move(node)
+        for node in (wait, member):
+            node.graph.erase_node(node)
+
+
+def _move_before(node: fx.Node, place: fx.Node) -> None:
+    """With all that it is made of, where that is not there yet."""
+    chain = []
+    while node.op != "placeholder" and not node < place:
+        chain.append(node)
+        (node,) = node.all_input_nodes
+    for moved in reversed(chain):
+        place.prepend(moved)

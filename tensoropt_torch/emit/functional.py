@@ -1,0 +1,380 @@
+"""Writes what a rank does as functions of tensors alone, which a compiler may have as a whole:
+ATen calls, and functional collectives for whatever goes to other ranks.
+
+::
+
+    program = FunctionalWriter(records, is_local).emit()
+    program.main          # an fx.GraphModule: no hook, no queue, no call without a result
+
+What only looks, such as checks of ids, and raises is written besides: what can be said from the
+inputs is done **before** the graph, and what sums over the ranks say **after** it. Parameters come
+in as local tensors, each with its chain of reshards; tensors that backward makes again carry the
+tag of that (``torch.utils.checkpoint``), which PyTorch's partitioner obeys.
+
+It refuses, by ``NotFunctionalError``, what has no such form: collectives inside of operators, parts
+that differ in size, random operators other than dropout, the user's Python, buffers that are
+averaged, and halos.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import getitem
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+from torch.utils.checkpoint import CheckpointPolicy
+
+from tensoropt_torch.emit.graph import EagerWriter
+from tensoropt_torch.frontend.python_calls import is_python_call
+from tensoropt_torch.program import records as r
+from tensoropt_torch.program.passes import RankRecords
+from tensoropt_torch.program.reshards import Programs
+from tensoropt_torch.runtime import functional
+from tensoropt_torch.runtime.functional import NotFunctionalError
+from tensoropt_torch.runtime.library import OPS
+from tensoropt_torch.runtime.random import call_seeded, seeded_dropout
+
+# Operators of ours that are made of ATen calls, where no group is named.
+TRACED = frozenset(
+    {
+        OPS.embedding_shard.default,
+        OPS.gather_shard.default,
+        OPS.linear_blocks.default,
+        OPS.linear_sections.default,
+        OPS.linear_transposed.default,
+        OPS.cross_entropy_sharded.default,
+        OPS.nll_loss_sharded.default,
+        OPS.valid_divisor.default,
+    }
+)
+RECOMPUTE = "recompute"  # in the meta of nodes, as PyTorch's partitioner looks for it
+
+
+@dataclass(frozen=True)
+class FunctionalProgram:
+    """What a rank does.
+
+    Attributes:
+        before: takes the inputs of the rank, looks at them, and gives what ``main`` takes of that;
+            None: there is nothing to look at.
+        main: takes the tensors of ``inputs``, the seed of the step as a tensor if it
+            ``takes_seed``, and what ``before`` gives.
+        inputs: the numbers of those inputs of the rank that ``main`` takes.
+        after: takes what ``main`` gives beyond ``outputs``, and looks at it.
+        outputs: how many tensors ``main`` gives that are outputs of the rank.
+        output: what the rank gives, with the numbers of these in place of tensors.
+        changed: the numbers of the inputs that it changes.
+    """
+
+    before: fx.GraphModule | None
+    main: fx.GraphModule
+    inputs: tuple[int, ...]
+    takes_seed: bool
+    after: fx.GraphModule | None
+    outputs: int
+    output: Any
+    changed: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Place:
+    """The number of a tensor among the outputs of ``main``."""
+
+    number: int
+
+
+class FunctionalWriter:
+    """Writes the graph of one rank.
+
+    Args:
+        untrained: the names of inputs that train nothing, which may be looked at beforehand.
+    """
+
+    def __init__(self, program: RankRecords, untrained: frozenset[str]) -> None:
+        self._records = program.records
+        self._untrained = untrained
+        self._graph = fx.Graph()
+        self._nodes: dict[r.Value, fx.Node] = {}
+        self._seed: r.Value | None = None
+        self._remade: frozenset[r.Value] = frozenset()
+
+    def emit(self) -> FunctionalProgram:
+        """What was written.
+
+        Raises:
+            NotFunctionalError: a record has no such form.
+        """
+        first, main, last = _split(self._records, self._untrained)
+        *inputs, seed = [record for record in self._records if isinstance(record, r.Input)]
+        self._seed = seed.result
+        given = _given_before(first, main, inputs, last)
+        for source in (*inputs, seed):
+            self._nodes[source.result] = self._graph.placeholder(source.name)
+        for number, value in enumerate(given):
+            self._nodes[value] = self._graph.placeholder(f"before_{number}")
+        self._remade = frozenset(k.value for k in main if isinstance(k, r.Keep))
+        for record in main:
+            if not isinstance(record, (r.Input, r.Output, r.Keep, r.BeginValues)):
+                self._write(record)
+        return self._finished(first, last, inputs, given)
+
+    def _finished(
+        self,
+        first: Sequence[r.Record],
+        last: Sequence[r.Record],
+        inputs: Sequence[r.Input],
+        given: Sequence[r.Value],
+    ) -> FunctionalProgram:
+        output = self._records[-1]
+        assert isinstance(output, r.Output) and self._seed is not None
+        values = list(dict.fromkeys(r.values_in(output.values)))
+        places = {value: Place(number) for number, value in enumerate(values)}
+        seen = list(dict.fromkeys(value for record in last for value in r.taken(record)))
+        self._graph.output(tuple(self._nodes[value] for value in (*values, *seen)))
+        seed = self._nodes[self._seed]
+        takes_seed = bool(seed.users)
+        nodes = [self._nodes[record.result] for record in inputs]
+        used = tuple(number for number, node in enumerate(nodes) if node.users)
+        for node in (*nodes, *([] if takes_seed else [seed])):
+            if not node.users:
+                self._graph.erase_node(node)
+        self._graph.lint()
+        changed = tuple(number for number in used if _is_changed(nodes[number]))
+        early = {value for record in first for value in r.taken(record)}
+        for number in changed:
+            if inputs[number].result in early:
+                raise NotFunctionalError(f"ids that are checked read '{inputs[number].name}'")
+        return FunctionalProgram(
+            _looking(self._records, first, given),
+            fx.GraphModule(torch.nn.Module(), self._graph, "FunctionalRankGraph"),
+            used,
+            takes_seed,
+            _looking([r.Input(v, f"seen_{n}") for n, v in enumerate(seen)], last, ()),
+            len(values),
+            fx.node.map_aggregate(
+                output.values, lambda leaf: places[leaf] if isinstance(leaf, r.Value) else leaf
+            ),
+            changed,
+        )
+
+    # --- Records
+
+    def _write(self, record: r.Record) -> None:
+        write = _WRITE.get(type(record))
+        if write is None:
+            raise NotFunctionalError(f"{_WORDS.get(type(record), type(record).__name__)}")
+        write(self, record)
+
+    def _call(
+        self,
+        result: r.Value,
+        function: Callable[..., Any],
+        *args: Any,
+        again: bool = False,
+        **kwargs: Any,
+    ) -> fx.Node:
+        self._nodes[result] = node = self._graph.call_function(function, args, kwargs)
+        if again:
+            node.meta[RECOMPUTE] = CheckpointPolicy.MUST_RECOMPUTE
+            node.meta["ac_graph_id"] = 0
+        return node
+
+    def _with_nodes(self, tree: Any) -> Any:
+        return fx.node.map_aggregate(
+            tree, lambda leaf: self._nodes[leaf] if isinstance(leaf, r.Value) else leaf
+        )
+
+    def _alias(self, result: r.Value, source: r.Value) -> None:
+        self._nodes[result] = self._nodes[source]
+
+    def item(self, record: r.Item) -> None:
+        self._call(record.result, record.function, self._nodes[record.source], record.index)
+
+    def copy(self, record: r.Copy) -> None:
+        self._call(record.result, torch.ops.aten.clone.default, self._nodes[record.source])
+
+    def call(self, record: r.Call) -> None:
+        args, kwargs = self._with_nodes((record.args, dict(record.kwargs)))
+        function = record.function
+        if function is call_seeded:
+            function, args = _dropout(args), _dropout_arguments(args)
+        else:
+            _check_call(record)
+        self._call(record.result, function, *args, again=record.runs_again, **kwargs)
+
+    def scale(self, record: r.Scale) -> None:
+        mul, source = torch.ops.aten.mul.Tensor, self._nodes[record.source]
+        self._call(record.result, mul, source, record.factor, again=record.runs_again)
+
+    def reshard(self, record: r.Reshard) -> None:
+        self._resharded(record.result, record.source, record.programs)
+
+    def reshard_parameter(self, record: r.ReshardParameter) -> None:
+        self._resharded(record.result, record.source, record.programs)
+
+    def take_parameters(self, record: r.TakeParameters) -> None:
+        for result, source in zip(record.results, record.sources, strict=True):
+            self._alias(result, source)
+
+    def reshard_gradients(self, record: r.ReshardGradients) -> None:
+        members = zip(record.results, record.sources, record.programs, strict=True)
+        for result, source, programs in members:
+            self._resharded(result, source, programs)
+
+    def _resharded(self, result: r.Value, source: r.Value, programs: Programs) -> None:
+        functional.steps_of(programs.forward, programs.forward_groups)
+        functional.steps_of(programs.backward, programs.backward_groups)
+        again = programs.runs_again or result in self._remade
+        arguments = self._nodes[source], *programs.arguments
+        self._call(result, functional.reshard, *arguments, again=again, **programs.dtypes)
+
+    def count_out_of_range(self, record: r.CountOutOfRange) -> None:
+        ranges = record.ranges
+        found = [self._nodes[value] for value in ranges.found]
+        call = OPS.out_of_range.default, found, [*ranges.lows], [*ranges.highs]
+        self._call(record.result, *call)
+
+    def reduce(self, record: r.Reduce) -> None:
+        if record.buffers.values:
+            raise NotFunctionalError("buffers are averaged over the ranks")
+        shares = [self._nodes[value] for value in record.shares]
+        sums = self._graph.call_function(functional.scalar_sums, (shares, record.group))
+        for index, result in enumerate(record.results):
+            self._call(result, getitem, sums, index)
+
+    def sum_of(self, record: r.SumOf) -> None:
+        operands = self._nodes[record.sum], self._nodes[record.share]
+        self._call(record.result, functional.sum_of, *operands)
+
+
+def _check_call(record: r.Call) -> None:
+    function = record.function
+    if not isinstance(function, OpOverload):
+        raise NotFunctionalError(f"'{function}' is no operator of PyTorch")
+    if record.node is not None and is_python_call(record.node):
+        raise NotFunctionalError(f"'{record.node.name}' runs Python of the model")
+    if function.namespace == "tensoropt" and (function not in TRACED or any(record.groups)):
+        raise NotFunctionalError(f"operator {function} works with other ranks, or by values")
+    if torch.Tag.nondeterministic_seeded in function.tags and _draws(record):
+        raise NotFunctionalError(f"operator {function} draws random numbers")
+
+
+def _draws(record: r.Call) -> bool:
+    """Attention without dropout does not."""
+    named = dict(zip((a.name for a in _arguments(record)), record.args, strict=False))
+    named |= record.kwargs
+    return bool(named.get("dropout_p", 1.0) != 0.0)
+
+
+def _arguments(record: r.Call) -> Sequence[Any]:
+    assert isinstance(record.function, OpOverload)
+    found: Sequence[Any] = record.function._schema.arguments
+    return found
+
+
+def _dropout(args: Sequence[Any]) -> Callable[..., Any]:
+    if args[0] is not torch.ops.aten.dropout.default:
+        raise NotFunctionalError(f"operator {args[0]} draws random numbers")
+    return seeded_dropout
+
+
+def _dropout_arguments(args: Sequence[Any]) -> tuple[Any, ...]:
+    _, step_seed, stream, x, *rest = args
+    return x, *rest, step_seed, stream
+
+
+def _is_changed(node: fx.Node) -> bool:
+    """Whether a call says that it writes to it; ATen's batch normalisation does not say so."""
+    for user in node.users:
+        if not isinstance(user.target, OpOverload):
+            continue
+        schema = user.target._schema
+        if schema.is_mutable or any(a.name == "running_mean" for a in schema.arguments):
+            return True
+    return False
+
+
+# --- What is looked at before and after
+
+_LOOKS = (r.CheckLookup, r.BoundLookup, r.Confirm)
+Split = tuple[list[r.Record], list[r.Record], list[r.Record]]
+
+
+def _split(records: Sequence[r.Record], untrained: frozenset[str]) -> Split:
+    """The records before the graph, those of the graph, and those after it."""
+    makers = {value: record for record in records for value in r.given(record)}
+    first: dict[int, None] = {}
+    for record in records:
+        if isinstance(record, _LOOKS):
+            _add_with_makers(record, makers, untrained, first)
+    last: list[r.Record] = [one for one in records if isinstance(one, r.CheckCounts)]
+    main: list[r.Record] = [one for one in records if not isinstance(one, (*_LOOKS, r.CheckCounts))]
+    return [one for one in records if id(one) in first], main, last
+
+
+def _add_with_makers(
+    record: r.Record,
+    makers: Mapping[r.Value, r.Record],
+    untrained: frozenset[str],
+    found: dict[int, None],
+) -> None:
+    """With all that makes what it takes, which must be made from inputs that train nothing."""
+    if isinstance(record, r.Input):
+        if record.name not in untrained:
+            raise NotFunctionalError(f"ids that are checked depend on '{record.name}'")
+        return
+    if id(record) in found:
+        return
+    for value in r.taken(record):
+        _add_with_makers(makers[value], makers, untrained, found)
+    if isinstance(record, r.Call) and record.function is call_seeded:
+        raise NotFunctionalError("ids that are checked are drawn")
+    found[id(record)] = None
+
+
+def _given_before(
+    first: Sequence[r.Record],
+    main: Sequence[r.Record],
+    inputs: Sequence[r.Input],
+    last: Sequence[r.Record],
+) -> list[r.Value]:
+    """What is made before alone, and taken later."""
+    looked = {v for record in first if isinstance(record, _LOOKS) for v in r.given(record)}
+    taken = (value for record in (*main, *last) for value in r.taken(record))
+    return list(dict.fromkeys(value for value in taken if value in looked))
+
+
+def _looking(
+    inputs: Sequence[r.Record], looks: Sequence[r.Record], given: Sequence[r.Value]
+) -> fx.GraphModule | None:
+    """A graph that looks at the inputs among these records."""
+    if not looks:
+        return None
+    own = [record for record in inputs if isinstance(record, r.Input)]
+    graph = EagerWriter(RankRecords([*own, *looks, r.Output(tuple(given), _NO_NODE)], False))
+    return graph.emit()
+
+
+_NO_NODE = fx.Graph().placeholder("output")  # what looks gives is of no captured graph
+
+_WORDS: Mapping[type[Any], str] = {
+    r.ExchangeHalo: "borders are exchanged with neighbours",
+    r.AgreeOnDraws: "random operators draw what one process draws",
+}
+_WRITE: Mapping[type[Any], Callable[[FunctionalWriter, Any], None]] = {
+    r.Item: FunctionalWriter.item,
+    r.Copy: FunctionalWriter.copy,
+    r.Call: FunctionalWriter.call,
+    r.Scale: FunctionalWriter.scale,
+    r.Reshard: FunctionalWriter.reshard,
+    r.TakeParameters: FunctionalWriter.take_parameters,
+    r.ReshardGradients: FunctionalWriter.reshard_gradients,
+    r.ReshardParameter: FunctionalWriter.reshard_parameter,
+    r.CountOutOfRange: FunctionalWriter.count_out_of_range,
+    r.Reduce: FunctionalWriter.reduce,
+    r.SumOf: FunctionalWriter.sum_of,
+}
