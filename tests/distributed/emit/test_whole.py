@@ -1,0 +1,286 @@
+"""Steps that are compiled as one graph with their collectives compute what those do that run
+operator by operator, bit for bit where nothing is fused, and what one process does."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+
+from tensoropt_torch import api
+from tensoropt_torch.config import load_cluster
+from tensoropt_torch.emit import ahead, whole
+from tensoropt_torch.frontend import capture
+from tensoropt_torch.module import ParallelModule
+from tensoropt_torch.module.context import RankContext
+from tensoropt_torch.module.parallelize import parallelize
+from tensoropt_torch.plan import Plan
+from tensoropt_torch.planner.baselines import find_baselines
+from tensoropt_torch.planner.task import PlanningTask
+from tests.distributed.harness import run_ranks
+from tests.distributed.models import make
+from tests.distributed.parity import (
+    TOLERANCE,
+    Job,
+    Trace,
+    differences,
+    optimizer_of,
+    plans,
+    share,
+    train,
+)
+
+HERE = "tests.distributed.emit.test_whole"
+TRACED = "aot_eager"
+JOBS = [
+    (2, Job("gpt", torch.float64, points=2, randoms=2, compile=TRACED)),
+    (2, Job("mlp", torch.float64, points=2, randoms=6, compile=TRACED, inputs="sharded")),
+]
+SLOW_JOBS = [
+    (2, Job("llama", torch.float64, points=2, randoms=6, compile=TRACED, recompute=True)),
+    (2, Job("gpt_tied", torch.float64, points=2, randoms=6, compile=TRACED, inputs="sharded")),
+    (4, Job("transformer", torch.float64, points=2, randoms=4, compile=TRACED)),
+    (4, Job("gpt", torch.float64, points=2, randoms=6, compile=TRACED, recompute=True)),
+    (4, Job("llama", torch.float64, points=2, randoms=2, compile=True)),
+    (2, Job("gpt", torch.float64, points=2, randoms=2, compile=True, recompute=True)),
+]
+
+
+def in_words(value: int | Job) -> str:
+    if isinstance(value, int):
+        return f"{value} ranks"
+    return f"{value.model} {value.inputs} {value.compile}"
+
+
+def beside_eager(job: Job) -> tuple[int, int, list[str], int]:
+    """How many strategies there were, how many of them ran as one graph, what they did otherwise
+    than without compiling, and how many graphs Dynamo has made."""
+    device = torch.device("cpu")
+    case = make(job.model, job.dtype, job.rows)
+    context: RankContext | None = None
+    wrong: list[str] = []
+    count = as_one = 0
+    counters.clear()
+    for name, plan in plans(case, job):
+        sizes = [size for size, _ in plan.settings.mesh_axes]
+        context = context or RankContext.make(sizes, device)
+        assert plan.captured is not None
+        inputs = share((*case.args, *case.targets), job.inputs)
+        traces: list[Trace] = []
+        for compile in (False, job.compile):
+            module = parallelize(case.model, plan.captured, plan, device, context, compile=compile)
+            traces.append(_trained(module, inputs))
+        found = list(differences(traces[1], traces[0], TOLERANCE[job.dtype], 1e-12))
+        wrong += [f"{name}: {text}" for text in found]
+        count += 1
+        if module._base.is_compiled_whole:
+            assert module._base.whole is not None and module._base.whole.num_graphs == 1
+            as_one += 1
+    return count, as_one, wrong, counters["stats"]["unique_graphs"]
+
+
+def assert_as_eager(world_size: int, job: Job) -> None:
+    for count, as_one, wrong, dynamo in run_ranks(world_size, f"{HERE}:beside_eager", job, 580):
+        assert not wrong, f"{len(wrong)} differ:\n" + "\n".join(wrong[:5])
+        assert 2 <= as_one <= count
+        if as_one == count:
+            assert dynamo == 0
+
+
+@pytest.mark.parametrize(("world_size", "job"), JOBS, ids=in_words)
+def test_strategies_as_without_compiling(world_size: int, job: Job) -> None:
+    assert_as_eager(world_size, job)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("world_size", "job"), SLOW_JOBS, ids=in_words)
+def test_other_strategies_as_without_compiling(world_size: int, job: Job) -> None:
+    assert_as_eager(world_size, job)
+
+
+class Net(nn.Module):
+    """Looks up ids, drops, and has statistics of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(12, 16)
+        self.norm = nn.LayerNorm(16)
+        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 12)
+        self.drop = nn.Dropout(0.3)
+
+    def forward(self, ids: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        h = self.drop(self.up(self.norm(self.table(ids)))).relu()
+        return nn.functional.cross_entropy(self.down(h).flatten(0, 1), y.flatten())
+
+
+def net() -> tuple[Net, tuple[torch.Tensor, torch.Tensor]]:
+    torch.manual_seed(0)
+    model = Net()
+    generator = torch.Generator().manual_seed(1)
+    ids, y = torch.randint(0, 12, (2, 8, 5), generator=generator)
+    return model, (ids, y)
+
+
+def data_parallel(model: nn.Module, inputs: Any, world: int) -> Plan:
+    task = PlanningTask(capture(model, inputs), load_cluster("cpu"))
+    (baseline,) = find_baselines(task, world, ("data parallel",))
+    return baseline.plan(0)
+
+
+def modules_of(_: object, backend: str = TRACED) -> Iterator[tuple[ParallelModule, Any]]:
+    """One that is not compiled, and one that is, with the same seeds."""
+    model, inputs = net()
+    world = torch.distributed.get_world_size()
+    plan = data_parallel(model, inputs, world)
+    for compile in (False, backend):
+        torch.manual_seed(3)
+        yield api.parallelize(copy.deepcopy(model), plan, compile=compile), inputs
+
+
+def same_bits(_: object) -> list[str]:
+    """Of three steps with dropout, and an evaluation."""
+    traces = []
+    for module, inputs in modules_of(None):
+        trace = _trained(module, inputs)
+        module.eval()
+        for mode in (torch.no_grad, torch.inference_mode):
+            with mode():
+                trace.losses.append(float(module(*inputs)))
+        traces.append((trace, module))
+    (expected, _), (got, module) = traces
+    wrong = [] if got.losses == expected.losses else [f"{got.losses}, {expected.losses}"]
+    for kind in ("gradients", "parameters"):
+        ours, theirs = getattr(got, kind), getattr(expected, kind)
+        wrong += [f"{kind} {n}" for n in theirs if not torch.equal(ours[n], theirs[n])]
+    if not module._base.is_compiled_whole:
+        wrong.append("no graph as a whole")
+    return wrong
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_draws_are_the_same_bit_for_bit(world_size: int) -> None:
+    assert run_ranks(world_size, f"{HERE}:same_bits") == [[]] * world_size
+
+
+def in_other_memory(_: object) -> list[bool]:
+    """Whether inputs that lie otherwise, or are one tensor, give the same."""
+    found = []
+    (_, _), (module, (ids, y)) = modules_of(None)
+    module.eval()
+    expected = float(module(ids, y))
+    found.append(float(module(ids.t().contiguous().t(), y)) == expected)
+    twice = float(module(ids, ids))
+    found.append(float(module(ids, ids.clone())) == twice != expected)
+    return found
+
+
+def test_inputs_may_lie_otherwise() -> None:
+    assert run_ranks(2, f"{HERE}:in_other_memory") == [[True, True]] * 2
+
+
+def out_of_range(_: object) -> str:
+    """What is said of an id that no table has, which one rank has."""
+    (_, _), (module, (ids, y)) = modules_of(None)
+    module(ids, y)
+    wrong = ids.clone()
+    wrong[-1, -1] = 12
+    try:
+        module(wrong, y)
+    except Exception as error:
+        return str(error)
+    return ""
+
+
+def test_ids_are_checked() -> None:
+    for text in run_ranks(2, f"{HERE}:out_of_range"):
+        assert "12" in text and "range" in text
+
+
+def kept_and_added(_: object) -> list[str]:
+    """Gradients of passes with and without synchronisation."""
+    gradients = []
+    for module, inputs in modules_of(None):
+        module.eval()
+        module(*inputs).backward()
+        with module.no_sync():
+            module(*inputs).backward()
+        module(*inputs).backward()
+        gradients.append({n: p.grad.full_tensor() for n, p in module.named_parameters()})
+    first, second = gradients
+    return [n for n in first if not torch.allclose(second[n], first[n], rtol=1e-5, atol=1e-7)]
+
+
+def test_gradients_are_kept_and_added() -> None:
+    assert run_ranks(2, f"{HERE}:kept_and_added", None, 300) == [[], []]
+
+
+def differing_graphs(_: object) -> list[Any]:
+    """A rank whose compiler fails, or whose collectives are others: all run the other way."""
+    found: list[Any] = []
+    rank = torch.distributed.get_rank()
+    see = ahead.Traced.see
+
+    def fails(traced: ahead.Traced, module: torch.fx.GraphModule) -> None:
+        see(traced, module)
+        if rank == 1:
+            raise RuntimeError("no registers left")
+
+    def differs(traced: ahead.Traced, module: torch.fx.GraphModule) -> None:
+        see(traced, module)
+        if rank == 1:
+            traced.collectives[-1].append(("all_reduce", ""))
+
+    for instead in (fails, differs):
+        ahead.Traced.see = instead  # type: ignore[method-assign]
+        (plain, inputs), (module, _) = modules_of(None)
+        expected, got = (_trained(m, inputs) for m in (plain, module))
+        wrong = list(differences(got, expected, TOLERANCE[torch.float32], 1e-6))
+        base = module._base.whole
+        assert isinstance(base, whole.WholeGraph)
+        found.append((base.reason, wrong))
+    return found
+
+
+def _trained(module: nn.Module, inputs: Any) -> Trace:
+    return train(module, lambda: module(*inputs))
+
+
+def test_a_rank_whose_graph_differs_makes_all_go_the_other_way() -> None:
+    for failed, differed in run_ranks(2, f"{HERE}:differing_graphs", None, 300):
+        assert failed == ("rank 1: no registers left", [])
+        assert differed == ("the collectives of the ranks' graphs differ", [])
+
+
+def in_few_collectives(_: object) -> list[tuple[int, bool]]:
+    """How many collectives a step of many layers has, with buckets and without; and whether it
+    gives the same."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Linear(8, 8) for _ in range(6)], nn.Flatten(0))
+    x = torch.randn(8, 8)
+    plan = data_parallel(model, (x,), 2)
+    counts = []
+    see = ahead.Traced.see
+
+    def counted(traced: ahead.Traced, module: torch.fx.GraphModule) -> None:
+        see(traced, module)
+        counts.append(len(traced.collectives[-1]))
+
+    ahead.Traced.see = counted  # type: ignore[method-assign]
+    found = []
+    for compile in (False, TRACED):
+        module = api.parallelize(copy.deepcopy(model), plan, compile=compile)
+        optimizer_of(module)
+        module(x).sum().backward()
+        found.append([p.grad.full_tensor() for p in module.parameters()])
+    return [(sum(counts), all(map(torch.equal, *found)))]
+
+
+def test_gradients_are_summed_in_buckets() -> None:
+    for ((count, same),) in run_ranks(2, f"{HERE}:in_few_collectives"):
+        assert same
+        assert 0 < count <= 2
