@@ -110,9 +110,10 @@ def accumulated(
     for i, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
         if (
             gradient is not None
-            and gradient.dtype == parameter.dtype
             and _is_plain(parameter)
-            and is_for_grad(gradient, parameter, edges[i][0])
+            and gradient.dtype == parameter.dtype
+            and not gradient.requires_grad
+            and is_executed(edges[i][0])
         ):
             parameter.grad = gradient
             left[i] = None
