@@ -28,7 +28,7 @@ from torch import fx
 from torch._ops import OpOverload
 from torch.utils.checkpoint import CheckpointPolicy
 
-from tensoropt_torch.emit.graph import EagerWriter
+from tensoropt_torch.emit.eager_writer import EagerWriter
 from tensoropt_torch.frontend.python_calls import is_python_call
 from tensoropt_torch.program import records as r
 from tensoropt_torch.program.passes import RankRecords
