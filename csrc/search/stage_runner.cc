@@ -141,8 +141,10 @@ void StageRunner::recombine(std::span<const Probed> strategies) {
   std::vector<ConfigMask> masks = shared_masks(whole.problem(), strategies);
   if (std::ranges::find(recombined_, masks) != recombined_.end()) return;
   const auto mixed = recombination(whole, masks);
-  const auto most = kSmallPart * static_cast<double>(whole.num_cells());
-  if (static_cast<double>(mixed->num_cells()) > most && strategies.size() > 2) {
+  const bool small = mixed->num_cells() < many_cells_ ||
+                     static_cast<double>(mixed->num_cells()) <=
+                         kSmallPart * static_cast<double>(whole.num_cells());
+  if (!small && strategies.size() > 2) {
     const std::size_t half = strategies.size() / 2;
     recombine(strategies.first(half + 1));
     recombine(strategies.subspan(half));
