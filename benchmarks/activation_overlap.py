@@ -44,7 +44,7 @@ def could_overlap(plan: Plan) -> dict[str, float]:
     """Seconds of a step, of its reshards of activations, and at most so many that others hide."""
     planner = planner_of(plan)
     places = [row.graph_node for row in planner.nodes()]  # in the order of calls
-    estimates = planner.estimates(plan.strategy(planner))
+    estimates = planner.estimates(plan.choices.strategy(planner))
     seconds = sorted((places[row.node], row.time_s) for row in estimates)
     computing = [place for place, _ in seconds]
     until = [0.0, *accumulate(time_s for _, time_s in seconds)]

@@ -174,7 +174,7 @@ def measure(
                 "simulated_bytes": simulate_step(plan, task.captured, step).peak_bytes,
                 "measured_bytes": training.peak_bytes(inputs),
                 "search_bytes": plan.memory_bytes,
-                "computing_s": planner.compute_time(plan.strategy(planner)),
+                "computing_s": planner.compute_time(plan.choices.strategy(planner)),
                 "measured_computing_s": times.step_s - times.network_s,
             }
         )

@@ -65,7 +65,7 @@ def forward_seconds(model: nn.Module, args: tuple[torch.Tensor, ...]) -> dict[st
     frozen = copy.deepcopy(model).requires_grad_(False)
     task = PlanningTask(capture(frozen, args), tensoropt_torch.load_cluster("cpu"))
     planner = make_planner(task.captured, task.settings(1))
-    strategy = find_frontier(task, 1).fastest.plan.strategy(planner)
+    strategy = find_frontier(task, 1).fastest.plan.choices.strategy(planner)
     rows = planner.estimates(strategy)
     return {row.name.rpartition(".")[2]: row.time_s for row in rows}
 

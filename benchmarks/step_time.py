@@ -245,7 +245,7 @@ def predicted_s(plan: Plan, other: Plan) -> float:
     """The step time of a plan by the costs of another one of the same model."""
     assert other.captured is not None
     planner = make_planner(other.captured, other.settings)
-    strategy = plan.strategy(planner)
+    strategy = plan.choices.strategy(planner)
     seconds: float = planner.compute_time(strategy) + planner.network_time(strategy)
     return seconds
 

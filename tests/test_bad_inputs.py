@@ -122,7 +122,7 @@ def test_a_plan_whose_choices_do_not_exist_is_refused() -> None:
         (configs, ((0, "weight -> linear[1]", "held"),), "cannot be crossed with 'held'"),
         (configs, ((0, "weight -> linear[1]", "kept"),), "[1]' has no choice 'kept'"),
     ):
-        wrong = replace(made, choices=Choices(changed, edges), captured=None)
+        wrong = replace(made, captured=None).with_part(choices=Choices(changed, edges))
         with pytest.raises(TensorOptError) as error:
             tensoropt_torch.simulate_memory(model, wrong, args, loss_fn=torch.mean)
         assert problem in str(error.value)

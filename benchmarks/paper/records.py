@@ -43,7 +43,7 @@ def _split(task: PlanningTask, devices: int, frontier: Frontier) -> list[dict[st
     rows = []
     for index in sorted(chosen):
         plan = frontier.plan(index)
-        network_s = planner.network_time(plan.strategy(planner))
+        network_s = planner.network_time(plan.choices.strategy(planner))
         rows.append(
             {
                 "memory_bytes": plan.memory_bytes,

@@ -56,7 +56,7 @@ class RankPart:
         self.rank = rank
         self.sizes = tuple(size for size, _ in plan.settings.mesh_axes)
         self._planner = make_planner(captured, plan.settings, storage)
-        self._strategy = plan.strategy(self._planner, check=True)
+        self._strategy = plan.choices.strategy(self._planner, check=True)
         self._program = _C.RankProgram(self._planner, self._strategy, rank)
 
     @property

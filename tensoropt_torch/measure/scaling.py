@@ -51,7 +51,8 @@ def as_it_took(plan: Plan) -> Plan:
         operators=_operators(settings.operators, scales),
     )
     frontier = tuple((memory_bytes, factor * time_s) for memory_bytes, time_s in plan.frontier)
-    return replace(plan, settings=settings, time_s=plan.measured_s, frontier=frontier)
+    plan = replace(plan, settings=settings, frontier=frontier)
+    return plan.with_part(time_s=plan.measured_s)
 
 
 def _curves(measured: Iterable[MeasuredCurve], scales: Scales) -> tuple[MeasuredCurve, ...]:

@@ -1,6 +1,7 @@
 """A strategy of a model on a mesh as data, and how it is kept in files."""
 
-from tensoropt_torch.plan.plan import Plan, VariantStrategy
+from tensoropt_torch.plan.parts import PlanPart, VariantStrategy
+from tensoropt_torch.plan.plan import Plan
 from tensoropt_torch.space.choices import Choices
 from tensoropt_torch.space.settings import (
     Guarantee,
@@ -22,6 +23,7 @@ __all__ = [
     "OpRecord",
     "Pins",
     "Plan",
+    "PlanPart",
     "ReduceDType",
     "Settings",
     "StateDType",

@@ -1,80 +1,39 @@
-"""Plans: a frontier point made executable, and what it was made for."""
+"""Plans: a frontier point made executable, and what it was made for.
+
+A plan is data. What it does, how it differs from another one and how it is shown are told by
+``telling``, and ``batches`` makes the graph of its micro-batches; the methods for that hand over.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
-from bisect import bisect_right
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import InstanceOf
 
 from tensoropt_torch import _C
 from tensoropt_torch.batches import micro_batched
-from tensoropt_torch.config.records import Bytes, Count, NotNegative, Record, parse_record
+from tensoropt_torch.config.records import Bytes, NotNegative, Record
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
-from tensoropt_torch.html_table import html_table
-from tensoropt_torch.plan.seal import HASHES, check_seal, sealed
+from tensoropt_torch.plan.files import from_text, to_text
+from tensoropt_torch.plan.parts import Parts, PlanPart, VariantStrategy, only_part
 from tensoropt_torch.space.choices import Choices
 from tensoropt_torch.space.settings import EXACT, Guarantee, InputMode, Settings
 from tensoropt_torch.telling.details import details_of
 from tensoropt_torch.telling.diff import PlanDiff, diff
-from tensoropt_torch.units import format_bytes, format_costs, format_seconds
-
-# Of the file. Configs are labels, so that it does not change with those that rules give.
-FORMAT_VERSION = 8
-
-# A strategy adds its costs up in another order than the search.
-_ROUNDING = 1e-9
-
-
-@dataclass(frozen=True)
-class VariantStrategy(Record):
-    """The strategy of another graph of a plan's model (another mode, other shapes), with
-    parameters stored as the plan says. Fields as in ``Plan``; ``gathered``: every rank gets
-    the whole batch, though the plan is for a share on each; ``micro_batches``: of a step."""
-
-    fingerprint: str
-    memory_bytes: NotNegative
-    time_s: NotNegative
-    choices: Choices
-    gathered: bool = False
-    micro_batches: Count = 1
-
-    @property
-    def key(self) -> tuple[str, bool, int]:
-        """What it is for."""
-        return self.fingerprint, self.gathered, self.micro_batches
-
-    @staticmethod
-    def of(
-        planner: _C.Planner,
-        captured: CapturedModel,
-        strategy: _C.Strategy,
-        gathered: bool = False,
-    ) -> VariantStrategy:
-        """A strategy that was found by ``planner`` for the graph."""
-        return VariantStrategy(
-            captured.fingerprint,
-            strategy.memory,
-            strategy.time,
-            Choices.of(planner, strategy),
-            gathered,
-            captured.micro_batches,
-        )
+from tensoropt_torch.telling.facts import as_html, in_one_line, origin_of
 
 
 @dataclass(frozen=True)
 class Plan(Record):
     """One strategy of one model on one mesh.
 
-    ``memory_bytes`` is the predicted memory per device (states and what is kept
-    for backward; temporaries are not counted), ``time_s`` the predicted
-    time of a training step. ``choices`` are the strategy. ``frontier`` are all points of the
+    ``parts`` are its parts, of which there is one: the strategy of the whole model with what it
+    costs. ``frontier`` are all points of the
     frontier it was picked from, as (memory_bytes, time_s), and ``guarantee`` says what holds
     for them. ``variants`` are strategies of other graphs of the model. ``captured`` is the
     model it was made for, where that is at hand; it is not saved. ``peak_bytes`` is the
@@ -83,10 +42,7 @@ class Plan(Record):
     """
 
     settings: Settings
-    fingerprint: str
-    memory_bytes: NotNegative
-    time_s: NotNegative
-    choices: Choices
+    parts: Parts
     frontier: tuple[tuple[NotNegative, NotNegative], ...] = ()
     guarantee: Guarantee = EXACT
     peak_bytes: Bytes | None = None
@@ -104,16 +60,37 @@ class Plan(Record):
         guarantee: Guarantee = EXACT,
     ) -> Plan:
         """The plan of a strategy that ``planner`` found for ``settings``."""
-        return Plan(
-            settings,
-            captured.fingerprint,
-            strategy.memory,
-            strategy.time,
-            Choices.of(planner, strategy),
-            frontier,
-            guarantee,
-            captured=captured,
-        )
+        part = PlanPart.of(planner, captured, strategy)
+        return Plan(settings, (part,), frontier, guarantee, captured=captured)
+
+    @property
+    def part(self) -> PlanPart:
+        """The part that is all of the model."""
+        return only_part(self.parts)
+
+    def with_part(self, **changes: Any) -> Plan:
+        """The same plan with other fields of its part."""
+        return replace(self, parts=(replace(self.part, **changes),))
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the graph of the model."""
+        return self.part.fingerprint
+
+    @property
+    def memory_bytes(self) -> float:
+        """Predicted memory per device."""
+        return self.part.memory_bytes
+
+    @property
+    def time_s(self) -> float:
+        """Predicted time of a training step."""
+        return self.part.time_s
+
+    @property
+    def choices(self) -> Choices:
+        """The strategy."""
+        return self.part.choices
 
     def with_model(self, captured: CapturedModel) -> Plan:
         """The same plan with the model at hand, in the micro-batches of the plan."""
@@ -147,10 +124,7 @@ class Plan(Record):
         return replace(
             self,
             settings=self.settings.of_variant(strategy.gathered, strategy.micro_batches),
-            fingerprint=strategy.fingerprint,
-            memory_bytes=strategy.memory_bytes,
-            time_s=strategy.time_s,
-            choices=strategy.choices,
+            parts=strategy.parts,
             frontier=(),
             peak_bytes=None,
             measured_s=None,
@@ -167,67 +141,16 @@ class Plan(Record):
                 "for it, or register the same rules (register_rule) as for the plan"
             )
 
-    def strategy(self, planner: _C.Planner, check: bool = False) -> _C.Strategy:
-        """The strategy in its space (``make_planner``), for the C++ core. ``check`` looks at all
-        values on their way to consumers, which takes longer than the rest.
-
-        Raises:
-            TensorOptError: the space does not have it.
-        """
-        try:
-            strategy = self.choices.strategy(planner)
-            if check:
-                planner.check_edges(strategy)
-            return strategy
-        except TensorOptError as error:
-            raise TensorOptError(
-                f"the plan does not fit the strategies of this model: {error}; it was made by "
-                "another version of tensoropt_torch or changed by hand: plan again"
-            ) from error
-
     def __repr__(self) -> str:
-        costs = format_costs(self.memory_bytes, self.time_s)
-        measured = (
-            "" if self.measured_s is None else f", {format_seconds(self.measured_s)} measured"
-        )
-        return f"Plan({self.settings.where}: {costs}{measured}; {self.origin})"
+        return in_one_line(self)
 
     def _repr_html_(self) -> str:
-        return html_table("Plan", (), self.facts())
+        return as_html(self)
 
     @property
     def origin(self) -> str:
         """Which point of the frontier it is, and what holds for that."""
-        if not self.frontier:
-            return f"of no frontier, {self.guarantee}"
-        points = sorted(self.frontier)
-        index = bisect_right(points, (self.memory_bytes * (1 + _ROUNDING), math.inf)) - 1
-        time_s = points[index][1] if index >= 0 else 0.0
-        if self.time_s > time_s * (1 + _ROUNDING):
-            more = self.time_s / points[-1][1] - 1
-            return f"not on the frontier, predicted {more:.0%} above the fastest point"
-        return f"point {index} of {len(points)}, {self.guarantee}"
-
-    def facts(self) -> Iterator[tuple[str, str]]:
-        """What it is for and what it costs, as names and values."""
-        settings = self.settings
-        yield "devices", settings.where
-        yield "step time", format_seconds(self.time_s)
-        if self.measured_s is not None:
-            yield "measured step time", format_seconds(self.measured_s)
-        yield "memory per device", format_bytes(self.memory_bytes)
-        if self.peak_bytes is not None:
-            yield "simulated peak", format_bytes(self.peak_bytes)
-        yield "frontier", self.origin
-        yield "inputs", settings.inputs_in_words
-        yield "overlap", "yes" if settings.overlap else "no"
-        if settings.micro_batches > 1:
-            yield "micro-batches", str(settings.micro_batches)
-        if settings.wishes:
-            yield "wishes", ", ".join(map(str, settings.wishes))
-        yield "measured collectives", str(len(settings.measured))
-        yield "measured operators", str(len(settings.operators))
-        yield "model", self.fingerprint
+        return origin_of(self)
 
     @property
     def num_devices(self) -> int:
@@ -240,8 +163,8 @@ class Plan(Record):
     @property
     def strategy_hash(self) -> str:
         """Equal for equal strategies of a model, whatever they are predicted to cost."""
-        count = self.settings.micro_batches
-        text = json.dumps([count, self.choices.labels, self.choices.kept])
+        chosen = [(part.choices.labels, part.choices.kept) for part in self.parts]
+        text = json.dumps([self.settings.micro_batches, *(one for pair in chosen for one in pair)])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
@@ -253,29 +176,17 @@ class Plan(Record):
         """The plan as JSON text; ``from_json`` reads it."""
         record = asdict(replace(self, captured=None))
         del record["captured"]
-        return json.dumps({"format_version": FORMAT_VERSION, **sealed(record)}, sort_keys=True)
+        return to_text(record)
 
     @staticmethod
     def from_json(text: str, where: str = "the text") -> Plan:
-        """Raises TensorOptError, naming ``where``, if the text is no plan of this version, or not
-        as it was written."""
-        try:
-            record = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise _no_plan(where, f"it is no JSON ({error})") from error
-        if not isinstance(record, dict) or "format_version" not in record:
-            raise _no_plan(where, "it has no format_version")
-        version = record.pop("format_version")
-        if version != FORMAT_VERSION:
-            raise TensorOptError(
-                f"{where} has format version {version}, this version of tensoropt_torch reads "
-                f"{FORMAT_VERSION}; plan again"
-            )
-        hashes = record.pop(HASHES, None)  # files of earlier versions have none
-        plan = parse_record(Plan, record, where)
-        if hashes is not None:
-            check_seal(record, hashes, where)
-        return plan
+        """The plan of a text that ``to_json`` of this version, or of an earlier one, has written.
+
+        Raises:
+            TensorOptError: naming ``where``; the text is no plan of a format that is read, or
+                not as it was written.
+        """
+        return from_text(Plan, text, where)
 
     def save(self, path: str | Path) -> None:
         """Write the plan to a file.
@@ -298,7 +209,3 @@ class Plan(Record):
                 f"plan file '{path}' cannot be read: {error}; write one with Plan.save"
             ) from error
         return Plan.from_json(text, f"plan file '{path}'")
-
-
-def _no_plan(where: str, why: str) -> TensorOptError:
-    return TensorOptError(f"{where} is not a plan: {why}; write one with Plan.save")

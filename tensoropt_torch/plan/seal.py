@@ -15,8 +15,8 @@ from typing import Any
 from tensoropt_torch.errors import TensorOptError
 
 HASHES = "hashes"  # their key in the file
-# Of these each entry has a hash of its own.
-_PARTS = ("settings", "choices")
+# Of these each entry has a hash of its own, be they a table or a list of tables.
+_IN_DETAIL = ("settings", "parts", "choices")
 _WAY_OUT = (
     "what a plan says depends on each other, so plan again, with wishes (pin, forbid) for a "
     "strategy of your own"
@@ -41,10 +41,14 @@ def check_seal(record: Mapping[str, Any], hashes: Any, where: str) -> None:
         )
 
 
-def _hashes(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for name, value in record.items():
-        if name in _PARTS and isinstance(value, Mapping):
-            yield from ((f"{name}.{key}", _hash(part)) for key, part in value.items())
+def _hashes(record: Mapping[str, Any], at: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in record.items():
+        name = f"{at}{key}"
+        if key in _IN_DETAIL and isinstance(value, Mapping):
+            yield from _hashes(value, f"{name}.")
+        elif key in _IN_DETAIL and isinstance(value, (list, tuple)):
+            for index, one in enumerate(value):
+                yield from _hashes(one, f"{name}[{index}].")
         else:
             yield name, _hash(value)
 

@@ -37,11 +37,11 @@ def replanned(task: PlanningTask, plan: Plan, pick: Plan) -> Plan:
         if graph[0].micro_batches == plan.settings.micro_batches
     )
     planner = make_planner(captured, settings)
-    strategy = plan.strategy(planner)
+    strategy = plan.choices.strategy(planner)
+    time_s = planner.compute_time(strategy) + planner.network_time(strategy)
     return replace(
-        plan,
+        plan.with_part(time_s=time_s),
         settings=settings,
-        time_s=planner.compute_time(strategy) + planner.network_time(strategy),
         frontier=pick.frontier,
         guarantee=pick.guarantee,
         measured_s=None,

@@ -356,7 +356,7 @@ class _Explainer:
         index = pick_index(result.points, limit * (1 + _ROUNDING)) or 0
         points = tuple(result.points)
         best = Plan.of(planner, settings, self._captured, result.unroll(index), points)
-        strategy = self._plan.strategy(planner)
+        strategy = self._plan.choices.strategy(planner)
         time_s = float(planner.compute_time(strategy) + planner.network_time(strategy))
         return NetworkChange(factor, time_s, best, self._plan.diff(best))
 

@@ -18,6 +18,7 @@ from tensoropt_torch.planner.wish_costs import WishCosts
 from tensoropt_torch.simulate import MemoryProfile
 from tensoropt_torch.telling.description import PlanDescription
 from tensoropt_torch.telling.diff import PlanDiff
+from tensoropt_torch.telling.facts import facts_of
 from tensoropt_torch.units import format_bytes, format_seconds
 
 
@@ -51,7 +52,7 @@ def plan_table(description: PlanDescription) -> Table:
 def facts_table(plan: Plan) -> Table:
     """What a plan is for and what it costs."""
     table = Table(title="Plan", show_header=False)
-    for name, value in plan.facts():
+    for name, value in facts_of(plan):
         table.add_row(name, value)
     return table
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tensoropt_torch import _C
 from tensoropt_torch.config.records import Record
+from tensoropt_torch.errors import TensorOptError
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,21 @@ class Choices(Record):
         """The words of edges, by number."""
         return tuple((number, words) for number, _, words in self.edges)
 
-    def strategy(self, planner: _C.Planner) -> _C.Strategy:
-        """The same in a space, which may number its configs otherwise.
+    def strategy(self, planner: _C.Planner, *, check: bool = False) -> _C.Strategy:
+        """The same in a space, which may number its configs otherwise. ``check`` looks at all
+        values on their way to consumers, which takes longer than the rest.
 
         Raises:
             TensorOptError: the space does not have it.
         """
         kept = {_C.SpaceEdgeId(number): words for number, words in self.kept}
-        return planner.strategy(self.labels, kept)
+        try:
+            strategy = planner.strategy(self.labels, kept)
+            if check:
+                planner.check_edges(strategy)
+        except TensorOptError as error:
+            raise TensorOptError(
+                f"the plan does not fit the strategies of this model: {error}; it was made by "
+                "another version of tensoropt_torch or changed by hand: plan again"
+            ) from error
+        return strategy

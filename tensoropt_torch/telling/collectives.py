@@ -140,7 +140,7 @@ def _growth(kind: str, size: int) -> float:
 
 def _programs(planner: _C.Planner, plan: Described) -> Iterator[_Program]:
     """Of all edges, forward and backward."""
-    strategy = plan.strategy(planner)
+    strategy = plan.choices.strategy(planner)
     rank = _C.RankProgram(planner, strategy, 0)
     sizes = [size for size, _ in plan.settings.mesh_axes]
     kinds = _kinds_of_values(plan)

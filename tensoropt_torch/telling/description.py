@@ -26,7 +26,6 @@ class Described(Protocol):
     def memory_bytes(self) -> float: ...
     @property
     def choices(self) -> Choices: ...
-    def strategy(self, planner: _C.Planner) -> _C.Strategy: ...
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ def describe(plan: Described) -> PlanDescription:
 
 def described(planner: _C.Planner, plan: Described) -> PlanDescription:
     """The same by the strategy space of the plan."""
-    strategy = plan.strategy(planner)
+    strategy = plan.choices.strategy(planner)
     rows = planner.nodes()
     model = model_at_hand(plan)
     choices = tuple(

@@ -91,7 +91,7 @@ def details_of(plan: Described, planner: _C.Planner | None = None) -> PlanDetail
     planner = planner or planner_of(plan)
     description = described(planner, plan)
     parameters = _parameters(planner.nodes(), plan)
-    estimates = planner.estimates(plan.strategy(planner))
+    estimates = planner.estimates(plan.choices.strategy(planner))
     each = plan.settings.micro_batches  # of which estimates tell the times of one
     return PlanDetails(
         description,
@@ -209,7 +209,7 @@ def _memory(parameters: Sequence[_Parameter], plan: Described) -> dict[str, floa
 
 
 def _time(planner: _C.Planner, plan: Described, rows: Sequence[_C.EstimateRow]) -> dict[str, float]:
-    strategy = plan.strategy(planner)
+    strategy = plan.choices.strategy(planner)
     each = plan.settings.micro_batches
     operators = each * sum(row.time_s for row in rows)
     compute = planner.compute_time(strategy)

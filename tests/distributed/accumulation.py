@@ -134,7 +134,7 @@ class Strategy:
     @property
     def reuses(self) -> frozenset[str]:
         """The kinds of tensor reuse that there are."""
-        edges = self.planner.edges_of(self.module.plan.strategy(self.planner))
+        edges = self.planner.edges_of(self.module.plan.choices.strategy(self.planner))
         return frozenset(edge.saved.edge_word for edge in edges)
 
 
@@ -217,7 +217,7 @@ def put_off(strategy: Strategy) -> tuple[int, int]:
     assert plan.captured is not None
     values = plan.captured.lowering.values
     planner = strategy.planner
-    program = _C.RankProgram(planner, plan.strategy(planner), dist.get_rank())
+    program = _C.RankProgram(planner, plan.choices.strategy(planner), dist.get_rank())
     edges = EdgeIndex.of(strategy.planner).first
     collectives = num_bytes = 0
     for source in plan.captured.parameters:
@@ -368,7 +368,7 @@ def two_with_the_same_parameter(case: Case) -> tuple[ParallelModule, ParallelMod
         captured = strategy.module.plan.captured
         assert captured is not None
         planner = strategy.planner
-        program = _C.RankProgram(planner, strategy.module.plan.strategy(planner), 0)
+        program = _C.RankProgram(planner, strategy.module.plan.choices.strategy(planner), 0)
         value = captured.lowering.values[captured.parameters[0].placeholder][0]
         edge = EdgeIndex.of(strategy.planner).first[value]
         gradient, stored = program.gradient_layout(edge), program.layout_of(value)

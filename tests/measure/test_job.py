@@ -201,7 +201,7 @@ def plan_twice(home: str) -> tuple[Settings, Settings, float, float, list[str]]:
     forget_plans(home)
     second = find()
     planner = make_planner(second.captured, second.settings)
-    strategy = second.strategy(planner)
+    strategy = second.choices.strategy(planner)
     rows = planner.estimates(strategy)
     operators_s = sum(row.time_s for row in rows)
     without = make_planner(
@@ -356,7 +356,7 @@ def validate_with_made_up_times(_: None) -> tuple[validation.Validation, list[in
         planner = make_planner(plan.captured, plan.settings)
         number, strategy = divmod(next(runs), 10)
         slower = 1.5 if number == strategy % 2 else 1.0
-        network_s = planner.network_time(plan.strategy(planner))
+        network_s = planner.network_time(plan.choices.strategy(planner))
         return StepTimes(slower * plan.time_s / 2, 0.0, slower * network_s * 2)
 
     Training.times = half

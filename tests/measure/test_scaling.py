@@ -126,7 +126,7 @@ def test_a_plan_that_was_run_has_costs_of_what_it_took() -> None:
     assert plan.captured is not None
     before, after = (make_planner(plan.captured, p.settings) for p in (plan, found))
     for planner, factor in ((before, 1), (after, 3)):
-        strategy = found.strategy(planner)
+        strategy = found.choices.strategy(planner)
         time_s = planner.compute_time(strategy) + planner.network_time(strategy)
         assert time_s == pytest.approx(factor * plan.time_s)
     assert found.settings.bucket_bytes == plan.settings.bucket_bytes

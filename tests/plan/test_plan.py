@@ -41,18 +41,28 @@ def test_plans_with_measured_costs_survive(plan: Plan) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "problem"),
     [
-        (("choices", "configs", 0, 1), 1, "choices.configs[0][1] = 1 is not allowed"),
-        (("choices", "edges"), 5, "choices.edges = 5 is not allowed"),
-        (("time_s",), None, "time_s = None is not allowed"),
+        (
+            ("parts", 0, "choices", "configs", 0, 1),
+            1,
+            "parts[0].choices.configs[0][1] = 1 is not allowed",
+        ),
+        (("parts", 0, "choices", "edges"), 5, "parts[0].choices.edges = 5 is not allowed"),
+        (("parts", 0, "time_s"), None, "parts[0].time_s = None is not allowed"),
+        (("parts",), [], "parts = [] is not allowed; it must be a list of one part, all that"),
+        (("parts",), 5, "parts = 5 is not allowed; it must be a list of one part, all that"),
         (("settings", "inputs"), "all", "settings.inputs = 'all' is not allowed; it must be one"),
         (("settings", "space_"), 1, "'settings.space_' is unknown; did you mean 'space'?"),
         (("settings", "mesh_axes", 0), [2], "key 'settings.mesh_axes[0][1]' is missing"),
         (("settings",), [], "settings = [] is not allowed; it must be a table [settings]"),
         (("guarantee", "epsilon"), "0%", "guarantee.epsilon = '0%' is not allowed"),
-        (("fingerprint",), ["x" * 500], "fingerprint = ['xxx"),
+        (("parts", 0, "fingerprint"), ["x" * 500], "fingerprint = ['xxx"),
         (("captured",), {}, "captured = {} is not allowed"),
-        (("time_s",), -1, "time_s = -1 is not allowed; it must be a finite number, 0 or above"),
-        (("memory_bytes",), math.nan, "memory_bytes = nan is not allowed; it must be a finite"),
+        (("parts", 0, "time_s"), -1, "time_s = -1 is not allowed; it must be a finite number, 0"),
+        (
+            ("parts", 0, "memory_bytes"),
+            math.nan,
+            "memory_bytes = nan is not allowed; it must be a finite",
+        ),
         (("frontier", 0, 1), math.inf, "frontier[0][1] = inf is not allowed; it must be a fin"),
         (("peak_bytes",), -4, "peak_bytes = -4 is not allowed; it must be a whole number, 0"),
         (("settings", "mesh_axes", 0, 0), 0, "settings.mesh_axes[0][0] = 0 is not allowed"),
@@ -79,12 +89,19 @@ def test_what_is_wrong_with_a_plan_is_named(
     assert len(text) < 400
 
 
+def test_several_parts_are_refused(plan: Plan) -> None:
+    record = json.loads(plan.to_json())
+    record["parts"] *= 2
+    with pytest.raises(TensorOptError, match=r"parts = .* is not allowed; it must be a list of on"):
+        Plan.from_json(json.dumps(record))
+
+
 def test_missing_fields_are_named(plan: Plan) -> None:
     record = json.loads(plan.to_json())
-    del record["choices"], record["settings"]["cluster"]
+    del record["parts"][0]["choices"], record["settings"]["cluster"]
     with pytest.raises(TensorOptError) as error:
         Plan.from_json(json.dumps(record))
-    assert "key 'choices' is missing" in str(error.value)
+    assert "key 'parts[0].choices' is missing" in str(error.value)
     assert "key 'settings.cluster' is missing" in str(error.value)
 
 
@@ -111,9 +128,9 @@ def test_other_versions_are_refused(plan: Plan) -> None:
 
 
 CHANGES: dict[str, Callable[[Any], object]] = {
-    "choices.configs": lambda plan: plan["choices"]["configs"][0].__setitem__(0, "fc.weight"),
-    "time_s": lambda plan: plan.update(time_s=plan["time_s"] / 2),
-    "fingerprint": lambda plan: plan.update(fingerprint="0" * 16),
+    "parts[0].choices.configs": lambda plan: plan["parts"][0]["choices"]["configs"].reverse(),
+    "parts[0].time_s": lambda plan: plan["parts"][0].update(time_s=plan["parts"][0]["time_s"] / 2),
+    "parts[0].fingerprint": lambda plan: plan["parts"][0].update(fingerprint="0" * 16),
     "settings.recompute": lambda plan: plan["settings"].update(recompute=True),
     "settings.overlap, variants": lambda plan: [
         plan["settings"].pop("overlap"),
@@ -136,8 +153,9 @@ def test_what_was_changed_in_a_file_is_named(plan: Plan, tmp_path: Path, names: 
 
 def test_a_file_may_be_written_otherwise(plan: Plan) -> None:
     record = json.loads(plan.to_json())
-    assert record["memory_bytes"] == int(record["memory_bytes"])
-    record["memory_bytes"] = int(record["memory_bytes"])  # as jq does
+    (part,) = record["parts"]
+    assert part["memory_bytes"] == int(part["memory_bytes"])
+    part["memory_bytes"] = int(part["memory_bytes"])  # as jq does
     turned = dict(reversed(record.items()))
     assert Plan.from_json(json.dumps(turned, indent=2)) == plan
 

@@ -115,7 +115,7 @@ def test_data_parallel_replicates_parameters_and_splits_the_rest(found: Found) -
         assert all(label == "R,R" for _, label, _ in storage(plan))
         planner = make_planner(found.task.captured, plan.settings)
         parameters = {name for name, _, _ in storage(plan)}
-        for edge in planner.edges_of(plan.strategy(planner)):
+        for edge in planner.edges_of(plan.choices.strategy(planner)):
             if edge.source in parameters:
                 assert "S" not in edge.layout_to, edge
         heavy = ("linear", "conv", "attention", "lstm", "embedding", "norm", "loss")

@@ -48,7 +48,7 @@ def layouts(plan: Plan) -> tuple[set[str], set[str], set[str]]:
     planner = make_planner(plan.captured, plan.settings)
     stored, used, given = set(), set(), set()
     names = {source.names[0] for source in plan.captured.parameters}
-    configs = plan.strategy(planner).config
+    configs = plan.choices.strategy(planner).config
     for i, (row, config) in enumerate(zip(planner.nodes(), configs, strict=True)):
         ports = planner.ports(i)[config]
         if row.name in names:

@@ -91,7 +91,7 @@ def test_alternatives_decide_otherwise_and_cost_what_is_said(why: WhyPlan) -> No
                     assert num_shards(found[name], sizes) != num_shards(own[name], sizes)
                 else:
                     assert sorted(found[name].split(",")) != sorted(own[name].split(","))
-            strategy = other.strategy(planner)
+            strategy = other.choices.strategy(planner)
             time_s = planner.compute_time(strategy) + planner.network_time(strategy)
             assert other.time_s == pytest.approx(time_s)
         if decision.in_memory is not None:
@@ -165,7 +165,7 @@ def test_the_network_is_that_of_another_cluster(why: WhyPlan) -> None:
         picked = find_frontier(task, DEVICES, [limit]).at(limit)
         assert change.best.time_s == pytest.approx(picked.time_s, rel=ERROR)
         planner = make_planner(captured, task.settings(DEVICES))
-        strategy = why.plan.strategy(planner)
+        strategy = why.plan.choices.strategy(planner)
         compute, network = planner.compute_time(strategy), planner.network_time(strategy)
         assert change.time_s == pytest.approx(compute + network)
         assert change.time_s >= change.best.time_s / (1 + ERROR)

@@ -67,7 +67,7 @@ def test_the_frontier_is_the_best_of_both_graphs() -> None:
         again = Plan.from_json(point.plan.to_json()).with_model(both.captured)
         assert again.captured is not None and again.captured.micro_batches == point.micro_batches
         planner = make_planner(again.captured, again.settings)
-        strategy = again.strategy(planner)
+        strategy = again.choices.strategy(planner)
         seconds = planner.network_time(strategy) + planner.compute_time(strategy)
         assert seconds == pytest.approx(point.time_s)
 

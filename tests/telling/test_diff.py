@@ -67,9 +67,9 @@ def test_without_a_model_names_do_not_matter(ends: tuple[Plan, Plan]) -> None:
     """They depend on the capture, and may differ between processes."""
     before, after = (Plan.from_json(plan.to_json()) for plan in ends)
     renamed = tuple((f"other.{name}", label) for name, label in after.choices.configs)
-    other = replace(after, choices=replace(after.choices, configs=renamed))
+    other = after.with_part(choices=replace(after.choices, configs=renamed))
     assert before.diff(other).choices == before.diff(after).choices != ()
-    fewer = replace(after, choices=replace(after.choices, configs=renamed[1:]))
+    fewer = after.with_part(choices=replace(after.choices, configs=renamed[1:]))
     with pytest.raises(TensorOptError, match="give it"):
         before.diff(fewer)
 
@@ -80,8 +80,9 @@ def test_plans_of_other_spaces_are_compared_by_name(ends: tuple[Plan, Plan]) -> 
     assert plan.captured is not None
     settings = replace(plan.settings, space="full")
     larger = make_planner(plan.captured, settings)
-    strategy = plan.strategy(larger)
-    assert strategy.config != plan.strategy(make_planner(plan.captured, plan.settings)).config
+    strategy = plan.choices.strategy(larger)
+    own = make_planner(plan.captured, plan.settings)
+    assert strategy.config != plan.choices.strategy(own).config
     other = Plan.of(larger, settings, plan.captured, strategy)
     alone = Plan.from_json(plan.to_json()).diff(Plan.from_json(other.to_json()))
     assert alone.choices == ()

@@ -29,7 +29,7 @@ from tensoropt_torch.measure.kept.operator_times import known_operators, records
 from tensoropt_torch.measure.kept.sealed import SealedFormat
 from tensoropt_torch.measure.machine.key import MachineKey, key_of_job
 from tensoropt_torch.plan import OpRecord, Plan
-from tensoropt_torch.plan.plan import FORMAT_VERSION
+from tensoropt_torch.plan.files import FORMAT_VERSION
 from tensoropt_torch.planner.task import PlanningTask
 
 log = get_logger(__name__)

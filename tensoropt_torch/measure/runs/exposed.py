@@ -142,7 +142,9 @@ def _balanced(
     task = task_of(capture(model, (_rows(FEWEST_ROWS, context),)))
     (baseline,) = find_baselines(task, context.num_devices, (DATA_PARALLEL,))
     planner = make_planner(task.captured, task.settings(context.num_devices))
-    network_s = planner.network_time(baseline.plan(len(baseline.points) - 1).strategy(planner))
+    network_s = planner.network_time(
+        baseline.plan(len(baseline.points) - 1).choices.strategy(planner)
+    )
     flops_of_row = 4 * LAYERS * WIDTH**2
     rows = int(network_s * _flops_per_s(task.cluster.device) / flops_of_row)
     x = _rows(max(FEWEST_ROWS, min(MOST_ROWS, rows)), context)
@@ -170,7 +172,7 @@ def _shares(task: PlanningTask, plan: Plan, num_devices: int) -> tuple[float, fl
 def _network_s(task: PlanningTask, plan: Plan, num_devices: int, exposed: Exposed) -> float:
     overlapping = replace(task, overlap=True).with_runtime(exposed=exposed)
     planner: _C.Planner = make_planner(task.captured, overlapping.settings(num_devices))
-    return float(planner.network_time(plan.strategy(planner)))
+    return float(planner.network_time(plan.choices.strategy(planner)))
 
 
 def _time(

@@ -213,8 +213,7 @@ class _Validating:
             strategy = varied_strategy(planner, seed)
             return Plan.of(planner, space.settings, space.captured, strategy)
         strategy = _strategy(kept, planner)
-        return replace(
-            Plan.of(planner, space.settings, space.captured, strategy),
+        return Plan.of(planner, space.settings, space.captured, strategy).with_part(
             memory_bytes=kept.memory_bytes,
             time_s=planner.compute_time(strategy) + planner.network_time(strategy),
         )
@@ -222,7 +221,7 @@ class _Validating:
     def network(self, seed: int, plan: Plan) -> tuple[float, float]:
         """Predicted: time of the network in s, and how many collectives there are."""
         space = self._space(seed)
-        return space.network(plan.strategy(space.planner))
+        return space.network(plan.choices.strategy(space.planner))
 
     def simulated_bytes(self, plan: Plan) -> float | None:
         """The simulated peak of the first rank, on all ranks, if it is wanted."""

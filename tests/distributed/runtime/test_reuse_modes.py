@@ -55,7 +55,7 @@ def count_gathers(mode: str) -> tuple[int, int, int, float]:
     plan, expected = plan_with(mode, PlanningTask(captured, load_cluster("cpu")))
     module = parallelize(whole, captured, plan, torch.device("cpu"))
     planner = make_planner(captured, plan.settings)
-    program = _C.RankProgram(planner, plan.strategy(planner), dist.get_rank())
+    program = _C.RankProgram(planner, plan.choices.strategy(planner), dist.get_rank())
     edges = range(len(planner.edges()))
     backward_programs = sum(bool(program.reshard(edge).backward.steps) for edge in edges)
     loss = module(x, y)
