@@ -63,7 +63,7 @@ using Figure = std::variant<std::int64_t, double>;
 
 std::map<std::string, Figure> figures_of(const SearchStats& stats) {
   std::map<std::string, Figure> row;
-  row["plan_s"] = stats.plan_seconds;
+  row["plan_s"] = stats.schedule_seconds;
   row["bound_s"] = stats.bound_seconds;
   row["product_s"] = stats.product_seconds;
   row["recombine_s"] = stats.recombine_seconds;

@@ -189,9 +189,9 @@ struct PyResharder {
   TensorMeta tensor;
   TensorResharder resharder;
 
-  const TensorResharder::Path& plan(const std::string& from,
+  const TensorResharder::Path& path(const std::string& from,
                                     const std::string& to) const {
-    return resharder.plan(Layout::parse(from), Layout::parse(to));
+    return resharder.path(Layout::parse(from), Layout::parse(to));
   }
 };
 
@@ -223,20 +223,20 @@ void bind_resharder(py::module_& module) {
       .def(
           "time_s",
           [](const PyResharder& self, const std::string& from,
-             const std::string& to) { return self.plan(from, to).time_s; },
+             const std::string& to) { return self.path(from, to).time_s; },
           py::arg("from_layout"), py::arg("to_layout"))
       .def(
           "describe",
           [](const PyResharder& self, const std::string& from,
              const std::string& to) {
-            return to_string(self.plan(from, to).steps);
+            return to_string(self.path(from, to).steps);
           },
           py::arg("from_layout"), py::arg("to_layout"), "The steps in words.")
       .def(
           "encode",
           [](const PyResharder& self, const std::string& from,
              const std::string& to, int rank) {
-            return encode(self.plan(from, to).steps, self.tensor,
+            return encode(self.path(from, to).steps, self.tensor,
                           Layout::parse(from), self.mesh, rank);
           },
           py::arg("from_layout"), py::arg("to_layout"), py::arg("rank"),

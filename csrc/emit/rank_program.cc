@@ -59,12 +59,12 @@ EmittedReshard RankProgram::reshard(SpaceEdgeId edge_index) const {
   const TensorMeta gradient = space_.model().gradient_meta(value);
   EmittedReshard reshard;
   reshard.forward =
-      encode(space_.value_resharder(edge).plan(from.value, to.value),
+      encode(space_.value_resharder(edge).steps(from.value, to.value),
              value.meta, from.value, mesh, rank_);
   if (value.requires_grad) {
-    reshard.backward =
-        encode(space_.gradient_resharder(edge).plan(to.gradient, from.gradient),
-               value.meta, to.gradient, mesh, rank_);
+    reshard.backward = encode(
+        space_.gradient_resharder(edge).steps(to.gradient, from.gradient),
+        value.meta, to.gradient, mesh, rank_);
   }
   reshard.value_bytes = local_bytes(value.meta, to.value, mesh);
   reshard.shard_bytes = space_.options().shard_bytes;

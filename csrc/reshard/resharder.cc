@@ -44,7 +44,7 @@ TensorResharder& TensorResharder::operator=(TensorResharder&&) noexcept =
     default;
 TensorResharder::~TensorResharder() = default;
 
-const TensorResharder::Path& TensorResharder::plan(const Layout& from,
+const TensorResharder::Path& TensorResharder::path(const Layout& from,
                                                    const Layout& to) const {
   const LayoutPair pair{from, to};
   {
@@ -62,7 +62,7 @@ const TensorResharder::Path& TensorResharder::plan(const Layout& from,
 
 double TensorResharder::time_s(const Layout& from, const Layout& to) const {
   const std::optional<double> time_s = finder_->time_s(from, to);
-  return time_s ? *time_s : plan(from, to).time_s;
+  return time_s ? *time_s : path(from, to).time_s;
 }
 
 bool TensorResharder::is_exact() const { return finder_->is_exact(); }

@@ -4,7 +4,7 @@
 //
 //   TensorResharder resharder(mesh, collectives, device, {512, 1024}, 4);
 //   double s = resharder.time_s(from, to);
-//   const TensorResharder::Path& path = resharder.plan(from, to);
+//   const TensorResharder::Path& path = resharder.path(from, to);
 //
 // Which layouts a path may pass:
 //   exact       all layouts that divide the shape, or split it unevenly where
@@ -28,7 +28,7 @@
 //
 // Complexity, with M legal moves between S layouts: exact and tied: O(M log S)
 // for each new `from` (and way to tie), then O(axes) per time and O(steps *
-// axes) more for a new plan; 16 bytes per move and 6 per layout for each `from`
+// axes) more for a new path; 16 bytes per move and 6 per layout for each `from`
 // are kept. Restricted: O(M log S) for each new pair, S <= 3^axes. Threads: all
 // const functions may be called at once from several threads.
 #pragma once
@@ -65,9 +65,9 @@ class TensorResharder {
 
   // The path stays valid as long as this object. Throws UserError if a layout
   // is none that paths may pass, or not one of this mesh.
-  const Path& plan(const Layout& from, const Layout& to) const;
+  const Path& path(const Layout& from, const Layout& to) const;
 
-  // plan(from, to).time_s, without building the program where that is cheaper.
+  // path(from, to).time_s, without building the program where that is cheaper.
   double time_s(const Layout& from, const Layout& to) const;
 
   // True if paths may pass all layouts.

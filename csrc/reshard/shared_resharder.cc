@@ -11,9 +11,9 @@ double SharedResharder::time_s(const Layout& from, const Layout& to) const {
   return together_s ? *together_s : alone_->time_s(from, to);
 }
 
-Steps SharedResharder::plan(const Layout& from, const Layout& to) const {
+Steps SharedResharder::steps(const Layout& from, const Layout& to) const {
   if (shared_s(from, to)) return {*step_between(from, to)};
-  return alone_->plan(from, to).steps;
+  return alone_->path(from, to).steps;
 }
 
 std::optional<double> SharedResharder::shared_s(const Layout& from,

@@ -29,7 +29,7 @@ class SharedResharder {
 
   // Throws UserError if a layout does not divide the tensor.
   double time_s(const Layout& from, const Layout& to) const;
-  Steps plan(const Layout& from, const Layout& to) const;
+  Steps steps(const Layout& from, const Layout& to) const;
 
   auto operator<=>(const SharedResharder&) const = default;
 

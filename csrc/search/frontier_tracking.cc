@@ -6,7 +6,7 @@
 
 #include "common/check.h"
 #include "common/workers.h"
-#include "search/plan/domains.h"
+#include "search/order/domains.h"
 #include "search/solution.h"
 #include "search/stage.h"
 #include "search/stage_runner.h"
@@ -97,12 +97,12 @@ class Search {
         stage_options_(stage_options(options, workers_, memory_)) {}
 
   std::optional<SearchResult> run() {
-    const Stopwatch plan_watch;
-    const std::vector<std::shared_ptr<Solution>> planned = plan();
-    result_.stats_.plan_seconds = plan_watch.seconds();
+    const Stopwatch schedule_watch;
+    const std::vector<std::shared_ptr<Solution>> scheduled = schedule();
+    result_.stats_.schedule_seconds = schedule_watch.seconds();
     const Stopwatch watch;
     result_.min_memory_ = std::numeric_limits<double>::infinity();
-    for (const auto& solution : planned) solve(solution);
+    for (const auto& solution : scheduled) solve(solution);
     if (result_.solutions_.empty() && result_.exact()) return std::nullopt;
     TO_CHECK(!result_.solutions_.empty(),
              "heuristic elimination found no strategy; raise "
@@ -117,7 +117,7 @@ class Search {
   }
 
  private:
-  std::vector<std::shared_ptr<Solution>> plan() {
+  std::vector<std::shared_ptr<Solution>> schedule() {
     std::vector<std::shared_ptr<Solution>> solutions{
         make_solution(problem_, {})};
     const ConditioningBudget budget{options_.max_conditioning_work,
@@ -148,22 +148,22 @@ class Search {
     return std::make_shared<Solution>(problem, fixed, schedule_options_);
   }
 
-  void solve(const std::shared_ptr<Solution>& planned) {
-    note_plan(*planned);
+  void solve(const std::shared_ptr<Solution>& solution) {
+    note_schedule(*solution);
     StageRunner search(schedule_options_, stage_options_, options_.many_cells,
                        options_.others);
-    search.run(planned);
-    if (planned->known().empty()) return;
+    search.run(solution);
+    if (solution->known().empty()) return;
     result_.solutions_.insert(result_.solutions_.end(),
                               search.solutions().begin(),
                               search.solutions().end());
     result_.min_memory_ =
-        std::min(result_.min_memory_, planned->known().front().cost.memory);
+        std::min(result_.min_memory_, solution->known().front().cost.memory);
     result_.epsilon_ = search.error();
     note(search);
   }
 
-  void note_plan(const Solution& solution) {
+  void note_schedule(const Solution& solution) {
     const Schedule& schedule = solution.schedule();
     SearchStats& stats = result_.stats_;
     stats.branch_eliminations += schedule.num_branch;

@@ -26,8 +26,8 @@
 #include "problem/frontier.h"
 #include "problem/problem.h"
 #include "problem/strategy.h"
-#include "search/plan/heuristic.h"
-#include "search/plan/schedule.h"
+#include "search/order/heuristic.h"
+#include "search/order/schedule.h"
 
 namespace tensoropt {
 
@@ -52,7 +52,7 @@ struct SearchOptions {
   // their results are united. Empty: least memory, least time and both alike.
   std::vector<Heuristic> heuristics;
   // In pairs of frontier points that exact conditioning could meet, as
-  // estimated when planning. Most are never formed: 1e10 take a few seconds.
+  // estimated by the schedule. Most are never formed: 1e10 take a few seconds.
   double max_conditioning_work = 1e12;
   // Rule out with bounds what cannot improve on known strategies. Never changes
   // what is promised; off only to measure what it is worth.
@@ -63,11 +63,11 @@ struct SearchOptions {
 };
 
 struct SearchStats {
-  double plan_seconds = 0;
+  double schedule_seconds = 0;  // finding the order of eliminations
   double bound_seconds = 0;     // finding known strategies and bounds
   double product_seconds = 0;   // computing frontiers
-  double solve_seconds = 0;     // everything but planning
-  int branch_eliminations = 0;  // as planned, repetitions included
+  double solve_seconds = 0;     // everything else
+  int branch_eliminations = 0;  // as scheduled, repetitions included
   int node_eliminations = 0;
   int conditioned_eliminations = 0;
   int heuristic_eliminations = 0;

@@ -35,12 +35,12 @@ constexpr std::size_t kMaxGroups = 8;
 
 }  // namespace
 
-RoundRunner::RoundRunner(const MinPlusPlan& plan, const Schedule& schedule,
+RoundRunner::RoundRunner(const MinPlusGraph& graph, const Schedule& schedule,
                          const RoundOptions& options,
                          const std::vector<Point>& given,
                          const WeightedProbe& probe,
                          ProductEvaluator& evaluator)
-    : plan_(plan),
+    : graph_(graph),
       schedule_(schedule),
       options_(options),
       probe_(probe),
@@ -63,7 +63,7 @@ ZoneLimits RoundRunner::probe_limits() const {
 // Whether strategies may be in the zone, as far as the probe can say.
 bool RoundRunner::is_open(Point zone) const {
   for (std::size_t w = 0; w < probe_.weights().size(); ++w) {
-    const double least = probe_.optima()[w] * (1 - plan_.rounding());
+    const double least = probe_.optima()[w] * (1 - graph_.rounding());
     if (probe_.weights()[w].of(zone) < least) return false;
   }
   return true;
@@ -97,7 +97,7 @@ bool RoundRunner::round(std::int64_t most_cells) {
   const std::int64_t most_after_probe = kProbeCells * most_cells;
   lower_slack([&] { return probe_.estimate_alive(probe_limits(aim)); },
               most_after_probe);
-  Bounds bounds(plan_, probe_, probe_limits(aim), limits(aim),
+  Bounds bounds(graph_, probe_, probe_limits(aim), limits(aim),
                 options_.workers);
   lower_slack([&] { return bounds.estimate_alive(limits(aim)); }, most_cells);
   bounds.aim(limits(aim));
@@ -115,12 +115,12 @@ bool RoundRunner::round(std::int64_t most_cells) {
 
 ZoneLimits RoundRunner::limits(const Aim& aim) const {
   return ZoneLimits(aim.weights, aim.optima, aim.zones, aim.slack,
-                    plan_.rounding());
+                    graph_.rounding());
 }
 
 ZoneLimits RoundRunner::probe_limits(const Aim& aim) const {
   return ZoneLimits(probe_.weights(), probe_.optima(), aim.zones, aim.slack,
-                    plan_.rounding());
+                    graph_.rounding());
 }
 
 // Zones that had to be joined are searched in groups that need not be.

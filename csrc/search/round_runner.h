@@ -34,7 +34,7 @@ class RoundRunner {
  public:
   // `probe` has been asked already. Strategies of the costs `given` count as
   // known, sorted or not. The other arguments must outlive the search.
-  RoundRunner(const MinPlusPlan& plan, const Schedule& schedule,
+  RoundRunner(const MinPlusGraph& graph, const Schedule& schedule,
               const RoundOptions& options, const std::vector<Point>& given,
               const WeightedProbe& probe, ProductEvaluator& evaluator);
 
@@ -76,7 +76,7 @@ class RoundRunner {
   void note_costs(const std::vector<KnownStrategy>& strategies);
   std::vector<double> known_optima(const std::vector<Weights>& weights) const;
 
-  const MinPlusPlan& plan_;
+  const MinPlusGraph& graph_;
   const Schedule& schedule_;
   const RoundOptions options_;
   const WeightedProbe& probe_;

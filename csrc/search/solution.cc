@@ -25,7 +25,7 @@ Solution::Solution(const Problem& problem, const std::vector<int>& fixed,
 
 std::int64_t Solution::num_cells() const {
   constexpr double kMost = 1e18;
-  if (!is_planned()) return static_cast<std::int64_t>(kMost);
+  if (!has_schedule()) return static_cast<std::int64_t>(kMost);
   double cells = 0;
   for (const int id : reachable(pool_, root())) cells += pool_[id].volume;
   return static_cast<std::int64_t>(std::min(cells, kMost));
@@ -40,7 +40,7 @@ int Solution::num_products() const {
 }
 
 void Solution::load_tables() {
-  TO_CHECK(is_planned(),
+  TO_CHECK(has_schedule(),
            "{} nodes depend on each other too closely to be searched; lower "
            "max_conditioning_work, so that some of them are fixed",
            schedule_.num_left);

@@ -13,17 +13,17 @@
 #include "problem/problem.h"
 #include "problem/strategy.h"
 #include "search/bounds/weighted_probe.h"
-#include "search/plan/domains.h"
-#include "search/plan/expression.h"
-#include "search/plan/schedule.h"
-#include "search/plan/table.h"
+#include "search/order/domains.h"
+#include "search/order/expression.h"
+#include "search/order/schedule.h"
+#include "search/order/table.h"
 
 namespace tensoropt {
 
 class Solution {
  public:
-  // `fixed[n] >= 0` gives node n that config; empty fixes nothing. Planning
-  // happens here: the schedule is made, nothing is computed.
+  // `fixed[n] >= 0` gives node n that config; empty fixes nothing. Makes
+  // the schedule; nothing is computed.
   Solution(const Problem& problem, const std::vector<int>& fixed,
            const ScheduleOptions& options);
 
@@ -32,9 +32,10 @@ class Solution {
   const Domains& domains() const { return domains_; }
   const ExpressionPool& pool() const { return pool_; }
   int root() const { return schedule_.terms[schedule_.root].expression; }
-  // False if the plan was given up, see schedule.h: nothing can be computed.
-  bool is_planned() const { return schedule_.root >= 0; }
-  // Of all tables; very many without a plan.
+  // False if the schedule was given up, see schedule.h: nothing can be
+  // computed.
+  bool has_schedule() const { return schedule_.root >= 0; }
+  // Of all tables; very many without a schedule.
   std::int64_t num_cells() const;
   // Different products in the schedule.
   int num_products() const;

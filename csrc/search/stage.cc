@@ -29,15 +29,15 @@ const Solution& with_tables(Solution& solution) {
 Stage::Stage(Solution& solution, const StageOptions& options)
     : solution_(solution),
       options_(options),
-      plan_(with_tables(solution).pool(), solution.root(), solution.tables()),
+      graph_(with_tables(solution).pool(), solution.root(), solution.tables()),
       evaluator_(solution.pool(), solution.root(), solution.tables(),
                  options.workers) {}
 
 void Stage::probe(const std::vector<Point>& given, std::size_t max_questions,
                   Depth depth) {
   const Stopwatch watch;
-  probe_.emplace(plan_, solution_.schedule(), options_.workers, options_.memory,
-                 depth);
+  probe_.emplace(graph_, solution_.schedule(), options_.workers,
+                 options_.memory, depth);
   if (!options_.use_bounds) {
     probe_->ask_between(0, options_.limits.most, 2);
   } else if (given.empty()) {
@@ -78,7 +78,7 @@ std::optional<std::vector<ConfigMask>> Stage::promising(
   std::map<std::pair<int, std::size_t>, ConfigMask> known;
   for (std::size_t t = 0; t < terms.size(); ++t) {
     const int id = terms[t].expression;
-    if (!probe_->tells_about(id) || plan_.volume(id) > kFewCells) continue;
+    if (!probe_->tells_about(id) || graph_.volume(id) > kFewCells) continue;
     for (std::size_t axis = 0; axis < scopes[t].size(); ++axis) {
       const int node = scopes[t][axis];
       if (node < 0) continue;
@@ -104,7 +104,7 @@ ConfigMask Stage::promising(int expression, std::size_t axis,
   std::size_t stride = 1;
   for (std::size_t i = axis + 1; i < dims.size(); ++i) stride *= dims[i];
   ConfigMask mask(dims[axis], false);
-  for (std::size_t cell = 0; cell < plan_.volume(expression); ++cell) {
+  for (std::size_t cell = 0; cell < graph_.volume(expression); ++cell) {
     const std::size_t config = cell / stride % dims[axis];
     if (!mask[config]) {
       mask[config] = probe_->may_improve(expression, cell, limits);
@@ -126,7 +126,7 @@ void Stage::search(const std::vector<Point>& given) {
 }
 
 RoundRunner Stage::round_runner(const std::vector<Point>& given) {
-  return RoundRunner(plan_, solution_.schedule(),
+  return RoundRunner(graph_, solution_.schedule(),
                      {.known_epsilon = options_.known_epsilon,
                       .thin_epsilon = options_.thin_epsilon,
                       .limits = options_.limits,

@@ -84,7 +84,7 @@ class Stage {
 
   Solution& solution_;
   const StageOptions options_;
-  MinPlusPlan plan_;
+  MinPlusGraph graph_;
   std::optional<WeightedProbe> probe_;
   ProductEvaluator evaluator_;
   double error_ = 0;

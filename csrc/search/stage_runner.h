@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "problem/propagation.h"
-#include "search/plan/schedule.h"
+#include "search/order/schedule.h"
 #include "search/solution.h"
 #include "search/stage.h"
 

@@ -53,30 +53,30 @@ std::size_t TableBounds::num_alive() const {
   return zones_.size() - std::count(zones_.begin(), zones_.end(), 0);
 }
 
-Bounds::Bounds(const MinPlusPlan& plan, const WeightedProbe& probe,
+Bounds::Bounds(const MinPlusGraph& graph, const WeightedProbe& probe,
                const ZoneLimits& probe_limits, const ZoneLimits& limits,
                Workers& workers)
-    : plan_(plan),
+    : graph_(graph),
       workers_(workers),
       limits_(limits),
-      tables_(plan.pool().size()) {
-  for (const int id : plan.order()) {
+      tables_(graph.pool().size()) {
+  for (const int id : graph.order()) {
     TableBounds& table = tables_[id];
     table.limits_ = &limits_;
-    table.ranks_.assign(plan.volume(id), -1);
+    table.ranks_.assign(graph.volume(id), -1);
     for (std::size_t cell = 0; cell < table.ranks_.size(); ++cell) {
       if (!probe.may_improve(id, cell, probe_limits)) continue;
       table.ranks_[cell] = static_cast<std::int32_t>(table.cells_.size());
       table.cells_.push_back(static_cast<std::uint32_t>(cell));
     }
   }
-  SparseMinPlus(plan, limits_, workers, tables_).run();
+  SparseMinPlus(graph, limits_, workers, tables_).run();
 }
 
 void Bounds::aim(const ZoneLimits& limits) {
   limits_ = limits;
-  workers_.run(static_cast<int>(plan_.order().size()), [this](int i) {
-    TableBounds& table = tables_[plan_.order()[i]];
+  workers_.run(static_cast<int>(graph_.order().size()), [this](int i) {
+    TableBounds& table = tables_[graph_.order()[i]];
     table.zones_.resize(table.cells_.size());
     for (std::size_t r = 0; r < table.cells_.size(); ++r) {
       table.zones_[r] = table.open_zones(static_cast<int>(r), limits_);
@@ -87,7 +87,7 @@ void Bounds::aim(const ZoneLimits& limits) {
 std::int64_t Bounds::estimate_alive(const ZoneLimits& limits) const {
   std::int64_t alive = 0;
   std::size_t rank = 0;  // over all tables
-  for (const int id : plan_.order()) {
+  for (const int id : graph_.order()) {
     const TableBounds& table = tables_[id];
     for (; rank < table.cells_.size(); rank += kSampled) {
       alive += table.open_zones(static_cast<int>(rank), limits) != 0 ? 1 : 0;
@@ -99,7 +99,7 @@ std::int64_t Bounds::estimate_alive(const ZoneLimits& limits) const {
 
 std::int64_t Bounds::num_alive() const {
   std::int64_t count = 0;
-  for (const int id : plan_.order()) {
+  for (const int id : graph_.order()) {
     count += static_cast<std::int64_t>(tables_[id].num_alive());
   }
   return count;

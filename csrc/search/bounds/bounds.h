@@ -1,6 +1,6 @@
 // Says which parts of which tables can still improve on known strategies.
 //
-//   Bounds bounds(plan, probe, probe_limits, limits, workers);
+//   Bounds bounds(graph, probe, probe_limits, limits, workers);
 //   bounds.aim(limits);                           // these, or lower ones
 //   bounds.table(id).rank(cell) < 0;              // the cell is ruled out
 //   bounds.table(id).may_improve(rank, point);    // and this point is not
@@ -71,7 +71,7 @@ class TableBounds {
 class Bounds {
  public:
   // `probe_limits` are over the weightings of `probe`, `limits` over any.
-  Bounds(const MinPlusPlan& plan, const WeightedProbe& probe,
+  Bounds(const MinPlusGraph& graph, const WeightedProbe& probe,
          const ZoneLimits& probe_limits, const ZoneLimits& limits,
          Workers& workers);
   Bounds(const Bounds&) = delete;  // tables point to limits_
@@ -86,7 +86,7 @@ class Bounds {
   std::int64_t num_alive() const;  // cells of all tables not ruled out
 
  private:
-  const MinPlusPlan& plan_;
+  const MinPlusGraph& graph_;
   Workers& workers_;
   ZoneLimits limits_;
   std::vector<TableBounds> tables_;  // by expression

@@ -50,8 +50,8 @@ void transpose(const Value* from, int rows, int columns, Value* into) {
 
 }  // namespace
 
-MinPlusPlan::MinPlusPlan(const ExpressionPool& pool, int root,
-                         const std::vector<Table>& tables)
+MinPlusGraph::MinPlusGraph(const ExpressionPool& pool, int root,
+                           const std::vector<Table>& tables)
     : pool_(pool),
       tables_(tables),
       order_(reachable(pool, root)),
@@ -68,7 +68,7 @@ MinPlusPlan::MinPlusPlan(const ExpressionPool& pool, int root,
 
 // A cost is rounded when it is loaded, in every product above its table, and,
 // if it goes into the rest of another table, in every product down to that one.
-void MinPlusPlan::find_rounding() {
+void MinPlusGraph::find_rounding() {
   std::vector<int> height(pool_.size(), 0);
   for (const int id : order_) {
     if (products_[id].id < 0) continue;
@@ -79,7 +79,7 @@ void MinPlusPlan::find_rounding() {
 }
 
 // The rest of an expression is known when all its products have pushed it down.
-void MinPlusPlan::find_near_root() {
+void MinPlusGraph::find_near_root() {
   std::vector<int> missing(pool_.size(), 0);
   for (const int id : order_) {
     if (products_[id].id < 0) continue;
@@ -95,12 +95,12 @@ void MinPlusPlan::find_near_root() {
   }
 }
 
-bool MinPlusPlan::pushes(Depth depth, int id) const {
+bool MinPlusGraph::pushes(Depth depth, int id) const {
   return products_[id].id >= 0 && reaches(depth, id) &&
          (depth == Depth::kWhole || products_[id].work() <= kQuickWork);
 }
 
-void MinPlusPlan::add_product(int id) {
+void MinPlusGraph::add_product(int id) {
   const Expression& expression = pool_[id];
   const ProductLabels& labels = expression.labels;
   const Arrangement left =
@@ -127,7 +127,7 @@ void MinPlusPlan::add_product(int id) {
   find_batch_last(products_[id]);
 }
 
-void MinPlusPlan::find_batch_last(Product& product) const {
+void MinPlusGraph::find_batch_last(Product& product) const {
   const Expression& expression = pool_[product.id];
   const ProductLabels& labels = expression.labels;
   const bool left_is_vector = product.rows == 1;
@@ -142,12 +142,12 @@ void MinPlusPlan::find_batch_last(Product& product) const {
 }
 
 template <typename Value>
-MinPlusPass<Value>::MinPlusPass(const MinPlusPlan& plan, PassMemory& memory)
-    : plan_(plan),
-      memory_(memory, 2 * plan.total_volume() * sizeof(Value)),
+MinPlusPass<Value>::MinPlusPass(const MinPlusGraph& graph, PassMemory& memory)
+    : graph_(graph),
+      memory_(memory, 2 * graph.total_volume() * sizeof(Value)),
       inside_(reinterpret_cast<Value*>(memory_.data())),
-      outside_(inside_ + plan.total_volume()),
-      is_reached_(plan.pool().size(), false) {}
+      outside_(inside_ + graph.total_volume()),
+      is_reached_(graph.pool().size(), false) {}
 
 template <typename Value>
 std::span<Value> MinPlusPass<Value>::fresh_inside(int id) {
@@ -173,7 +173,7 @@ void MinPlusPass<Value>::lower_outside(
 
 template <typename Value>
 void MinPlusPass<Value>::load(int id) {
-  const Table& table = plan_.table(id);
+  const Table& table = graph_.table(id);
   const std::span<Value> costs = fresh_inside(id);
   for (std::size_t i = 0; i < table.num_cells(); ++i) {
     double least = kInfinity<double>;
@@ -188,12 +188,12 @@ void MinPlusPass<Value>::load(int id) {
 // One operand gives the terms, the other one, by inner config, whole lines to
 // add them to: the right one, or the left one if the right one is a vector.
 template <typename Value>
-void MinPlusPass<Value>::multiply(const MinPlusPlan::Product& product) {
+void MinPlusPass<Value>::multiply(const MinPlusGraph::Product& product) {
   if (product.batch_last) {
     multiply_batch_last(product);
     return;
   }
-  const Expression& expression = plan_.pool()[product.id];
+  const Expression& expression = graph_.pool()[product.id];
   const Values left = inside(expression.left);
   const Values right = inside(expression.right);
   const bool right_is_wide = product.columns > 1;
@@ -216,8 +216,8 @@ void MinPlusPass<Value>::multiply(const MinPlusPlan::Product& product) {
 
 template <typename Value>
 void MinPlusPass<Value>::multiply_batch_last(
-    const MinPlusPlan::Product& product) {
-  const Expression& expression = plan_.pool()[product.id];
+    const MinPlusGraph::Product& product) {
+  const Expression& expression = graph_.pool()[product.id];
   const bool left_is_vector = product.rows == 1;
   const Values left = inside(expression.left);
   const Values right = inside(expression.right);
@@ -245,11 +245,11 @@ void MinPlusPass<Value>::multiply_batch_last(
 template <typename Value>
 void MinPlusPass<Value>::run_inside(Weights weights) {
   weights_ = weights;
-  for (const int id : plan_.order()) {
-    if (plan_.product(id).id < 0) {
+  for (const int id : graph_.order()) {
+    if (graph_.product(id).id < 0) {
       load(id);
     } else {
-      multiply(plan_.product(id));
+      multiply(graph_.product(id));
     }
   }
 }
@@ -271,7 +271,7 @@ struct Into {
 
 // The same without inner configs, for whole rows.
 template <typename Value>
-void push_join(const MinPlusPlan::Product& product, const From<Value>& from,
+void push_join(const MinPlusGraph::Product& product, const From<Value>& from,
                const Into<Value>& into) {
   const int columns = product.columns;
   for (int row = 0; row < product.batches * product.rows; ++row) {
@@ -289,7 +289,7 @@ void push_join(const MinPlusPlan::Product& product, const From<Value>& from,
 
 // The rest of each operand is the rest of the product times the other operand.
 template <typename Value>
-void push_products(const MinPlusPlan::Product& product, From<Value> from,
+void push_products(const MinPlusGraph::Product& product, From<Value> from,
                    Into<Value> into) {
   const int rows = product.rows;
   const int columns = product.columns;
@@ -311,8 +311,8 @@ void push_products(const MinPlusPlan::Product& product, From<Value> from,
 }  // namespace
 
 template <typename Value>
-void MinPlusPass<Value>::push_outside(const MinPlusPlan::Product& product) {
-  const Expression& expression = plan_.pool()[product.id];
+void MinPlusPass<Value>::push_outside(const MinPlusGraph::Product& product) {
+  const Expression& expression = graph_.pool()[product.id];
   const Values left_values = inside(expression.left);
   const Values right_values = inside(expression.right);
   const Value* left = arranged(left_values, product.left, scratch_[0]);
@@ -335,17 +335,17 @@ void MinPlusPass<Value>::push_outside(const MinPlusPlan::Product& product) {
 template <typename Value>
 void MinPlusPass<Value>::run_outside(Depth depth) {
   is_reached_.assign(is_reached_.size(), false);
-  is_reached_[plan_.root()] = true;
-  cells_of(outside_, plan_.root()).front() = 0;
-  for (auto id = plan_.order().rbegin(); id != plan_.order().rend(); ++id) {
-    if (plan_.pushes(depth, *id)) push_outside(plan_.product(*id));
+  is_reached_[graph_.root()] = true;
+  cells_of(outside_, graph_.root()).front() = 0;
+  for (auto id = graph_.order().rbegin(); id != graph_.order().rend(); ++id) {
+    if (graph_.pushes(depth, *id)) push_outside(graph_.product(*id));
   }
 }
 
 template <typename Value>
-int MinPlusPass<Value>::best_inner(const MinPlusPlan::Product& product,
+int MinPlusPass<Value>::best_inner(const MinPlusGraph::Product& product,
                                    std::uint32_t cell) const {
-  const Expression& expression = plan_.pool()[product.id];
+  const Expression& expression = graph_.pool()[product.id];
   const Values left = inside(expression.left);
   const Values right = inside(expression.right);
   const std::size_t row = cell / product.columns;
@@ -365,7 +365,7 @@ int MinPlusPass<Value>::best_inner(const MinPlusPlan::Product& product,
 
 template <typename Value>
 std::uint32_t MinPlusPass<Value>::best_point(int id, std::uint32_t cell) const {
-  const Table& table = plan_.table(id);
+  const Table& table = graph_.table(id);
   const auto found =
       std::lower_bound(table.cells.begin(), table.cells.end(), cell);
   const auto at = found - table.cells.begin();
@@ -390,7 +390,7 @@ std::vector<std::uint32_t> MinPlusPass<Value>::trace(
     const auto [term_id, cell] = open.back();
     open.pop_back();
     const Term& term = schedule.terms[term_id];
-    const MinPlusPlan::Product& product = plan_.product(term.expression);
+    const MinPlusGraph::Product& product = graph_.product(term.expression);
     if (product.id < 0) {
       points[term_id] = best_point(term.expression, cell);
       continue;

@@ -1,8 +1,8 @@
 // One weighted sum of memory and time instead of a frontier: a quick pass over
 // all expressions that bounds what the full search has to look at.
 //
-//   const MinPlusPlan plan(pool, root, base_tables);
-//   MinPlusPass<double> pass(plan);
+//   const MinPlusGraph graph(pool, root, base_tables);
+//   MinPlusPass<double> pass(graph);
 //   pass.run_inside({.memory = 1, .time = 3e9});
 //   const std::vector<std::uint32_t> best = pass.trace(schedule);
 //   pass.run_outside(Depth::kWhole);
@@ -18,9 +18,9 @@
 
 #include "search/bounds/pass_memory.h"
 #include "search/bounds/weights.h"
-#include "search/plan/expression.h"
-#include "search/plan/schedule.h"
-#include "search/plan/table.h"
+#include "search/order/expression.h"
+#include "search/order/schedule.h"
+#include "search/order/table.h"
 
 namespace tensoropt {
 
@@ -29,12 +29,12 @@ namespace tensoropt {
 enum class Depth { kNearRoot, kWhole };
 
 // What all passes over the same expressions share.
-class MinPlusPlan {
+class MinPlusGraph {
  public:
   // `tables[id]` must be there for every table of the problem that `root` is
-  // made of. All arguments must outlive the plan.
-  MinPlusPlan(const ExpressionPool& pool, int root,
-              const std::vector<Table>& tables);
+  // made of. All arguments must outlive the graph.
+  MinPlusGraph(const ExpressionPool& pool, int root,
+               const std::vector<Table>& tables);
 
   // A product as matrices: where the cells of the operands are, in the order
   // of left[batch][row][inner] and right[batch][column][inner]. Empty indices:
@@ -112,7 +112,7 @@ class MinPlusPass {
  public:
   using Values = std::span<const Value>;
 
-  MinPlusPass(const MinPlusPlan& plan, PassMemory& memory);
+  MinPlusPass(const MinPlusGraph& graph, PassMemory& memory);
 
   // The least objective of every cell of every expression.
   void run_inside(Weights weights);
@@ -125,7 +125,7 @@ class MinPlusPass {
   Values outside(int id) const {
     return is_reached_[id] ? cells_of(outside_, id) : Values();
   }
-  Value optimum() const { return inside(plan_.root()).front(); }
+  Value optimum() const { return inside(graph_.root()).front(); }
 
   // The point that the best strategy takes in the table of every term; only
   // those of tables of the problem are set.
@@ -133,19 +133,20 @@ class MinPlusPass {
 
  private:
   std::span<Value> cells_of(Value* tables, int id) const {
-    return {tables + plan_.offset(id), plan_.volume(id)};
+    return {tables + graph_.offset(id), graph_.volume(id)};
   }
   std::span<Value> fresh_inside(int id);
   void lower_outside(int id, const std::vector<Value>& costs,
                      const std::vector<std::uint32_t>& index);
   void load(int id);
-  void multiply(const MinPlusPlan::Product& product);
-  void multiply_batch_last(const MinPlusPlan::Product& product);
-  void push_outside(const MinPlusPlan::Product& product);
-  int best_inner(const MinPlusPlan::Product& product, std::uint32_t cell) const;
+  void multiply(const MinPlusGraph::Product& product);
+  void multiply_batch_last(const MinPlusGraph::Product& product);
+  void push_outside(const MinPlusGraph::Product& product);
+  int best_inner(const MinPlusGraph::Product& product,
+                 std::uint32_t cell) const;
   std::uint32_t best_point(int id, std::uint32_t cell) const;
 
-  const MinPlusPlan& plan_;
+  const MinPlusGraph& graph_;
   Weights weights_;
   const PassMemory::Block memory_;
   Value* const inside_;  // the tables of all expressions

@@ -23,13 +23,14 @@ void for_each_pair(Entries left, Entries right, Body&& body) {
 
 }  // namespace
 
-SparseMinPlus::SparseMinPlus(const MinPlusPlan& plan, const ZoneLimits& limits,
-                             Workers& workers, std::vector<TableBounds>& tables)
-    : plan_(plan),
+SparseMinPlus::SparseMinPlus(const MinPlusGraph& graph,
+                             const ZoneLimits& limits, Workers& workers,
+                             std::vector<TableBounds>& tables)
+    : graph_(graph),
       limits_(limits),
       workers_(workers),
       tables_(tables),
-      operands_(plan.pool().size()) {}
+      operands_(graph.pool().size()) {}
 
 template <typename CellAt>
 SparseMinPlus::Rows SparseMinPlus::make_rows(const TableBounds& table,
@@ -56,7 +57,7 @@ void SparseMinPlus::lower(float* into, const float* a, const float* b) const {
 
 void SparseMinPlus::load(int id) {
   TableBounds& bounds = tables_[id];
-  const Table& table = plan_.table(id);
+  const Table& table = graph_.table(id);
   for (std::size_t i = 0; i < table.num_cells(); ++i) {
     const int rank = bounds.ranks_[table.cells[i]];
     if (rank < 0) continue;
@@ -72,8 +73,8 @@ void SparseMinPlus::load(int id) {
 }
 
 void SparseMinPlus::multiply(int id) {
-  const MinPlusPlan::Product& product = plan_.product(id);
-  const Expression& expression = plan_.pool()[id];
+  const MinPlusGraph::Product& product = graph_.product(id);
+  const Expression& expression = graph_.pool()[id];
   const TableBounds& left = tables_[expression.left];
   const TableBounds& right = tables_[expression.right];
   Operands& operands = operands_[id];
@@ -100,8 +101,8 @@ void SparseMinPlus::multiply(int id) {
 }
 
 void SparseMinPlus::push_left(int id) {
-  const MinPlusPlan::Product& product = plan_.product(id);
-  const Expression& expression = plan_.pool()[id];
+  const MinPlusGraph::Product& product = graph_.product(id);
+  const Expression& expression = graph_.pool()[id];
   TableBounds& left = tables_[expression.left];
   const TableBounds& right = tables_[expression.right];
   const TableBounds& out = tables_[id];
@@ -122,8 +123,8 @@ void SparseMinPlus::push_left(int id) {
 }
 
 void SparseMinPlus::push_right(int id) {
-  const MinPlusPlan::Product& product = plan_.product(id);
-  const Expression& expression = plan_.pool()[id];
+  const MinPlusGraph::Product& product = graph_.product(id);
+  const Expression& expression = graph_.pool()[id];
   const TableBounds& left = tables_[expression.left];
   TableBounds& right = tables_[expression.right];
   const TableBounds& out = tables_[id];
@@ -146,21 +147,21 @@ void SparseMinPlus::push_right(int id) {
 }
 
 void SparseMinPlus::run() {
-  for (const int id : plan_.order()) {
+  for (const int id : graph_.order()) {
     TableBounds& table = tables_[id];
     table.inside_.assign(table.cells_.size() * limits_.num_weights(),
                          kInfinity);
     table.outside_.assign(table.inside_.size(), kInfinity);
-    if (plan_.product(id).id < 0) {
+    if (graph_.product(id).id < 0) {
       load(id);
     } else {
       multiply(id);
     }
   }
-  std::vector<float>& root = tables_[plan_.root()].outside_;
+  std::vector<float>& root = tables_[graph_.root()].outside_;
   std::fill(root.begin(), root.end(), 0.0f);
-  for (auto id = plan_.order().rbegin(); id != plan_.order().rend(); ++id) {
-    if (plan_.product(*id).id < 0) continue;
+  for (auto id = graph_.order().rbegin(); id != graph_.order().rend(); ++id) {
+    if (graph_.product(*id).id < 0) continue;
     push_left(*id);
     push_right(*id);
     operands_[*id] = {};

@@ -14,7 +14,7 @@ namespace tensoropt {
 // in the table and the least cost of the rest (see MinPlusPass).
 class SparseMinPlus {
  public:
-  SparseMinPlus(const MinPlusPlan& plan, const ZoneLimits& limits,
+  SparseMinPlus(const MinPlusGraph& graph, const ZoneLimits& limits,
                 Workers& workers, std::vector<TableBounds>& tables);
 
   void run();
@@ -51,7 +51,7 @@ class SparseMinPlus {
   // into = min(into, a + b), for all weightings
   void lower(float* into, const float* a, const float* b) const;
 
-  const MinPlusPlan& plan_;
+  const MinPlusGraph& graph_;
   const ZoneLimits& limits_;
   Workers& workers_;
   std::vector<TableBounds>& tables_;

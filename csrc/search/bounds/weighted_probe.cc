@@ -16,12 +16,12 @@ constexpr std::size_t kSamples = 20000;
 constexpr double kTieBreak = 1e-6;
 
 Point cost_of(const std::vector<std::uint32_t>& points,
-              const Schedule& schedule, const MinPlusPlan& plan) {
+              const Schedule& schedule, const MinPlusGraph& graph) {
   Point cost;
   for (std::size_t t = 0; t < points.size(); ++t) {
     const Term& term = schedule.terms[t];
     if (term.slot < 0) continue;
-    const Frontier& frontier = plan.table(term.expression).points;
+    const Frontier& frontier = graph.table(term.expression).points;
     cost.memory += frontier.memory[points[t]];
     cost.time += frontier.time[points[t]];
   }
@@ -132,13 +132,13 @@ void WeightedProbe::ask_with(const std::vector<Weights>& questions) {
 // Without points if there is no strategy.
 template <typename Value>
 KnownStrategy WeightedProbe::answer(std::size_t w) {
-  MinPlusPass<Value> pass(plan_, memory_);
+  MinPlusPass<Value> pass(graph_, memory_);
   pass.run_inside(weights_[w]);
   optima_[w] = pass.optimum();
   if (std::isinf(pass.optimum())) return {};
   pass.run_outside(depth_);
-  costs_[w].resize(plan_.pool().size());
-  for (const int id : plan_.order()) {
+  costs_[w].resize(graph_.pool().size());
+  for (const int id : graph_.order()) {
     if (!tells_about(id)) continue;
     const auto inside = pass.inside(id);
     const auto outside = pass.outside(id);
@@ -149,7 +149,7 @@ KnownStrategy WeightedProbe::answer(std::size_t w) {
     }
   }
   std::vector<std::uint32_t> points = pass.trace(schedule_);
-  const Point cost = cost_of(points, schedule_, plan_);
+  const Point cost = cost_of(points, schedule_, graph_);
   return {cost, std::move(points)};
 }
 
@@ -164,13 +164,13 @@ bool WeightedProbe::may_improve(int id, std::size_t cell,
 
 std::int64_t WeightedProbe::estimate_alive(const ZoneLimits& limits) const {
   std::size_t total = 0;
-  for (const int id : plan_.order()) total += plan_.volume(id);
+  for (const int id : graph_.order()) total += graph_.volume(id);
   // Odd, to be in step with few tables.
   const std::size_t stride = total / kSamples | 1;
   std::int64_t alive = 0;
   std::size_t cell = 0;  // over all tables
-  for (const int id : plan_.order()) {
-    const std::size_t volume = plan_.volume(id);
+  for (const int id : graph_.order()) {
+    const std::size_t volume = graph_.volume(id);
     for (; cell < volume; cell += stride) {
       alive += may_improve(id, cell, limits) ? 1 : 0;
     }

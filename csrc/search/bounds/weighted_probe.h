@@ -1,7 +1,7 @@
 // A probe of a problem: the best strategies under a few weighted sums of
 // memory and time, and what every cell of every table costs at least.
 //
-//   WeightedProbe probe(plan, schedule, workers, depth);
+//   WeightedProbe probe(graph, schedule, workers, depth);
 //   probe.ask_between(epsilon, memory_limit, 9);
 //   probe.strategies();                        // on the hull of the frontier
 //   probe.may_improve(id, cell, limits);       // see search_zones.h
@@ -38,9 +38,9 @@ class WeightedProbe {
  public:
   // With kNearRoot only cells near the root are told about, in a third of the
   // time.
-  WeightedProbe(const MinPlusPlan& plan, const Schedule& schedule,
+  WeightedProbe(const MinPlusGraph& graph, const Schedule& schedule,
                 Workers& workers, PassMemory& memory, Depth depth)
-      : plan_(plan),
+      : graph_(graph),
         schedule_(schedule),
         workers_(workers),
         memory_(memory),
@@ -66,11 +66,11 @@ class WeightedProbe {
   // least time of all.
   const std::vector<KnownStrategy>& strategies() const { return strategies_; }
   // Under which was asked, and the least cost of any strategy under each; of
-  // the ends exactly, otherwise up to MinPlusPlan::rounding().
+  // the ends exactly, otherwise up to MinPlusGraph::rounding().
   const std::vector<Weights>& weights() const { return weights_; }
   const std::vector<double>& optima() const { return optima_; }
 
-  bool tells_about(int id) const { return plan_.reaches(depth_, id); }
+  bool tells_about(int id) const { return graph_.reaches(depth_, id); }
   // Whether a strategy through this cell of an expression that it tells about
   // may lie in a zone. `limits` must be over weights().
   bool may_improve(int id, std::size_t cell, const ZoneLimits& limits) const;
@@ -85,7 +85,7 @@ class WeightedProbe {
   template <typename Value>
   KnownStrategy answer(std::size_t w);
 
-  const MinPlusPlan& plan_;
+  const MinPlusGraph& graph_;
   const Schedule& schedule_;
   Workers& workers_;
   PassMemory& memory_;

@@ -11,7 +11,7 @@
 
 #include <vector>
 
-#include "search/plan/expression.h"
+#include "search/order/expression.h"
 
 namespace tensoropt {
 

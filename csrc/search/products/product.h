@@ -17,8 +17,8 @@
 
 #include "common/workers.h"
 #include "search/bounds/bounds.h"
-#include "search/plan/expression.h"
-#include "search/plan/table.h"
+#include "search/order/expression.h"
+#include "search/order/table.h"
 
 namespace tensoropt {
 

@@ -11,9 +11,9 @@
 
 #include "common/workers.h"
 #include "search/bounds/bounds.h"
-#include "search/plan/expression.h"
-#include "search/plan/schedule.h"
-#include "search/plan/table.h"
+#include "search/order/expression.h"
+#include "search/order/schedule.h"
+#include "search/order/table.h"
 #include "search/products/product.h"
 
 namespace tensoropt {

@@ -141,7 +141,7 @@ TEST_P(PlannerTest, ProgramsGiveTheDataOfTheTarget) {
     for (const Layout& from : layouts) {
       for (const Layout& to : layouts) {
         Simulation simulation(mesh, shape, from);
-        const Steps& steps = resharder.plan(from, to).steps;
+        const Steps& steps = resharder.path(from, to).steps;
         simulation.run(steps);
         ASSERT_TRUE(simulation.holds(to))
             << from.to_string() << " -> " << to.to_string() << ": "
@@ -166,7 +166,7 @@ TEST_P(PlannerTest, RandomPairsOnBiggerMeshes) {
       const Layout from = layouts[any(rng)];
       const Layout to = layouts[any(rng)];
       Simulation simulation(mesh, shape, from, seed);
-      const Steps& steps = resharder.plan(from, to).steps;
+      const Steps& steps = resharder.path(from, to).steps;
       simulation.run(steps);
       ASSERT_TRUE(simulation.holds(to))
           << "seed " << seed << ": " << from.to_string() << " -> "
@@ -183,7 +183,7 @@ TEST_P(PlannerTest, TimeIsTheSumOfTheSteps) {
     const auto layouts = all_layouts(mesh, shape);
     for (const Layout& from : layouts) {
       for (const Layout& to : layouts) {
-        const TensorResharder::Path& path = resharder.plan(from, to);
+        const TensorResharder::Path& path = resharder.path(from, to);
         double sum = 0;
         Layout layout = from;
         for (const Step& step : path.steps) {
@@ -204,7 +204,7 @@ TEST_P(PlannerTest, EqualLayoutsNeedNothing) {
   const TensorResharder resharder(mesh, RandomModel(0), test_device(), {4},
                                   kItemSize, limit());
   const Layout layout = Layout::parse("S0");
-  EXPECT_TRUE(resharder.plan(layout, layout).steps.empty());
+  EXPECT_TRUE(resharder.path(layout, layout).steps.empty());
   EXPECT_EQ(resharder.time_s(layout, layout), 0);
 }
 
@@ -224,7 +224,7 @@ TEST_P(PlannerTest, UnevenPathsGiveTheLayouts) {
     ASSERT_GT(layouts.size(), all_layouts(mesh, shape).size());
     for (const Layout& from : layouts) {
       for (const Layout& to : layouts) {
-        const TensorResharder::Path& path = resharder.plan(from, to);
+        const TensorResharder::Path& path = resharder.path(from, to);
         Simulation simulation(mesh, shape, from);
         simulation.run(path.steps);
         ASSERT_TRUE(simulation.holds(to))
@@ -248,8 +248,8 @@ TEST_P(PlannerTest, OnlyNamedDimsHavePartsThatDiffer) {
   const TensorResharder resharder(mesh, RandomModel(0), test_device(), {5, 7},
                                   kItemSize, limit(), kAllDims, 0b01);
   const Layout whole = Layout::parse("R");
-  EXPECT_EQ(resharder.plan(whole, Layout::parse("S0")).steps.size(), 1U);
-  EXPECT_THROW(resharder.plan(whole, Layout::parse("S1")), UserError);
+  EXPECT_EQ(resharder.path(whole, Layout::parse("S0")).steps.size(), 1U);
+  EXPECT_THROW(resharder.path(whole, Layout::parse("S1")), UserError);
 }
 
 TEST_P(PlannerTest, RejectsLayoutsThatDoNotFit) {
@@ -259,9 +259,9 @@ TEST_P(PlannerTest, RejectsLayoutsThatDoNotFit) {
   const Layout good = Layout::parse("R,S0");
   for (const char* text : {"S0,S0", "S1,R", "S2,R", "R", "R,R,R"}) {
     const Layout bad = Layout::parse(text);
-    EXPECT_THROW(resharder.plan(good, bad), UserError) << text;
-    EXPECT_THROW(resharder.plan(bad, good), UserError) << text;
-    EXPECT_THROW(resharder.plan(bad, bad), UserError) << text;
+    EXPECT_THROW(resharder.path(good, bad), UserError) << text;
+    EXPECT_THROW(resharder.path(bad, good), UserError) << text;
+    EXPECT_THROW(resharder.path(bad, bad), UserError) << text;
     EXPECT_THROW(resharder.time_s(good, bad), UserError) << text;
     EXPECT_THROW(resharder.time_s(bad, good), UserError) << text;
     EXPECT_THROW(resharder.time_s(bad, bad), UserError) << text;
@@ -280,7 +280,7 @@ TEST_P(PlannerTest, ThreadsAgree) {
   const TensorResharder shared = make();
   const auto ask_all = [&] {
     for (const Layout& from : layouts) {
-      for (const Layout& to : layouts) shared.plan(from, to);
+      for (const Layout& to : layouts) shared.path(from, to);
     }
   };
   {
@@ -290,7 +290,7 @@ TEST_P(PlannerTest, ThreadsAgree) {
   const TensorResharder alone = make();
   for (const Layout& from : layouts) {
     for (const Layout& to : layouts) {
-      EXPECT_EQ(shared.plan(from, to).steps, alone.plan(from, to).steps);
+      EXPECT_EQ(shared.path(from, to).steps, alone.path(from, to).steps);
     }
   }
 }
@@ -430,7 +430,7 @@ TEST(ExactPlanner, SlicesInsideAMachineWhatCrossesTheNetwork) {
                                    kRestricted);
   const Layout from = Layout::parse("P,R,R,R");
   const Layout to = Layout::parse("R,R,R,R");
-  EXPECT_EQ(to_string(exact.plan(from, to).steps),
+  EXPECT_EQ(to_string(exact.path(from, to).steps),
             "slice(dim 0, axes 0b1110); all_reduce(axes 0b1); all_gather(dim "
             "0, axes 0b1110)");
   EXPECT_LT(exact.time_s(from, to), restricted.time_s(from, to) / 6);
@@ -445,8 +445,8 @@ TEST(ExactPlanner, NothingIsSentOfATensorWithoutElements) {
   const Layout from = Layout::parse("S0,P");
   const Layout to = Layout::parse("R,S1");
   EXPECT_LE(resharder.time_s(from, to), 10 * kTolerance_s);
-  EXPECT_FALSE(resharder.plan(from, to).steps.empty());
-  EXPECT_THROW(resharder.plan(from, Layout::parse("R,S2")), UserError);
+  EXPECT_FALSE(resharder.path(from, to).steps.empty());
+  EXPECT_THROW(resharder.path(from, Layout::parse("R,S2")), UserError);
 }
 
 TEST(ExactPlanner, TiesGoToFewerStepsThenSmallerLayouts) {
@@ -458,13 +458,13 @@ TEST(ExactPlanner, TiesGoToFewerStepsThenSmallerLayouts) {
   // One collective over both axes, not two.
   EXPECT_EQ(
       to_string(
-          resharder.plan(Layout::parse("P,P"), Layout::parse("R,R")).steps),
+          resharder.path(Layout::parse("P,P"), Layout::parse("R,R")).steps),
       "all_reduce(axes 0b11)");
   // Either may come first; "P,R" is smaller than "R,S0", as layouts compare
   // the last axis first.
   EXPECT_EQ(
       to_string(
-          resharder.plan(Layout::parse("P,S0"), Layout::parse("R,R")).steps),
+          resharder.path(Layout::parse("P,S0"), Layout::parse("R,R")).steps),
       "all_gather(dim 0, axes 0b10); all_reduce(axes 0b1)");
 }
 

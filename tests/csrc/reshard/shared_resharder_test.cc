@@ -59,9 +59,9 @@ TEST_F(SharedResharderTest, OneSumTakesItsShareAllElseWhatItTakesAlone) {
             (step->dim > 0 ? device_.memory_time_s(2 * bytes) : 0);
         ASSERT_LT(share_s, expected_s);
         expected_s = share_s;
-        EXPECT_EQ(shared.plan(from, to), Steps{*step});
+        EXPECT_EQ(shared.steps(from, to), Steps{*step});
       } else {
-        EXPECT_EQ(shared.plan(from, to), alone_.plan(from, to).steps);
+        EXPECT_EQ(shared.steps(from, to), alone_.path(from, to).steps);
       }
       EXPECT_NEAR(shared.time_s(from, to), expected_s, 1e-10)
           << from.to_string() << " to " << to.to_string();
@@ -82,7 +82,7 @@ TEST_F(SharedResharderTest, OneGatherTakesItsShareWhereGathersAreTogether) {
       model_.time_s(Collective::kAllGather, 0b11, kBucketBytes) * bytes /
       kBucketBytes;
   EXPECT_NEAR(shared.time_s(rows, whole), share_s, 1e-10);
-  EXPECT_EQ(shared.plan(rows, whole).size(), 1U);
+  EXPECT_EQ(shared.steps(rows, whole).size(), 1U);
   // Two dims take two gathers, and a sum has no bucket here.
   for (const char* from : {"S0,S1", "P,P"}) {
     const Layout layout = Layout::parse(from);
@@ -97,7 +97,7 @@ TEST_F(SharedResharderTest, AProgramOfTwoSumsHasNoBucket) {
   const SharedResharder shared(alone_, &in_bucket);
   const Layout pending = Layout::parse("P,P");
   const Layout stored = Layout::parse("R,S0");
-  EXPECT_EQ(alone_.plan(pending, stored).steps.size(), 2U);
+  EXPECT_EQ(alone_.path(pending, stored).steps.size(), 2U);
   EXPECT_EQ(shared.time_s(pending, stored), alone_.time_s(pending, stored));
 }
 
@@ -106,7 +106,7 @@ TEST_F(SharedResharderTest, WithoutBucketsItIsThePathAlone) {
   for (const Layout& from : all_layouts(mesh_, shape_)) {
     for (const Layout& to : all_layouts(mesh_, shape_)) {
       EXPECT_EQ(shared.time_s(from, to), alone_.time_s(from, to));
-      EXPECT_EQ(shared.plan(from, to), alone_.plan(from, to).steps);
+      EXPECT_EQ(shared.steps(from, to), alone_.path(from, to).steps);
     }
   }
 }

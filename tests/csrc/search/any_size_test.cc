@@ -24,7 +24,7 @@
 #include "problem/random_problem.h"
 #include "search/checks.h"
 #include "search/frontier_tracking.h"
-#include "search/plan/elimination.h"
+#include "search/order/elimination.h"
 #include "search/planned.h"
 
 namespace tensoropt::testing {

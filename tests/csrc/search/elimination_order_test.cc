@@ -47,12 +47,13 @@ TEST(EliminationOrder, AnyOrderGivesTheFrontierOfBruteForce) {
     EXPECT_EQ(checked_costs(planned, evaluator.strategies(planned.schedule)),
               expected);
 
-    const MinPlusPlan plan(planned.pool, planned.root(), planned.tables);
+    const MinPlusGraph graph(planned.pool, planned.root(), planned.tables);
     PassMemory memory;
-    WeightedProbe probe(plan, planned.schedule, workers, memory, Depth::kWhole);
+    WeightedProbe probe(graph, planned.schedule, workers, memory,
+                        Depth::kWhole);
     probe.ask_between(0, 1e9, 9);
     probe.ask_about_ends();
-    RoundRunner rounds(plan, planned.schedule, {.workers = workers}, {}, probe,
+    RoundRunner rounds(graph, planned.schedule, {.workers = workers}, {}, probe,
                        evaluator);
     rounds.run();
     EXPECT_EQ(checked_costs(planned, rounds.known()), expected);

@@ -11,11 +11,11 @@
 
 #include "problem/checks.h"
 #include "problem/random_problem.h"
-#include "search/plan/domains.h"
-#include "search/plan/elimination.h"
-#include "search/plan/expression.h"
-#include "search/plan/schedule.h"
-#include "search/plan/table.h"
+#include "search/order/domains.h"
+#include "search/order/elimination.h"
+#include "search/order/expression.h"
+#include "search/order/schedule.h"
+#include "search/order/table.h"
 
 namespace tensoropt::testing {
 

@@ -21,8 +21,8 @@ constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 // All that a runner needs, asked for the ends of the frontier alone.
 struct Probed {
   explicit Probed(const Planned& planned)
-      : plan(planned.pool, planned.root(), planned.tables),
-        probe(plan, planned.schedule, workers, memory, Depth::kWhole),
+      : graph(planned.pool, planned.root(), planned.tables),
+        probe(graph, planned.schedule, workers, memory, Depth::kWhole),
         evaluator(planned.pool, planned.root(), planned.tables, workers) {
     probe.ask_between(0, kNoLimit, 2);
     probe.ask_about_ends();
@@ -30,7 +30,7 @@ struct Probed {
 
   Workers workers{1};
   PassMemory memory;
-  const MinPlusPlan plan;
+  const MinPlusGraph graph;
   WeightedProbe probe;
   ProductEvaluator evaluator;
 };
@@ -49,7 +49,7 @@ TEST(RoundRunner, FindsAllBetweenTheEnds) {
   for_random_problems(1, 8, how, [&](const Problem& problem, Dice& dice) {
     const Planned planned(problem, dice);
     Probed probed(planned);
-    RoundRunner runner(probed.plan, planned.schedule,
+    RoundRunner runner(probed.graph, planned.schedule,
                        {.workers = probed.workers}, {}, probed.probe,
                        probed.evaluator);
     runner.run();
@@ -70,7 +70,7 @@ TEST(RoundRunner, SeveralRoundsFindWhatOneProductFinds) {
     Probed probed(planned);
     probed.evaluator.run(nullptr, {});
     const auto all = costs_of(probed.evaluator.strategies(planned.schedule));
-    RoundRunner runner(probed.plan, planned.schedule,
+    RoundRunner runner(probed.graph, planned.schedule,
                        {.workers = probed.workers}, {}, probed.probe,
                        probed.evaluator);
     runner.run();
@@ -86,7 +86,7 @@ TEST(RoundRunner, ThinsWithinTheErrorThatItTells) {
     const Planned planned(problem, dice);
     Probed probed(planned);
     RoundRunner runner(
-        probed.plan, planned.schedule,
+        probed.graph, planned.schedule,
         {.known_epsilon = 0.05, .thin_epsilon = 0.2, .workers = probed.workers},
         {}, probed.probe, probed.evaluator);
     runner.run();
@@ -108,7 +108,7 @@ TEST(RoundRunner, WhatIsGivenNeedNotBeFoundAgain) {
       if (dice.chance(60)) given.push_back({cost.memory, cost.time});
     }
     Probed probed(planned);
-    RoundRunner runner(probed.plan, planned.schedule,
+    RoundRunner runner(probed.graph, planned.schedule,
                        {.workers = probed.workers}, given, probed.probe,
                        probed.evaluator);
     runner.run();

@@ -73,9 +73,9 @@ TYPED_TEST(MinPlus, MatrixProductsEqualPlainLoops) {
 TYPED_TEST(MinPlus, OptimumEqualsBruteForceAndItsTraceCostsThat) {
   for_planned(1, 20, [](const Planned& planned, Dice& dice) {
     const Weights weights{1.0 * dice.roll(0, 5), 1.0 * dice.roll(1, 5)};
-    const MinPlusPlan plan(planned.pool, planned.root(), planned.tables);
+    const MinPlusGraph graph(planned.pool, planned.root(), planned.tables);
     PassMemory memory;
-    MinPlusPass<TypeParam> pass(plan, memory);
+    MinPlusPass<TypeParam> pass(graph, memory);
     pass.run_inside(weights);
     EXPECT_EQ(pass.optimum(), least(brute_force(planned.problem), weights));
     const auto points = pass.trace(planned.schedule);
@@ -95,9 +95,9 @@ TYPED_TEST(MinPlus, OptimumEqualsBruteForceAndItsTraceCostsThat) {
 TYPED_TEST(MinPlus, InsidePlusOutsideIsTheBestStrategyThroughACell) {
   for_planned(100, 20, [](const Planned& planned, Dice& dice) {
     const Weights weights{1.0 * dice.roll(1, 5), 1.0 * dice.roll(1, 5)};
-    const MinPlusPlan plan(planned.pool, planned.root(), planned.tables);
+    const MinPlusGraph graph(planned.pool, planned.root(), planned.tables);
     PassMemory memory;
-    MinPlusPass<TypeParam> pass(plan, memory);
+    MinPlusPass<TypeParam> pass(graph, memory);
     pass.run_inside(weights);
     pass.run_outside(Depth::kWhole);
     std::vector<std::vector<double>> best;
@@ -126,10 +126,11 @@ TYPED_TEST(MinPlus, InsidePlusOutsideIsTheBestStrategyThroughACell) {
 
 TEST(WeightedProbe, StrategiesAreOnTheFrontierAndSpanIt) {
   for_planned(200, 20, [](const Planned& planned, Dice&) {
-    const MinPlusPlan plan(planned.pool, planned.root(), planned.tables);
+    const MinPlusGraph graph(planned.pool, planned.root(), planned.tables);
     Workers workers(1);
     PassMemory memory;
-    WeightedProbe probe(plan, planned.schedule, workers, memory, Depth::kWhole);
+    WeightedProbe probe(graph, planned.schedule, workers, memory,
+                        Depth::kWhole);
     probe.ask_between(0, kInfinity, 32);
     const auto& found = probe.strategies();
     const std::vector<Cost> all = brute_force(planned.problem);
@@ -148,11 +149,12 @@ TEST(WeightedProbe, StrategiesAreOnTheFrontierAndSpanIt) {
 // What the bounds rule out is not needed by any strategy in a zone.
 TEST(Bounds, KeepEveryConfigOfEveryStrategyInAZone) {
   for_planned(300, 20, [](const Planned& planned, Dice& dice) {
-    const MinPlusPlan plan(planned.pool, planned.root(), planned.tables);
+    const MinPlusGraph graph(planned.pool, planned.root(), planned.tables);
     const int passes = dice.roll(2, 9);
     Workers workers(1);
     PassMemory memory;
-    WeightedProbe probe(plan, planned.schedule, workers, memory, Depth::kWhole);
+    WeightedProbe probe(graph, planned.schedule, workers, memory,
+                        Depth::kWhole);
     probe.ask_between(0, kInfinity, passes);
     std::vector<Point> known;
     for (const auto& s : probe.strategies()) known.push_back(s.cost);
@@ -160,8 +162,8 @@ TEST(Bounds, KeepEveryConfigOfEveryStrategyInAZone) {
         join_zones(zones_between(known, dice.roll(0, 1) * 0.05, {}), kMaxZones);
     if (zones.empty()) return;
     const ZoneLimits limits(probe.weights(), probe.optima(), zones, kInfinity,
-                            plan.rounding());
-    Bounds bounds(plan, probe, limits, limits, workers);
+                            graph.rounding());
+    Bounds bounds(graph, probe, limits, limits, workers);
     bounds.aim(limits);
     std::map<int, int> table_of;
     for (const Term& term : planned.schedule.terms) {

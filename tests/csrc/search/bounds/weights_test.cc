@@ -109,10 +109,11 @@ TEST(WeightsAbove, LeadTheProbeToAllThatCanBeRuledOut) {
     const Point corner = corner_between(dice, all);
     if (farthest_above(all, corner) < 1 + kFloats) return;
     ++checked;
-    const MinPlusPlan plan(planned.pool, planned.root(), planned.tables);
+    const MinPlusGraph graph(planned.pool, planned.root(), planned.tables);
     Workers workers(1);
     PassMemory memory;
-    WeightedProbe probe(plan, planned.schedule, workers, memory, Depth::kWhole);
+    WeightedProbe probe(graph, planned.schedule, workers, memory,
+                        Depth::kWhole);
     probe.ask_between(0, std::numeric_limits<double>::infinity(), 2);
     auto questions = probe.questions_about({corner}, 4);
     while (!questions.empty()) {

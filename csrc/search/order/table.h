@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "problem/frontier.h"
-#include "search/plan/domains.h"
-#include "search/plan/expression.h"
+#include "search/order/domains.h"
+#include "search/order/expression.h"
 
 namespace tensoropt {
 

@@ -1,4 +1,4 @@
-#include "search/plan/schedule.h"
+#include "search/order/schedule.h"
 
 #include <algorithm>
 #include <limits>
@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "common/check.h"
-#include "search/plan/cut_nodes.h"
+#include "search/order/cut_nodes.h"
 
 namespace tensoropt {
 

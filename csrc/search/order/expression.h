@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "problem/problem.h"
-#include "search/plan/domains.h"
+#include "search/order/domains.h"
 
 namespace tensoropt {
 

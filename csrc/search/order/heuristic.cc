@@ -1,4 +1,4 @@
-#include "search/plan/heuristic.h"
+#include "search/order/heuristic.h"
 
 #include <algorithm>
 #include <limits>
@@ -9,8 +9,8 @@
 #include "common/check.h"
 #include "problem/frontier.h"
 #include "problem/propagation.h"
-#include "search/plan/domains.h"
-#include "search/plan/expression.h"
+#include "search/order/domains.h"
+#include "search/order/expression.h"
 
 namespace tensoropt {
 

@@ -1,4 +1,4 @@
-#include "search/plan/expression.h"
+#include "search/order/expression.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "search/plan/elimination.h"
+#include "search/order/elimination.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "search/plan/schedule.h"
+#include "search/order/schedule.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "search/plan/domains.h"
+#include "search/order/domains.h"
 
 namespace tensoropt::testing {
 namespace {
@@ -15,7 +15,7 @@ namespace {
 constexpr int kNodes = 9;
 constexpr int kConfigs = 3;
 
-// All nodes are neighbours: no plan goes without conditioning.
+// All nodes are neighbours: no schedule goes without conditioning.
 Problem clique() {
   const auto node = std::make_shared<NodeTable>(
       std::vector<std::vector<Choice>>(kConfigs, {Choice{}}));
@@ -32,12 +32,13 @@ Problem clique() {
   return problem;
 }
 
-struct Plan {
+struct Scheduled {
   Schedule schedule;
   int num_expressions = 0;
 };
 
-Plan plan(const Problem& problem, std::optional<ConditioningBudget> budget) {
+Scheduled scheduled(const Problem& problem,
+                    std::optional<ConditioningBudget> budget) {
   const Domains domains(problem, {});
   ExpressionPool pool(domains);
   ScheduleOptions options;
@@ -49,13 +50,13 @@ Plan plan(const Problem& problem, std::optional<ConditioningBudget> budget) {
 
 TEST(Schedule, ABudgetSaysTheSameOfAPlanThatIsGivenUpEarly) {
   const Problem problem = clique();
-  const Plan whole = plan(problem, std::nullopt);
+  const Scheduled whole = scheduled(problem, std::nullopt);
   ASSERT_GT(whole.schedule.conditioning_work, 0);
   for (const double share : {0.0, 0.01, 0.5, 0.99, 1.0, 2.0}) {
     for (const double cells : {0.5, 1.0}) {
       const ConditioningBudget budget{share * whole.schedule.conditioning_work,
                                       cells * whole.schedule.cells};
-      const Plan within = plan(problem, budget);
+      const Scheduled within = scheduled(problem, budget);
       EXPECT_EQ(budget.allows(within.schedule), budget.allows(whole.schedule))
           << share << " of the work, " << cells << " of the cells";
       EXPECT_EQ(within.schedule.root >= 0, budget.allows(whole.schedule));
@@ -65,8 +66,8 @@ TEST(Schedule, ABudgetSaysTheSameOfAPlanThatIsGivenUpEarly) {
 
 TEST(Schedule, APlanBeyondTheBudgetMakesFewerTables) {
   const Problem problem = clique();
-  const Plan whole = plan(problem, std::nullopt);
-  const Plan none = plan(problem, ConditioningBudget{0, 1e300});
+  const Scheduled whole = scheduled(problem, std::nullopt);
+  const Scheduled none = scheduled(problem, ConditioningBudget{0, 1e300});
   EXPECT_GT(none.schedule.num_left, 0);
   EXPECT_LT(none.num_expressions, whole.num_expressions / 2);
 }

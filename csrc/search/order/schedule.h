@@ -1,4 +1,4 @@
-// Plans in which order the nodes are eliminated; looks at sizes, not at costs.
+// Finds in which order the nodes are eliminated; looks at sizes, not at costs.
 //
 //   Domains domains(problem, {});
 //   ExpressionPool pool(domains);
@@ -8,21 +8,21 @@
 // Greedy by estimated work, ties by position, so that repeated blocks of the
 // graph are eliminated in the same order and fold. Cut nodes (see
 // cut_nodes.h) wait until they are leaves; hubs wait until the end, which is
-// conditioning on them. Several sets of hubs are tried and the cheapest plan
-// is taken; in a ring this decides between conditioning and doubling.
+// conditioning on them. Several sets of hubs are tried and the cheapest
+// schedule is taken; in a ring this decides between conditioning and doubling.
 //
-// A plan in which some step is beyond all machines is given up there: it has
-// no root, and its estimates are infinite.
+// A schedule in which some step is beyond all machines is given up there: it
+// has no root, and its estimates are infinite.
 //
-// O(n^2) for n nodes of small degree, times the plans tried.
+// O(n^2) for n nodes of small degree, times the schedules tried.
 #pragma once
 
 #include <optional>
 #include <vector>
 
 #include "problem/problem.h"
-#include "search/plan/elimination.h"
-#include "search/plan/expression.h"
+#include "search/order/elimination.h"
+#include "search/order/expression.h"
 
 namespace tensoropt {
 
@@ -44,14 +44,15 @@ struct ScheduleOptions {
   Algorithm algorithm = Algorithm::kLdp;
   // Nodes to eliminate last; without them those are taken that save most work.
   std::optional<std::vector<int>> hubs = {};
-  // A plan that this does not allow is given up as soon as that is sure.
+  // A schedule that this does not allow is given up as soon as that is
+  // sure.
   std::optional<ConditioningBudget> budget = {};
 };
 
 struct Schedule {
   std::vector<Term> terms;
   int root = -1;
-  int num_left = 0;  // nodes that were left when the plan was given up
+  int num_left = 0;  // nodes that were left when it was given up
 
   std::vector<int> hubs;
   // Estimates, each expression counted once.

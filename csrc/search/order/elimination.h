@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "problem/problem.h"
-#include "search/plan/expression.h"
+#include "search/order/expression.h"
 
 namespace tensoropt {
 

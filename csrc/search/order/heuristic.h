@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "problem/problem.h"
-#include "search/plan/schedule.h"
+#include "search/order/schedule.h"
 
 namespace tensoropt {
 

@@ -1,4 +1,4 @@
-#include "search/plan/domains.h"
+#include "search/order/domains.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "search/plan/cut_nodes.h"
+#include "search/order/cut_nodes.h"
 
 #include <algorithm>
 #include <set>

@@ -1,4 +1,4 @@
-#include "search/plan/table.h"
+#include "search/order/table.h"
 
 #include <algorithm>
 #include <bit>
