@@ -11,13 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
+from tensoropt_torch.cli.flags import add_flags, flags_of
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.plan import InputMode, Plan, ReduceDType
+from tensoropt_torch.plan import InputMode, Plan
 from tensoropt_torch.planner.memory_limits import Predictor
 from tensoropt_torch.planner.optimizer_model import OptimizerModel
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.tasks import AutocastDType, Example, PlanningOptions, model_of
-from tensoropt_torch.tasks.options import Space
 
 DEFAULTS = PlanningOptions()
 
@@ -44,33 +44,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         help="plan the step as under a torch.autocast with this dtype",
     )
     parser.add_argument("--inputs", choices=get_args(InputMode), default=DEFAULTS.inputs)
-    parser.add_argument("--space", choices=get_args(Space), default=DEFAULTS.space)
-    parser.add_argument(
-        "--split-spatial", action="store_true", help="may split spatial dims of convolutions"
-    )
-    parser.add_argument(
-        "--recompute",
-        action=argparse.BooleanOptionalAction,
-        help="operators may run again in backward instead of keeping what they make (default: "
-        "where the model calls torch.utils.checkpoint)",
-    )
-    parser.add_argument(
-        "--max-micro-batches",
-        type=int,
-        default=DEFAULTS.max_micro_batches,
-        help="the batch may be run as up to so many micro-batches, one after the other",
-    )
-    parser.add_argument(
-        "--overlap",
-        action=argparse.BooleanOptionalAction,
-        help="reshard parameters while the device computes (default: where it is faster)",
-    )
-    parser.add_argument(
-        "--reduce-dtype",
-        choices=get_args(ReduceDType),
-        default=DEFAULTS.reduce_dtype,
-        help="sum gradients in the dtype of the parameter or in that of its use under autocast",
-    )
+    add_flags(parser)
     for name, meaning in (("pin", "split so"), ("forbid", "not split so")):
         parser.add_argument(
             f"--{name}",
@@ -194,12 +168,7 @@ def planning_of(options: argparse.Namespace) -> PlanningOptions:
         cluster=options.cluster,
         optimizer=optimizer_of(options),
         inputs=options.inputs,
-        space=options.space,
-        split_spatial=options.split_spatial,
-        recompute=options.recompute,
-        max_micro_batches=options.max_micro_batches,
-        overlap=options.overlap,
-        reduce_dtype=options.reduce_dtype,
+        **flags_of(options),
         pin=_wishes("pin", options.pin),
         forbid=_wishes("forbid", options.forbid),
         memory=getattr(options, "memory", None),  # of add_memory_limit

@@ -3,12 +3,12 @@
 from tensoropt_torch.plan.parts import PlanPart, VariantStrategy
 from tensoropt_torch.plan.plan import Plan
 from tensoropt_torch.space.choices import Choices
+from tensoropt_torch.space.options import ReduceDType
 from tensoropt_torch.space.settings import (
     Guarantee,
     InputMode,
     MeasuredCurve,
     OpRecord,
-    ReduceDType,
     Settings,
     StateDType,
     default_max_configs,

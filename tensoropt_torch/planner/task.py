@@ -13,7 +13,6 @@ from tensoropt_torch.plan import (
     InputMode,
     MeasuredCurve,
     OpRecord,
-    ReduceDType,
     Settings,
     Wish,
     default_max_configs,
@@ -22,6 +21,7 @@ from tensoropt_torch.planner.memory_limits import DEFAULT_MEMORY_FRACTION, defau
 from tensoropt_torch.planner.optimizer_model import OptimizerModel
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.space.buckets import bucket_bytes
+from tensoropt_torch.space.options import SpaceOptions
 from tensoropt_torch.units import dtype_name
 
 # Fields of a task of which settings have what follows from them on so many devices.
@@ -36,8 +36,8 @@ def handed_over(source: Any, target: type[Any], worked_out: Collection[str]) -> 
 
 
 @dataclass(frozen=True)
-class PlanningTask:
-    """A model, where it shall run, and how it is trained.
+class PlanningTask(SpaceOptions):
+    """A model, where it shall run, and how it is trained; and ``SpaceOptions`` as they are.
 
     ``measured`` are times of collectives on ``measured_on`` devices, and
     ``operators`` of operators while so many were busy; they say nothing of other
@@ -53,16 +53,13 @@ class PlanningTask:
     optimizer: str | OptimizerModel = "adamw"
     inputs: InputMode = "replicated"
     whole_inputs: tuple[str, ...] = ()
-    space: str = "ordered"
     max_configs: int | None = None
-    split_spatial: bool = False
     recompute: bool = False
     measured: tuple[MeasuredCurve, ...] = ()
     measured_on: int = 0
     operators: tuple[OpRecord, ...] = ()
     memory_fraction: float = DEFAULT_MEMORY_FRACTION
     overlap: bool | None = None
-    reduce_dtype: ReduceDType = "parameter"
     wishes: tuple[Wish, ...] = ()
     search: SearchSettings = field(default_factory=SearchSettings)
     in_micro_batches: tuple[CapturedModel, ...] = ()

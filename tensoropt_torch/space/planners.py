@@ -11,6 +11,7 @@ from tensoropt_torch.config.cluster import Cluster
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.frontend.lowering import Lowering
 from tensoropt_torch.space.allowed import allowed_configs
+from tensoropt_torch.space.options import handed_to_core
 from tensoropt_torch.space.rows import loss_output
 from tensoropt_torch.space.settings import MeasuredCurve, Settings
 
@@ -107,7 +108,7 @@ def _space_options(
     assert captured.micro_batches == settings.micro_batches
     totals = {source.names[0] for source in captured.totals}
     return _C.SpaceOptions(
-        space=settings.space,
+        **handed_to_core(settings),
         optimizer_state_bytes=dict(settings.optimizer_state_bytes),
         sharded_inputs=settings.inputs == "sharded",
         whole_inputs={*settings.whole_inputs, *totals},
@@ -115,8 +116,6 @@ def _space_options(
         loss_output=loss_output(captured),
         storage=dict(storage),
         max_configs=settings.max_configs,
-        split_spatial=settings.split_spatial,
-        reduce_dtype=settings.reduce_dtype,
         bucket_bytes=settings.bucket_bytes,
         shard_bytes=settings.shard_bytes,
         recompute=settings.recompute,

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from tensoropt_torch.config.records import Count, Must, NotNegative, Record
+from tensoropt_torch.space.options import SpaceOptions
 from tensoropt_torch.space.wishes import Wish
 
 
@@ -19,7 +20,6 @@ def default_max_configs(num_devices: int) -> int:
 
 
 InputMode = Literal["replicated", "sharded"]
-ReduceDType = Literal["parameter", "compute"]
 
 # What states of an optimizer may be kept in, if not in the parameter's dtype.
 StateDType = Literal["float64", "float32", "bfloat16", "float16"]
@@ -35,22 +35,22 @@ OpRecord = tuple[
 
 
 @dataclass(frozen=True)
-class Settings(Record):
+class Settings(SpaceOptions, Record):
     """What a strategy space depends on besides the model.
 
+    Options as the user has given them are those of ``SpaceOptions``.
     ``cluster`` is the description as a plain dict (``Cluster.to_dict``),
     ``mesh_axes`` (size, level) per mesh axis, outermost first.
     ``optimizer`` is the optimizer by name, with the dtype of its states, and
     ``optimizer_state_bytes`` what it keeps for each element of a parameter, by the
-    parameter's dtype. ``max_configs`` bounds the configs of each operator, and
-    ``split_spatial`` lets windows be split; with ``recompute`` operators may run again in
-    backward instead of keeping what they make (docs/search.md).
+    parameter's dtype. ``max_configs`` bounds the configs of each operator; with
+    ``recompute`` operators may run again in backward instead of keeping what they make
+    (docs/search.md).
     ``whole_inputs`` are inputs that every rank gets whole although ``inputs`` are sharded, and
     ``input_dims`` those whose rows are in another dim than 0.
     ``operators`` are measured calls; others are predicted from them (docs/costs.md).
     With ``overlap`` reshards of parameters and of their gradients run while the device
-    computes (docs/runtime.md). ``reduce_dtype`` is the dtype of sums of gradients over devices,
-    that of the parameter or of what is computed with it (docs/precision.md). They are summed
+    computes (docs/runtime.md). Gradients are summed over devices
     ``bucket_bytes`` at once (``space/buckets.py``). A step runs the batch
     as so many ``micro_batches``, one after the other (docs/runtime.md).
     ``wishes`` are splits that the user has pinned or forbidden.
@@ -61,16 +61,13 @@ class Settings(Record):
     optimizer: str
     optimizer_state_bytes: Mapping[str, NotNegative] = field(repr=False)
     measured: tuple[MeasuredCurve, ...] = field(default=(), repr=False)
-    space: str = "ordered"
     inputs: InputMode = "replicated"
     whole_inputs: tuple[str, ...] = ()
     input_dims: tuple[tuple[str, int], ...] = ()
     max_configs: Count = 200
-    split_spatial: bool = False
     recompute: bool = False
     operators: tuple[OpRecord, ...] = field(default=(), repr=False)
     overlap: bool = False
-    reduce_dtype: ReduceDType = "parameter"
     bucket_bytes: Count = 16 * 2**20
     micro_batches: Count = 1
     wishes: tuple[Wish, ...] = ()

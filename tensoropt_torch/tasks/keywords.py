@@ -68,8 +68,8 @@ def _signature(function: Callable[..., Any], whole: dict[str, type[Any]]) -> ins
 
 
 def _parameters(kind: type[Any], names: Collection[str]) -> Iterator[inspect.Parameter]:
-    """Fields of a dataclass as keywords, with their types and defaults."""
-    for part in fields(kind):
+    """Fields of a dataclass as keywords, with their types and defaults; its own come first."""
+    for part in sorted(fields(kind), key=lambda part: part.name not in kind.__annotations__):
         if part.name in names:
             yield inspect.Parameter(
                 part.name, _KEYWORD, default=_default(part), annotation=part.type

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from tensoropt_torch.config import Cluster
 from tensoropt_torch.errors import TensorOptError, check_choice, close_match
@@ -14,14 +14,14 @@ from tensoropt_torch.plan import InputMode, Pins, ReduceDType, wishes_of
 from tensoropt_torch.planner.memory_limits import Predictor
 from tensoropt_torch.planner.optimizer_model import OptimizerModel
 from tensoropt_torch.planner.search_settings import SearchSettings
+from tensoropt_torch.space.options import Space, SpaceKeywords, SpaceOptions, flag
 from tensoropt_torch.tasks.example import ExampleKeywords
 
-Space = Literal["ordered", "full"]
 Inputs = InputMode | Mapping[str, InputMode | int]
 
 
 @dataclass(frozen=True)
-class PlanningOptions:
+class PlanningOptions(SpaceOptions):
     """How to plan; the same for all functions that plan.
 
     They take one as ``planning``, and each of its fields as a keyword, which changes it::
@@ -88,13 +88,22 @@ class PlanningOptions:
     cluster: str | Path | Cluster | None = None
     optimizer: str | OptimizerModel = "adamw"
     inputs: Inputs = "replicated"
-    space: Space = "ordered"
     max_configs: int | None = None
-    split_spatial: bool = False
-    recompute: bool | None = None
-    max_micro_batches: int = 1
-    overlap: bool | None = None
-    reduce_dtype: ReduceDType = "parameter"
+    recompute: bool | None = field(
+        default=None,
+        metadata=flag(
+            "operators may run again in backward instead of keeping what they make (default: "
+            "where the model calls torch.utils.checkpoint)"
+        ),
+    )
+    max_micro_batches: int = field(
+        default=1,
+        metadata=flag("the batch may be run as up to so many micro-batches, one after the other"),
+    )
+    overlap: bool | None = field(
+        default=None,
+        metadata=flag("reshard parameters while the device computes (default: where it is faster)"),
+    )
     memory: Predictor | None = None
     measure: bool = True
     measuring: MeasureOptions = field(default_factory=MeasureOptions)
@@ -115,20 +124,17 @@ class PlanningOptions:
         wishes_of(self.pin, self.forbid)
 
 
-class PlanningKeywords(ExampleKeywords, total=False):
+class PlanningKeywords(ExampleKeywords, SpaceKeywords, total=False):
     """The keywords of functions that plan: ``planning``, and the fields of it."""
 
     planning: PlanningOptions | None
     cluster: str | Path | Cluster | None
     optimizer: str | OptimizerModel
     inputs: Inputs
-    space: Space
     max_configs: int | None
-    split_spatial: bool
     recompute: bool | None
     max_micro_batches: int
     overlap: bool | None
-    reduce_dtype: ReduceDType
     memory: Predictor | None
     measure: bool
     measuring: MeasureOptions

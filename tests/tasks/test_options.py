@@ -12,11 +12,13 @@ import pytest
 import torch
 from torch import nn
 
-from tensoropt_torch import Example, MeasureOptions, PlanningOptions, SearchSettings
+from tensoropt_torch import _C, Example, MeasureOptions, PlanningOptions, SearchSettings
 from tensoropt_torch.cli.arguments import add_memory_limit, add_model, planning_of
 from tensoropt_torch.measure.kept.plans import conditions_of
 from tensoropt_torch.measure.machine.key import key_of_job
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.options import SpaceKeywords, SpaceOptions, handed_to_core
+from tensoropt_torch.space.planners import make_planner
 from tensoropt_torch.space.settings import Settings
 from tensoropt_torch.strategy import _plain
 from tensoropt_torch.tasks import task_of
@@ -102,6 +104,49 @@ def test_an_option_reaches_the_settings_and_their_json(name: str) -> None:
     base, other = settings(BASE), settings(replace(BASE, **{name: OTHER[name]}))
     assert (other == base) == (name in NOT_OF_SETTINGS)
     assert (json.dumps(asdict(other)) == json.dumps(asdict(base))) == (name in NOT_OF_SETTINGS)
+
+
+def test_one_record_is_in_all_that_options_go_through() -> None:
+    shared = {part.name for part in fields(SpaceOptions)}
+    for kind in (PlanningOptions, PlanningTask, Settings):
+        own = shared & kind.__annotations__.keys()
+        assert issubclass(kind, SpaceOptions) and not own, f"{kind.__name__} has {own} twice"
+    assert shared == SpaceKeywords.__annotations__.keys()
+    assert shared <= NAMES - NOT_OF_SETTINGS
+
+
+def test_settings_keep_the_options_that_are_as_the_user_gave_them() -> None:
+    other = settings(
+        replace(BASE, **{part.name: OTHER[part.name] for part in fields(SpaceOptions)})
+    )
+    for part in fields(SpaceOptions):
+        assert getattr(other, part.name) == OTHER[part.name] != getattr(settings(BASE), part.name)
+
+
+def test_an_option_that_the_core_does_not_take_fails() -> None:
+    """So a field that is new in Python alone is not lost on its way."""
+    plain = handed_to_core(SpaceOptions())
+    rest = {"optimizer_state_bytes": {"float32": 8.0}, "sharded_inputs": False}
+    _C.SpaceOptions(**plain, **rest)
+    with pytest.raises(TypeError, match="incompatible constructor arguments"):
+        _C.SpaceOptions(**plain, **rest, split_time=True)
+
+
+@pytest.mark.parametrize("name", sorted(part.name for part in fields(SpaceOptions)))
+def test_an_option_reaches_the_core(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[dict[str, Any]] = []
+    core = _C.SpaceOptions
+
+    def watched(**given: Any) -> _C.SpaceOptions:
+        made.append(given)
+        return core(**given)
+
+    monkeypatch.setattr(_C, "SpaceOptions", watched)
+    for planning in (BASE, replace(BASE, **{name: OTHER[name]})):
+        planned = task(planning)
+        make_planner(planned.captured, planned.settings(DEVICES))
+    base, other = made
+    assert base[name] == getattr(BASE, name) and other == base | {name: OTHER[name]}
 
 
 @pytest.mark.parametrize("name", sorted(OTHER))
