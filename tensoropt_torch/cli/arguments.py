@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 from tensoropt_torch.cli.flags import add_flags, flags_of
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.model_configs import BatchSize, example_of_config, parse_batch
 from tensoropt_torch.plan import InputMode, Plan
 from tensoropt_torch.planner.memory_limits import Predictor
 from tensoropt_torch.planner.optimizer_model import OptimizerModel
@@ -23,14 +24,33 @@ DEFAULTS = PlanningOptions()
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """A model, and how it is planned for: what ``load_model`` and ``planning_of`` read."""
+    """A model, and how it is planned for: what ``load_example`` and ``planning_of`` read."""
+    add_model_source(parser)
     parser.add_argument(
-        "model",
-        help="file.py:function; the function returns (module, args), (module, args, kwargs) or "
-        "a tensoropt_torch.Example",
+        "--batch", type=read_batch, help="of a --config: rows x tokens of the global batch, 8x8192"
     )
     parser.add_argument("--cluster", default="cpu", help="preset or cluster file")
     parser.add_argument("--devices", type=int, help="by default all of the cluster")
+    add_planning(parser)
+
+
+def add_model_source(parser: argparse.ArgumentParser) -> None:
+    """Where a model is from: a function, or a config."""
+    parser.add_argument(
+        "model",
+        nargs="?",
+        help="file.py:function; the function returns (module, args), (module, args, kwargs) or "
+        "a tensoropt_torch.Example",
+    )
+    parser.add_argument(
+        "--config",
+        help="instead of a model: a config.json of Hugging Face, its folder, or sizes, such as "
+        "hf:llama,hidden_size=4096,num_hidden_layers=32; nothing is fetched",
+    )
+
+
+def add_planning(parser: argparse.ArgumentParser) -> None:
+    """How a model is planned for, wherever it runs."""
     parser.add_argument("--optimizer", default=DEFAULTS.optimizer)
     parser.add_argument(
         "--state-dtype", help="of the optimizer's states, e.g. float32; default: the parameter's"
@@ -90,9 +110,21 @@ def read_counts(text: str) -> list[int]:
         ) from error
 
 
+def read_batch(text: str) -> BatchSize:
+    """``8x8192``."""
+    try:
+        return parse_batch(text)
+    except TensorOptError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def load_model(spec: str) -> Example:
     """The module with example inputs that ``file.py:function`` returns."""
-    found = call_user("model", spec)
+    return example_from(call_user("model", spec), spec)
+
+
+def example_from(found: Any, spec: str) -> Example:
+    """What a user's function returned."""
     if isinstance(found, Example):
         return found
     if not isinstance(found, (tuple, list)) or len(found) not in (2, 3):
@@ -105,11 +137,34 @@ def load_model(spec: str) -> Example:
 
 def load_example(options: argparse.Namespace) -> Example:
     """The model of the options of ``add_model``, in the precision that they ask for."""
-    example = load_model(options.model)
+    check_one_source(options)
+    if options.config is None:
+        if options.batch is not None:
+            raise TensorOptError(
+                f"--batch {options.batch} is of a --config: the function of "
+                f"'{options.model}' returns its own batch; leave it out"
+            )
+        example = load_model(options.model)
+    elif options.batch is None:
+        raise TensorOptError(
+            f"--config {options.config} needs --batch: rows x tokens of the global batch, such as "
+            "--batch 8x8192"
+        )
+    else:
+        example = example_of_config(options.config, options.batch)
     return replace(example, autocast=options.autocast) if options.autocast else example
 
 
-def call_user(what: str, spec: str) -> Any:
+def check_one_source(options: argparse.Namespace) -> None:
+    """Raises TensorOptError unless there is a model or a config, and not both."""
+    if (options.model is None) == (options.config is None):
+        got = "both are given" if options.model else "neither is given"
+        raise TensorOptError(
+            f"give file.py:function or --config, one of them: {got} (tensoropt COMMAND --help)"
+        )
+
+
+def call_user(what: str, spec: str, *arguments: Any) -> Any:
     """What ``file.py:function`` returns."""
     path, _, name = spec.rpartition(":")
     if not Path(path).is_file():
@@ -122,7 +177,7 @@ def call_user(what: str, spec: str) -> Any:
     module_spec.loader.exec_module(module)
     if not hasattr(module, name):
         raise TensorOptError(f"{what} '{spec}': '{path}' has no function '{name}'")
-    return getattr(module, name)()
+    return getattr(module, name)(*arguments)
 
 
 def load_plan(path: Path, model: str | None) -> Plan:

@@ -1,0 +1,123 @@
+"""Why one strategy is faster than another: a sentence of the parts of both costs.
+
+A step's time is that of operators, of those that run again in backward, of updates and of the
+collectives that it waits for. What differs most between two strategies is said first, what speaks
+for the slower one last, and collectives that differ are named with their bytes and seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tensoropt_torch import _C
+from tensoropt_torch.plan import Plan
+from tensoropt_torch.telling.collectives import Collectives
+from tensoropt_torch.telling.details import details_of
+from tensoropt_torch.units import format_bytes, format_seconds
+
+# Differences below this share of the slower step are not named.
+_LEAST_NAMED = 0.005
+_MOST_COLLECTIVES = 2
+_WORDS = {
+    "operators": ("computes for {} less", "computes for {} longer"),
+    "operators again in backward": (
+        "runs operators again for {} less",
+        "runs operators again for {} longer",
+    ),
+    "updates of parameters": (
+        "updates parameters for {} less",
+        "updates parameters for {} longer",
+    ),
+    "reshards and collectives": (
+        "waits {} less for collectives",
+        "waits {} longer for collectives",
+    ),
+}
+_WAITED = "reshards and collectives"
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a strategy's step is made of.
+
+    Attributes:
+        time: seconds by part; their sum is the step time.
+        moved: bytes on one device, and seconds of them alone, by what the collectives do.
+    """
+
+    time: Mapping[str, float]
+    moved: Mapping[str, tuple[float, float]]
+
+    @property
+    def time_s(self) -> float:
+        return sum(self.time.values())
+
+
+def costs_of(plan: Plan, planner: _C.Planner) -> Costs:
+    """Of a plan in the strategy space of ``planner``."""
+    details = details_of(plan, planner)
+    return Costs(details.time, _moved(details.collectives))
+
+
+def _moved(collectives: Sequence[Collectives]) -> dict[str, tuple[float, float]]:
+    found: dict[str, tuple[float, float]] = {}
+    for one in collectives:
+        name = f"{one.kind.replace('_', '-')}s of {one.moved}"
+        num_bytes, seconds = found.get(name, (0.0, 0.0))
+        found[name] = num_bytes + one.num_bytes, seconds + one.time_s
+    return found
+
+
+def why_faster(ours: Costs, theirs: Costs, name: str) -> str:
+    """E.g. ``12 % faster than DDP: it waits 0.2 s less for collectives (...)``; of what is as fast
+    or slower it says that."""
+    gain = theirs.time_s - ours.time_s
+    if abs(gain) < _LEAST_NAMED * theirs.time_s:
+        return f"as fast as {name}"
+    share = abs(gain) / min(ours.time_s, theirs.time_s)
+    head = f"{100 * share:.0f} % {'faster' if gain > 0 else 'slower'} than {name}"
+    parts = _differences(ours, theirs, gain)
+    return f"{head}: it {parts}" if parts else head
+
+
+def _differences(ours: Costs, theirs: Costs, gain: float) -> str:
+    """What makes the difference, the most of it first, then what is against it."""
+    names = dict.fromkeys([*ours.time, *theirs.time])
+    saved = {name: theirs.time.get(name, 0.0) - ours.time.get(name, 0.0) for name in names}
+    named = [name for name in saved if abs(saved[name]) >= _LEAST_NAMED * theirs.time_s]
+    named.sort(key=lambda name: (saved[name] * gain < 0, -abs(saved[name])))
+    with_it = [_part(name, saved[name], ours, theirs) for name in named if saved[name] * gain > 0]
+    against = [_part(name, saved[name], ours, theirs) for name in named if saved[name] * gain < 0]
+    text = " and ".join(with_it)
+    return f"{text}, but {' and '.join(against)}" if with_it and against else text
+
+
+def _part(name: str, saved: float, ours: Costs, theirs: Costs) -> str:
+    less, more = _WORDS[name]
+    text = (less if saved > 0 else more).format(format_seconds(abs(saved)))
+    if name != _WAITED:
+        return text
+    moved = _moved_in_words(ours, theirs, saved)
+    return f"{text} ({moved})" if moved else text
+
+
+def _moved_in_words(ours: Costs, theirs: Costs, saved: float) -> str:
+    """The collectives that differ most, each alone."""
+    nothing = (0.0, 0.0)
+    names = dict.fromkeys([*ours.moved, *theirs.moved])
+    differ = {
+        name: theirs.moved.get(name, nothing)[1] - ours.moved.get(name, nothing)[1]
+        for name in names
+    }
+    named = sorted((n for n in differ if differ[n] * saved > 0), key=lambda n: -abs(differ[n]))
+    return "; ".join(
+        f"{name}: {_amount(ours.moved.get(name))} instead of {_amount(theirs.moved.get(name))}"
+        for name in named[:_MOST_COLLECTIVES]
+    )
+
+
+def _amount(moved: tuple[float, float] | None) -> str:
+    if moved is None:
+        return "none"
+    return f"{format_bytes(moved[0])} in {format_seconds(moved[1])}"

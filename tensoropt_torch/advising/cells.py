@@ -1,0 +1,141 @@
+"""What one model can do on one number of devices: the fastest that fits, and what others would
+do there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from tensoropt_torch import _C
+from tensoropt_torch.advising.because import costs_of, why_faster
+from tensoropt_torch.advising.chosen import Chosen, chosen_of
+from tensoropt_torch.advising.parts import Parts
+from tensoropt_torch.advising.picking import Pick, fastest_within
+from tensoropt_torch.advising.rivals import RIVALS, RivalStrategies
+from tensoropt_torch.advising.spaces import Spaces, Strategies
+from tensoropt_torch.plan import Plan
+from tensoropt_torch.planner.memory_limits import Predictor
+from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.simulate.refine import peak_of, step_of
+from tensoropt_torch.tasks import by_memory
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """The fastest strategy that fits, with its simulated peak if it needed one."""
+
+    plan: Plan
+    planner: _C.Planner
+    peak_bytes: int | None
+    chosen: Chosen
+
+    @property
+    def memory_bytes(self) -> float:
+        """The peak, or the sum of what is kept."""
+        return self.plan.memory_bytes if self.peak_bytes is None else self.peak_bytes
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Nothing fits; the least bytes of a device that were found."""
+
+    least_bytes: float
+
+
+class Ratios:
+    """Of simulated peaks and sums, by number of micro-batches: where the last pick was is where the
+    next one is looked for first."""
+
+    def __init__(self) -> None:
+        self.last = 1.0
+
+
+class Cell:
+    """A task on a number of devices.
+
+    Args:
+        task: with the cluster.
+        parts: the model in micro-batches.
+        limit: bytes per device.
+        predictor: what it is compared with.
+        ratios: of the cells before.
+    """
+
+    def __init__(
+        self,
+        task: PlanningTask,
+        parts: Parts,
+        num_devices: int,
+        limit: float,
+        predictor: Predictor | None,
+        ratios: Ratios,
+    ) -> None:
+        self._task = task
+        self._limit = limit
+        self._predictor = predictor
+        self._ratios = ratios
+        self._spaces = {task.recompute: Spaces(task, parts, num_devices)}
+        self._make_spaces = lambda again: Spaces(replace(task, recompute=again), parts, num_devices)
+
+    def ours(self) -> Fitting | Missing:
+        """The fastest of the whole space."""
+        spaces = self._of(self._task.recompute)
+        return self._fastest(spaces, spaces.least_memory, spaces.strategies)
+
+    def rivals(self) -> dict[str, Fitting | Missing]:
+        """What others have that fits, by their names."""
+        found: dict[str, Fitting | Missing] = {}
+        for rival in RIVALS:
+            spaces = self._of(rival.recompute)
+            own = RivalStrategies(rival, spaces)
+            found[rival.name] = self._fastest(spaces, own.least_memory, own.strategies)
+        return found
+
+    def _of(self, recompute: bool) -> Spaces:
+        if recompute not in self._spaces:
+            self._spaces[recompute] = self._make_spaces(recompute)
+        return self._spaces[recompute]
+
+    def _fastest(
+        self,
+        spaces: Spaces,
+        least_memory: Callable[[int], float],
+        strategies: Callable[[Sequence[int], float], Strategies],
+    ) -> Fitting | Missing:
+        least = math.inf
+        for counts in spaces.windows(self._limit, least_memory):
+            found = strategies(counts, self._limit)
+            if found.points:
+                picked = self._picked(found)
+                if isinstance(picked, Fitting):
+                    return picked
+                least = min(least, picked.least_bytes)
+        if math.isinf(least):
+            least = least_memory(spaces.counts[-1])
+        return Missing(least)
+
+    def _picked(self, found: Strategies) -> Fitting | Missing:
+        picked = by_memory(
+            self._predictor,
+            lambda: fastest_within(
+                found.points, lambda i: self._peak(found.plan(i)), self._limit, self._ratios.last
+            ),
+            lambda: Pick(len(found.points) - 1, None),
+        )
+        if not isinstance(picked, Pick):
+            return Missing(picked.least_bytes)
+        plan, planner = found.plan(picked.index), found.planner(picked.index)
+        if picked.peak_bytes is not None:
+            self._ratios.last = picked.peak_bytes / plan.memory_bytes
+        return Fitting(plan, planner, picked.peak_bytes, chosen_of(plan, planner))
+
+    def _peak(self, plan: Plan) -> int:
+        assert plan.captured is not None, "plans of a search carry their model"
+        return peak_of(plan, plan.captured, step_of(self._task))
+
+
+def because(ours: Fitting, theirs: Fitting, name: str) -> str:
+    """Why ours is faster than theirs, or that it is not."""
+    found = (costs_of(one.plan, one.planner) for one in (ours, theirs))
+    return why_faster(*found, name)

@@ -1,0 +1,88 @@
+"""What people would run without a search: strategies that one names, on the same costs.
+
+Each is the space restricted to the configs that play a role on every mesh axis
+(``csrc/baselines/axis_roles.h``), at its best: which gathered parameters are kept for backward, which
+operators run again where it recomputes, and how many micro-batches it needs are searched.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tensoropt_torch import _C
+from tensoropt_torch.advising.spaces import Space, Spaces, Strategies
+from tensoropt_torch.plan import Guarantee, Plan
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A strategy by the name that its users know: the role of the devices of a machine, and of
+    machines."""
+
+    name: str
+    inside: str
+    across: str
+    recompute: bool = False
+
+    def roles(self, space: Space) -> list[tuple[str, int]]:
+        """By mesh axis: its kind and no name of a dim."""
+        innermost = max((level for _, level in space.settings.mesh_axes), default=0)
+        return [
+            (self.inside if level == innermost else self.across, -1)
+            for _, level in space.settings.mesh_axes
+        ]
+
+
+RIVALS: Sequence[Rival] = (
+    Rival("DDP", "data", "data"),
+    Rival("FSDP2", "shard", "shard"),
+    Rival("FSDP2, recomputing", "shard", "shard", recompute=True),
+    Rival("TP in a machine, FSDP2 across, recomputing", "tensor", "shard", recompute=True),
+)
+
+
+class RivalStrategies:
+    """Those of one rival in the spaces of a task, each searched when it is asked for."""
+
+    def __init__(self, rival: Rival, spaces: Spaces) -> None:
+        self._rival = rival
+        self._spaces = spaces
+        self._found: dict[int, _C.Planner.BaselineResult] = {}
+
+    def least_memory(self, count: int) -> float:
+        """Bytes per device in so many micro-batches; infinity: it has no strategy."""
+        points = self._searched(count).points
+        return points[0][0] if points else math.inf
+
+    def strategies(self, counts: Sequence[int], limit: float) -> Strategies:
+        """Within the limit, the best of all these numbers of micro-batches."""
+        places = sorted(
+            (memory, time_s, count, number)
+            for count in counts
+            for number, (memory, time_s) in enumerate(self._searched(count).points)
+            if memory <= limit
+        )
+        kept: list[tuple[float, float, int, int]] = []
+        for place in places:
+            if not kept or place[1] < kept[-1][1]:
+                kept.append(place)
+        points = tuple((memory, time_s) for memory, time_s, *_ in kept)
+
+        def plan(index: int) -> Plan:
+            _, _, count, number = kept[index]
+            space, result = self._spaces.at(count), self._searched(count)
+            guarantee = Guarantee(bool(result.exact), self._spaces.task.search.epsilon)
+            strategy = result.unroll(number)
+            args = space.planner, space.settings, space.captured
+            return Plan.of(*args, strategy, points, guarantee)
+
+        return Strategies(points, plan, lambda index: self._spaces.at(kept[index][2]).planner)
+
+    def _searched(self, count: int) -> _C.Planner.BaselineResult:
+        if count not in self._found:
+            space = self._spaces.at(count)
+            epsilon = self._spaces.task.search.epsilon
+            self._found[count] = space.planner.play(self._rival.roles(space), epsilon)
+        return self._found[count]

@@ -1,0 +1,120 @@
+"""Strategy spaces of a model on a number of devices, by the number of micro-batches.
+
+Of all numbers of micro-batches the first that fits and the next ones are searched: fewer do not fit,
+and more take longer, as each of them gathers parameters and launches operators again.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from tensoropt_torch import _C
+from tensoropt_torch.advising.parts import Parts
+from tensoropt_torch.frontend.capture import CapturedModel
+from tensoropt_torch.plan import Plan, Settings
+from tensoropt_torch.planner.frontier import Frontier, Searched
+from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.planners import make_planner
+
+SEARCHED_AT_ONCE = 3  # numbers of micro-batches
+# So large an error is allowed that a search stops when it knows the least memory.
+_ONLY_THE_ENDS = 1e9
+
+
+@dataclass(frozen=True)
+class Space:
+    """The strategy space of one number of micro-batches."""
+
+    planner: _C.Planner
+    settings: Settings
+    captured: CapturedModel
+
+
+@dataclass(frozen=True)
+class Strategies:
+    """Some that are looked at together: (memory_bytes, time_s) points by ascending memory and
+    descending time, with their plans and the planners of the spaces that these are of."""
+
+    points: Sequence[tuple[float, float]]
+    plan: Callable[[int], Plan]
+    planner: Callable[[int], _C.Planner]
+
+
+class Spaces:
+    """Those of one task on so many devices, each made when it is asked for."""
+
+    def __init__(self, task: PlanningTask, parts: Parts, num_devices: int) -> None:
+        self.task = task
+        self.num_devices = num_devices
+        self._parts = parts
+        self._made: dict[int, Space] = {}
+        self._least: dict[int, float] = {}
+
+    @property
+    def counts(self) -> Sequence[int]:
+        """Numbers of micro-batches, ascending, of which every device gets rows."""
+        if self.task.inputs == "replicated":
+            return self._parts.counts
+        shares = self._parts.rows // self.num_devices
+        return [count for count in self._parts.counts if count == 1 or shares % count == 0]
+
+    def at(self, count: int) -> Space:
+        """That of so many micro-batches."""
+        if count not in self._made:
+            captured = self._parts.at(count)
+            task = replace(self.task, captured=captured, in_micro_batches=())
+            settings = task.settings(self.num_devices)
+            self._made[count] = Space(make_planner(captured, settings), settings, captured)
+        return self._made[count]
+
+    def least_memory(self, count: int) -> float:
+        """The least bytes per device of any strategy in so many micro-batches."""
+        if count not in self._least:
+            ends = replace(self.task.search, epsilon=_ONLY_THE_ENDS)
+            self._least[count] = float(ends.run(self.at(count).planner).min_memory)
+        return self._least[count]
+
+    def windows(
+        self, limit: float, least_memory: Callable[[int], float]
+    ) -> Iterator[Sequence[int]]:
+        """Numbers of micro-batches from the first on that fits ``limit`` by ``least_memory``, some
+        at once, as long as the caller asks for more."""
+        counts = self.counts
+        start = self._first_fitting(counts, limit, least_memory)
+        while start < len(counts):
+            yield counts[start : start + SEARCHED_AT_ONCE]
+            start += SEARCHED_AT_ONCE
+
+    def _first_fitting(
+        self, counts: Sequence[int], limit: float, least_memory: Callable[[int], float]
+    ) -> int:
+        """By bisection: more micro-batches need no more memory. The largest are looked at first,
+        since on many machines nothing fits."""
+
+        def fits(count: int) -> bool:
+            return least_memory(count) <= limit
+
+        if not counts or not fits(counts[-1]):
+            return len(counts)
+        return bisect_left(counts, True, hi=len(counts) - 1, key=fits)
+
+    def strategies(self, counts: Sequence[int], limit: float) -> Strategies:
+        """Those of the cost frontier within the limit."""
+        start = time.perf_counter()
+        found: list[Searched] = []
+        others: list[tuple[float, float]] = []
+        for count in counts:
+            space = self.at(count)
+            result = self.task.search.run(space.planner, limit, pick_limits=[limit], others=others)
+            others += result.points
+            found.append(Searched(result, space.planner, space.settings, space.captured))
+        seconds = time.perf_counter() - start
+        frontier = Frontier(found, seconds, self.task.memory_fraction)
+        return Strategies(
+            [(point.memory_bytes, point.time_s) for point in frontier],
+            frontier.plan,
+            lambda index: frontier.searched(index)[0].planner,
+        )

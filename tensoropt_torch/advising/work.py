@@ -1,0 +1,151 @@
+"""How much is trained, and what a step of it is: rows, tokens and FLOPs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from tensoropt_torch.batches import batch_rows
+from tensoropt_torch.checks import check_number
+from tensoropt_torch.config import Device
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend.capture import CapturedModel
+from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.planners import make_planner
+
+Unit = Literal["tokens", "samples", "steps"]
+
+# Operators whose FLOPs count, by their names in ATen: products of matrices, convolutions, attention
+# and what is made of them.
+PRODUCTS = frozenset(
+    {
+        *("linear", "mm", "bmm", "addmm", "baddbmm", "matmul", "einsum", "_grouped_mm", "bilinear"),
+        *("convolution", "conv1d", "conv2d", "conv3d", "conv_transpose2d"),
+        *("scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu"),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Work:
+    """So many tokens, samples (rows of the batch) or steps."""
+
+    amount: float
+    unit: Unit
+
+    def steps(self, step: StepWork) -> float:
+        """How many steps that takes.
+
+        Raises:
+            TensorOptError: it is in tokens, and the example has none.
+        """
+        if self.unit == "steps":
+            return self.amount
+        each = step.rows if self.unit == "samples" else step.tokens
+        if not each:
+            raise TensorOptError(
+                f"a step has no {self.unit} that are known: the example has no batch of whole "
+                "numbers (rows x tokens) among its inputs; give steps, or samples"
+            )
+        return self.amount / each
+
+    def __str__(self) -> str:
+        return f"{self.amount:,.0f} {self.unit}"
+
+
+def work_of(tokens: float | None, samples: float | None, steps: float | None) -> Work:
+    """What was asked for.
+
+    Raises:
+        TensorOptError: nothing, or in two units.
+    """
+    asked: list[tuple[Unit, float | None]]
+    asked = [("tokens", tokens), ("samples", samples), ("steps", steps)]
+    given = [Work(amount, unit) for unit, amount in asked if amount is not None]
+    if len(given) != 1:
+        got = " and ".join(work.unit for work in given) or "none of them"
+        raise TensorOptError(
+            f"give how much is trained in one of tokens, samples and steps; got {got}"
+        )
+    check_number(given[0].unit, given[0].amount, hint="; give a number such as 100e9")
+    return given[0]
+
+
+@dataclass(frozen=True)
+class StepWork:
+    """What a training step works on.
+
+    Attributes:
+        rows: of the global batch.
+        tokens: of all rows; 0: the inputs have none.
+        flops: of forward and backward without recomputation, by dtype.
+    """
+
+    rows: int
+    tokens: int
+    flops: Mapping[str, float]
+
+    @property
+    def total_flops(self) -> float:
+        return sum(self.flops.values())
+
+    def peak_seconds(self, device: Device) -> float:
+        """How long one device would take at the peaks of its data sheet.
+
+        Raises:
+            TensorOptError: the cluster has no peak for a dtype of it.
+        """
+        peaks: Mapping[str, float] = {str(name): rate for name, rate in device.flops_per_s.items()}
+        for dtype in self.flops:
+            if dtype not in peaks:
+                raise TensorOptError(
+                    f"device '{device.name}' has no peak for {dtype}, in which the model computes: "
+                    f"known are {', '.join(peaks)}; add it to [device.flops_per_s]"
+                )
+        return sum(flops / peaks[dtype] for dtype, flops in self.flops.items())
+
+
+def step_work(task: PlanningTask) -> StepWork:
+    """Of the model of a task, whatever it runs on."""
+    captured = task.captured
+    return StepWork(
+        batch_rows(captured, task.whole_inputs), _tokens(captured), _flops_by_dtype(task)
+    )
+
+
+def _tokens(captured: CapturedModel) -> int:
+    """Of the first input of whole numbers that has rows and positions."""
+    for source in captured.inputs:
+        value = source.placeholder.meta.get("val")
+        if source.kind == "input" and isinstance(value, torch.Tensor):
+            if value.dtype in (torch.int64, torch.int32) and value.dim() == 2:
+                return value.numel()
+    return 0
+
+
+def _flops_by_dtype(task: PlanningTask) -> dict[str, float]:
+    planner = make_planner(task.captured, task.settings(1))
+    nodes = {node.name: node for node in task.captured.graph_module.graph.nodes}
+    targets = {row.name: row.target for row in planner.nodes()}
+    found: dict[str, float] = {}
+    for row in planner.work(planner.random_strategy(0)):
+        if _operator(targets.get(row.name, "")) in PRODUCTS:
+            dtype = _dtype(nodes.get(row.name.rpartition(".")[2]))
+            found[dtype] = found.get(dtype, 0.0) + row.flops
+    return found
+
+
+def _operator(target: str) -> str:
+    """``linear`` of ``aten.linear.default``."""
+    parts = target.split(".")
+    return parts[1] if len(parts) > 1 else target
+
+
+def _dtype(node: torch.fx.Node | None) -> str:
+    value = node.meta.get("val") if node is not None else None
+    value = value[0] if isinstance(value, (tuple, list)) and value else value
+    dtype = value.dtype if isinstance(value, torch.Tensor) else torch.float32
+    return str(dtype).removeprefix("torch.")
