@@ -5,6 +5,7 @@ from tensoropt_torch.collector import without_collections
 
 with without_collections():
     from tensoropt_torch.api import (
+        advise,
         auto_parallel,
         compare,
         explain,
@@ -74,6 +75,7 @@ __all__ = [
     "WeightSource",
     "Wish",
     "__version__",
+    "advise",
     "auto_parallel",
     "check_rule",
     "clip_grad_norm_",

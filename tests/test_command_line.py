@@ -28,7 +28,7 @@ def said(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int,
         (["profile", "m.py:f", "--counts", "1,two"], "'1,two' are no numbers of devices; give"),
         (["report", "m.py:f", "--memory-limit", "GiB"], "'GiB' is no number of bytes; give"),
         (["plna"], "invalid choice: 'plna' (choose from"),
-        (["plan"], "the following arguments are required: model"),
+        (["advise"], "the following arguments are required: --clusters, --devices"),
     ],
 )
 def test_wrong_arguments_are_told(

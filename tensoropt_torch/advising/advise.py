@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from tensoropt_torch.advising.advice import Advice, marked
-from tensoropt_torch.advising.cells import Cell, Fitting, Missing, Ratios, because
+from tensoropt_torch.advising.cells import Cell, Fitting, Missing, Known, because
 from tensoropt_torch.advising.parts import Parts
 from tensoropt_torch.advising.rows import OURS, AdviceRow, Price, price_of
 from tensoropt_torch.advising.work import StepWork, Work, step_work
@@ -72,7 +72,7 @@ def advise(asked: Asked) -> Advice:
                 for row in model.on(machine, clusters):
                     own.append(row)
                     done()
-            rows += model.beside(own)
+            rows += model.beside(model.verified(own))
             notes |= dict.fromkeys(model.notes)
     return Advice(asked.work, tuple(rows), tuple(notes) + tuple(_notes(asked, rows)))
 
@@ -93,7 +93,8 @@ class _Model:
         self._parts = Parts(self._task, most)
         self._step: StepWork = step_work(self._task)
         self._steps = asked.work.steps(self._step)
-        self._cells: dict[AdviceRow, tuple[Cell, Fitting]] = {}
+        self._cells: dict[AdviceRow, tuple[Cell, Fitting | Missing]] = {}
+        self._checked: set[AdviceRow] = set()
 
     @property
     def notes(self) -> list[str]:
@@ -113,17 +114,35 @@ class _Model:
     ) -> Iterator[AdviceRow]:
         """Ours on every number of devices of one kind; more devices need no more
         micro-batches."""
-        ratios = Ratios()
-        for count in self._asked.device_counts:
+        known = Known()
+        for count in sorted(self._asked.device_counts):
             cluster = clusters[machine, count]
             task = self._task_on(cluster)
             limit = task.memory_limit_of(self._asked.memory_limit)
-            cell = Cell(task, self._parts, count, limit, self._asked.planning.memory, ratios)
-            found = cell.ours()
-            row = self._row(machine, cluster, count, OURS, found, limit)
-            if isinstance(found, Fitting):
-                self._cells[row] = cell, found
+            cell = Cell(task, self._parts, count, limit, known)
+            found = cell.ours(self._asked.planning.memory or "sums")
+            row = self._row(machine, cluster, count, found, limit)
+            self._cells[row] = cell, found
             yield row
+
+    def verified(self, rows: Sequence[AdviceRow]) -> list[AdviceRow]:
+        """With those picked by simulated peaks that are marked, and then marked again: all, unless
+        sums were asked for."""
+        found = list(rows)
+        if self._asked.planning.memory == "sums":
+            return found
+        while waiting := [row for row in marked(found, self._name).values() if not self._sure(row)]:
+            for row in dict.fromkeys(waiting):
+                cell, _ = self._cells.pop(row)
+                picked = cell.ours(None)
+                new = self._with(row, picked)
+                self._cells[new] = cell, picked
+                self._checked.add(new)
+                found[found.index(row)] = new
+        return found
+
+    def _sure(self, row: AdviceRow) -> bool:
+        return row.is_peak or row in self._checked
 
     def _task_on(self, cluster: Cluster) -> PlanningTask:
         fraction = default_memory_fraction(self._asked.planning.memory, cluster.device.type)
@@ -134,29 +153,39 @@ class _Model:
         machine: Machine,
         cluster: Cluster,
         count: int,
-        strategy: str,
         found: Fitting | Missing,
         limit: float,
-        why: str = "",
     ) -> AdviceRow:
-        fits = found if isinstance(found, Fitting) else None
-        return AdviceRow(
+        row = AdviceRow(
             model=self._name,
             machine=cluster.name if isinstance(machine, (Cluster, Path)) else machine,
             cluster=cluster.name,
             num_devices=count,
-            strategy=strategy,
-            chosen=fits.chosen if fits else None,
-            time_s=fits.plan.time_s if fits else None,
-            memory_bytes=fits.memory_bytes if fits else _least(found),
-            is_peak=fits is not None and fits.peak_bytes is not None,
+            strategy=OURS,
+            chosen=None,
+            time_s=None,
+            memory_bytes=0.0,
+            is_peak=False,
             memory_limit=limit,
             rows=self._step.rows,
             tokens=self._step.tokens,
             steps=self._steps,
             peak_s=self._step.peak_seconds(cluster.device),
             price=self._asked.price or price_of(cluster.device),
-            because=why,
+        )
+        return self._with(row, found)
+
+    def _with(self, row: AdviceRow, found: Fitting | Missing) -> AdviceRow:
+        """The row of what was found."""
+        if isinstance(found, Missing):
+            least = found.least_bytes
+            return replace(row, chosen=None, time_s=None, memory_bytes=least, is_peak=False)
+        return replace(
+            row,
+            chosen=found.chosen,
+            time_s=found.plan.time_s,
+            memory_bytes=found.memory_bytes,
+            is_peak=found.peak_bytes is not None,
         )
 
     def beside(self, rows: Sequence[AdviceRow]) -> Iterator[AdviceRow]:
@@ -168,27 +197,17 @@ class _Model:
         }[self._asked.beside]
         for row in rows:
             yield row
-            if row in shown and row in self._cells:
+            if row in shown:
                 yield from self._rivals(row)
 
     def _rivals(self, row: AdviceRow) -> Iterator[AdviceRow]:
         cell, ours = self._cells[row]
-        for name, found in cell.rivals().items():
-            fits = isinstance(found, Fitting)
-            why = because(ours, found, name) if isinstance(found, Fitting) else ""
-            yield replace(
-                row,
-                strategy=name,
-                chosen=found.chosen if isinstance(found, Fitting) else None,
-                time_s=found.plan.time_s if isinstance(found, Fitting) else None,
-                memory_bytes=found.memory_bytes if isinstance(found, Fitting) else _least(found),
-                is_peak=fits and found.peak_bytes is not None,
-                because=why,
-            )
-
-
-def _least(found: Fitting | Missing) -> float:
-    return found.least_bytes if isinstance(found, Missing) else found.memory_bytes
+        by = self._asked.planning.memory if row.is_peak else "sums"
+        for name, found in cell.rivals(by).items():
+            new = replace(self._with(row, found), strategy=name)
+            if isinstance(found, Fitting) and isinstance(ours, Fitting):
+                new = replace(new, because=because(ours, found, name))
+            yield new
 
 
 def _notes(asked: Asked, rows: Sequence[AdviceRow]) -> Iterator[str]:
@@ -206,8 +225,13 @@ def _notes(asked: Asked, rows: Sequence[AdviceRow]) -> Iterator[str]:
     again = "with" if planning.recompute is not False else "without"
     yield (
         f"Searched: splits of every operator {again} recomputation, in up to "
-        f"{planning.max_micro_batches} micro-batches: the fewest that fit and up to four times as "
-        f"many. The optimizer is {planning.optimizer}; parameters are in the dtype of the model."
+        f"{planning.max_micro_batches} micro-batches: the fewest that fit and twice as many. "
+        f" The optimizer is {planning.optimizer}; parameters are in the dtype of the model."
+    )
+    yield (
+        "Memory is compared with simulated peaks where no '(sum)' stands behind it, else with the sum "
+        "of what a device keeps; by default the rows that are marked are simulated, with "
+        "memory='simulated' (--memory simulated) all are."
     )
     prices = dict.fromkeys((row.machine, row.price) for row in rows)
     for machine, price in prices:

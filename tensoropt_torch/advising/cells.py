@@ -23,12 +23,14 @@ from tensoropt_torch.tasks import by_memory
 
 @dataclass(frozen=True)
 class Fitting:
-    """The fastest strategy that fits, with its simulated peak if it needed one."""
+    """The fastest strategy that fits, with its simulated peak if it needed one, and the fewest
+    micro-batches that fit."""
 
     plan: Plan
     planner: _C.Planner
     peak_bytes: int | None
     chosen: Chosen
+    first: int
 
     @property
     def memory_bytes(self) -> float:
@@ -43,12 +45,13 @@ class Missing:
     least_bytes: float
 
 
-class Ratios:
-    """Of simulated peaks and sums, by number of micro-batches: where the last pick was is where the
-    next one is looked for first."""
+class Known:
+    """What cells on fewer devices of the same machine tell of one on more: the ratio of peaks and
+    sums of the last pick, and how many micro-batches are enough (0: nothing is known)."""
 
     def __init__(self) -> None:
-        self.last = 1.0
+        self.ratio = 1.0
+        self.enough = 0
 
 
 class Cell:
@@ -58,38 +61,34 @@ class Cell:
         task: with the cluster.
         parts: the model in micro-batches.
         limit: bytes per device.
-        predictor: what it is compared with.
-        ratios: of the cells before.
+        known: of cells before, and of this one for the next.
     """
 
     def __init__(
-        self,
-        task: PlanningTask,
-        parts: Parts,
-        num_devices: int,
-        limit: float,
-        predictor: Predictor | None,
-        ratios: Ratios,
+        self, task: PlanningTask, parts: Parts, num_devices: int, limit: float, known: Known
     ) -> None:
         self._task = task
         self._limit = limit
-        self._predictor = predictor
-        self._ratios = ratios
+        self._known = known
         self._spaces = {task.recompute: Spaces(task, parts, num_devices)}
         self._make_spaces = lambda again: Spaces(replace(task, recompute=again), parts, num_devices)
 
-    def ours(self) -> Fitting | Missing:
-        """The fastest of the whole space."""
+    def ours(self, by: Predictor | None) -> Fitting | Missing:
+        """The fastest of the whole space whose sum or simulated peak is within the limit."""
         spaces = self._of(self._task.recompute)
-        return self._fastest(spaces, spaces.least_memory, spaces.strategies)
+        found = self._fastest(spaces, spaces.least_memory, spaces.strategies, by, self._known)
+        if isinstance(found, Fitting):
+            self._known.enough = found.first
+        return found
 
-    def rivals(self) -> dict[str, Fitting | Missing]:
+    def rivals(self, by: Predictor | None) -> dict[str, Fitting | Missing]:
         """What others have that fits, by their names."""
         found: dict[str, Fitting | Missing] = {}
         for rival in RIVALS:
             spaces = self._of(rival.recompute)
             own = RivalStrategies(rival, spaces)
-            found[rival.name] = self._fastest(spaces, own.least_memory, own.strategies)
+            known = Known()
+            found[rival.name] = self._fastest(spaces, own.least_memory, own.strategies, by, known)
         return found
 
     def _of(self, recompute: bool) -> Spaces:
@@ -102,12 +101,14 @@ class Cell:
         spaces: Spaces,
         least_memory: Callable[[int], float],
         strategies: Callable[[Sequence[int], float], Strategies],
+        by: Predictor | None,
+        known: Known,
     ) -> Fitting | Missing:
         least = math.inf
-        for counts in spaces.windows(self._limit, least_memory):
+        for counts in spaces.windows(self._limit, least_memory, known.enough):
             found = strategies(counts, self._limit)
             if found.points:
-                picked = self._picked(found)
+                picked = self._picked(found, counts[0], by, known)
                 if isinstance(picked, Fitting):
                     return picked
                 least = min(least, picked.least_bytes)
@@ -115,11 +116,13 @@ class Cell:
             least = least_memory(spaces.counts[-1])
         return Missing(least)
 
-    def _picked(self, found: Strategies) -> Fitting | Missing:
+    def _picked(
+        self, found: Strategies, first: int, by: Predictor | None, known: Known
+    ) -> Fitting | Missing:
         picked = by_memory(
-            self._predictor,
+            by,
             lambda: fastest_within(
-                found.points, lambda i: self._peak(found.plan(i)), self._limit, self._ratios.last
+                found.points, lambda i: self._peak(found.plan(i)), self._limit, known.ratio
             ),
             lambda: Pick(len(found.points) - 1, None),
         )
@@ -127,8 +130,8 @@ class Cell:
             return Missing(picked.least_bytes)
         plan, planner = found.plan(picked.index), found.planner(picked.index)
         if picked.peak_bytes is not None:
-            self._ratios.last = picked.peak_bytes / plan.memory_bytes
-        return Fitting(plan, planner, picked.peak_bytes, chosen_of(plan, planner))
+            known.ratio = picked.peak_bytes / plan.memory_bytes
+        return Fitting(plan, planner, picked.peak_bytes, chosen_of(plan, planner), first)
 
     def _peak(self, plan: Plan) -> int:
         assert plan.captured is not None, "plans of a search carry their model"

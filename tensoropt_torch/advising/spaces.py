@@ -19,7 +19,7 @@ from tensoropt_torch.planner.frontier import Frontier, Searched
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.space.planners import make_planner
 
-SEARCHED_AT_ONCE = 3  # numbers of micro-batches
+SEARCHED_AT_ONCE = 2  # numbers of micro-batches
 # So large an error is allowed that a search stops when it knows the least memory.
 _ONLY_THE_ENDS = 1e9
 
@@ -78,25 +78,32 @@ class Spaces:
         return self._least[count]
 
     def windows(
-        self, limit: float, least_memory: Callable[[int], float]
+        self, limit: float, least_memory: Callable[[int], float], enough: int = 0
     ) -> Iterator[Sequence[int]]:
         """Numbers of micro-batches from the first on that fits ``limit`` by ``least_memory``, some
-        at once, as long as the caller asks for more."""
+        at once, as long as the caller asks for more. So many are known to be ``enough``; 0: no
+        number is."""
         counts = self.counts
-        start = self._first_fitting(counts, limit, least_memory)
+        start = self._first_fitting(limit, least_memory, enough)
         while start < len(counts):
             yield counts[start : start + SEARCHED_AT_ONCE]
             start += SEARCHED_AT_ONCE
 
     def _first_fitting(
-        self, counts: Sequence[int], limit: float, least_memory: Callable[[int], float]
+        self, limit: float, least_memory: Callable[[int], float], enough: int
     ) -> int:
-        """By bisection: more micro-batches need no more memory. The largest are looked at first,
-        since on many machines nothing fits."""
+        """More micro-batches need no more memory: down from those that are enough, or by bisection,
+        which looks at the most first, since on many machines nothing fits."""
 
         def fits(count: int) -> bool:
             return least_memory(count) <= limit
 
+        counts = self.counts
+        if enough in counts:
+            first = counts.index(enough)
+            while first and fits(counts[first - 1]):
+                first -= 1
+            return first
         if not counts or not fits(counts[-1]):
             return len(counts)
         return bisect_left(counts, True, hi=len(counts) - 1, key=fits)

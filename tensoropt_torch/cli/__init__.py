@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from tensoropt_torch import doctor
-from tensoropt_torch.cli import explaining, measuring, planning, report, saved
+from tensoropt_torch.cli import advise, explaining, measuring, planning, report, saved
 from tensoropt_torch.cli.interrupts import interrupts_heard, tell_interrupted
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.logs import LIBRARY
@@ -70,6 +70,12 @@ def _examine(options: argparse.Namespace, console: Console) -> int:
 
 
 _COMMANDS = (
+    _Command(
+        "advise",
+        "what training takes and costs on kinds and numbers of machines",
+        advise.add_advise,
+        advise.run_advise,
+    ),
     _Command(
         "frontier",
         "print the cost frontier of a model",

@@ -192,8 +192,13 @@ def load_plan(path: Path, model: str | None) -> Plan:
 
 def write_json(path: Path, record: Any) -> None:
     """Raises TensorOptError if the file cannot be written."""
+    write_text(path, json.dumps(record, indent=1))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Raises TensorOptError if the file cannot be written."""
     try:
-        path.write_text(json.dumps(record, indent=1))
+        path.write_text(text)
     except OSError as error:
         raise TensorOptError(f"'{path}' cannot be written: {error}") from error
 
