@@ -30,7 +30,7 @@ MACHINES = ("h100", "a100-80gb", "l40s", "rtx4090")
 DEVICES = (8, 16, 32, 64, 128, 256)
 TOKENS = 100e9
 _ALIKE = (
-    "num_key_value_heads=8,vocab_size=128256,max_position_embeddings=131072,rope_theta=500000,"
+    "num_key_value_heads=8,vocab_size=128256,max_position_embeddings=131072,"
     "dtype=bfloat16"
 )
 MODELS = {

@@ -338,9 +338,7 @@ def advise(
         example = example_of(model, args, kwargs, keywords)
         examples = {type(example.model).__name__: example}
     return advising.advise(
-        Asked(
-            examples, machines, device_counts, work, planning, memory_limit, price, beside
-        )
+        Asked(examples, machines, device_counts, work, planning, memory_limit, price, beside)
     )
 
 

@@ -3,7 +3,7 @@
 ::
 
     example = example_of_config("config.json", BatchSize(8, 8192))
-    example = example_of_config("hf:llama,hidden_size=8192,num_hidden_layers=80", BatchSize(8, 8192))
+    example = example_of_config("hf:llama,hidden_size=8192", BatchSize(8, 8192))
 
 The model is built by the installed ``transformers`` on the meta device: no memory, no weights, and
 nothing is fetched.
@@ -71,8 +71,10 @@ def example_of_config(config: str | Path, batch: BatchSize) -> Example:
             architecture that it knows, or of no language model.
     """
     transformers = _transformers(str(config))
-    settings = _of_sizes(transformers, str(config)) if _has_sizes(config) else _of_file(
-        transformers, Path(config)
+    settings = (
+        _of_sizes(transformers, str(config))
+        if _has_sizes(config)
+        else _of_file(transformers, Path(config))
     )
     settings.use_cache = False
     _check_length(settings, batch, str(config))
@@ -136,8 +138,7 @@ def _of_sizes(transformers: ModuleType, text: str) -> Any:
     if unknown:
         raise TensorOptError(
             f"'{text}': a config of '{kind}' has no '{unknown[0]}'; "
-            f"{close_match(unknown[0], made.to_dict())}it has: "
-            + ", ".join(sorted(made.to_dict()))
+            f"{close_match(unknown[0], made.to_dict())}it has: " + ", ".join(sorted(made.to_dict()))
         )
     return _made(transformers, kind, sizes, f"'{text}'")
 

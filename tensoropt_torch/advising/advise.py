@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from tensoropt_torch.advising.advice import Advice, marked
-from tensoropt_torch.advising.cells import Cell, Fitting, Missing, Known, because
+from tensoropt_torch.advising.cells import Cell, Fitting, Known, Missing, because
 from tensoropt_torch.advising.parts import Parts
 from tensoropt_torch.advising.rows import OURS, AdviceRow, Price, price_of
 from tensoropt_torch.advising.work import StepWork, Work, step_work
@@ -226,11 +226,11 @@ def _notes(asked: Asked, rows: Sequence[AdviceRow]) -> Iterator[str]:
     yield (
         f"Searched: splits of every operator {again} recomputation, in up to "
         f"{planning.max_micro_batches} micro-batches: the fewest that fit and twice as many. "
-        f" The optimizer is {planning.optimizer}; parameters are in the dtype of the model."
+        f"The optimizer is {planning.optimizer}; parameters are in the dtype of the model."
     )
     yield (
-        "Memory is compared with simulated peaks where no '(sum)' stands behind it, else with the sum "
-        "of what a device keeps; by default the rows that are marked are simulated, with "
+        "Memory is compared with simulated peaks where no '(sum)' stands behind it, else with the "
+        "sum of what a device keeps; by default the rows that are marked are simulated, with "
         "memory='simulated' (--memory simulated) all are."
     )
     prices = dict.fromkeys((row.machine, row.price) for row in rows)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from tensoropt_torch import _C
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.telling.work import PARALLELISM, WorkShare, work_shares
 from tensoropt_torch.telling.collectives import num_shards
+from tensoropt_torch.telling.work import PARALLELISM, WorkShare, work_shares
 
 _LEAST_NAMED = 0.1  # a share of the work
 _MOST_NAMED = 2

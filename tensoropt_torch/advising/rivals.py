@@ -1,8 +1,8 @@
 """What people would run without a search: strategies that one names, on the same costs.
 
 Each is the space restricted to the configs that play a role on every mesh axis
-(``csrc/baselines/axis_roles.h``), at its best: which gathered parameters are kept for backward, which
-operators run again where it recomputes, and how many micro-batches it needs are searched.
+(``csrc/baselines/axis_roles.h``), at its best: which gathered parameters are kept for backward,
+which operators run again where it recomputes, and how many micro-batches it needs are searched.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Strategy spaces of a model on a number of devices, by the number of micro-batches.
 
-Of all numbers of micro-batches the first that fits and the next ones are searched: fewer do not fit,
-and more take longer, as each of them gathers parameters and launches operators again.
+Of all numbers of micro-batches the first that fits and the next one are searched: fewer do not fit,
+more take longer, as each of them gathers parameters and launches operators again.
 """
 
 from __future__ import annotations

@@ -120,10 +120,13 @@ def _tokens(captured: CapturedModel) -> int:
     """Of the first input of whole numbers that has rows and positions."""
     for source in captured.inputs:
         value = source.placeholder.meta.get("val")
-        if source.kind == "input" and isinstance(value, torch.Tensor):
-            if value.dtype in (torch.int64, torch.int32) and value.dim() == 2:
-                return value.numel()
+        if source.kind == "input" and isinstance(value, torch.Tensor) and _is_text(value):
+            return value.numel()
     return 0
+
+
+def _is_text(value: torch.Tensor) -> bool:
+    return value.dtype in (torch.int64, torch.int32) and value.dim() == 2
 
 
 def _flops_by_dtype(task: PlanningTask) -> dict[str, float]:

@@ -32,6 +32,8 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.model_configs import BatchSize, example_of_config
 from tensoropt_torch.tasks import Example
 
+_FIGURES = ("devices", "tokens/s", "each", "MFU", "days", "price")
+
 
 def add_advise(parser: argparse.ArgumentParser) -> None:
     """Its arguments."""
@@ -95,9 +97,10 @@ def run_advise(options: argparse.Namespace, console: Console) -> None:
 
 
 def _table(advice: Advice) -> Table:
-    table = Table(title=advice.title)
+    """A row takes several lines where the terminal is narrow: words wrap, figures do not."""
+    table = Table(title=advice.title, padding=(0, 1, 0, 0), pad_edge=False)
     for column in COLUMNS:
-        table.add_column(column)
+        table.add_column(column, no_wrap=column in _FIGURES, overflow="fold")
     marks = advice.marks
     for row in advice:
         table.add_row(*cells_of(row, marks.get(row, "")))

@@ -30,6 +30,8 @@ from tensoropt_torch.space.planners import make_planner
 from tensoropt_torch.units import format_bytes, format_costs, format_seconds
 
 BEST = "best baseline"
+# What their users call them.
+KNOWN_AS = {"data parallel": "data parallel (DDP)", "ZeRO-3": "ZeRO-3 (FSDP2)"}
 BASELINES = ("data parallel", "ZeRO-3", "Megatron", "Mesh-TensorFlow", "OptCNN", "ToFu", BEST)
 
 Points = tuple[tuple[float, float], ...]
@@ -48,6 +50,11 @@ class Baseline:
     name: str
     points: Points
     _plan: Callable[[int], Plan] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def title(self) -> str:
+        """The name with that of users."""
+        return KNOWN_AS.get(self.name, self.name)
 
     def __repr__(self) -> str:
         if not self.points:

@@ -121,7 +121,7 @@ def comparison_table(comparison: Comparison) -> Table:
         point = comparison.pick(row)
         picked = comparison.picks and comparison.picks[row.name]
         table.add_row(
-            row.name,
+            row.title,
             format_bytes(row.points[0][0]) if row.points else "-",
             format_seconds(row.points[-1][1]) if row.points else "-",
             format_seconds(point[1]) if point else "does not fit",
