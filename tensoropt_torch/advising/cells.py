@@ -71,7 +71,8 @@ class Cell:
         self._limit = limit
         self._known = known
         self._spaces = {task.recompute: Spaces(task, parts, num_devices)}
-        self._make_spaces = lambda again: Spaces(replace(task, recompute=again), parts, num_devices)
+        self._parts = parts
+        self._num_devices = num_devices
 
     def ours(self, by: Predictor | None) -> Fitting | Missing:
         """The fastest of the whole space whose sum or simulated peak is within the limit."""
@@ -93,7 +94,8 @@ class Cell:
 
     def _of(self, recompute: bool) -> Spaces:
         if recompute not in self._spaces:
-            self._spaces[recompute] = self._make_spaces(recompute)
+            task = replace(self._task, recompute=recompute)
+            self._spaces[recompute] = Spaces(task, self._parts, self._num_devices)
         return self._spaces[recompute]
 
     def _fastest(
@@ -140,5 +142,5 @@ class Cell:
 
 def because(ours: Fitting, theirs: Fitting, name: str) -> str:
     """Why ours is faster than theirs, or that it is not."""
-    found = (costs_of(one.plan, one.planner) for one in (ours, theirs))
-    return why_faster(*found, name)
+    mine, others = costs_of(ours.plan, ours.planner), costs_of(theirs.plan, theirs.planner)
+    return why_faster(mine, others, name)
