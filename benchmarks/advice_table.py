@@ -29,10 +29,7 @@ PAGE = ROOT / "docs" / "advise.md"
 MACHINES = ("h100", "a100-80gb", "l40s", "rtx4090")
 DEVICES = (8, 16, 32, 64, 128, 256)
 TOKENS = 100e9
-_ALIKE = (
-    "num_key_value_heads=8,vocab_size=128256,max_position_embeddings=131072,"
-    "dtype=bfloat16"
-)
+_ALIKE = "num_key_value_heads=8,vocab_size=128256,max_position_embeddings=131072,dtype=bfloat16"
 MODELS = {
     "8b": "hf:llama,hidden_size=4096,num_hidden_layers=32,num_attention_heads=32,"
     f"intermediate_size=14336,{_ALIKE}",
