@@ -37,7 +37,7 @@ class Chosen:
 
 def chosen_of(plan: Plan, planner: _C.Planner) -> Chosen:
     """Of a plan in the strategy space of ``planner``."""
-    rows = planner.estimates(plan.strategy(planner))
+    rows = planner.estimates(plan.choices.strategy(planner))
     whole = sum(row.time_s for row in rows)
     again = sum(row.again_s for row in rows)
     return Chosen(
