@@ -128,7 +128,7 @@ class ParallelModule(nn.Module):
             f"inputs: {plan.settings.inputs_in_words}",
             f"parameters: {_amount(whole)}, of which {_amount(local)} here",
         ]
-        if self._base.is_compiled_whole:
+        if self._programs.base.is_compiled_whole:
             lines.append("compiled: the step with its collectives, as one graph")
         elif compiled_parts(self.rank_graph):
             amount = describe(self.rank_graph)

@@ -16,6 +16,7 @@ from tensoropt_torch import api
 from tensoropt_torch.emit import compilation
 from tensoropt_torch.emit.compilation import compiled_parts
 from tensoropt_torch.frontend import capture
+from tensoropt_torch.module.parallel_module import programs_of
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.task import PlanningTask
@@ -149,7 +150,7 @@ def compiled_and_not(_: object) -> dict[str, Any]:
     return {
         "wrong": wrong,
         "graphs": graphs,
-        "whole": fast._base.is_compiled_whole,
+        "whole": programs_of(fast).base.is_compiled_whole,
         "breaks": dict(counters["graph_break"]),
         "text": repr(fast),
         "compiled": repr(plain).count("compiled"),
@@ -225,7 +226,7 @@ def cut_by_gradients(_: object) -> list[tuple[int, list[str]]]:
     for num_bytes in (1 << 30, 2 * 16 * 17 * 4, 1):
         compilation.GRADIENT_BYTES = num_bytes
         module = api.parallelize(model, plan, compile=TRACED)
-        module._base.whole = None
+        programs_of(module).base.whole = None
         found = train(module, lambda m=module: m(x).sum())
         wrong = list(differences(found, expected, TOLERANCE[torch.float32], ROUNDING))
         parts.append((len(compiled_parts(module.rank_graph)), wrong))

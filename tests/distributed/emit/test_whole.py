@@ -18,6 +18,7 @@ from tensoropt_torch.emit import ahead, whole
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.module import ParallelModule
 from tensoropt_torch.module.context import RankContext
+from tensoropt_torch.module.parallel_module import programs_of
 from tensoropt_torch.module.parallelize import parallelize
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.baselines import find_baselines
@@ -78,8 +79,9 @@ def beside_eager(job: Job) -> tuple[int, int, list[str], int]:
         found = list(differences(traces[1], traces[0], TOLERANCE[job.dtype], 1e-12))
         wrong += [f"{name}: {text}" for text in found]
         count += 1
-        if module._base.is_compiled_whole:
-            assert module._base.whole is not None and module._base.whole.num_graphs == 1
+        if programs_of(module).base.is_compiled_whole:
+            whole_step = programs_of(module).base.whole
+            assert whole_step is not None and whole_step.num_graphs == 1
             as_one += 1
     return count, as_one, wrong, counters["stats"]["unique_graphs"]
 
@@ -157,7 +159,7 @@ def same_bits(_: object) -> list[str]:
     for kind in ("gradients", "parameters"):
         ours, theirs = getattr(got, kind), getattr(expected, kind)
         wrong += [f"{kind} {n}" for n in theirs if not torch.equal(ours[n], theirs[n])]
-    if not module._base.is_compiled_whole:
+    if not programs_of(module).base.is_compiled_whole:
         wrong.append("no graph as a whole")
     return wrong
 
@@ -240,7 +242,7 @@ def differing_graphs(_: object) -> list[Any]:
         (plain, inputs), (module, _) = modules_of(None)
         expected, got = (_trained(m, inputs) for m in (plain, module))
         wrong = list(differences(got, expected, TOLERANCE[torch.float32], 1e-6))
-        base = module._base.whole
+        base = programs_of(module).base.whole
         assert isinstance(base, whole.WholeGraph)
         found.append((base.reason, wrong))
     return found
