@@ -30,6 +30,7 @@ from tensoropt_torch.program.schedule import (
     Join,
     ReduceGradients,
     Release,
+    Repeat,
     Schedule,
     in_micro_batches,
     without_gradients,
@@ -59,10 +60,11 @@ class Executor:
         """The outputs of a step for these inputs, literals included, in the containers of the
         model. With ``reduces`` its gradients get the layouts of their parameters; ``numbers``
         are what the graph takes besides."""
-        schedule = self._schedule(variant, reduces)
+        schedule = self.schedule(variant, reduces)
         return run_schedule(schedule, variant, inputs, seed, numbers)
 
-    def _schedule(self, variant: Variant, reduces: bool) -> Schedule:
+    def schedule(self, variant: Variant, reduces: bool) -> Schedule:
+        """What such a step does."""
         with_gradients = torch.is_grad_enabled()
         self._keeps = self._keeps or (with_gradients and not reduces)
         if variant.batch is not None:
@@ -186,6 +188,9 @@ class _Step:
         self._sink.is_last = action.reduces
         torch.autograd.backward(self._losses.pop(action.micro_batch))
 
+    def repeat(self, action: Repeat) -> None:
+        self._outputs.repeat(action.micro_batch)
+
     def release(self, action: Release) -> None:
         self._held, self._values = (), []
 
@@ -219,6 +224,7 @@ _RUN: Mapping[type[Action], Callable[[_Step, Any], None]] = {
     Hold: _Step.hold,
     Forward: _Step.forward,
     Backward: _Step.backward,
+    Repeat: _Step.repeat,
     Release: _Step.release,
     ReduceGradients: _Step.reduce,
     Join: _Step.join,

@@ -108,6 +108,12 @@ class JoinedOutputs:
             elif join != "same" or not parts:
                 parts[number] = output
 
+    def repeat(self, number: int) -> None:
+        """Of a micro-batch, like those of the one before it, but for the values."""
+        for parts, join in zip(self._parts, self._joins, strict=True):
+            if isinstance(join, int):
+                parts[number] = _of_equal_memory(parts[number - 1])
+
     def joined(self) -> list[Any]:
         """Of all of them, in their order."""
         return [
@@ -116,3 +122,9 @@ class JoinedOutputs:
             else next(iter(parts.values()))
             for parts, join in zip(self._parts, self._joins, strict=True)
         ]
+
+
+def _of_equal_memory(tensor: torch.Tensor) -> torch.Tensor:
+    elements = tensor.untyped_storage().nbytes() // tensor.element_size()
+    memory = tensor.new_empty(elements)
+    return memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())

@@ -27,7 +27,7 @@ class ModulePrograms:
         base: the variant of the plan.
         seeds: what the seeds of steps are drawn from, if any.
         variants: what other calls run; None: there is only the base.
-        executor: runs the steps.
+        executor: runs the steps, by default as they are.
     """
 
     def __init__(
@@ -36,11 +36,12 @@ class ModulePrograms:
         storage: ModuleStorage,
         seeds: torch.Generator | None = None,
         variants: Variants | None = None,
+        executor: Executor | None = None,
     ) -> None:
         self.base = base
         self.seeds = seeds
         self.variants = variants
-        self.executor = Executor(storage.parameters)
+        self.executor = executor or Executor(storage.parameters)
         self._storage = storage
         self._frozen = [(n, p) for n, p in storage.named_parameters() if not p.requires_grad]
 

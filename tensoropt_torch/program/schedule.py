@@ -42,6 +42,14 @@ class Backward:
 
 
 @dataclass(frozen=True)
+class Repeat:
+    """A micro-batch that is simulated by the one before it: nothing runs, and its outputs are
+    memory alone."""
+
+    micro_batch: int
+
+
+@dataclass(frozen=True)
 class Release:
     """What was held and the parts of parameters are not needed any more."""
 
@@ -69,7 +77,7 @@ class Deliver:
     keeps: bool = False
 
 
-Action = Hold | Forward | Backward | Release | ReduceGradients | Join | AddKept | Deliver
+Action = Hold | Forward | Backward | Repeat | Release | ReduceGradients | Join | AddKept | Deliver
 
 
 @dataclass(frozen=True)
@@ -98,7 +106,7 @@ class Schedule:
     @property
     def micro_batches(self) -> int:
         """How many there are."""
-        return sum(isinstance(action, Forward) for action in self.call)
+        return sum(isinstance(action, Forward | Repeat) for action in self.call)
 
     @property
     def makes_gradients(self) -> bool:
@@ -122,7 +130,7 @@ class Schedule:
 
 
 def _errors(schedule: Schedule) -> Iterator[str]:
-    forwards = [a.micro_batch for a in schedule.call if isinstance(a, Forward)]
+    forwards = [a.micro_batch for a in schedule.call if isinstance(a, Forward | Repeat)]
     backwards = [a for a in schedule.call if isinstance(a, Backward)]
     if not forwards or sorted(forwards) != list(range(len(forwards))):
         yield f"forwards are of micro-batches {forwards}, and each has one, from 0 on"
@@ -175,3 +183,18 @@ def in_micro_batches(count: int, reduces: bool = True, adds_kept: bool = False) 
     kept = (AddKept(),) if adds_kept or not reduces else ()
     delivery = (*kept, Deliver(keeps=not reduces))
     return Schedule((Hold(), *steps, Release(), *late, Join()), delivery)
+
+
+@functools.cache
+def in_alike_micro_batches(schedule: Schedule) -> Schedule:
+    """The same, where the first two micro-batches and the last are run. The first allocates what
+    the others add to and the last one reduces it; all between do as the second does."""
+    last = schedule.micro_batches - 1
+    call: list[Action] = []
+    for action in schedule.call:
+        number = getattr(action, "micro_batch", 0)
+        if not 1 < number < last:
+            call.append(action)
+        elif isinstance(action, Forward):
+            call.append(Repeat(number))
+    return Schedule(tuple(call), schedule.backward)

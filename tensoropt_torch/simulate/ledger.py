@@ -71,7 +71,8 @@ class MemoryProfile:
             parameters are copies for computing, whether gathered, cast or both.
         usages: what operators hold at the peak, the most first.
         phase_peaks: the peak of each phase.
-        curve: bytes alive after every event of the step (something allocated or freed).
+        curve: bytes alive after every event of the step (something allocated or freed); of many
+            micro-batches those of the first two and of the last, whose needs the others share.
         rank: the rank that was simulated.
         unknown: operators whose workspaces were needed but could not be found out.
     """

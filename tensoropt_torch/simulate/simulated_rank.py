@@ -16,11 +16,13 @@ from torch.distributed.distributed_c10d import GroupName
 from tensoropt_torch.config import DeviceType
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.frontend import Source
+from tensoropt_torch.module.executor import Executor
 from tensoropt_torch.module.parallel_module import ParallelModule
 from tensoropt_torch.module.programs import ModulePrograms
 from tensoropt_torch.module.stand_ins import containers
 from tensoropt_torch.module.storage import ModuleStorage
-from tensoropt_torch.module.variant import variant_of
+from tensoropt_torch.module.variant import Variant, variant_of
+from tensoropt_torch.program.schedule import Schedule, in_alike_micro_batches
 from tensoropt_torch.runtime.meshes import mesh_axes_of, partition
 from tensoropt_torch.simulate.fused_attention import FusedAttention
 from tensoropt_torch.values.placements import dtensor_of
@@ -110,7 +112,9 @@ class SimulatedRank:
         root = containers(named, constants)
         base = variant_of(self.part, self.graph, root, {}, False, group_name)
         storage = ModuleStorage(root)
-        return ParallelModule(self.part.plan, storage, ModulePrograms(base, storage))
+        executor = _AlikeMicroBatches(storage.parameters)
+        programs = ModulePrograms(base, storage, executor=executor)
+        return ParallelModule(self.part.plan, storage, programs)
 
     def inputs(self) -> tuple[tuple[object, ...], dict[str, object]]:
         """Arguments of the module."""
@@ -141,6 +145,13 @@ class SimulatedRank:
         placements = self.part.placements(source)
         local = self._empty(source, self.part.local_shape(source))
         return parameter_of(local, self.mesh, placements, whole)
+
+
+class _AlikeMicroBatches(Executor):
+    """Runs no micro-batch that needs the memory of the one before it."""
+
+    def schedule(self, variant: Variant, reduces: bool) -> Schedule:
+        return in_alike_micro_batches(super().schedule(variant, reduces))
 
 
 def _has_kernels_of_a_cpu(node: fx.Node, planned: DeviceType) -> bool:
