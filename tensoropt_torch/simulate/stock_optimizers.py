@@ -38,9 +38,27 @@ def make_optimizer(
     return _CastOptimizer(parameters, model, lambda p: make(p, **options))
 
 
+# What the memory of an update depends on: of the parameter and of its gradient.
+_Kind = tuple[torch.Size, torch.dtype, tuple[int, ...], torch.dtype, tuple[int, ...]]
+
+
+def _kind_of(parameter: torch.Tensor, gradient: torch.Tensor) -> _Kind:
+    strides = parameter.stride(), gradient.stride()
+    return parameter.shape, parameter.dtype, strides[0], gradient.dtype, strides[1]
+
+
+def _memory_of(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Another state of equal sizes."""
+    return {
+        name: torch.empty_like(value) if isinstance(value, torch.Tensor) else value
+        for name, value in state.items()
+    }
+
+
 class _CastOptimizer(torch.optim.Optimizer):
     """Updates parameters in the dtype of the states: parameter after parameter becomes a
-    copy of that dtype, which stays where there are master weights."""
+    copy of that dtype, which stays where there are master weights. Of those that are alike one is
+    updated in a step: what the others need is alive after it, and meanwhile no more than then."""
 
     def __init__(
         self, parameters: Iterable[nn.Parameter], model: OptimizerModel, make: MakeOptimizer
@@ -54,11 +72,17 @@ class _CastOptimizer(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         """One update of each parameter that has a gradient; without a closure."""
         assert closure is None
+        updated: dict[_Kind, nn.Parameter] = {}
+        parameters = (p for group in self.param_groups for p in group["params"])
         with torch.no_grad():
-            for group in self.param_groups:
-                for parameter in group["params"]:
-                    if parameter.grad is not None:
-                        self._update(parameter, parameter.grad)
+            for parameter in parameters:
+                if parameter.grad is None:
+                    continue
+                alike = updated.setdefault(_kind_of(parameter, parameter.grad), parameter)
+                if alike is parameter:
+                    self._update(parameter, parameter.grad)
+                elif not self.state[parameter]:
+                    self.state[parameter] = _memory_of(self.state[alike])
 
     def _update(self, parameter: nn.Parameter, gradient: torch.Tensor) -> None:
         dtype = self._dtype.to_complex() if parameter.is_complex() else self._dtype
