@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import get_args
 
@@ -33,6 +34,7 @@ from tensoropt_torch.model_configs import BatchSize, example_of_config
 from tensoropt_torch.tasks import Example
 
 _FIGURES = ("devices", "tokens/s", "each", "MFU", "days", "price")
+_WIDE = 120  # characters of a terminal
 
 
 def add_advise(parser: argparse.ArgumentParser) -> None:
@@ -84,7 +86,9 @@ def run_advise(options: argparse.Namespace, console: Console) -> None:
         memory_limit=options.memory_limit,
         planning=planning_of(options),
     )
-    console.print(_table(advice))
+    console.print(advice.title, markup=False, highlight=False)
+    for table in _tables(advice, console.width):
+        console.print(table)
     texts = [*advice.answers, *(f"{row.model}: {row.because}" for row in advice if row.because)]
     for text in (*texts, *advice.notes):
         console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -96,15 +100,23 @@ def run_advise(options: argparse.Namespace, console: Console) -> None:
         advice.report(options.report)
 
 
-def _table(advice: Advice) -> Table:
-    """A row takes several lines where the terminal is narrow: words wrap, figures do not."""
-    table = Table(title=advice.title, padding=(0, 1, 0, 0), pad_edge=False)
-    for column in COLUMNS:
-        table.add_column(column, no_wrap=column in _FIGURES, overflow="fold")
+def _tables(advice: Advice, width: int) -> Iterator[Table]:
+    """One for each model on each kind of machine, of the columns for which there is room."""
     marks = advice.marks
-    for row in advice:
-        table.add_row(*cells_of(row, marks.get(row, "")))
-    return table
+    titled = {"model, batch", "machines"}
+    left_out = titled if width >= _WIDE else titled | {"each", "what it does"}
+    kept = [index for index, name in enumerate(COLUMNS) if name not in left_out]
+    for (model, machine), rows in groupby(advice, lambda row: (row.model, row.machine)):
+        table = Table(
+            title=f"{model} on {machine}", padding=(0, 1, 0, 0), show_edge=False, pad_edge=False
+        )
+        for index in kept:
+            name = COLUMNS[index]
+            table.add_column(name, no_wrap=name in _FIGURES, overflow="fold", min_width=len(name))
+        for row in rows:
+            cells = cells_of(row, marks.get(row, ""))
+            table.add_row(*(cells[index] for index in kept))
+        yield table
 
 
 def _examples(options: argparse.Namespace) -> Iterator[tuple[str, Example]]:

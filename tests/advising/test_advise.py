@@ -133,7 +133,12 @@ def test_the_command_writes_all_that_it_is_asked_for(
     arguments += ["--markdown", str(files["a.md"]), "--json", str(files["a.json"])]
     arguments += ["--report", str(files["a.html"]), "--max-micro-batches", "2"]
     assert cli.main(arguments) == 0
-    assert "MFU is the FLOPs of forward and backward" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "MFU is the FLOPs of forward and backward" in printed
+    assert [line.strip() for line in printed.splitlines() if " on " in line][:4] == [
+        f"llama {batch} on {machine}" for batch in ("8x32", "4x64") for machine in ("h100", "l40s")
+    ]
+    assert all(name in printed for name in ("strategy", "tokens/s", "memory"))  # not cut
     rows = json.loads(files["a.json"].read_text())["rows"]
     ours = [row for row in rows if row["strategy"] == OURS]
     assert len(ours) == 2 * 2 * 2 and {row["model"] for row in ours} == {"llama 8x32", "llama 4x64"}
