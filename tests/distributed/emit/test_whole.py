@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 from torch._dynamo.utils import counters
+from torch.distributed.tensor import DTensor
 
 from tensoropt_torch import api
 from tensoropt_torch.config import load_cluster
@@ -167,6 +168,40 @@ def same_bits(_: object) -> list[str]:
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_draws_are_the_same_bit_for_bit(world_size: int) -> None:
     assert run_ranks(world_size, f"{HERE}:same_bits") == [[]] * world_size
+
+
+def frozen_for_a_while(_: object) -> list[str]:
+    """What differs in steps of which some train less: gradients are made for what trains then."""
+    traces = []
+    for module, inputs in modules_of(None):
+        weight, found = module.get_parameter("up.weight"), []
+        for trains in (True, False, True):
+            weight.requires_grad_(trains)
+            module.zero_grad()
+            torch.autograd.backward(module(*inputs))
+            found.append({n: full_gradient(p) for n, p in module.named_parameters()})
+        traces.append(found)
+    return [
+        f"step {step}: {name}"
+        for step, (ours, theirs) in enumerate(zip(*traces, strict=True))
+        for name in theirs
+        if not equal_gradients(ours[name], theirs[name])
+    ]
+
+
+def full_gradient(parameter: nn.Parameter) -> torch.Tensor | None:
+    gradient = parameter.grad
+    return gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
+
+
+def equal_gradients(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return torch.equal(one, other)
+
+
+def test_parameters_may_be_frozen_between_steps() -> None:
+    assert run_ranks(2, f"{HERE}:frozen_for_a_while") == [[]] * 2
 
 
 def in_other_memory(_: object) -> list[bool]:
