@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -60,7 +61,7 @@ def work_of(tokens: float | None, samples: float | None, steps: float | None) ->
     """What was asked for.
 
     Raises:
-        TensorOptError: nothing, or in two units.
+        TensorOptError: nothing, in two units, or without an end.
     """
     asked: list[tuple[Unit, float | None]]
     asked = [("tokens", tokens), ("samples", samples), ("steps", steps)]
@@ -70,8 +71,12 @@ def work_of(tokens: float | None, samples: float | None, steps: float | None) ->
         raise TensorOptError(
             f"give how much is trained in one of tokens, samples and steps; got {got}"
         )
-    check_number(given[0].unit, given[0].amount, hint="; give a number such as 100e9")
-    return given[0]
+    (work,) = given
+    hint = "; give a number such as 100e9"
+    check_number(work.unit, work.amount, hint=hint)
+    if math.isinf(work.amount):
+        raise TensorOptError(f"{work.unit} = {work.amount} is not allowed: nothing ends{hint}")
+    return work
 
 
 @dataclass(frozen=True)

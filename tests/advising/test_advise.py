@@ -105,6 +105,8 @@ def test_machines_that_cannot_be_are_refused() -> None:
         advise(example(), machines=["h100"], device_counts=[8], tokens=1)
     with pytest.raises(TensorOptError, match="in one of tokens, samples and steps; got none"):
         advise(example(), machines=["h100"], device_counts=[8])
+    with pytest.raises(TensorOptError, match="samples = inf is not allowed: nothing ends; give a"):
+        advise(example(), machines=["h100"], device_counts=[8], samples=float("inf"))
     with pytest.raises(TensorOptError, match="beside='some' is not known"):
         advise(example(), machines=["h100"], device_counts=[8], steps=1, beside="some")  # type: ignore[arg-type]
 
