@@ -115,9 +115,14 @@ def _forward_alone(
         reduce_before_adding(parameter for _, parameter in variant.trained())
         graph = variant.hooked.body
         rest = (*rest, PassSink(variant.hooked, variant.parameter, schedule.reduces))
+    reached = None if variant.reach is None else variant.reach.of_forward()
+    if reached is not None:
+        values = reached.passed(values)
     with reuse.ReuseRegistry(variant.plan.settings.overlap, variant.name_of):
         outputs: Sequence[Any] = graph.forward(*values, seed, *rest)
     written.watch(outputs)
+    if reached is not None:
+        reached.watch(outputs)
     return outputs
 
 
@@ -156,6 +161,14 @@ class _Step:
             self._values[number] = self._leaves[name] = self._values[number].requires_grad_()
         borders = self._variant.hooked.borders
         self._sink = StepSink(borders, self._leaves, keeps=not self._schedule.reduces)
+
+    def _unreached(self) -> set[str]:
+        """What the loss does not depend on, where the gradients do not tell."""
+        reach, sources = self._variant.reach, self._variant.captured.sources
+        if reach is None:
+            return set()
+        reached = reach.by_output[self._batch.loss]
+        return {s.names[0] for number, s in enumerate(sources) if number not in reached}
 
     def run(self) -> Sequence[Any]:
         """The outputs of the batch."""
@@ -208,7 +221,11 @@ class _Step:
             for index, output in enumerate(outputs)
             if isinstance(output, torch.Tensor) and output.is_floating_point()
         ]
-        gradients = [sink.gradient_of(name, p) for name, p in self._parameters.items()]
+        unreached = self._unreached()
+        gradients = [
+            None if name in unreached else sink.gradient_of(name, p)
+            for name, p in self._parameters.items()
+        ]
         keeps = not self._schedule.reduces
         waiting = Waiting(places.index(self._batch.loss), gradients, keeps)
         tensors = [outputs[index] for index in places]

@@ -14,6 +14,7 @@ from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.emit.whole import WholeGraph
 from tensoropt_torch.frontend import CapturedModel, Source
 from tensoropt_torch.module.micro_batched import Gather, MicroBatched
+from tensoropt_torch.module.reached import Reach
 from tensoropt_torch.parameters.local_parts import local_parts, local_tensor
 from tensoropt_torch.plan import Plan, VariantStrategy
 from tensoropt_torch.runtime.remade import address_of
@@ -59,6 +60,7 @@ class Variant:
         self.tables = tables
         self.uses_seeds = uses_seeds
         self.whole: WholeGraph | None = None  # compiled, for steps that do nothing besides
+        self.reach: Reach | None = None  # of what is compiled, whose backward does not tell
         self.strategy: VariantStrategy | None = None  # if it is not the plan's
         self.output_rows: tuple[OutputRows, ...] = ()
         self.input_rows: tuple[int | None, ...] = ()  # the dim of each, None: none

@@ -26,6 +26,7 @@ from tensoropt_torch.frontend.watching import Lifted, Numbers, UnfollowableError
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.module.cut_constants import cut_constants
+from tensoropt_torch.module.reached import Reach
 from tensoropt_torch.module.variant import Variant, variant_of
 from tensoropt_torch.module.variant_table import earlier
 from tensoropt_torch.plan import Plan, Settings, VariantStrategy
@@ -276,6 +277,7 @@ def emit_variant(
     variant = variant_of(part, graph, root, tables, emitter.uses_seeds, context.groups.name)
     if backend is not None:
         variant.whole = whole_graph(part, emitter.program, backend, graph)
+        variant.reach = Reach(part.captured)
     settings = settings or part.plan.settings
     rows = rows_of_inputs(part.captured, settings)
     variant.input_rows = tuple(rows.get(name) for name in variant.input_names)

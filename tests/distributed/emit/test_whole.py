@@ -170,6 +170,54 @@ def test_draws_are_the_same_bit_for_bit(world_size: int) -> None:
     assert run_ranks(world_size, f"{HERE}:same_bits") == [[]] * world_size
 
 
+class Two(nn.Module):
+    """Two heads; of one of them only numbers that have no gradients are given besides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk, self.left, self.right = nn.Linear(16, 32), nn.Linear(32, 16), nn.Linear(32, 16)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        h = self.trunk(x).tanh()
+        left, right = self.left(h), self.right(h)
+        return left + right.detach(), right, left.argmax(-1)
+
+
+def one_head_a_step(_: object) -> list[str]:
+    """What differs from one process where each loss is of another output: weight decay moves what
+    has a gradient of zeros, and leaves alone what has none."""
+    torch.manual_seed(0)
+    model, x = Two(), torch.randn(8, 16)
+    plan = data_parallel(model, (x,), torch.distributed.get_world_size())
+    wrong = []
+    for compile in (False, TRACED, "eager"):
+        one = copy.deepcopy(model)
+        module = api.parallelize(copy.deepcopy(model), plan, compile=compile)
+        traces = []
+        for trained in (one, module):
+            optimizer = torch.optim.AdamW(trained.parameters(), lr=0.1, weight_decay=0.5)
+            trace: list[bool] = []
+            for step in range(4):
+                optimizer.zero_grad()
+                torch.autograd.backward(trained(x)[step % 2].square().mean())
+                trace += [parameter.grad is None for parameter in trained.parameters()]
+                optimizer.step()
+            traces.append(trace)
+        if traces[0] != traces[1] or True not in traces[0]:
+            wrong.append(f"{compile}: other parameters have gradients")
+        ours = {n: full(p) for n, p in module.named_parameters()}
+        wrong += [
+            f"{compile}: {name}"
+            for name, parameter in one.named_parameters()
+            if not torch.allclose(ours[name], parameter, rtol=1e-4, atol=1e-5)
+        ]
+    return wrong
+
+
+def test_what_a_loss_does_not_reach_has_no_gradient() -> None:
+    assert run_ranks(2, f"{HERE}:one_head_a_step") == [[]] * 2
+
+
 def frozen_for_a_while(_: object) -> list[str]:
     """What differs in steps of which some train less: gradients are made for what trains then."""
     traces = []
@@ -190,8 +238,11 @@ def frozen_for_a_while(_: object) -> list[str]:
 
 
 def full_gradient(parameter: nn.Parameter) -> torch.Tensor | None:
-    gradient = parameter.grad
-    return gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
+    return None if parameter.grad is None else full(parameter.grad)
+
+
+def full(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().full_tensor() if isinstance(tensor, DTensor) else tensor.detach()
 
 
 def equal_gradients(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
