@@ -67,7 +67,8 @@ void bind_mesh(py::module_& module) {
             return mesh.group_of(axes, rank);
           },
           py::arg("axes"), py::arg("rank"),
-          "The ranks that differ from `rank` along these axes only, ascending.");
+          "The ranks that differ from `rank` along these axes only, "
+          "ascending.");
 }
 
 void bind_collective(py::module_& module) {
