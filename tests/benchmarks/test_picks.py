@@ -21,7 +21,7 @@ def test_models_have_rows_for_all_their_presets_with_and_without() -> None:
         (name, preset, recompute)
         for name in measured
         for preset in MODELS[name].clusters
-        for recompute in ((False, True) if MODELS[name].cheaper else (False,))
+        for recompute in (False, True)
     }
     assert measured == set(MODELS)
     assert {(row["model"], row["preset"], row["recompute"]) for row in ROWS} == expected
