@@ -162,14 +162,6 @@ class _Step:
         borders = self._variant.hooked.borders
         self._sink = StepSink(borders, self._leaves, keeps=not self._schedule.reduces)
 
-    def _unreached(self) -> set[str]:
-        """What the loss does not depend on, where the gradients do not tell."""
-        reach, sources = self._variant.reach, self._variant.captured.sources
-        if reach is None:
-            return set()
-        reached = reach.by_output[self._batch.loss]
-        return {s.names[0] for number, s in enumerate(sources) if number not in reached}
-
     def run(self) -> Sequence[Any]:
         """The outputs of the batch."""
         for action in self._schedule.call:
@@ -221,9 +213,9 @@ class _Step:
             for index, output in enumerate(outputs)
             if isinstance(output, torch.Tensor) and output.is_floating_point()
         ]
-        unreached = self._unreached()
+        reach, loss = self._variant.reach, self._batch.loss
         gradients = [
-            None if name in unreached else sink.gradient_of(name, p)
+            sink.gradient_of(name, p) if reach is None or reach.is_reached(name, loss) else None
             for name, p in self._parameters.items()
         ]
         keeps = not self._schedule.reduces

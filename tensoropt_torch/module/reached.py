@@ -38,13 +38,20 @@ class Reach:
             if source.kind == "parameter"
         }
         reached = _reached(graph, numbers)
+        bits = [reached[leaf] if isinstance(leaf, fx.Node) else 0 for leaf in leaves]
         self.by_output = tuple(
-            reached[leaf] if isinstance(leaf, fx.Node) else frozenset() for leaf in leaves
+            frozenset(number for number in numbers.values() if found >> number & 1)
+            for found in bits
         )
+        self._numbers = {captured.sources[n].names[0]: n for n in numbers.values()}
         differentiable = [found for found in self.by_output if found]
         everywhere = frozenset.intersection(*differentiable) if differentiable else frozenset()
         # The sources that some outputs depend on, and others do not.
         self.partly = tuple(sorted(frozenset().union(*differentiable) - everywhere))
+
+    def is_reached(self, parameter: str, output: int) -> bool:
+        """Whether an output depends on a parameter, by the first name of its source."""
+        return self._numbers[parameter] in self.by_output[output]
 
     def of_forward(self) -> ReachedGradients | None:
         """None: all outputs depend on the same sources, or nobody wants gradients."""
@@ -104,15 +111,16 @@ class _Passed(torch.autograd.Function):
         return None, None, *(gradient if number in found else None for number, gradient in own)
 
 
-def _reached(graph: fx.Graph, numbers: Mapping[str, int]) -> Mapping[fx.Node, frozenset[int]]:
-    """By node: the trained sources to which its gradient goes."""
-    found: dict[fx.Node, frozenset[int]] = {}
+def _reached(graph: fx.Graph, numbers: Mapping[str, int]) -> Mapping[fx.Node, int]:
+    """By node: the sources to which its gradient goes, as bits by their numbers."""
+    found: dict[fx.Node, int] = {}
     for node in graph.nodes:
-        own: frozenset[int] = frozenset()
+        own = 0
         if node.op == "placeholder":
-            own = frozenset({numbers[node.name]} if node.name in numbers else ())
+            own = 1 << numbers[node.name] if node.name in numbers else 0
         elif node.target not in _DETACHED and _may_have_gradients(node.meta.get("val")):
-            own = own.union(*(found[operand] for operand in node.all_input_nodes))
+            for operand in node.all_input_nodes:
+                own |= found[operand]
         found[node] = own
     return found
 

@@ -6,11 +6,14 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from tensoropt_torch.config.records import Record, parse_record
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.measure.kept.files import home, write_atomically
 from tensoropt_torch.measure.kept.sealed import SealedFormat
+
+R = TypeVar("R", bound=Record)
 
 
 class ConditionedFile:
@@ -41,6 +44,20 @@ class ConditionedFile:
         if conditions != self._digest:
             raise self.damaged(f"it is of other conditions ({conditions})")
         return content
+
+    def read_as(self, kind: type[R]) -> R | None:
+        """The content as a record; None if there is no file.
+
+        Raises:
+            TensorOptError: as for ``read``, or the content is no such record.
+        """
+        found = self.read()
+        if found is None:
+            return None
+        try:
+            return parse_record(kind, found, "content")
+        except TensorOptError as error:
+            raise self.damaged("; ".join(str(error).splitlines())) from error
 
     def write(self, content: Mapping[str, Any]) -> None:
         """Replaces the file, at once or not at all.

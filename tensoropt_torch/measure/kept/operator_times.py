@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
-from tensoropt_torch.config.records import Record, parse_record
+from tensoropt_torch.config.records import Record
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.measure.kept.conditioned import ConditionedFile
 from tensoropt_torch.measure.kept.files import BUSY_S, is_written, locked, read_or
@@ -81,14 +81,8 @@ class OpStore:
             TensorOptError: the file is damaged, of another version or of other machines; it
                 says which file and what to do.
         """
-        found = self._file.read()
-        if found is None:
-            return {}
-        try:
-            content = parse_record(_Content, found, "content")
-        except TensorOptError as error:
-            raise self._file.damaged("; ".join(str(error).splitlines())) from error
-        return {sample.key: sample for sample in content.operators}
+        content = self._file.read_as(_Content)
+        return {} if content is None else {sample.key: sample for sample in content.operators}
 
 
 def records(samples: Iterable[OpTime], families: Iterable[str]) -> tuple[OpRecord, ...]:

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tensoropt_torch.config.records import NotNegative, Positive, Record, parse_record
-from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.config.records import NotNegative, Positive, Record
 from tensoropt_torch.measure.kept.conditioned import ConditionedFile
 from tensoropt_torch.measure.kept.sealed import SealedFormat
 
@@ -64,14 +63,8 @@ class StrategyStore:
         Raises:
             TensorOptError: the file is damaged, of another version or conditions.
         """
-        found = self._file.read()
-        if found is None:
-            return {}
-        try:
-            content = parse_record(_Content, found, "content")
-        except TensorOptError as error:
-            raise self._file.damaged("; ".join(str(error).splitlines())) from error
-        return {kept.seed: kept for kept in content.strategies}
+        content = self._file.read_as(_Content)
+        return {} if content is None else {kept.seed: kept for kept in content.strategies}
 
     def save(self, strategies: Iterable[KeptStrategy]) -> None:
         """Replaces the file.
