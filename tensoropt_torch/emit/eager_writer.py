@@ -41,12 +41,16 @@ class EagerWriter:
         self._queue: fx.Node | None = None
 
     def emit(self) -> fx.GraphModule:
-        """The module: takes what the inputs of the program are, in their order; returns its
+        """The module of the graph."""
+        return fx.GraphModule(torch.nn.Module(), self.write(), "RankGraph")
+
+    def write(self) -> fx.Graph:
+        """The graph: takes what the inputs of the program are, in their order; returns its
         output."""
         for record in self.program.records:
             _WRITE[type(record)](self, record)
         self._graph.lint()
-        return fx.GraphModule(torch.nn.Module(), self._graph, "RankGraph")
+        return self._graph
 
     @property
     def uses_seeds(self) -> bool:

@@ -26,8 +26,14 @@ log = get_logger(__name__)
 SAMPLES = 8  # points that are looked at before it is said that none fits
 FEW_SAMPLES = 2  # where more devices may do
 MAX_GUESSES = 4
-# A pick may take so much longer than a faster one that may fit too: fewer are simulated.
+# A pick may take so much longer than the fastest that fits, as far as peaks are on a line between
+# those that are known: fewer are simulated.
 CLOSE = 0.01
+# Where they are not, it may take so many times that much longer.
+SURELY = 5
+# Between a peak and its sum: within this share of the sum others differ by as much, else in
+# proportion.
+SMALL_EXCESS = 0.25
 # Of plans that halo exchanges make unequal so many ranks are simulated.
 MOST_RANKS = 8
 # What a sum counts is alive at the end of forward or in the update, so that a peak is not below
@@ -115,9 +121,9 @@ def fastest_within(
 
     Peaks nearly always grow along the frontier as its sums do. So it is bisected from
     the last point whose sum fits, by lines through points that are known, and only some more
-    points than the logarithm of their number are simulated; fewer, if it may take ``close``
-    times longer in addition than the fastest that fits. Where peaks do not grow, the point
-    fits all the same, but a faster one may fit too.
+    points than the logarithm of their number are simulated; fewer, if it may take the share
+    ``close`` longer than what fits by these lines, and ``SURELY`` times that than what may fit at
+    all. Where peaks do not grow, the point fits all the same, but a faster one may fit too.
 
     Raises:
         TensorOptError: none of the points that were simulated fits, among them
@@ -180,9 +186,23 @@ class _Bisection:
         last = min(larger, default=len(self._frontier)) - 1
         if first > last:
             return None
-        if self.fitting.time_s <= (1 + self._close) * self._frontier[last].time_s:
+        guess = self._guess(first, last)
+        if self._is_close_to(last, self._close) or self._is_close_between(guess, last):
             return None
-        return (first + last) // 2 if len(self._peaks) % 3 == 0 else self._guess(first, last)
+        return (first + last) // 2 if len(self._peaks) % 3 == 0 else guess
+
+    def _is_close_between(self, guess: int, last: int) -> bool:
+        """Whether what fits is close to a guess between it and a point that does not fit, and not
+        far from the last point that may fit."""
+        if len(self._nearest()) < 2:
+            return False
+        surely = self._is_close_to(last, SURELY * self._close)
+        return surely and self._is_close_to(guess, self._close)
+
+    def _is_close_to(self, index: int, share: float) -> bool:
+        """Whether what fits takes at most by that share longer than a point."""
+        assert self.fitting is not None
+        return self.fitting.time_s <= (1 + share) * self._frontier[index].time_s
 
     def _is_far_above(self) -> bool:
         least = self._peaks.get(0, 0) > FAR * self._limit
@@ -203,13 +223,15 @@ class _Bisection:
         return known[fitting : fitting + 2]
 
     def _line(self, *known: int) -> Callable[[float], float]:
-        """Peaks by sums: through two points if they rise, else in proportion to one; sums
-        themselves if none is known."""
+        """Peaks by sums: through two points if they rise, else above or below sums as at one;
+        sums themselves if none is known."""
         points = [(self._frontier[index].memory_bytes, self._peaks[index]) for index in known]
         if not points:
             return lambda memory_bytes: memory_bytes
         (memory, peak), (other, higher) = points[0], points[-1]
         if higher <= peak or other <= memory:
+            if abs(peak - memory) <= SMALL_EXCESS * memory:
+                return lambda memory_bytes: memory_bytes + peak - memory
             return lambda memory_bytes: memory_bytes * peak / memory
         slope = (higher - peak) / (other - memory)
         return lambda memory_bytes: peak + slope * (memory_bytes - memory)

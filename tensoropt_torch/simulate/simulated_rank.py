@@ -75,15 +75,15 @@ class SimulatedRank:
 
     part: RankPart
     device: torch.device
-    graph: fx.GraphModule
+    graph: fx.Graph
     mesh: DeviceMesh
 
     @staticmethod
     def of(part: RankPart, planned: DeviceType = "cpu") -> SimulatedRank:
         """The rank of a part of a plan for this type of device."""
         shape, names = mesh_axes_of(part.sizes)
-        graph = part.emitter(_CPU, group_name).emit()
-        of_cpu = any(_has_kernels_of_a_cpu(node, planned) for node in graph.graph.nodes)
+        graph = part.emitter(_CPU, group_name).write()
+        of_cpu = any(_has_kernels_of_a_cpu(node, planned) for node in graph.nodes)
         device = _CPU if of_cpu else META
         mesh = DeviceMesh(
             device.type,
@@ -110,7 +110,8 @@ class SimulatedRank:
             for name in source.names
         }
         root = containers(named, constants)
-        base = variant_of(self.part, self.graph, root, {}, False, group_name)
+        graph = fx.GraphModule(nn.Module(), self.graph)
+        base = variant_of(self.part, graph, root, {}, False, group_name)
         storage = ModuleStorage(root)
         executor = _AlikeMicroBatches(storage.parameters)
         programs = ModulePrograms(base, storage, executor=executor)
@@ -162,17 +163,12 @@ def _has_kernels_of_a_cpu(node: fx.Node, planned: DeviceType) -> bool:
     return any(_OF_CPU.search(name) or (planned == "cpu" and _BAGS.search(name)) for name in called)
 
 
-def named_nodes(
-    graph: fx.GraphModule, note: Callable[[str, bool], None], device: DeviceType
-) -> fx.GraphModule:
-    """The graph, which calls ``note`` with the name of a node, and whether it makes copies of
+def name_nodes(graph: fx.Graph, note: Callable[[str, bool], None], device: DeviceType) -> None:
+    """Makes the graph call ``note`` with the name of a node, and whether it makes copies of
     parameters, before its call; and attention by the kernel of a device."""
     attention = FusedAttention(device)
-    new = fx.Graph()
-    copies: dict[fx.Node, fx.Node] = {}
-    for node in graph.graph.nodes:
+    for node in list(graph.nodes):
         if node.op == "call_function":
-            new.call_function(note, (node.name, node.target in _OF_PARAMETERS))
-        copy = copies[node] = new.node_copy(node, copies.__getitem__)
-        copy.target = attention.target(node)
-    return fx.GraphModule(graph, new)
+            with graph.inserting_before(node):
+                graph.call_function(note, (node.name, node.target in _OF_PARAMETERS))
+        node.target = attention.target(node)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.tensor import DTensor
 
+from tensoropt_torch.collector import without_collections
 from tensoropt_torch.config import DeviceType
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.errors import TensorOptError
@@ -20,7 +21,7 @@ from tensoropt_torch.planner.optimizer_model import OptimizerModel
 from tensoropt_torch.runtime import library as _load_operators  # noqa: F401
 from tensoropt_torch.simulate.kernels import Workspaces
 from tensoropt_torch.simulate.ledger import Ledger, MemoryProfile, cuda_bytes, exact_bytes
-from tensoropt_torch.simulate.simulated_rank import SimulatedRank, named_nodes, silent_groups
+from tensoropt_torch.simulate.simulated_rank import SimulatedRank, name_nodes, silent_groups
 from tensoropt_torch.simulate.stock_optimizers import MakeOptimizer, make_optimizer
 from tensoropt_torch.simulate.tracker import StorageTracker
 
@@ -83,7 +84,7 @@ def simulate_step(
     rank = SimulatedRank.of(part, settings.device)
     ledger = Ledger(cuda_bytes if settings.device == "cuda" else exact_bytes)
     workspaces = Workspaces(settings.device, settings.measure_workspaces, settings.gloo)
-    with silent_groups(part):
+    with silent_groups(part), without_collections():
         _Step(rank, ledger, StorageTracker(ledger, workspaces, rank.device), settings).run()
     unknown = workspaces.resolve(ledger)
     return ledger.profile(settings.rank, unknown)
@@ -95,8 +96,8 @@ class _Step:
     def __init__(
         self, rank: SimulatedRank, ledger: Ledger, tracker: StorageTracker, settings: StepSettings
     ) -> None:
-        graph = named_nodes(rank.graph, self._at_node, settings.device)
-        self._rank = replace(rank, graph=graph)
+        name_nodes(rank.graph, self._at_node, settings.device)
+        self._rank = rank
         self._ledger = ledger
         self._tracker = tracker
         self._settings = settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from contextlib import nullcontext
-from functools import partial
+from functools import cache
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tensoropt_torch.simulate.kernels import Workspaces
+from tensoropt_torch.simulate.known_results import KnownResults
 from tensoropt_torch.simulate.ledger import Category, Ledger
 from tensoropt_torch.simulate.onednn import MEASURED
 
@@ -49,6 +50,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._workspaces = workspaces
         self._device = device
         self._numbers: dict[int, int] = {}  # by address of a storage
+        self._known = KnownResults() if device.type == "meta" else None
         self._inside = False  # an operator of csrc/runtime
 
     @classmethod
@@ -73,9 +75,9 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             kwargs = {**kwargs, "device": self._device}
         if func.namespace == "c10d":
             return self._communicate(func, args, kwargs)
-        if func.namespace == "tensoropt" and func.has_kernel_for_dispatch_key(_KERNEL):
+        if _has_kernel_of_ours(func):
             return self._run_inside(func, args, kwargs)
-        if self._inside and func._can_decompose():
+        if self._inside and _is_composite(func):
             # Below autograd a composite call comes whole.
             with self:
                 return func.decompose(*args, **kwargs)
@@ -83,7 +85,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._ledger.operator = _name(func)
         first = len(self._ledger.allocations)
         kernel = MEASURED.get(func._schema.name)
-        result = (func if kernel is None else partial(_uncached, func))(*args, **kwargs)
+        result = self._result(func, args, kwargs, kernel is not None)
         num_bytes = self._workspaces.output_bytes(func, args, kwargs)
         for tensor in (result,) if isinstance(result, torch.Tensor) else pytree.tree_leaves(result):
             if isinstance(tensor, torch.Tensor):
@@ -94,6 +96,13 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             saved = [self.number_of(result[index]) for index in kernel.saved]
             self._workspaces.note_measured(self._ledger, func, args, saved)
         return result
+
+    def _result(self, func: OpOverload, args: Any, kwargs: dict[str, Any], measured: bool) -> Any:
+        if measured:
+            return _uncached(func, *args, **kwargs)
+        return (
+            func(*args, **kwargs) if self._known is None else self._known.call(func, args, kwargs)
+        )
 
     def number_of(self, tensor: torch.Tensor, num_bytes: int | None = None) -> int:
         """The allocation of a tensor's storage, made now if it is not known; of
@@ -167,6 +176,17 @@ def _uncached(func: OpOverload, *args: Any, **kwargs: Any) -> Any:
         return func(*args, **kwargs)
 
 
+@cache
+def _has_kernel_of_ours(func: OpOverload) -> bool:
+    return func.namespace == "tensoropt" and func.has_kernel_for_dispatch_key(_KERNEL)
+
+
+@cache
+def _is_composite(func: OpOverload) -> bool:
+    return func._can_decompose()
+
+
+@cache
 def _name(func: OpOverload) -> str:
     """``aten.mm.default`` -> ``mm``."""
     name: str = func._schema.name.split("::")[1]

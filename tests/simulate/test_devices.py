@@ -51,7 +51,7 @@ def check(name: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def operators_of_a_cpu(plan: Plan, captured: CapturedModel) -> set[str]:
     """Those of a rank's graph."""
-    graph = simulated_rank.SimulatedRank.of(RankPart(plan, captured, 0)).graph.graph
+    graph = simulated_rank.SimulatedRank.of(RankPart(plan, captured, 0)).graph
     return {
         str(node.target)
         for node in graph.nodes
