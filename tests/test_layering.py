@@ -98,7 +98,7 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "samplers": ("errors", "plan", "module"),
     "padding": ("errors", "runtime"),
     "rules": ("errors", *FRONTEND, "space", "runtime", "values", "program"),
-    "simulate": (*PLANNING, "runtime", "values", "program", "emit", "module"),
+    "simulate": (*PLANNING, "collector", "runtime", "values", "program", "emit", "module"),
     "measure/machine": ("errors", "config", "runtime/host", "runtime"),
     "measure/kept": (*PLANNING, "measure/machine"),
     "measure/runs": (*RUNNING, "collector", "measure/machine", "measure/kept"),

@@ -39,11 +39,10 @@ def test_the_worst_rank_of_a_pick_fits(row: dict[str, Any]) -> None:
     assert worst == row["peak_bytes"]  # no rank needs more than the one that is simulated
 
 
-def test_simulating_takes_no_longer_than_planning() -> None:
-    """Of all rows together: single ones are a matter of what runs beside them."""
-    simulating = sum(row["simulating_s"] for row in ROWS)
-    assert simulating <= sum(row["planning_s"] for row in ROWS)
-    assert all(row["simulated_points"] <= 3 for row in ROWS)
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['model']}-{row['preset']}")
+def test_simulating_takes_no_longer_than_planning(row: dict[str, Any]) -> None:
+    assert row["simulating_s"] <= row["planning_s"]
+    assert row["simulated_points"] <= 3
 
 
 def test_the_page_has_the_table() -> None:
