@@ -198,6 +198,8 @@ def _model(transformers: ModuleType, settings: Any, config: str) -> nn.Module:
             f"config '{config}': {kind.__name__} cannot be built of it: "
             f"{type(error).__name__}: {error}"
         ) from error
+    if getattr(model, "loss_type", None) is None:
+        model.__dict__["loss_type"] = "ForCausalLM"  # what it takes anyhow, but with a warning
     return model.to(dtype).train()
 
 

@@ -117,5 +117,17 @@ def test_commands_take_a_config(capsys: pytest.CaptureFixture[str]) -> None:
     assert "one of them: both are given" in capsys.readouterr().err
     assert cli.main(["plan", "m.py:f", "--batch", "8x16"]) == 2
     assert "--batch 8x16 is of a --config" in capsys.readouterr().err
+    for model in ("hf:gpt2", "config.json"):
+        assert cli.main(["plan", model]) == 2
+        told = " ".join(capsys.readouterr().err.split())
+        assert f"give --config {model} --batch ROWSxTOKENS" in told
     assert cli.main(["plan"]) == 2
     assert "one of them: neither is given" in capsys.readouterr().err
+
+
+def test_a_loss_that_transformers_does_not_name_is_told() -> None:
+    """Else it takes the same one, with a warning."""
+    example = example_of_config("hf:gpt2,n_layer=1,n_embd=64,n_head=2", BatchSize(2, 8))
+    assert example.model.loss_type == "ForCausalLM"
+    example = example_of_config("hf:bert,num_hidden_layers=1", BatchSize(2, 8))
+    assert example.model.loss_type == "ForMaskedLM"

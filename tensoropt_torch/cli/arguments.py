@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from tensoropt_torch.cli.flags import add_flags, flags_of
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.model_configs import BatchSize, example_of_config, parse_batch
+from tensoropt_torch.model_configs import SIZES, BatchSize, example_of_config, parse_batch
 from tensoropt_torch.plan import InputMode, Plan
 from tensoropt_torch.planner.memory_limits import Predictor
 from tensoropt_torch.planner.optimizer_model import OptimizerModel
@@ -168,7 +168,9 @@ def call_user(what: str, spec: str, *arguments: Any) -> Any:
     """What ``file.py:function`` returns."""
     path, _, name = spec.rpartition(":")
     if not Path(path).is_file():
-        raise TensorOptError(f"{what} '{spec}': there is no file '{path}'; give file.py:function")
+        is_config = what == "model" and (spec.startswith(SIZES) or spec.endswith(".json"))
+        way = f"--config {spec} --batch ROWSxTOKENS" if is_config else "file.py:function"
+        raise TensorOptError(f"{what} '{spec}': there is no file '{path}'; give {way}")
     module_spec = importlib.util.spec_from_file_location("tensoropt_user_model", path)
     assert module_spec is not None and module_spec.loader is not None
     module = importlib.util.module_from_spec(module_spec)
