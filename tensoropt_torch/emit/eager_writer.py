@@ -17,12 +17,13 @@ from typing import Any
 import torch
 from torch import fx
 
+from tensoropt_torch import _C
 from tensoropt_torch.emit.hooked import GRADIENT_EDGE, GRADIENT_PROGRAM
 from tensoropt_torch.emit.reshard_calls import HELD, SENT_BYTES
 from tensoropt_torch.program import records as r
 from tensoropt_torch.program.edges import GradientEdge
 from tensoropt_torch.program.passes import RankRecords
-from tensoropt_torch.program.reshards import Programs
+from tensoropt_torch.program.reshards import Program, dtypes, named, runs_again, value_dtype
 from tensoropt_torch.runtime import reuse
 from tensoropt_torch.runtime.agreement import confirm_call
 from tensoropt_torch.runtime.library import OPS
@@ -96,6 +97,28 @@ class EagerWriter:
         for index, result in enumerate(results):
             self._write(result, getitem, node, index)
 
+    # --- Reshards
+
+    def _named(self, program: _C.EncodedProgram) -> Program:
+        return named(program, self.program.group_name)
+
+    def _both(self, programs: _C.EmittedReshard) -> tuple[Any, ...]:
+        return *self._named(programs.forward), *self._named(programs.backward)
+
+    def _mark_gradient(
+        self, node: fx.Node, programs: _C.EmittedReshard, gradient: GradientEdge | None
+    ) -> None:
+        if gradient is not None:
+            node.meta[GRADIENT_EDGE] = gradient
+            node.meta[GRADIENT_PROGRAM] = self._named(programs.backward)
+
+    def _mark_parameter(
+        self, node: fx.Node, programs: _C.EmittedReshard, gradient: GradientEdge | None
+    ) -> None:
+        node.meta[HELD] = programs.held
+        node.meta[SENT_BYTES] = programs.value_bytes if programs.backward.groups else 0.0
+        self._mark_gradient(node, programs, gradient)
+
     # --- Records
 
     def input(self, record: r.Input) -> None:
@@ -118,9 +141,9 @@ class EagerWriter:
 
     def reshard(self, record: r.Reshard) -> None:
         programs, source = record.programs, self._node(record.source)
-        call, again = (OPS.reshard.default, source, *programs.arguments), programs.runs_again
-        node = self._write(record.result, *call, again=again, **programs.dtypes)
-        _mark_gradient(node, record.programs, record.gradient)
+        call, again = (OPS.reshard.default, source, *self._both(programs)), runs_again(programs)
+        node = self._write(record.result, *call, again=again, **dtypes(programs))
+        self._mark_gradient(node, record.programs, record.gradient)
 
     def take_parameters(self, record: r.TakeParameters) -> None:
         sizes = record.bucket_bytes, record.shard_bytes
@@ -131,35 +154,36 @@ class EagerWriter:
 
     def reshard_gradients(self, record: r.ReshardGradients) -> None:
         first = record.programs[0]
-        program = first.backward, first.backward_groups, self._queue, list(record.slots)
+        program = *self._named(first.backward), self._queue, list(record.slots)
         call = OPS.reshard_gradients.default, self._all(record.sources), *program
-        self._items(record.results, self._write(None, *call, **first.dtypes))
+        self._items(record.results, self._write(None, *call, **dtypes(first)))
         members = zip(record.results, record.programs, record.gradients, strict=True)
         for result, programs, gradient in members:
-            _mark_parameter(self._node(result), programs, gradient)
+            self._mark_parameter(self._node(result), programs, gradient)
 
     def reshard_parameter(self, record: r.ReshardParameter) -> None:
         programs, source = record.programs, self._node(record.source)
-        call = OPS.reshard_parameter.default, source, *programs.arguments, self._queue
-        node = self._write(record.result, *call, record.slot, **programs.dtypes)
-        _mark_parameter(node, programs, record.gradient)
+        call = OPS.reshard_parameter.default, source, *self._both(programs), self._queue
+        node = self._write(record.result, *call, record.slot, **dtypes(programs))
+        self._mark_parameter(node, programs, record.gradient)
 
     def begin_values(self, record: r.BeginValues) -> None:
         first, sources = record.programs[0], self._all(record.sources)
-        casts = any(programs.dtype is not None for programs in record.programs)
-        dtypes: dict[str, Any] = {"dtype": first.value_dtype} if casts else {}
+        casts = any(programs.casts for programs in record.programs)
+        own: dict[str, Any] = {"dtype": value_dtype(first)} if casts else {}
+        steps, groups = self._named(first.forward)
         if len(sources) == 1:
-            program = first.forward, first.forward_groups, self._queue, record.slots[0]
-            self._write(None, OPS.begin_value.default, *sources, *program, **dtypes)
+            program = steps, groups, self._queue, record.slots[0]
+            self._write(None, OPS.begin_value.default, *sources, *program, **own)
             return
-        (group,) = first.forward_groups
+        (group,) = groups
         dims = [programs.gathered_dim for programs in record.programs]
         gathers = sources, dims, group, self._queue, [*record.slots]
-        self._write(None, OPS.begin_gathers.default, *gathers, **dtypes)
+        self._write(None, OPS.begin_gathers.default, *gathers, **own)
 
     def keep(self, record: r.Keep) -> None:
         programs = record.programs
-        program = programs.forward, programs.forward_groups, programs.dtype
+        program = *self._named(programs.forward), dtypes(programs).get("dtype")
         place: dict[str, Any] = {}
         if record.bucket is not None:
             place = {"bucket": record.bucket, "gathered_dim": programs.gathered_dim}
@@ -210,18 +234,6 @@ class EagerWriter:
 
     def output(self, record: r.Output) -> None:
         self._graph.output(self._with_nodes(record.values))
-
-
-def _mark_gradient(node: fx.Node, programs: Programs, gradient: GradientEdge | None) -> None:
-    if gradient is not None:
-        node.meta[GRADIENT_EDGE] = gradient
-        node.meta[GRADIENT_PROGRAM] = programs.backward, programs.backward_groups
-
-
-def _mark_parameter(node: fx.Node, programs: Programs, gradient: GradientEdge | None) -> None:
-    node.meta[HELD] = programs.held
-    node.meta[SENT_BYTES] = programs.value_bytes if programs.backward_groups else 0.0
-    _mark_gradient(node, programs, gradient)
 
 
 _WRITE: Mapping[type[r.Record], Callable[[EagerWriter, Any], None]] = {

@@ -28,11 +28,12 @@ from torch import fx
 from torch._ops import OpOverload
 from torch.utils.checkpoint import CheckpointPolicy
 
+from tensoropt_torch import _C
 from tensoropt_torch.emit.eager_writer import EagerWriter
 from tensoropt_torch.frontend.python_calls import is_python_call
 from tensoropt_torch.program import records as r
 from tensoropt_torch.program.passes import RankRecords
-from tensoropt_torch.program.reshards import Programs
+from tensoropt_torch.program.reshards import GroupName, dtypes, named, runs_again
 from tensoropt_torch.runtime import functional
 from tensoropt_torch.runtime.functional import NotFunctionalError
 from tensoropt_torch.runtime.library import OPS
@@ -96,6 +97,7 @@ class FunctionalWriter:
 
     def __init__(self, program: RankRecords, untrained: frozenset[str]) -> None:
         self._records = program.records
+        self._group_name = program.group_name
         self._untrained = untrained
         self._graph = fx.Graph()
         self._nodes: dict[r.Value, fx.Node] = {}
@@ -149,11 +151,13 @@ class FunctionalWriter:
             if inputs[number].result in early:
                 raise NotFunctionalError(f"ids that are checked read '{inputs[number].name}'")
         return FunctionalProgram(
-            _looking(self._records, first, given),
+            _looking(self._records, first, given, self._group_name),
             fx.GraphModule(torch.nn.Module(), self._graph, "FunctionalRankGraph"),
             used,
             takes_seed,
-            _looking([r.Input(v, f"seen_{n}") for n, v in enumerate(seen)], last, ()),
+            _looking(
+                [r.Input(v, f"seen_{n}") for n, v in enumerate(seen)], last, (), self._group_name
+            ),
             len(values),
             fx.node.map_aggregate(
                 output.values, lambda leaf: places[leaf] if isinstance(leaf, r.Value) else leaf
@@ -225,12 +229,15 @@ class FunctionalWriter:
         for result, source, programs in members:
             self._resharded(result, source, programs)
 
-    def _resharded(self, result: r.Value, source: r.Value, programs: Programs) -> None:
-        functional.steps_of(programs.forward, programs.forward_groups)
-        functional.steps_of(programs.backward, programs.backward_groups)
-        again = programs.runs_again or result in self._remade
-        arguments = self._nodes[source], *programs.arguments
-        self._call(result, functional.reshard, *arguments, again=again, **programs.dtypes)
+    def _resharded(self, result: r.Value, source: r.Value, programs: _C.EmittedReshard) -> None:
+        forward, backward = (
+            named(program, self._group_name) for program in (programs.forward, programs.backward)
+        )
+        functional.steps_of(*forward)
+        functional.steps_of(*backward)
+        again = runs_again(programs) or result in self._remade
+        arguments = self._nodes[source], *forward, *backward
+        self._call(result, functional.reshard, *arguments, again=again, **dtypes(programs))
 
     def count_out_of_range(self, record: r.CountOutOfRange) -> None:
         ranges = record.ranges
@@ -349,14 +356,17 @@ def _given_before(
 
 
 def _looking(
-    inputs: Sequence[r.Record], looks: Sequence[r.Record], given: Sequence[r.Value]
+    inputs: Sequence[r.Record],
+    looks: Sequence[r.Record],
+    given: Sequence[r.Value],
+    group_name: GroupName,
 ) -> fx.GraphModule | None:
     """A graph that looks at the inputs among these records."""
     if not looks:
         return None
     own = [record for record in inputs if isinstance(record, r.Input)]
-    graph = EagerWriter(RankRecords([*own, *looks, r.Output(tuple(given), _NO_NODE)], False))
-    return graph.emit()
+    records = [*own, *looks, r.Output(tuple(given), _NO_NODE)]
+    return EagerWriter(RankRecords(records, False, group_name)).emit()
 
 
 _NO_NODE = fx.Graph().placeholder("output")  # what looks gives is of no captured graph

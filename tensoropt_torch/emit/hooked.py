@@ -26,13 +26,12 @@ from torch import fx
 from tensoropt_torch.emit.copies import GraphCopy
 from tensoropt_torch.emit.reshard_calls import HELD, slot_of, slots_begun
 from tensoropt_torch.program.edges import GradientEdge
+from tensoropt_torch.program.reshards import Program
 
 # In the meta of nodes of a rank's graph, and there the encoded program of the gradient with its
 # groups.
 GRADIENT_EDGE = "gradient_edge"
 GRADIENT_PROGRAM = "gradient_program"
-
-Program = tuple[Sequence[int], Sequence[str]]  # encoded, and its groups
 
 
 class Sink(Protocol):

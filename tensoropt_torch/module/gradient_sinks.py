@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor, Placement
 
-from tensoropt_torch.emit.hooked import HookedGraph, Program
+from tensoropt_torch.emit.hooked import HookedGraph
 from tensoropt_torch.parameters.kept_gradients import keep, with_kept
 from tensoropt_torch.parameters.local_parts import as_whole, is_for_grad, own_gradient
 from tensoropt_torch.program.edges import GradientEdge
+from tensoropt_torch.program.reshards import Program
 from tensoropt_torch.runtime.ops import reshard
 from tensoropt_torch.values.placements import placements_of
 

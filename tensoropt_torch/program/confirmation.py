@@ -19,6 +19,7 @@ from tensoropt_torch.program.records import (
     Reshard,
     ReshardParameter,
 )
+from tensoropt_torch.program.reshards import runs_again
 
 
 def confirmed(records: Sequence[Record]) -> list[Record]:
@@ -32,12 +33,12 @@ def _is_seen_outside(record: Record) -> bool:
     match record:
         case Output() | AgreeOnDraws() | Reduce() | CheckCounts():
             return True
-        case Reshard(programs=programs) if programs.runs_again:
-            return bool(programs.forward_groups or programs.backward_groups)
+        case Reshard(programs=programs) if runs_again(programs):
+            return bool(programs.forward.groups or programs.backward.groups)
         case Reshard(programs=programs) | ReshardParameter(programs=programs):
-            return bool(programs.forward_groups)
+            return bool(programs.forward.groups)
         case BeginValues(programs=(programs, *_)):
-            return bool(programs.forward_groups)
+            return bool(programs.forward.groups)
         case ExchangeHalo(group=group):
             return bool(group)
         case Call():

@@ -12,6 +12,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
+from tensoropt_torch import _C
 from tensoropt_torch.program.places import before_sums
 from tensoropt_torch.program.records import (
     Buffers,
@@ -27,8 +28,10 @@ from tensoropt_torch.program.records import (
     taking,
     values_in,
 )
+from tensoropt_torch.program.reshards import GroupName, dtypes, runs_again
 from tensoropt_torch.runtime import ops
 from tensoropt_torch.runtime.library import OPS
+from tensoropt_torch.step_code import StepKind, steps_of
 
 # Means of losses over ranks, which otherwise have a collective of their own.
 _MEANS = frozenset(
@@ -42,7 +45,7 @@ _MEANS = frozenset(
 _EXACT = (torch.float32, torch.float64)
 
 
-def with_loss_sums(records: Sequence[Record]) -> list[Record]:
+def with_loss_sums(records: Sequence[Record], group_name: GroupName) -> list[Record]:
     """Losses are among what is summed where forward ends. A loss is an output that an all-reduce
     makes of a scalar, or a mean over ranks; nothing else reads it."""
     *body, output = records
@@ -52,7 +55,7 @@ def with_loss_sums(records: Sequence[Record]) -> list[Record]:
         return list(records)
     makers = {value: record for record in body for value in given(record) if value in scalars}
     read = {value for record in body for value in taken(record) if value in scalars}
-    losses = _Losses({}, [], {})
+    losses = _Losses(group_name, {}, [], {})
     for value, dtype in scalars.items():
         record = makers[value]
         if value in read:
@@ -82,11 +85,18 @@ def _scalars(output: Output) -> dict[Value, torch.dtype]:
     return found
 
 
+def _is_all_reduce(program: _C.EncodedProgram) -> bool:
+    """Whether this one step of equal parts is all of it."""
+    kinds = [(step.kind, step.is_uneven) for step in steps_of(program.steps, program.groups)]
+    return kinds == [(StepKind.ALL_REDUCE, False)]
+
+
 @dataclass
 class _Losses:
     """Changes of records: those ``instead`` of the one that gives a value, those that are
     ``added``, and ``outputs`` that are others."""
 
+    group_name: GroupName
     instead: dict[Value, Record | None]
     added: list[Record]
     outputs: dict[Value, Value]
@@ -94,13 +104,14 @@ class _Losses:
     def add_sum(self, record: Reshard) -> None:
         programs = record.programs
         if (
-            programs.runs_again
-            or not ops.is_all_reduce(programs.forward)
-            or programs.backward
-            or programs.dtypes
+            runs_again(programs)
+            or not _is_all_reduce(programs.forward)
+            or programs.backward.steps
+            or dtypes(programs)
         ):
             return
-        (group,) = programs.forward_groups
+        (axes,) = programs.forward.groups
+        group = self.group_name(axes)
         whole = Value()
         self.instead[record.result] = None
         self.added += [

@@ -25,6 +25,7 @@ from tensoropt_torch.program.records import (
     ReshardParameter,
     Value,
 )
+from tensoropt_torch.program.reshards import is_remade, runs_again
 
 MOST_CHANNELS = 1 << 16  # more is no running statistic, and is not copied in every step
 
@@ -46,10 +47,10 @@ def with_values_kept(records: Sequence[Record], moved: set[Value]) -> list[Recor
         found.append(record)
         if isinstance(record, Reshard | ReshardParameter):
             programs = record.programs
-            is_moved = record.source in moved and bool(programs.forward)
+            is_moved = record.source in moved and bool(programs.forward.steps)
             if is_moved:
                 moved.add(record.result)
-            if is_moved or (programs.is_remade and not programs.runs_again):
+            if is_moved or (is_remade(programs) and not runs_again(programs)):
                 found.append(Keep(record.result, record.source, programs))
     return found
 

@@ -28,7 +28,12 @@ from tensoropt_torch.program.records import (
     Value,
     taking,
 )
-from tensoropt_torch.program.reshards import Programs
+from tensoropt_torch.program.reshards import (
+    changes_gradient_alone,
+    reduce_dtype,
+    value_dtype,
+    waits_in_queue,
+)
 
 
 def in_queue(
@@ -45,7 +50,7 @@ def in_queue(
         for record in records
         if isinstance(record, Reshard)
         and record.edge in first_edges
-        and record.programs.waits_in_queue(overlap)
+        and waits_in_queue(record.programs, overlap)
     }
     edges = [edge for edge in first_edges if edge in found]
     if not edges:
@@ -56,7 +61,7 @@ def in_queue(
     begun: list[Record] = [TakeParameters(results, sources, bucket_bytes, shard_bytes)]
     alike: dict[Any, list[Reshard]] = {}
     for edge in edges:
-        if found[edge].programs.changes_gradient_alone:
+        if changes_gradient_alone(found[edge].programs):
             alike.setdefault(_of_gradient(found[edge].programs), []).append(found[edge])
     begun += [_together(members, results, slots) for members in alike.values()]
     others = dict(zip(sources, results, strict=True))
@@ -89,7 +94,7 @@ def with_values_begun(
     records: Sequence[Record], values_ahead: bool, shard_bytes: int
 ) -> list[Record]:
     """Says where values of the queue begin, and which backward makes again together."""
-    gathers = [r for r in records if isinstance(r, ReshardParameter) and r.programs.forward_groups]
+    gathers = [r for r in records if isinstance(r, ReshardParameter) and r.programs.forward.groups]
     before: dict[Value, BeginValues] = {}
     after: dict[Value, BeginValues] = {}
     numbers: dict[Value, int] = {}
@@ -121,18 +126,18 @@ def _begun(members: Sequence[ReshardParameter]) -> BeginValues:
     )
 
 
-def _of_gradient(programs: Programs) -> tuple[Any, ...]:
+def _of_gradient(programs: _C.EmittedReshard) -> tuple[Any, ...]:
     """What those have in common whose gradients one call reshards."""
-    groups = tuple(programs.backward_groups)
-    return tuple(programs.backward), groups, programs.reduce_dtype
+    backward = programs.backward
+    return tuple(backward.steps), tuple(backward.groups), reduce_dtype(programs)
 
 
-def _bucket(programs: Programs) -> tuple[str, torch.dtype, bool] | None:
+def _bucket(programs: _C.EmittedReshard) -> tuple[int, torch.dtype, bool] | None:
     """What those have in common that are gathered together; None: it is by itself."""
     if programs.gathered_dim is None:
         return None
-    (group,) = programs.forward_groups
-    return group, programs.value_dtype, programs.held
+    (axes,) = programs.forward.groups
+    return axes, value_dtype(programs), programs.held
 
 
 def _buckets(
@@ -141,7 +146,7 @@ def _buckets(
     """Those that begin together, in the order of the first of each; a bucket is full when it
     has so many bytes."""
     buckets: list[list[ReshardParameter]] = []
-    open_ones: dict[tuple[str, torch.dtype, bool], list[ReshardParameter]] = {}
+    open_ones: dict[tuple[int, torch.dtype, bool], list[ReshardParameter]] = {}
     for reshard in reshards:
         key = _bucket(reshard.programs)
         together = None if key is None else open_ones.get(key)

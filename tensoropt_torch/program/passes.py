@@ -27,6 +27,7 @@ from tensoropt_torch.program.moved_buffers import moved_inputs, with_values_kept
 from tensoropt_torch.program.number_inputs import with_numbers
 from tensoropt_torch.program.overlap import in_queue, with_values_begun
 from tensoropt_torch.program.records import Record, check
+from tensoropt_torch.program.reshards import GroupName
 from tensoropt_torch.program.walk import Walk
 from tensoropt_torch.program.whole_draws import WholeDraws
 
@@ -61,10 +62,12 @@ class RankRecords:
         records: take local parameters, constants and inputs in the order of the captured
             sources, then the seed of the step.
         uses_seeds: whether steps need one.
+        group_name: of the rank's process group, by the axis sets that reshards name.
     """
 
     records: Sequence[Record]
     uses_seeds: bool
+    group_name: GroupName
 
     @staticmethod
     def of(
@@ -75,7 +78,7 @@ class RankRecords:
         options: ProgramOptions,
     ) -> RankRecords:
         """Those of a captured graph under what C++ says of each call and each edge."""
-        walk = Walk(captured, planner, program, site.group_name)
+        walk = Walk(captured, planner, program)
         calls = WrittenCalls(
             replace(site, step_seed=walk.step_seed),
             frozenset(captured.lowering.rules.targets()),
@@ -94,8 +97,8 @@ class RankRecords:
         records = in_place(records)
         records = with_values_kept(records, moved_inputs(captured, walk.inputs))
         records = with_values_begun(records, overlap, shard_bytes)
-        records = with_loss_sums(records)
+        records = with_loss_sums(records, site.group_name)
         records = with_sums_joined(records)
         records = confirmed(records)
         check(records)
-        return RankRecords(records, calls.random_calls > 0)
+        return RankRecords(records, calls.random_calls > 0, site.group_name)

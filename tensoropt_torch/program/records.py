@@ -21,8 +21,8 @@ from typing import Any, get_args
 import torch
 from torch import fx
 
+from tensoropt_torch import _C
 from tensoropt_torch.program.edges import GradientEdge
-from tensoropt_torch.program.reshards import Programs
 from tensoropt_torch.space.local_form import LocalForm
 
 
@@ -114,7 +114,7 @@ class Reshard:
 
     result: Value
     source: Value
-    programs: Programs
+    programs: _C.EmittedReshard
     edge: Any
     consumer: fx.Node | None = None
     gradient: GradientEdge | None = None
@@ -143,7 +143,7 @@ class ReshardGradients:
     results: tuple[Value, ...]
     sources: tuple[Value, ...]
     slots: tuple[int, ...]
-    programs: tuple[Programs, ...]
+    programs: tuple[_C.EmittedReshard, ...]
     gradients: tuple[GradientEdge | None, ...]
 
 
@@ -154,7 +154,7 @@ class ReshardParameter:
     result: Value
     source: Value
     slot: int
-    programs: Programs
+    programs: _C.EmittedReshard
     gradient: GradientEdge | None = None
 
 
@@ -165,7 +165,7 @@ class BeginValues:
 
     sources: tuple[Value, ...]
     slots: tuple[int, ...]
-    programs: tuple[Programs, ...]
+    programs: tuple[_C.EmittedReshard, ...]
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ class Keep:
 
     value: Value
     source: Value
-    programs: Programs
+    programs: _C.EmittedReshard
     bucket: int | None = None
 
 

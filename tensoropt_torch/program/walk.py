@@ -3,7 +3,6 @@ operands, and its output. What else a rank does is put between them (``passes.py
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,7 +23,7 @@ from tensoropt_torch.program.records import (
     Reshard,
     Value,
 )
-from tensoropt_torch.program.reshards import Programs
+from tensoropt_torch.program.reshards import is_reshard, value_dtype
 from tensoropt_torch.space.local_form import LocalForm
 
 STEP_SEED = "step_seed"
@@ -44,13 +43,11 @@ class Walk:
         captured: CapturedModel,
         planner: _C.Planner,
         program: _C.RankProgram,
-        group_name: Callable[[int], str],
     ) -> None:
         self.records: list[Record] = []
         self.step_seed = Value()
         self._captured = captured
         self._program = program
-        self._group_name = group_name
         self._edges = EdgeIndex.of(planner)
         self._gradients = gradient_edges(captured, self._edges, program)
         self._copies = frozenset(planner.parameter_copies())
@@ -116,20 +113,16 @@ class Walk:
         instead: Any = given.__getitem__
         self.records.append(Output(fx.map_arg(node.args[0], instead), node))
 
-    def programs(self, edge: _C.SpaceEdgeId) -> Programs:
-        """What an edge does."""
-        return Programs.of(self._program.reshard(edge), self._group_name)
-
     def _resharded(self, source: Value, edge: _C.SpaceEdgeId, consumer: fx.Node | None) -> Value:
-        programs = self.programs(edge)
-        if not programs.is_reshard and programs.dtype is None:
+        programs = self._program.reshard(edge)
+        if not is_reshard(programs) and not programs.casts:
             return source
         new = Value()
-        if programs.is_reshard:
+        if is_reshard(programs):
             gradient = self._gradients.get(edge)
             found: Record = Reshard(new, source, programs, edge, consumer, gradient)
         else:
-            kwargs: dict[str, Any] = {"dtype": programs.dtype}
+            kwargs: dict[str, Any] = {"dtype": value_dtype(programs)}
             found = Call(new, torch.ops.aten._to_copy.default, (source,), kwargs)
         self.records.append(found)
         return new
@@ -141,7 +134,7 @@ class Walk:
         for source in self._captured.parameters:
             for node in self._ways(source.placeholder):
                 edge = self._edges.first.get(self._captured.lowering.values[node][0])
-                if edge is not None and self.programs(edge).is_reshard:
+                if edge is not None and is_reshard(self._program.reshard(edge)):
                     found[edge] = self.inputs[source.placeholder]
                     break
         return found

@@ -12,15 +12,13 @@ file runs in a step.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.runtime.ops import INTS_PER_STEP
-
-UNEVEN = 8  # a bit of the kind, see csrc/common/step_code.h
+from tensoropt_torch.step_code import Step
+from tensoropt_torch.step_code import steps_of as steps_in
 
 _COLLECTIVES = torch.ops._c10d_functional
 
@@ -29,30 +27,15 @@ class NotFunctionalError(TensorOptError):
     """What is asked for has no form in functional collectives; says which part of it."""
 
 
-@dataclass(frozen=True)
-class Step:
-    """One of an encoded program."""
-
-    kind: int
-    dim: int
-    to_dim: int
-    group: str
-    size: int
-    index: int
-
-
-def steps_of(program: Sequence[int], groups: Sequence[str]) -> list[Step]:
+def steps_of(program: Sequence[int], groups: Sequence[str]) -> list[Step[str]]:
     """Those of an encoded program with its groups.
 
     Raises:
         NotFunctionalError: parts differ in size.
     """
-    found = []
-    for begin in range(0, len(program), INTS_PER_STEP):
-        kind, dim, to_dim, slot, size, index = program[begin : begin + INTS_PER_STEP]
-        if kind & UNEVEN:
-            raise NotFunctionalError("the parts of a reshard differ in size")
-        found.append(Step(kind, dim, to_dim, groups[slot] if slot >= 0 else "", size, index))
+    found = list(steps_in(program, groups))
+    if any(step.is_uneven for step in found):
+        raise NotFunctionalError("the parts of a reshard differ in size")
     return found
 
 
@@ -81,40 +64,40 @@ def _joined(parts: torch.Tensor, dim: int, count: int) -> torch.Tensor:
     return _unflattened(parts, 0, count).movedim(0, dim).flatten(dim, dim + 1)
 
 
-def _all_gather(x: torch.Tensor, step: Step) -> torch.Tensor:
+def _all_gather(x: torch.Tensor, step: Step[str]) -> torch.Tensor:
     started = _COLLECTIVES.all_gather_into_tensor(x.contiguous(), step.size, step.group)
     return _joined(_received(started), step.dim, step.size)
 
 
-def _reduce_scatter(x: torch.Tensor, step: Step) -> torch.Tensor:
+def _reduce_scatter(x: torch.Tensor, step: Step[str]) -> torch.Tensor:
     parts = _parts_of(x, step.dim, step.size)
     return _received(_COLLECTIVES.reduce_scatter_tensor(parts, "sum", step.size, step.group))
 
 
-def _all_reduce(x: torch.Tensor, step: Step) -> torch.Tensor:
+def _all_reduce(x: torch.Tensor, step: Step[str]) -> torch.Tensor:
     return _received(_COLLECTIVES.all_reduce(x.contiguous(), "sum", step.group))
 
 
-def _all_to_all(x: torch.Tensor, step: Step) -> torch.Tensor:
+def _all_to_all(x: torch.Tensor, step: Step[str]) -> torch.Tensor:
     parts = _parts_of(x, step.to_dim, step.size)
     rows = [parts.shape[0] // step.size] * step.size
     started = _COLLECTIVES.all_to_all_single(parts, rows, rows, step.group)
     return _joined(_received(started), step.dim, step.size)
 
 
-def _slice(x: torch.Tensor, step: Step) -> torch.Tensor:
+def _slice(x: torch.Tensor, step: Step[str]) -> torch.Tensor:
     length = x.shape[step.dim] // step.size
     return x.narrow(step.dim, step.index * length, length).clone(
         memory_format=torch.contiguous_format
     )
 
 
-def _mask(x: torch.Tensor, step: Step) -> torch.Tensor:
+def _mask(x: torch.Tensor, step: Step[str]) -> torch.Tensor:
     return x if step.index == 0 else torch.zeros_like(x)
 
 
 # In the order of their numbers.
-_RUN: Sequence[Callable[[torch.Tensor, Step], torch.Tensor]] = (
+_RUN: Sequence[Callable[[torch.Tensor, Step[str]], torch.Tensor]] = (
     _all_gather,
     _reduce_scatter,
     _all_reduce,
@@ -124,7 +107,7 @@ _RUN: Sequence[Callable[[torch.Tensor, Step], torch.Tensor]] = (
 )
 
 
-def run(x: torch.Tensor, steps: Sequence[Step]) -> torch.Tensor:
+def run(x: torch.Tensor, steps: Sequence[Step[str]]) -> torch.Tensor:
     """What the program makes of the local part.
 
     Raises:
@@ -143,8 +126,8 @@ class _Reshard(torch.autograd.Function):
     def forward(
         ctx: Any,
         x: torch.Tensor,
-        forward: Sequence[Step],
-        backward: Sequence[Step],
+        forward: Sequence[Step[str]],
+        backward: Sequence[Step[str]],
         dtypes: tuple[torch.dtype | None, torch.dtype | None],
     ) -> torch.Tensor:
         dtype, reduce_dtype = dtypes

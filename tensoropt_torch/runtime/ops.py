@@ -16,8 +16,6 @@ from tensoropt_torch.runtime.library import OPS
 
 MEAN = 1  # reductions, as ATen numbers them
 SUM = 2
-INTS_PER_STEP = 6  # of encoded programs, as csrc/common/step_code.h numbers them
-ALL_REDUCE = 2
 
 
 @dataclass(frozen=True)
@@ -94,8 +92,3 @@ def reshard(
         reduce_dtype=reduce_dtype,
     )
     return result
-
-
-def is_all_reduce(program: Sequence[int]) -> bool:
-    """Whether an encoded program (``csrc/common/step_code.h``) is this one step."""
-    return len(program) == INTS_PER_STEP and program[0] == ALL_REDUCE

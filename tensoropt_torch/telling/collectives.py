@@ -13,13 +13,8 @@ from tensoropt_torch import _C
 from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.space.planners import collective_times
 from tensoropt_torch.space.settings import Settings
+from tensoropt_torch.step_code import Step, StepKind, steps_of
 from tensoropt_torch.telling.description import Described, model_at_hand
-
-# By number, and six integers a step: csrc/common/step_code.h.
-_KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all", "slice", "mask")
-_LOCAL = ("slice", "mask")
-_INTS_PER_STEP = 6
-_UNEVEN = 8
 
 
 @dataclass(frozen=True)
@@ -56,8 +51,7 @@ class _Program:
 
     edge: int
     moved: str
-    steps: tuple[int, ...]
-    axis_sets: tuple[int, ...]
+    code: _C.EncodedProgram
     num_bytes: float
     times: int
 
@@ -104,15 +98,13 @@ class _Model:
     def collectives(self, program: _Program) -> Iterator[tuple[Collectives, int]]:
         """Each with its axis set."""
         num_bytes = program.num_bytes
-        for code, _, _, slot, size, _ in program_steps(program.steps):
-            kind = _KINDS[code]
-            after = num_bytes * _growth(kind, size)
-            if kind not in _LOCAL:
-                axes = program.axis_sets[slot]
-                moved = max(num_bytes, after)
-                time_s = self._times.time_s(_C.Collective.__members__[kind.upper()], axes, moved)
-                levels = self._crossed(axes)
-                yield Collectives(kind, program.moved, size, levels, 1, moved, time_s), axes
+        for step in steps_of(program.code.steps, program.code.groups):
+            after = num_bytes * _growth(step)
+            if step.group is not None:
+                axes, moved, name = step.group, max(num_bytes, after), step.kind.name
+                time_s = self._times.time_s(_C.Collective.__members__[name], axes, moved)
+                alike = program.moved, step.size, self._crossed(axes)
+                yield Collectives(name.lower(), *alike, 1, moved, time_s), axes
             num_bytes = after
 
     def _crossed(self, axes: int) -> tuple[str, ...]:
@@ -120,22 +112,11 @@ class _Model:
         return tuple(self._levels[level] for level in sorted(crossed))
 
 
-def program_steps(program: Sequence[int]) -> Iterator[Sequence[int]]:
-    """The six integers of each step of an encoded program (``csrc/common/step_code.h``)."""
-    at = 0
-    while at < len(program):
-        code, *others = program[at : at + _INTS_PER_STEP]
-        at += _INTS_PER_STEP
-        if code & _UNEVEN:
-            at += 1 + program[at]
-        yield (code & ~_UNEVEN, *others)
-
-
-def _growth(kind: str, size: int) -> float:
+def _growth(step: Step[int]) -> float:
     """What a step makes of the bytes on one device."""
-    if kind == "all_gather":
-        return size
-    return 1 / size if kind in ("reduce_scatter", "slice") else 1
+    if step.kind == StepKind.ALL_GATHER:
+        return step.size
+    return 1 / step.size if step.kind in (StepKind.REDUCE_SCATTER, StepKind.SLICE) else 1
 
 
 def _programs(planner: _C.Planner, plan: Described) -> Iterator[_Program]:
@@ -150,15 +131,13 @@ def _programs(planner: _C.Planner, plan: Described) -> Iterator[_Program]:
         what = kinds.get(edge.value, "activations")
         whole = reshard.value_bytes * num_shards(edge.layout_to, sizes)
         before = whole / num_shards(edge.layout_from, sizes)
-        forward = tuple(reshard.forward.steps), tuple(reshard.forward.groups)
-        yield _Program(index, what, *forward, before, 1 if reshard.held else each)
+        yield _Program(index, what, reshard.forward, before, 1 if reshard.held else each)
         if reshard.saved == _C.Saved.REMADE:
-            yield _Program(index, f"{what} again in backward", *forward, before, each)
+            yield _Program(index, f"{what} again in backward", reshard.forward, before, each)
         ratio = _item_size(reshard.reduce_dtype) / _item_size(reshard.dtype)
         gradient = whole * ratio / num_shards(edge.gradient_from, sizes)
-        backward = tuple(reshard.backward.steps), tuple(reshard.backward.groups)
         times = 1 if reshard.summed else each
-        yield _Program(index, f"gradients of {what}", *backward, gradient, times)
+        yield _Program(index, f"gradients of {what}", reshard.backward, gradient, times)
 
 
 # Calls whose result is what they are given in another dtype or shape: autocast computes with

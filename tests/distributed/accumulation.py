@@ -25,7 +25,7 @@ from tensoropt_torch.program.edges import EdgeIndex
 from tensoropt_torch.runtime import ops
 from tensoropt_torch.runtime.library import OPS
 from tensoropt_torch.space.planners import make_planner
-from tensoropt_torch.telling.collectives import program_steps
+from tensoropt_torch.step_code import steps_of
 from tests.distributed.accumulation_loops import LOOPS, Run
 from tests.distributed.models import Case, make
 from tests.distributed.parity import whole
@@ -223,9 +223,9 @@ def put_off(strategy: Strategy) -> tuple[int, int]:
     for source in plan.captured.parameters:
         user = next(iter(source.placeholder.users))
         way = [user, source.placeholder] if str(user.target) == CAST else [source.placeholder]
-        steps = [program.reshard(edges[values[node][0]]).backward.steps for node in way]
-        # Slots of process groups; -1 for local steps.
-        counts = [sum(step[3] >= 0 for step in program_steps(encoded)) for encoded in steps]
+        codes = [program.reshard(edges[values[node][0]]).backward for node in way]
+        found = [steps_of(code.steps, code.groups) for code in codes]
+        counts = [sum(step.group is not None for step in steps) for steps in found]
         while counts and not counts[0]:
             counts, way = counts[1:], way[1:]
         collectives += sum(counts)

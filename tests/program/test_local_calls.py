@@ -65,7 +65,7 @@ def written(
     inputs = [Input(value, f"x{index}") for index, value in enumerate(values)]
     made = Call(Value(), call.function, call.args, call.kwargs, runs_again=runs_again)
     output = Output(made.result, fx.Graph().placeholder("x"))
-    return EagerWriter(RankRecords([*inputs, made, output], False)).emit()
+    return EagerWriter(RankRecords([*inputs, made, output], False, str)).emit()
 
 
 @pytest.mark.parametrize("name", ["gpt", "transformer"])

@@ -4,8 +4,8 @@ small ones."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -25,20 +25,49 @@ from tensoropt_torch.program.overlap import in_queue, with_values_begun
 from tensoropt_torch.program.passes import RankRecords
 from tensoropt_torch.program.places import before_sums
 from tensoropt_torch.program.records import Value, check, given, taken, taking
-from tensoropt_torch.program.reshards import Programs
 from tensoropt_torch.space.planners import make_planner
 from tests.distributed.models import make
 
 ADD = torch.ops.aten.add.Tensor
 COPY = torch.ops.aten.copy_.default
 CPU = torch.device("cpu")
-GATHER = [0, 0, -1, 0, 2, 0]
+GATHER = (0, 0, -1, 0, 2, 0)
 
 
-def programs(groups: Sequence[str], num_bytes: float = 8, **others: Any) -> Programs:
-    """That gather over groups of two."""
-    own = {"value_bytes": num_bytes, "gathered_dim": 0, "is_bucketed": True, **others}
-    return Programs(GATHER if groups else [], [*groups], [], [], _C.Saved.KEPT, **own)
+class Code(NamedTuple):
+    """An encoded program and the axis sets of its groups."""
+
+    steps: Sequence[int] = ()
+    groups: Sequence[int] = ()
+
+
+NOTHING = Code()
+
+
+@dataclass(frozen=True)
+class Programs:
+    """What C++ says of a reshard, with any numbers: one that gathers over groups of two."""
+
+    forward: Code
+    value_bytes: float = 8
+    gathered_dim: int | None = 0
+    is_bucketed: bool = True
+    backward: Code = NOTHING
+    saved: _C.Saved = _C.Saved.KEPT
+    source_saved: _C.Saved = _C.Saved.KEPT
+    held: bool = False
+    casts: bool = False
+    dtype: str = "float32"
+    reduce_dtype: str = "float32"
+
+
+def programs(groups: Sequence[int], num_bytes: float = 8, **others: Any) -> Any:
+    return Programs(Code(GATHER if groups else (), groups), num_bytes, **others)
+
+
+def test_reshards_of_small_lists_are_as_those_of_plans() -> None:
+    own = {part.name for part in fields(Programs)}
+    assert own <= {name for name in dir(_C.EmittedReshard) if not name.startswith("_")}
 
 
 def output(value: Value) -> r.Output:
@@ -171,7 +200,7 @@ def test_ranks_confirm_before_what_is_seen_outside() -> None:
     add = r.Call(y, ADD, (x, x))
     for seen in (
         r.Call(z, COPY, (x, y)),
-        r.Reshard(z, y, programs(["g"]), 0),
+        r.Reshard(z, y, programs([1]), 0),
         r.ExchangeHalo(z, y, (0, 1, 1, 0.0), "g"),
         r.Call(z, ADD, (y, y), groups=("g",)),
         r.Reduce((z,), (y,), r.Buffers(), "g"),
@@ -216,7 +245,7 @@ def parameters(sizes: Sequence[float], **others: Any) -> tuple[list[r.Record], d
     sources, results = ([Value() for _ in sizes] for _ in range(2))
     records: list[r.Record] = [r.Input(source, f"p{i}") for i, source in enumerate(sources)]
     for i, size in enumerate(sizes):
-        records.append(r.Reshard(results[i], sources[i], programs(["g"], size, **others), i))
+        records.append(r.Reshard(results[i], sources[i], programs([1], size, **others), i))
         records.append(r.Copy(Value(), results[i]))
     edges = dict(enumerate(sources))
     return [*records, output(results[-1])], edges

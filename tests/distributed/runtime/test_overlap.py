@@ -18,6 +18,7 @@ from tensoropt_torch.runtime.parameter_queue import (
     parameter_queue,
     take_value,
 )
+from tensoropt_torch.step_code import StepKind, steps_of
 from tests.distributed.harness import run_ranks
 from tests.distributed.layouts import gradient_layouts, local_part
 from tests.distributed.runtime.test_reshard import Reshards
@@ -27,7 +28,6 @@ HERE = "tests.distributed.runtime.test_overlap"
 SIZES = (2, 2)
 SHAPE = (8, 12)
 BUCKETS = (0, 1000, 2**20)  # bytes
-INTS_PER_STEP, ALL_GATHER = 6, 0  # of encoded programs
 VALUES = ("R,R", "S0,R", "R,S1", "S0,S1", "S0,S0", "S1,S0")
 
 
@@ -72,7 +72,8 @@ class Parameter:
     def gathers(self, groups: list[str]) -> bool:
         """Whether its value takes one all-gather over these ranks."""
         forward, own = self.programs[:2]
-        return len(forward) == INTS_PER_STEP and forward[0] == ALL_GATHER and own == groups
+        kinds = [step.kind for step in steps_of(forward, own)]
+        return kinds == [StepKind.ALL_GATHER] and own == groups
 
     def term(self, value: torch.Tensor) -> torch.Tensor:
         """What it adds to a loss; the gradient differs with the rank."""
