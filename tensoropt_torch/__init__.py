@@ -35,12 +35,10 @@ with without_collections():
     )
     from tensoropt_torch.module import ParallelModule, whole_model
     from tensoropt_torch.padding import pad_together
-    from tensoropt_torch.plan import Plan, Wish
+    from tensoropt_torch.plan import Constraint, Plan
     from tensoropt_torch.planner.frontier import Frontier
     from tensoropt_torch.planner.optimizer_model import OptimizerModel
     from tensoropt_torch.planner.search_settings import SearchSettings
-    from tensoropt_torch.planner.why import explain_plan
-    from tensoropt_torch.planner.wish_costs import wish_costs
     from tensoropt_torch.rules import (
         check_rule,
         register_rule,
@@ -59,6 +57,7 @@ with without_collections():
 
 __all__ = [
     "Cluster",
+    "Constraint",
     "Example",
     "Frontier",
     "MeasureOptions",
@@ -73,7 +72,6 @@ __all__ = [
     "TensorOptError",
     "ValidationOptions",
     "WeightSource",
-    "Wish",
     "__version__",
     "advise",
     "auto_parallel",
@@ -81,7 +79,6 @@ __all__ = [
     "clip_grad_norm_",
     "compare",
     "explain",
-    "explain_plan",
     "fastest_within",
     "find_frontier",
     "find_strategy",
@@ -105,5 +102,4 @@ __all__ = [
     "unregister_rule",
     "validate",
     "whole_model",
-    "wish_costs",
 ]

@@ -235,11 +235,11 @@ def explain(
     num_devices: int | None = None,
     **keywords: Unpack[PlanningKeywords],
 ) -> Explanation | WhyPlan:
-    """Why: of a plan, why it is what it is (``explain_plan``, with ``search`` if that is given);
-    of a model, what there is to plan: for every operator and parameter its rule, how many
-    configs are considered, what is left out and why, and what it costs where it cannot be split
-    over all devices. Arguments as for ``find_frontier``. Not collective; of a model it searches
-    nothing.
+    """Why: of a plan, why it is what it is, and what its constraints cost (with ``search`` if
+    that is given); of a model, what there is to plan: for every operator and parameter its rule,
+    how many configs are considered, what is left out and why, and what it costs where it cannot
+    be split over all devices. Arguments as for ``find_frontier``. Not collective; of a model it
+    searches nothing.
 
     Raises:
         TensorOptError: a plan is given with arguments that it has of its own, or has no model.

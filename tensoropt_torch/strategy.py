@@ -315,7 +315,7 @@ def _without_copies(plans: Sequence[Plan]) -> list[Plan]:
 
 def _plain(planning: PlanningOptions) -> Mapping[str, Any]:
     """The options as plain data, but for what decides nothing, and for the cluster and the
-    wishes, which the task says in full."""
+    constraints, which the task says in full."""
     named = {part.name: getattr(planning, part.name) for part in fields(planning)}
     del named["cluster"], named["pin"], named["forbid"]
     for name, value in named.items():

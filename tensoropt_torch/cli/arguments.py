@@ -212,7 +212,7 @@ def optimizer_of(options: argparse.Namespace) -> OptimizerModel:
     )
 
 
-def _wishes(option: str, given: Sequence[str]) -> dict[str, str]:
+def _constraints(option: str, given: Sequence[str]) -> dict[str, str]:
     """``NAME=SPLIT`` of ``--pin`` or ``--forbid``, by name."""
     found: dict[str, str] = {}
     for text in given:
@@ -231,8 +231,8 @@ def planning_of(options: argparse.Namespace) -> PlanningOptions:
         optimizer=optimizer_of(options),
         inputs=options.inputs,
         **flags_of(options),
-        pin=_wishes("pin", options.pin),
-        forbid=_wishes("forbid", options.forbid),
+        pin=_constraints("pin", options.pin),
+        forbid=_constraints("forbid", options.forbid),
         memory=getattr(options, "memory", None),  # of add_memory_limit
         search=SearchSettings(epsilon=options.epsilon),
     )

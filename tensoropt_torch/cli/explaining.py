@@ -22,7 +22,6 @@ from tensoropt_torch.cli.arguments import (
 from tensoropt_torch.config import PATTERN_WORDS, list_presets, load_cluster, parse_cluster
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.planner.why import explain_plan
 from tensoropt_torch.report.explanation_tables import explanation_table, fallback_table
 from tensoropt_torch.report.tables import memory_table
 from tensoropt_torch.rules import check_rule
@@ -44,7 +43,7 @@ def run_explain(options: argparse.Namespace, console: Console) -> None:
     if options.plan:
         if options.json:
             raise TensorOptError("--json has the records of a space; leave it or --plan out")
-        why = explain_plan(load_plan(options.plan, options.model))
+        why = api.explain(load_plan(options.plan, options.model))
         console.print(str(why), markup=False, highlight=False, soft_wrap=True)
         return
     explanation = api.explain(

@@ -20,16 +20,16 @@ from tensoropt_torch.cli.arguments import (
 )
 from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.planner import picks
+from tensoropt_torch.planner.constraint_costs import constraint_costs
 from tensoropt_torch.planner.device_counts import Objective
-from tensoropt_torch.planner.wish_costs import wish_costs
 from tensoropt_torch.report.tables import (
     comparison_table,
+    constraint_table,
     frontier_table,
     plan_summary,
     plan_table,
     profile_table,
     tradeoffs_table,
-    wish_table,
 )
 from tensoropt_torch.simulate import StepSettings
 from tensoropt_torch.tasks import by_memory
@@ -92,9 +92,9 @@ def run_plan(options: argparse.Namespace, console: Console) -> None:
         console.print(f"  {origin}", soft_wrap=True)
     if options.details:
         console.print(plan_table(details.description))
-    if plan.settings.wishes:
-        costs = wish_costs(plan, memory_limit=options.memory_limit)
-        console.print(wish_table(costs))
+    if plan.settings.constraints:
+        costs = constraint_costs(plan, memory_limit=options.memory_limit)
+        console.print(constraint_table(costs))
     if options.output:
         plan.save(options.output)
 

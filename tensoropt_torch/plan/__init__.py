@@ -3,6 +3,7 @@
 from tensoropt_torch.plan.parts import PlanPart, VariantStrategy
 from tensoropt_torch.plan.plan import Plan
 from tensoropt_torch.space.choices import Choices
+from tensoropt_torch.space.constraints import Constraint, Pins, constraints_of
 from tensoropt_torch.space.options import ReduceDType
 from tensoropt_torch.space.settings import (
     Guarantee,
@@ -13,10 +14,10 @@ from tensoropt_torch.space.settings import (
     StateDType,
     default_max_configs,
 )
-from tensoropt_torch.space.wishes import Pins, Wish, wishes_of
 
 __all__ = [
     "Choices",
+    "Constraint",
     "Guarantee",
     "InputMode",
     "MeasuredCurve",
@@ -28,7 +29,6 @@ __all__ = [
     "Settings",
     "StateDType",
     "VariantStrategy",
-    "Wish",
+    "constraints_of",
     "default_max_configs",
-    "wishes_of",
 ]

@@ -19,13 +19,16 @@ from tensoropt_torch.plan.seal import HASHES, check_seal, sealed
 
 FORMAT_VERSION = 9
 READ = (8, FORMAT_VERSION)
+# Settings that files call otherwise.
+_CALLED = {"constraints": "wishes"}
 
 R = TypeVar("R", bound=Record)
 
 
 def to_text(record: Mapping[str, Any]) -> str:
     """The record of a plan as JSON, with its format and hashes."""
-    return json.dumps({"format_version": FORMAT_VERSION, **sealed(record)}, sort_keys=True)
+    written = {**record, "settings": _renamed(record["settings"], _CALLED)}
+    return json.dumps({"format_version": FORMAT_VERSION, **sealed(written)}, sort_keys=True)
 
 
 def from_text(kind: type[R], text: str, where: str) -> R:
@@ -43,7 +46,7 @@ def from_text(kind: type[R], text: str, where: str) -> R:
             f"{' and '.join(map(str, READ))}; plan again"
         )
     hashes = record.pop(HASHES, None)  # files of the first versions have none
-    plan = parse_record(kind, _of_format_8(record) if version == 8 else record, where)
+    plan = parse_record(kind, _read(_of_format_8(record) if version == 8 else record), where)
     if hashes is not None:
         check_seal(record, hashes, where)
     return plan
@@ -61,6 +64,19 @@ def _record(text: str, where: str) -> dict[str, Any]:
 
 def _no_plan(where: str, why: str) -> TensorOptError:
     return TensorOptError(f"{where} is not a plan: {why}; write one with Plan.save")
+
+
+def _read(record: Mapping[str, Any]) -> dict[str, Any]:
+    """With the names of fields as keys."""
+    settings = record.get("settings")
+    if not isinstance(settings, Mapping):
+        return dict(record)
+    names = {key: name for name, key in _CALLED.items()}
+    return {**record, "settings": _renamed(settings, names)}
+
+
+def _renamed(record: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    return {names.get(key, key): value for key, value in record.items()}
 
 
 def _of_format_8(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The hashes by which a plan file tells what was changed in it since it was written.
 
 What a plan says depends on each other: a strategy with other names or costs is of no search. So
-none of it may be changed by hand; other strategies are asked for by wishes. Files that say the
+none of it may be changed by hand; other strategies are asked for by constraints. Files that say the
 same in another form, such as with other spaces or ``1`` for ``1.0``, are the same.
 """
 
@@ -18,7 +18,7 @@ HASHES = "hashes"  # their key in the file
 # Of these each entry has a hash of its own, be they a table or a list of tables.
 _IN_DETAIL = ("settings", "parts", "choices")
 _WAY_OUT = (
-    "what a plan says depends on each other, so plan again, with wishes (pin, forbid) for a "
+    "what a plan says depends on each other, so plan again, with constraints (pin, forbid) for a "
     "strategy of your own"
 )
 

@@ -35,8 +35,8 @@ class Candidate:
             log.warning(
                 "no number of micro-batches is planned on %d devices: %s",
                 num_devices,
-                "the wishes cannot be met in any"
-                if task.wishes
+                "the constraints cannot be met in any"
+                if task.constraints
                 else "not every device gets rows of each; give inputs='replicated', or a batch "
                 "of more rows",
             )
@@ -73,17 +73,17 @@ def _spaces(
     task: PlanningTask, num_devices: int
 ) -> Iterator[tuple[_C.Planner, Settings, CapturedModel]]:
     """The strategy spaces of the batch and of its micro-batches, but for numbers of these in
-    which what the user wishes cannot be met.
+    which the user's constraints cannot be met.
 
     Raises:
-        TensorOptError: the wishes cannot be met with the whole batch.
+        TensorOptError: the constraints cannot be met with the whole batch.
     """
     for captured, settings in task.graphs(num_devices):
         try:
             planner = make_planner(captured, settings)
             check_together(planner, captured, settings)
         except TensorOptError as error:
-            if captured.micro_batches == 1 or not settings.wishes:
+            if captured.micro_batches == 1 or not settings.constraints:
                 raise
             log.info("not in %d micro-batches: %s", captured.micro_batches, error)
         else:

@@ -72,7 +72,7 @@ class FrontierPoint:
 
     def explain(self) -> WhyPlan:
         """Why its plan is what it is, and what would have to change for another one: as
-        ``explain_plan``."""
+        ``explain``."""
         return explain_plan(self.plan)
 
     def __repr__(self) -> str:

@@ -10,11 +10,11 @@ from tensoropt_torch.config import mesh_axes
 from tensoropt_torch.config.cluster import Cluster
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.plan import (
+    Constraint,
     InputMode,
     MeasuredCurve,
     OpRecord,
     Settings,
-    Wish,
     default_max_configs,
 )
 from tensoropt_torch.planner.memory_limits import DEFAULT_MEMORY_FRACTION, default_memory_limit
@@ -60,7 +60,7 @@ class PlanningTask(SpaceOptions):
     operators: tuple[OpRecord, ...] = ()
     memory_fraction: float = DEFAULT_MEMORY_FRACTION
     overlap: bool | None = None
-    wishes: tuple[Wish, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
     search: SearchSettings = field(default_factory=SearchSettings)
     in_micro_batches: tuple[CapturedModel, ...] = ()
     input_dims: tuple[tuple[str, int], ...] = ()

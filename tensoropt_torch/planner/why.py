@@ -16,6 +16,7 @@ from tensoropt_torch.config.cluster import Cluster
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.layer_names import folded_name, name_pattern
 from tensoropt_torch.plan import Plan, Settings
+from tensoropt_torch.planner.constraint_costs import ConstraintCosts, constraint_costs
 from tensoropt_torch.planner.explanation import PARAMETER
 from tensoropt_torch.planner.points import pick_index
 from tensoropt_torch.planner.search_settings import SearchSettings
@@ -148,6 +149,7 @@ class WhyPlan:
         memory: the nearest points of the frontier that are noteworthy: with less memory, with
             more, and the fastest of all.
         network: what faster and slower networks would change.
+        constraints: what the plan's pins, and the splits that it forbids, cost; None: it has none.
         seconds: that it took.
     """
 
@@ -156,6 +158,7 @@ class WhyPlan:
     num_considered: int
     memory: tuple[MemoryChange, ...]
     network: tuple[NetworkChange, ...]
+    constraints: ConstraintCosts | None
     seconds: float
 
     @property
@@ -165,6 +168,7 @@ class WhyPlan:
             *(decision.sentence(self.plan) for decision in self.decisions),
             *(change.sentence(self.plan) for change in self.memory),
             *(change.sentence() for change in self.network),
+            *(self.constraints.sentences if self.constraints else ()),
         ]
 
     def __str__(self) -> str:
@@ -181,15 +185,17 @@ class WhyPlan:
             )
         lines += [f"- {change.sentence(self.plan)}" for change in self.memory]
         lines += [f"- {change.sentence()}" for change in self.network]
+        lines += [f"- {text}" for text in (self.constraints.sentences if self.constraints else ())]
         return "\n".join(lines)
 
 
 def explain_plan(plan: Plan, search: SearchSettings | None = None) -> WhyPlan:
     """Why a plan is what it is, against the best strategies that decide one thing otherwise.
 
-    Makes at most ``2 * MOST_GROUPS + 2`` searches, each of which takes as long as planning or
-    less; on 8 devices that is some seconds for a Transformer. Figures are predictions, within
-    the error of the search, by default 1 %; what differs by less is left out.
+    Makes at most ``2 * MOST_GROUPS + 2`` searches, and some for the plan's constraints, each of
+    which takes as long as planning or less; on 8 devices that is some seconds for a Transformer.
+    Figures are predictions, within the error of the search, by default 1 %; what differs by less
+    is left out.
 
     Args:
         plan: with its model.
@@ -225,17 +231,19 @@ class _Explainer:
         network = tuple(self._network(factor) for factor in NETWORK_FACTORS)
         if self._plan.num_devices == 1:
             network = ()
-        seconds = time.perf_counter() - start
-        return WhyPlan(self._plan, decisions, len(groups), tuple(self._memory()), network, seconds)
+        constraints = self._plan.settings.constraints
+        costs = constraint_costs(self._plan, search=self._search) if constraints else None
+        memory, seconds = tuple(self._memory()), time.perf_counter() - start
+        return WhyPlan(self._plan, decisions, len(groups), memory, network, costs, seconds)
 
     @cached_property
     def _rows(self) -> list[_C.NodeRow]:
         return self._planner.nodes()
 
     @cached_property
-    def _wished(self) -> list[list[bool]]:
+    def _allowed(self) -> list[list[bool]]:
         settings = self._plan.settings
-        return allowed_configs(self._planner, self._captured, settings, settings.wishes)
+        return allowed_configs(self._planner, self._captured, settings, settings.constraints)
 
     def _groups(self) -> list[_Group]:
         """The heaviest groups of operators and of parameters."""
@@ -277,7 +285,7 @@ class _Explainer:
 
     def _decision(self, group: _Group) -> Decision | None:
         """None if no strategy splits the group otherwise."""
-        masks = list(self._wished)
+        masks = list(self._allowed)
         chosen = self._plan.choices.labels
         for node in group.nodes:
             row = self._rows[node]

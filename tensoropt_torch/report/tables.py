@@ -8,13 +8,13 @@ from rich.table import Table
 
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.baselines import Comparison
+from tensoropt_torch.planner.constraint_costs import ConstraintCosts
 from tensoropt_torch.planner.device_counts import ProfileRow
 from tensoropt_torch.planner.points import (
     FRONTIER_COLUMNS,
     frontier_rows,
 )
 from tensoropt_torch.planner.tradeoffs import Tradeoffs
-from tensoropt_torch.planner.wish_costs import WishCosts
 from tensoropt_torch.simulate import MemoryProfile
 from tensoropt_torch.telling.description import PlanDescription
 from tensoropt_torch.telling.diff import PlanDiff
@@ -176,14 +176,15 @@ def memory_table(profile: MemoryProfile, rows: int = 20) -> Table:
     return table
 
 
-def wish_table(costs: WishCosts) -> Table:
-    """What a user's wishes cost: the ends of the frontier and the fastest step within the
+def constraint_table(costs: ConstraintCosts) -> Table:
+    """What a user's constraints cost: the ends of the frontier and the fastest step within the
     memory limit, with all of them, without each, and without any."""
     limit = format_bytes(costs.memory_limit)
     table = Table(
-        title=f"What the wishes cost, searched in {format_seconds(costs.seconds)} (limit: {limit})"
+        title="What the constraints cost, "
+        f"searched in {format_seconds(costs.seconds)} (limit: {limit})"
     )
-    table.add_column("wishes")
+    table.add_column("constraints")
     for column in ("least memory", "least step time", "within the limit"):
         table.add_column(column, justify="right")
     for row in costs.rows:

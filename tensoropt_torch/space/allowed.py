@@ -1,4 +1,4 @@
-"""Which configs of a strategy space a user's wishes leave."""
+"""Which configs of a strategy space a user's constraints leave."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from fnmatch import fnmatchcase
 from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
+from tensoropt_torch.space.constraints import WHOLE, Constraint
 from tensoropt_torch.space.settings import Settings
-from tensoropt_torch.space.wishes import WHOLE, Wish
 
 Mask = list[bool]
 
@@ -20,47 +20,50 @@ _SHOWN = 6  # names or configs in a message
 
 
 def allowed_configs(
-    planner: _C.Planner, captured: CapturedModel, settings: Settings, wishes: Sequence[Wish]
+    planner: _C.Planner,
+    captured: CapturedModel,
+    settings: Settings,
+    constraints: Sequence[Constraint],
 ) -> list[Mask]:
-    """For each space node which of its configs all ``wishes`` allow.
+    """For each space node which of its configs all ``constraints`` allow.
 
     Raises:
-        TensorOptError: a wish matches nothing, cannot be met, or contradicts another one at
+        TensorOptError: a constraint matches nothing, cannot be met, or contradicts another one at
             the same parameter or operator.
     """
     nodes = _nodes(planner, captured)
     if not settings.mesh_axes:
-        wishes = ()  # one device splits nothing
+        constraints = ()  # one device splits nothing
     masks = [[True] * len(node.configs) for node in nodes]
-    wished: list[list[Wish]] = [[] for _ in nodes]
-    for wish in wishes:
-        for index in _matches(wish, nodes, settings):
+    given: list[list[Constraint]] = [[] for _ in nodes]
+    for constraint in constraints:
+        for index in _matches(constraint, nodes, settings):
             node = nodes[index]
             masks[index] = [
-                before and wish.allows(entries)
+                before and constraint.allows(entries)
                 for before, entries in zip(masks[index], node.configs, strict=True)
             ]
             if not any(masks[index]):
-                raise _contradiction(wish, wished[index], node)
-            wished[index].append(wish)
+                raise _contradiction(constraint, given[index], node)
+            given[index].append(constraint)
     return masks
 
 
 def check_together(planner: _C.Planner, captured: CapturedModel, settings: Settings) -> None:
-    """Raises TensorOptError if no strategy meets all wishes of the settings, though each node
-    has configs left; names wishes none of which can be left out for that."""
+    """Raises TensorOptError if no strategy meets all constraints of the settings, though each node
+    has configs left; names constraints none of which can be left out for that."""
 
-    def blocked_by(wishes: Sequence[Wish]) -> str | None:
-        masks = allowed_configs(planner, captured, settings, wishes)
+    def blocked_by(constraints: Sequence[Constraint]) -> str | None:
+        masks = allowed_configs(planner, captured, settings, constraints)
         blocked: str | None = planner.blocked_node(masks)
         return blocked
 
-    blocked = blocked_by(settings.wishes) if settings.wishes else None
+    blocked = blocked_by(settings.constraints) if settings.constraints else None
     if blocked is None:
         return
-    needed = list(settings.wishes)
-    for wish in settings.wishes:
-        fewer = [other for other in needed if other is not wish]
+    needed = list(settings.constraints)
+    for constraint in settings.constraints:
+        fewer = [other for other in needed if other is not constraint]
         if blocked_by(fewer) is not None:
             needed = fewer
     names = " and ".join(map(str, needed))
@@ -76,7 +79,7 @@ class _Node:
     """A space node: its names, what it is, and the entries of each config by mesh axis."""
 
     names: tuple[str, ...]
-    kind: str  # parameter, input or operator; empty: no wish can name it
+    kind: str  # parameter, input or operator; empty: no constraint can name it
     target: str
     shape: tuple[int, ...]
     configs: tuple[tuple[str, ...], ...]
@@ -118,78 +121,85 @@ def _nodes(planner: _C.Planner, captured: CapturedModel) -> list[_Node]:
     return found
 
 
-def _matches(wish: Wish, nodes: Sequence[_Node], settings: Settings) -> Iterator[int]:
-    """The nodes that a wish is about.
+def _matches(constraint: Constraint, nodes: Sequence[_Node], settings: Settings) -> Iterator[int]:
+    """The nodes that a constraint is about.
 
     Raises:
         TensorOptError: there are none, or one cannot be split so.
     """
-    named = [i for i, node in enumerate(nodes) if _is_named(wish, node)]
+    named = [i for i, node in enumerate(nodes) if _is_named(constraint, node)]
     if not named:
-        raise _nothing_matches(wish, nodes)
-    about = [i for i in named if _concerns(wish, nodes[i])]
+        raise _nothing_matches(constraint, nodes)
+    about = [i for i in named if _concerns(constraint, nodes[i])]
     if not about:
-        raise _wrong_kind(wish, [nodes[i] for i in named])
+        raise _wrong_kind(constraint, [nodes[i] for i in named])
     for index in about:
-        if not any(map(wish.allows, nodes[index].configs)):
-            raise _impossible(wish, nodes[index], settings)
+        if not any(map(constraint.allows, nodes[index].configs)):
+            raise _impossible(constraint, nodes[index], settings)
         yield index
 
 
-def _is_named(wish: Wish, node: _Node) -> bool:
-    return bool(node.kind) and any(fnmatchcase(name, wish.pattern) for name in node.names)
+def _is_named(constraint: Constraint, node: _Node) -> bool:
+    return bool(node.kind) and any(fnmatchcase(name, constraint.pattern) for name in node.names)
 
 
-def _concerns(wish: Wish, node: _Node) -> bool:
+def _concerns(constraint: Constraint, node: _Node) -> bool:
     """Operators without the dim that is named are left alone."""
     if node.kind == "parameter":
-        return wish.of_parameters
-    if node.kind != "operator" or not wish.of_operators:
+        return constraint.of_parameters
+    if node.kind != "operator" or not constraint.of_operators:
         return False
     known = {*node.dims, WHOLE, "*", "-"}
-    terms = wish.terms
-    return all(t in known for t in terms) if wish.kind == "pin" else any(t in known for t in terms)
-
-
-def _contradiction(wish: Wish, others: Sequence[Wish], node: _Node) -> TensorOptError:
-    """``others`` together with the wish leave a node no config."""
-    alone = [
-        other
-        for other in others
-        if not any(wish.allows(entries) and other.allows(entries) for entries in node.configs)
-    ]
-    names = " and ".join(map(str, alone[:1] or others))
-    return TensorOptError(
-        f"{wish} contradicts {names} at {node.title}: nothing is left; drop one of them, or give "
-        "patterns that do not overlap"
+    terms = constraint.terms
+    return (
+        all(t in known for t in terms)
+        if constraint.kind == "pin"
+        else any(t in known for t in terms)
     )
 
 
-def _nothing_matches(wish: Wish, nodes: Sequence[_Node]) -> TensorOptError:
+def _contradiction(
+    constraint: Constraint, others: Sequence[Constraint], node: _Node
+) -> TensorOptError:
+    """``others`` together with the constraint leave a node no config."""
+    alone = [
+        other
+        for other in others
+        if not any(constraint.allows(entries) and other.allows(entries) for entries in node.configs)
+    ]
+    names = " and ".join(map(str, alone[:1] or others))
+    return TensorOptError(
+        f"{constraint} contradicts {names} at {node.title}: nothing is left; drop one of them, or "
+        "give patterns that do not overlap"
+    )
+
+
+def _nothing_matches(constraint: Constraint, nodes: Sequence[_Node]) -> TensorOptError:
     known = list(dict.fromkeys(name for node in nodes if node.kind for name in node.names))
-    near = difflib.get_close_matches(wish.pattern, known, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(constraint.pattern, known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
     return TensorOptError(
-        f"{wish} matches no parameter, operator or module; {hint}give a name of "
+        f"{constraint} matches no parameter, operator or module; {hint}give a name of "
         "model.named_parameters(), or of an operator or its module as 'tensoropt plan --details' "
         "prints them; * stands for any text"
     )
 
 
-def _wrong_kind(wish: Wish, named: Sequence[_Node]) -> TensorOptError:
+def _wrong_kind(constraint: Constraint, named: Sequence[_Node]) -> TensorOptError:
     kinds = {node.kind for node in named}
     if kinds == {"input"}:
         return TensorOptError(
-            f"{wish} matches input '{named[0].names[0]}', whose layout follows from "
+            f"{constraint} matches input '{named[0].names[0]}', whose layout follows from "
             "inputs='replicated' or 'sharded'; give inputs instead"
         )
-    if "operator" not in kinds or (wish.of_parameters and "parameter" not in kinds):
+    if "operator" not in kinds or (constraint.of_parameters and "parameter" not in kinds):
         what, allowed = ("parameters", "S0, R") if "parameter" in kinds else ("operators", "")
         text = f"; allowed: {allowed}, ..., whole" if allowed else f"; allowed: {_dims(named)}"
-        return TensorOptError(f"{wish} matches {what} only: {_titles(named)}{text}")
+        return TensorOptError(f"{constraint} matches {what} only: {_titles(named)}{text}")
     operators = [node for node in named if node.kind == "operator"]
     return TensorOptError(
-        f"{wish}: no operator that matches has such dims to split; allowed: {_dims(operators)}"
+        f"{constraint}: no operator that matches has such dims to split; "
+        f"allowed: {_dims(operators)}"
     )
 
 
@@ -204,20 +214,20 @@ def _dims(operators: Sequence[_Node]) -> str:
     )
 
 
-def _impossible(wish: Wish, node: _Node, settings: Settings) -> TensorOptError:
+def _impossible(constraint: Constraint, node: _Node, settings: Settings) -> TensorOptError:
     labels = [",".join(entries) for entries in node.configs]
-    near = difflib.get_close_matches(wish.value, labels, n=_SHOWN, cutoff=0.0)
+    near = difflib.get_close_matches(constraint.value, labels, n=_SHOWN, cutoff=0.0)
     mesh = " x ".join(str(size) for size, _ in settings.mesh_axes)
     return TensorOptError(
-        f"{wish} cannot be met for {node.title} on {settings.num_devices} devices ({mesh}): "
-        f"{_reason(wish, node, settings)}; allowed, nearest first: {' | '.join(near)}"
+        f"{constraint} cannot be met for {node.title} on {settings.num_devices} devices ({mesh}): "
+        f"{_reason(constraint, node, settings)}; allowed, nearest first: {' | '.join(near)}"
     )
 
 
-def _reason(wish: Wish, node: _Node, settings: Settings) -> str:
+def _reason(constraint: Constraint, node: _Node, settings: Settings) -> str:
     sizes = [size for size, _ in settings.mesh_axes]
-    terms = wish.terms
-    if wish.kind == "forbid":
+    terms = constraint.terms
+    if constraint.kind == "forbid":
         return "nothing else is left for it"
     if len(terms) > 1 and len(terms) != len(sizes):
         return f"there are {len(sizes)} mesh axes, not {len(terms)}; give one split for each"

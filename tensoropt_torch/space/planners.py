@@ -26,10 +26,10 @@ def make_planner(
 ) -> _C.Planner:
     """The strategies of ``captured`` on the mesh of ``settings``; if ``storage`` is given,
     with the parameters that it names stored in its layouts, such as ``"S0,R"``, instead of
-    with the wishes of ``settings``, which are met by these layouts.
+    with the constraints of ``settings``, which are met by these layouts.
 
     Raises:
-        TensorOptError: a wish cannot be met.
+        TensorOptError: a constraint cannot be met.
     """
     cluster = parse_cluster(settings.cluster, "settings")
     setup = _C.PlannerSetup(
@@ -45,8 +45,8 @@ def make_planner(
         step=_C.StepShape(settings.micro_batches),
     )
     planner = _C.Planner(captured.graph, captured.lowering.rules, setup)
-    if settings.wishes and storage is None:
-        planner.restrict_to(allowed_configs(planner, captured, settings, settings.wishes))
+    if settings.constraints and storage is None:
+        planner.restrict_to(allowed_configs(planner, captured, settings, settings.constraints))
     return planner
 
 

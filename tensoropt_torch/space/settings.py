@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from tensoropt_torch.config.records import Count, Must, NotNegative, Record
+from tensoropt_torch.space.constraints import Constraint
 from tensoropt_torch.space.options import SpaceOptions
-from tensoropt_torch.space.wishes import Wish
 
 
 def default_max_configs(num_devices: int) -> int:
@@ -53,7 +53,7 @@ class Settings(SpaceOptions, Record):
     computes (docs/runtime.md). Gradients are summed over devices
     ``bucket_bytes`` at once (``space/buckets.py``). A step runs the batch
     as so many ``micro_batches``, one after the other (docs/runtime.md).
-    ``wishes`` are splits that the user has pinned or forbidden.
+    ``constraints`` are splits that the user has pinned or forbidden.
     """
 
     cluster: Mapping[str, Any] = field(repr=False)
@@ -70,7 +70,7 @@ class Settings(SpaceOptions, Record):
     overlap: bool = False
     bucket_bytes: Count = 16 * 2**20
     micro_batches: Count = 1
-    wishes: tuple[Wish, ...] = ()
+    constraints: tuple[Constraint, ...] = ()
 
     @property
     def shard_bytes(self) -> int:

@@ -10,7 +10,7 @@ from typing import Any, get_args
 from tensoropt_torch.config import Cluster
 from tensoropt_torch.errors import TensorOptError, check_choice, close_match
 from tensoropt_torch.measure import MeasureOptions, ValidationOptions
-from tensoropt_torch.plan import InputMode, Pins, ReduceDType, wishes_of
+from tensoropt_torch.plan import InputMode, Pins, ReduceDType, constraints_of
 from tensoropt_torch.planner.memory_limits import Predictor
 from tensoropt_torch.planner.optimizer_model import OptimizerModel
 from tensoropt_torch.planner.search_settings import SearchSettings
@@ -121,7 +121,7 @@ class PlanningOptions(SpaceOptions):
         by_name = self.inputs if isinstance(self.inputs, Mapping) else {"": self.inputs}
         for name, mode in by_name.items():
             _check_input_mode(name, mode)
-        wishes_of(self.pin, self.forbid)
+        constraints_of(self.pin, self.forbid)
 
 
 class PlanningKeywords(ExampleKeywords, SpaceKeywords, total=False):

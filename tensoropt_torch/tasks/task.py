@@ -30,7 +30,7 @@ from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.measure import MeasureOptions, ValidationOptions
 from tensoropt_torch.measure.kept.hardware_profile import HardwareProfile, is_profile
-from tensoropt_torch.plan import wishes_of
+from tensoropt_torch.plan import constraints_of
 from tensoropt_torch.planner.memory_limits import default_memory_fraction
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask, handed_over
@@ -150,7 +150,7 @@ def _task(captured: CapturedModel, planning: PlanningOptions) -> PlanningTask:
         measured=profile.curves if profile else (),
         measured_on=profile.num_devices if profile else 0,
         memory_fraction=default_memory_fraction(planning.memory, cluster.device.type),
-        wishes=wishes_of(planning.pin, planning.forbid),
+        constraints=constraints_of(planning.pin, planning.forbid),
         in_micro_batches=tuple(_in_micro_batches(captured, planning, whole_inputs, input_dims)),
     )
 

@@ -157,7 +157,7 @@ def _comparable(plan: Compared) -> Mapping[str, Any]:
         "cluster": plan.settings.cluster["name"],
         "measured collectives": len(plan.settings.measured),
         "measured operators": len(plan.settings.operators),
-        "wishes": ", ".join(map(str, plan.settings.wishes)) or "none",
+        "constraints": ", ".join(map(str, plan.settings.constraints)) or "none",
     }
 
 

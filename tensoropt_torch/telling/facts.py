@@ -69,8 +69,8 @@ def facts_of(plan: Stated) -> Iterator[tuple[str, str]]:
     yield "overlap", "yes" if settings.overlap else "no"
     if settings.micro_batches > 1:
         yield "micro-batches", str(settings.micro_batches)
-    if settings.wishes:
-        yield "wishes", ", ".join(map(str, settings.wishes))
+    if settings.constraints:
+        yield "constraints", ", ".join(map(str, settings.constraints))
     yield "measured collectives", str(len(settings.measured))
     yield "measured operators", str(len(settings.operators))
     yield "model", plan.fingerprint

@@ -15,16 +15,24 @@ from torch import nn
 from benchmarks import planning_time
 from benchmarks.models import catalogue, transformer
 from examples import gpt
-from tensoropt_torch import SearchSettings, TensorOptError, cli, explain, explain_plan, load_cluster
+from tensoropt_torch import SearchSettings, TensorOptError, cli, explain, load_cluster
 from tensoropt_torch import find_frontier as find_frontier_of
 from tensoropt_torch.frontend import CapturedModel, capture
-from tensoropt_torch.plan import wishes_of
+from tensoropt_torch.plan import constraints_of
 from tensoropt_torch.planner.candidates import find_frontier
+from tensoropt_torch.planner.constraint_costs import constraint_costs
 from tensoropt_torch.planner.explanation import Explanation
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.planner.why import MOST_PRINTED, NOTEWORTHY, WhyPlan, faster_network
+from tensoropt_torch.planner.why import (
+    MOST_PRINTED,
+    NOTEWORTHY,
+    WhyPlan,
+    explain_plan,
+    faster_network,
+)
 from tensoropt_torch.space.planners import make_planner
 from tensoropt_torch.telling.collectives import num_shards
+from tensoropt_torch.units import format_bytes
 from tests.planner.model_file import MODEL_FILE
 
 DEVICES = 4
@@ -62,7 +70,7 @@ def why(request: pytest.FixtureRequest) -> WhyPlan:
     with torch.device("meta"):
         captured = capture(*MODELS[request.param]())
     frontier = find_frontier(PlanningTask(captured, load_cluster("h100-8")), DEVICES)
-    return explain_plan(frontier.knee.plan)
+    return explain(frontier.knee.plan)
 
 
 def test_some_decisions_matter_and_are_told(why: WhyPlan) -> None:
@@ -184,10 +192,10 @@ def captured_mlp() -> CapturedModel:
         return capture(*wide_mlp())
 
 
-def test_wishes_hold_in_alternatives(captured_mlp: CapturedModel) -> None:
-    wishes = wishes_of({"*.weight": "whole"}, None)
-    task = PlanningTask(captured_mlp, load_cluster("h100-8"), wishes=wishes)
-    why = explain_plan(find_frontier(task, 2).fastest.plan)
+def test_constraints_hold_in_alternatives(captured_mlp: CapturedModel) -> None:
+    constraints = constraints_of({"*.weight": "whole"}, None)
+    task = PlanningTask(captured_mlp, load_cluster("h100-8"), constraints=constraints)
+    why = explain(find_frontier(task, 2).fastest.plan)
     assert all(
         decision.operator != "parameter" or "bias" in decision.names[0]
         for decision in why.decisions
@@ -197,9 +205,27 @@ def test_wishes_hold_in_alternatives(captured_mlp: CapturedModel) -> None:
             assert dict(other.choices.configs)["0.0.weight"] == "R"
 
 
+def test_what_constraints_cost_is_told(captured_mlp: CapturedModel) -> None:
+    constraints = constraints_of({"*.weight": "whole"}, {"*.bias": "S0"})
+    task = PlanningTask(captured_mlp, load_cluster("h100-8"), constraints=constraints)
+    plan = find_frontier(task, 2).fastest.plan
+    why, costs = explain(plan), constraint_costs(plan)
+    assert why.constraints is not None and why.constraints.rows == costs.rows
+    sentences = [text for text in why.sentences if text.startswith("Without ")]
+    pin, forbid = map(str, constraints)
+    assert [text.split(" a step ")[0] for text in sentences] == [
+        f"Without {pin}",
+        f"Without {forbid}",
+        f"Without {pin} and {forbid}",
+    ]
+    free = find_frontier(PlanningTask(captured_mlp, load_cluster("h100-8")), 2)
+    assert format_bytes(free.least_memory_bytes) in sentences[-1]
+    assert all(f"- {text}" in str(why) for text in sentences)
+
+
 def test_a_plan_without_its_model_is_refused(why: WhyPlan) -> None:
     with pytest.raises(TensorOptError, match="has no model at hand"):
-        explain_plan(replace(why.plan, captured=None))
+        explain(replace(why.plan, captured=None))
 
 
 def test_one_function_explains_plans_and_models(captured_mlp: CapturedModel) -> None:

@@ -40,7 +40,7 @@ from tensoropt_torch.measure.kept.plans import conditions_of
 from tensoropt_torch.measure.machine.key import MachineKey, key_of_job
 from tensoropt_torch.measure.runs import race as races
 from tensoropt_torch.measure.runs.training import StepTimes, Training
-from tensoropt_torch.plan import wishes_of
+from tensoropt_torch.plan import constraints_of
 from tensoropt_torch.planner import finalists as likely
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.strategy import _plain
@@ -322,7 +322,7 @@ def key_of(task: PlanningTask, machine: MachineKey = MACHINE, **asked: Any) -> s
         {"memory_fraction": 0.5},
         {"overlap": True},
         {"reduce_dtype": "compute"},
-        {"wishes": wishes_of({"*.weight": "S0"}, None)},
+        {"constraints": constraints_of({"*.weight": "S0"}, None)},
         {"search": SearchSettings(heuristics=("least_time",))},
     ],
     ids=lambda change: next(iter(change)),
@@ -352,7 +352,7 @@ def test_the_key_tells_versions_apart(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_all_options_are_in_the_key() -> None:
-    """Those that are added later as well. Cluster and wishes are those of the task."""
+    """Those that are added later as well. Cluster and constraints are those of the task."""
     planning = PlanningOptions(
         inputs={"mask": "replicated"},
         optimizer=OptimizerModel("sgd"),

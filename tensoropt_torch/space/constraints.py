@@ -1,4 +1,4 @@
-"""What a user wishes of the strategies of a model, as plain data: splits that are pinned and
+"""A user's constraints on the strategies of a model, as plain data: splits that are pinned and
 splits that are forbidden, by patterns of names (docs/why-this-plan.md, Pins)."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TERM = re.compile(r"\*|[-\w]+|\+\d+")
 
 
 @dataclass(frozen=True)
-class Wish(Record):
+class Constraint(Record):
     """That what a pattern of names matches is split so (``pin``) or is not (``forbid``).
 
     ``value`` is a text such as ``S0`` or ``S0,R`` of parameters, ``h`` or ``b0,h`` of
@@ -78,16 +78,16 @@ class Wish(Record):
         return self.value in entries
 
 
-def wishes_of(pin: Pins | None, forbid: Pins | None) -> tuple[Wish, ...]:
-    """The wishes of a user, pins first.
+def constraints_of(pin: Pins | None, forbid: Pins | None) -> tuple[Constraint, ...]:
+    """The constraints of a user, pins first.
 
     Raises:
-        TensorOptError: something is no wish.
+        TensorOptError: something is no constraint.
     """
-    return (*_wishes("pin", pin), *_wishes("forbid", forbid))
+    return (*_constraints("pin", pin), *_constraints("forbid", forbid))
 
 
-def _wishes(kind: Literal["pin", "forbid"], given: Any) -> list[Wish]:
+def _constraints(kind: Literal["pin", "forbid"], given: Any) -> list[Constraint]:
     if given is None:
         return []
     if not isinstance(given, Mapping):
@@ -95,7 +95,9 @@ def _wishes(kind: Literal["pin", "forbid"], given: Any) -> list[Wish]:
             f"{kind} = {given!r} is not allowed: it must be a dict from patterns of names to "
             f"splits, such as {{'embed.weight': Shard(0)}}"
         )
-    return [Wish(kind, _pattern(kind, name), _value(kind, name, v)) for name, v in given.items()]
+    return [
+        Constraint(kind, _pattern(kind, name), _value(kind, name, v)) for name, v in given.items()
+    ]
 
 
 def _pattern(kind: str, name: Any) -> str:

@@ -1,4 +1,4 @@
-"""Wishes as they are written, and which configs they allow."""
+"""Constraints as they are written, and which configs they allow."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from torch.distributed.tensor import Partial, Replicate, Shard
 
 from tensoropt_torch import PlanningOptions, TensorOptError
-from tensoropt_torch.space.wishes import Wish, wishes_of
+from tensoropt_torch.space.constraints import Constraint, constraints_of
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from tensoropt_torch.space.wishes import Wish, wishes_of
     ],
 )
 def test_a_value_becomes_text(value: Any, text: str) -> None:
-    assert wishes_of({"x": value}, None) == (Wish("pin", "x", text),)
+    assert constraints_of({"x": value}, None) == (Constraint("pin", "x", text),)
 
 
 @pytest.mark.parametrize(
@@ -48,9 +48,9 @@ def test_a_value_becomes_text(value: Any, text: str) -> None:
 def test_says_which_configs_may_be_taken(
     kind: Any, value: str, allowed: list[str], refused: list[str]
 ) -> None:
-    wish = Wish(kind, "x", value)
-    assert [wish.allows(config.split(",")) for config in allowed] == [True] * len(allowed)
-    assert [wish.allows(config.split(",")) for config in refused] == [False] * len(refused)
+    constraint = Constraint(kind, "x", value)
+    assert [constraint.allows(config.split(",")) for config in allowed] == [True] * len(allowed)
+    assert [constraint.allows(config.split(",")) for config in refused] == [False] * len(refused)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_says_which_configs_may_be_taken(
         ({"forbid": {"w": Shard(-1)}}, "forbid 'w' = Shard(dim=-1)"),
     ],
 )
-def test_what_is_no_wish_is_named(keywords: dict[str, Any], words: str) -> None:
+def test_what_is_no_constraint_is_named(keywords: dict[str, Any], words: str) -> None:
     with pytest.raises(TensorOptError) as raised:
         PlanningOptions(**keywords)
     assert words in str(raised.value)

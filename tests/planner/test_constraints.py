@@ -1,8 +1,9 @@
-"""Strategies that meet a user's wishes, against all strategies of small models."""
+"""Strategies that meet a user's constraints, against all strategies of small models."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import re
 from collections.abc import Callable
@@ -18,8 +19,9 @@ from torch.distributed.tensor.placement_types import _StridedShard
 import tensoropt_torch as to
 from tensoropt_torch import Plan, SearchSettings, TensorOptError, cli
 from tensoropt_torch.frontend import CapturedModel, capture
-from tensoropt_torch.plan import wishes_of
+from tensoropt_torch.plan import constraints_of
 from tensoropt_torch.planner.candidates import find_frontier
+from tensoropt_torch.planner.constraint_costs import constraint_costs
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.space.planners import make_planner
 from tests.distributed.harness import run_ranks
@@ -47,10 +49,10 @@ def captured() -> CapturedModel:
 
 def task_of(captured: CapturedModel, pin: Any = None, forbid: Any = None) -> PlanningTask:
     cluster = to.load_cluster("h100-8")
-    return PlanningTask(captured, cluster, wishes=wishes_of(pin, forbid), search=EXACT)
+    return PlanningTask(captured, cluster, constraints=constraints_of(pin, forbid), search=EXACT)
 
 
-# Wishes, and what they mean in configs by name.
+# Constraints, and what they mean in configs by name.
 CASES: list[tuple[dict[str, Any], Holds]] = [
     ({"pin": {"first.weight": Shard(0)}}, lambda c: c["first.weight"] == "S0"),
     ({"pin": {"*.weight": Replicate()}}, lambda c: c["first.weight"] == c["second.weight"] == "R"),
@@ -67,9 +69,11 @@ CASES: list[tuple[dict[str, Any], Holds]] = [
 ]
 
 
-@pytest.mark.parametrize(("wishes", "holds"), CASES, ids=[str(wishes) for wishes, _ in CASES])
-def test_the_frontier_is_that_of_all_strategies_that_meet_the_wishes(
-    captured: CapturedModel, wishes: dict[str, Any], holds: Holds
+@pytest.mark.parametrize(
+    ("constraints", "holds"), CASES, ids=[str(constraints) for constraints, _ in CASES]
+)
+def test_the_frontier_is_that_of_all_strategies_that_meet_the_constraints(
+    captured: CapturedModel, constraints: dict[str, Any], holds: Holds
 ) -> None:
     """Every assignment of configs to nodes is searched by itself."""
     planner = make_planner(captured, task_of(captured).settings(2))
@@ -85,7 +89,7 @@ def test_the_frontier_is_that_of_all_strategies_that_meet_the_wishes(
                 points += EXACT.run(planner, allowed=masks).points
     assert points
     best = pareto(points)
-    found = find_frontier(task_of(captured, **wishes), 2)
+    found = find_frontier(task_of(captured, **constraints), 2)
     assert [p.memory_bytes for p in found] == pytest.approx([m for m, _ in best])
     assert [p.time_s for p in found] == pytest.approx([t for _, t in best])
     whole = pareto([(p.memory_bytes, p.time_s) for p in find_frontier(task_of(captured), 2)])
@@ -101,9 +105,9 @@ def pareto(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     return kept
 
 
-def test_no_random_strategy_that_meets_the_wishes_beats_the_frontier() -> None:
-    captured, wishes = gpt(), {"blocks.*.qkv.weight": Shard(0), "blocks.*.scaled*": "h"}
-    free, pinned = task_of(captured), task_of(captured, wishes)
+def test_no_random_strategy_that_meets_the_constraints_beats_the_frontier() -> None:
+    captured, constraints = gpt(), {"blocks.*.qkv.weight": Shard(0), "blocks.*.scaled*": "h"}
+    free, pinned = task_of(captured), task_of(captured, constraints)
     frontier = find_frontier(pinned, 4)
     planner, restricted = (make_planner(captured, t.settings(4)) for t in (free, pinned))
     rows = planner.nodes()
@@ -155,7 +159,7 @@ def gpt(vocabulary: int = 255) -> CapturedModel:
 
 
 @pytest.mark.parametrize(
-    ("wishes", "words"),
+    ("constraints", "words"),
     [
         ({"pin": {"embd.weight": "S0"}}, "matches no parameter, operator or module; did you mean"),
         ({"pin": {"embed.weight": "S0"}}, "4 does not divide dim 0 of size 3, and"),
@@ -171,11 +175,11 @@ def gpt(vocabulary: int = 255) -> CapturedModel:
         ({"forbid": {"embed.weight": "S0,S1,whole"}}, "nothing else is left"),
     ],
 )
-def test_what_cannot_be_met_is_named(wishes: dict[str, Any], words: str) -> None:
+def test_what_cannot_be_met_is_named(constraints: dict[str, Any], words: str) -> None:
     with pytest.raises(TensorOptError) as raised:
-        find_frontier(task_of(gpt(vocabulary=3), **wishes), 4)
+        find_frontier(task_of(gpt(vocabulary=3), **constraints), 4)
     assert words in str(raised.value)
-    given = {**wishes.get("pin", {}), **wishes.get("forbid", {})}
+    given = {**constraints.get("pin", {}), **constraints.get("forbid", {})}
     assert any(f"'{pattern}'" in str(raised.value) for pattern in given)
 
 
@@ -189,23 +193,25 @@ def test_pins_that_exclude_each_other_only_together_are_named() -> None:
     assert "'blocks.0.transpose'" in message and "'blocks.0.reshape'" in message
 
 
-def test_a_plan_keeps_its_wishes(tmp_path: Path) -> None:
+def test_a_plan_keeps_its_constraints(tmp_path: Path) -> None:
     captured = gpt()
     plan = find_frontier(task_of(captured, {"embed.weight": "S1"}), 4).fastest.plan
     plan.save(tmp_path / "plan.json")
     loaded = Plan.load(tmp_path / "plan.json")
-    assert loaded == plan and [str(w) for w in loaded.settings.wishes] == [
+    (written,) = json.loads((tmp_path / "plan.json").read_text())["settings"]["wishes"]
+    assert written == {"kind": "pin", "pattern": "embed.weight", "value": "S1"}
+    assert loaded == plan and [str(w) for w in loaded.settings.constraints] == [
         "pin 'embed.weight' = 'S1'"
     ]
     free = find_frontier(task_of(captured), 4).fastest.plan
-    assert any(change.name == "wishes" for change in free.diff(plan).settings)
+    assert any(change.name == "constraints" for change in free.diff(plan).settings)
 
 
-def test_wish_costs_are_those_of_the_searches(captured: CapturedModel) -> None:
+def test_constraint_costs_are_those_of_the_searches(captured: CapturedModel) -> None:
     pin = {"first.weight": "R", "second.weight": "R"}
     pinned = find_frontier(task_of(captured, pin), 2)
     limit = pinned.smallest.memory_bytes
-    costs = to.wish_costs(pinned.fastest.plan, limit, EXACT)
+    costs = constraint_costs(pinned.fastest.plan, limit, EXACT)
     parts = [pin, {"second.weight": "R"}, {"first.weight": "R"}, None]
     assert len(costs.rows) == len(parts)
     for row, part in zip(costs.rows, parts, strict=True):
@@ -213,7 +219,7 @@ def test_wish_costs_are_those_of_the_searches(captured: CapturedModel) -> None:
         assert row.least_memory_bytes == pytest.approx(frontier.least_memory_bytes)
         assert row.least_time_s == pytest.approx(frontier.fastest.time_s)
         assert row.time_s == pytest.approx(frontier.at(limit).time_s)
-    assert costs.free.least_memory_bytes < costs.wished.least_memory_bytes
+    assert costs.free.least_memory_bytes < costs.constrained.least_memory_bytes
 
 
 def test_the_command_pins_and_says_what_that_costs(
@@ -224,7 +230,7 @@ def test_the_command_pins_and_says_what_that_costs(
     assert cli.main([*command, "--pin", "*weight=R", "--forbid", "bias=S0"]) == 0
     told = capsys.readouterr().out
     rows = re.findall("│ (.*?) +│", told)  # cells are wrapped
-    assert "What the wishes cost" in told and "without pin '*weight' =" in rows
+    assert "What the constraints cost" in told and "without pin '*weight' =" in rows
     assert {"all", "none"} <= set(rows)
     assert cli.main([*command, "--pin", "weight"]) == 2
     assert "--pin weight has no '='" in capsys.readouterr().err
@@ -253,7 +259,7 @@ FUSED = (str((Shard(0),)), str((_StridedShard(0, split_factor=3),)))
 
 
 def test_a_pinned_plan_stores_parameters_so() -> None:
-    for found in run_ranks(2, "tests.planner.test_wishes:placements_of_a_step", None, 200):
+    for found in run_ranks(2, "tests.planner.test_constraints:placements_of_a_step", None, 200):
         placements = dict(found)
         assert placements["embed.weight"] == str((Shard(1),))
         assert placements["head.weight"] == str((Replicate(),))
