@@ -53,6 +53,8 @@ class ParameterQueue : public torch::CustomClassHolder {
   void begin_values(std::vector<std::int64_t> slots, GatherBucket bucket);
   // One that is there already.
   void put_value(std::int64_t slot, at::Tensor value);
+  // Whether something was begun since a value was taken.
+  bool has_value(std::int64_t slot) const { return values_.contains(slot); }
   // Waits. Undefined if nothing was begun since it was taken.
   at::Tensor take_value(std::int64_t slot);
 

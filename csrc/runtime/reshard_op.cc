@@ -152,14 +152,14 @@ void begin_gradient_below_autograd(const at::Tensor& gradient,
                                       steps, groups, queue, slot);
 }
 
-// What was begun ahead, if it was.
+// What was begun ahead, if it was: taken by the operator, whose call
+// simulations see.
 at::Tensor value_of(const at::Tensor& x, at::IntArrayRef forward,
                     const Strings& forward_groups, const Queue& queue,
                     std::int64_t slot, DType dtype) {
-  if (queue) {
-    const at::AutoDispatchBelowADInplaceOrView guard;
-    at::Tensor begun = queue->take_value(slot);
-    if (begun.defined()) return begun;
+  if (queue && queue->has_value(slot)) {
+    return call_below_autograd<take_value>(
+        "tensoropt::take_value", x, ParameterQueue::number_of(queue), slot);
   }
   return reshard_below_autograd(x, forward, forward_groups, dtype);
 }

@@ -36,12 +36,6 @@ _CPU = torch.device("cpu")
 _OF_CPU = re.compile(r"(lstm|gru|rnn|recurrent)(?!_shard)|balanced_causal_attention")
 # Bags of embeddings keep other numbers on a CPU; GPUs keep what the meta device has.
 _BAGS = re.compile("embedding_bag")
-_OPS = torch.ops.tensoropt
-_OF_PARAMETERS = (
-    _OPS.reshard_parameter.default,
-    _OPS.begin_value.default,
-    _OPS.begin_gathers.default,
-)
 
 
 @contextmanager
@@ -163,12 +157,12 @@ def _has_kernels_of_a_cpu(node: fx.Node, planned: DeviceType) -> bool:
     return any(_OF_CPU.search(name) or (planned == "cpu" and _BAGS.search(name)) for name in called)
 
 
-def name_nodes(graph: fx.Graph, note: Callable[[str, bool], None], device: DeviceType) -> None:
-    """Makes the graph call ``note`` with the name of a node, and whether it makes copies of
-    parameters, before its call; and attention by the kernel of a device."""
+def name_nodes(graph: fx.Graph, note: Callable[[str], None], device: DeviceType) -> None:
+    """Makes the graph call ``note`` with the name of a node before its call, and attention by the
+    kernel of a device."""
     attention = FusedAttention(device)
     for node in list(graph.nodes):
         if node.op == "call_function":
             with graph.inserting_before(node):
-                graph.call_function(note, (node.name, node.target in _OF_PARAMETERS))
+                graph.call_function(note, (node.name,))
         node.target = attention.target(node)

@@ -101,7 +101,6 @@ class _Step:
         self._ledger = ledger
         self._tracker = tracker
         self._settings = settings
-        self._copies_since: int | None = None  # in a node that makes copies of parameters
         is_fake = rank.device.type == "cpu"
         self._mode = FakeTensorMode(allow_non_fake_inputs=True) if is_fake else nullcontext()
 
@@ -128,10 +127,7 @@ class _Step:
             self._ledger.enter("optimizer")
             optimizer.step()
 
-    def _at_node(self, name: str, copies_parameters: bool) -> None:
-        if self._copies_since is not None:
-            self._ledger.label_since(self._copies_since, "gathered parameters")
-        self._copies_since = len(self._ledger.allocations) if copies_parameters else None
+    def _at_node(self, name: str) -> None:
         self._ledger.node = name
 
     def _label(self, module: nn.Module, args: Any, kwargs: Any) -> None:

@@ -8,6 +8,7 @@ from torch import nn
 import tensoropt_torch
 from tensoropt_torch import simulate_memory
 from tensoropt_torch.simulate import MemoryProfile
+from tests.distributed.models import make
 
 WIDTH, LAYERS, BATCH = 512, 3, 8192
 WHOLE = 2 * LAYERS * WIDTH * WIDTH  # bytes of all weights in bfloat16
@@ -59,3 +60,33 @@ def test_gathered_parameters_that_outlive_forward_are_no_activations() -> None:
 def test_whole_parameters_that_are_not_cast_have_no_copies() -> None:
     (profile,) = profiles(autocast=False, devices=1)
     assert profile.categories["gathered parameters"] == 0
+
+
+def test_parameters_that_backward_gathers_again_are_no_buffers_of_reshards() -> None:
+    """At the peak, where the last gradient begins, backward has all weights whole again."""
+    with torch.device("meta"):
+        model, args = Layers(autocast=False), (torch.zeros(1024, WIDTH),)
+    frontier = tensoropt_torch.find_frontier(model, args, cluster="h100-8", recompute=True)
+    profile = simulate_memory(model, frontier.smallest.plan, args, device="cuda")
+    assert profile.phase == "backward"
+    again = [u for u in profile.usages if u.operator in ("begin_gathers", "take_value")]
+    assert {usage.category for usage in again} == {"gathered parameters"}, profile
+    assert sum(u.num_bytes for u in again if u.operator == "take_value") == 2 * WHOLE
+
+
+def test_parameters_of_a_bucket_are_gathered_where_the_first_is_taken() -> None:
+    case = make("gpt_tied", torch.float32)
+    example = case.model, case.args
+    frontier = tensoropt_torch.find_frontier(
+        *example, **case.keywords, cluster="h100-8", num_devices=8, recompute=True
+    )
+    taken = 0
+    for point in frontier:
+        plan, step = point.plan, {"device": "cuda", "measure_workspaces": False}
+        profile = simulate_memory(case.model, plan, case.args, **case.keywords, **step)
+        found = [u for u in profile.usages if u.node.startswith("reshard_parameter")]
+        assert {usage.category for usage in found} <= {"gathered parameters"}, profile.usages
+        taken += sum(usage.operator == "take_value" for usage in found)
+        if taken:
+            return
+    raise AssertionError("at no peak a value of a bucket is in memory")
