@@ -9,18 +9,20 @@ attributes of the modules, and which hooks there are. Values of parameters do no
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from tensoropt_torch.config.records import Positive, Record
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.measure.kept.conditioned import ConditionedFile
@@ -32,6 +34,11 @@ log = get_logger(__name__)
 FILE = SealedFormat("kept comparison", 1, "compare again")
 PLAIN = (bool, int, float, complex, str, torch.dtype, type(None))
 INSTALLED = ("site-packages", "dist-packages")
+
+
+@dataclass(frozen=True)
+class _Content(Record):
+    compared_at: Positive
 
 
 class KeptComparison:
@@ -52,14 +59,15 @@ class KeptComparison:
         file = self._file()
         if file is None:
             return False
-        return read_or(None, file.read, "the graph is compared") is not None
+        read = partial(file.read_as, _Content)
+        return read_or(None, read, "the graph is compared") is not None
 
     def keep(self) -> None:
         """For later jobs."""
         file = self._file()
         if file is not None:
-            content = {"compared_at": time.time()}
-            is_written(lambda: file.write(content), "that the graph was compared")
+            content = _Content(time.time())
+            is_written(lambda: file.write(asdict(content)), "that the graph was compared")
 
     def _file(self) -> ConditionedFile | None:
         """None if the code of something cannot be found."""
@@ -119,7 +127,7 @@ def _classes(model: nn.Module) -> set[type]:
 
 def _code_of(function: Any) -> Any:
     """What is in a file: a function or a class."""
-    while isinstance(function, functools.partial):
+    while isinstance(function, partial):
         function = function.func
     return function if hasattr(function, "__qualname__") else type(function)
 

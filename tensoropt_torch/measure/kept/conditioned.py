@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tensoropt_torch.config.records import Record, parse_record
-from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.config.records import Record
 from tensoropt_torch.measure.kept.files import home, write_atomically
 from tensoropt_torch.measure.kept.sealed import SealedFormat
 
@@ -31,33 +30,20 @@ class ConditionedFile:
         self._digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         self.path: Path = home() / folder / f"{self._digest}.json"
 
-    def read(self) -> Mapping[str, Any] | None:
-        """The content; None if there is no file.
-
-        Raises:
-            TensorOptError: the file is damaged, of another version or conditions.
-        """
-        if not self.path.exists():
-            return None
-        content = dict(self._kind.read(self.path))
-        conditions = content.pop("conditions", None)
-        if conditions != self._digest:
-            raise self.damaged(f"it is of other conditions ({conditions})")
-        return content
-
     def read_as(self, kind: type[R]) -> R | None:
         """The content as a record; None if there is no file.
 
         Raises:
-            TensorOptError: as for ``read``, or the content is no such record.
+            TensorOptError: the file is damaged, of another version or conditions, or its content
+                is no such record; the message names the file.
         """
-        found = self.read()
-        if found is None:
+        if not self.path.exists():
             return None
-        try:
-            return parse_record(kind, found, "content")
-        except TensorOptError as error:
-            raise self.damaged("; ".join(str(error).splitlines())) from error
+        where, content = f"'{self.path}'", dict(self._kind.read(self.path))
+        conditions = content.pop("conditions", None)
+        if conditions != self._digest:
+            raise self._kind.damaged(where, f"it is of other conditions ({conditions})")
+        return self._kind.as_record(kind, content, where)
 
     def write(self, content: Mapping[str, Any]) -> None:
         """Replaces the file, at once or not at all.
@@ -67,7 +53,3 @@ class ConditionedFile:
         """
         sealed = self._kind.seal({"conditions": self._digest, **content})
         write_atomically(self.path, sealed)
-
-    def damaged(self, how: str) -> TensorOptError:
-        """The error to raise."""
-        return self._kind.damaged(f"'{self.path}'", how)

@@ -7,16 +7,14 @@ that a file that was damaged or made elsewhere is refused instead of believed.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
 from tensoropt_torch.config.cluster import Cluster, Collective
-from tensoropt_torch.config.records import Must, Positive, Record, parse_record
-from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.config.records import Must, Positive, Record
 from tensoropt_torch.measure.kept.files import home, write_atomically
 from tensoropt_torch.measure.kept.sealed import SealedFormat
 from tensoropt_torch.measure.machine.key import MachineKey
@@ -83,14 +81,7 @@ class HardwareProfile(Record):
     def from_json(text: str, where: str) -> HardwareProfile:
         """Raises TensorOptError, naming ``where``, if the text is no profile, is
         damaged, or of another version."""
-        return HardwareProfile._of(FILE.unseal(text, where), where)
-
-    @staticmethod
-    def _of(content: Mapping[str, Any], where: str) -> HardwareProfile:
-        try:
-            return parse_record(HardwareProfile, content, "content")
-        except TensorOptError as error:
-            raise FILE.damaged(where, "; ".join(str(error).splitlines())) from error
+        return FILE.as_record(HardwareProfile, FILE.unseal(text, where), where)
 
     def save(self, path: str | Path) -> None:
         """Write the file, at once or not at all."""
@@ -99,7 +90,7 @@ class HardwareProfile(Record):
     @staticmethod
     def load(path: str | Path) -> HardwareProfile:
         """Read a file that ``save`` wrote."""
-        return HardwareProfile._of(FILE.read(path), f"'{path}'")
+        return FILE.as_record(HardwareProfile, FILE.read(path), f"'{path}'")
 
 
 def profile_path(machine: MachineKey) -> Path:

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from tensoropt_torch.config.records import Positive, Record, Text, parse_record
+from tensoropt_torch.config.records import Positive, Record, Text
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.frontend.lowering import memory_orders
 from tensoropt_torch.logs import get_logger
@@ -101,10 +101,9 @@ class KeptPlans:
         return is_written(lambda: self._file.write(asdict(content)), "the plan")
 
     def _read(self) -> tuple[_Content, Plan] | None:
-        found = self._file.read()
-        if found is None:
+        content = self._file.read_as(_Content)
+        if content is None:
             return None
-        content = parse_record(_Content, found, "content")
         return content, Plan.from_json(content.plan, f"'{self._file.path}'")
 
     def _digest_of_known(self, plan: Plan) -> str:

@@ -1,5 +1,5 @@
 """Files of measurements: JSON that says what it is, in which version, and carries a checksum,
-so that one that was damaged is an error and never another measurement."""
+so that one that was damaged is an error, which names it, and never another measurement."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from tensoropt_torch.config.records import Record, parse_record
 from tensoropt_torch.errors import TensorOptError
+
+R = TypeVar("R", bound=Record)
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,17 @@ class SealedFormat:
         if not isinstance(content, dict) or record.get("checksum") != _checksum(content):
             raise self.damaged(where, "its checksum is wrong")
         return content
+
+    def as_record(self, kind: type[R], content: Mapping[str, Any], where: str) -> R:
+        """The record that a content is.
+
+        Raises:
+            TensorOptError: naming ``where``; it is none.
+        """
+        try:
+            return parse_record(kind, content, "content")
+        except TensorOptError as error:
+            raise self.damaged(where, "; ".join(str(error).splitlines())) from error
 
     def damaged(self, where: str, how: str) -> TensorOptError:
         """The error to raise."""

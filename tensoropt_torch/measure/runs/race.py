@@ -18,7 +18,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from tensoropt_torch.config.records import NotNegative, Positive, Record, parse_record
+from tensoropt_torch.config.records import NotNegative, Positive, Record
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.measure.kept.conditioned import ConditionedFile
 from tensoropt_torch.measure.kept.files import is_written, read_or
@@ -269,5 +269,5 @@ MADE_UP = WeightSource(initialise=_any_values)
 
 
 def _load(file: ConditionedFile) -> dict[str, PlanRun]:
-    found = file.read()
-    return {} if found is None else dict(parse_record(_Content, found, "content").runs)
+    content = file.read_as(_Content)
+    return {} if content is None else dict(content.runs)

@@ -18,7 +18,7 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.measure.kept.files import is_written, read_or
-from tensoropt_torch.measure.kept.strategies import KeptStrategy, StrategyStore
+from tensoropt_torch.measure.kept.strategies import FILE, KeptStrategy, StrategyStore
 from tensoropt_torch.measure.runs.batch import Batch, index_on_meta
 from tensoropt_torch.measure.runs.budget import Budget, GoesOn, check_budget
 from tensoropt_torch.measure.runs.peak_memory import ENOUGH
@@ -330,7 +330,10 @@ def _load(store: StrategyStore, space_of: Callable[[int], Space]) -> dict[int, K
     found = store.load()
     for kept in found.values():
         planner = space_of(kept.seed).planner
-        planner.network_time(_strategy(kept, planner))
+        try:
+            planner.network_time(_strategy(kept, planner))
+        except ValueError as error:
+            raise FILE.damaged(f"'{store.path}'", str(error)) from error
     return found
 
 
