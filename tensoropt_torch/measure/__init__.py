@@ -4,7 +4,7 @@ from tensoropt_torch.measure.correction import corrected
 from tensoropt_torch.measure.fits import scales_of
 from tensoropt_torch.measure.job_costs import MeasureOptions, profiled_task, with_operators
 from tensoropt_torch.measure.kept.comparisons import KeptComparison
-from tensoropt_torch.measure.kept.plans import KeptPlan, KeptPlans
+from tensoropt_torch.measure.kept.plans import KeptPlans
 from tensoropt_torch.measure.profiling import ProfileOptions, profile_hardware
 from tensoropt_torch.measure.runs.race import PlanRun, Race, can_race, race
 from tensoropt_torch.measure.runs.random_strategies import ValidationOptions, validate
@@ -13,7 +13,6 @@ from tensoropt_torch.measure.scaling import as_it_took, rescaled, scaled
 
 __all__ = [
     "KeptComparison",
-    "KeptPlan",
     "KeptPlans",
     "MeasureOptions",
     "PlanRun",

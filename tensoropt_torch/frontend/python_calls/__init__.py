@@ -2,7 +2,7 @@
 operators of the captured graph."""
 
 from tensoropt_torch.frontend.passes.nodes import NUMBER, is_python_call
-from tensoropt_torch.frontend.python_calls.call_operators import Binding, binding_of_node
+from tensoropt_torch.frontend.python_calls.call_operators import binding_of_node
 from tensoropt_torch.frontend.python_calls.model_names import ModelNames, name_copy
 from tensoropt_torch.frontend.python_calls.proofs import (
     Proof,
@@ -27,7 +27,6 @@ from tensoropt_torch.frontend.python_calls.user_functions import UserFunction
 
 __all__ = [
     "NUMBER",
-    "Binding",
     "HookCounts",
     "ModelNames",
     "Proof",

@@ -5,7 +5,6 @@ from tensoropt_torch.frontend.watching.attribute_uses import (
     Images,
     Owner,
     Place,
-    Written,
     owners_of,
     value_at,
 )
@@ -30,12 +29,10 @@ from tensoropt_torch.frontend.watching.images import (
 )
 from tensoropt_torch.frontend.watching.lifting import Lifted, Numbers
 from tensoropt_torch.frontend.watching.numbers import UnfollowableError
-from tensoropt_torch.frontend.watching.random_numbers import Draws
 
 __all__ = [
     "MISSING",
     "Attributes",
-    "Draws",
     "Fields",
     "ForwardWatch",
     "Identity",
@@ -46,7 +43,6 @@ __all__ = [
     "Owner",
     "Place",
     "UnfollowableError",
-    "Written",
     "capture_numbers",
     "differences",
     "image_of",

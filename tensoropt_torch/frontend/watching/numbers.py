@@ -232,11 +232,6 @@ def value_of(number: Any) -> Any:
     return number.value if type(number) is _Number else number
 
 
-def is_followed(number: Any) -> bool:
-    """Whether it is a number that is followed."""
-    return type(number) is _Number
-
-
 def _mark_of(number: Any) -> Any:
     return number.mark if type(number) is _Number else number
 
