@@ -125,7 +125,7 @@ def compiled(rank_graph: fx.GraphModule, backend: str) -> fx.GraphModule:
 
 
 def compiled_parts(rank_graph: fx.GraphModule) -> list[CompiledPart]:
-    """Those of a graph, in their order."""
+    """The parts of a graph, in their order."""
     return [module for module in rank_graph.modules() if isinstance(module, CompiledPart)]
 
 

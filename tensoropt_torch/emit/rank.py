@@ -74,7 +74,7 @@ class RankPart:
 
     @cached_property
     def _forms(self) -> list[LocalForm]:
-        """Of all calls."""
+        """The local forms of all calls."""
         nodes = self.captured.lowering.nodes.items()
         calls = [number for node, number in nodes if node.op == "call_function"]
         return [LocalForm.of(self._program.call(number)) for number in calls]

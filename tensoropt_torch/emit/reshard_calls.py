@@ -21,7 +21,7 @@ def slot_of(node: fx.Node) -> int:
 
 
 def slots_begun(node: fx.Node) -> set[int]:
-    """Those whose values a call begins."""
+    """The slots whose values a call begins."""
     if node.target is torch.ops.tensoropt.begin_value.default:
         return {slot_of(node)}
     if node.target is torch.ops.tensoropt.begin_gathers.default:

@@ -26,7 +26,7 @@ Borders = Mapping[str, tuple[GradientEdge, Program]]
 
 
 def placements_at(edge: GradientEdge, parameter: DTensor) -> tuple[Placement, ...]:
-    """Those of the gradient where it passes the sink."""
+    """The placements of the gradient where it passes the sink."""
     return tuple(placements_of(edge.layout, edge.blocks, parameter.device_mesh.shape))
 
 

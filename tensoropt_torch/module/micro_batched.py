@@ -82,7 +82,7 @@ class MicroBatched:
             yield value.chunk(self.count)[number] if is_split else value
 
     def outputs(self) -> JoinedOutputs:
-        """Of a step that begins."""
+        """The outputs of a step that begins."""
         return JoinedOutputs(self._micro.joins)
 
 
@@ -99,7 +99,7 @@ class JoinedOutputs:
         self._parts: list[dict[int, Any]] = [{} for _ in joins]
 
     def add(self, number: int, outputs: Sequence[Any]) -> None:
-        """Of a micro-batch."""
+        """Takes the outputs of a micro-batch."""
         for parts, join, output in zip(self._parts, self._joins, outputs, strict=True):
             if isinstance(output, torch.Tensor):
                 output = output.detach()
@@ -115,7 +115,7 @@ class JoinedOutputs:
                 parts[number] = _of_equal_memory(parts[number - 1])
 
     def joined(self) -> list[Any]:
-        """Of all of them, in their order."""
+        """The outputs of all micro-batches, in their order."""
         return [
             torch.cat([parts[number] for number in sorted(parts)], join)
             if isinstance(join, int)

@@ -105,7 +105,7 @@ class ParallelModule(nn.Module):
         )
 
     def _get_name(self) -> str:
-        """That of the model's class, by which some libraries tell what a model computes."""
+        """The name of the model's class, by which some libraries tell what a model computes."""
         return type(self.original).__name__
 
     def __repr__(self) -> str:

@@ -47,7 +47,7 @@ class ModulePrograms:
 
     @property
     def strategies(self) -> tuple[VariantStrategy, ...]:
-        """Of the variants made so far, but the plan's."""
+        """The strategies of the variants made so far, but the plan's."""
         return () if self.variants is None else self.variants.strategies
 
     def call(

@@ -59,7 +59,7 @@ class Reach:
 
 
 class ReachedGradients:
-    """Of one forward."""
+    """The gradients that reach the sources of one forward."""
 
     def __init__(self, reach: Reach) -> None:
         self._reach = reach

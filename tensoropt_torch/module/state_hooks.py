@@ -41,7 +41,7 @@ def rebind_state_hooks(made: Mapping[nn.Module, nn.Module]) -> None:
 
 
 def _rebound(value: Any, made: Mapping[nn.Module, nn.Module]) -> Any:
-    """The same with stand-ins in place of modules."""
+    """The value with stand-ins in place of modules."""
     if isinstance(value, nn.Module):
         return made.get(value, value)
     if isinstance(value, _WrappedHook):

@@ -49,7 +49,7 @@ class ModuleStorage:
         return self._end is None
 
     def end(self, reason: str) -> None:
-        """From now on using it raises TensorOptError, with the reason."""
+        """Ends its use: from here on that raises TensorOptError, with the reason."""
         self._end = reason
 
     def lend_to(self, module: nn.Module) -> None:

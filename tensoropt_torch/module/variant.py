@@ -145,7 +145,7 @@ class Variant:
         return {source.names[0]: number for number, source in enumerate(self.captured.sources)}
 
     def name_of(self, tensor: torch.Tensor) -> str | None:
-        """Of which parameter or buffer a tensor is a view."""
+        """The name of the parameter or buffer of which a tensor is a view."""
         for source, place in zip(self.captured.sources, self._places, strict=True):
             own = None if place is None else local_tensor(place[0][place[1]])
             if own is not None and own.untyped_storage()._cdata == address_of(tensor):

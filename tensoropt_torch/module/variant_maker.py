@@ -118,7 +118,7 @@ class VariantMaker:
         return [self._plan.settings.rows_dim(name) for name in self.input_names(kind)]
 
     def kind_of_example(self, base: Variant) -> CallKind:
-        """Of calls like the example that the plan was made for."""
+        """The kind of calls like the example that the plan was made for."""
         part = RankPart(self._plan, base.captured, dist.get_rank())
         inputs: list[TensorKind | tuple[str, str]] = []
         for source in base.captured.inputs:

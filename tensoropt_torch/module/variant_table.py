@@ -111,12 +111,12 @@ class VariantTable:
 
     @property
     def variants(self) -> list[Variant]:
-        """Each once."""
+        """The variants, each once."""
         return list(dict.fromkeys(entry.variant for entry in self._entries))
 
     @property
     def kinds(self) -> Iterator[CallKind]:
-        """For which they were made."""
+        """The kinds of calls for which variants were made."""
         return (entry.kind for entry in self._entries)
 
     def add(self, kind: CallKind, variant: Variant, numbers: Numbers | None = None) -> None:
@@ -153,7 +153,7 @@ class VariantTable:
         return [] if frozenset(found) in self._fixed else sorted(found, key=str)
 
     def fix(self, keys: Sequence[Lifted]) -> None:
-        """These cannot be inputs of a graph."""
+        """Notes that these cannot be inputs of a graph."""
         self._fixed.add(frozenset(keys))
 
     def check_numbers(self, kind: CallKind, names: Sequence[str]) -> None:

@@ -129,7 +129,7 @@ class Variants:
 
     @property
     def strategies(self) -> tuple[VariantStrategy, ...]:
-        """Of all variants but the plan's."""
+        """The strategies of all variants but the plan's."""
         return tuple(
             variant.strategy for variant in self._made.variants if variant.strategy is not None
         )
@@ -210,7 +210,7 @@ class Variants:
         ]
 
     def _found(self, call: ModuleCall) -> Found:
-        """Of a call that all ranks make."""
+        """The variant for a call that all ranks make."""
         match = self._made.find(call.kind)
         if match is None:
             match = self._make(call)

@@ -74,7 +74,7 @@ class Plan(Record):
 
     @property
     def fingerprint(self) -> str:
-        """Of the graph of the model."""
+        """The fingerprint of the model's graph."""
         return self.part.fingerprint
 
     @property

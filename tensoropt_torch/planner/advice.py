@@ -62,7 +62,7 @@ def advice(
 
 
 def _first_that_fits(ways: Iterator[_Way], limit: float, attempt: Attempt) -> str:
-    """In words, with what it takes; nothing if none fits."""
+    """The first way that fits, in words, with what it takes; an empty text if none fits."""
     for way in ways:
         try:
             fit = attempt(way.task, way.num_devices, limit)
@@ -108,7 +108,7 @@ def _in_micro_batches(task: PlanningTask) -> Iterator[tuple[str, CapturedModel]]
 
 
 def _more_devices(task: PlanningTask, num_devices: int) -> Iterator[_Way]:
-    """Of the cluster, then of more machines of its kind."""
+    """Advice to use more devices of the cluster, then more machines of its kind."""
     counts = [count for count in plannable_counts(task) if count > num_devices]
     if task.cluster.num_devices > EVERY_COUNT:
         counts = [count for count in counts if _is_power_of_two(count, num_devices)]

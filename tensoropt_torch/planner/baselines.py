@@ -117,7 +117,7 @@ class Comparison:
 
     @property
     def frontier(self) -> Frontier:
-        """That of which ``ours`` are the points."""
+        """The frontier of which ``ours`` are the points."""
         assert self._frontier is not None, "this comparison was not found here"
         return self._frontier
 
@@ -129,7 +129,7 @@ class Comparison:
         return None if found is None else (found.memory_bytes, found.time_s)
 
     def plan(self) -> Plan | None:
-        """That of TensorOpt's pick; None: nothing fits."""
+        """The plan that TensorOpt picks; None: nothing fits."""
         if self.picks is None:
             return self.ours.plan_at(self.memory_limit)
         found = self.picks[self.ours.name]

@@ -41,7 +41,7 @@ class ConstrainedEnds:
     time_s: float | None
 
     def sentence(self, constrained: ConstrainedEnds) -> str:
-        """In words, beside the ends with all constraints."""
+        """The gain in words, beside the ends with all constraints."""
         return (
             f"Without {' and '.join(map(str, self.without))} a step takes at least "
             f"{format_seconds(self.least_time_s)} instead of "
@@ -129,7 +129,7 @@ def constraint_costs(
 
 
 def _parts(constraints: tuple[Constraint, ...]) -> Iterator[Sequence[Constraint]]:
-    """All constraints, all but one, none."""
+    """All constraints, then all but one of them, then none."""
     yield constraints
     if 1 < len(constraints) <= MOST_SINGLE:
         for index in range(len(constraints)):

@@ -43,7 +43,7 @@ class PlanWords:
         self._planners: list[tuple[Settings, _C.Planner]] = []
 
     def details(self, plan: Plan) -> PlanDetails:
-        """All figures of one."""
+        """All figures of one point."""
         return details_of(plan, self._planner(plan))
 
     def outlines(self, plans: Sequence[Plan]) -> list[str]:

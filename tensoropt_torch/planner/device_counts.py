@@ -45,5 +45,5 @@ def rates_of(device: Device) -> Mapping[Objective, float | None]:
 
 
 def cost_of_step(objective: Objective, rate: float, num_devices: int, time_s: float) -> float:
-    """Of a step on so many devices."""
+    """What a step on so many devices costs, in the unit of the objective."""
     return num_devices * rate * (1.0 if objective == "device_count" else time_s)

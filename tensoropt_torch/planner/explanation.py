@@ -87,7 +87,7 @@ class NodeExplanation:
 
     @property
     def extra_time_s(self) -> float:
-        """Of a step, against an even split."""
+        """The time that a step takes longer than with an even split."""
         return max(0.0, self.time_s - self.even_time_s)
 
     @property
@@ -116,7 +116,7 @@ class Explanation:
 
     @property
     def total_flops(self) -> float:
-        """Of all operators, forward and backward."""
+        """The FLOPs of all operators, forward and backward."""
         return sum(node.flops for node in self.operators)
 
     def flops_share(self, node: NodeExplanation) -> float:

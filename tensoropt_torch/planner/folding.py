@@ -29,7 +29,7 @@ class FoldedChoice:
 
     @property
     def label(self) -> str:
-        """Their name, with ``*`` for numbers that differ."""
+        """The name of the nodes, with ``*`` for numbers that differ."""
         return folded_name(self.names)
 
 

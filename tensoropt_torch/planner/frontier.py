@@ -57,12 +57,12 @@ class FrontierPoint:
 
     @property
     def frontier(self) -> Frontier:
-        """That it is a point of."""
+        """The frontier that it is a point of."""
         return self._frontier
 
     @property
     def micro_batches(self) -> int:
-        """As how many of them a step runs the batch."""
+        """The number of micro-batches as which a step runs the batch."""
         return self._frontier.searched(self.index)[0].settings.micro_batches
 
     @property

@@ -154,7 +154,7 @@ class _Pick:
 def _beside(
     view: FrontierView, additions: Additions, limit: float, plans: PlanWords
 ) -> list[_Pick]:
-    """Of the frontier and the baselines, if there are any."""
+    """What is picked of the frontier and of the baselines, if there are any."""
     if not additions.baselines:
         return []
     found = []
@@ -183,7 +183,7 @@ def _model_in_words(captured: CapturedModel) -> str:
 
 
 def _limit(view: FrontierView, memory_limit: float | None) -> float:
-    """In bytes per device; without any limit what the largest point needs."""
+    """The memory limit in bytes per device; without any, what the largest point needs."""
     check_memory_limit(memory_limit)
     if memory_limit is None:
         return view.default_memory_limit

@@ -68,14 +68,14 @@ class Tradeoffs:
 
     @property
     def unit(self) -> str:
-        """Of the objective: the objective with it."""
+        """The objective with its unit, as a title."""
         device = self.frontiers[0].settings.cluster["device"] if self.frontiers else {}
         currency = device.get("price_currency", "in the currency of price_per_hour")
         units = {"device_count": "", "energy": " (J)", "money": f" ({currency})"}
         return f"{self.objective.replace('_', ' ')}{units[self.objective]}"
 
     def cost(self, num_devices: int, time_s: float) -> float:
-        """Of a step."""
+        """What a step costs, in the unit of the objective."""
         return cost_of_step(self.objective, self.rate, num_devices, time_s)
 
     def __len__(self) -> int:

@@ -67,7 +67,7 @@ class Decision:
     instead: str
 
     def sentence(self, plan: Plan) -> str:
-        """In words, with what it saves."""
+        """The decision in words, with what it saves."""
         what = PARAMETER if self.operator == PARAMETER else self.operator
         is_split = "stored as" if self.operator == PARAMETER else "split as"
         number = f"{len(self.names)} times " if len(self.names) > 1 else ""
@@ -163,7 +163,7 @@ class WhyPlan:
 
     @property
     def sentences(self) -> list[str]:
-        """All of them, also those that the text leaves out."""
+        """All sentences, also those that the text leaves out."""
         return [
             *(decision.sentence(self.plan) for decision in self.decisions),
             *(change.sentence(self.plan) for change in self.memory),

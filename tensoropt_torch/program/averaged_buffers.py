@@ -102,7 +102,7 @@ class _Averages:
 
 
 def averaged_axes(forms: Iterable[LocalForm]) -> int:
-    """Of all buffers that these calls change."""
+    """The mesh axes over which buffers are averaged that these calls change."""
     axes = 0
     for form in forms:
         for buffer in form.averaged:

@@ -160,7 +160,7 @@ def _cast(value: Value, dtype: torch.dtype) -> Call:
 
 
 def _named_arguments(record: Call) -> dict[str, Any]:
-    """In the order of the schema."""
+    """The arguments of a call by name, in the order of the schema."""
     assert isinstance(record.function, OpOverload) and not record.kwargs
     names: Sequence[str] = [argument.name for argument in record.function._schema.arguments]
     return dict(zip(names, record.args, strict=True))

@@ -77,7 +77,7 @@ class RankRecords:
         site: CallSite,
         options: ProgramOptions,
     ) -> RankRecords:
-        """Those of a captured graph under what C++ says of each call and each edge."""
+        """The records of a captured graph under what C++ says of each call and each edge."""
         walk = Walk(captured, planner, program)
         calls = WrittenCalls(
             replace(site, step_seed=walk.step_seed),

@@ -51,7 +51,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Copy:
-    """The same numbers in other memory."""
+    """A copy of a value: the same numbers in other memory."""
 
     result: Value
     source: Value
@@ -326,7 +326,7 @@ _TAKEN = (
 
 
 def _names(kind: type[Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Of the fields with values that are given, and of those with values that are taken."""
+    """The names of fields with values that are given, and of those with values that are taken."""
     names = [part.name for part in dataclasses.fields(kind)]
     given_ones = {"result", "results"} | ({"ranges"} if kind is BoundLookup else set())
     return (
@@ -347,7 +347,7 @@ def given(record: Record) -> Iterator[Value]:
 
 
 def taken(record: Record) -> Iterator[Value]:
-    """Those that it takes, more than once if it does."""
+    """The values that a record takes, more than once if it does."""
     for name in _NAMES[type(record)][1]:
         tree = getattr(record, name)
         if isinstance(tree, Value):

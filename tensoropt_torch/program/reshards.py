@@ -45,13 +45,13 @@ def runs_again(reshard: _C.EmittedReshard) -> bool:
 
 
 def value_dtype(reshard: _C.EmittedReshard) -> torch.dtype:
-    """Of the value, which is cast to it before if it ``casts``."""
+    """The dtype of the value, which is cast to it before if it ``casts``."""
     found: torch.dtype = getattr(torch, reshard.dtype)
     return found
 
 
 def reduce_dtype(reshard: _C.EmittedReshard) -> torch.dtype | None:
-    """To which the gradient is cast before; None: it has that of the value."""
+    """The dtype to which the gradient is cast before; None: it has that of the value."""
     if reshard.reduce_dtype == reshard.dtype:
         return None
     found: torch.dtype = getattr(torch, reshard.reduce_dtype)

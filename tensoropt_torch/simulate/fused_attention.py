@@ -83,7 +83,7 @@ class _Seen(TorchDispatchMode):
 
 
 def _takes_kernel_of_cpu(args: Any, kwargs: Any) -> bool:
-    """By a call with tensors of a CPU that are fake."""
+    """Whether the kernel of a CPU is taken, found by a call with fake tensors of a CPU."""
 
     def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
         made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")

@@ -36,7 +36,7 @@ def _loss(copies: int) -> Callable[[Arguments], int]:
 
 
 def _copies(name: str, count: int) -> Callable[[Arguments], int]:
-    """As many copies of an operand."""
+    """The bytes of as many copies of an operand."""
     return lambda arguments: count * _tensor_bytes(arguments[name])
 
 

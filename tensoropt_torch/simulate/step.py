@@ -138,7 +138,7 @@ class _Step:
                 self._tracker.label(tensor, "inputs and buffers")
 
     def _optimizer_with_state(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        """As it is after the first step."""
+        """The optimizer as it is after the first step."""
         optimizer = self._settings.make_optimizer(parameters)
         for parameter in parameters:
             parameter.grad = torch.empty_like(parameter) if parameter.requires_grad else None

@@ -134,7 +134,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return (args[0], work) if len(func._schema.returns) == 2 else work
 
     def _label_copies(self, func: OpOverload, args: Any, first: int) -> None:
-        """Of what a call made, from this allocation on, if it was made of parameters."""
+        """Labels what a call made, from this allocation on, if it was made of parameters."""
         if self._inside or func._schema.name not in _COPIES:
             return
         if self._ledger.phase not in ("forward", "backward"):

@@ -27,13 +27,13 @@ class Choices(Record):
 
     @staticmethod
     def of(planner: _C.Planner, strategy: _C.Strategy) -> Choices:
-        """Those of a strategy in a space."""
+        """The choices of a strategy in a space."""
         configs, edges = planner.choices(strategy)
         return Choices(tuple(configs), tuple(edges))
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Of the configs, in the order of the strategy space."""
+        """The labels of the configs, in the order of the strategy space."""
         return tuple(label for _, label in self.configs)
 
     @property

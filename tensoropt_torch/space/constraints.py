@@ -42,7 +42,7 @@ class Constraint(Record):
 
     @property
     def terms(self) -> list[str]:
-        """Of a pin one for all mesh axes or one for each; of others what is forbidden."""
+        """The terms of the value: one for all mesh axes or one for each, or what is forbidden."""
         return self.value.split(",")
 
     @property

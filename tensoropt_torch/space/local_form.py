@@ -78,7 +78,7 @@ class LocalForm:
 
     @property
     def axis_sets(self) -> set[int]:
-        """Those whose process groups the call needs."""
+        """The axis sets whose process groups the call needs."""
         return {*self.groups, *(halo.axes for halo in self.halos)} - {0}
 
 

@@ -52,7 +52,7 @@ class SpaceOptions:
 
 
 class SpaceKeywords(TypedDict, total=False):
-    """The same as keywords."""
+    """The options of ``SpaceOptions`` as keywords."""
 
     space: Space
     split_spatial: bool
@@ -60,5 +60,5 @@ class SpaceKeywords(TypedDict, total=False):
 
 
 def handed_to_core(options: SpaceOptions) -> dict[str, Any]:
-    """By name, for ``_C.SpaceOptions``, which refuses names that it does not know."""
+    """Options by name, for ``_C.SpaceOptions``, which refuses names that it does not know."""
     return {part.name: getattr(options, part.name) for part in fields(SpaceOptions)}

@@ -88,11 +88,11 @@ class Settings(SpaceOptions, Record):
 
     @property
     def gathered(self) -> Settings:
-        """The same with the whole batch on every rank."""
+        """These settings with the whole batch on every rank."""
         return replace(self, inputs="replicated", whole_inputs=(), input_dims=())
 
     def of_variant(self, gathered: bool, micro_batches: int) -> Settings:
-        """Those of another graph of the model."""
+        """The settings of another graph of the model."""
         settings = self.gathered if gathered else self
         return replace(settings, micro_batches=micro_batches)
 

@@ -92,8 +92,8 @@ class PlanningOptions(SpaceOptions):
     recompute: bool | None = field(
         default=None,
         metadata=flag(
-            "operators may run again in backward instead of keeping what they make (default: "
-            "where the model calls torch.utils.checkpoint)"
+            "operators may run again in backward instead of keeping what they make, as activation "
+            "checkpointing does (default: where the model calls torch.utils.checkpoint)"
         ),
     )
     max_micro_batches: int = field(

@@ -96,7 +96,7 @@ class _Model:
         self._times = collective_times(settings)
 
     def collectives(self, program: _Program) -> Iterator[tuple[Collectives, int]]:
-        """Each with its axis set."""
+        """The collectives of a program, each with its axis set."""
         num_bytes = program.num_bytes
         for step in steps_of(program.code.steps, program.code.groups):
             after = num_bytes * _growth(step)
@@ -120,7 +120,7 @@ def _growth(step: Step[int]) -> float:
 
 
 def _programs(planner: _C.Planner, plan: Described) -> Iterator[_Program]:
-    """Of all edges, forward and backward."""
+    """The programs of all edges, forward and backward."""
     strategy = plan.choices.strategy(planner)
     rank = _C.RankProgram(planner, strategy, 0)
     sizes = [size for size, _ in plan.settings.mesh_axes]
@@ -156,7 +156,7 @@ _COPIES = frozenset(
 
 
 def _kinds_of_values(plan: Described) -> dict[int, str]:
-    """Of parameters and inputs, and of copies of parameters, by value."""
+    """Which values are parameters, copies of these or inputs, by the number of the value."""
     captured = model_at_hand(plan)
     named = ((captured.parameters, "parameters"), (captured.inputs, "inputs"))
     values = captured.lowering.values

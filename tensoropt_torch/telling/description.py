@@ -75,7 +75,7 @@ def describe(plan: Described) -> PlanDescription:
 
 
 def described(planner: _C.Planner, plan: Described) -> PlanDescription:
-    """The same by the strategy space of the plan."""
+    """The description of a plan, by its strategy space."""
     strategy = plan.choices.strategy(planner)
     rows = planner.nodes()
     model = model_at_hand(plan)
@@ -106,7 +106,7 @@ def described(planner: _C.Planner, plan: Described) -> PlanDescription:
 
 
 def _changes_layout(edge: _C.EdgeRow) -> bool:
-    """Of the value or of its gradient."""
+    """Whether the layout of the value or of its gradient changes."""
     return edge.layout_from != edge.layout_to or edge.gradient_from != edge.gradient_to
 
 

@@ -67,7 +67,7 @@ class PlanDiff:
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """All of them."""
+        """All changes."""
         return (*self.costs, *self.settings, *self.choices)
 
     @property
@@ -84,7 +84,7 @@ class PlanDiff:
 
     @property
     def folded_changes(self) -> tuple[Change, ...]:
-        """All of them, with choices as in ``folded_choices``."""
+        """All changes, with choices as in ``folded_choices``."""
         return (*self.costs, *self.settings, *self.folded_choices)
 
     def _repr_html_(self) -> str:

@@ -50,7 +50,7 @@ def in_one_line(plan: Stated) -> str:
 
 
 def as_html(plan: Stated) -> str:
-    """Its facts as a table for notebooks."""
+    """The facts of a plan as a table for notebooks."""
     return html_table("Plan", (), facts_of(plan))
 
 

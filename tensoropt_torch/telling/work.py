@@ -63,7 +63,7 @@ def _parts(splits: Sequence[str], sizes: Sequence[int]) -> tuple[tuple[str, int]
 
 
 def work_in_words(shares: Sequence[WorkShare], num_devices: int) -> str:
-    """In one clause."""
+    """The work that is split, in one clause."""
     if num_devices == 1:
         return "The work is done by one device"
     named = [one for one in shares[:_MOST_NAMED] if one.share >= _LEAST_NAMED]
