@@ -5,7 +5,7 @@ C++ core of TensorOpt: graphs, costs, search, emission.
 from __future__ import annotations
 import collections.abc
 import typing
-__all__: list[str] = ['AnalyticCollectives', 'AveragedBuffer', 'Cluster', 'Collective', 'CollectiveModel', 'CollectiveSample', 'ConfigPorts', 'DeclaredRule', 'Device', 'EdgeEnd', 'EdgeRow', 'EmittedCall', 'EmittedLookup', 'EmittedReshard', 'EncodedProgram', 'EstimateRow', 'Exclusion', 'ExplanationRow', 'Graph', 'Halo', 'InternalError', 'Level', 'LinkSpeed', 'LocalCall', 'LocalForm', 'LocalOperand', 'MeasuredCollectives', 'Mesh', 'NodeId', 'NodeKind', 'NodeRow', 'NodeUnits', 'OpSample', 'OpWork', 'OutputRow', 'Planner', 'PlannerSetup', 'PortLayouts', 'RankProgram', 'Ref', 'Rules', 'RuntimeOverheads', 'Saved', 'SearchOptions', 'SearchResult', 'SpaceEdgeId', 'SpaceNodeId', 'SpaceOptions', 'StepShape', 'Strategy', 'TensorResharder', 'UnevenSplit', 'ValueId', 'WorkRow', 'current_rules', 'declare_rule', 'withdraw_rule']
+__all__: list[str] = ['AnalyticCollectives', 'AveragedBuffer', 'Cluster', 'Collective', 'CollectiveModel', 'CollectiveSample', 'ConfigPorts', 'DEFAULT_CONDITIONING_WORK', 'DeclaredRule', 'Device', 'EdgeEnd', 'EdgeRow', 'EmittedCall', 'EmittedLookup', 'EmittedReshard', 'EncodedProgram', 'EstimateRow', 'Exclusion', 'ExplanationRow', 'Graph', 'Halo', 'InternalError', 'Level', 'LinkSpeed', 'LocalCall', 'LocalForm', 'LocalOperand', 'MeasuredCollectives', 'Mesh', 'NodeId', 'NodeKind', 'NodeRow', 'NodeUnits', 'OpSample', 'OpWork', 'OutputRow', 'Planner', 'PlannerSetup', 'PortLayouts', 'RankProgram', 'Ref', 'ReshardedTensor', 'Rules', 'RuntimeOverheads', 'Saved', 'SearchOptions', 'SearchResult', 'SpaceEdgeId', 'SpaceNodeId', 'SpaceOptions', 'Strategy', 'TensorResharder', 'UnevenSplit', 'ValueId', 'WorkRow', 'current_rules', 'declare_rule', 'withdraw_rule']
 class InternalError(RuntimeError):
     pass
 class Mesh:
@@ -102,7 +102,7 @@ class Level:
     """
     One kind of network; the bandwidth is that of one unit's link into it. Collectives may reach other figures.
     """
-    def __init__(self, name: str, count: int, bandwidth_bytes_per_s: float, latency_s: float, collectives: collections.abc.Mapping[Collective, LinkSpeed] = {}) -> None:
+    def __init__(self, *, name: str, count: int, bandwidth_bytes_per_s: float, latency_s: float, collectives: collections.abc.Mapping[Collective, LinkSpeed] = {}) -> None:
         ...
     @property
     def bandwidth_bytes_per_s(self) -> float:
@@ -174,11 +174,17 @@ class EncodedProgram:
     @property
     def steps(self) -> list[int]:
         ...
+class ReshardedTensor:
+    """
+    A tensor, of bytes per element. With `uneven` its parts may differ; `units` as in NodeUnits.
+    """
+    def __init__(self, *, shape: collections.abc.Sequence[int], item_size: int, uneven: bool = False, units: collections.abc.Sequence[int] = []) -> None:
+        ...
 class TensorResharder:
     """
-    Fastest reshards of one tensor; see reshard/planner.h.
+    Fastest reshards of one tensor; see reshard/resharder.h.
     """
-    def __init__(self, mesh: Mesh, collectives: CollectiveModel, device: Device, shape: collections.abc.Sequence[int], item_size: int, uneven: bool = False, units: collections.abc.Sequence[int] = []) -> None:
+    def __init__(self, mesh: Mesh, collectives: CollectiveModel, device: Device, tensor: ReshardedTensor) -> None:
         ...
     def describe(self, from_layout: str, to_layout: str) -> str:
         """
@@ -251,11 +257,11 @@ class Graph:
     """
     def __init__(self) -> None:
         ...
-    def add_op(self, name: str, target: str, arguments: collections.abc.Sequence[tuple[str, typing.Any]], outputs: collections.abc.Sequence[tuple[collections.abc.Sequence[int], str]], differentiable: bool = True) -> list[ValueId]:
+    def add_op(self, name: str, target: str, arguments: collections.abc.Sequence[tuple[str, typing.Any]], outputs: collections.abc.Sequence[tuple[collections.abc.Sequence[int], str]], *, differentiable: bool = True) -> list[ValueId]:
         """
         Adds an operator; returns the value ids of its outputs.
         """
-    def add_source(self, kind: NodeKind, name: str, meta: tuple[collections.abc.Sequence[int], str], trainable: bool = True, even_dims: collections.abc.Sequence[int] = []) -> ValueId:
+    def add_source(self, kind: NodeKind, name: str, meta: tuple[collections.abc.Sequence[int], str], *, trainable: bool = True, even_dims: collections.abc.Sequence[int] = []) -> ValueId:
         """
         Adds an input, parameter or constant; returns its value id.
         """
@@ -722,17 +728,34 @@ class OpWork:
     """
     What one rank computes for one operator.
     """
-    def __init__(self, dtype: str, forward_flops: float, backward_flops: float, bytes: float, launches: float, backward: bool, view: bool) -> None:
+    def __init__(self, *, dtype: str, forward_flops: float, backward_flops: float, bytes: float, launches: float, backward: bool, view: bool) -> None:
         ...
-    def as_tuple(self) -> tuple[str, float, float, float, float, bool, bool]:
-        """
-        What makes the same again.
-        """
+    @property
+    def backward(self) -> bool:
+        ...
+    @property
+    def backward_flops(self) -> float:
+        ...
+    @property
+    def bytes(self) -> float:
+        ...
+    @property
+    def dtype(self) -> str:
+        ...
+    @property
+    def forward_flops(self) -> float:
+        ...
+    @property
+    def launches(self) -> float:
+        ...
+    @property
+    def view(self) -> bool:
+        ...
 class OpSample:
     """
     A measured call; op_profile.h.
     """
-    def __init__(self, key: str, family: str, work: OpWork, forward_s: float, backward_s: float) -> None:
+    def __init__(self, *, key: str, family: str, work: OpWork, forward_s: float, backward_s: float) -> None:
         ...
 class LocalOperand:
     """
@@ -779,25 +802,13 @@ class SpaceOptions:
     """
     Which strategies there are; space/space.h.
     """
-    def __init__(self, *, space: str, optimizer_state_bytes: collections.abc.Mapping[str, float], sharded_inputs: bool, whole_inputs: collections.abc.Set[str] = set(), input_dims: collections.abc.Mapping[str, int] = {}, loss_output: int = -1, storage: collections.abc.Mapping[str, str] = {}, max_configs: int = 200, split_spatial: bool = False, reduce_dtype: str = 'parameter', bucket_bytes: float = 0, shard_bytes: float = 0, recompute: bool = False, idle_configs: bool = False) -> None:
-        ...
-class StepShape:
-    """
-    Of how many micro-batches a step is made, and how many are in flight at once; cost/parts.h.
-    """
-    def __init__(self, micro_batches: int = 1, in_flight: int = 1) -> None:
-        ...
-    @property
-    def in_flight(self) -> int:
-        ...
-    @property
-    def micro_batches(self) -> int:
+    def __init__(self, *, space: str, optimizer_state_bytes: collections.abc.Mapping[str, float], sharded_inputs: bool, whole_inputs: collections.abc.Set[str] = set(), input_dims: collections.abc.Mapping[str, int] = {}, loss_output: int = -1, storage: collections.abc.Mapping[str, str] = {}, max_configs: int, split_spatial: bool, reduce_dtype: str, bucket_bytes: float = 0.0, shard_bytes: float = 0.0, recompute: bool = False, idle_configs: bool = False) -> None:
         ...
 class PlannerSetup:
     """
     Where and how a model is planned for.
     """
-    def __init__(self, *, cluster: Cluster, mesh: Mesh, space: SpaceOptions, collectives: collections.abc.Mapping[tuple[Collective, int], collections.abc.Sequence[CollectiveSample]] = {}, operators: collections.abc.Sequence[OpSample] = [], overheads: RuntimeOverheads = ..., step: StepShape = ...) -> None:
+    def __init__(self, *, cluster: Cluster, mesh: Mesh, space: SpaceOptions, collectives: collections.abc.Mapping[tuple[Collective, int], collections.abc.Sequence[CollectiveSample]] = {}, operators: collections.abc.Sequence[OpSample] = [], overheads: RuntimeOverheads = ..., micro_batches: int = 1) -> None:
         ...
 class SearchOptions:
     """
@@ -1015,6 +1026,7 @@ def declare_rule(arg0: DeclaredRule) -> None:
     ...
 def withdraw_rule(arg0: str) -> None:
     ...
+DEFAULT_CONDITIONING_WORK: float = 1000000000000.0
 NodeId = typing.NewType("NodeId", int)
 SpaceEdgeId = typing.NewType("SpaceEdgeId", int)
 SpaceNodeId = typing.NewType("SpaceNodeId", int)

@@ -4,7 +4,6 @@
 
 #include <map>
 #include <string>
-#include <tuple>
 
 #include "bindings/bindings.h"
 #include "bindings/ids.h"
@@ -112,26 +111,25 @@ void bind_work(py::module_& module) {
       .def(py::init([](const std::string& dtype, double forward_flops,
                        double backward_flops, double bytes, double launches,
                        bool backward, bool view) {
-             return OpWork{parse_dtype(dtype),
-                           forward_flops,
-                           backward_flops,
-                           bytes,
-                           launches,
-                           backward,
-                           view};
+             return OpWork{.dtype = parse_dtype(dtype),
+                           .forward_flops = forward_flops,
+                           .backward_flops = backward_flops,
+                           .bytes = bytes,
+                           .launches = launches,
+                           .backward = backward,
+                           .view = view};
            }),
-           py::arg("dtype"), py::arg("forward_flops"),
+           py::kw_only(), py::arg("dtype"), py::arg("forward_flops"),
            py::arg("backward_flops"), py::arg("bytes"), py::arg("launches"),
            py::arg("backward"), py::arg("view"))
-      .def(
-          "as_tuple",
-          [](const OpWork& work) {
-            return std::tuple(std::string(to_string(work.dtype)),
-                              work.forward_flops, work.backward_flops,
-                              work.bytes, work.launches, work.backward,
-                              work.view);
-          },
-          "What makes the same again.");
+      .def_property_readonly(
+          "dtype", [](const OpWork& work) { return to_string(work.dtype); })
+      .def_readonly("forward_flops", &OpWork::forward_flops)
+      .def_readonly("backward_flops", &OpWork::backward_flops)
+      .def_readonly("bytes", &OpWork::bytes)
+      .def_readonly("launches", &OpWork::launches)
+      .def_readonly("backward", &OpWork::backward)
+      .def_readonly("view", &OpWork::view);
 
   py::class_<OpSample>(module, "OpSample", "A measured call; op_profile.h.")
       .def(py::init([](std::string key, std::string family, const OpWork& work,
@@ -141,7 +139,7 @@ void bind_work(py::module_& module) {
                              work,
                              {forward_s, backward_s}};
            }),
-           py::arg("key"), py::arg("family"), py::arg("work"),
+           py::kw_only(), py::arg("key"), py::arg("family"), py::arg("work"),
            py::arg("forward_s"), py::arg("backward_s"));
 }
 

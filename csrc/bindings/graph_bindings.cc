@@ -74,12 +74,12 @@ void bind_graph(py::module_& module) {
             return graph.add_source(kind, std::move(name), std::move(tensor),
                                     trainable, std::move(even_dims));
           },
-          py::arg("kind"), py::arg("name"), py::arg("meta"),
+          py::arg("kind"), py::arg("name"), py::arg("meta"), py::kw_only(),
           py::arg("trainable") = true,
           py::arg("even_dims") = std::vector<int>{},
           "Adds an input, parameter or constant; returns its value id.")
       .def("add_op", &add_op, py::arg("name"), py::arg("target"),
-           py::arg("arguments"), py::arg("outputs"),
+           py::arg("arguments"), py::arg("outputs"), py::kw_only(),
            py::arg("differentiable") = true,
            "Adds an operator; returns the value ids of its outputs.")
       .def("set_outputs", &Graph::set_outputs, py::arg("values"))

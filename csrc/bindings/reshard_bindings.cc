@@ -1,4 +1,4 @@
-// Meshes, clusters, times of collectives and reshard plans. Layouts are strings
+// Meshes, clusters, times of collectives, and reshards. Layouts are strings
 // ("S0,R"), axis sets are integers (bit i is axis i).
 
 #include <pybind11/stl.h>
@@ -80,18 +80,17 @@ void bind_collective(py::module_& module) {
   }
 }
 
-Device make_device(std::string name, double memory_bytes,
-                   double memory_bandwidth_bytes_per_s,
-                   double launch_overhead_s,
-                   const std::map<std::string, double>& peak_flops_per_s,
-                   const std::pair<double, double>& efficiencies) {
-  Device device{std::move(name),    memory_bytes, memory_bandwidth_bytes_per_s,
-                launch_overhead_s,  {},           efficiencies.first,
-                efficiencies.second};
-  for (const auto& [dtype, flops] : peak_flops_per_s) {
-    device.peak_flops_per_s[parse_dtype(dtype)] = flops;
-  }
-  return device;
+std::map<DType, double> rates_of(const std::map<std::string, double>& named) {
+  std::map<DType, double> rates;
+  for (const auto& [dtype, rate] : named) rates[parse_dtype(dtype)] = rate;
+  return rates;
+}
+
+std::map<std::string, double> named_rates(
+    const std::map<DType, double>& rates) {
+  std::map<std::string, double> named;
+  for (const auto& [dtype, rate] : rates) named.emplace(to_string(dtype), rate);
+  return named;
 }
 
 void bind_cluster(py::module_& module) {
@@ -103,20 +102,22 @@ void bind_cluster(py::module_& module) {
                        const std::map<std::string, double>& peak_flops_per_s,
                        double matmul_efficiency, double memory_efficiency,
                        std::optional<double> attention_efficiency) {
-             Device device = make_device(
-                 std::move(name), memory_bytes, memory_bandwidth_bytes_per_s,
-                 launch_overhead_s, peak_flops_per_s,
-                 {matmul_efficiency, memory_efficiency});
-             device.attention_efficiency = attention_efficiency;
-             return device;
+             return Device{
+                 .name = std::move(name),
+                 .memory_bytes = memory_bytes,
+                 .memory_bandwidth_bytes_per_s = memory_bandwidth_bytes_per_s,
+                 .launch_overhead_s = launch_overhead_s,
+                 .peak_flops_per_s = rates_of(peak_flops_per_s),
+                 .matmul_efficiency = matmul_efficiency,
+                 .memory_efficiency = memory_efficiency,
+                 .attention_efficiency = attention_efficiency};
            }),
            py::kw_only(), py::arg("name") = defaults.name,
            py::arg("memory_bytes") = defaults.memory_bytes,
            py::arg("memory_bandwidth_bytes_per_s") =
                defaults.memory_bandwidth_bytes_per_s,
            py::arg("launch_overhead_s") = defaults.launch_overhead_s,
-           py::arg("peak_flops_per_s") =
-               std::map<std::string, double>{{"float32", 1e12}},
+           py::arg("peak_flops_per_s") = named_rates(defaults.peak_flops_per_s),
            py::arg("matmul_efficiency") = defaults.matmul_efficiency,
            py::arg("memory_efficiency") = defaults.memory_efficiency,
            py::arg("attention_efficiency") = defaults.attention_efficiency)
@@ -135,8 +136,8 @@ void bind_cluster(py::module_& module) {
                     "link into it. Collectives may reach other figures.")
       .def(py::init<std::string, int, double, double,
                     std::map<Collective, LinkSpeed>>(),
-           py::arg("name"), py::arg("count"), py::arg("bandwidth_bytes_per_s"),
-           py::arg("latency_s"),
+           py::kw_only(), py::arg("name"), py::arg("count"),
+           py::arg("bandwidth_bytes_per_s"), py::arg("latency_s"),
            py::arg("collectives") = std::map<Collective, LinkSpeed>{})
       .def_readonly("name", &Level::name)
       .def_readonly("count", &Level::count)
@@ -184,6 +185,12 @@ void bind_collectives(py::module_& module) {
            py::arg("collective"), py::arg("axes"));
 }
 
+struct ReshardedTensor {
+  TensorMeta meta;
+  int item_size = 1;
+  bool uneven = false;
+};
+
 // A resharder with the mesh that its programs are encoded for.
 struct PyResharder {
   Mesh mesh;
@@ -204,23 +211,34 @@ void bind_resharder(py::module_& module) {
       .def_readonly("steps", &EncodedProgram::steps)
       .def_readonly("groups", &EncodedProgram::groups);
 
+  py::class_<ReshardedTensor>(module, "ReshardedTensor",
+                              "A tensor, of bytes per element. With `uneven` "
+                              "its parts may differ; `units` as in NodeUnits.")
+      .def(py::init([](Shape shape, int item_size, bool uneven, Shape units) {
+             return ReshardedTensor{
+                 .meta = {.shape = std::move(shape), .units = std::move(units)},
+                 .item_size = item_size,
+                 .uneven = uneven};
+           }),
+           py::kw_only(), py::arg("shape"), py::arg("item_size"),
+           py::arg("uneven") = false, py::arg("units") = Shape{});
+
   py::class_<PyResharder>(module, "TensorResharder",
                           "Fastest reshards of one tensor; see "
-                          "reshard/planner.h.")
-      .def(py::init([](const Mesh& mesh, const CollectiveModel& collectives,
-                       const Device& device, const Shape& shape, int item_size,
-                       bool uneven, const Shape& units) {
-             const TensorMeta tensor{.shape = shape, .units = units};
-             const std::int64_t bytes = item_size * tensor.unit_elements();
-             return PyResharder{
-                 mesh, tensor,
-                 TensorResharder(mesh, collectives, device, tensor.counts(),
-                                 bytes, TensorResharder::kMaxLayouts, kAllDims,
-                                 uneven ? kAllDims : 0)};
-           }),
-           py::arg("mesh"), py::arg("collectives"), py::arg("device"),
-           py::arg("shape"), py::arg("item_size"), py::arg("uneven") = false,
-           py::arg("units") = Shape{})
+                          "reshard/resharder.h.")
+      .def(
+          py::init([](const Mesh& mesh, const CollectiveModel& collectives,
+                      const Device& device, const ReshardedTensor& tensor) {
+            const std::int64_t bytes =
+                tensor.item_size * tensor.meta.unit_elements();
+            return PyResharder{
+                mesh, tensor.meta,
+                TensorResharder(mesh, collectives, device, tensor.meta.counts(),
+                                bytes, TensorResharder::kMaxLayouts, kAllDims,
+                                tensor.uneven ? kAllDims : 0)};
+          }),
+          py::arg("mesh"), py::arg("collectives"), py::arg("device"),
+          py::arg("tensor"))
       .def(
           "time_s",
           [](const PyResharder& self, const std::string& from,

@@ -83,7 +83,9 @@ void bind_overheads(py::module_& module) {
            py::arg("exposed_gradients") = defaults.exposed_gradients);
 }
 
+// What Python always says has no default here; the others have those of C++.
 void bind_space_options(py::module_& module) {
+  const SpaceOptions defaults;
   py::class_<SpaceOptions>(module, "SpaceOptions",
                            "Which strategies there are; space/space.h.")
       .def(
@@ -114,46 +116,44 @@ void bind_space_options(py::module_& module) {
               }),
           py::kw_only(), py::arg("space"), py::arg("optimizer_state_bytes"),
           py::arg("sharded_inputs"),
-          py::arg("whole_inputs") = std::set<std::string>{},
-          py::arg("input_dims") = std::map<std::string, int>{},
-          py::arg("loss_output") = -1,
+          py::arg("whole_inputs") = defaults.whole_inputs,
+          py::arg("input_dims") = defaults.input_dims,
+          py::arg("loss_output") = defaults.loss_output,
           py::arg("storage") = std::map<std::string, std::string>{},
-          py::arg("max_configs") = kDefaultMaxConfigs,
-          py::arg("split_spatial") = false,
-          py::arg("reduce_dtype") = "parameter", py::arg("bucket_bytes") = 0,
-          py::arg("shard_bytes") = 0, py::arg("recompute") = false,
-          py::arg("idle_configs") = false);
+          py::arg("max_configs"), py::arg("split_spatial"),
+          py::arg("reduce_dtype"),
+          py::arg("bucket_bytes") = defaults.bucket_bytes,
+          py::arg("shard_bytes") = defaults.shard_bytes,
+          py::arg("recompute") = defaults.recompute,
+          py::arg("idle_configs") = defaults.idle_configs);
 }
 
 void bind_planner_setup(py::module_& module) {
-  py::class_<StepShape>(module, "StepShape",
-                        "Of how many micro-batches a step is made, and how "
-                        "many are in flight at once; cost/parts.h.")
-      .def(py::init([](int micro_batches, int in_flight) {
-             return StepShape{micro_batches, in_flight};
-           }),
-           py::arg("micro_batches") = 1, py::arg("in_flight") = 1)
-      .def_readonly("micro_batches", &StepShape::micro_batches)
-      .def_readonly("in_flight", &StepShape::in_flight);
-
   py::class_<PlannerSetup>(module, "PlannerSetup",
                            "Where and how a model is planned for.")
-      .def(py::init(
-               [](const Cluster& cluster, const Mesh& mesh,
-                  const SpaceOptions& space, const CollectiveTable& collectives,
-                  const std::vector<OpSample>& operators,
-                  const RuntimeOverheads& overheads, const StepShape& step) {
-                 return PlannerSetup{cluster,   mesh,      space, collectives,
-                                     operators, overheads, step};
-               }),
+      .def(py::init([](const Cluster& cluster, const Mesh& mesh,
+                       const SpaceOptions& space,
+                       const CollectiveTable& collectives,
+                       const std::vector<OpSample>& operators,
+                       const RuntimeOverheads& overheads, int micro_batches) {
+             return PlannerSetup{.cluster = cluster,
+                                 .mesh = mesh,
+                                 .space = space,
+                                 .collectives = collectives,
+                                 .operators = operators,
+                                 .overheads = overheads,
+                                 .step = {.micro_batches = micro_batches}};
+           }),
            py::kw_only(), py::arg("cluster"), py::arg("mesh"), py::arg("space"),
            py::arg("collectives") = CollectiveTable{},
            py::arg("operators") = std::vector<OpSample>{},
            py::arg_v("overheads", RuntimeOverheads{}, "RuntimeOverheads()"),
-           py::arg_v("step", StepShape{}, "StepShape()"));
+           py::arg("micro_batches") = StepShape{}.micro_batches);
 }
 
 void bind_search_options(py::module_& module) {
+  module.attr("DEFAULT_CONDITIONING_WORK") =
+      SearchOptions{}.max_conditioning_work;
   py::class_<SearchOptions>(module, "SearchOptions",
                             "How to search; search/frontier_tracking.h.")
       .def(py::init([](const std::string& algorithm, double epsilon,

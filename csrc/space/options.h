@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <set>
 #include <string>
@@ -11,8 +12,6 @@
 #include "rules/config.h"
 
 namespace tensoropt {
-
-constexpr std::size_t kDefaultMaxConfigs = 200;
 
 // Where a parameter is computed with in a narrower dtype: in which one sums of
 // its gradient over devices are made.
@@ -36,7 +35,7 @@ struct SpaceOptions {
   std::map<std::string, Layout> storage = {};
   // For each operator, parameter and relay at most so many layouts, those with
   // the fewest runs (see config.h). Keeps growth with the devices in hand.
-  std::size_t max_configs = kDefaultMaxConfigs;
+  std::size_t max_configs = std::numeric_limits<std::size_t>::max();
   // Spatial dims of convolutions and pooling may be split, neighbours exchange
   // borders. Multiplies the configs of convolutional networks.
   bool split_spatial = false;

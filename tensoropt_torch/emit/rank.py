@@ -107,9 +107,9 @@ class RankPart:
         value = source.placeholder.meta["val"]
         shape = [*value.shape]
         shape[0] *= self.captured.micro_batches
-        resharder = _C.TensorResharder(
-            mesh, _C.AnalyticCollectives(cluster, mesh), cluster.device, shape, value.itemsize
-        )
+        tensor = _C.ReshardedTensor(shape=shape, item_size=value.itemsize)
+        collectives = _C.AnalyticCollectives(cluster, mesh)
+        resharder = _C.TensorResharder(mesh, collectives, cluster.device, tensor)
         whole = ",".join("R" for _ in self.sizes)
         program = resharder.encode(self._layout(source), whole, self.rank)
         return program.steps, program.groups

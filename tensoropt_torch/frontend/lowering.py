@@ -171,7 +171,9 @@ def _lower_source(lowering: Lowering, node: fx.Node, kind: str, name: str) -> No
     # Parts of blocks are those of DTensor only if they are equal.
     even_dims = [] if blocks is None else [blocks.dim, blocks.dim + 1]
     lowering.values[node] = [
-        lowering.graph.add_source(source_kind, name, _meta_of(value), trainable, even_dims)
+        lowering.graph.add_source(
+            source_kind, name, _meta_of(value), trainable=trainable, even_dims=even_dims
+        )
     ]
 
 
@@ -206,7 +208,7 @@ def _lower_call(lowering: Lowering, node: fx.Node, target: OpOverload) -> None:
         str(target),
         arguments,
         [_meta_of(output) for output in outputs],
-        "detach" not in str(target),
+        differentiable="detach" not in str(target),
     )
 
 

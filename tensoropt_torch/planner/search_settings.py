@@ -32,7 +32,7 @@ class SearchSettings:
     epsilon: float = 1e-2
     algorithm: str = "ldp"
     num_threads: int = 0
-    max_conditioning_work: float = 1e12
+    max_conditioning_work: float = _C.DEFAULT_CONDITIONING_WORK
     heuristics: tuple[str | float, ...] = ()
     use_bounds: bool = True
 

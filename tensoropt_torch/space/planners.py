@@ -11,6 +11,7 @@ from tensoropt_torch.config.cluster import Cluster
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.frontend.lowering import Lowering
 from tensoropt_torch.space.allowed import allowed_configs
+from tensoropt_torch.space.op_records import sample_of
 from tensoropt_torch.space.options import handed_to_core
 from tensoropt_torch.space.rows import loss_output
 from tensoropt_torch.space.settings import MeasuredCurve, Settings
@@ -37,12 +38,9 @@ def make_planner(
         mesh=_C.Mesh(list(settings.mesh_axes)),
         space=_space_options(captured, settings, storage or {}),
         collectives=measured_table(settings.measured),
-        operators=[
-            _C.OpSample(key, family, _C.OpWork(*work), forward_s, backward_s)
-            for key, family, work, forward_s, backward_s in settings.operators
-        ],
+        operators=[sample_of(record) for record in settings.operators],
         overheads=_overheads(cluster, settings),
-        step=_C.StepShape(settings.micro_batches),
+        micro_batches=settings.micro_batches,
     )
     planner = _C.Planner(captured.graph, captured.lowering.rules, setup)
     if settings.constraints and storage is None:
@@ -60,13 +58,16 @@ def unpriced_planner(
     """Every config of the operators of a graph on a mesh with axes of these sizes, for those who
     ask what the configs are and not what they cost."""
     mesh = _C.Mesh([(size, 0) for size in sizes])
-    level = _C.Level("level", mesh.num_devices, 1e9, 1e-6)
+    level = _C.Level(
+        name="level", count=mesh.num_devices, bandwidth_bytes_per_s=1e9, latency_s=1e-6
+    )
     options = _C.SpaceOptions(
         space="full",
         optimizer_state_bytes=dict.fromkeys(_TRAINED, 0.0),
         sharded_inputs=False,
         max_configs=10**9,
         split_spatial=split_spatial,
+        reduce_dtype="parameter",
         idle_configs=idle_configs,
     )
     cluster = _C.Cluster("cluster", _C.Device(), [level])

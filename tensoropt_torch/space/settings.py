@@ -28,10 +28,12 @@ StateDType = Literal["float64", "float32", "bfloat16", "float16"]
 MeasuredCurve = tuple[str, int, tuple[tuple[NotNegative, NotNegative], ...]]
 
 
-# As measure.kept.operators.OpTime: key, family, work, seconds forward and backward.
-OpRecord = tuple[
-    str, str, tuple[str, float, float, float, float, bool, bool], NotNegative, NotNegative
-]
+# dtype, FLOPs forward and backward, bytes, launches, whether there is a backward, whether it is a
+# view (space/op_records.py).
+WorkRecord = tuple[str, float, float, float, float, bool, bool]
+
+# As measure.kept.operator_times.OpTime: key, family, work, seconds forward and backward.
+OpRecord = tuple[str, str, WorkRecord, NotNegative, NotNegative]
 
 
 @dataclass(frozen=True)

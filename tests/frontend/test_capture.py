@@ -230,9 +230,9 @@ def test_rules_are_told_which_dims_are_indexed(monkeypatch: pytest.MonkeyPatch) 
     given = []
     add_op = _C.Graph.add_op
 
-    def spy(graph: Any, name: str, target: str, arguments: Any, *rest: Any) -> Any:
+    def spy(graph: Any, name: str, target: str, arguments: Any, *rest: Any, **more: Any) -> Any:
         given.append((target, dict(arguments)))
-        return add_op(graph, name, target, arguments, *rest)
+        return add_op(graph, name, target, arguments, *rest, **more)
 
     monkeypatch.setattr(_C.Graph, "add_op", spy)
     capture(Layer(indexed), (batch(),))

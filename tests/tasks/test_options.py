@@ -126,7 +126,11 @@ def test_settings_keep_the_options_that_are_as_the_user_gave_them() -> None:
 def test_an_option_that_the_core_does_not_take_fails() -> None:
     """So a field that is new in Python alone is not lost on its way."""
     plain = handed_to_core(SpaceOptions())
-    rest = {"optimizer_state_bytes": {"float32": 8.0}, "sharded_inputs": False}
+    rest = {
+        "optimizer_state_bytes": {"float32": 8.0},
+        "sharded_inputs": False,
+        "max_configs": 200,
+    }
     _C.SpaceOptions(**plain, **rest)
     with pytest.raises(TypeError, match="incompatible constructor arguments"):
         _C.SpaceOptions(**plain, **rest, split_time=True)

@@ -29,6 +29,7 @@ from tensoropt_torch.progress import Step, silent
 from tensoropt_torch.runtime.agreement import gather
 from tensoropt_torch.runtime.ops import network_timing
 from tensoropt_torch.space.local_form import LocalForm
+from tensoropt_torch.space.op_records import work_record
 
 WARM_UPS = 2
 LEAST_REPEATS, REPEATS_PER_BATCH = 2, 5
@@ -129,7 +130,7 @@ class OperatorProfiler:
             result.failed.append((pick.key, problems[0]))
             return
         forward_s, backward_s = self._times(run, share_s)
-        work = call.work.as_tuple()
+        work = work_record(call.work)
         result.samples.append(OpTime(pick.key, call.family, work, forward_s, backward_s))
 
     def runnable(self, pick: Pick, network_s: Callable[[], float]) -> TimedCall:

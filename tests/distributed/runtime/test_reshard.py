@@ -47,17 +47,24 @@ class Reshards:
         self.groups.create(all_axis_sets(sizes))
         device = _C.Device()
         cluster = _C.Cluster(
-            "test", device, [_C.Level(str(i), n, 1e9, 1e-6) for i, n in enumerate(sizes)]
+            "test",
+            device,
+            [
+                _C.Level(name=str(i), count=n, bandwidth_bytes_per_s=1e9, latency_s=1e-6)
+                for i, n in enumerate(sizes)
+            ],
         )
         mesh = _C.Mesh([(n, i) for i, n in enumerate(sizes)])
         model = _C.AnalyticCollectives(cluster, mesh)
         self._make = partial(_C.TensorResharder, mesh, model, device)
-        self._resharder = self._make(list(shape), 4, uneven=uneven, units=list(units))
+        self._resharder = self._make(
+            _C.ReshardedTensor(shape=shape, item_size=4, uneven=uneven, units=units)
+        )
 
     def of_shape(self, shape: tuple[int, ...]) -> Reshards:
         """For another shape, whose parts may differ, over the same groups."""
         other = copy.copy(self)
-        other._resharder = self._make(list(shape), 4, uneven=True)
+        other._resharder = self._make(_C.ReshardedTensor(shape=shape, item_size=4, uneven=True))
         return other
 
     def encode(self, source: str, target: str) -> tuple[list[int], list[str]]:

@@ -53,7 +53,8 @@ def test_a_small_budget_gives_fewer_sizes():
 def test_measurements_feed_the_planner():
     times, _ = run_ranks(4, f"{HERE}:measure", (2 * MIN_BYTES, 5.0))[0]
     mesh = _C.Mesh([(2, 0), (2, 0)])
-    cluster = _C.Cluster("test", _C.Device(), [_C.Level("host", 4, 1e9, 1e-6)])
+    level = _C.Level(name="host", count=4, bandwidth_bytes_per_s=1e9, latency_s=1e-6)
+    cluster = _C.Cluster("test", _C.Device(), [level])
     # Noise may have made a larger message faster, which a table never is.
     rising = {
         key: list(

@@ -18,6 +18,7 @@ from tensoropt_torch.measure.machine.clock import SharedClock
 from tensoropt_torch.measure.runs import operators
 from tensoropt_torch.measure.runs.operators import OperatorProfiler, Pick, picks_of
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.op_records import work_record
 from tensoropt_torch.space.planners import make_planner
 from tests.distributed.models import make
 
@@ -179,7 +180,7 @@ def test_measured_times_are_the_costs_of_strategies() -> None:
     picks = picks_of(planner, strategies)
     works = {p.key: planner.local_call(p.node, p.config) for p in picks}
     operators_ = tuple(
-        (key, call.family, call.work.as_tuple(), 1.0 + i, 0.5)
+        (key, call.family, work_record(call.work), 1.0 + i, 0.5)
         for i, (key, call) in enumerate(sorted(works.items()))
     )
     seconds = {record[0]: record[3] + record[4] for record in operators_}
@@ -192,7 +193,7 @@ def test_measured_times_are_the_costs_of_strategies() -> None:
     assert all(update >= 0 for update in updates)
     for strategy in strategies:
         rows = planner.estimates(strategy)
-        backward = {r.key: works[r.key].work.as_tuple()[5] for r in rows}
+        backward = {r.key: works[r.key].work.backward for r in rows}
         expected = sum(seconds[r.key] - (0 if backward[r.key] else 0.5) for r in rows)
         expected += planner.compute_time(strategy) - sum(row.time_s for row in rows)
         assert other.compute_time(strategy) == pytest.approx(expected, rel=1e-6)

@@ -27,6 +27,7 @@ from tensoropt_torch.measure.runs.training import WARM_UPS, Training
 from tensoropt_torch.module.parallel_module import ParallelModule
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.runtime.lost_ranks import LostRanksError
+from tensoropt_torch.space.op_records import work_record
 from tensoropt_torch.space.planners import make_planner, varied_strategy
 from tests.distributed.harness import run_ranks
 from tests.measure.logged import logged_warnings
@@ -293,7 +294,7 @@ def other_costs(home: str) -> tuple[list[float], list[float]]:
     strategies = [varied_strategy(planner, seed) for seed in range(2)]
     call = planner.estimates(strategies[0])[0]
     row = planner.local_call(call.node, strategies[0].config[call.node])
-    operator = (row.key, row.family, row.work.as_tuple(), 1.0, 0.0)
+    operator = (row.key, row.family, work_record(row.work), 1.0, 0.0)
     slower = replace(task, operators=(operator,), measured_on=2)
     again = validate(slower, options=replace(options, simulate=True))
     assert measured(again) == measured(found)
