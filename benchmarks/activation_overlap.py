@@ -33,7 +33,7 @@ from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.telling.collectives import waited_for
-from tensoropt_torch.telling.description import planner_of
+from tensoropt_torch.telling.description import space_of
 
 RESULT = Path(__file__).parent / "results" / "activation_overlap.json"
 CLUSTER, DEVICES = "h100-8", 8
@@ -42,21 +42,21 @@ ALONE = "Megatron"
 
 def could_overlap(plan: Plan) -> dict[str, float]:
     """Seconds of a step, of its reshards of activations, and at most so many that others hide."""
-    planner = planner_of(plan)
-    places = [row.graph_node for row in planner.nodes()]  # in the order of calls
-    estimates = planner.estimates(plan.choices.strategy(planner))
+    space = space_of(plan)
+    places = [row.graph_node for row in space.nodes()]  # in the order of calls
+    estimates = space.estimates(plan.choices.strategy(space))
     seconds = sorted((places[row.node], row.time_s) for row in estimates)
     computing = [place for place, _ in seconds]
     until = [0.0, *accumulate(time_s for _, time_s in seconds)]
     users = defaultdict(list)
-    edges = planner.edges()
+    edges = space.edges()
     made = list(places)
     for source, target in ((edge.value, edge.graph_node) for edge in edges):
         users[source].append(places[target])
         if places[target] < 0:  # a value in a layout for several consumers
             made[target] = places[source]
     reshards_s = hidden_s = 0.0
-    for index, times_s in waited_for(planner, plan).items():
+    for index, times_s in waited_for(space, plan).items():
         source, target = edges[index].value, edges[index].graph_node
         used = places[target] if places[target] >= 0 else min(users[target])
         between_s = until[bisect_left(computing, used)]

@@ -74,9 +74,9 @@ from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.runtime.agreement import from_first_rank
 from tensoropt_torch.runtime.groups import AxisGroups
 from tensoropt_torch.runtime.meshes import all_axis_sets
-from tensoropt_torch.space.planners import (
+from tensoropt_torch.space.search_space import (
     core_cluster,
-    make_planner,
+    make_space,
     measured_table,
     varied_strategy,
 )
@@ -213,10 +213,10 @@ class Case:
     task: PlanningTask
     effort: Effort
 
-    def planner(self, task: PlanningTask | None = None) -> _C.Planner:
+    def space(self, task: PlanningTask | None = None) -> _C.SearchSpace:
         """By the costs of the task, or of another one of the same model."""
         task = task or self.task
-        return make_planner(task.captured, task.settings(dist.get_world_size()))
+        return make_space(task.captured, task.settings(dist.get_world_size()))
 
     def validated(self) -> tuple[Validation, Validation]:
         """Random strategies, run: those that scales come from, and others. All in the same
@@ -231,7 +231,7 @@ class Case:
 
     def predicted(self, found: Validation, task: PlanningTask) -> Validation:
         """The same strategies with times by other costs."""
-        own, other = self.planner(), self.planner(task)
+        own, other = self.space(), self.space(task)
         rows = []
         for row in found.rows:
             strategy = varied_strategy(own, row.seed)

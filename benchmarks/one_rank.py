@@ -49,7 +49,7 @@ from tensoropt_torch.planner.candidates import find_frontier  # noqa: E402
 from tensoropt_torch.planner.task import PlanningTask  # noqa: E402
 from tensoropt_torch.runtime.meshes import all_axis_sets  # noqa: E402
 from tensoropt_torch.simulate import StepSettings, simulate_step  # noqa: E402
-from tensoropt_torch.space.planners import make_planner, varied_strategy  # noqa: E402
+from tensoropt_torch.space.search_space import make_space, varied_strategy  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "one_rank.json"
 CLUSTERS = {"cuda": "h100-8", "cpu": "cpu"}
@@ -91,8 +91,8 @@ SMALL_MODELS: dict[str, Callable[[], Example]] = {
 }
 
 
-def plans(task: PlanningTask, planner: _C.Planner, strategies: int) -> Iterator[tuple[str, Plan]]:
-    """The ends of the frontier, then random strategies of the task's planner."""
+def plans(task: PlanningTask, space: _C.SearchSpace, strategies: int) -> Iterator[tuple[str, Plan]]:
+    """The ends of the frontier, then random strategies of the task's space."""
     ranks = dist.get_world_size()
     frontier = find_frontier(task, ranks)
     yield "smallest", frontier.smallest.plan
@@ -101,7 +101,7 @@ def plans(task: PlanningTask, planner: _C.Planner, strategies: int) -> Iterator[
     for seed in range(strategies):
         yield (
             f"random, seed {seed}",
-            Plan.of(planner, settings, task.captured, varied_strategy(planner, seed)),
+            Plan.of(space, settings, task.captured, varied_strategy(space, seed)),
         )
 
 
@@ -110,11 +110,11 @@ def operator_errors(
 ) -> tuple[dict[str, Any], PlanningTask]:
     """Calls that were left out of what predicts them, and the task with all of them."""
     settings = task.settings(context.num_devices)
-    planner = make_planner(task.captured, settings)
-    chosen = [varied_strategy(planner, seed) for seed in range(6)]
+    space = make_space(task.captured, settings)
+    chosen = [varied_strategy(space, seed) for seed in range(6)]
     context.groups.create(all_axis_sets(context.sizes))
-    profiler = OperatorProfiler(task.captured, planner, context.device, context.groups.name)
-    found = profiler.measure(picks_of(planner, chosen), budget_s)
+    profiler = OperatorProfiler(task.captured, space, context.device, context.groups.name)
+    found = profiler.measure(picks_of(space, chosen), budget_s)
     measured_s = {sample.key: sample.forward_s + sample.backward_s for sample in found.samples}
     families = sorted({sample.family for sample in found.samples})
 
@@ -125,7 +125,7 @@ def operator_errors(
     held_back = {sample.key for sample in found.samples[1::2]}
     predicted: dict[str, dict[str, tuple[float, float]]] = {}
     for way, samples in (("volume over rates", []), ("neighbours", found.samples[::2])):
-        other = make_planner(task.captured, knowing(samples).settings(context.num_devices))
+        other = make_space(task.captured, knowing(samples).settings(context.num_devices))
         predicted[way] = {
             row.key: (row.time_s, row.error)
             for strategy in chosen
@@ -158,14 +158,14 @@ def measure(
     context = RankContext.make(sizes, device)
     operators, task = operator_errors(task, context, budget_s)
     step = replace(StepSettings.on(device, task.optimizer), gloo=False)  # the group is made up
-    planner = make_planner(task.captured, task.settings(context.num_devices))
+    space = make_space(task.captured, task.settings(context.num_devices))
     inputs = tuple(value.to(device) for value in args)
 
     def make_optimizer(module: torch.nn.Module) -> torch.optim.Optimizer:
         return step.make_optimizer(list(module.parameters()))
 
     rows = []
-    for label, plan in plans(task, planner, strategies):
+    for label, plan in plans(task, space, strategies):
         training = Training.of(model, plan, context, make_optimizer, (tuple(inputs), {}))
         times = training.times(STEPS)
         rows.append(
@@ -174,7 +174,7 @@ def measure(
                 "simulated_bytes": simulate_step(plan, task.captured, step).peak_bytes,
                 "measured_bytes": training.peak_bytes(inputs),
                 "search_bytes": plan.memory_bytes,
-                "computing_s": planner.compute_time(plan.choices.strategy(planner)),
+                "computing_s": space.compute_time(plan.choices.strategy(space)),
                 "measured_computing_s": times.step_s - times.network_s,
             }
         )

@@ -46,7 +46,7 @@ from tensoropt_torch.measure.kept.files import write_atomically
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.telling.details import details_of
 
 RESULTS = Path(__file__).parent / "results" / "partitioner.json"
@@ -64,9 +64,9 @@ def forward_seconds(model: nn.Module, args: tuple[torch.Tensor, ...]) -> dict[st
     """Of each node of the graph on one device: its price where there is no backward."""
     frozen = copy.deepcopy(model).requires_grad_(False)
     task = PlanningTask(capture(frozen, args), tensoropt_torch.load_cluster("cpu"))
-    planner = make_planner(task.captured, task.settings(1))
-    strategy = find_frontier(task, 1).fastest.plan.choices.strategy(planner)
-    rows = planner.estimates(strategy)
+    space = make_space(task.captured, task.settings(1))
+    strategy = find_frontier(task, 1).fastest.plan.choices.strategy(space)
+    rows = space.estimates(strategy)
     return {row.name.rpartition(".")[2]: row.time_s for row in rows}
 
 

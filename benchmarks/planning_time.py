@@ -46,7 +46,7 @@ from tensoropt_torch.planner.frontier import Frontier  # noqa: E402
 from tensoropt_torch.planner.optimizer_model import OPTIMIZER_STATES  # noqa: E402
 from tensoropt_torch.planner.search_settings import SearchSettings  # noqa: E402
 from tensoropt_torch.planner.task import PlanningTask  # noqa: E402
-from tensoropt_torch.space.planners import make_planner  # noqa: E402
+from tensoropt_torch.space.search_space import make_space  # noqa: E402
 
 DEVICES_OF_A_MACHINE = 8
 RESULT = ROOT / "benchmarks" / "results" / "planning_time.json"
@@ -100,10 +100,10 @@ def measure(
         in_micro_batches=tuple(micro_batched(captured, count) for count in counts),
     )
     after_splits, splits_cpu = time.perf_counter(), time.process_time()
-    planner = make_planner(captured, task.settings(devices))
-    planner.build()
+    space = make_space(captured, task.settings(devices))
+    space.build()
     after_costs = time.perf_counter()
-    del planner
+    del space
     searching_cpu = time.process_time()
     frontier = find_frontier(task, devices)
     cpu_s = time.process_time() - searching_cpu + splits_cpu - start_cpu

@@ -53,7 +53,7 @@ from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.runtime.library import OPS
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.tasks import Example, PlanningOptions, agreed_task
 
 RESULTS = Path(__file__).parent / "results" / "step_time.json"
@@ -244,9 +244,9 @@ def with_costs_of(plan: Plan, task: PlanningTask) -> PlanningTask:
 def predicted_s(plan: Plan, other: Plan) -> float:
     """The step time of a plan by the costs of another one of the same model."""
     assert other.captured is not None
-    planner = make_planner(other.captured, other.settings)
-    strategy = plan.choices.strategy(planner)
-    seconds: float = planner.compute_time(strategy) + planner.network_time(strategy)
+    space = make_space(other.captured, other.settings)
+    strategy = plan.choices.strategy(space)
+    seconds: float = space.compute_time(strategy) + space.network_time(strategy)
     return seconds
 
 

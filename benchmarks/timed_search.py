@@ -16,7 +16,7 @@ from tensoropt_torch.config.cluster import Cluster
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 
 ADDRESS_SPACE_BYTES = 16 * 2**30
 
@@ -62,12 +62,12 @@ def _search(run: SearchRun) -> dict[str, Any]:
     after_capture = time.perf_counter()
     rss_before = peak_rss_bytes()
     limit_process(run.limit_s, ADDRESS_SPACE_BYTES)
-    planner = make_planner(captured, task.settings(run.devices))
-    planner.build(run.search.num_threads)
+    space = make_space(captured, task.settings(run.devices))
+    space.build(run.search.num_threads)
     after_costs = time.perf_counter()
     limit_process(run.limit_s, ADDRESS_SPACE_BYTES)
     try:
-        result = run.search.run(planner)
+        result = run.search.run(space)
     except MemoryError:
         spent_s = time.perf_counter() - after_costs
         return {"more_than_s": spent_s, "out_of_memory": True}
@@ -80,6 +80,6 @@ def _search(run: SearchRun) -> dict[str, Any]:
         "peak_rss_bytes": peak_rss_bytes(),
         "exact": bool(result.exact),
         "epsilon": float(result.epsilon) if result.exact else None,
-        "complete": bool(planner.complete),
+        "complete": bool(space.complete),
         "points": [[memory, time_s] for memory, time_s in result.points],
     }

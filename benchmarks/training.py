@@ -12,7 +12,7 @@ from tensoropt_torch.measure.runs.training import Training, optimizer_maker
 from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner, varied_strategy
+from tensoropt_torch.space.search_space import make_space, varied_strategy
 
 CPU = torch.device("cpu")
 
@@ -37,10 +37,10 @@ class Trainer:
 
     def random_plans(self, count: int) -> Iterator[Plan]:
         """Of strategies with the seeds from 0 on."""
-        planner = make_planner(self._task.captured, self._settings)
+        space = make_space(self._task.captured, self._settings)
         for seed in range(count):
-            strategy = varied_strategy(planner, seed)
-            yield Plan.of(planner, self._settings, self._task.captured, strategy)
+            strategy = varied_strategy(space, seed)
+            yield Plan.of(space, self._settings, self._task.captured, strategy)
 
     def start(self, plan: Plan) -> Training:
         """The model under a plan, with the optimizer of the task."""

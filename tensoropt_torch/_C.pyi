@@ -5,7 +5,7 @@ C++ core of TensorOpt: graphs, costs, search, emission.
 from __future__ import annotations
 import collections.abc
 import typing
-__all__: list[str] = ['AnalyticCollectives', 'AveragedBuffer', 'Cluster', 'Collective', 'CollectiveModel', 'CollectiveSample', 'ConfigPorts', 'DEFAULT_CONDITIONING_WORK', 'DeclaredRule', 'Device', 'EdgeEnd', 'EdgeRow', 'EmittedCall', 'EmittedLookup', 'EmittedReshard', 'EncodedProgram', 'EstimateRow', 'Exclusion', 'ExplanationRow', 'Graph', 'Halo', 'InternalError', 'Level', 'LinkSpeed', 'LocalCall', 'LocalForm', 'LocalOperand', 'MeasuredCollectives', 'Mesh', 'NodeId', 'NodeKind', 'NodeRow', 'NodeUnits', 'OpSample', 'OpWork', 'OutputRow', 'Planner', 'PlannerSetup', 'PortLayouts', 'RankProgram', 'Ref', 'ReshardedTensor', 'Rules', 'RuntimeOverheads', 'Saved', 'SearchOptions', 'SearchResult', 'SpaceEdgeId', 'SpaceNodeId', 'SpaceOptions', 'Strategy', 'TensorResharder', 'UnevenSplit', 'ValueId', 'WorkRow', 'current_rules', 'declare_rule', 'withdraw_rule']
+__all__: list[str] = ['AnalyticCollectives', 'AveragedBuffer', 'BaselineResult', 'Cluster', 'Collective', 'CollectiveModel', 'CollectiveSample', 'ConfigPorts', 'DEFAULT_CONDITIONING_WORK', 'DeclaredRule', 'Device', 'EdgeEnd', 'EdgeRow', 'EmittedCall', 'EmittedLookup', 'EmittedReshard', 'EncodedProgram', 'EstimateRow', 'Exclusion', 'ExplanationRow', 'Graph', 'Halo', 'InternalError', 'Level', 'LinkSpeed', 'LocalCall', 'LocalForm', 'LocalOperand', 'MeasuredCollectives', 'Mesh', 'NodeId', 'NodeKind', 'NodeRow', 'NodeUnits', 'OpSample', 'OpWork', 'OutputRow', 'PortLayouts', 'RankProgram', 'Ref', 'ReshardedTensor', 'Rules', 'RuntimeOverheads', 'Saved', 'SearchOptions', 'SearchResult', 'SearchSpace', 'SpaceEdgeId', 'SpaceNodeId', 'SpaceOptions', 'SpaceSetup', 'Strategy', 'TensorResharder', 'UnevenSplit', 'ValueId', 'WorkRow', 'current_rules', 'declare_rule', 'withdraw_rule']
 class InternalError(RuntimeError):
     pass
 class Mesh:
@@ -253,7 +253,7 @@ class NodeKind:
         ...
 class Graph:
     """
-    The model as the planner sees it, in execution order.
+    The model as the core sees it, in execution order.
     """
     def __init__(self) -> None:
         ...
@@ -804,9 +804,9 @@ class SpaceOptions:
     """
     def __init__(self, *, space: str, optimizer_state_bytes: collections.abc.Mapping[str, float], sharded_inputs: bool, whole_inputs: collections.abc.Set[str] = set(), input_dims: collections.abc.Mapping[str, int] = {}, loss_output: int = -1, storage: collections.abc.Mapping[str, str] = {}, max_configs: int, split_spatial: bool, reduce_dtype: str, bucket_bytes: float = 0.0, shard_bytes: float = 0.0, recompute: bool = False, idle_configs: bool = False) -> None:
         ...
-class PlannerSetup:
+class SpaceSetup:
     """
-    Where and how a model is planned for.
+    Where and how a model runs.
     """
     def __init__(self, *, cluster: Cluster, mesh: Mesh, space: SpaceOptions, collectives: collections.abc.Mapping[tuple[Collective, int], collections.abc.Sequence[CollectiveSample]] = {}, operators: collections.abc.Sequence[OpSample] = [], overheads: RuntimeOverheads = ..., micro_batches: int = 1) -> None:
         ...
@@ -854,24 +854,13 @@ class SearchResult:
     @property
     def stats(self) -> dict[str, int | float]:
         ...
-class Planner:
+class SearchSpace:
     """
     The strategies of one model on one mesh.
     """
-    class BaselineResult:
-        def unroll(self, point: int) -> Strategy:
-            ...
-        @property
-        def exact(self) -> bool:
-            ...
-        @property
-        def points(self) -> list[tuple[float, float]]:
-            """
-            (bytes, seconds) of each.
-            """
-    def __init__(self, graph: Graph, rules: Rules, setup: PlannerSetup) -> None:
+    def __init__(self, graph: Graph, rules: Rules, setup: SpaceSetup) -> None:
         ...
-    def baseline(self, name: str, epsilon: float, num_threads: int = 0, pick_limits: collections.abc.Sequence[float] = []) -> Planner.BaselineResult:
+    def baseline(self, name: str, epsilon: float, num_threads: int = 0, pick_limits: collections.abc.Sequence[float] = []) -> BaselineResult:
         ...
     def blocked_node(self, allowed: collections.abc.Sequence[collections.abc.Sequence[bool]]) -> str | None:
         """
@@ -927,7 +916,7 @@ class Planner:
         """
         Graph nodes that cast a parameter to a narrower dtype; space/parameter_copies.h.
         """
-    def play(self, roles: collections.abc.Sequence[tuple[str, int]], epsilon: float) -> Planner.BaselineResult:
+    def play(self, roles: collections.abc.Sequence[tuple[str, int]], epsilon: float) -> BaselineResult:
         """
         The frontier when each mesh axis plays a role, given as (kind, name of a dim or -1); csrc/baselines/axis_roles.h.
         """
@@ -964,6 +953,17 @@ class Planner:
     @property
     def num_nodes(self) -> int:
         ...
+class BaselineResult:
+    def unroll(self, point: int) -> Strategy:
+        ...
+    @property
+    def exact(self) -> bool:
+        ...
+    @property
+    def points(self) -> list[tuple[float, float]]:
+        """
+        (bytes, seconds) of each.
+        """
 class EmittedReshard:
     """
     What an edge of the space stands for on a rank; emit/rank_program.h.
@@ -1008,7 +1008,7 @@ class RankProgram:
     """
     What one rank runs for one strategy.
     """
-    def __init__(self, planner: Planner, strategy: Strategy, rank: int) -> None:
+    def __init__(self, space: SearchSpace, strategy: Strategy, rank: int) -> None:
         ...
     def call(self, graph_node: NodeId) -> EmittedCall:
         ...

@@ -12,11 +12,11 @@ ROOT = Path(__file__).parents[1]
 WRONG = """
 from tensoropt_torch import _C
 
-def first(planner: _C.Planner) -> str:
-    return planner.nodes()[0].graph_node
+def first(space: _C.SearchSpace) -> str:
+    return space.nodes()[0].graph_node
 
-def names(planner: _C.Planner) -> list[str]:
-    return [row["name"] for row in planner.nodes()]
+def names(space: _C.SearchSpace) -> list[str]:
+    return [row["name"] for row in space.nodes()]
 
 def right_kinds(program: _C.RankProgram, node: _C.NodeId, edge: _C.SpaceEdgeId) -> str:
     return program.call(node).form.target + program.reshard(edge).dtype
@@ -27,8 +27,8 @@ def edge_for_node(program: _C.RankProgram, edge: _C.SpaceEdgeId) -> str:
 def number_for_edge(program: _C.RankProgram, number: int) -> str:
     return program.reshard(number).dtype
 
-def value_for_node(planner: _C.Planner, value: _C.ValueId) -> _C.NodeUnits:
-    return planner.units_of_node(value)
+def value_for_node(space: _C.SearchSpace, value: _C.ValueId) -> _C.NodeUnits:
+    return space.units_of_node(value)
 """
 
 
@@ -77,7 +77,7 @@ def test_what_takes_many_arguments_takes_them_by_name() -> None:
 # Records that have many fields, or defaults of C++.
 RECORDS = (
     *("Device", "Level", "OpWork", "OpSample", "RuntimeOverheads", "SpaceOptions"),
-    *("PlannerSetup", "SearchOptions", "ReshardedTensor"),
+    *("SpaceSetup", "SearchOptions", "ReshardedTensor"),
 )
 
 

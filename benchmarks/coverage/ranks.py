@@ -18,7 +18,7 @@ from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tests.distributed.parity import Trace, differences, labels, train, train_alone
 
 # Largest relative difference. In float64 only the order of sums differs, but models
@@ -92,10 +92,10 @@ def plans(example: Example, count: int) -> Iterator[tuple[str, Plan]]:
     for name, point in list(chosen.items())[:count]:
         yield name, point.plan
     settings = task.settings(dist.get_world_size())
-    planner = make_planner(captured, settings)
+    space = make_space(captured, settings)
     for seed in range(count - len(chosen)):
-        strategy = planner.random_strategy(seed)
-        yield f"random strategy, seed {seed}", Plan.of(planner, settings, captured, strategy)
+        strategy = space.random_strategy(seed)
+        yield f"random strategy, seed {seed}", Plan.of(space, settings, captured, strategy)
 
 
 def _train_alone(example: Example, tolerance: float) -> Trace:

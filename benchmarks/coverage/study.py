@@ -24,7 +24,7 @@ from tensoropt_torch.frontend.passes import target_name
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.explanation import explain
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tests.distributed.harness import PRELOADED, RankError, run_ranks
 
 TIMEOUT_S = 400.0
@@ -103,12 +103,12 @@ def whole_operators(captured: CapturedModel, num_devices: int) -> list[str]:
     shares = {node.name: explanation.flops_share(node) for node in explanation.operators}
     read = _parameters_by_reader(captured)
     all_bytes = max(1, sum(_bytes(s.placeholder) for s in captured.parameters))
-    planner = make_planner(captured, task.settings(num_devices))
-    space_nodes = {row.graph_node: i for i, row in enumerate(planner.nodes())}
+    space = make_space(captured, task.settings(num_devices))
+    space_nodes = {row.graph_node: i for i, row in enumerate(space.nodes())}
     found = [n for n, share in shares.items() if share > NOTEWORTHY and parts[n] < num_devices]
     for node, ports in read.items():
         share = sum(_bytes(parameter) for parameter in ports.values()) / all_bytes
-        configs = planner.ports(space_nodes[captured.lowering.nodes[node]])
+        configs = space.ports(space_nodes[captured.lowering.nodes[node]])
         splits = any("S" in config.inputs[port].value for config in configs for port in ports)
         if share > NOTEWORTHY and not splits:
             found.append(node.name)

@@ -308,7 +308,7 @@ void run(const std::string& name, const Problem& problem,
   std::printf(
       "%s\n  {\"name\": \"%s\", \"nodes\": %zu, \"edges\": %zu, "
       "\"algorithm\": \"%s\", \"epsilon\": %g, \"threads\": %d,\n"
-      "   \"plan_s\": %.3f, \"bound_s\": %.3f, \"product_s\": %.3f, "
+      "   \"schedule_s\": %.3f, \"bound_s\": %.3f, \"product_s\": %.3f, "
       "\"points\": %zu, \"passes\": %d, \"rounds\": %d, \"cells\": %lld, "
       "\"cells_alive\": %lld,\n   "
       "\"proved_epsilon\": %.3g, \"exact\": %s,\n"

@@ -25,7 +25,7 @@ from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.simulate.step import StepSettings
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 
 STEPS = 6  # the first one, which makes the optimizer's state, is not measured
 TENSORS, ALL = 0, 1  # as allocations.c counts them
@@ -71,9 +71,9 @@ def random_plan(
     task = PlanningTask(captured, load_cluster("cpu"), recompute=recompute)
     settings = replace(task.settings(num_devices), micro_batches=micro_batches)
     captured = micro_batched(captured, micro_batches)
-    planner = make_planner(captured, settings)
+    space = make_space(captured, settings)
     settings = replace(settings, overlap=seed % 2 == 0)
-    return Plan.of(planner, settings, captured, planner.random_strategy(seed))
+    return Plan.of(space, settings, captured, space.random_strategy(seed))
 
 
 def step_settings(job: Job, rank: int) -> StepSettings:

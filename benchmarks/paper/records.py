@@ -10,7 +10,7 @@ from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.frontier import Frontier
 from tensoropt_torch.planner.points import knee_index, thinned_indices
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 
 SPLIT_POINTS = 60
 
@@ -38,12 +38,12 @@ def frontier_record(task: PlanningTask, devices: int, split: bool = False) -> di
 
 
 def _split(task: PlanningTask, devices: int, frontier: Frontier) -> list[dict[str, float]]:
-    planner = make_planner(task.captured, task.settings(devices))
+    space = make_space(task.captured, task.settings(devices))
     chosen = {*thinned_indices(len(frontier), SPLIT_POINTS), frontier.knee.index}
     rows = []
     for index in sorted(chosen):
         plan = frontier.plan(index)
-        network_s = planner.network_time(plan.choices.strategy(planner))
+        network_s = space.network_time(plan.choices.strategy(space))
         rows.append(
             {
                 "memory_bytes": plan.memory_bytes,

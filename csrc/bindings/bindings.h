@@ -8,9 +8,9 @@ namespace tensoropt {
 void bind_reshard(pybind11::module_& module);
 void bind_graph(pybind11::module_& module);
 void bind_rules(pybind11::module_& module);
-// What a planner is made of, and how it searches.
+// What a search space is made of, and how it is searched.
 void bind_settings(pybind11::module_& module);
-void bind_planner(pybind11::module_& module);
+void bind_search_space(pybind11::module_& module);
 // What is told of a space and of strategies.
 void bind_rows(pybind11::module_& module);
 void bind_calls(pybind11::module_& module);

@@ -64,7 +64,7 @@ void bind_graph(py::module_& module) {
       .value("OUTPUT", NodeKind::kOutput);
 
   py::class_<Graph, std::shared_ptr<Graph>>(
-      module, "Graph", "The model as the planner sees it, in execution order.")
+      module, "Graph", "The model as the core sees it, in execution order.")
       .def(py::init<>())
       .def(
           "add_source",

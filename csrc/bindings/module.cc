@@ -56,6 +56,6 @@ PYBIND11_MODULE(_C, module) {
   tensoropt::bind_rows(module);
   tensoropt::bind_calls(module);
   tensoropt::bind_settings(module);
-  tensoropt::bind_planner(module);
+  tensoropt::bind_search_space(module);
   tensoropt::bind_programs(module);
 }

@@ -5,7 +5,7 @@
 #include "bindings/bindings.h"
 #include "bindings/ids.h"
 #include "emit/rank_program.h"
-#include "planner/planner.h"
+#include "search_space/search_space.h"
 
 namespace py = pybind11;
 
@@ -43,12 +43,12 @@ void bind_programs(py::module_& module) {
   bind_reshards(module);
   py::class_<RankProgram>(module, "RankProgram",
                           "What one rank runs for one strategy.")
-      .def(py::init([](const std::shared_ptr<Planner>& self,
+      .def(py::init([](const std::shared_ptr<SearchSpace>& self,
                        const Strategy& strategy, int rank) {
              return std::make_unique<RankProgram>(
                  self->space(), self->registry(), strategy, rank);
            }),
-           py::arg("planner"), py::arg("strategy"), py::arg("rank"),
+           py::arg("space"), py::arg("strategy"), py::arg("rank"),
            py::keep_alive<1, 2>())
       .def("reshard", &RankProgram::reshard, py::arg("edge"))
       .def(

@@ -1,4 +1,4 @@
-// What a planner is made of, and how it searches. All by keyword.
+// What a search space is made of, and how it is searched. All by keyword.
 
 #include <pybind11/stl.h>
 
@@ -8,7 +8,7 @@
 
 #include "bindings/bindings.h"
 #include "common/check.h"
-#include "planner/planner.h"
+#include "search_space/search_space.h"
 
 namespace py = pybind11;
 
@@ -128,21 +128,20 @@ void bind_space_options(py::module_& module) {
           py::arg("idle_configs") = defaults.idle_configs);
 }
 
-void bind_planner_setup(py::module_& module) {
-  py::class_<PlannerSetup>(module, "PlannerSetup",
-                           "Where and how a model is planned for.")
+void bind_space_setup(py::module_& module) {
+  py::class_<SpaceSetup>(module, "SpaceSetup", "Where and how a model runs.")
       .def(py::init([](const Cluster& cluster, const Mesh& mesh,
                        const SpaceOptions& space,
                        const CollectiveTable& collectives,
                        const std::vector<OpSample>& operators,
                        const RuntimeOverheads& overheads, int micro_batches) {
-             return PlannerSetup{.cluster = cluster,
-                                 .mesh = mesh,
-                                 .space = space,
-                                 .collectives = collectives,
-                                 .operators = operators,
-                                 .overheads = overheads,
-                                 .step = {.micro_batches = micro_batches}};
+             return SpaceSetup{.cluster = cluster,
+                               .mesh = mesh,
+                               .space = space,
+                               .collectives = collectives,
+                               .operators = operators,
+                               .overheads = overheads,
+                               .step = {.micro_batches = micro_batches}};
            }),
            py::kw_only(), py::arg("cluster"), py::arg("mesh"), py::arg("space"),
            py::arg("collectives") = CollectiveTable{},
@@ -187,7 +186,7 @@ void bind_search_options(py::module_& module) {
 void bind_settings(py::module_& module) {
   bind_overheads(module);
   bind_space_options(module);
-  bind_planner_setup(module);
+  bind_space_setup(module);
   bind_search_options(module);
 }
 

@@ -1,4 +1,4 @@
-// How the steps of a reshard cross from the planner to the runtime: six
+// How the steps of a reshard cross from the core to the runtime: six
 // integers each. Kind, dim, to_dim, group slot (an index into a list of groups,
 // -1 for local steps), size of the group, index of this rank in its group.
 //

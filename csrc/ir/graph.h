@@ -1,4 +1,4 @@
-// The model as the planner sees it: a list of nodes in execution order, each
+// The model as the core sees it: a list of nodes in execution order, each
 // an input, parameter, constant, operator or the output, joined by values.
 //
 //   Graph graph;

@@ -1,4 +1,4 @@
-// What the planner knows about an operator, as data. Passes over rules know no
+// What the core knows about an operator, as data. Passes over rules know no
 // operator names.
 //
 // A rule is like an einsum: each dim of each operand and output is an index

@@ -5,7 +5,7 @@
 //   std::shared_ptr<const Registry> registry = book.registry();
 //
 // A registry that was handed out never changes: what is declared later is in
-// the next one. So a planner and the programs of its ranks see one table.
+// the next one. So a search space and the programs of its ranks see one table.
 // Thread-safe.
 #pragma once
 

@@ -54,9 +54,9 @@ class Costs:
         return sum(self.time.values())
 
 
-def costs_of(plan: Plan, planner: _C.Planner) -> Costs:
-    """Of a plan in the strategy space of ``planner``."""
-    details = details_of(plan, planner)
+def costs_of(plan: Plan, space: _C.SearchSpace) -> Costs:
+    """Of a plan in its search space."""
+    details = details_of(plan, space)
     return Costs(details.time, _moved(details.collectives))
 
 

@@ -27,7 +27,7 @@ class Fitting:
     micro-batches that fit."""
 
     plan: Plan
-    planner: _C.Planner
+    space: _C.SearchSpace
     peak_bytes: int | None
     chosen: Chosen
     first: int
@@ -130,10 +130,10 @@ class Cell:
         )
         if not isinstance(picked, Pick):
             return Missing(picked.least_bytes)
-        plan, planner = found.plan(picked.index), found.planner(picked.index)
+        plan, space = found.plan(picked.index), found.space(picked.index)
         if picked.peak_bytes is not None:
             known.ratio = picked.peak_bytes / plan.memory_bytes
-        return Fitting(plan, planner, picked.peak_bytes, chosen_of(plan, planner), first)
+        return Fitting(plan, space, picked.peak_bytes, chosen_of(plan, space), first)
 
     def _peak(self, plan: Plan) -> int:
         assert plan.captured is not None, "plans of a search carry their model"
@@ -142,5 +142,5 @@ class Cell:
 
 def because(ours: Fitting, theirs: Fitting, name: str) -> str:
     """Why ours is faster than theirs, or that it is not."""
-    mine, others = costs_of(ours.plan, ours.planner), costs_of(theirs.plan, theirs.planner)
+    mine, others = costs_of(ours.plan, ours.space), costs_of(theirs.plan, theirs.space)
     return why_faster(mine, others, name)

@@ -35,13 +35,13 @@ class Chosen:
         return "; ".join(text for text in (self.split, again, parts) if text)
 
 
-def chosen_of(plan: Plan, planner: _C.Planner) -> Chosen:
-    """Of a plan in the strategy space of ``planner``."""
-    rows = planner.estimates(plan.choices.strategy(planner))
+def chosen_of(plan: Plan, space: _C.SearchSpace) -> Chosen:
+    """Of a plan in its search space."""
+    rows = space.estimates(plan.choices.strategy(space))
     whole = sum(row.time_s for row in rows)
     again = sum(row.again_s for row in rows)
     return Chosen(
-        split_in_words(work_shares(planner, plan), _held(plan, planner), plan.num_devices),
+        split_in_words(work_shares(space, plan), _held(plan, space), plan.num_devices),
         again / whole if whole else 0.0,
         plan.settings.micro_batches,
     )
@@ -79,13 +79,13 @@ def _kept(held: float, num_devices: int) -> str:
     return f"parameters in {parts:.0f} parts"
 
 
-def _held(plan: Plan, planner: _C.Planner) -> float:
+def _held(plan: Plan, space: _C.SearchSpace) -> float:
     """The share of the parameters' bytes that one device has."""
     assert plan.captured is not None, "plans that are advised carry their model"
     sizes = [size for size, _ in plan.settings.mesh_axes]
     layouts = {
         row.name: label
-        for row, label in zip(planner.nodes(), plan.choices.labels, strict=True)
+        for row, label in zip(space.nodes(), plan.choices.labels, strict=True)
         if not row.target
     }
     whole = kept = 0.0

@@ -49,7 +49,7 @@ class RivalStrategies:
     def __init__(self, rival: Rival, spaces: Spaces) -> None:
         self._rival = rival
         self._spaces = spaces
-        self._found: dict[int, _C.Planner.BaselineResult] = {}
+        self._found: dict[int, _C.BaselineResult] = {}
 
     def least_memory(self, count: int) -> float:
         """Bytes per device in so many micro-batches; infinity: it has no strategy."""
@@ -75,14 +75,14 @@ class RivalStrategies:
             space, result = self._spaces.at(count), self._searched(count)
             guarantee = Guarantee(bool(result.exact), self._spaces.task.search.epsilon)
             strategy = result.unroll(number)
-            args = space.planner, space.settings, space.captured
+            args = space.core, space.settings, space.captured
             return Plan.of(*args, strategy, points, guarantee)
 
-        return Strategies(points, plan, lambda index: self._spaces.at(kept[index][2]).planner)
+        return Strategies(points, plan, lambda index: self._spaces.at(kept[index][2]).core)
 
-    def _searched(self, count: int) -> _C.Planner.BaselineResult:
+    def _searched(self, count: int) -> _C.BaselineResult:
         if count not in self._found:
             space = self._spaces.at(count)
             epsilon = self._spaces.task.search.epsilon
-            self._found[count] = space.planner.play(self._rival.roles(space), epsilon)
+            self._found[count] = space.core.play(self._rival.roles(space), epsilon)
         return self._found[count]

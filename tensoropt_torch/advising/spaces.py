@@ -17,7 +17,7 @@ from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.plan import Plan, Settings
 from tensoropt_torch.planner.frontier import Frontier, Searched
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 
 SEARCHED_AT_ONCE = 2  # numbers of micro-batches
 # So large an error is allowed that a search stops when it knows the least memory.
@@ -28,7 +28,7 @@ _ONLY_THE_ENDS = 1e9
 class Space:
     """The strategy space of one number of micro-batches."""
 
-    planner: _C.Planner
+    core: _C.SearchSpace
     settings: Settings
     captured: CapturedModel
 
@@ -36,11 +36,11 @@ class Space:
 @dataclass(frozen=True)
 class Strategies:
     """Some that are looked at together: (memory_bytes, time_s) points by ascending memory and
-    descending time, with their plans and the planners of the spaces that these are of."""
+    descending time, with their plans and the spaces in C++ that these are of."""
 
     points: Sequence[tuple[float, float]]
     plan: Callable[[int], Plan]
-    planner: Callable[[int], _C.Planner]
+    space: Callable[[int], _C.SearchSpace]
 
 
 class Spaces:
@@ -67,14 +67,14 @@ class Spaces:
             captured = self._parts.at(count)
             task = replace(self.task, captured=captured, in_micro_batches=())
             settings = task.settings(self.num_devices)
-            self._made[count] = Space(make_planner(captured, settings), settings, captured)
+            self._made[count] = Space(make_space(captured, settings), settings, captured)
         return self._made[count]
 
     def least_memory(self, count: int) -> float:
         """The least bytes per device of any strategy in so many micro-batches."""
         if count not in self._least:
             ends = replace(self.task.search, epsilon=_ONLY_THE_ENDS)
-            self._least[count] = float(ends.run(self.at(count).planner).min_memory)
+            self._least[count] = float(ends.run(self.at(count).core).min_memory)
         return self._least[count]
 
     def windows(
@@ -115,13 +115,13 @@ class Spaces:
         others: list[tuple[float, float]] = []
         for count in counts:
             space = self.at(count)
-            result = self.task.search.run(space.planner, limit, pick_limits=[limit], others=others)
+            result = self.task.search.run(space.core, limit, pick_limits=[limit], others=others)
             others += result.points
-            found.append(Searched(result, space.planner, space.settings, space.captured))
+            found.append(Searched(result, space.core, space.settings, space.captured))
         seconds = time.perf_counter() - start
         frontier = Frontier(found, seconds, self.task.memory_fraction)
         return Strategies(
             [(point.memory_bytes, point.time_s) for point in frontier],
             frontier.plan,
-            lambda index: frontier.searched(index)[0].planner,
+            lambda index: frontier.searched(index)[0].space,
         )

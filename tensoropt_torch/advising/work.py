@@ -15,7 +15,7 @@ from tensoropt_torch.config import Device
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 
 Unit = Literal["tokens", "samples", "steps"]
 
@@ -135,11 +135,11 @@ def _is_text(value: torch.Tensor) -> bool:
 
 
 def _flops_by_dtype(task: PlanningTask) -> dict[str, float]:
-    planner = make_planner(task.captured, task.settings(1))
+    space = make_space(task.captured, task.settings(1))
     nodes = {node.name: node for node in task.captured.graph_module.graph.nodes}
-    targets = {row.name: row.target for row in planner.nodes()}
+    targets = {row.name: row.target for row in space.nodes()}
     found: dict[str, float] = {}
-    for row in planner.work(planner.random_strategy(0)):
+    for row in space.work(space.random_strategy(0)):
         if _operator(targets.get(row.name, "")) in PRODUCTS:
             dtype = _dtype(nodes.get(row.name.rpartition(".")[2]))
             found[dtype] = found.get(dtype, 0.0) + row.flops

@@ -18,7 +18,7 @@ from tensoropt_torch.frontend.lowering import operator_name, tensor_operands
 from tensoropt_torch.frontend.passes.nodes import target_name, value_of
 from tensoropt_torch.frontend.python_calls import binding_of_node, is_python_call, proof_of
 from tensoropt_torch.space.local_form import LocalForm
-from tensoropt_torch.space.planners import unpriced_planner
+from tensoropt_torch.space.search_space import unpriced_space
 
 WHOLE, PENDING = "R", "P"
 
@@ -54,8 +54,8 @@ class SplitRows:
         self._count = count
         self._whole_inputs = whole_inputs
         self._rows = batch_rows(captured, whole_inputs)
-        self.planner = unpriced_planner(captured.lowering, [count], idle_configs=True)
-        nodes = self.planner.nodes()
+        self.space = unpriced_space(captured.lowering, [count], idle_configs=True)
+        nodes = self.space.nodes()
         self.space_node = {
             row.graph_node: _C.SpaceNodeId(index)
             for index, row in enumerate(nodes)
@@ -99,7 +99,7 @@ class SplitRows:
             return
         operands = tensor_operands(node)
         graph_node = self._captured.lowering.nodes[node]
-        ports = self.planner.ports(self.space_node[graph_node])
+        ports = self.space.ports(self.space_node[graph_node])
         if all(operand in self.of_data for operand in operands) and not _is_random(node):
             self.of_data.add(node)
         found = self._choices(node, ports, operands, with_totals=False)
@@ -157,7 +157,7 @@ class SplitRows:
     def form(self, node: fx.Node, config: int, number: int = 0) -> LocalForm:
         """What one of the micro-batches calls."""
         space_node = self.space_node[self._captured.lowering.nodes[node]]
-        return LocalForm.of(self.planner.local_call(space_node, config, number))
+        return LocalForm.of(self.space.local_call(space_node, config, number))
 
     def _mixes(self, node: fx.Node, operands: Sequence[fx.Node]) -> TensorOptError:
         if is_python_call(node):

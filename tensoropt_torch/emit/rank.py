@@ -29,8 +29,8 @@ from tensoropt_torch.program.number_inputs import takes_numbers
 from tensoropt_torch.program.passes import ProgramOptions, RankRecords
 from tensoropt_torch.program.whole_draws import WholeDraws
 from tensoropt_torch.space.local_form import LocalForm
-from tensoropt_torch.space.planners import core_cluster, make_planner
 from tensoropt_torch.space.rows import OutputRows, rows_of_outputs
+from tensoropt_torch.space.search_space import core_cluster, make_space
 from tensoropt_torch.values.parts import coordinate_of, part_at
 from tensoropt_torch.values.placements import placements_of
 
@@ -55,15 +55,15 @@ class RankPart:
         self.captured = captured = self.plan.captured
         self.rank = rank
         self.sizes = tuple(size for size, _ in plan.settings.mesh_axes)
-        self._planner = make_planner(captured, plan.settings, storage)
-        self._strategy = plan.choices.strategy(self._planner, check=True)
-        self._program = _C.RankProgram(self._planner, self._strategy, rank)
+        self._space = make_space(captured, plan.settings, storage)
+        self._strategy = plan.choices.strategy(self._space, check=True)
+        self._program = _C.RankProgram(self._space, self._strategy, rank)
 
     @property
     def axis_sets(self) -> list[int]:
         """Those whose process groups the rank needs, ascending."""
         sets = {axes for _, found in self.gathers.values() for axes in found}
-        for edge in range(len(self._planner.edges())):
+        for edge in range(len(self._space.edges())):
             reshard = self._program.reshard(_C.SpaceEdgeId(edge))
             sets.update(reshard.forward.groups, reshard.backward.groups)
         lookup_axes = 0  # whose ranks agree whether what they look up is in range
@@ -134,7 +134,7 @@ class RankPart:
     ) -> RankRecords:
         """What the rank does; ``group_name`` is that of its process group, by axis set."""
         nodes, settings = self.captured.lowering.nodes, self.plan.settings
-        draws = WholeDraws(self._planner, nodes, self._strategy.config, self.sizes, self.rank)
+        draws = WholeDraws(self._space, nodes, self._strategy.config, self.sizes, self.rank)
         options = ProgramOptions(
             self.sizes,
             averaged_axes(self._forms),
@@ -144,7 +144,7 @@ class RankPart:
             draws if one_process_random else None,
         )
         site = CallSite(device, group_name)
-        return RankRecords.of(self.captured, self._planner, self._program, site, options)
+        return RankRecords.of(self.captured, self._space, self._program, site, options)
 
     @property
     def storage(self) -> dict[str, str]:
@@ -163,7 +163,7 @@ class RankPart:
     def output_rows(self, settings: Settings) -> tuple[OutputRows, ...]:
         """Where outputs have the rows of the batch of which ``settings`` share out inputs."""
         gathered = self.plan.inputs != settings.inputs
-        return rows_of_outputs(self.captured, self._planner, settings, gathered)
+        return rows_of_outputs(self.captured, self._space, settings, gathered)
 
     def placements(self, source: Source) -> list[Placement]:
         """How a parameter, constant or input lies on the mesh."""

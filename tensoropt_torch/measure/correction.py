@@ -82,9 +82,9 @@ def _spaces(task: PlanningTask, num_devices: int, runs: Collection[PlanRun]) -> 
 
 
 def _timed(space: Space, run: PlanRun) -> TimedPlan:
-    strategy = run.choices.strategy(space.planner)
+    strategy = run.choices.strategy(space.core)
     network_s, collectives = space.network(strategy)
-    step_s = space.planner.compute_time(strategy) + network_s
+    step_s = space.core.compute_time(strategy) + network_s
     return TimedPlan(step_s, run.step_s, network_s, run.network_s, collectives)
 
 
@@ -95,8 +95,8 @@ def _programs(spaces: Mapping[int, Space], runs: Mapping[str, PlanRun]) -> dict[
 
 
 def _programs_of(space: Space, run: PlanRun) -> list[Any]:
-    planner = space.planner
-    program = _C.RankProgram(planner, run.choices.strategy(planner), 0)
-    reshards = [program.reshard(_C.SpaceEdgeId(edge)) for edge in range(len(planner.edges()))]
+    core = space.core
+    program = _C.RankProgram(core, run.choices.strategy(core), 0)
+    reshards = [program.reshard(_C.SpaceEdgeId(edge)) for edge in range(len(core.edges()))]
     ways = [way for reshard in reshards for way in (reshard.forward, reshard.backward)]
     return [(way.steps, way.groups) for way in ways]

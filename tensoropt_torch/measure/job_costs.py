@@ -30,7 +30,7 @@ from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.progress import progress
 from tensoropt_torch.runtime.agreement import from_first_rank, on_all_ranks
 from tensoropt_torch.runtime.groups import AxisGroups
-from tensoropt_torch.space.planners import make_planner, varied_strategy
+from tensoropt_torch.space.search_space import make_space, varied_strategy
 
 log = get_logger(__name__)
 
@@ -140,9 +140,9 @@ def with_operators(
         families: set[str] = set()
         graphs = list(task.graphs(count))
         for index, (captured, settings) in enumerate(graphs):
-            planner = make_planner(captured, settings)
-            profiler = OperatorProfiler(captured, planner, device, groups.name)
-            picks, own_families = from_first_rank(partial(_likely, planner, task, options))
+            space = make_space(captured, settings)
+            profiler = OperatorProfiler(captured, space, device, groups.name)
+            picks, own_families = from_first_rank(partial(_likely, space, task, options))
             families.update(own_families)
             missing = [pick for pick in picks if pick.key not in known]
             missing = _with_groups(profiler, missing, groups)
@@ -179,14 +179,14 @@ def _with_groups(
 
 
 def _likely(
-    planner: _C.Planner, task: PlanningTask, options: MeasureOptions
+    space: _C.SearchSpace, task: PlanningTask, options: MeasureOptions
 ) -> tuple[list[Pick], list[str]]:
     """The calls of the ends and the turning point of the frontier and of random
     strategies, and the families of operators that the model has."""
-    result = task.search.run(planner)
+    result = task.search.run(space)
     points = result.points
     chosen = sorted({0, knee_index(points), len(points) - 1})
     strategies = [result.unroll(index) for index in chosen]
-    strategies += [varied_strategy(planner, seed) for seed in range(options.random_strategies)]
-    families = {row.family for s in strategies for row in planner.estimates(s)}
-    return picks_of(planner, strategies), sorted(families)
+    strategies += [varied_strategy(space, seed) for seed in range(options.random_strategies)]
+    families = {row.family for s in strategies for row in space.estimates(s)}
+    return picks_of(space, strategies), sorted(families)

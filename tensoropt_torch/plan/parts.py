@@ -32,9 +32,9 @@ class PlanPart(Record):
     choices: Choices
 
     @staticmethod
-    def of(planner: _C.Planner, captured: CapturedModel, strategy: _C.Strategy) -> PlanPart:
-        """A strategy that was found by ``planner`` for the graph."""
-        choices = Choices.of(planner, strategy)
+    def of(space: _C.SearchSpace, captured: CapturedModel, strategy: _C.Strategy) -> PlanPart:
+        """A strategy that was found in ``space`` for the graph."""
+        choices = Choices.of(space, strategy)
         return PlanPart(captured.fingerprint, strategy.memory, strategy.time, choices)
 
 
@@ -69,11 +69,11 @@ class VariantStrategy(Record):
 
     @staticmethod
     def of(
-        planner: _C.Planner,
+        space: _C.SearchSpace,
         captured: CapturedModel,
         strategy: _C.Strategy,
         gathered: bool = False,
     ) -> VariantStrategy:
-        """A strategy that was found by ``planner`` for the graph."""
-        part = PlanPart.of(planner, captured, strategy)
+        """A strategy that was found in ``space`` for the graph."""
+        part = PlanPart.of(space, captured, strategy)
         return VariantStrategy((part,), gathered, captured.micro_batches)

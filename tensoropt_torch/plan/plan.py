@@ -52,15 +52,15 @@ class Plan(Record):
 
     @staticmethod
     def of(
-        planner: _C.Planner,
+        space: _C.SearchSpace,
         settings: Settings,
         captured: CapturedModel,
         strategy: _C.Strategy,
         frontier: tuple[tuple[float, float], ...] = (),
         guarantee: Guarantee = EXACT,
     ) -> Plan:
-        """The plan of a strategy that ``planner`` found for ``settings``."""
-        part = PlanPart.of(planner, captured, strategy)
+        """The plan of a strategy found in ``space`` for ``settings``."""
+        part = PlanPart.of(space, captured, strategy)
         return Plan(settings, (part,), frontier, guarantee, captured=captured)
 
     @property

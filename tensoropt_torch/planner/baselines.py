@@ -26,7 +26,7 @@ from tensoropt_torch.planner.frontier_page import Additions, Peak, frontier_page
 from tensoropt_torch.planner.points import OURS, pick_index
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.units import format_bytes, format_costs, format_seconds
 
 BEST = "best baseline"
@@ -181,7 +181,7 @@ def find_baselines(
             f"baseline '{unknown[0]}' is not known; choose from {', '.join(BASELINES)}"
         )
     spaces = [
-        _Space(captured, settings, make_planner(captured, settings))
+        _Space(captured, settings, make_space(captured, settings))
         for captured, settings in task.graphs(num_devices)
     ]
     needed = BASELINES if BEST in names else names
@@ -201,21 +201,21 @@ class _Space:
 
     captured: CapturedModel
     settings: Settings
-    planner: _C.Planner
+    core: _C.SearchSpace
 
 
 def _search(
     search: SearchSettings, space: _Space, name: str, pick_limits: Sequence[float]
 ) -> Baseline:
-    planner = space.planner
-    result = planner.baseline(name, search.epsilon, search.num_threads, list(pick_limits))
+    core = space.core
+    result = core.baseline(name, search.epsilon, search.num_threads, list(pick_limits))
     points = tuple((memory, time_s) for memory, time_s in result.points)
     epsilon = search.epsilon if result.exact else math.inf
-    guarantee = Guarantee(bool(result.exact), epsilon, complete=planner.complete)
+    guarantee = Guarantee(bool(result.exact), epsilon, complete=core.complete)
 
     def plan(index: int) -> Plan:
         strategy = result.unroll(index)
-        return Plan.of(planner, space.settings, space.captured, strategy, points, guarantee)
+        return Plan.of(core, space.settings, space.captured, strategy, points, guarantee)
 
     return Baseline(name, points, plan)
 

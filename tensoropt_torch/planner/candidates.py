@@ -18,8 +18,8 @@ from tensoropt_torch.planner.frontier import Frontier, Searched
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.progress import progress
 from tensoropt_torch.space.allowed import check_together
-from tensoropt_torch.space.planners import make_planner
 from tensoropt_torch.space.rows import rows_of_inputs
+from tensoropt_torch.space.search_space import make_space
 
 log = get_logger(__name__)
 
@@ -46,7 +46,7 @@ class Candidate:
         """The least memory per device of any strategy, in a fraction of the time
         of the whole search."""
         ends = replace(self._task.search, epsilon=_ONLY_THE_ENDS)
-        return min(float(ends.run(planner).min_memory) for planner, *_ in self._spaces)
+        return min(float(ends.run(space).min_memory) for space, *_ in self._spaces)
 
     def frontier(
         self, memory_limit: float = math.inf, pick_limits: Sequence[float] = ()
@@ -56,13 +56,13 @@ class Candidate:
         start = time.perf_counter()
         found = []
         others: list[tuple[float, float]] = []
-        for planner, settings, captured in self._spaces:
+        for space, settings, captured in self._spaces:
             with progress(f"searching {_what(settings)}", ticking=True):
                 result = self._task.search.run(
-                    planner, memory_limit, pick_limits=pick_limits, others=others
+                    space, memory_limit, pick_limits=pick_limits, others=others
                 )
             others += result.points
-            found.append(Searched(result, planner, settings, captured))
+            found.append(Searched(result, space, settings, captured))
         frontier = Frontier(found, time.perf_counter() - start, self._task.memory_fraction)
         log.info("%r", frontier)
         log.debug("what the search did: %s", frontier.stats)
@@ -71,7 +71,7 @@ class Candidate:
 
 def _spaces(
     task: PlanningTask, num_devices: int
-) -> Iterator[tuple[_C.Planner, Settings, CapturedModel]]:
+) -> Iterator[tuple[_C.SearchSpace, Settings, CapturedModel]]:
     """The strategy spaces of the batch and of its micro-batches, but for numbers of these in
     which the user's constraints cannot be met.
 
@@ -80,14 +80,14 @@ def _spaces(
     """
     for captured, settings in task.graphs(num_devices):
         try:
-            planner = make_planner(captured, settings)
-            check_together(planner, captured, settings)
+            space = make_space(captured, settings)
+            check_together(space, captured, settings)
         except TensorOptError as error:
             if captured.micro_batches == 1 or not settings.constraints:
                 raise
             log.info("not in %d micro-batches: %s", captured.micro_batches, error)
         else:
-            yield planner, settings, captured
+            yield space, settings, captured
 
 
 def _what(settings: Settings) -> str:

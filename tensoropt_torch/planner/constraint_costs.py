@@ -16,7 +16,7 @@ from tensoropt_torch.planner.memory_limits import default_memory_limit
 from tensoropt_torch.planner.points import pick_index
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.space.allowed import allowed_configs
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.telling.description import model_at_hand
 from tensoropt_torch.units import format_bytes, format_seconds
 
@@ -115,12 +115,12 @@ def constraint_costs(
     limit = usual if memory_limit is None else memory_limit
     captured = model_at_hand(plan)
     settings = replace(plan.settings, constraints=())
-    planner = make_planner(captured, settings)
+    space = make_space(captured, settings)
     rows = []
     for constraints in _parts(plan.settings.constraints):
-        masks = allowed_configs(planner, captured, settings, constraints)
+        masks = allowed_configs(space, captured, settings, constraints)
         pick_limits = [limit] if math.isfinite(limit) else []
-        result = (search or SearchSettings()).run(planner, allowed=masks, pick_limits=pick_limits)
+        result = (search or SearchSettings()).run(space, allowed=masks, pick_limits=pick_limits)
         without = tuple(
             constraint for constraint in plan.settings.constraints if constraint not in constraints
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tensoropt_torch import _C
 from tensoropt_torch.plan import Plan, Settings
 from tensoropt_torch.planner.points import named_points, pick_index, thinned_indices
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.telling.description import model_at_hand
 from tensoropt_torch.telling.details import PlanDetails, details_of, outlines_of
 from tensoropt_torch.units import format_costs
@@ -40,31 +40,31 @@ class PlanWords:
     micro-batches for example, is made once."""
 
     def __init__(self) -> None:
-        self._planners: list[tuple[Settings, _C.Planner]] = []
+        self._spaces: list[tuple[Settings, _C.SearchSpace]] = []
 
     def details(self, plan: Plan) -> PlanDetails:
         """All figures of one point."""
-        return details_of(plan, self._planner(plan))
+        return details_of(plan, self._space(plan))
 
     def outlines(self, plans: Sequence[Plan]) -> list[str]:
         """A sentence or two of each."""
-        groups: dict[_C.Planner, list[int]] = defaultdict(list)
+        groups: dict[_C.SearchSpace, list[int]] = defaultdict(list)
         for index, plan in enumerate(plans):
-            groups[self._planner(plan)].append(index)
+            groups[self._space(plan)].append(index)
         found = [""] * len(plans)
-        for planner, indices in groups.items():
-            outlines = outlines_of([plans[index] for index in indices], planner)
+        for space, indices in groups.items():
+            outlines = outlines_of([plans[index] for index in indices], space)
             for index, outline in zip(indices, outlines, strict=True):
                 found[index] = outline
         return found
 
-    def _planner(self, plan: Plan) -> _C.Planner:
-        for settings, planner in self._planners:
+    def _space(self, plan: Plan) -> _C.SearchSpace:
+        for settings, space in self._spaces:
             if settings == plan.settings:
-                return planner
-        planner = make_planner(model_at_hand(plan), plan.settings)
-        self._planners.append((plan.settings, planner))
-        return planner
+                return space
+        space = make_space(model_at_hand(plan), plan.settings)
+        self._spaces.append((plan.settings, space))
+        return space
 
 
 def described_points(

@@ -12,7 +12,7 @@ from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.frontend.python_calls import proof_of
 from tensoropt_torch.plan import Settings
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 
 PARAMETER = "parameter"
 RELAY = "relay"
@@ -154,9 +154,9 @@ def explain(task: PlanningTask, num_devices: int) -> Explanation:
 
 def explanation_of(captured: CapturedModel, settings: Settings) -> Explanation:
     """The same of a strategy space by its settings."""
-    planner = make_planner(captured, settings)
+    space = make_space(captured, settings)
     rules = frozenset(captured.lowering.rules.targets())
-    nodes = tuple(_node(row, rules, settings.max_configs) for row in planner.explain())
+    nodes = tuple(_node(row, rules, settings.max_configs) for row in space.explain())
     return Explanation(settings.num_devices, nodes)
 
 

@@ -9,7 +9,7 @@ from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.frontier import FrontierPoint
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 
 KNOWN = ("data parallel", "Megatron", "ZeRO-3")
 NEAR = 1.5  # predictions of plans that run are not as far off
@@ -36,9 +36,9 @@ def replanned(task: PlanningTask, plan: Plan, pick: Plan) -> Plan:
         for graph in task.graphs(plan.num_devices)
         if graph[0].micro_batches == plan.settings.micro_batches
     )
-    planner = make_planner(captured, settings)
-    strategy = plan.choices.strategy(planner)
-    time_s = planner.compute_time(strategy) + planner.network_time(strategy)
+    space = make_space(captured, settings)
+    strategy = plan.choices.strategy(space)
+    time_s = space.compute_time(strategy) + space.network_time(strategy)
     return replace(
         plan.with_part(time_s=time_s),
         settings=settings,

@@ -85,7 +85,7 @@ class Searched:
     """What was found in one strategy space: of the model, or of a number of micro-batches."""
 
     result: _C.SearchResult
-    planner: _C.Planner
+    space: _C.SearchSpace
     settings: Settings
     captured: CapturedModel
 
@@ -97,7 +97,7 @@ class Searched:
             bool(result.exact),
             float(result.epsilon),
             tuple(result.heuristics),
-            bool(self.planner.complete),
+            bool(self.space.complete),
         )
 
 
@@ -290,7 +290,7 @@ class Frontier(Sequence[FrontierPoint]):
         """The plan of a point."""
         found, number = self.searched(index)
         return Plan.of(
-            found.planner,
+            found.space,
             found.settings,
             found.captured,
             found.result.unroll(number),

@@ -10,7 +10,7 @@ from tensoropt_torch.plan import Plan, VariantStrategy
 from tensoropt_torch.planner.frontier import Frontier, Searched
 from tensoropt_torch.planner.memory_limits import default_memory_limit
 from tensoropt_torch.planner.search_settings import SearchSettings
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 
 
 def find_pinned(
@@ -22,9 +22,9 @@ def find_pinned(
     settings = plan.settings.of_variant(gathered, captured.micro_batches)
     device_bytes = float(plan.settings.cluster["device"]["memory_bytes"])
     limits = (plan.memory_bytes, default_memory_limit(device_bytes), math.inf)
-    planner = make_planner(captured, settings, storage)
-    result = SearchSettings().run(planner, pick_limits=limits[:2])
-    frontier = Frontier([Searched(result, planner, settings, captured)], 0.0)
+    space = make_space(captured, settings, storage)
+    result = SearchSettings().run(space, pick_limits=limits[:2])
+    frontier = Frontier([Searched(result, space, settings, captured)], 0.0)
     limit = next(limit for limit in limits if limit >= frontier.smallest.memory_bytes)
     point = frontier.smallest if math.isinf(limit) else frontier.at(limit)
-    return VariantStrategy.of(planner, captured, result.unroll(point.index), gathered)
+    return VariantStrategy.of(space, captured, result.unroll(point.index), gathered)

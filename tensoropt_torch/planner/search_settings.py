@@ -38,13 +38,13 @@ class SearchSettings:
 
     def run(
         self,
-        planner: _C.Planner,
+        space: _C.SearchSpace,
         memory_limit: float = math.inf,
         allowed: Sequence[Sequence[bool]] = (),
         pick_limits: Sequence[float] = (),
         others: Sequence[tuple[float, float]] = (),
     ) -> _C.SearchResult:
-        """Search the strategies of ``planner``; if ``allowed`` is given, only with
+        """Search the strategies of ``space``; if ``allowed`` is given, only with
         the configs of each space node that it marks.
 
         Nothing above ``memory_limit`` bytes is asked for. Within it and within each
@@ -64,7 +64,7 @@ class SearchSettings:
             pick_limits=list(pick_limits),
             others=list(others),
         )
-        return planner.search(options, allowed)
+        return space.search(options, allowed)
 
     def _check(self) -> None:
         check_number("search.epsilon", self.epsilon, hint="; 0 is exact, 0.01 one per cent")

@@ -21,7 +21,7 @@ from tensoropt_torch.planner.explanation import PARAMETER
 from tensoropt_torch.planner.points import pick_index
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.space.allowed import allowed_configs
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.telling.collectives import num_shards
 from tensoropt_torch.telling.description import described, model_at_hand, shown_config
 from tensoropt_torch.telling.diff import PlanDiff
@@ -221,7 +221,7 @@ class _Explainer:
         self._plan = plan
         self._search = search
         self._captured: CapturedModel = model_at_hand(plan)
-        self._planner = make_planner(self._captured, plan.settings)
+        self._space = make_space(self._captured, plan.settings)
 
     def explain(self) -> WhyPlan:
         start = time.perf_counter()
@@ -238,19 +238,19 @@ class _Explainer:
 
     @cached_property
     def _rows(self) -> list[_C.NodeRow]:
-        return self._planner.nodes()
+        return self._space.nodes()
 
     @cached_property
     def _allowed(self) -> list[list[bool]]:
         settings = self._plan.settings
-        return allowed_configs(self._planner, self._captured, settings, settings.constraints)
+        return allowed_configs(self._space, self._captured, settings, settings.constraints)
 
     def _groups(self) -> list[_Group]:
         """The heaviest groups of operators and of parameters."""
         index = {row.name: number for number, row in enumerate(self._rows)}
         weights = self._weights()
         members = defaultdict(list)
-        for choice in described(self._planner, self._plan).choices:
+        for choice in described(self._space, self._plan).choices:
             key = name_pattern(choice.node), choice.operator, choice.config
             members[key].append(choice.node)
         groups = [
@@ -272,7 +272,7 @@ class _Explainer:
 
     def _weights(self) -> dict[str, float]:
         """By name, the share of FLOPs of an operator, or of bytes of a parameter."""
-        flops = {record.name: record.flops for record in self._planner.explain()}
+        flops = {record.name: record.flops for record in self._space.explain()}
         values = {
             source.names[0]: source.placeholder.meta["val"] for source in self._captured.parameters
         }
@@ -296,11 +296,9 @@ class _Explainer:
             ]
             if not any(masks[node]):
                 return None
-        if self._planner.blocked_node(masks) is not None:
+        if self._space.blocked_node(masks) is not None:
             return None
-        result = self._search.run(
-            self._planner, allowed=masks, pick_limits=[self._plan.memory_bytes]
-        )
+        result = self._search.run(self._space, allowed=masks, pick_limits=[self._plan.memory_bytes])
         points: Sequence[tuple[float, float]] = result.points
         limit = self._plan.memory_bytes * (1 + _ROUNDING)
         fitting = pick_index(points, limit)
@@ -335,7 +333,7 @@ class _Explainer:
 
     def _plan_of(self, result: _C.SearchResult, index: int) -> Plan:
         settings, strategy = self._plan.settings, result.unroll(index)
-        return Plan.of(self._planner, settings, self._captured, strategy, tuple(result.points))
+        return Plan.of(self._space, settings, self._captured, strategy, tuple(result.points))
 
     def _matters(self, decision: Decision) -> bool:
         if decision.in_memory is None:
@@ -358,14 +356,14 @@ class _Explainer:
 
     def _network(self, factor: float) -> NetworkChange:
         settings = faster_network(self._plan.settings, factor)
-        planner = make_planner(self._captured, settings)
+        space = make_space(self._captured, settings)
         limit = self._plan.memory_bytes
-        result = self._search.run(planner, pick_limits=[limit])
+        result = self._search.run(space, pick_limits=[limit])
         index = pick_index(result.points, limit * (1 + _ROUNDING)) or 0
         points = tuple(result.points)
-        best = Plan.of(planner, settings, self._captured, result.unroll(index), points)
-        strategy = self._plan.choices.strategy(planner)
-        time_s = float(planner.compute_time(strategy) + planner.network_time(strategy))
+        best = Plan.of(space, settings, self._captured, result.unroll(index), points)
+        strategy = self._plan.choices.strategy(space)
+        time_s = float(space.compute_time(strategy) + space.network_time(strategy))
         return NetworkChange(factor, time_s, best, self._plan.diff(best))
 
 

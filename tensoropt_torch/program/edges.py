@@ -20,11 +20,11 @@ class EdgeIndex:
     first: dict[_C.ValueId, _C.SpaceEdgeId]  # edge from the producer of a value, one of them
 
     @staticmethod
-    def of(planner: _C.Planner) -> EdgeIndex:
+    def of(space: _C.SearchSpace) -> EdgeIndex:
         relay: dict[_C.ValueId, _C.SpaceEdgeId] = {}
         operand: dict[tuple[_C.NodeId, int], _C.SpaceEdgeId] = {}
         first: dict[_C.ValueId, _C.SpaceEdgeId] = {}
-        for number, end in enumerate(planner.edges()):
+        for number, end in enumerate(space.edges()):
             edge = _C.SpaceEdgeId(number)
             first.setdefault(end.value, edge)
             if end.graph_node < 0:

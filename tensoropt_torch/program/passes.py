@@ -3,7 +3,7 @@ calls.
 
 ::
 
-    program = RankRecords.of(captured, planner, rank_program, site, options)
+    program = RankRecords.of(captured, space, rank_program, site, options)
     program.records       # Input(...), Reshard(...), Call(...), ..., Output(...)
 """
 
@@ -72,13 +72,13 @@ class RankRecords:
     @staticmethod
     def of(
         captured: CapturedModel,
-        planner: _C.Planner,
+        space: _C.SearchSpace,
         program: _C.RankProgram,
         site: CallSite,
         options: ProgramOptions,
     ) -> RankRecords:
         """The records of a captured graph under what C++ says of each call and each edge."""
-        walk = Walk(captured, planner, program)
+        walk = Walk(captured, space, program)
         calls = WrittenCalls(
             replace(site, step_seed=walk.step_seed),
             frozenset(captured.lowering.rules.targets()),

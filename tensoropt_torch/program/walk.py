@@ -41,16 +41,16 @@ class Walk:
     def __init__(
         self,
         captured: CapturedModel,
-        planner: _C.Planner,
+        space: _C.SearchSpace,
         program: _C.RankProgram,
     ) -> None:
         self.records: list[Record] = []
         self.step_seed = Value()
         self._captured = captured
         self._program = program
-        self._edges = EdgeIndex.of(planner)
+        self._edges = EdgeIndex.of(space)
         self._gradients = gradient_edges(captured, self._edges, program)
-        self._copies = frozenset(planner.parameter_copies())
+        self._copies = frozenset(space.parameter_copies())
         self._values: dict[_C.ValueId, Value] = {}
         self._several: dict[fx.Node, Value] = {}  # what calls give that give several
         self.inputs = {source.placeholder: Value() for source in captured.sources}

@@ -23,7 +23,7 @@ Place = tuple[tuple[int, int], ...]  # first index and length, by dim
 class WholeDraws:
     """Where the parts of one rank lie in whole tensors."""
 
-    planner: _C.Planner
+    space: _C.SearchSpace
     numbers: Mapping[fx.Node, _C.NodeId]  # of the calls of the captured graph
     config: Sequence[int]  # of each node of the strategy space
     sizes: Sequence[int]  # of the mesh axes
@@ -31,9 +31,9 @@ class WholeDraws:
 
     def layouts(self, graph_node: _C.NodeId) -> tuple[list[str], list[str]]:
         """The layouts of an operator's operands and outputs."""
-        nodes = [row.graph_node for row in self.planner.nodes()]
+        nodes = [row.graph_node for row in self.space.nodes()]
         space_node = _C.SpaceNodeId(nodes.index(graph_node))
-        ports = self.planner.ports(space_node)[self.config[space_node]]
+        ports = self.space.ports(space_node)[self.config[space_node]]
         return [port.value for port in ports.inputs], [port.value for port in ports.outputs]
 
     def place(self, shape: Sequence[int], layout: str, units: Sequence[int]) -> Place:
@@ -66,7 +66,7 @@ class WholeDraws:
         """The operands as whole tensors, with the strides that they have in one process; with
         the values of all ranks where they say how much the operator draws."""
         layouts, _ = self.layouts(graph_node)
-        units = self.planner.units_of_node(graph_node).operands
+        units = self.space.units_of_node(graph_node).operands
         wholes, by_value = tensor_operands(record.node), str(record.node.target)
         results = []
         for part, whole, layout, of_dims in zip(
@@ -87,7 +87,7 @@ class WholeDraws:
     def _places(self, node: fx.Node, graph_node: _C.NodeId) -> tuple[Place, ...]:
         """The rank's parts of what the call gives."""
         _, layouts = self.layouts(graph_node)
-        units = self.planner.units_of_node(graph_node).outputs
+        units = self.space.units_of_node(graph_node).outputs
         whole = node.meta["val"]
         values = whole if isinstance(whole, (tuple, list)) else [whole]
         return tuple(

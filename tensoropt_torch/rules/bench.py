@@ -25,7 +25,7 @@ from tensoropt_torch.rules.call import Checks, OpCall, RankCall, Reference
 from tensoropt_torch.rules.layouts import combine, split
 from tensoropt_torch.rules.op_graph import write_op_graph
 from tensoropt_torch.space.local_form import LocalForm, target_operands
-from tensoropt_torch.space.planners import unpriced_planner
+from tensoropt_torch.space.search_space import unpriced_space
 
 # Operators that communicate are computed by references.
 ONE_PROCESS = CallSite(torch.device("cpu"), lambda axes: f"axis set {axes}", step_seed=17)
@@ -78,17 +78,17 @@ class Bench:
     def _plan(self) -> None:
         lowering = self._graph.lowering
         rules = lowering.rules
-        self._planner = unpriced_planner(lowering, self.sizes, split_spatial=True)
+        self._space = unpriced_space(lowering, self.sizes, split_spatial=True)
         if str(self.op_call.overload) not in rules.targets():
             raise TensorOptError(
                 f"operator {self.op_call.overload} has no rule; give it one with register_rule"
             )
-        rows = self._planner.nodes()
+        rows = self._space.nodes()
         graph_nodes = [row.graph_node for row in rows]
         self._space_node = _C.SpaceNodeId(graph_nodes.index(self._graph.graph_node))
         self.labels = rows[self._space_node].configs
-        self._ports = self._planner.ports(self._space_node)
-        units = self._planner.units_of_node(self._graph.graph_node)
+        self._ports = self._space.ports(self._space_node)
+        units = self._space.units_of_node(self._graph.graph_node)
         self._operand_units = units.operands
         self._output_units = units.outputs[: self.op_call.used]
         self._num_nodes = len(rows)
@@ -96,8 +96,8 @@ class Bench:
     @property
     def rule(self) -> str:
         """The rule in its notation, e.g. ``b k, n k -> b n``."""
-        name = self._planner.nodes()[self._space_node].name
-        return next(row.rule for row in self._planner.explain() if row.name == name)
+        name = self._space.nodes()[self._space_node].name
+        return next(row.rule for row in self._space.explain() if row.name == name)
 
     @property
     def num_configs(self) -> int:
@@ -241,10 +241,10 @@ class Bench:
         """The calls of all ranks."""
         choice = [0] * self._num_nodes
         choice[self._space_node] = config
-        edges = [0] * len(self._planner.edges())
+        edges = [0] * len(self._space.edges())
         strategy = _C.Strategy(choice, edges)
         ranks = range(self._mesh.num_devices)
-        programs = [_C.RankProgram(self._planner, strategy, rank) for rank in ranks]
+        programs = [_C.RankProgram(self._space, strategy, rank) for rank in ranks]
         return [LocalForm.of(program.call(self._graph.graph_node)) for program in programs]
 
     def _call_ranks(self, forms: list[LocalForm], ranks: list[Tensors]) -> list[Tensors]:

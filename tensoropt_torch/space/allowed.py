@@ -20,7 +20,7 @@ _SHOWN = 6  # names or configs in a message
 
 
 def allowed_configs(
-    planner: _C.Planner,
+    space: _C.SearchSpace,
     captured: CapturedModel,
     settings: Settings,
     constraints: Sequence[Constraint],
@@ -31,7 +31,7 @@ def allowed_configs(
         TensorOptError: a constraint matches nothing, cannot be met, or contradicts another one at
             the same parameter or operator.
     """
-    nodes = _nodes(planner, captured)
+    nodes = _nodes(space, captured)
     if not settings.mesh_axes:
         constraints = ()  # one device splits nothing
     masks = [[True] * len(node.configs) for node in nodes]
@@ -49,13 +49,13 @@ def allowed_configs(
     return masks
 
 
-def check_together(planner: _C.Planner, captured: CapturedModel, settings: Settings) -> None:
+def check_together(space: _C.SearchSpace, captured: CapturedModel, settings: Settings) -> None:
     """Raises TensorOptError if no strategy meets all constraints of the settings, though each node
     has configs left; names constraints none of which can be left out for that."""
 
     def blocked_by(constraints: Sequence[Constraint]) -> str | None:
-        masks = allowed_configs(planner, captured, settings, constraints)
-        blocked: str | None = planner.blocked_node(masks)
+        masks = allowed_configs(space, captured, settings, constraints)
+        blocked: str | None = space.blocked_node(masks)
         return blocked
 
     blocked = blocked_by(settings.constraints) if settings.constraints else None
@@ -96,10 +96,10 @@ class _Node:
         return sorted(entry for entry in found if entry != "-" and not entry.startswith("+"))
 
 
-def _nodes(planner: _C.Planner, captured: CapturedModel) -> list[_Node]:
+def _nodes(space: _C.SearchSpace, captured: CapturedModel) -> list[_Node]:
     sources = {source.names[0]: source for source in captured.sources}
     found = []
-    for row in planner.nodes():
+    for row in space.nodes():
         name, target = row.name, row.target
         labels = row.splits
         configs = tuple(tuple(label.split(",")) if label else () for label in labels)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 
 from tensoropt_torch import _C
-from tensoropt_torch.space.planners import collective_times
+from tensoropt_torch.space.search_space import collective_times
 from tensoropt_torch.space.settings import Settings
 
 KIB, MIB = 2**10, 2**20

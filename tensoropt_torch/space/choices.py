@@ -26,9 +26,9 @@ class Choices(Record):
     edges: tuple[tuple[int, str, str], ...]
 
     @staticmethod
-    def of(planner: _C.Planner, strategy: _C.Strategy) -> Choices:
+    def of(space: _C.SearchSpace, strategy: _C.Strategy) -> Choices:
         """The choices of a strategy in a space."""
-        configs, edges = planner.choices(strategy)
+        configs, edges = space.choices(strategy)
         return Choices(tuple(configs), tuple(edges))
 
     @property
@@ -41,7 +41,7 @@ class Choices(Record):
         """The words of edges, by number."""
         return tuple((number, words) for number, _, words in self.edges)
 
-    def strategy(self, planner: _C.Planner, *, check: bool = False) -> _C.Strategy:
+    def strategy(self, space: _C.SearchSpace, *, check: bool = False) -> _C.Strategy:
         """The same in a space, which may number its configs otherwise. ``check`` looks at all
         values on their way to consumers, which takes longer than the rest.
 
@@ -50,9 +50,9 @@ class Choices(Record):
         """
         kept = {_C.SpaceEdgeId(number): words for number, words in self.kept}
         try:
-            strategy = planner.strategy(self.labels, kept)
+            strategy = space.strategy(self.labels, kept)
             if check:
-                planner.check_edges(strategy)
+                space.check_edges(strategy)
         except TensorOptError as error:
             raise TensorOptError(
                 f"the plan does not fit the strategies of this model: {error}; it was made by "

@@ -56,7 +56,7 @@ class LocalForm:
 
     @staticmethod
     def of(call: _C.EmittedCall | _C.LocalCall) -> LocalForm:
-        """What ``RankProgram.call`` or ``Planner.local_call`` gives."""
+        """What ``RankProgram.call`` or ``SearchSpace.local_call`` gives."""
         form = call.form
         own = (
             (call.shard_index, call.lookups, call.saved == _C.Saved.REMADE)

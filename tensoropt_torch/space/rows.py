@@ -43,13 +43,13 @@ def rows_of_inputs(captured: CapturedModel, settings: Settings) -> dict[str, int
 
 
 def rows_of_outputs(
-    captured: CapturedModel, planner: _C.Planner, settings: Settings, gathered: bool
+    captured: CapturedModel, space: _C.SearchSpace, settings: Settings, gathered: bool
 ) -> tuple[OutputRows, ...]:
     """Of all outputs without their containers, those that are no tensors included; ``settings``
     say which inputs are shared out. Unless the graph is of a batch that was ``gathered``, what
     devices cannot share out equally is whole, and has no rows."""
     node = captured.graph_module.graph.output_node()
-    rows = planner.output_rows(rows_of_inputs(captured, settings))
+    rows = space.output_rows(rows_of_inputs(captured, settings))
     by_node = dict(zip(node.all_input_nodes, rows, strict=True))
     loss = loss_node(captured)
 

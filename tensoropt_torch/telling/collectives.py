@@ -11,7 +11,7 @@ import torch
 
 from tensoropt_torch import _C
 from tensoropt_torch.config import parse_cluster
-from tensoropt_torch.space.planners import collective_times
+from tensoropt_torch.space.search_space import collective_times
 from tensoropt_torch.space.settings import Settings
 from tensoropt_torch.step_code import Step, StepKind, steps_of
 from tensoropt_torch.telling.description import Described, model_at_hand
@@ -56,12 +56,12 @@ class _Program:
     times: int
 
 
-def collectives_of(planner: _C.Planner, plan: Described) -> tuple[Collectives, ...]:
+def collectives_of(space: _C.SearchSpace, plan: Described) -> tuple[Collectives, ...]:
     """Those of all reshards, alike ones together; by time, the longest first. Collectives
     inside of operators are not among them."""
     model = _Model(plan.settings)
     found: dict[tuple[str, str, int], Collectives] = {}
-    for program in _programs(planner, plan):
+    for program in _programs(space, plan):
         for one, axes in model.collectives(program):
             key = (one.kind, one.moved, axes)
             before = found.get(key, replace(one, count=0, num_bytes=0.0, time_s=0.0))
@@ -74,12 +74,12 @@ def collectives_of(planner: _C.Planner, plan: Described) -> tuple[Collectives, .
     return tuple(sorted(found.values(), key=lambda one: -one.time_s))
 
 
-def waited_for(planner: _C.Planner, plan: Described) -> dict[int, list[float]]:
+def waited_for(space: _C.SearchSpace, plan: Described) -> dict[int, list[float]]:
     """Seconds of the collectives of each reshard of inputs and activations of a step, by edge:
     each way, and again in backward, where there are some."""
     model = _Model(plan.settings)
     found: dict[int, list[float]] = {}
-    for program in _programs(planner, plan):
+    for program in _programs(space, plan):
         seconds = sum(one.time_s for one, _ in model.collectives(program))
         if seconds and "parameters" not in program.moved:
             found.setdefault(program.edge, []).append(program.times * seconds)
@@ -119,14 +119,14 @@ def _growth(step: Step[int]) -> float:
     return 1 / step.size if step.kind in (StepKind.REDUCE_SCATTER, StepKind.SLICE) else 1
 
 
-def _programs(planner: _C.Planner, plan: Described) -> Iterator[_Program]:
+def _programs(space: _C.SearchSpace, plan: Described) -> Iterator[_Program]:
     """The programs of all edges, forward and backward."""
-    strategy = plan.choices.strategy(planner)
-    rank = _C.RankProgram(planner, strategy, 0)
+    strategy = plan.choices.strategy(space)
+    rank = _C.RankProgram(space, strategy, 0)
     sizes = [size for size, _ in plan.settings.mesh_axes]
     kinds = _kinds_of_values(plan)
     each = plan.settings.micro_batches
-    for index, edge in enumerate(planner.edges_of(strategy)):
+    for index, edge in enumerate(space.edges_of(strategy)):
         reshard = rank.reshard(_C.SpaceEdgeId(index))
         what = kinds.get(edge.value, "activations")
         whole = reshard.value_bytes * num_shards(edge.layout_to, sizes)

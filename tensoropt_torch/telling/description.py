@@ -11,7 +11,7 @@ from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.space.choices import Choices
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.space.settings import Settings
 
 
@@ -71,20 +71,20 @@ def describe(plan: Described) -> PlanDescription:
     Raises:
         TensorOptError: the plan was loaded without its model.
     """
-    return described(planner_of(plan), plan)
+    return described(space_of(plan), plan)
 
 
-def described(planner: _C.Planner, plan: Described) -> PlanDescription:
+def described(space: _C.SearchSpace, plan: Described) -> PlanDescription:
     """The description of a plan, by its strategy space."""
-    strategy = plan.choices.strategy(planner)
-    rows = planner.nodes()
+    strategy = plan.choices.strategy(space)
+    rows = space.nodes()
     model = model_at_hand(plan)
     choices = tuple(
         Choice(row.name, row.target or "parameter", shown_config(model, row, label))
         for row, label in zip(rows, plan.choices.labels, strict=True)
         if len(row.configs) > 1 and row.target != "relay"
     )
-    edges = planner.edges_of(strategy)
+    edges = space.edges_of(strategy)
     moved = [edge for edge in edges if _changes_layout(edge)]
     kept = Counter(e.saved.edge_word for e in moved if e.saved != _C.Saved.NOTHING)
     sizes = tuple(size for size, _ in plan.settings.mesh_axes)
@@ -111,19 +111,19 @@ def _changes_layout(edge: _C.EdgeRow) -> bool:
 
 
 def shown_config(model: CapturedModel, row: _C.NodeRow, label: str) -> str:
-    """The config of a space node (``Planner.nodes``); that of a parameter says how it
+    """The config of a space node (``SearchSpace.nodes``); that of a parameter says how it
     is stored by its own dims, also if the graph sees it by blocks."""
     blocks = None if row.target else model.blocks.get(row.name)
     return label if blocks is None else blocks.label(label)
 
 
-def planner_of(plan: Described) -> _C.Planner:
+def space_of(plan: Described) -> _C.SearchSpace:
     """The strategy space of a plan.
 
     Raises:
         TensorOptError: the plan was loaded without its model.
     """
-    return make_planner(model_at_hand(plan), plan.settings)
+    return make_space(model_at_hand(plan), plan.settings)
 
 
 def model_at_hand(plan: Described) -> CapturedModel:

@@ -17,8 +17,8 @@ from tensoropt_torch.telling.description import (
     PlanDescription,
     described,
     model_at_hand,
-    planner_of,
     shown_config,
+    space_of,
 )
 from tensoropt_torch.telling.work import WorkShare, work_in_words, work_shares
 from tensoropt_torch.units import dtype_name, format_bytes
@@ -82,39 +82,39 @@ class PlanDetails:
         )
 
 
-def details_of(plan: Described, planner: _C.Planner | None = None) -> PlanDetails:
+def details_of(plan: Described, space: _C.SearchSpace | None = None) -> PlanDetails:
     """In the strategy space of the plan, which is made unless it is given.
 
     Raises:
         TensorOptError: the plan was loaded without its model.
     """
-    planner = planner or planner_of(plan)
-    description = described(planner, plan)
-    parameters = _parameters(planner.nodes(), plan)
-    estimates = planner.estimates(plan.choices.strategy(planner))
+    space = space or space_of(plan)
+    description = described(space, plan)
+    parameters = _parameters(space.nodes(), plan)
+    estimates = space.estimates(plan.choices.strategy(space))
     each = plan.settings.micro_batches  # of which estimates tell the times of one
     return PlanDetails(
         description,
         _storage(parameters),
-        collectives_of(planner, plan),
+        collectives_of(space, plan),
         _memory(parameters, plan),
-        _time(planner, plan, estimates),
+        _time(space, plan, estimates),
         {row.name: each * row.time_s for row in estimates},
-        work_shares(planner, plan),
+        work_shares(space, plan),
     )
 
 
-def outlines_of(plans: Sequence[Described], planner: _C.Planner) -> list[str]:
+def outlines_of(plans: Sequence[Described], space: _C.SearchSpace) -> list[str]:
     """Of plans in one strategy space: their ``summary``, but for what is gathered and run again,
     which takes ten times as long to find."""
-    nodes = planner.nodes()
-    return [_outline(plan, planner, nodes) for plan in plans]
+    nodes = space.nodes()
+    return [_outline(plan, space, nodes) for plan in plans]
 
 
-def _outline(plan: Described, planner: _C.Planner, nodes: Sequence[_C.NodeRow]) -> str:
+def _outline(plan: Described, space: _C.SearchSpace, nodes: Sequence[_C.NodeRow]) -> str:
     count = plan.settings.num_devices
     return _joined(
-        work_in_words(work_shares(planner, plan), count),
+        work_in_words(work_shares(space, plan), count),
         _held_in_words(_storage(_parameters(nodes, plan)), count),
         _micro_batches_in_words(plan.settings.micro_batches),
     )
@@ -151,7 +151,7 @@ class _Parameter:
 
 
 def _parameters(nodes: Sequence[_C.NodeRow], plan: Described) -> list[_Parameter]:
-    """By the nodes of the strategy space (``Planner.nodes``)."""
+    """By the nodes of the strategy space (``SearchSpace.nodes``)."""
     sizes = [size for size, _ in plan.settings.mesh_axes]
     model = model_at_hand(plan)
     layouts = {
@@ -208,15 +208,17 @@ def _memory(parameters: Sequence[_Parameter], plan: Described) -> dict[str, floa
     return found | {"kept for backward": rest}
 
 
-def _time(planner: _C.Planner, plan: Described, rows: Sequence[_C.EstimateRow]) -> dict[str, float]:
-    strategy = plan.choices.strategy(planner)
+def _time(
+    space: _C.SearchSpace, plan: Described, rows: Sequence[_C.EstimateRow]
+) -> dict[str, float]:
+    strategy = plan.choices.strategy(space)
     each = plan.settings.micro_batches
     operators = each * sum(row.time_s for row in rows)
-    compute = planner.compute_time(strategy)
+    compute = space.compute_time(strategy)
     again = each * sum(row.again_s for row in rows)
     return {
         "operators": operators,
         **({"operators again in backward": again} if again > 0 else {}),
         "updates of parameters": compute - operators - again,
-        "reshards and collectives": planner.network_time(strategy),
+        "reshards and collectives": space.network_time(strategy),
     }

@@ -42,11 +42,11 @@ class WorkShare:
         return f"{cuts} ({kinds} parallelism{more})"
 
 
-def work_shares(planner: _C.Planner, plan: Described) -> tuple[WorkShare, ...]:
+def work_shares(space: _C.SearchSpace, plan: Described) -> tuple[WorkShare, ...]:
     """All different ways in which operators are split, the one with the most work first."""
     sizes = [size for size, _ in plan.settings.mesh_axes]
     flops: defaultdict[tuple[tuple[str, int], ...], float] = defaultdict(float)
-    for row in planner.work(plan.choices.strategy(planner)):
+    for row in space.work(plan.choices.strategy(space)):
         flops[_parts(row.splits, sizes)] += row.flops
     whole = max(1.0, sum(flops.values()))
     most_first = sorted(flops.items(), key=lambda found: -found[1])

@@ -15,7 +15,7 @@ from tensoropt_torch import _C
 from tensoropt_torch.config import Cluster, list_presets, load_cluster, mesh_axes
 from tensoropt_torch.config.cluster import Exposed, parse_cluster
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.space.planners import core_cluster
+from tensoropt_torch.space.search_space import core_cluster
 
 PRESETS = [
     "a100-40gb-8",

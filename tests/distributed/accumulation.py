@@ -24,7 +24,7 @@ from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.program.edges import EdgeIndex
 from tensoropt_torch.runtime import ops
 from tensoropt_torch.runtime.library import OPS
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.step_code import steps_of
 from tests.distributed.accumulation_loops import LOOPS, Run
 from tests.distributed.models import Case, make
@@ -129,12 +129,12 @@ class Job:
 class Strategy:
     name: str
     module: ParallelModule
-    planner: _C.Planner
+    space: _C.SearchSpace
 
     @property
     def reuses(self) -> frozenset[str]:
         """The kinds of tensor reuse that there are."""
-        edges = self.planner.edges_of(self.module.plan.choices.strategy(self.planner))
+        edges = self.space.edges_of(self.module.plan.choices.strategy(self.space))
         return frozenset(edge.saved.edge_word for edge in edges)
 
 
@@ -146,10 +146,10 @@ def strategies(case: Case, job: Job) -> Iterator[Strategy]:
     for seed in job.seeds:
         bucket_bytes = 0 if seed % 4 < 2 else settings.bucket_bytes
         own = replace(settings, overlap=seed % 2 == 0, bucket_bytes=bucket_bytes)
-        planner = make_planner(captured, own)
-        plan = Plan.of(planner, own, captured, planner.random_strategy(seed))
+        space = make_space(captured, own)
+        plan = Plan.of(space, own, captured, space.random_strategy(seed))
         module = parallelize(case.model, captured, plan, CPU, context)
-        yield Strategy(f"random strategy, seed {seed}", module, planner)
+        yield Strategy(f"random strategy, seed {seed}", module, space)
 
 
 def one_process(case: Case) -> Run:
@@ -216,9 +216,9 @@ def put_off(strategy: Strategy) -> tuple[int, int]:
     plan = strategy.module.plan
     assert plan.captured is not None
     values = plan.captured.lowering.values
-    planner = strategy.planner
-    program = _C.RankProgram(planner, plan.choices.strategy(planner), dist.get_rank())
-    edges = EdgeIndex.of(strategy.planner).first
+    space = strategy.space
+    program = _C.RankProgram(space, plan.choices.strategy(space), dist.get_rank())
+    edges = EdgeIndex.of(strategy.space).first
     collectives = num_bytes = 0
     for source in plan.captured.parameters:
         user = next(iter(source.placeholder.users))
@@ -367,10 +367,10 @@ def two_with_the_same_parameter(case: Case) -> tuple[ParallelModule, ParallelMod
     for strategy in strategies(case, Job("one", range(60))):
         captured = strategy.module.plan.captured
         assert captured is not None
-        planner = strategy.planner
-        program = _C.RankProgram(planner, strategy.module.plan.choices.strategy(planner), 0)
+        space = strategy.space
+        program = _C.RankProgram(space, strategy.module.plan.choices.strategy(space), 0)
         value = captured.lowering.values[captured.parameters[0].placeholder][0]
-        edge = EdgeIndex.of(strategy.planner).first[value]
+        edge = EdgeIndex.of(strategy.space).first[value]
         gradient, stored = program.gradient_layout(edge), program.layout_of(value)
         if not program.reshard(edge).backward.groups:
             continue

@@ -35,7 +35,7 @@ from tensoropt_torch.program.schedule import (
     Schedule,
 )
 from tensoropt_torch.runtime import ops
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.steps.clipping import clip_grad_norm_
 from tests.distributed import accumulation_loops
 from tests.distributed.accumulation import CPU, Job, differences, on_ranks, one_process
@@ -61,8 +61,8 @@ def modules(case: Case, job: Job) -> Iterator[tuple[str, ParallelModule]]:
     for seed in job.seeds:
         bucket_bytes = 0 if seed % 4 < 2 else settings.bucket_bytes
         own = replace(settings, overlap=seed % 2 == 0, bucket_bytes=bucket_bytes)
-        planner = make_planner(part, own)
-        plan = Plan.of(planner, own, part, planner.random_strategy(seed))
+        space = make_space(part, own)
+        plan = Plan.of(space, own, part, space.random_strategy(seed))
         yield f"random strategy, seed {seed}", parallelize(case.model, captured, plan, CPU, context)
 
 
@@ -238,8 +238,8 @@ def made(model: nn.Module, arguments: Any) -> ParallelModule:
     part = micro_batched(captured, COUNT)
     task = PlanningTask(captured, load_cluster("cpu"), in_micro_batches=(part,))
     *_, (micro, settings) = task.graphs(dist.get_world_size())
-    planner = make_planner(micro, settings)
-    plan = Plan.of(planner, settings, micro, planner.random_strategy(1))
+    space = make_space(micro, settings)
+    plan = Plan.of(space, settings, micro, space.random_strategy(1))
     options = VariantOptions(find_pinned)
     return parallelize(model, captured, plan, CPU, options=options)
 

@@ -30,7 +30,7 @@ from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tests.distributed.parity import TOLERANCE, whole
 
 SEEDS = (3, 8)  # of random strategies
@@ -110,10 +110,10 @@ def strategies(kind: Kind) -> Iterator[tuple[str, Plan]]:
     for index in sorted({0, len(frontier) - 1}):
         yield f"point {index} of {len(frontier)}", frontier[index].plan
     *_, (captured, settings) = task.graphs(world)
-    planner = make_planner(captured, settings)
+    space = make_space(captured, settings)
     for seed in SEEDS:
-        strategy = planner.random_strategy(seed)
-        yield f"random strategy, seed {seed}", Plan.of(planner, settings, captured, strategy)
+        strategy = space.random_strategy(seed)
+        yield f"random strategy, seed {seed}", Plan.of(space, settings, captured, strategy)
 
 
 def compare(kind: Kind, label: str, plan: Plan) -> list[str]:

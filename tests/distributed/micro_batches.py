@@ -24,7 +24,7 @@ from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.pinned import find_pinned
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.runtime.ops import collective_counts, reset_collective_counts
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 
 COUNT = 4
 ROWS = 16
@@ -103,11 +103,11 @@ def pairs(inputs: str) -> list[Pair]:
         in_micro_batches=(micro_batched(captured, COUNT),),
     )
     *_, (micro, settings) = task.graphs(dist.get_world_size())
-    planner = make_planner(micro, settings)
+    space = make_space(micro, settings)
     found = []
     for seed in SEEDS:
         own = replace(settings, overlap=seed % 2 == 0)
-        plan = Plan.of(planner, own, micro, planner.random_strategy(seed))
+        plan = Plan.of(space, own, micro, space.random_strategy(seed))
         plain = copy.deepcopy(model)
         parallel = parallelize(
             copy.deepcopy(model),
@@ -272,8 +272,8 @@ def captured_on_meta(_: object) -> list[float]:
     )
     *_, (micro, settings) = task.graphs(dist.get_world_size())
     assert micro.micro_batching is not None and micro.micro_batching.totals is not None
-    planner = make_planner(micro, settings)
-    plan = Plan.of(planner, settings, micro, planner.random_strategy(0))
+    space = make_space(micro, settings)
+    plan = Plan.of(space, settings, micro, space.random_strategy(0))
     parallel = parallelize(copy.deepcopy(model), captured, plan, torch.device("cpu"))
     loss, expected = parallel(*tensors), model(*tensors)
     loss.backward()
@@ -308,14 +308,14 @@ def programs(_: object) -> list[tuple[int, int, int, int]]:
     task = PlanningTask(captured, load_cluster("cpu"))
     settings = task.settings(dist.get_world_size())
     settings = replace(settings, micro_batches=COUNT, bucket_bytes=0)
-    planner = make_planner(part, settings)
+    space = make_space(part, settings)
     found = []
     for seed in range(8):
-        strategy = planner.random_strategy(seed)
-        plan = Plan.of(planner, settings, part, strategy)
+        strategy = space.random_strategy(seed)
+        plan = Plan.of(space, settings, part, strategy)
         module = parallelize(model, captured, plan, torch.device("cpu"))
-        program = _C.RankProgram(planner, strategy, dist.get_rank())
-        edges = [program.reshard(edge) for edge in range(len(planner.edges()))]
+        program = _C.RankProgram(space, strategy, dist.get_rank())
+        edges = [program.reshard(edge) for edge in range(len(space.edges()))]
         expected = sum(
             (1 if e.held else COUNT) * bool(e.forward.steps)
             + COUNT * (e.saved == _C.Saved.REMADE and bool(e.forward.steps))

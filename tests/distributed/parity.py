@@ -23,7 +23,7 @@ from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.values.parts import parts_of
 from tests.distributed.batch_norm import batch_norm_in_groups
 from tests.distributed.models import Case, make
@@ -167,7 +167,7 @@ def differences(
 def labels(plan: Plan, case_name: str) -> str:
     """The configs of all nodes that have a choice, to name the operator."""
     assert plan.captured is not None
-    rows = make_planner(plan.captured, plan.settings).nodes()
+    rows = make_space(plan.captured, plan.settings).nodes()
     chosen = zip(rows, plan.choices.labels, strict=True)
     texts = [f"{row['name']}={label}" for row, label in chosen if len(row.configs) > 1]
     return f"{case_name}: " + "; ".join(texts)
@@ -192,20 +192,20 @@ def plans(case: Case, job: Job) -> Iterator[tuple[str, Plan]]:
     for point in frontier.thinned(job.points):
         yield f"point {point.index} of {len(frontier)}", point.plan
     *_, (captured, settings) = task.graphs(dist.get_world_size())
-    planner = make_planner(captured, settings)
+    space = make_space(captured, settings)
     for name, roles in ROLES.items() if job.known else ():
-        allowed = allowed_configs(planner, roles)
-        result = SearchSettings(epsilon=1e-3).run(planner, allowed=allowed)
+        allowed = allowed_configs(space, roles)
+        result = SearchSettings(epsilon=1e-3).run(space, allowed=allowed)
         for point in {0, len(result.points) - 1}:
             strategy = result.unroll(point)
-            yield f"{name}, point {point}", Plan.of(planner, settings, captured, strategy)
+            yield f"{name}, point {point}", Plan.of(space, settings, captured, strategy)
     for baseline in find_baselines(task, dist.get_world_size()) if job.baselines else ():
         for point in sorted({0, len(baseline.points) - 1}):
             yield f"{baseline.name}, point {point}", baseline.plan(point)
     for seed in range(job.randoms):
-        strategy = planner.random_strategy(seed)
+        strategy = space.random_strategy(seed)
         own = replace(settings, overlap=seed % 2 == 0, bucket_bytes=BUCKETS[seed % len(BUCKETS)])
-        yield f"random strategy, seed {seed}", Plan.of(planner, own, captured, strategy)
+        yield f"random strategy, seed {seed}", Plan.of(space, own, captured, strategy)
 
 
 def share(tensors: tuple[torch.Tensor, ...], inputs: str) -> list[torch.Tensor]:

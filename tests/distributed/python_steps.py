@@ -19,7 +19,7 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tests.distributed import python_functions as functions
 from tests.distributed import python_hooks as hooks
 from tests.distributed.kinds import Kind, compare
@@ -47,9 +47,9 @@ def _plans(
     parts = (micro_batched(captured, count),) if count > 1 else ()
     task = PlanningTask(captured, load_cluster("cpu"), recompute=recompute, in_micro_batches=parts)
     *_, (part, settings) = task.graphs(dist.get_world_size())
-    planner = make_planner(part, settings)
+    space = make_space(part, settings)
     for seed in SEEDS:
-        plan = Plan.of(planner, settings, part, planner.random_strategy(seed))
+        plan = Plan.of(space, settings, part, space.random_strategy(seed))
         yield replace(plan, captured=captured)
 
 

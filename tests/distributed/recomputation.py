@@ -21,7 +21,7 @@ from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.program.local_calls import operator_named
 from tensoropt_torch.runtime import recomputation
 from tensoropt_torch.runtime.random import call_seeded
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tests.distributed.models import Case, make
 from tests.distributed.parity import STEPS, Trace, train
 
@@ -48,7 +48,7 @@ def makes_views(target: Any) -> bool:
 def expected_calls(plan: Plan) -> Counter[str]:
     """What the plan says."""
     assert plan.captured is not None
-    rows = make_planner(plan.captured, plan.settings).nodes()
+    rows = make_space(plan.captured, plan.settings).nodes()
     again = [
         row.target
         for row, label in zip(rows, plan.choices.labels, strict=True)
@@ -93,8 +93,8 @@ def runs(model: str) -> list[Run]:
     for point in find_frontier(task, 1).thinned(POINTS):
         found.append(trained(f"point {point.index}", case, point.plan, context))
     settings = task.settings(1)
-    planner = make_planner(captured, settings)
+    space = make_space(captured, settings)
     for seed in range(RANDOM_STRATEGIES):
-        plan = Plan.of(planner, settings, captured, planner.random_strategy(seed))
+        plan = Plan.of(space, settings, captured, space.random_strategy(seed))
         found.append(trained(f"random, seed {seed}", case, plan, context))
     return found

@@ -24,7 +24,7 @@ from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.runtime import ops, reuse
-from tensoropt_torch.space.planners import make_planner, varied_strategy
+from tensoropt_torch.space.search_space import make_space, varied_strategy
 
 CPU = torch.device("cpu")
 CORES = 2
@@ -69,8 +69,8 @@ def plans(task: PlanningTask) -> Iterator[tuple[str, Plan]]:
     settings = replace(task.settings(ranks), overlap=True)
     for baseline in find_baselines(task, ranks, ("data parallel", "ZeRO-3")):
         yield baseline.name, replace(baseline.plan(0), settings=settings)
-    planner = make_planner(task.captured, settings)
-    yield "random", Plan.of(planner, settings, task.captured, varied_strategy(planner, 1))
+    space = make_space(task.captured, settings)
+    yield "random", Plan.of(space, settings, task.captured, varied_strategy(space, 1))
 
 
 def step_times(module: nn.Module, tokens: torch.Tensor, steps: int) -> list[float]:

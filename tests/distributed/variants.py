@@ -25,7 +25,7 @@ from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.pinned import find_pinned
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 
 CPU = torch.device("cpu")
 # Of the dtype of the loss: some models compute it, and so all gradients, in float32.
@@ -191,12 +191,12 @@ def plans(example: Example, job: Job) -> Iterator[tuple[str, Plan]]:
     for point in frontier.thinned(job.points):
         yield f"point {point.index} of {len(frontier)}", point.plan
     settings = task.settings(world)
-    planner = make_planner(captured, settings)
+    space = make_space(captured, settings)
     for seed in range(job.randoms):
         with_overlap = replace(settings, overlap=seed % 2 == 0)
         yield (
             f"seed {seed}",
-            Plan.of(planner, with_overlap, captured, planner.random_strategy(seed)),
+            Plan.of(space, with_overlap, captured, space.random_strategy(seed)),
         )
 
 

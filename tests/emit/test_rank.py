@@ -16,7 +16,7 @@ from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.runtime.meshes import mesh_axes_of
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tests.distributed.models import make
 
 CPU = torch.device("cpu")
@@ -36,9 +36,9 @@ def part_of(plan: Plan, rank: int) -> RankPart:
 def random_plans(name: str, count: int) -> Iterator[Plan]:
     task = task_of(name)
     settings = task.settings(DEVICES)
-    planner = make_planner(task.captured, settings)
+    space = make_space(task.captured, settings)
     for seed in range(count):
-        yield Plan.of(planner, settings, task.captured, planner.random_strategy(seed))
+        yield Plan.of(space, settings, task.captured, space.random_strategy(seed))
 
 
 def named_groups(graph: fx.GraphModule) -> set[str]:

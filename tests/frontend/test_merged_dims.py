@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tensoropt_torch.frontend import capture
-from tensoropt_torch.space.planners import unpriced_planner
+from tensoropt_torch.space.search_space import unpriced_space
 from tests.distributed.fused_models import Multihead
 from tests.frontend.training import assert_bit_equal, train_captured, train_module
 
@@ -30,7 +30,7 @@ class Loss(nn.Module):
 def splits(model: nn.Module, x: torch.Tensor, operator: str) -> list[set[str]]:
     """What each call of an operator may be split by, on two devices."""
     captured = capture(model, (x,))
-    rows = unpriced_planner(captured.lowering, [2]).nodes()
+    rows = unpriced_space(captured.lowering, [2]).nodes()
     return [set(row.configs) for row in rows if operator in row.target]
 
 

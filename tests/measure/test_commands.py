@@ -22,7 +22,7 @@ from tensoropt_torch.measure.runs.validation import Validation
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.report.costs import validation_summary, validation_table
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.telling.provenance import provenance
 from tests.measure.runs.test_validation import rows
 from tests.report.reading import ReadPage
@@ -138,7 +138,7 @@ def test_every_reshard_takes_its_fixed_time() -> None:
     )
     captured = capture(model, args)
     plain, delayed = (
-        make_planner(captured, PlanningTask(captured, c).settings(2)) for c in (cluster, slow)
+        make_space(captured, PlanningTask(captured, c).settings(2)) for c in (cluster, slow)
     )
     for seed in range(5):
         strategy = plain.random_strategy(seed)

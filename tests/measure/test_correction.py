@@ -25,7 +25,7 @@ from tensoropt_torch.module import ParallelModule
 from tensoropt_torch.plan import Choices
 from tensoropt_torch.planner import finalists, picks
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tests.distributed.harness import run_ranks
 
 HERE = "tests.measure.test_correction"
@@ -58,11 +58,11 @@ def task() -> PlanningTask:
 def run_of(task: PlanningTask, seed: int, scales: Scales) -> tuple[str, PlanRun]:
     """A random strategy that took what these scales say."""
     (space,) = spaces_of(task, DEVICES)
-    strategy = space.planner.random_strategy(seed)
-    plan = Plan.of(space.planner, space.settings, space.captured, strategy)
+    strategy = space.core.random_strategy(seed)
+    plan = Plan.of(space.core, space.settings, space.captured, strategy)
     network_s, collectives = space.network(strategy)
     network_s = scales.network * network_s + scales.collective_s * collectives
-    step_s = scales.compute * space.planner.compute_time(strategy) + network_s
+    step_s = scales.compute * space.core.compute_time(strategy) + network_s
     return plan.strategy_hash, PlanRun(1, plan.choices, step_s, step_s, network_s)
 
 
@@ -81,9 +81,9 @@ def test_runs_are_predicted_as_they_were_measured(task: PlanningTask, seed: int)
     runs = dict(run_of(task, 10 * seed + number, scales) for number in range(8))
     found = corrected(task, DEVICES, runs, any_that_stays(task, runs))
     near = 0.01  # what was not expected counts against it
-    planner = make_planner(found.task.captured, found.task.settings(DEVICES))
+    core = make_space(found.task.captured, found.task.settings(DEVICES))
     for name, run in runs.items():
-        network_s = planner.network_time(run.choices.strategy(planner))
+        network_s = core.network_time(run.choices.strategy(core))
         if name in found.runs:
             assert found.runs[name] == run
             assert network_s == pytest.approx(run.network_s, rel=near), (seed, name)
@@ -110,24 +110,24 @@ class Clock:
     def __init__(self, network: float) -> None:
         self.network = network
         self.runs: dict[str, float] = {}
-        self._planner: _C.Planner | None = None
+        self._core: _C.SearchSpace | None = None
         made_up = self._made_up
         Training.times = lambda training, *_, **__: made_up(training)  # type: ignore[method-assign]
 
     def seconds(self, choices: Choices) -> tuple[float, float]:
         """Of a step, and of the network."""
-        assert self._planner is not None
-        strategy = choices.strategy(self._planner)
-        network_s = self.network * self._planner.network_time(strategy)
-        return self._planner.compute_time(strategy) + network_s, network_s
+        assert self._core is not None
+        strategy = choices.strategy(self._core)
+        network_s = self.network * self._core.network_time(strategy)
+        return self._core.compute_time(strategy) + network_s, network_s
 
     def _made_up(self, training: Training) -> StepTimes:
         module = training.module
         assert isinstance(module, ParallelModule)
         plan = module.plan
-        if self._planner is None:
+        if self._core is None:
             assert plan.captured is not None
-            self._planner = make_planner(plan.captured, plan.settings)
+            self._core = make_space(plan.captured, plan.settings)
         step_s, network_s = self.seconds(plan.choices)
         self.runs.setdefault(plan.strategy_hash, step_s)
         return StepTimes(step_s, 0.0, network_s)

@@ -40,7 +40,7 @@ from tensoropt_torch.runtime import ops
 from tensoropt_torch.runtime.groups import AxisGroups
 from tensoropt_torch.runtime.parameter_queue import begin_value, parameter_queue
 from tensoropt_torch.simulate import simulate_step
-from tensoropt_torch.space.planners import make_planner, varied_strategy
+from tensoropt_torch.space.search_space import make_space, varied_strategy
 from tests.distributed.harness import RankError, forget_plans, run_ranks
 from tests.distributed.models import make
 from tests.measure.logged import logged_warnings
@@ -200,17 +200,17 @@ def plan_twice(home: str) -> tuple[Settings, Settings, float, float, list[str]]:
     first = find()
     forget_plans(home)
     second = find()
-    planner = make_planner(second.captured, second.settings)
-    strategy = second.choices.strategy(planner)
-    rows = planner.estimates(strategy)
+    space = make_space(second.captured, second.settings)
+    strategy = second.choices.strategy(space)
+    rows = space.estimates(strategy)
     operators_s = sum(row.time_s for row in rows)
-    without = make_planner(
+    without = make_space(
         second.captured,
         replace(second.settings, operators=()),
     )
     roofline_s = sum(row.time_s for row in without.estimates(strategy))
     # What is left are the updates of parameters, which are not operators.
-    updates = planner.compute_time(strategy) - operators_s
+    updates = space.compute_time(strategy) - operators_s
     other = without.compute_time(strategy) - roofline_s
     return first.settings, second.settings, updates, other, [row.source for row in rows]
 
@@ -259,9 +259,9 @@ def calls_of_halves(home: str) -> tuple[set[str], set[str], set[str]]:
     task = PlanningTask(captured, load_cluster("cpu"), in_micro_batches=(halves,))
     keys = []
     for graph, settings in task.graphs(2):
-        planner = make_planner(graph, settings)
-        strategies = [varied_strategy(planner, seed) for seed in range(QUICK.random_strategies)]
-        keys.append({row.key for s in strategies for row in planner.estimates(s)})
+        space = make_space(graph, settings)
+        strategies = [varied_strategy(space, seed) for seed in range(QUICK.random_strategies)]
+        keys.append({row.key for s in strategies for row in space.estimates(s)})
     found = with_operators(task, 2, torch.device("cpu"), replace(QUICK, budget_s=20.0))
     whole, half = keys
     return whole, half, {record[0] for record in found.operators}
@@ -353,10 +353,10 @@ def validate_with_made_up_times(_: None) -> tuple[validation.Validation, list[in
         """Of every second strategy the first of two runs is disturbed, of the others
         the second one."""
         plan = plan_of(training)
-        planner = make_planner(plan.captured, plan.settings)
+        space = make_space(plan.captured, plan.settings)
         number, strategy = divmod(next(runs), 10)
         slower = 1.5 if number == strategy % 2 else 1.0
-        network_s = planner.network_time(plan.choices.strategy(planner))
+        network_s = space.network_time(plan.choices.strategy(space))
         return StepTimes(slower * plan.time_s / 2, 0.0, slower * network_s * 2)
 
     Training.times = half
@@ -387,10 +387,10 @@ def test_validation_compares_predicted_with_measured() -> None:
     assert found.memory_fraction("sums", 0.9) == pytest.approx(0.8)
     captured = capture(*mlp(), loss_fn=sum_of)
     task = PlanningTask(captured, load_cluster("cpu"))
-    planner = make_planner(captured, task.settings(2))
+    space = make_space(captured, task.settings(2))
     for row in found.rows:
-        strategy = varied_strategy(planner, row.seed)
-        plan = Plan.of(planner, task.settings(2), captured, strategy)
+        strategy = varied_strategy(space, row.seed)
+        plan = Plan.of(space, task.settings(2), captured, strategy)
         assert row.simulated_bytes == simulate_step(plan, captured).peak_bytes
     assert found.rank_correlation == pytest.approx(1.0)
 

@@ -17,7 +17,7 @@ from tensoropt_torch.measure.runs.validation import ValidatedStrategy
 from tensoropt_torch.measure.scaling import as_it_took, rescaled, scaled
 from tensoropt_torch.planner import picks
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 
 DEVICES = 4
 RUNTIME = Runtime(3e-4, 1e-4, (Update(2.0, 1e-4, 1e-9),), "made up")
@@ -42,8 +42,8 @@ def test_a_run_is_predicted_again_with_scales(seed: int) -> None:
     assert replace(again, step_s=given.step_s, network_s=given.network_s) == given
 
 
-def planner_of(task: PlanningTask) -> _C.Planner:
-    return make_planner(task.captured, task.settings(DEVICES))
+def space_of(task: PlanningTask) -> _C.SearchSpace:
+    return make_space(task.captured, task.settings(DEVICES))
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +63,8 @@ def with_measurements(task: PlanningTask) -> PlanningTask:
         for name in ("all_reduce", "all_gather")
         for axes in (1, 3)
     )
-    planner = planner_of(task)
-    estimates = planner.estimates(planner.random_strategy(0))
+    space = space_of(task)
+    estimates = space.estimates(space.random_strategy(0))
     calls = {r.key: r.family for r in estimates if "linear" in r.family}
     work = ("float32", 1e6, 2e6, 1e4, 1.0, True, False)
     operators = tuple((key, family, work, 1e-3, 2e-3) for key, family in calls.items())
@@ -73,8 +73,8 @@ def with_measurements(task: PlanningTask) -> PlanningTask:
 
 def test_seconds_of_each_collective_are_added_to_the_network(task: PlanningTask) -> None:
     task = with_measurements(task)
-    before, after = planner_of(task), planner_of(scaled(task, Scales(collective_s=1e-6)))
-    later = planner_of(task.with_runtime(collective_s=RUNTIME.collective_s + 1e-6))
+    before, after = space_of(task), space_of(scaled(task, Scales(collective_s=1e-6)))
+    later = space_of(task.with_runtime(collective_s=RUNTIME.collective_s + 1e-6))
     added = []
     for seed in range(20):
         strategy = before.random_strategy(seed)
@@ -90,7 +90,7 @@ def test_equal_scales_multiply_the_time_of_every_strategy(
     task: PlanningTask, measured: bool
 ) -> None:
     task = with_measurements(task) if measured else task
-    before, after = planner_of(task), planner_of(scaled(task, Scales(2.0, 2.0)))
+    before, after = space_of(task), space_of(scaled(task, Scales(2.0, 2.0)))
     for seed in range(20):
         strategy = before.random_strategy(seed)
         assert after.compute_time(strategy) == pytest.approx(2 * before.compute_time(strategy))
@@ -99,7 +99,7 @@ def test_equal_scales_multiply_the_time_of_every_strategy(
 
 def test_computing_and_the_network_are_scaled_apart(task: PlanningTask) -> None:
     task = with_measurements(task)
-    before, after = planner_of(task), planner_of(scaled(task, Scales(3.0, 0.5)))
+    before, after = space_of(task), space_of(scaled(task, Scales(3.0, 0.5)))
     for seed in range(20):
         strategy = before.random_strategy(seed)
         assert after.compute_time(strategy) == pytest.approx(3 * before.compute_time(strategy))
@@ -124,9 +124,9 @@ def test_a_plan_that_was_run_has_costs_of_what_it_took() -> None:
     assert found.time_s == found.measured_s and found.strategy_hash == plan.strategy_hash
     assert [t for _, t in found.frontier] == pytest.approx([3 * t for _, t in plan.frontier])
     assert plan.captured is not None
-    before, after = (make_planner(plan.captured, p.settings) for p in (plan, found))
-    for planner, factor in ((before, 1), (after, 3)):
-        strategy = found.choices.strategy(planner)
-        time_s = planner.compute_time(strategy) + planner.network_time(strategy)
+    before, after = (make_space(plan.captured, p.settings) for p in (plan, found))
+    for space, factor in ((before, 1), (after, 3)):
+        strategy = found.choices.strategy(space)
+        time_s = space.compute_time(strategy) + space.network_time(strategy)
         assert time_s == pytest.approx(factor * plan.time_s)
     assert found.settings.bucket_bytes == plan.settings.bucket_bytes

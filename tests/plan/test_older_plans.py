@@ -26,7 +26,7 @@ from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.plan.files import FORMAT_VERSION
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.simulate import StepSettings, simulate_step
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.telling.details import details_of
 from tests.distributed.models import CASES
 
@@ -44,10 +44,10 @@ def newest() -> Plan:
     """With all that a plan may choose."""
     task = PlanningTask(captured(), tensoropt_torch.load_cluster("h100-8"), recompute=True)
     settings = task.settings(DEVICES)
-    planner = make_planner(task.captured, settings)
+    space = make_space(task.captured, settings)
     for seed in range(100):
-        plan = Plan.of(planner, settings, task.captured, planner.random_strategy(seed))
-        details = details_of(plan, planner).description
+        plan = Plan.of(space, settings, task.captured, space.random_strategy(seed))
+        details = details_of(plan, space).description
         if details.num_recomputed and {"before", "after"} <= details.kept.keys():
             return replace(plan, frontier=((plan.memory_bytes, plan.time_s),))
     raise AssertionError("no seed chooses everything")
@@ -56,7 +56,7 @@ def newest() -> Plan:
 def crossings(plan: Plan) -> list[dict[str, Any]]:
     """What happens to each value on its way to a consumer."""
     model = micro_batched(captured(), plan.settings.micro_batches)
-    planner = make_planner(model, plan.settings)
+    space = make_space(model, plan.settings)
     return [
         {
             "source": edge.source,
@@ -70,7 +70,7 @@ def crossings(plan: Plan) -> list[dict[str, Any]]:
             "held": edge.held,
             "summed": edge.summed,
         }
-        for edge in planner.edges_of(plan.choices.strategy(planner))
+        for edge in space.edges_of(plan.choices.strategy(space))
     ]
 
 
@@ -88,9 +88,9 @@ def test_older_plans_mean_what_they_meant(older: Path) -> None:
     assert plan.captured is not None
     plan.check_model(plan.captured)
     assert crossings(plan) == json.loads(older.with_suffix(".crossings").read_text())
-    planner = make_planner(plan.captured, plan.settings)
-    strategy = plan.choices.strategy(planner)
-    seconds = planner.compute_time(strategy) + planner.network_time(strategy)
+    space = make_space(plan.captured, plan.settings)
+    strategy = plan.choices.strategy(space)
+    seconds = space.compute_time(strategy) + space.network_time(strategy)
     assert seconds == pytest.approx(plan.time_s, rel=0.5), "costs may change, but not so much"
 
 

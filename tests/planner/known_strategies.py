@@ -25,10 +25,10 @@ ROLES: dict[str, tuple[str, str]] = {
 }
 
 
-def allowed_configs(planner: _C.Planner, roles: tuple[str, ...]) -> list[list[bool]]:
+def allowed_configs(space: _C.SearchSpace, roles: tuple[str, ...]) -> list[list[bool]]:
     """For every node, which configs play the roles; all if the node has no choice."""
     masks = []
-    for row in planner.nodes():
+    for row in space.nodes():
         mask = [_plays(row, label, roles) for label in row.configs]
         if not any(mask):
             mask = [_plays_as_far_as_possible(label, roles) for label in row.configs]

@@ -20,7 +20,7 @@ from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.baselines import BASELINES, BEST, Baseline, find_baselines
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tests.planner.model_file import MODEL_FILE
 
 DEVICES = 4
@@ -78,7 +78,7 @@ def found(request: pytest.FixtureRequest) -> Found:
 def chosen(plan: Plan) -> Iterator[tuple[dict[str, Any], str]]:
     """Every node with the label of its config."""
     assert plan.captured is not None
-    rows = make_planner(plan.captured, plan.settings).nodes()
+    rows = make_space(plan.captured, plan.settings).nodes()
     yield from zip(rows, plan.choices.labels, strict=True)
 
 
@@ -113,9 +113,9 @@ def test_data_parallel_replicates_parameters_and_splits_the_rest(found: Found) -
     for index in range(len(baseline.points)):
         plan = baseline.plan(index)
         assert all(label == "R,R" for _, label, _ in storage(plan))
-        planner = make_planner(found.task.captured, plan.settings)
+        space = make_space(found.task.captured, plan.settings)
         parameters = {name for name, _, _ in storage(plan)}
-        for edge in planner.edges_of(plan.choices.strategy(planner)):
+        for edge in space.edges_of(plan.choices.strategy(space)):
             if edge.source in parameters:
                 assert "S" not in edge.layout_to, edge
         heavy = ("linear", "conv", "attention", "lstm", "embedding", "norm", "loss")
@@ -201,7 +201,7 @@ def paper_models() -> dict[str, Callable[[], Any]]:
 def test_models_need_few_names_for_mesh_tensorflow(name: str) -> None:
     captured = captured_on_meta(paper_models()[name])
     task = PlanningTask(captured, load_cluster("paper-2x8-v100"))
-    sizes = make_planner(captured, task.settings(16)).named_dims
+    sizes = make_space(captured, task.settings(16)).named_dims
     assert sizes[0] == 256
     assert 4 <= len(sizes) <= 10
     assert sizes[1:] == sorted(set(sizes[1:]))

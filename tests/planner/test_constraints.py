@@ -23,7 +23,7 @@ from tensoropt_torch.plan import constraints_of
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.constraint_costs import constraint_costs
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tests.distributed.harness import run_ranks
 from tests.planner.model_file import MODEL_FILE
 
@@ -76,8 +76,8 @@ def test_the_frontier_is_that_of_all_strategies_that_meet_the_constraints(
     captured: CapturedModel, constraints: dict[str, Any], holds: Holds
 ) -> None:
     """Every assignment of configs to nodes is searched by itself."""
-    planner = make_planner(captured, task_of(captured).settings(2))
-    rows = planner.nodes()
+    space = make_space(captured, task_of(captured).settings(2))
+    rows = space.nodes()
     points = []
     for choice in itertools.product(*(range(len(row.configs)) for row in rows)):
         configs = {row.name: row.configs[c] for row, c in zip(rows, choice, strict=True)}
@@ -85,8 +85,8 @@ def test_the_frontier_is_that_of_all_strategies_that_meet_the_constraints(
             masks = [
                 [i == c for i in range(len(r.configs))] for r, c in zip(rows, choice, strict=True)
             ]
-            if planner.blocked_node(masks) is None:
-                points += EXACT.run(planner, allowed=masks).points
+            if space.blocked_node(masks) is None:
+                points += EXACT.run(space, allowed=masks).points
     assert points
     best = pareto(points)
     found = find_frontier(task_of(captured, **constraints), 2)
@@ -109,8 +109,8 @@ def test_no_random_strategy_that_meets_the_constraints_beats_the_frontier() -> N
     captured, constraints = gpt(), {"blocks.*.qkv.weight": Shard(0), "blocks.*.scaled*": "h"}
     free, pinned = task_of(captured), task_of(captured, constraints)
     frontier = find_frontier(pinned, 4)
-    planner, restricted = (make_planner(captured, t.settings(4)) for t in (free, pinned))
-    rows = planner.nodes()
+    space, restricted = (make_space(captured, t.settings(4)) for t in (free, pinned))
+    rows = space.nodes()
     for seed in range(40):
         strategy = restricted.random_strategy(seed, random.Random(seed).random())
         for row, config in zip(rows, strategy.config, strict=True):

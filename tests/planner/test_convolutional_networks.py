@@ -17,7 +17,7 @@ from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tests.planner.known_strategies import ROLES, allowed_configs
 
 FLOAT_BYTES = 4
@@ -58,14 +58,14 @@ def small_resnet() -> Any:
 def test_strategies_by_hand_are_members_and_not_below_the_frontier() -> None:
     captured = captured_on_meta(small_resnet)
     task = PlanningTask(captured, load_cluster("h100-8"))
-    planner = make_planner(captured, task.settings(4))
+    space = make_space(captured, task.settings(4))
 
     def search(allowed: list[list[bool]]) -> list[tuple[float, float]]:
-        result = SearchSettings(epsilon=1e-3).run(planner, allowed=allowed)
+        result = SearchSettings(epsilon=1e-3).run(space, allowed=allowed)
         return [tuple(point) for point in result.points]
 
     everything = search([])
-    ends = {name: search(allowed_configs(planner, ROLES[name])) for name in BY_HAND}
+    ends = {name: search(allowed_configs(space, ROLES[name])) for name in BY_HAND}
     for name, points in ends.items():
         assert points, name
         for memory, time_s in points:

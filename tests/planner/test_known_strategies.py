@@ -12,7 +12,7 @@ from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.plan import Settings
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.telling.details import details_of
 from tensoropt_torch.telling.work import PARALLELISM
 from tests.planner.known_strategies import ROLES, allowed_configs
@@ -47,11 +47,11 @@ def parameter_bytes(captured: CapturedModel) -> float:
     return float(STATE_BYTES * sum(t.numel() for t in tensors))
 
 
-def search(captured: CapturedModel, name: str) -> tuple[_C.Planner, Settings, _C.SearchResult]:
+def search(captured: CapturedModel, name: str) -> tuple[_C.SearchSpace, Settings, _C.SearchResult]:
     settings = PlanningTask(captured, load_cluster("h100-8")).settings(DEVICES)
-    planner = make_planner(captured, settings)
-    allowed = allowed_configs(planner, ROLES[name]) if name else []
-    return planner, settings, SearchSettings(epsilon=1e-3).run(planner, allowed=allowed)
+    space = make_space(captured, settings)
+    allowed = allowed_configs(space, ROLES[name]) if name else []
+    return space, settings, SearchSettings(epsilon=1e-3).run(space, allowed=allowed)
 
 
 def frontier_of(captured: CapturedModel, name: str) -> list[tuple[float, float]]:
@@ -92,8 +92,8 @@ def test_the_costs_of_known_strategies_are_what_they_are_known_for(
 
 @pytest.mark.parametrize("name", ROLES)
 def test_known_strategies_are_called_what_they_are(captured: CapturedModel, name: str) -> None:
-    planner, settings, result = search(captured, name)
-    plan = Plan.of(planner, settings, captured, result.unroll(0))
+    space, settings, result = search(captured, name)
+    plan = Plan.of(space, settings, captured, result.unroll(0))
     details = details_of(plan)
     parts, held = SPLIT[name]
     most, *others = details.work

@@ -19,7 +19,7 @@ from examples.gpt import GPT, GPTConfig
 from tensoropt_torch import Frontier, find_frontier
 from tensoropt_torch.planner.frontier import FrontierPoint
 from tensoropt_torch.telling.collectives import collectives_of
-from tensoropt_torch.telling.description import planner_of
+from tensoropt_torch.telling.description import space_of
 from tests.distributed.fused_models import Attention, Gated, by_unbind
 
 BATCH, LENGTH, WIDTH = 8, 512, 768
@@ -136,7 +136,7 @@ def collectives_per_block(
     for layers in (2, 3):
         plan = pick(frontier_of(name, layers, devices, **options)).plan
         count: Counter[tuple[str, str]] = Counter()
-        for one in collectives_of(planner_of(plan), plan):
+        for one in collectives_of(space_of(plan), plan):
             count[one.kind, one.moved] += one.count
         counts.append(count)
     two, three = counts

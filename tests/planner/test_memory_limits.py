@@ -17,7 +17,7 @@ from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.frontier_page import Additions, frontier_page
 from tensoropt_torch.planner.picks import mini_time
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 
 DEVICES = 4
 WIDTH, HIDDEN, ROWS = 64, 256, 1 << 20
@@ -45,12 +45,12 @@ def layouts(plan: Plan) -> tuple[set[str], set[str], set[str]]:
     """Of stored parameters, of the weights that linear layers use, and of what these
     and the activation give."""
     assert plan.captured is not None
-    planner = make_planner(plan.captured, plan.settings)
+    space = make_space(plan.captured, plan.settings)
     stored, used, given = set(), set(), set()
     names = {source.names[0] for source in plan.captured.parameters}
-    configs = plan.choices.strategy(planner).config
-    for i, (row, config) in enumerate(zip(planner.nodes(), configs, strict=True)):
-        ports = planner.ports(i)[config]
+    configs = plan.choices.strategy(space).config
+    for i, (row, config) in enumerate(zip(space.nodes(), configs, strict=True)):
+        ports = space.ports(i)[config]
         if row.name in names:
             stored.add(ports.outputs[0].value)
         if "linear" in row.target:

@@ -14,7 +14,7 @@ from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.planner.why import faster_network
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.space.settings import Settings
 
 SEEDS = range(5)
@@ -32,23 +32,23 @@ def splits(
     captured: CapturedModel, settings: Settings, config: list[int]
 ) -> list[tuple[float, float]]:
     """(computing, network time) of every point with these configs."""
-    planner = make_planner(captured, settings)
-    rows = planner.nodes()
+    space = make_space(captured, settings)
+    rows = space.nodes()
     masks = [
         [i == chosen for i in range(len(row.configs))]
         for row, chosen in zip(rows, config, strict=True)
     ]
-    result = SearchSettings(epsilon=0).run(planner, allowed=masks)
+    result = SearchSettings(epsilon=0).run(space, allowed=masks)
     strategies = [result.unroll(i) for i in range(len(result.points))]
-    networks = [planner.network_time(strategy) for strategy in strategies]
+    networks = [space.network_time(strategy) for strategy in strategies]
     return [(s.time - n, n) for s, n in zip(strategies, networks, strict=True)]
 
 
 def test_another_network_changes_the_network_time_only(captured: CapturedModel) -> None:
     settings = PlanningTask(captured, load_cluster("h100-8")).settings(4)
-    planner = make_planner(captured, settings)
+    space = make_space(captured, settings)
     for seed in SEEDS:
-        config = planner.random_strategy(seed).config
+        config = space.random_strategy(seed).config
         fast = splits(captured, settings, config)
         slow = splits(captured, faster_network(settings, 1 / 3), config)
         compute_s = fast[0][0]
@@ -60,17 +60,17 @@ def test_another_network_changes_the_network_time_only(captured: CapturedModel) 
 
 def test_one_device_has_no_network(captured: CapturedModel) -> None:
     task = PlanningTask(captured, load_cluster("h100-8"))
-    planner = make_planner(captured, task.settings(1))
-    strategy = planner.random_strategy(1)
+    space = make_space(captured, task.settings(1))
+    strategy = space.random_strategy(1)
     assert strategy.time > 0
-    assert planner.network_time(strategy) == 0
+    assert space.network_time(strategy) == 0
 
 
 def test_a_strategy_of_another_space_is_refused(captured: CapturedModel) -> None:
     task = PlanningTask(captured, load_cluster("h100-8"))
-    strategy = make_planner(captured, task.settings(4)).random_strategy(1)
+    strategy = make_space(captured, task.settings(4)).random_strategy(1)
     with pytest.raises(ValueError, match="does not exist, there are 1"):
-        make_planner(captured, task.settings(1)).network_time(strategy)
+        make_space(captured, task.settings(1)).network_time(strategy)
 
 
 def with_exposed(task: PlanningTask, parameters: float, gradients: float) -> PlanningTask:
@@ -80,11 +80,11 @@ def with_exposed(task: PlanningTask, parameters: float, gradients: float) -> Pla
 def exposed_network(task: PlanningTask, seed: int, parameters: float, gradients: float) -> float:
     """The network time of a strategy with these shares exposed; computing is the same."""
     exposed = with_exposed(task, parameters, gradients)
-    planner = make_planner(task.captured, exposed.settings(4))
-    strategy = planner.random_strategy(seed)
-    same = make_planner(task.captured, task.settings(4))
-    assert planner.compute_time(strategy) == pytest.approx(same.compute_time(strategy), rel=1e-12)
-    return float(planner.network_time(strategy))
+    space = make_space(task.captured, exposed.settings(4))
+    strategy = space.random_strategy(seed)
+    same = make_space(task.captured, task.settings(4))
+    assert space.compute_time(strategy) == pytest.approx(same.compute_time(strategy), rel=1e-12)
+    return float(space.network_time(strategy))
 
 
 def test_what_is_not_exposed_of_parameters_takes_no_time(captured: CapturedModel) -> None:

@@ -17,7 +17,7 @@ from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.report.tables import plan_summary
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.telling.description import describe
 from tensoropt_torch.telling.details import details_of
 from tests.distributed.models import make
@@ -97,7 +97,7 @@ def test_operators_of_users_run_again_if_they_may(repeatable: bool) -> None:
     finally:
         unregister_rule(scaled_add)
     settings = PlanningTask(captured, load_cluster("cpu"), recompute=True).settings(2)
-    rows = make_planner(captured, settings).nodes()
+    rows = make_space(captured, settings).nodes()
     (row,) = (row for row in rows if "scaled_add" in row.target)
     assert (_C.Saved.REMADE in row.saved) == repeatable
 
@@ -105,7 +105,7 @@ def test_operators_of_users_run_again_if_they_may(repeatable: bool) -> None:
 @pytest.mark.parametrize("model", ["resnet", "vgg"])
 def test_batch_normalisation_never_runs_again(model: str) -> None:
     with_it = task(model, True)
-    rows = make_planner(with_it.captured, with_it.settings(2)).nodes()
+    rows = make_space(with_it.captured, with_it.settings(2)).nodes()
     again = {row.target: _C.Saved.REMADE in row.saved for row in rows}
     assert not any(may for target, may in again.items() if "batch_norm" in target)
     assert any(again.values())

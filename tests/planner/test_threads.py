@@ -1,4 +1,4 @@
-"""One planner used by several Python threads."""
+"""One search space used by several Python threads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import nn
 from tensoropt_torch import _C, load_cluster
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 
 THREADS = 4
 REPETITIONS = 100
@@ -47,15 +47,15 @@ def run_together(task: Callable[[], Any]) -> list[Any]:
     return results
 
 
-def ask(planner: _C.Planner) -> Any:
-    points = planner.baseline("data parallel", 0.01, 1).points
-    return points, planner.random_strategy(1).config, planner.named_dims
+def ask(space: _C.SearchSpace) -> Any:
+    points = space.baseline("data parallel", 0.01, 1).points
+    return points, space.random_strategy(1).config, space.named_dims
 
 
 def test_what_is_made_when_first_asked_for_is_made_once() -> None:
     captured = capture(nn.Sequential(*[nn.Linear(16, 16) for _ in range(8)]), (torch.ones(32, 16),))
     settings = PlanningTask(captured, load_cluster("cpu")).settings(4)
-    expected = ask(make_planner(captured, settings))
+    expected = ask(make_space(captured, settings))
     for _ in range(REPETITIONS):
-        planner = make_planner(captured, settings)
-        assert run_together(lambda planner=planner: ask(planner)) == [expected] * THREADS
+        space = make_space(captured, settings)
+        assert run_together(lambda space=space: ask(space)) == [expected] * THREADS

@@ -8,7 +8,7 @@ from torch import nn
 from tensoropt_torch import load_cluster
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner, varied_strategy
+from tensoropt_torch.space.search_space import make_space, varied_strategy
 
 SEEDS = range(30)
 
@@ -17,10 +17,10 @@ def test_some_are_faster_than_random_ones_and_others_alike() -> None:
     layers = [nn.Linear(64, 64) if index % 2 == 0 else nn.GELU() for index in range(16)]
     model, args = nn.Sequential(*layers), (torch.randn(32, 64),)
     captured = capture(model, args)
-    planner = make_planner(captured, PlanningTask(captured, load_cluster("cpu")).settings(4))
-    varied = sorted(varied_strategy(planner, seed).time for seed in SEEDS)
-    drawn = sorted(planner.random_strategy(seed).time for seed in SEEDS)
+    space = make_space(captured, PlanningTask(captured, load_cluster("cpu")).settings(4))
+    varied = sorted(varied_strategy(space, seed).time for seed in SEEDS)
+    drawn = sorted(space.random_strategy(seed).time for seed in SEEDS)
     assert varied[0] < 0.7 * drawn[0]
     assert varied[len(varied) // 4] < 0.85 * drawn[0]
     assert varied[-1] > drawn[0]
-    assert varied_strategy(planner, 7).config == varied_strategy(planner, 7).config
+    assert varied_strategy(space, 7).config == varied_strategy(space, 7).config

@@ -30,7 +30,7 @@ from tensoropt_torch.planner.why import (
     explain_plan,
     faster_network,
 )
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.telling.collectives import num_shards
 from tensoropt_torch.units import format_bytes
 from tests.planner.model_file import MODEL_FILE
@@ -86,7 +86,7 @@ def test_some_decisions_matter_and_are_told(why: WhyPlan) -> None:
 
 def test_alternatives_decide_otherwise_and_cost_what_is_said(why: WhyPlan) -> None:
     assert why.plan.captured is not None
-    planner = make_planner(why.plan.captured, why.plan.settings)
+    space = make_space(why.plan.captured, why.plan.settings)
     own = dict(why.plan.choices.configs)
     sizes = [size for size, _ in why.plan.settings.mesh_axes]
     for decision in why.decisions:
@@ -99,8 +99,8 @@ def test_alternatives_decide_otherwise_and_cost_what_is_said(why: WhyPlan) -> No
                     assert num_shards(found[name], sizes) != num_shards(own[name], sizes)
                 else:
                     assert sorted(found[name].split(",")) != sorted(own[name].split(","))
-            strategy = other.choices.strategy(planner)
-            time_s = planner.compute_time(strategy) + planner.network_time(strategy)
+            strategy = other.choices.strategy(space)
+            time_s = space.compute_time(strategy) + space.network_time(strategy)
             assert other.time_s == pytest.approx(time_s)
         if decision.in_memory is not None:
             assert decision.in_memory.memory_bytes <= why.plan.memory_bytes * (1 + 1e-9)
@@ -114,23 +114,23 @@ def test_no_random_strategy_that_decides_otherwise_is_better(why: WhyPlan) -> No
     own = dict(why.plan.choices.configs)
     sizes = [size for size, _ in why.plan.settings.mesh_axes]
     for decision in why.decisions[:3]:
-        planner = make_planner(why.plan.captured, why.plan.settings)
+        space = make_space(why.plan.captured, why.plan.settings)
 
         def kind(name: str, label: str, of: str = decision.operator) -> Any:
             return num_shards(label, sizes) if of == "parameter" else sorted(label.split(","))
 
-        planner.restrict_to(
+        space.restrict_to(
             [
                 [
                     row.name not in decision.names
                     or kind(row.name, label) != kind(row.name, own[row.name])
                     for label in row.configs
                 ]
-                for row in planner.nodes()
+                for row in space.nodes()
             ]
         )
         for seed in range(10):
-            strategy = planner.random_strategy(seed, seed / 10)
+            strategy = space.random_strategy(seed, seed / 10)
             if strategy.memory <= why.plan.memory_bytes:
                 assert decision.in_memory is not None, f"seed {seed}"
                 least = decision.in_memory.time_s
@@ -172,9 +172,9 @@ def test_the_network_is_that_of_another_cluster(why: WhyPlan) -> None:
         limit = why.plan.memory_bytes
         picked = find_frontier(task, DEVICES, [limit]).at(limit)
         assert change.best.time_s == pytest.approx(picked.time_s, rel=ERROR)
-        planner = make_planner(captured, task.settings(DEVICES))
-        strategy = why.plan.choices.strategy(planner)
-        compute, network = planner.compute_time(strategy), planner.network_time(strategy)
+        space = make_space(captured, task.settings(DEVICES))
+        strategy = why.plan.choices.strategy(space)
+        compute, network = space.compute_time(strategy), space.network_time(strategy)
         assert change.time_s == pytest.approx(compute + network)
         assert change.time_s >= change.best.time_s / (1 + ERROR)
 

@@ -27,7 +27,7 @@ from tensoropt_torch.program.records import Call, Input, Output, Value
 from tensoropt_torch.runtime.random import call_seeded
 from tensoropt_torch.runtime.recomputation import recomputed_draw
 from tensoropt_torch.space.local_form import LocalForm
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tests.distributed.models import make
 
 SITE = CallSite(torch.device("cpu"), lambda axes: f"group {axes}", step_seed=3)
@@ -37,21 +37,21 @@ DEVICES = 4
 Case = tuple[fx.Node, LocalForm, list[_C.LocalOperand]]
 
 
-def cases(captured: CapturedModel, planner: _C.Planner, seed: int) -> Iterator[Case]:
+def cases(captured: CapturedModel, space: _C.SearchSpace, seed: int) -> Iterator[Case]:
     """The calls of a random strategy."""
     nodes = {number: node for node, number in captured.lowering.nodes.items()}
-    strategy = planner.random_strategy(seed)
-    for row in planner.estimates(strategy):
-        call = planner.local_call(row.node, strategy.config[row.node])
-        node = nodes[planner.nodes()[row.node].graph_node]
+    strategy = space.random_strategy(seed)
+    for row in space.estimates(strategy):
+        call = space.local_call(row.node, strategy.config[row.node])
+        node = nodes[space.nodes()[row.node].graph_node]
         yield node, LocalForm.of(call), call.operands
 
 
-def captured_model(name: str) -> tuple[CapturedModel, _C.Planner]:
+def captured_model(name: str) -> tuple[CapturedModel, _C.SearchSpace]:
     case = make(name, torch.float32)
     captured = capture(case.model, case.args, **case.keywords)
     settings = PlanningTask(captured, load_cluster("cpu")).settings(DEVICES)
-    return captured, make_planner(captured, settings)
+    return captured, make_space(captured, settings)
 
 
 def tensor(like: _C.LocalOperand) -> torch.Tensor:
@@ -70,9 +70,9 @@ def written(
 
 @pytest.mark.parametrize("name", ["gpt", "transformer"])
 def test_a_written_call_gives_what_the_call_gives(name: str) -> None:
-    captured, planner = captured_model(name)
+    captured, space = captured_model(name)
     count = 0
-    for node, form, metas in cases(captured, planner, seed=0):
+    for node, form, metas in cases(captured, space, seed=0):
         if form.groups:
             continue
         operands = [tensor(meta) for meta in metas]
@@ -86,10 +86,10 @@ def test_a_written_call_gives_what_the_call_gives(name: str) -> None:
 
 
 def test_other_targets_get_the_names_of_their_groups_last() -> None:
-    captured, planner = captured_model("lstm")
+    captured, space = captured_model("lstm")
     seen = 0
     for seed in range(4):
-        for node, form, metas in cases(captured, planner, seed):
+        for node, form, metas in cases(captured, space, seed):
             if not form.groups:
                 continue
             found = invocation(node, form, [tensor(meta) for meta in metas], SITE)
@@ -116,11 +116,11 @@ class Dropping(nn.Module):
 def test_random_calls_of_other_targets_are_seeded() -> None:
     captured = capture(Dropping(), (torch.ones(1, 1, 16, 8),))
     settings = PlanningTask(captured, load_cluster("cpu")).settings(DEVICES)
-    planner = make_planner(captured, settings)
+    space = make_space(captured, settings)
     known = captured.lowering.rules.targets()
     seen = 0
     for seed in range(20):
-        for node, form, metas in cases(captured, planner, seed):
+        for node, form, metas in cases(captured, space, seed):
             if "attention" not in form.target:
                 continue
             assert draws(node, form, known)
@@ -155,11 +155,11 @@ class Noisy(nn.Module):
 def test_random_calls_are_known_with_and_without_a_rule() -> None:
     captured = capture(Noisy(), (torch.ones(16, 16),))
     settings = PlanningTask(captured, load_cluster("cpu")).settings(DEVICES)
-    planner = make_planner(captured, settings)
+    space = make_space(captured, settings)
     known = captured.lowering.rules.targets()
     random = {
         str(node.target): str(node.target) in known
-        for node, form, _ in cases(captured, planner, seed=0)
+        for node, form, _ in cases(captured, space, seed=0)
         if draws(node, form, known)
     }
     assert random == {"aten.dropout.default": True, "aten._standard_gamma.default": False}

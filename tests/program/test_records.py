@@ -25,7 +25,7 @@ from tensoropt_torch.program.overlap import in_queue, with_values_begun
 from tensoropt_torch.program.passes import RankRecords
 from tensoropt_torch.program.places import before_sums
 from tensoropt_torch.program.records import Value, check, given, taken, taking
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tests.distributed.models import make
 
 ADD = torch.ops.aten.add.Tensor
@@ -116,10 +116,10 @@ def zoo() -> Iterator[tuple[str, RankPart]]:
         captured = capture(case.model, case.args, **case.keywords)
         task = PlanningTask(captured, load_cluster("cpu"), recompute=True)
         settings = task.settings(4)
-        planner = make_planner(captured, settings)
+        space = make_space(captured, settings)
         for seed in range(4):
             own = replace(settings, overlap=seed % 2 == 0)
-            plan = Plan.of(planner, own, captured, planner.random_strategy(seed))
+            plan = Plan.of(space, own, captured, space.random_strategy(seed))
             yield f"{name}, seed {seed}", RankPart(plan, captured, seed)
 
 
@@ -174,8 +174,8 @@ def test_another_reader_computes_what_the_graph_computes(name: str) -> None:
     case = make(name, torch.float64)
     captured = capture(case.model, case.args, **case.keywords)
     settings = PlanningTask(captured, load_cluster("cpu")).settings(1)
-    planner = make_planner(captured, settings)
-    plan = Plan.of(planner, settings, captured, planner.random_strategy(0))
+    space = make_space(captured, settings)
+    plan = Plan.of(space, settings, captured, space.random_strategy(0))
     program = RankPart(plan, captured, 0).records(CPU, str)
     batch = iter(torch.utils._pytree.tree_leaves((case.args, case.targets)))
     named = dict(case.model.named_parameters()) | dict(case.model.named_buffers())

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import tensoropt_torch
 from tensoropt_torch import Plan, PlanningOptions, TensorOptError
-from tensoropt_torch.space.planners import make_planner
 from tensoropt_torch.space.rows import OutputRows, rows_of_outputs
+from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.tasks.options import input_modes
 
 NAMES = ["x", "state[0]", "state[1]", "table"]
@@ -75,6 +75,6 @@ def test_a_plan_keeps_the_dims(tmp_path: Path) -> None:
     assert loaded.settings.inputs_in_words == "sharded, x along dim 1, state along dim 1"
     assert loaded.settings.gathered.rows_dim("x") is None
     assert made.captured is not None
-    planner = make_planner(made.captured, loaded.settings)
-    found = rows_of_outputs(made.captured, planner, loaded.settings, gathered=False)
+    space = make_space(made.captured, loaded.settings)
+    found = rows_of_outputs(made.captured, space, loaded.settings, gathered=False)
     assert found == (OutputRows(1, depends=True),)

@@ -18,7 +18,7 @@ from tensoropt_torch.measure.kept.plans import conditions_of
 from tensoropt_torch.measure.machine.key import key_of_job
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.space.options import SpaceKeywords, SpaceOptions, handed_to_core
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.space.settings import Settings
 from tensoropt_torch.strategy import _plain
 from tensoropt_torch.tasks import task_of
@@ -148,7 +148,7 @@ def test_an_option_reaches_the_core(name: str, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(_C, "SpaceOptions", watched)
     for planning in (BASE, replace(BASE, **{name: OTHER[name]})):
         planned = task(planning)
-        make_planner(planned.captured, planned.settings(DEVICES))
+        make_space(planned.captured, planned.settings(DEVICES))
     base, other = made
     assert base[name] == getattr(BASE, name) and other == base | {name: OTHER[name]}
 

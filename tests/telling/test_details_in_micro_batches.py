@@ -17,7 +17,7 @@ from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.report.tables import plan_summary
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.telling.details import details_of
 
 COUNT = 4
@@ -38,8 +38,8 @@ def task() -> PlanningTask:
 @pytest.mark.parametrize("seed", range(5))
 def test_times_are_those_of_the_whole_step(seed: int) -> None:
     *_, (captured, settings) = task().graphs(4)
-    planner = make_planner(captured, settings)
-    plan = Plan.of(planner, settings, captured, planner.random_strategy(seed))
+    space = make_space(captured, settings)
+    plan = Plan.of(space, settings, captured, space.random_strategy(seed))
     details = details_of(plan)
     assert sum(details.time.values()) == pytest.approx(plan.time_s)
     moved = sum(one.time_s for one in details.collectives)
@@ -55,8 +55,8 @@ def test_the_frontier_is_the_best_of_both_graphs() -> None:
     points = [(p.memory_bytes, p.time_s, p.micro_batches) for p in united]
     apart = []
     for captured, settings in both.graphs(4):
-        planner = make_planner(captured, settings)
-        apart += [(*p, settings.micro_batches) for p in both.search.run(planner).points]
+        space = make_space(captured, settings)
+        apart += [(*p, settings.micro_batches) for p in both.search.run(space).points]
     expected = [
         a for a in apart if not any(b[0] <= a[0] and b[1] <= a[1] and b[:2] != a[:2] for b in apart)
     ]
@@ -66,9 +66,9 @@ def test_the_frontier_is_the_best_of_both_graphs() -> None:
         assert point.plan.settings.micro_batches == point.micro_batches
         again = Plan.from_json(point.plan.to_json()).with_model(both.captured)
         assert again.captured is not None and again.captured.micro_batches == point.micro_batches
-        planner = make_planner(again.captured, again.settings)
-        strategy = again.choices.strategy(planner)
-        seconds = planner.network_time(strategy) + planner.compute_time(strategy)
+        space = make_space(again.captured, again.settings)
+        strategy = again.choices.strategy(space)
+        seconds = space.network_time(strategy) + space.compute_time(strategy)
         assert seconds == pytest.approx(point.time_s)
 
 
@@ -79,7 +79,7 @@ def test_what_one_graph_stands_for_is_not_looked_for_in_the_other() -> None:
     apart = [
         point
         for captured, settings in both.graphs(4)
-        for point in both.search.run(make_planner(captured, settings)).points
+        for point in both.search.run(make_space(captured, settings)).points
     ]
     for memory, time in apart:
         assert any(p.memory_bytes <= factor * memory and p.time_s <= factor * time for p in united)

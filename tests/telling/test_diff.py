@@ -11,7 +11,7 @@ from torch import nn
 
 import tensoropt_torch
 from tensoropt_torch import Frontier, Plan, TensorOptError
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.units import format_bytes
 
 
@@ -79,9 +79,9 @@ def test_plans_of_other_spaces_are_compared_by_name(ends: tuple[Plan, Plan]) -> 
     plan = ends[0]
     assert plan.captured is not None
     settings = replace(plan.settings, space="full")
-    larger = make_planner(plan.captured, settings)
+    larger = make_space(plan.captured, settings)
     strategy = plan.choices.strategy(larger)
-    own = make_planner(plan.captured, plan.settings)
+    own = make_space(plan.captured, plan.settings)
     assert strategy.config != plan.choices.strategy(own).config
     other = Plan.of(larger, settings, plan.captured, strategy)
     alone = Plan.from_json(plan.to_json()).diff(Plan.from_json(other.to_json()))

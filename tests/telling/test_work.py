@@ -15,7 +15,7 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner, varied_strategy
+from tensoropt_torch.space.search_space import make_space, varied_strategy
 from tensoropt_torch.telling.details import details_of
 from tensoropt_torch.telling.work import WorkShare, work_in_words
 
@@ -34,12 +34,12 @@ def task() -> PlanningTask:
 
 def test_shares_of_random_strategies_add_up_and_parts_divide_the_devices() -> None:
     made = task()
-    planner = make_planner(made.captured, made.settings(DEVICES))
+    space = make_space(made.captured, made.settings(DEVICES))
     seen = set()
     for seed in range(20):
-        strategy = varied_strategy(planner, seed)
-        plan = Plan.of(planner, made.settings(DEVICES), made.captured, strategy)
-        shares = details_of(plan, planner).work
+        strategy = varied_strategy(space, seed)
+        plan = Plan.of(space, made.settings(DEVICES), made.captured, strategy)
+        shares = details_of(plan, space).work
         assert sum(one.share for one in shares) == pytest.approx(1), seed
         assert [one.share for one in shares] == sorted((s.share for s in shares), reverse=True)
         for one in shares:

@@ -15,7 +15,7 @@ from torch.distributed.tensor._utils import _compute_local_shape_and_global_offs
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.frontend import Blocks, capture
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.values.parts import parts_of, take_part
 from tensoropt_torch.values.placements import placements_of
 from tests.distributed.models import make
@@ -77,7 +77,7 @@ def test_blocks_have_equal_parts_only() -> None:
     made = make("odd_fused", torch.float64)
     captured = capture(made.model, made.args)
     task = PlanningTask(captured, load_cluster("cpu"))
-    rows = make_planner(captured, task.settings(2)).nodes()
+    rows = make_space(captured, task.settings(2)).nodes()
     configs = {row.name: row.configs for row in rows}
     assert captured.blocks["layers.2.gate_up.weight"] == Blocks(0, 2)
     assert "d1" in configs["layers.2.to_dtype"]  # the features, of the cast of the weight

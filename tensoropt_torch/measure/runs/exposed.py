@@ -27,7 +27,7 @@ from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 
 LAYERS, WIDTH = 6, 512
 FEWEST_ROWS, MOST_ROWS = 16, 4096  # per rank
@@ -141,10 +141,8 @@ def _balanced(
     of gradients, which does not depend on them."""
     task = task_of(capture(model, (_rows(FEWEST_ROWS, context),)))
     (baseline,) = find_baselines(task, context.num_devices, (DATA_PARALLEL,))
-    planner = make_planner(task.captured, task.settings(context.num_devices))
-    network_s = planner.network_time(
-        baseline.plan(len(baseline.points) - 1).choices.strategy(planner)
-    )
+    space = make_space(task.captured, task.settings(context.num_devices))
+    network_s = space.network_time(baseline.plan(len(baseline.points) - 1).choices.strategy(space))
     flops_of_row = 4 * LAYERS * WIDTH**2
     rows = int(network_s * _flops_per_s(task.cluster.device) / flops_of_row)
     x = _rows(max(FEWEST_ROWS, min(MOST_ROWS, rows)), context)
@@ -171,8 +169,8 @@ def _shares(task: PlanningTask, plan: Plan, num_devices: int) -> tuple[float, fl
 
 def _network_s(task: PlanningTask, plan: Plan, num_devices: int, exposed: Exposed) -> float:
     overlapping = replace(task, overlap=True).with_runtime(exposed=exposed)
-    planner: _C.Planner = make_planner(task.captured, overlapping.settings(num_devices))
-    return float(planner.network_time(plan.choices.strategy(planner)))
+    space: _C.SearchSpace = make_space(task.captured, overlapping.settings(num_devices))
+    return float(space.network_time(plan.choices.strategy(space)))
 
 
 def _time(

@@ -58,13 +58,13 @@ class OperatorMeasurement:
     failed: list[tuple[str, str]] = field(default_factory=list)
 
 
-def picks_of(planner: _C.Planner, strategies: Iterable[_C.Strategy]) -> list[Pick]:
+def picks_of(space: _C.SearchSpace, strategies: Iterable[_C.Strategy]) -> list[Pick]:
     """The calls that these strategies make, each once, those first that are thought
     to take the most time in all."""
     weight: defaultdict[str, float] = defaultdict(float)
     first: dict[str, Pick] = {}
     for strategy in strategies:
-        for row in planner.estimates(strategy):
+        for row in space.estimates(strategy):
             weight[row.key] += row.time_s
             first.setdefault(row.key, Pick(row.node, strategy.config[row.node], row.key))
     return sorted(first.values(), key=lambda pick: (-weight[pick.key], pick.key))
@@ -77,18 +77,18 @@ class OperatorProfiler:
     def __init__(
         self,
         captured: CapturedModel,
-        planner: _C.Planner,
+        space: _C.SearchSpace,
         device: torch.device,
         group_name: GroupName,
     ) -> None:
-        self._planner = planner
+        self._space = space
         self._site = CallSite(device, group_name)
         self._with_rule = frozenset(captured.lowering.rules.targets())
         self._clock = SharedClock(device)
         self._compute_clock = ComputeClock(device, crowding_of(device))
         by_graph_node = {number: node for node, number in captured.lowering.nodes.items()}
         self._nodes: list[fx.Node | None] = [
-            by_graph_node.get(row.graph_node) for row in planner.nodes()
+            by_graph_node.get(row.graph_node) for row in space.nodes()
         ]
         self._engine_s = 0.0
 
@@ -110,7 +110,7 @@ class OperatorProfiler:
 
     def axis_sets(self, pick: Pick) -> set[int]:
         """Those whose process groups the call of a pick needs."""
-        return LocalForm.of(self._planner.local_call(pick.node, pick.config)).axis_sets
+        return LocalForm.of(self._space.local_call(pick.node, pick.config)).axis_sets
 
     def _measure_pick(
         self,
@@ -119,7 +119,7 @@ class OperatorProfiler:
         share_s: float,
         result: OperatorMeasurement,
     ) -> None:
-        call = self._planner.local_call(pick.node, pick.config)
+        call = self._space.local_call(pick.node, pick.config)
         run, problem = None, ""
         try:
             run = self.runnable(pick, network_s)
@@ -137,7 +137,7 @@ class OperatorProfiler:
         """The call with made-up tensors. Indices must exist in what they index, which the
         schema does not say: the largest bound that the call accepts is taken. All ranks
         make up the same numbers, which may say how much they exchange."""
-        call = self._planner.local_call(pick.node, pick.config)
+        call = self._space.local_call(pick.node, pick.config)
         node, form = self._nodes[pick.node], LocalForm.of(call)
         assert node is not None
         number = 0 if draws(node, form, self._with_rule) else None

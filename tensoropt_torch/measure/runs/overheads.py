@@ -26,7 +26,7 @@ from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.progress import Step
 from tensoropt_torch.runtime.ops import collective_counts, reset_collective_counts
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 
 FEW, MANY = 2, 26
 PRODUCTS = 26
@@ -136,23 +136,23 @@ class _SmallModels:
     def run(self, parameters: int, size: int, optimizer: str) -> StepTimes:
         """Without any split."""
         captured, model, x = self._chain(parameters, size)
-        planner, settings = self._planner(captured)
+        space, settings = self._space(captured)
         masks = [
             [len(row.configs) == 1 or _is_whole(label) for label in row.configs]
-            for row in planner.nodes()
+            for row in space.nodes()
         ]
-        result = SearchSettings().run(planner, allowed=masks)
-        plan = Plan.of(planner, settings, captured, result.unroll(len(result.points) - 1))
+        result = SearchSettings().run(space, allowed=masks)
+        plan = Plan.of(space, settings, captured, result.unroll(len(result.points) - 1))
         return self._time(model, plan, x, optimizer)
 
     def resharded(self) -> tuple[tuple[float, int], ...]:
         """Random strategies of the chain with few parameters."""
         captured, model, x = self._chain(FEW, SMALL)
-        planner, settings = self._planner(captured)
+        space, settings = self._space(captured)
         rows = []
         for seed in range(RESHARDED):
-            strategy = planner.random_strategy(seed)
-            plan = Plan.of(planner, settings, captured, strategy)
+            strategy = space.random_strategy(seed)
+            plan = Plan.of(space, settings, captured, strategy)
             reset_collective_counts()
             times = self._time(model, plan, x, FITTED[0])
             programs = collective_counts().programs // (STEPS + WARM_UPS)
@@ -177,9 +177,9 @@ class _SmallModels:
         x = torch.ones(self._rows, size, device=self._device)
         return capture(model, (x,)), model, x
 
-    def _planner(self, captured: CapturedModel) -> tuple[_C.Planner, Settings]:
+    def _space(self, captured: CapturedModel) -> tuple[_C.SearchSpace, Settings]:
         settings = self.task(captured).settings(self._profile.num_devices)
-        return make_planner(captured, settings), settings
+        return make_space(captured, settings), settings
 
     def task(self, captured: CapturedModel) -> PlanningTask:
         """What is planned, with reshards that are waited for."""

@@ -39,7 +39,7 @@ from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.progress import Step, Tell, progress, silent
 from tensoropt_torch.runtime.agreement import agree_or_raise, from_first_rank, on_all_ranks
 from tensoropt_torch.simulate import StepSettings, simulate_step
-from tensoropt_torch.space.planners import varied_strategy
+from tensoropt_torch.space.search_space import varied_strategy
 
 log = get_logger(__name__)
 
@@ -208,20 +208,20 @@ class _Validating:
     def plan(self, seed: int, kept: KeptStrategy | None) -> Plan:
         """A random strategy, or one that was kept, by the costs of now."""
         space = self._space(seed)
-        planner = space.planner
+        core = space.core
         if kept is None:
-            strategy = varied_strategy(planner, seed)
-            return Plan.of(planner, space.settings, space.captured, strategy)
-        strategy = _strategy(kept, planner)
-        return Plan.of(planner, space.settings, space.captured, strategy).with_part(
+            strategy = varied_strategy(core, seed)
+            return Plan.of(core, space.settings, space.captured, strategy)
+        strategy = _strategy(kept, core)
+        return Plan.of(core, space.settings, space.captured, strategy).with_part(
             memory_bytes=kept.memory_bytes,
-            time_s=planner.compute_time(strategy) + planner.network_time(strategy),
+            time_s=core.compute_time(strategy) + core.network_time(strategy),
         )
 
     def network(self, seed: int, plan: Plan) -> tuple[float, float]:
         """Predicted: time of the network in s, and how many collectives there are."""
         space = self._space(seed)
-        return space.network(plan.choices.strategy(space.planner))
+        return space.network(plan.choices.strategy(space.core))
 
     def simulated_bytes(self, plan: Plan) -> float | None:
         """The simulated peak of the first rank, on all ranks, if it is wanted."""
@@ -319,19 +319,19 @@ class _StrategyRun:
         )
 
 
-def _strategy(kept: KeptStrategy, planner: _C.Planner) -> _C.Strategy:
+def _strategy(kept: KeptStrategy, core: _C.SearchSpace) -> _C.Strategy:
     """Without its costs."""
     edges = {_C.SpaceEdgeId(number): words for number, words in kept.edges}
-    return planner.strategy(kept.configs, edges)
+    return core.strategy(kept.configs, edges)
 
 
 def _load(store: StrategyStore, space_of: Callable[[int], Space]) -> dict[int, KeptStrategy]:
     """The strategies of a file, which are some of these spaces."""
     found = store.load()
     for kept in found.values():
-        planner = space_of(kept.seed).planner
+        core = space_of(kept.seed).core
         try:
-            planner.network_time(_strategy(kept, planner))
+            core.network_time(_strategy(kept, core))
         except ValueError as error:
             raise FILE.damaged(f"'{store.path}'", str(error)) from error
     return found

@@ -11,7 +11,7 @@ from tensoropt_torch import _C
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.plan import Settings
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 
 # So much longer collectives tell how many there are.
 TINY_S = 1e-9
@@ -23,17 +23,17 @@ class Space:
 
     captured: CapturedModel
     settings: Settings
-    planner: _C.Planner
+    core: _C.SearchSpace
     _slower: Settings  # with collectives that take ``TINY_S`` longer
 
     def network(self, strategy: _C.Strategy) -> tuple[float, float]:
         """Predicted: time of the network in s, and how many collectives there are."""
-        network_s = self.planner.network_time(strategy)
-        return network_s, (self._slower_planner.network_time(strategy) - network_s) / TINY_S
+        network_s = self.core.network_time(strategy)
+        return network_s, (self._slower_core.network_time(strategy) - network_s) / TINY_S
 
     @cached_property
-    def _slower_planner(self) -> _C.Planner:
-        return make_planner(self.captured, self._slower)
+    def _slower_core(self) -> _C.SearchSpace:
+        return make_space(self.captured, self._slower)
 
 
 def spaces_of(
@@ -44,7 +44,7 @@ def spaces_of(
     collective_s = task.cluster.device.runtime.collective_s + TINY_S
     slower = task.with_runtime(collective_s=collective_s)
     return [
-        Space(captured, settings, make_planner(captured, settings), slower_settings)
+        Space(captured, settings, make_space(captured, settings), slower_settings)
         for (captured, settings), (_, slower_settings) in zip(
             task.graphs(num_devices), slower.graphs(num_devices), strict=True
         )

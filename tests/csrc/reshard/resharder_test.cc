@@ -126,13 +126,13 @@ std::vector<Case> small_cases() {
           {Mesh({{2, 0}, {2, 0}, {2, 0}}), {2, 8}}};
 }
 
-class PlannerTest : public ::testing::TestWithParam<int> {
+class ResharderTest : public ::testing::TestWithParam<int> {
  protected:
   // The limit that selects the exact, the tied or the restricted search.
   int limit() const { return GetParam(); }
 };
 
-TEST_P(PlannerTest, ProgramsGiveTheDataOfTheTarget) {
+TEST_P(ResharderTest, ProgramsGiveTheDataOfTheTarget) {
   const RandomModel model(1);
   for (const auto& [mesh, shape] : small_cases()) {
     const TensorResharder resharder(mesh, model, test_device(), shape,
@@ -151,7 +151,7 @@ TEST_P(PlannerTest, ProgramsGiveTheDataOfTheTarget) {
   }
 }
 
-TEST_P(PlannerTest, RandomPairsOnBiggerMeshes) {
+TEST_P(ResharderTest, RandomPairsOnBiggerMeshes) {
   const RandomModel model(2);
   const Case cases[] = {{Mesh({{2, 0}, {2, 1}, {2, 1}}), {4, 8, 2}},
                         {Mesh({{2, 0}, {2, 0}, {3, 1}}), {12, 6, 4}},
@@ -175,7 +175,7 @@ TEST_P(PlannerTest, RandomPairsOnBiggerMeshes) {
   }
 }
 
-TEST_P(PlannerTest, TimeIsTheSumOfTheSteps) {
+TEST_P(ResharderTest, TimeIsTheSumOfTheSteps) {
   const RandomModel model(3);
   for (const auto& [mesh, shape] : small_cases()) {
     const TensorResharder resharder(mesh, model, test_device(), shape,
@@ -199,7 +199,7 @@ TEST_P(PlannerTest, TimeIsTheSumOfTheSteps) {
   }
 }
 
-TEST_P(PlannerTest, EqualLayoutsNeedNothing) {
+TEST_P(ResharderTest, EqualLayoutsNeedNothing) {
   const Mesh mesh({{2, 0}});
   const TensorResharder resharder(mesh, RandomModel(0), test_device(), {4},
                                   kItemSize, limit());
@@ -210,7 +210,7 @@ TEST_P(PlannerTest, EqualLayoutsNeedNothing) {
 
 // Parts that differ: the data come out right, and every time is at least that
 // of equal parts.
-TEST_P(PlannerTest, UnevenPathsGiveTheLayouts) {
+TEST_P(ResharderTest, UnevenPathsGiveTheLayouts) {
   const RandomModel model(5);
   const std::vector<Case> cases{{Mesh({{2, 0}, {2, 1}}), {7, 6}},
                                 {Mesh({{2, 0}, {2, 1}}), {5, 4}},
@@ -243,7 +243,7 @@ TEST_P(PlannerTest, UnevenPathsGiveTheLayouts) {
   }
 }
 
-TEST_P(PlannerTest, OnlyNamedDimsHavePartsThatDiffer) {
+TEST_P(ResharderTest, OnlyNamedDimsHavePartsThatDiffer) {
   const Mesh mesh({{2, 0}});
   const TensorResharder resharder(mesh, RandomModel(0), test_device(), {5, 7},
                                   kItemSize, limit(), kAllDims, 0b01);
@@ -252,7 +252,7 @@ TEST_P(PlannerTest, OnlyNamedDimsHavePartsThatDiffer) {
   EXPECT_THROW(resharder.path(whole, Layout::parse("S1")), UserError);
 }
 
-TEST_P(PlannerTest, RejectsLayoutsThatDoNotFit) {
+TEST_P(ResharderTest, RejectsLayoutsThatDoNotFit) {
   const Mesh mesh({{2, 0}, {2, 0}});
   const TensorResharder resharder(mesh, RandomModel(0), test_device(), {6, 3},
                                   kItemSize, limit());
@@ -268,7 +268,7 @@ TEST_P(PlannerTest, RejectsLayoutsThatDoNotFit) {
   }
 }
 
-TEST_P(PlannerTest, ThreadsAgree) {
+TEST_P(ResharderTest, ThreadsAgree) {
   const Mesh mesh({{2, 0}, {2, 1}, {2, 1}});
   const Shape shape{8, 8};
   const RandomModel model(4);
@@ -295,7 +295,7 @@ TEST_P(PlannerTest, ThreadsAgree) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, PlannerTest,
+INSTANTIATE_TEST_SUITE_P(All, ResharderTest,
                          ::testing::Values(TensorResharder::kMaxLayouts, kTied,
                                            kRestricted),
                          [](const auto& info) {
@@ -304,7 +304,7 @@ INSTANTIATE_TEST_SUITE_P(All, PlannerTest,
                                                             : "Exact";
                          });
 
-TEST(ExactPlanner, NoPathOverAnyLayoutIsFaster) {
+TEST(ExactResharder, NoPathOverAnyLayoutIsFaster) {
   for (unsigned seed = 0; seed < 5; ++seed) {
     const RandomModel model(seed);
     for (const auto& [mesh, shape] : small_cases()) {
@@ -340,7 +340,7 @@ std::vector<Layout> layouts_between(const std::vector<Layout>& layouts,
   return kept;
 }
 
-TEST(RestrictedPlanner, NoPathOverPlacementsOfTheEndsIsFaster) {
+TEST(RestrictedResharder, NoPathOverPlacementsOfTheEndsIsFaster) {
   // No two axes are alike, so none are tied together.
   const Mesh mesh({{2, 0}, {2, 1}, {2, 2}});
   const Shape shape{8, 4};
@@ -386,7 +386,7 @@ std::vector<Layout> layouts_tied_by(const std::vector<Layout>& layouts,
   return kept;
 }
 
-TEST(TiedPlanner, NoPathOverTiedLayoutsIsFaster) {
+TEST(TiedResharder, NoPathOverTiedLayoutsIsFaster) {
   const Mesh mesh({{2, 0}, {2, 0}, {2, 0}, {2, 1}});
   const Shape shape{16, 16};
   const auto layouts = all_layouts(mesh, shape);
@@ -415,7 +415,7 @@ TEST(TiedPlanner, NoPathOverTiedLayoutsIsFaster) {
   }
 }
 
-TEST(ExactPlanner, SlicesInsideAMachineWhatCrossesTheNetwork) {
+TEST(ExactResharder, SlicesInsideAMachineWhatCrossesTheNetwork) {
   // Axis 0 crosses machines over one slow link that 8 devices share. Instead
   // of all of them sending everything, each sends an eighth.
   const Cluster cluster{"2x8",
@@ -436,7 +436,7 @@ TEST(ExactPlanner, SlicesInsideAMachineWhatCrossesTheNetwork) {
   EXPECT_LT(exact.time_s(from, to), restricted.time_s(from, to) / 6);
 }
 
-TEST(ExactPlanner, NothingIsSentOfATensorWithoutElements) {
+TEST(ExactResharder, NothingIsSentOfATensorWithoutElements) {
   const Mesh mesh({{2, 0}, {2, 1}});
   const ConstantModel model;
   Device device;
@@ -449,7 +449,7 @@ TEST(ExactPlanner, NothingIsSentOfATensorWithoutElements) {
   EXPECT_THROW(resharder.path(from, Layout::parse("R,S2")), UserError);
 }
 
-TEST(ExactPlanner, TiesGoToFewerStepsThenSmallerLayouts) {
+TEST(ExactResharder, TiesGoToFewerStepsThenSmallerLayouts) {
   const Mesh mesh({{2, 0}, {2, 0}});
   Device device;
   device.launch_overhead_s = 0;

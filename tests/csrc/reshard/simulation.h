@@ -6,7 +6,7 @@
 //
 // The global tensor has a different number in every place. Partial values are
 // split into random shares. Written from the meaning of layouts, not from the
-// planner, so that it can judge the planner.
+// resharder, so that it can judge the resharder.
 #pragma once
 
 #include <random>

@@ -1,4 +1,4 @@
-// What the planner is told about convolutions and what goes with them: work and
+// What rules say about convolutions and what goes with them: work and
 // saved tensors, which running them does not show.
 #include <gtest/gtest.h>
 

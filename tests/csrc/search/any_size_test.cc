@@ -25,7 +25,7 @@
 #include "search/checks.h"
 #include "search/frontier_tracking.h"
 #include "search/order/elimination.h"
-#include "search/planned.h"
+#include "search/scheduled.h"
 
 namespace tensoropt::testing {
 namespace {
@@ -443,7 +443,7 @@ TEST(AnySize, DeepModelsWithHubsAreSearched) {
   EXPECT_EQ(result.points().back(), (Point{19.0 * kLayers, 0}));
 }
 
-TEST(AnySize, PlansBeyondAllMachinesAreGivenUp) {
+TEST(AnySize, SchedulesBeyondAllMachinesAreGivenUp) {
   constexpr int kNodes = 14;
   Problem problem;
   const NodePtr node = free_node(200);

@@ -10,23 +10,23 @@
 #include "search/bounds/min_plus.h"
 #include "search/bounds/weighted_probe.h"
 #include "search/checks.h"
-#include "search/planned.h"
 #include "search/products/product_evaluator.h"
 #include "search/round_runner.h"
+#include "search/scheduled.h"
 
 namespace tensoropt::testing {
 namespace {
 
 // The costs, each of which must be what the strategy's own choices add up to.
-std::vector<Cost> checked_costs(const Planned& planned,
+std::vector<Cost> checked_costs(const Scheduled& scheduled,
                                 const std::vector<KnownStrategy>& strategies) {
   std::vector<Cost> costs;
   for (const KnownStrategy& strategy : strategies) {
     Cost sum;
-    for (std::size_t t = 0; t < planned.schedule.terms.size(); ++t) {
-      const Term& term = planned.schedule.terms[t];
+    for (std::size_t t = 0; t < scheduled.schedule.terms.size(); ++t) {
+      const Term& term = scheduled.schedule.terms[t];
       if (term.slot < 0) continue;
-      const Frontier& points = planned.tables[term.expression].points;
+      const Frontier& points = scheduled.tables[term.expression].points;
       sum.memory += points.memory[strategy.points[t]];
       sum.time += points.time[strategy.points[t]];
     }
@@ -38,25 +38,27 @@ std::vector<Cost> checked_costs(const Planned& planned,
 
 TEST(EliminationOrder, AnyOrderGivesTheFrontierOfBruteForce) {
   for_random_problems(6000, 30, {}, [](const Problem& problem, Dice& dice) {
-    const Planned planned(problem, dice);
+    const Scheduled scheduled(problem, dice);
     Workers workers(1);
-    ProductEvaluator evaluator(planned.pool, planned.root(), planned.tables,
-                               workers);
+    ProductEvaluator evaluator(scheduled.pool, scheduled.root(),
+                               scheduled.tables, workers);
     evaluator.run(nullptr, {});
     const std::vector<Cost> expected = brute_force(problem);
-    EXPECT_EQ(checked_costs(planned, evaluator.strategies(planned.schedule)),
-              expected);
+    EXPECT_EQ(
+        checked_costs(scheduled, evaluator.strategies(scheduled.schedule)),
+        expected);
 
-    const MinPlusGraph graph(planned.pool, planned.root(), planned.tables);
+    const MinPlusGraph graph(scheduled.pool, scheduled.root(),
+                             scheduled.tables);
     PassMemory memory;
-    WeightedProbe probe(graph, planned.schedule, workers, memory,
+    WeightedProbe probe(graph, scheduled.schedule, workers, memory,
                         Depth::kWhole);
     probe.ask_between(0, 1e9, 9);
     probe.ask_about_ends();
-    RoundRunner rounds(graph, planned.schedule, {.workers = workers}, {}, probe,
-                       evaluator);
+    RoundRunner rounds(graph, scheduled.schedule, {.workers = workers}, {},
+                       probe, evaluator);
     rounds.run();
-    EXPECT_EQ(checked_costs(planned, rounds.known()), expected);
+    EXPECT_EQ(checked_costs(scheduled, rounds.known()), expected);
   });
 }
 

@@ -11,7 +11,7 @@
 
 #include "problem/checks.h"
 #include "search/checks.h"
-#include "search/planned.h"
+#include "search/scheduled.h"
 
 namespace tensoropt::testing {
 namespace {
@@ -20,10 +20,10 @@ constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
 // All that a runner needs, asked for the ends of the frontier alone.
 struct Probed {
-  explicit Probed(const Planned& planned)
-      : graph(planned.pool, planned.root(), planned.tables),
-        probe(graph, planned.schedule, workers, memory, Depth::kWhole),
-        evaluator(planned.pool, planned.root(), planned.tables, workers) {
+  explicit Probed(const Scheduled& scheduled)
+      : graph(scheduled.pool, scheduled.root(), scheduled.tables),
+        probe(graph, scheduled.schedule, workers, memory, Depth::kWhole),
+        evaluator(scheduled.pool, scheduled.root(), scheduled.tables, workers) {
     probe.ask_between(0, kNoLimit, 2);
     probe.ask_about_ends();
   }
@@ -47,9 +47,9 @@ TEST(RoundRunner, FindsAllBetweenTheEnds) {
   const RandomTables how{.max_configs = 3, .density = 80};
   int more = 0;
   for_random_problems(1, 8, how, [&](const Problem& problem, Dice& dice) {
-    const Planned planned(problem, dice);
-    Probed probed(planned);
-    RoundRunner runner(probed.graph, planned.schedule,
+    const Scheduled scheduled(problem, dice);
+    Probed probed(scheduled);
+    RoundRunner runner(probed.graph, scheduled.schedule,
                        {.workers = probed.workers}, {}, probed.probe,
                        probed.evaluator);
     runner.run();
@@ -66,11 +66,11 @@ TEST(RoundRunner, SeveralRoundsFindWhatOneProductFinds) {
   for (std::uint64_t seed = 1; seed <= 2; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Dice dice(seed);
-    const Planned planned(random_ladder(dice, how, 9, 24));
-    Probed probed(planned);
+    const Scheduled scheduled(random_ladder(dice, how, 9, 24));
+    Probed probed(scheduled);
     probed.evaluator.run(nullptr, {});
-    const auto all = costs_of(probed.evaluator.strategies(planned.schedule));
-    RoundRunner runner(probed.graph, planned.schedule,
+    const auto all = costs_of(probed.evaluator.strategies(scheduled.schedule));
+    RoundRunner runner(probed.graph, scheduled.schedule,
                        {.workers = probed.workers}, {}, probed.probe,
                        probed.evaluator);
     runner.run();
@@ -83,10 +83,10 @@ TEST(RoundRunner, ThinsWithinTheErrorThatItTells) {
   const RandomTables how{.max_configs = 3, .cost_step = 100};
   bool thinned = false;
   for_random_problems(30, 6, how, [&](const Problem& problem, Dice& dice) {
-    const Planned planned(problem, dice);
-    Probed probed(planned);
+    const Scheduled scheduled(problem, dice);
+    Probed probed(scheduled);
     RoundRunner runner(
-        probed.graph, planned.schedule,
+        probed.graph, scheduled.schedule,
         {.known_epsilon = 0.05, .thin_epsilon = 0.2, .workers = probed.workers},
         {}, probed.probe, probed.evaluator);
     runner.run();
@@ -101,14 +101,14 @@ TEST(RoundRunner, ThinsWithinTheErrorThatItTells) {
 TEST(RoundRunner, WhatIsGivenNeedNotBeFoundAgain) {
   const RandomTables how{.max_configs = 3, .density = 80};
   for_random_problems(60, 6, how, [&](const Problem& problem, Dice& dice) {
-    const Planned planned(problem, dice);
+    const Scheduled scheduled(problem, dice);
     const auto all = brute_force(problem);
     std::vector<Point> given;
     for (const Cost& cost : all) {
       if (dice.chance(60)) given.push_back({cost.memory, cost.time});
     }
-    Probed probed(planned);
-    RoundRunner runner(probed.graph, planned.schedule,
+    Probed probed(scheduled);
+    RoundRunner runner(probed.graph, scheduled.schedule,
                        {.workers = probed.workers}, given, probed.probe,
                        probed.evaluator);
     runner.run();

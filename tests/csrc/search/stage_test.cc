@@ -12,8 +12,8 @@
 
 #include "problem/checks.h"
 #include "search/checks.h"
-#include "search/planned.h"
 #include "search/round_runner.h"
+#include "search/scheduled.h"
 
 namespace tensoropt::testing {
 namespace {

@@ -20,7 +20,7 @@ from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.runtime import ops
 from tensoropt_torch.runtime.agreement import PendingAgreement, confirming
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tests.distributed.harness import run_ranks
 from tests.distributed.models import make
 
@@ -55,10 +55,8 @@ def check_model(name: str) -> tuple[int, int]:
     captured = capture(case.model, case.args, **case.keywords)
     task = PlanningTask(captured, tensoropt_torch.load_cluster("cpu"))
     settings = task.settings(dist.get_world_size())
-    planner = make_planner(captured, settings)
-    plans = [
-        Plan.of(planner, settings, captured, planner.random_strategy(seed)) for seed in range(6)
-    ]
+    space = make_space(captured, settings)
+    plans = [Plan.of(space, settings, captured, space.random_strategy(seed)) for seed in range(6)]
     (plain,) = find_baselines(task, dist.get_world_size(), ("data parallel",))
     plans += [plain.plan(0)] if plain.points else []
     context = RankContext.make([size for size, _ in settings.mesh_axes], torch.device("cpu"))

@@ -18,7 +18,7 @@ import tensoropt_torch
 from tensoropt_torch import ParallelModule, TensorOptError
 from tensoropt_torch.module.parallel_module import programs_of
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tests.distributed.harness import run_ranks
 
 HERE = "tests.distributed.calls.test_inputs_agree"
@@ -73,8 +73,8 @@ def module(inputs: Any, point: str) -> ParallelModule:
 
 def random_plan(plan: Plan, seed: int) -> Plan:
     assert plan.captured is not None
-    planner = make_planner(plan.captured, plan.settings)
-    return Plan.of(planner, plan.settings, plan.captured, planner.random_strategy(seed))
+    space = make_space(plan.captured, plan.settings)
+    return Plan.of(space, plan.settings, plan.captured, space.random_strategy(seed))
 
 
 def train(net: nn.Module, call: Callable[[int], torch.Tensor]) -> list[torch.Tensor]:

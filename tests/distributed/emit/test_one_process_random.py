@@ -15,7 +15,7 @@ from tensoropt_torch.module import parallelize
 from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tests.distributed.harness import run_ranks
 from tests.distributed.parity import Trace, differences, labels, train, train_alone
 
@@ -68,11 +68,11 @@ def check_strategies(count: int) -> list[str]:
     expected = train_alone(model, lambda module: module(*tokens()), 1e-10, seed=SEED)
     captured = capture(model, tokens())
     settings = PlanningTask(captured, load_cluster("cpu")).settings(dist.get_world_size())
-    planner = make_planner(captured, settings)
+    space = make_space(captured, settings)
     context = RankContext.make([size for size, _ in settings.mesh_axes], CPU)
     wrong = []
     for seed in range(count):
-        plan = Plan.of(planner, settings, captured, planner.random_strategy(seed))
+        plan = Plan.of(space, settings, captured, space.random_strategy(seed))
         module = parallelize(model, captured, plan, CPU, context, one_process_random=True)
         found = list(differences(seeded_training(module), expected, 1e-10))
         if found:

@@ -23,7 +23,7 @@ from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tests.distributed.harness import run_ranks
 from tests.distributed.models import Case, make
 
@@ -50,9 +50,9 @@ def plan_with(layout: str, model: CapturedModel) -> Plan:
     """The first random strategy that stores the table so."""
     task = PlanningTask(model, load_cluster("cpu"))
     settings = task.settings(dist.get_world_size())
-    planner = make_planner(model, settings)
+    space = make_space(model, settings)
     for seed in itertools.count():
-        plan = Plan.of(planner, settings, model, planner.random_strategy(seed))
+        plan = Plan.of(space, settings, model, space.random_strategy(seed))
         if RankPart(plan, model, 0).storage[TABLE] == layout:
             return plan
     raise AssertionError

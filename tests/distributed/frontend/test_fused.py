@@ -25,7 +25,7 @@ from tensoropt_torch.config import load_cluster
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.values.placements import is_strided
 from tests.distributed.fused_models import Fused, split_and_gated
 from tests.distributed.harness import run_ranks
@@ -57,10 +57,10 @@ def random_modules(model: nn.Module) -> Iterator[ParallelModule]:
     """Under random strategies, such that placements of blocks are not those of one before."""
     captured = capture(model, (batch(),))
     settings = PlanningTask(captured, load_cluster("cpu")).settings(dist.get_world_size())
-    planner = make_planner(captured, settings)
+    space = make_space(captured, settings)
     seen: set[str] = set()
     for seed in SEEDS:
-        plan = Plan.of(planner, settings, captured, planner.random_strategy(seed))
+        plan = Plan.of(space, settings, captured, space.random_strategy(seed))
         module = tensoropt_torch.parallelize(model, plan)
         key = str(sorted(strided(module).items()))
         if key not in seen and len(seen) < PLANS and strided(module):

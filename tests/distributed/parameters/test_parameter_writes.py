@@ -19,7 +19,7 @@ from tensoropt_torch.frontend import capture
 from tensoropt_torch.module.parallel_module import ParallelModule
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tests.distributed.harness import run_ranks
 
 HERE = "tests.distributed.parameters.test_parameter_writes"
@@ -135,10 +135,10 @@ def plans(model: nn.Module) -> Iterator[Plan]:
     captured = capture(model, (batch(),))
     task = PlanningTask(captured, load_cluster("cpu"))
     settings = task.settings(dist.get_world_size())
-    planner = make_planner(captured, settings)
+    space = make_space(captured, settings)
     yield tensoropt_torch.find_frontier(model, (batch(),)).smallest.plan
     for seed in (2, 5):
-        yield Plan.of(planner, settings, captured, planner.random_strategy(seed))
+        yield Plan.of(space, settings, captured, space.random_strategy(seed))
 
 
 def made() -> Net:

@@ -27,7 +27,7 @@ from tensoropt_torch.rules.call import RankCall
 from tensoropt_torch.runtime import ops
 from tensoropt_torch.runtime.groups import AxisGroups
 from tensoropt_torch.runtime.meshes import partition
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tests import operators
 from tests.distributed.harness import run_ranks
 from tests.distributed.models import make
@@ -218,10 +218,10 @@ def test_operands_that_do_not_fit_are_refused(
 # --- strategies --------------------------------------------------------------
 
 
-def forced(planner: _C.Planner, uses: str) -> list[list[bool]]:
+def forced(space: _C.SearchSpace, uses: str) -> list[list[bool]]:
     """All configs of all nodes, but of experts those with these uses only."""
     masks = []
-    for row in planner.nodes():
+    for row in space.nodes():
         labels = [label.split("/")[0].split(" ")[0] for label in row.configs]
         mask = [row.target != TARGET or label == uses for label in labels]
         assert any(mask), f"{uses} is none of {labels}"
@@ -233,10 +233,10 @@ def plans(captured: CapturedModel, uses: str) -> Iterator[Plan]:
     """The ends of the frontier on which experts are split so."""
     task = PlanningTask(captured, load_cluster("cpu"), space="full")
     settings = task.settings(dist.get_world_size())
-    planner = make_planner(captured, settings)
-    result = SearchSettings(epsilon=0.05).run(planner, allowed=forced(planner, uses))
+    space = make_space(captured, settings)
+    result = SearchSettings(epsilon=0.05).run(space, allowed=forced(space, uses))
     for point in sorted({0, len(result.points) - 1}):
-        yield Plan.of(planner, settings, captured, result.unroll(point))
+        yield Plan.of(space, settings, captured, result.unroll(point))
 
 
 def check_strategies(all_uses: list[str]) -> list[str]:

@@ -17,7 +17,7 @@ from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tests.distributed.harness import run_ranks
 from tests.distributed.parity import TOLERANCE, differences, labels, train, train_alone
 from tests.rules.custom_ops import HEAD_MEAN, SCALED_ADD, head_mean, scaled_add
@@ -54,14 +54,14 @@ def compare(_: None) -> tuple[list[str], set[str]]:
     captured = capture(model, (x,))
     task = PlanningTask(captured, load_cluster("cpu"))
     settings = task.settings(dist.get_world_size())
-    planner = make_planner(captured, settings)
+    space = make_space(captured, settings)
     plans = [
         point.plan
         for asked in (task, replace(task, recompute=True))
         for point in find_frontier(asked, dist.get_world_size()).thinned(6)
     ]
     plans += [
-        Plan.of(planner, settings, captured, planner.random_strategy(seed))
+        Plan.of(space, settings, captured, space.random_strategy(seed))
         for seed in range(RANDOM_STRATEGIES)
     ]
     context = RankContext.make([2], torch.device("cpu"))
@@ -72,7 +72,7 @@ def compare(_: None) -> tuple[list[str], set[str]]:
         found = list(differences(got, expected, TOLERANCE[torch.float64]))
         if found:
             wrong.append(f"strategy {index}: {found} under {labels(plan, 'custom')}")
-        rows = make_planner(captured, plan.settings).nodes()
+        rows = make_space(captured, plan.settings).nodes()
         nodes = {row.target: row.name for row in rows}
         for name in ("scaled_add", "head_mean"):
             node = nodes[f"tensoropt_test.{name}.default"]

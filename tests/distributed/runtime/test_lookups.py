@@ -17,7 +17,7 @@ from tensoropt_torch.module import parallelize
 from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner, varied_strategy
+from tensoropt_torch.space.search_space import make_space, varied_strategy
 from tests.distributed.harness import run_ranks
 from tests.distributed.lookup_models import RoutedExperts
 from tests.distributed.models import CASES
@@ -177,12 +177,12 @@ def run_strategies(mistake: Mistake) -> tuple[list[str], set[str]]:
     expected = float(model(*args))
     task = PlanningTask(capture(model, args), load_cluster("cpu"), inputs=mistake.inputs)
     settings = task.settings(RANKS)
-    planner = make_planner(task.captured, settings)
+    space = make_space(task.captured, settings)
     sizes = [size for size, _ in settings.mesh_axes]
     context = RankContext.make(sizes, torch.device("cpu"))
     messages, checks = [], set()
     for seed in range(STRATEGIES):
-        plan = Plan.of(planner, settings, task.captured, varied_strategy(planner, seed))
+        plan = Plan.of(space, settings, task.captured, varied_strategy(space, seed))
         module = parallelize(model, task.captured, plan, torch.device("cpu"), context)
         checks |= checks_of(module.rank_graph)
         right, wrong = share(args, mistake.inputs), share(mistake.args(args), mistake.inputs)
@@ -222,8 +222,8 @@ def run_probabilities(_: None) -> tuple[float, float]:
     args = (torch.randn(16, 8), torch.rand(16, 12).softmax(1))
     task = PlanningTask(capture(model, args), load_cluster("cpu"))
     settings = task.settings(dist.get_world_size())
-    planner = make_planner(task.captured, settings)
-    plan = Plan.of(planner, settings, task.captured, varied_strategy(planner, 3))
+    space = make_space(task.captured, settings)
+    plan = Plan.of(space, settings, task.captured, varied_strategy(space, 3))
     context = RankContext.make([size for size, _ in settings.mesh_axes], torch.device("cpu"))
     module = parallelize(model, task.captured, plan, torch.device("cpu"), context)
     assert not checks_of(module.rank_graph)

@@ -13,7 +13,7 @@ from tensoropt_torch.module import parallelize
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.runtime import ops
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tests.distributed.harness import run_ranks
 
 HERE = "tests.distributed.runtime.test_reuse_modes"
@@ -34,15 +34,15 @@ def plan_with(mode: str, task: PlanningTask) -> tuple[Plan, int]:
     """A random strategy in which reshards that may keep ``mode`` do, and how many
     of these run collectives. 'both' occurs where the producer keeps its output."""
     settings = task.settings(dist.get_world_size())
-    planner = make_planner(task.captured, settings)
+    space = make_space(task.captured, settings)
     for seed in range(500):
-        strategy = planner.random_strategy(seed)
-        edges = planner.edges_of(strategy)
+        strategy = space.random_strategy(seed)
+        edges = space.edges_of(strategy)
         kept = [edge for edge in edges if edge.saved.edge_word == mode]
         gathered = [e for e in kept if "S" in e.layout_from and e.layout_to == "R"]
         others = [e for e in edges if e.saved == _C.Saved.REMADE and mode != "before"]
         if gathered and not others:
-            return Plan.of(planner, settings, task.captured, strategy), len(gathered)
+            return Plan.of(space, settings, task.captured, strategy), len(gathered)
     raise AssertionError(f"no strategy keeps {mode}")
 
 
@@ -54,9 +54,9 @@ def count_gathers(mode: str) -> tuple[int, int, int, float]:
     captured = capture(whole, (x,), loss_fn=nn.functional.mse_loss, targets=(y,))
     plan, expected = plan_with(mode, PlanningTask(captured, load_cluster("cpu")))
     module = parallelize(whole, captured, plan, torch.device("cpu"))
-    planner = make_planner(captured, plan.settings)
-    program = _C.RankProgram(planner, plan.choices.strategy(planner), dist.get_rank())
-    edges = range(len(planner.edges()))
+    space = make_space(captured, plan.settings)
+    program = _C.RankProgram(space, plan.choices.strategy(space), dist.get_rank())
+    edges = range(len(space.edges()))
     backward_programs = sum(bool(program.reshard(edge).backward.steps) for edge in edges)
     loss = module(x, y)
     ops.reset_collective_counts()

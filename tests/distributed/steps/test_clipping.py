@@ -20,7 +20,7 @@ from tensoropt_torch import Plan, TensorOptError
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.module.parallel_module import ParallelModule
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tests.distributed.harness import run_ranks
 from tests.distributed.models import make
 
@@ -44,10 +44,9 @@ def modules(seed: int) -> list[ParallelModule]:
     captured = capture(case.model, case.args, **case.keywords)
     task = PlanningTask(captured, tensoropt_torch.load_cluster("cpu"))
     settings = task.settings(RANKS)
-    planner = make_planner(captured, settings)
+    space = make_space(captured, settings)
     plans = [
-        Plan.of(planner, settings, captured, planner.random_strategy(s))
-        for s in range(seed, seed + 4)
+        Plan.of(space, settings, captured, space.random_strategy(s)) for s in range(seed, seed + 4)
     ]
     return [tensoropt_torch.parallelize(copy.deepcopy(case.model), plan) for plan in plans]
 

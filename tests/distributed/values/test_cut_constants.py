@@ -19,7 +19,7 @@ from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tests.distributed.harness import run_ranks
 from tests.distributed.table_models import ROWS, WIDTH, MovingTable, Tables, rows_of
 
@@ -36,10 +36,10 @@ def cut_plans(model: nn.Module) -> Iterator[tuple[Plan, set[str]]]:
     """Random strategies that keep the table in parts, and the names of all that is."""
     task = task_of(model)
     settings = task.settings(dist.get_world_size())
-    planner = make_planner(task.captured, settings)
+    space = make_space(task.captured, settings)
     found = 0
     for seed in SEEDS:
-        plan = Plan.of(planner, settings, task.captured, planner.random_strategy(seed))
+        plan = Plan.of(space, settings, task.captured, space.random_strategy(seed))
         part = RankPart(plan, task.captured, dist.get_rank())
         cut = {source.names[0] for source in part.cut_constants}
         if "table" in cut and found < PLANS:

@@ -29,7 +29,7 @@ from tensoropt_torch.measure.kept.strategies import KeptStrategy, StrategyStore
 from tensoropt_torch.measure.runs import race, random_strategies
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.planners import make_planner
+from tensoropt_torch.space.search_space import make_space
 from tests.measure.kept.test_files import SAMPLE
 from tests.measure.kept.test_hardware_profile import KEY
 from tests.measure.logged import logged_warnings
@@ -102,7 +102,7 @@ def test_strategies_of_another_space_are_those_of_a_named_file(
 ) -> None:
     monkeypatch.setenv("TENSOROPT_HOME", str(tmp_path))
     task = PlanningTask(capture(*net()), load_cluster("cpu"))
-    space: Any = SimpleNamespace(planner=make_planner(task.captured, task.settings(2)))
+    space: Any = SimpleNamespace(core=make_space(task.captured, task.settings(2)))
     store = StrategyStore({"model": 1})
     store.save([KeptStrategy(0, 1.0, ("x",), (), 1.0, 0.0, 1.0)])
     with pytest.raises(TensorOptError, match=f"'{store.path}' is damaged"):

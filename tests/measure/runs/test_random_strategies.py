@@ -28,7 +28,7 @@ from tensoropt_torch.module.parallel_module import ParallelModule
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.runtime.lost_ranks import LostRanksError
 from tensoropt_torch.space.op_records import work_record
-from tensoropt_torch.space.planners import make_planner, varied_strategy
+from tensoropt_torch.space.search_space import make_space, varied_strategy
 from tests.distributed.harness import run_ranks
 from tests.measure.logged import logged_warnings
 
@@ -290,18 +290,18 @@ def other_costs(home: str) -> tuple[list[float], list[float]]:
     options = ValidationOptions(2, steps=1, passes=1, budget_s=None, simulate=False)
     validate = partial(measure.validate, model, batch=(args, {}), device=torch.device("cpu"))
     found = validate(task, options=options)
-    planner = make_planner(task.captured, task.settings(2))
-    strategies = [varied_strategy(planner, seed) for seed in range(2)]
-    call = planner.estimates(strategies[0])[0]
-    row = planner.local_call(call.node, strategies[0].config[call.node])
+    space = make_space(task.captured, task.settings(2))
+    strategies = [varied_strategy(space, seed) for seed in range(2)]
+    call = space.estimates(strategies[0])[0]
+    row = space.local_call(call.node, strategies[0].config[call.node])
     operator = (row.key, row.family, work_record(row.work), 1.0, 0.0)
     slower = replace(task, operators=(operator,), measured_on=2)
     again = validate(slower, options=replace(options, simulate=True))
     assert measured(again) == measured(found)
     assert [row.simulated_bytes for row in found.rows] == [None, None]
     assert all(row.simulated_bytes for row in again.rows)
-    planner = make_planner(slower.captured, slower.settings(2))
-    expected = [planner.compute_time(s) + planner.network_time(s) for s in strategies]
+    space = make_space(slower.captured, slower.settings(2))
+    expected = [space.compute_time(s) + space.network_time(s) for s in strategies]
     return [row.step_s for row in again.rows], expected
 
 

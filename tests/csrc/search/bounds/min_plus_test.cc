@@ -15,7 +15,7 @@
 #include "search/bounds/bounds.h"
 #include "search/bounds/min_plus_kernel.h"
 #include "search/bounds/weighted_probe.h"
-#include "search/planned.h"
+#include "search/scheduled.h"
 
 namespace tensoropt::testing {
 namespace {
@@ -71,19 +71,20 @@ TYPED_TEST(MinPlus, MatrixProductsEqualPlainLoops) {
 }
 
 TYPED_TEST(MinPlus, OptimumEqualsBruteForceAndItsTraceCostsThat) {
-  for_planned(1, 20, [](const Planned& planned, Dice& dice) {
+  for_scheduled(1, 20, [](const Scheduled& scheduled, Dice& dice) {
     const Weights weights{1.0 * dice.roll(0, 5), 1.0 * dice.roll(1, 5)};
-    const MinPlusGraph graph(planned.pool, planned.root(), planned.tables);
+    const MinPlusGraph graph(scheduled.pool, scheduled.root(),
+                             scheduled.tables);
     PassMemory memory;
     MinPlusPass<TypeParam> pass(graph, memory);
     pass.run_inside(weights);
-    EXPECT_EQ(pass.optimum(), least(brute_force(planned.problem), weights));
-    const auto points = pass.trace(planned.schedule);
+    EXPECT_EQ(pass.optimum(), least(brute_force(scheduled.problem), weights));
+    const auto points = pass.trace(scheduled.schedule);
     double traced = 0;
     for (std::size_t t = 0; t < points.size(); ++t) {
-      const Term& term = planned.schedule.terms[t];
+      const Term& term = scheduled.schedule.terms[t];
       if (term.slot < 0) continue;
-      const Frontier& frontier = planned.tables[term.expression].points;
+      const Frontier& frontier = scheduled.tables[term.expression].points;
       traced +=
           weights.of({frontier.memory[points[t]], frontier.time[points[t]]});
     }
@@ -93,28 +94,29 @@ TYPED_TEST(MinPlus, OptimumEqualsBruteForceAndItsTraceCostsThat) {
 
 // For every node table: the best strategy through each of its configs.
 TYPED_TEST(MinPlus, InsidePlusOutsideIsTheBestStrategyThroughACell) {
-  for_planned(100, 20, [](const Planned& planned, Dice& dice) {
+  for_scheduled(100, 20, [](const Scheduled& scheduled, Dice& dice) {
     const Weights weights{1.0 * dice.roll(1, 5), 1.0 * dice.roll(1, 5)};
-    const MinPlusGraph graph(planned.pool, planned.root(), planned.tables);
+    const MinPlusGraph graph(scheduled.pool, scheduled.root(),
+                             scheduled.tables);
     PassMemory memory;
     MinPlusPass<TypeParam> pass(graph, memory);
     pass.run_inside(weights);
     pass.run_outside(Depth::kWhole);
     std::vector<std::vector<double>> best;
-    for (int n = 0; n < planned.domains.num_nodes(); ++n) {
-      best.emplace_back(planned.problem.nodes[n]->num_configs(), kInfinity);
+    for (int n = 0; n < scheduled.domains.num_nodes(); ++n) {
+      best.emplace_back(scheduled.problem.nodes[n]->num_configs(), kInfinity);
     }
-    for_all_configs(planned.problem, [&](const std::vector<int>& config) {
+    for_all_configs(scheduled.problem, [&](const std::vector<int>& config) {
       const double cost =
-          least(costs_of_configs(planned.problem, config), weights);
+          least(costs_of_configs(scheduled.problem, config), weights);
       for (std::size_t n = 0; n < config.size(); ++n) {
         best[n][config[n]] = std::min(best[n][config[n]], cost);
       }
     });
-    for (const Term& term : planned.schedule.terms) {
-      const Expression& expression = planned.pool[term.expression];
+    for (const Term& term : scheduled.schedule.terms) {
+      const Expression& expression = scheduled.pool[term.expression];
       if (expression.kind != Expression::Kind::kNode) continue;
-      const auto& configs = planned.domains.configs_of(expression.domains[0]);
+      const auto& configs = scheduled.domains.configs_of(expression.domains[0]);
       for (std::size_t i = 0; i < configs.size(); ++i) {
         EXPECT_EQ(
             pass.inside(term.expression)[i] + pass.outside(term.expression)[i],
@@ -125,15 +127,16 @@ TYPED_TEST(MinPlus, InsidePlusOutsideIsTheBestStrategyThroughACell) {
 }
 
 TEST(WeightedProbe, StrategiesAreOnTheFrontierAndSpanIt) {
-  for_planned(200, 20, [](const Planned& planned, Dice&) {
-    const MinPlusGraph graph(planned.pool, planned.root(), planned.tables);
+  for_scheduled(200, 20, [](const Scheduled& scheduled, Dice&) {
+    const MinPlusGraph graph(scheduled.pool, scheduled.root(),
+                             scheduled.tables);
     Workers workers(1);
     PassMemory memory;
-    WeightedProbe probe(graph, planned.schedule, workers, memory,
+    WeightedProbe probe(graph, scheduled.schedule, workers, memory,
                         Depth::kWhole);
     probe.ask_between(0, kInfinity, 32);
     const auto& found = probe.strategies();
-    const std::vector<Cost> all = brute_force(planned.problem);
+    const std::vector<Cost> all = brute_force(scheduled.problem);
     EXPECT_EQ(found.front().cost.memory, all.front().memory);
     EXPECT_EQ(found.back().cost.time, all.back().time);
     // On the hull: no strategy is below any line between neighbours.
@@ -148,12 +151,13 @@ TEST(WeightedProbe, StrategiesAreOnTheFrontierAndSpanIt) {
 
 // What the bounds rule out is not needed by any strategy in a zone.
 TEST(Bounds, KeepEveryConfigOfEveryStrategyInAZone) {
-  for_planned(300, 20, [](const Planned& planned, Dice& dice) {
-    const MinPlusGraph graph(planned.pool, planned.root(), planned.tables);
+  for_scheduled(300, 20, [](const Scheduled& scheduled, Dice& dice) {
+    const MinPlusGraph graph(scheduled.pool, scheduled.root(),
+                             scheduled.tables);
     const int passes = dice.roll(2, 9);
     Workers workers(1);
     PassMemory memory;
-    WeightedProbe probe(graph, planned.schedule, workers, memory,
+    WeightedProbe probe(graph, scheduled.schedule, workers, memory,
                         Depth::kWhole);
     probe.ask_between(0, kInfinity, passes);
     std::vector<Point> known;
@@ -166,22 +170,23 @@ TEST(Bounds, KeepEveryConfigOfEveryStrategyInAZone) {
     Bounds bounds(graph, probe, limits, limits, workers);
     bounds.aim(limits);
     std::map<int, int> table_of;
-    for (const Term& term : planned.schedule.terms) {
-      const auto& expression = planned.pool[term.expression];
+    for (const Term& term : scheduled.schedule.terms) {
+      const auto& expression = scheduled.pool[term.expression];
       if (expression.kind == Expression::Kind::kNode) {
         table_of[term.slot] = term.expression;
       }
     }
-    for_all_configs(planned.problem, [&](const std::vector<int>& config) {
+    for_all_configs(scheduled.problem, [&](const std::vector<int>& config) {
       bool wanted = false;
-      for (const Cost& cost : costs_of_configs(planned.problem, config)) {
+      for (const Cost& cost : costs_of_configs(scheduled.problem, config)) {
         for (const Point& zone : zones) {
           wanted =
               wanted || (cost.memory < zone.memory && cost.time < zone.time);
         }
       }
       for (std::size_t n = 0; wanted && n < config.size(); ++n) {
-        const auto& configs = planned.domains.configs_of(planned.domains.id(n));
+        const auto& configs =
+            scheduled.domains.configs_of(scheduled.domains.id(n));
         const auto at = std::find(configs.begin(), configs.end(), config[n]);
         EXPECT_GE(bounds.table(table_of[n]).rank(at - configs.begin()), 0);
       }

@@ -14,7 +14,7 @@
 #include "problem/random_problem.h"
 #include "search/bounds/min_plus.h"
 #include "search/bounds/weighted_probe.h"
-#include "search/planned.h"
+#include "search/scheduled.h"
 
 namespace tensoropt::testing {
 namespace {
@@ -100,19 +100,20 @@ TEST(WeightsAbove, AreNotAskedTwiceAndSpread) {
 TEST(WeightsAbove, LeadTheProbeToAllThatCanBeRuledOut) {
   constexpr double kFloats = 1e-5;
   int checked = 0;
-  for_planned(1, 40, [&](const Planned& planned, Dice& dice) {
+  for_scheduled(1, 40, [&](const Scheduled& scheduled, Dice& dice) {
     std::vector<Point> all;
-    for (const Cost& cost : brute_force(planned.problem)) {
+    for (const Cost& cost : brute_force(scheduled.problem)) {
       all.push_back({cost.memory, cost.time});
     }
     if (all.size() < 2) return;
     const Point corner = corner_between(dice, all);
     if (farthest_above(all, corner) < 1 + kFloats) return;
     ++checked;
-    const MinPlusGraph graph(planned.pool, planned.root(), planned.tables);
+    const MinPlusGraph graph(scheduled.pool, scheduled.root(),
+                             scheduled.tables);
     Workers workers(1);
     PassMemory memory;
-    WeightedProbe probe(graph, planned.schedule, workers, memory,
+    WeightedProbe probe(graph, scheduled.schedule, workers, memory,
                         Depth::kWhole);
     probe.ask_between(0, std::numeric_limits<double>::infinity(), 2);
     auto questions = probe.questions_about({corner}, 4);

@@ -48,7 +48,7 @@ Scheduled scheduled(const Problem& problem,
   return {std::move(schedule), pool.size()};
 }
 
-TEST(Schedule, ABudgetSaysTheSameOfAPlanThatIsGivenUpEarly) {
+TEST(Schedule, ABudgetSaysTheSameOfOneThatIsGivenUpEarly) {
   const Problem problem = clique();
   const Scheduled whole = scheduled(problem, std::nullopt);
   ASSERT_GT(whole.schedule.conditioning_work, 0);
@@ -64,7 +64,7 @@ TEST(Schedule, ABudgetSaysTheSameOfAPlanThatIsGivenUpEarly) {
   }
 }
 
-TEST(Schedule, APlanBeyondTheBudgetMakesFewerTables) {
+TEST(Schedule, OneBeyondTheBudgetMakesFewerTables) {
   const Problem problem = clique();
   const Scheduled whole = scheduled(problem, std::nullopt);
   const Scheduled none = scheduled(problem, ConditioningBudget{0, 1e300});

@@ -13,9 +13,9 @@
 
 #include "problem/checks.h"
 #include "search/checks.h"
-#include "search/planned.h"
 #include "search/products/budget.h"
 #include "search/products/product_evaluator.h"
+#include "search/scheduled.h"
 
 namespace tensoropt::testing {
 namespace {
@@ -170,9 +170,9 @@ TEST(Budget, NoPathHasMoreThanTheWholeErrorAndSomeHaveAllOfIt) {
   const double epsilon = 0.1;
   int used = 0;
   for_random_problems(1, 8, {}, [&](const Problem& problem, Dice& dice) {
-    const Planned planned(problem, dice);
-    const auto delta = split_error(planned.pool, planned.root(), epsilon);
-    const double most = dearest(planned.pool, delta, planned.root());
+    const Scheduled scheduled(problem, dice);
+    const auto delta = split_error(scheduled.pool, scheduled.root(), epsilon);
+    const double most = dearest(scheduled.pool, delta, scheduled.root());
     EXPECT_LE(most, (1 + epsilon) * (1 + 1e-12));
     if (most > 1) {
       EXPECT_NEAR(most, 1 + epsilon, 1e-12);
@@ -184,9 +184,9 @@ TEST(Budget, NoPathHasMoreThanTheWholeErrorAndSomeHaveAllOfIt) {
 
 TEST(Budget, WithoutErrorNothingIsThinned) {
   Dice dice(3);
-  const Planned planned(random_problem(dice, {}, 5, ring(5)));
-  const auto delta = split_error(planned.pool, planned.root(), 0);
-  EXPECT_EQ(delta, std::vector<double>(planned.pool.size(), 0));
+  const Scheduled scheduled(random_problem(dice, {}, 5, ring(5)));
+  const auto delta = split_error(scheduled.pool, scheduled.root(), 0);
+  EXPECT_EQ(delta, std::vector<double>(scheduled.pool.size(), 0));
 }
 
 std::vector<Cost> costs_of(const std::vector<KnownStrategy>& strategies) {
@@ -201,17 +201,17 @@ TEST(ProductEvaluator, EqualsBruteForceWithinItsError) {
   const RandomTables how{.max_configs = 3, .density = 80, .cost_step = 100};
   bool thinned = false;
   for_random_problems(50, 4, how, [&](const Problem& problem, Dice& dice) {
-    const Planned planned(problem, dice);
+    const Scheduled scheduled(problem, dice);
     const auto all = brute_force(problem);
     Workers workers(1);
-    ProductEvaluator evaluator(planned.pool, planned.root(), planned.tables,
-                               workers);
+    ProductEvaluator evaluator(scheduled.pool, scheduled.root(),
+                               scheduled.tables, workers);
     evaluator.run(nullptr, {});
-    EXPECT_EQ(costs_of(evaluator.strategies(planned.schedule)), all);
+    EXPECT_EQ(costs_of(evaluator.strategies(scheduled.schedule)), all);
     EXPECT_EQ(evaluator.error(), 0);
     for (const bool keep_memory : {false, true}) {
       evaluator.run(nullptr, {.epsilon = 0.2, .keep_memory = keep_memory});
-      const auto found = costs_of(evaluator.strategies(planned.schedule));
+      const auto found = costs_of(evaluator.strategies(scheduled.schedule));
       EXPECT_LE(evaluator.error(), 0.2 + 1e-12);
       thinned = thinned || evaluator.error() > 0;
       expect_covers(found, all,

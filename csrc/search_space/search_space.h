@@ -1,7 +1,7 @@
 // The strategies of one model on one mesh, and everything that they refer to.
 //
-//   Planner planner(graph, registry, {.cluster = cluster, .mesh = mesh});
-//   SearchResult found = planner.run(options, {});
+//   SearchSpace space(graph, registry, {.cluster = cluster, .mesh = mesh});
+//   SearchResult found = space.search(options, {});
 //   Strategy strategy = found.unroll(0);
 #pragma once
 
@@ -18,8 +18,8 @@
 
 namespace tensoropt {
 
-// Where and how a model is planned for.
-struct PlannerSetup {
+// Where and how a model runs.
+struct SpaceSetup {
   Cluster cluster;
   Mesh mesh;
   SpaceOptions space;
@@ -32,12 +32,12 @@ struct PlannerSetup {
 // Owns everything that a strategy space refers to. May be used by several
 // threads: what is computed when it is first asked for is computed once. Rules
 // may call Python, so the caller must not hold the interpreter's lock then.
-class Planner {
+class SearchSpace {
  public:
-  Planner(std::shared_ptr<const Graph> graph,
-          std::shared_ptr<const Registry> registry, PlannerSetup setup);
-  Planner(const Planner&) = delete;
-  Planner& operator=(const Planner&) = delete;
+  SearchSpace(std::shared_ptr<const Graph> graph,
+              std::shared_ptr<const Registry> registry, SpaceSetup setup);
+  SearchSpace(const SearchSpace&) = delete;
+  SearchSpace& operator=(const SearchSpace&) = delete;
 
   const StrategySpace& space() const { return space_; }
   const Registry& registry() const { return *registry_; }
@@ -58,15 +58,15 @@ class Planner {
   SpaceNodeId blocked_node(const std::vector<ConfigMask>& allowed);
 
   // Restricted to configs that a mask per node allows, if there are masks.
-  SearchResult run(const SearchOptions& options,
-                   const std::vector<std::vector<bool>>& allowed);
+  SearchResult search(const SearchOptions& options,
+                      const std::vector<ConfigMask>& allowed);
 
   Baselines& baselines(int num_threads);
 
  private:
   const std::shared_ptr<const Graph> graph_;
   const std::shared_ptr<const Registry> registry_;
-  const PlannerSetup setup_;
+  const SpaceSetup setup_;
   const AnalyticCollectives analytic_;
   const MeasuredCollectives measured_;
   const DelayedCollectives collectives_;

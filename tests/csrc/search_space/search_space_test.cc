@@ -1,4 +1,4 @@
-#include "planner/planner.h"
+#include "search_space/search_space.h"
 
 #include <gtest/gtest.h>
 
@@ -14,23 +14,23 @@
 namespace tensoropt::testing {
 namespace {
 
-// The model of a small space, with a planner of its own.
-std::unique_ptr<Planner> planner_of(const SmallSpace& small) {
-  return std::make_unique<Planner>(
+// The model of a small space, with a search space of its own.
+std::unique_ptr<SearchSpace> search_space_of(const SmallSpace& small) {
+  return std::make_unique<SearchSpace>(
       std::make_shared<const Graph>(small.graph),
       std::make_shared<const Registry>(builtin_registry()),
-      PlannerSetup{.cluster = small.cluster,
-                   .mesh = small.mesh,
-                   .space = {},
-                   .collectives = {},
-                   .operators = {},
-                   .overheads = {}});
+      SpaceSetup{.cluster = small.cluster,
+                 .mesh = small.mesh,
+                 .space = {},
+                 .collectives = {},
+                 .operators = {},
+                 .overheads = {}});
 }
 
-TEST(PlannerTest, SearchesTheSpaceOfItsModel) {
+TEST(SearchSpaceTest, SearchesTheSpaceOfItsModel) {
   const SmallSpace small;
-  const auto planner = planner_of(small);
-  const SearchResult found = planner->run({}, {});
+  const auto search_space = search_space_of(small);
+  const SearchResult found = search_space->search({}, {});
   const SearchResult expected = search(SpaceProblem(*small.space).build(1), {});
   ASSERT_EQ(found.points().size(), expected.points().size());
   for (std::size_t i = 0; i < found.points().size(); ++i) {
@@ -39,47 +39,48 @@ TEST(PlannerTest, SearchesTheSpaceOfItsModel) {
   }
 }
 
-TEST(PlannerTest, SeveralThreadsMayAsk) {
-  const auto planner = planner_of(SmallSpace());
+TEST(SearchSpaceTest, SeveralThreadsMayAsk) {
+  const auto search_space = search_space_of(SmallSpace());
   std::vector<std::size_t> counts(4);
   std::vector<std::thread> threads;
   for (std::size_t& count : counts) {
-    threads.emplace_back([&] { count = planner->run({}, {}).points().size(); });
+    threads.emplace_back(
+        [&] { count = search_space->search({}, {}).points().size(); });
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_GT(counts[0], 0U);
   EXPECT_EQ(std::count(counts.begin(), counts.end(), counts[0]), 4);
 }
 
-TEST(PlannerTest, RestrictedOnesHaveTheAllowedConfigsOnly) {
+TEST(SearchSpaceTest, RestrictedOnesHaveTheAllowedConfigsOnly) {
   const SmallSpace small;
-  const auto planner = planner_of(small);
+  const auto search_space = search_space_of(small);
   std::vector<ConfigMask> allowed;
-  for (const SpaceNode& node : planner->space().nodes()) {
+  for (const SpaceNode& node : search_space->space().nodes()) {
     allowed.emplace_back(node.configs->configs.size(), true);
   }
-  const int fc1 = planner->space().node_of(small.fc1);
+  const int fc1 = search_space->space().node_of(small.fc1);
   const std::vector<std::string> labels =
-      node_rows(planner->space()).at(fc1).configs;
+      node_rows(search_space->space()).at(fc1).configs;
   const auto place = std::find(labels.begin(), labels.end(), "n,n");
   ASSERT_NE(place, labels.end());
   const auto chosen = static_cast<int>(place - labels.begin());
   allowed[fc1].assign(labels.size(), false);
   allowed[fc1][chosen] = true;
-  EXPECT_LT(planner->blocked_node(allowed), 0);
-  const auto restricted = planner_of(small);
+  EXPECT_LT(search_space->blocked_node(allowed), 0);
+  const auto restricted = search_space_of(small);
   restricted->restrict_to(allowed);
-  const SearchResult found = restricted->run({}, {});
+  const SearchResult found = restricted->search({}, {});
   for (std::size_t i = 0; i < found.points().size(); ++i) {
     EXPECT_EQ(found.unroll(static_cast<int>(i)).config[fc1], chosen);
   }
 }
 
-TEST(PlannerTest, RowsAreThoseOfTheSpace) {
+TEST(SearchSpaceTest, RowsAreThoseOfTheSpace) {
   const SmallSpace small;
-  const auto planner = planner_of(small);
-  const StrategySpace& space = planner->space();
-  const Strategy strategy = planner->run({}, {}).unroll(0);
+  const auto search_space = search_space_of(small);
+  const StrategySpace& space = search_space->space();
+  const Strategy strategy = search_space->search({}, {}).unroll(0);
   EXPECT_EQ(node_rows(space).size(), space.nodes().size());
   const std::vector<EdgeEnd> ends = edge_ends(space);
   const std::vector<EdgeRow> edges = edge_rows(space, strategy);
@@ -102,7 +103,7 @@ TEST(PlannerTest, RowsAreThoseOfTheSpace) {
   EXPECT_GE(flops, 5 * 2 * 8 * 16 * 32);
   double time_s = 0;
   for (const EstimateRow& row :
-       estimate_rows(space, planner->operators(), strategy)) {
+       estimate_rows(space, search_space->operators(), strategy)) {
     EXPECT_EQ(row.source, "roofline");
     time_s += row.time_s;
   }

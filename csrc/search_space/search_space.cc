@@ -1,4 +1,4 @@
-#include "planner/planner.h"
+#include "search_space/search_space.h"
 
 #include <utility>
 
@@ -8,8 +8,9 @@
 
 namespace tensoropt {
 
-Planner::Planner(std::shared_ptr<const Graph> graph,
-                 std::shared_ptr<const Registry> registry, PlannerSetup setup)
+SearchSpace::SearchSpace(std::shared_ptr<const Graph> graph,
+                         std::shared_ptr<const Registry> registry,
+                         SpaceSetup setup)
     : graph_(std::move(graph)),
       registry_(std::move(registry)),
       setup_(std::move(setup)),
@@ -23,19 +24,19 @@ Planner::Planner(std::shared_ptr<const Graph> graph,
            setup_.operators.empty() ? nullptr : &operators_, setup_.overheads},
           setup_.space) {}
 
-const StrategyNames& Planner::names() {
+const StrategyNames& SearchSpace::names() {
   const std::lock_guard lock(names_mutex_);
   if (!names_) names_.emplace(space_, setup_.step);
   return *names_;
 }
 
-void Planner::restrict_to(std::vector<ConfigMask> allowed) {
+void SearchSpace::restrict_to(std::vector<ConfigMask> allowed) {
   const std::lock_guard lock(problem_mutex_);
   TO_ASSERT(!problem_ && allowed_.empty(), "the problem is made already");
   allowed_ = std::move(allowed);
 }
 
-const Problem& Planner::problem(int num_threads) {
+const Problem& SearchSpace::problem(int num_threads) {
   const std::lock_guard lock(problem_mutex_);
   if (!problem_) {
     whole_ = SpaceProblem(space_, setup_.step).build(num_threads);
@@ -44,7 +45,7 @@ const Problem& Planner::problem(int num_threads) {
   return *problem_;
 }
 
-SpaceNodeId Planner::blocked_node(const std::vector<ConfigMask>& allowed) {
+SpaceNodeId SearchSpace::blocked_node(const std::vector<ConfigMask>& allowed) {
   problem(0);
   const Problem part = restrict(whole_, allowed);
   Propagation propagation(part);
@@ -52,14 +53,14 @@ SpaceNodeId Planner::blocked_node(const std::vector<ConfigMask>& allowed) {
   return SpaceNodeId(propagation.run(masks));
 }
 
-SearchResult Planner::run(const SearchOptions& options,
-                          const std::vector<std::vector<bool>>& allowed) {
+SearchResult SearchSpace::search(const SearchOptions& options,
+                                 const std::vector<ConfigMask>& allowed) {
   const Problem& whole = problem(options.num_threads);
-  return allowed.empty() ? search(whole, options)
-                         : search(restrict(whole, allowed), options);
+  return allowed.empty() ? tensoropt::search(whole, options)
+                         : tensoropt::search(restrict(whole, allowed), options);
 }
 
-Baselines& Planner::baselines(int num_threads) {
+Baselines& SearchSpace::baselines(int num_threads) {
   const Problem& whole = problem(num_threads);
   const std::lock_guard lock(baselines_mutex_);
   if (!baselines_) baselines_.emplace(space_, whole);

@@ -1,4 +1,4 @@
-"""The C++ planner for a captured model under given settings."""
+"""The search space of a captured model under given settings, in C++."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _TRAINED = ("float64", "float32", "bfloat16", "float16", "complex64", "complex12
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2  # whose multiples lie evenly modulo 1
 
 
-def make_planner(
+def make_space(
     captured: CapturedModel, settings: Settings, storage: Mapping[str, str] | None = None
-) -> _C.Planner:
+) -> _C.SearchSpace:
     """The strategies of ``captured`` on the mesh of ``settings``; if ``storage`` is given,
     with the parameters that it names stored in its layouts, such as ``"S0,R"``, instead of
     with the constraints of ``settings``, which are met by these layouts.
@@ -33,7 +33,7 @@ def make_planner(
         TensorOptError: a constraint cannot be met.
     """
     cluster = parse_cluster(settings.cluster, "settings")
-    setup = _C.PlannerSetup(
+    setup = _C.SpaceSetup(
         cluster=core_cluster(cluster, settings.mesh_axes),
         mesh=_C.Mesh(list(settings.mesh_axes)),
         space=_space_options(captured, settings, storage or {}),
@@ -42,19 +42,19 @@ def make_planner(
         overheads=_overheads(cluster, settings),
         micro_batches=settings.micro_batches,
     )
-    planner = _C.Planner(captured.graph, captured.lowering.rules, setup)
+    space = _C.SearchSpace(captured.graph, captured.lowering.rules, setup)
     if settings.constraints and storage is None:
-        planner.restrict_to(allowed_configs(planner, captured, settings, settings.constraints))
-    return planner
+        space.restrict_to(allowed_configs(space, captured, settings, settings.constraints))
+    return space
 
 
-def unpriced_planner(
+def unpriced_space(
     lowering: Lowering,
     sizes: Sequence[int],
     *,
     split_spatial: bool = False,
     idle_configs: bool = False,
-) -> _C.Planner:
+) -> _C.SearchSpace:
     """Every config of the operators of a graph on a mesh with axes of these sizes, for those who
     ask what the configs are and not what they cost."""
     mesh = _C.Mesh([(size, 0) for size in sizes])
@@ -71,8 +71,8 @@ def unpriced_planner(
         idle_configs=idle_configs,
     )
     cluster = _C.Cluster("cluster", _C.Device(), [level])
-    setup = _C.PlannerSetup(cluster=cluster, mesh=mesh, space=options)
-    return _C.Planner(lowering.graph, lowering.rules, setup)
+    setup = _C.SpaceSetup(cluster=cluster, mesh=mesh, space=options)
+    return _C.SearchSpace(lowering.graph, lowering.rules, setup)
 
 
 def measured_table(
@@ -93,14 +93,14 @@ def collective_times(settings: Settings) -> _C.MeasuredCollectives:
     return _C.MeasuredCollectives(mesh, measured_table(settings.measured), analytic)
 
 
-def varied_strategy(planner: _C.Planner, seed: int) -> _C.Strategy:
+def varied_strategy(space: _C.SearchSpace, seed: int) -> _C.Strategy:
     """A random strategy that takes some of its configs for their speed; what share of them
     depends on the seed, and is spread evenly over seeds that follow each other.
 
     Strategies whose configs are all random are much alike, since they have many: none is
     near the fast ones, which are those that plans are made of.
     """
-    return planner.random_strategy(seed, seed * GOLDEN_RATIO % 1)
+    return space.random_strategy(seed, seed * GOLDEN_RATIO % 1)
 
 
 def _space_options(

@@ -36,8 +36,8 @@ inline Schedule random_schedule(const Problem& problem, ExpressionPool& pool,
   return schedule;
 }
 
-struct Planned {
-  explicit Planned(Problem p)
+struct Scheduled {
+  explicit Scheduled(Problem p)
       : problem(std::move(p)),
         domains(problem, {}),
         pool(domains),
@@ -45,7 +45,7 @@ struct Planned {
     load_tables();
   }
   // In a random order.
-  Planned(Problem p, Dice& dice)
+  Scheduled(Problem p, Dice& dice)
       : problem(std::move(p)),
         domains(problem, {}),
         pool(domains),
@@ -71,16 +71,16 @@ struct Planned {
   }
 };
 
-// Runs check(planned, dice) on problems that have a strategy.
+// Runs check(scheduled, dice) on problems that have a strategy.
 template <typename Check>
-void for_planned(std::uint64_t first_seed, int count, Check&& check) {
+void for_scheduled(std::uint64_t first_seed, int count, Check&& check) {
   for (std::uint64_t seed = first_seed; seed < first_seed + count; ++seed) {
     Dice dice(seed);
     for (const Shape& shape : all_shapes(dice)) {
       SCOPED_TRACE(shape.name + ", seed " + std::to_string(seed));
-      const Planned planned(
+      const Scheduled scheduled(
           random_problem(dice, {}, shape.num_nodes, shape.pairs));
-      check(planned, dice);
+      check(scheduled, dice);
       if (::testing::Test::HasFailure()) return;
     }
   }

@@ -1,4 +1,4 @@
-// Spaces of strategies, and the search in them.
+// Search spaces, and what is found in them.
 
 #include <pybind11/stl.h>
 
@@ -13,8 +13,8 @@
 #include "common/check.h"
 #include "describe/descriptions.h"
 #include "describe/network_time.h"
-#include "planner/planner.h"
 #include "problem/random_strategy.h"
+#include "search_space/search_space.h"
 
 namespace py = pybind11;
 
@@ -63,7 +63,7 @@ using Figure = std::variant<std::int64_t, double>;
 
 std::map<std::string, Figure> figures_of(const SearchStats& stats) {
   std::map<std::string, Figure> row;
-  row["plan_s"] = stats.schedule_seconds;
+  row["schedule_s"] = stats.schedule_seconds;
   row["bound_s"] = stats.bound_seconds;
   row["product_s"] = stats.product_seconds;
   row["recombine_s"] = stats.recombine_seconds;
@@ -96,6 +96,8 @@ LocalCall call_of(const StrategySpace& space, SpaceNodeId node, int config,
   return space.model().local_call_of(at.node,
                                      at.configs->configs.at(config).uses, rank);
 }
+
+using BoundSpace = py::class_<SearchSpace, std::shared_ptr<SearchSpace>>;
 
 void bind_strategy(py::module_& module) {
   py::class_<Strategy>(module, "Strategy",
@@ -135,18 +137,18 @@ void bind_strategy(py::module_& module) {
       });
 }
 
-void bind_baselines(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
-  py::class_<BaselineResult>(planner, "BaselineResult")
+void bind_baselines(py::module_& module, BoundSpace& search_space) {
+  py::class_<BaselineResult>(module, "BaselineResult")
       .def_property_readonly(
           "points",
           [](const BaselineResult& result) { return points_of(result); },
           "(bytes, seconds) of each.")
       .def_property_readonly("exact", &BaselineResult::exact)
       .def("unroll", &BaselineResult::unroll, py::arg("point"));
-  planner
+  search_space
       .def(
           "baseline",
-          [](Planner& self, const std::string& name, double epsilon,
+          [](SearchSpace& self, const std::string& name, double epsilon,
              int num_threads, const std::vector<double>& pick_limits) {
             SearchOptions options;
             options.epsilon = epsilon;
@@ -160,7 +162,7 @@ void bind_baselines(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
           py::arg("pick_limits") = std::vector<double>{})
       .def(
           "play",
-          [](Planner& self,
+          [](SearchSpace& self,
              const std::vector<std::pair<std::string, int>>& roles,
              double epsilon) {
             SearchOptions options;
@@ -173,7 +175,7 @@ void bind_baselines(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
           "of a dim or -1); csrc/baselines/axis_roles.h.")
       .def_property_readonly(
           "named_dims",
-          [](Planner& self) {
+          [](SearchSpace& self) {
             const py::gil_scoped_release release;
             const NamedDims& dims = self.baselines(0).roles().dims();
             std::vector<std::int64_t> sizes;
@@ -185,12 +187,13 @@ void bind_baselines(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
           "The sizes of named dims, the batch first.");
 }
 
-void bind_space(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
-  planner
-      .def("nodes", [](const Planner& self) { return node_rows(self.space()); })
+void bind_space(BoundSpace& search_space) {
+  search_space
+      .def("nodes",
+           [](const SearchSpace& self) { return node_rows(self.space()); })
       .def(
           "choices",
-          [](Planner& self, const Strategy& strategy) {
+          [](SearchSpace& self, const Strategy& strategy) {
             const NamedChoices choices = self.names().of(strategy);
             std::vector<std::pair<std::string, std::string>> configs;
             for (std::size_t i = 0; i < choices.configs.size(); ++i) {
@@ -209,7 +212,7 @@ void bind_space(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
           "kept there; describe/strategy_names.h.")
       .def(
           "strategy",
-          [](Planner& self, std::vector<std::string> configs,
+          [](SearchSpace& self, std::vector<std::string> configs,
              std::map<SpaceEdgeId, std::string> edges) {
             return self.names().strategy(
                 {std::move(configs), std::move(edges)});
@@ -219,26 +222,26 @@ void bind_space(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
           "these numbers, without its costs.")
       .def(
           "check_edges",
-          [](Planner& self, const Strategy& strategy) {
+          [](SearchSpace& self, const Strategy& strategy) {
             self.names().check_edges(strategy);
           },
           py::arg("strategy"),
           "Raises if a value cannot go to a consumer as the strategy says.")
       .def(
           "work",
-          [](const Planner& self, const Strategy& strategy) {
+          [](const SearchSpace& self, const Strategy& strategy) {
             return work_rows(self.space(), strategy);
           },
           py::arg("strategy"), "What splits operators.")
       .def(
           "ports",
-          [](const Planner& self, SpaceNodeId node) {
+          [](const SearchSpace& self, SpaceNodeId node) {
             return port_rows(self.space(), node);
           },
           py::arg("node"), "Layouts at all ports of a node, by config.")
       .def(
           "output_rows",
-          [](const Planner& self, const std::map<std::string, int>& dims) {
+          [](const SearchSpace& self, const std::map<std::string, int>& dims) {
             return output_rows(self.space(), dims);
           },
           py::arg("dims"),
@@ -246,92 +249,95 @@ void bind_space(py::class_<Planner, std::shared_ptr<Planner>>& planner) {
           "these dims, and whether it depends on them.")
       .def(
           "units_of_node",
-          [](const Planner& self, NodeId graph_node) {
+          [](const SearchSpace& self, NodeId graph_node) {
             return units_of_node(self.space(), graph_node);
           },
           py::arg("graph_node"))
       .def(
           "edges_of",
-          [](const Planner& self, const Strategy& strategy) {
+          [](const SearchSpace& self, const Strategy& strategy) {
             return edge_rows(self.space(), strategy);
           },
           py::arg("strategy"), "What a strategy does on every edge.")
       .def(
           "local_call",
-          [](const Planner& self, SpaceNodeId node, int config, int rank) {
+          [](const SearchSpace& self, SpaceNodeId node, int config, int rank) {
             return call_of(self.space(), node, config, rank);
           },
           py::arg("node"), py::arg("config"), py::arg("rank") = 0,
           "The call that a rank makes in a config; cost/local_call.h.")
       .def(
           "estimates",
-          [](const Planner& self, const Strategy& strategy) {
+          [](const SearchSpace& self, const Strategy& strategy) {
             return estimate_rows(self.space(), self.operators(), strategy);
           },
           py::arg("strategy"),
           "For each operator its time and where that is from.")
       .def(
           "network_time",
-          [](const Planner& self, const Strategy& strategy) {
+          [](const SearchSpace& self, const Strategy& strategy) {
             return network_time_s(self.space(), strategy, self.step());
           },
           py::arg("strategy"),
           "Seconds of a strategy's reshards and inner collectives.")
       .def(
           "compute_time",
-          [](const Planner& self, const Strategy& strategy) {
+          [](const SearchSpace& self, const Strategy& strategy) {
             return compute_time_s(self.space(), strategy, self.step());
           },
           py::arg("strategy"), "Seconds of all else that a strategy does.")
       .def(
-          "edges", [](const Planner& self) { return edge_ends(self.space()); },
+          "edges",
+          [](const SearchSpace& self) { return edge_ends(self.space()); },
           "Where every edge goes.")
       .def(
           "parameter_copies",
-          [](const Planner& self) { return parameter_copies(self.space()); },
+          [](const SearchSpace& self) {
+            return parameter_copies(self.space());
+          },
           "Graph nodes that cast a parameter to a narrower dtype; "
           "space/parameter_copies.h.")
       .def_property_readonly(
           "complete",
-          [](const Planner& self) { return self.space().complete(); })
+          [](const SearchSpace& self) { return self.space().complete(); })
       .def(
           "explain",
-          [](const Planner& self) {
+          [](const SearchSpace& self) {
             return explanation_rows(self.space(), self.step());
           },
           "Of each operator and parameter.")
-      .def_property_readonly("num_nodes", [](const Planner& self) {
+      .def_property_readonly("num_nodes", [](const SearchSpace& self) {
         return self.space().nodes().size();
       });
 }
 
 }  // namespace
 
-void bind_planner(py::module_& module) {
+void bind_search_space(py::module_& module) {
   bind_strategy(module);
 
-  py::class_<Planner, std::shared_ptr<Planner>> planner(
-      module, "Planner", "The strategies of one model on one mesh.");
-  planner
+  BoundSpace search_space(module, "SearchSpace",
+                          "The strategies of one model on one mesh.");
+  search_space
       .def(py::init([](std::shared_ptr<Graph> graph, const Rules& rules,
-                       PlannerSetup setup) {
-             return std::make_shared<Planner>(std::move(graph), rules.registry,
-                                              std::move(setup));
+                       SpaceSetup setup) {
+             return std::make_shared<SearchSpace>(
+                 std::move(graph), rules.registry, std::move(setup));
            }),
            py::arg("graph"), py::arg("rules"), py::arg("setup"))
       .def(
           "build",
-          [](Planner& self, int num_threads) { self.problem(num_threads); },
+          [](SearchSpace& self, int num_threads) { self.problem(num_threads); },
           py::arg("num_threads") = 0, py::call_guard<py::gil_scoped_release>(),
           "Computes all cost tables (search does it when it is not done).")
-      .def("search", &Planner::run, py::arg("options"),
+      .def("search", &SearchSpace::search, py::arg("options"),
            py::arg("allowed") = std::vector<std::vector<bool>>{},
            py::call_guard<py::gil_scoped_release>())
-      .def("restrict_to", &Planner::restrict_to, py::arg("allowed"),
+      .def("restrict_to", &SearchSpace::restrict_to, py::arg("allowed"),
            "From now on only the configs of each space node that it marks.")
       .def(
           "blocked_node",
-          [](Planner& self, const std::vector<ConfigMask>& allowed)
+          [](SearchSpace& self, const std::vector<ConfigMask>& allowed)
               -> std::optional<std::string> {
             const SpaceNodeId node = self.blocked_node(allowed);
             if (node.is_none()) return std::nullopt;
@@ -342,13 +348,13 @@ void bind_planner(py::module_& module) {
           "only these configs are allowed; None if there is none.")
       .def(
           "random_strategy",
-          [](Planner& self, std::uint64_t seed, double greed) {
+          [](SearchSpace& self, std::uint64_t seed, double greed) {
             return random_strategy(self.problem(0), seed, greed);
           },
           py::arg("seed"), py::arg("greed") = 0.0,
           py::call_guard<py::gil_scoped_release>());
-  bind_space(planner);
-  bind_baselines(planner);
+  bind_space(search_space);
+  bind_baselines(module, search_space);
 }
 
 }  // namespace tensoropt
