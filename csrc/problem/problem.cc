@@ -31,7 +31,7 @@ void validate_ends(const Problem& problem, std::size_t index) {
   const Problem::Edge& edge = problem.edges[index];
   const int num_nodes = static_cast<int>(problem.nodes.size());
   TO_CHECK(edge.table != nullptr, "edge {} has no table", index);
-  for (const int end : {edge.source, edge.target}) {
+  for (const Problem::NodeId end : {edge.source, edge.target}) {
     TO_CHECK(0 <= end && end < num_nodes,
              "edge {} joins node {}, but the problem has {} nodes", index, end,
              num_nodes);

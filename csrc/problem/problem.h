@@ -16,10 +16,14 @@
 // them once.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
+
+#include "common/id.h"
 
 namespace tensoropt {
 
@@ -101,9 +105,19 @@ class EdgeTable::Builder {
 };
 
 struct Problem {
+  using NodeId = Id<struct ProblemNodeTag>;
+  using EdgeId = Id<struct ProblemEdgeTag>;
+
   struct Edge {
-    int source = 0;
-    int target = 0;
+    Edge(NodeId from, NodeId to, std::shared_ptr<const EdgeTable> costs)
+        : source(from), target(to), table(std::move(costs)) {}
+    // Of positions in `nodes`; an Id of another kind is none.
+    Edge(std::integral auto from, std::integral auto to,
+         std::shared_ptr<const EdgeTable> costs)
+        : Edge(NodeId(from), NodeId(to), std::move(costs)) {}
+
+    NodeId source;
+    NodeId target;
     std::shared_ptr<const EdgeTable> table;
   };
   std::vector<std::shared_ptr<const NodeTable>> nodes;

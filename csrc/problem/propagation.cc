@@ -49,8 +49,8 @@ Propagation::Propagation(const Problem& problem)
       edges_of_(problem.nodes.size()),
       waiting_(problem.edges.size()) {
   for (std::size_t e = 0; e < problem.edges.size(); ++e) {
-    edges_of_[problem.edges[e].source].push_back(static_cast<int>(e));
-    edges_of_[problem.edges[e].target].push_back(static_cast<int>(e));
+    edges_of_[problem.edges[e].source].emplace_back(e);
+    edges_of_[problem.edges[e].target].emplace_back(e);
   }
 }
 
@@ -66,41 +66,42 @@ std::vector<ConfigMask> Propagation::all_configs() const {
   return masks;
 }
 
-void Propagation::enqueue(int edge) {
+void Propagation::enqueue(Problem::EdgeId edge) {
   if (waiting_[edge]) return;
   waiting_[edge] = true;
   queue_.push_back(edge);
 }
 
-int Propagation::run(std::vector<ConfigMask>& masks) {
+Problem::NodeId Propagation::run(std::vector<ConfigMask>& masks) {
   for (std::size_t n = 0; n < masks.size(); ++n) {
     if (std::find(masks[n].begin(), masks[n].end(), true) == masks[n].end()) {
-      return static_cast<int>(n);
+      return Problem::NodeId(n);
     }
   }
   for (std::size_t e = 0; e < problem_.edges.size(); ++e) {
-    enqueue(static_cast<int>(e));
+    enqueue(Problem::EdgeId(e));
   }
   return drain(masks, nullptr);
 }
 
-int Propagation::run_from(int node, std::vector<ConfigMask>& masks,
-                          std::vector<Change>& changes) {
-  for (const int e : edges_of_[node]) enqueue(e);
+Problem::NodeId Propagation::run_from(Problem::NodeId node,
+                                      std::vector<ConfigMask>& masks,
+                                      std::vector<Change>& changes) {
+  for (const Problem::EdgeId e : edges_of_[node]) enqueue(e);
   return drain(masks, &changes);
 }
 
 // Repeated layers ask the same question of the same table: answers are kept
 // for the length of one call.
-int Propagation::drain(std::vector<ConfigMask>& masks,
-                       std::vector<Change>* changes) {
+Problem::NodeId Propagation::drain(std::vector<ConfigMask>& masks,
+                                   std::vector<Change>* changes) {
   std::map<Key, std::pair<ConfigMask, ConfigMask>> answers;
-  int empty_node = -1;
+  Problem::NodeId empty_node;
   while (!queue_.empty()) {
-    const int e = queue_.front();
+    const Problem::EdgeId e = queue_.front();
     queue_.pop_front();
     waiting_[e] = false;
-    if (empty_node >= 0) continue;
+    if (!empty_node.is_none()) continue;
     const Problem::Edge& edge = problem_.edges[e];
     const Key key{edge.table.get(), {masks[edge.source], masks[edge.target]}};
     const auto [answer, is_new] = answers.try_emplace(key);
@@ -108,13 +109,13 @@ int Propagation::drain(std::vector<ConfigMask>& masks,
       answer->second =
           supported(*edge.table, masks[edge.source], masks[edge.target]);
     }
-    const auto update = [&](int node, const ConfigMask& mask) {
+    const auto update = [&](Problem::NodeId node, const ConfigMask& mask) {
       if (masks[node] == mask) return;
       if (changes != nullptr) changes->emplace_back(node, masks[node]);
       masks[node] = mask;
       const bool any = std::find(mask.begin(), mask.end(), true) != mask.end();
       if (!any) empty_node = node;
-      for (const int other : edges_of_[node]) {
+      for (const Problem::EdgeId other : edges_of_[node]) {
         if (other != e) enqueue(other);
       }
     };

@@ -24,29 +24,30 @@ using ConfigMask = std::vector<bool>;
 class Propagation {
  public:
   // A node whose mask changed, and its mask before.
-  using Change = std::pair<int, ConfigMask>;
+  using Change = std::pair<Problem::NodeId, ConfigMask>;
 
   explicit Propagation(const Problem& problem);
 
   // The configs that have a choice, for every node.
   std::vector<ConfigMask> all_configs() const;
-  // Returns a node that has no config left, or -1.
-  int run(std::vector<ConfigMask>& masks);
+  // Returns a node that has no config left; none if all have one.
+  Problem::NodeId run(std::vector<ConfigMask>& masks);
   // The same when only the mask of `node` became smaller. What changes is
   // appended to `changes`, to be undone in reverse order.
-  int run_from(int node, std::vector<ConfigMask>& masks,
-               std::vector<Change>& changes);
+  Problem::NodeId run_from(Problem::NodeId node, std::vector<ConfigMask>& masks,
+                           std::vector<Change>& changes);
 
  private:
   using Key = std::pair<const EdgeTable*, std::pair<ConfigMask, ConfigMask>>;
 
-  void enqueue(int edge);
-  int drain(std::vector<ConfigMask>& masks, std::vector<Change>* changes);
+  void enqueue(Problem::EdgeId edge);
+  Problem::NodeId drain(std::vector<ConfigMask>& masks,
+                        std::vector<Change>* changes);
 
   const Problem& problem_;
-  std::vector<std::vector<int>> edges_of_;
-  std::deque<int> queue_;
-  std::vector<bool> waiting_;
+  IndexedVector<Problem::NodeId, std::vector<Problem::EdgeId>> edges_of_;
+  std::deque<Problem::EdgeId> queue_;
+  std::vector<bool> waiting_;  // by edge
 };
 
 }  // namespace tensoropt

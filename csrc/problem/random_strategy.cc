@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <random>
 #include <utility>
 
@@ -57,15 +56,17 @@ class RandomAssignment {
       edges_of_[edge.source].push_back(&edge);
       edges_of_[edge.target].push_back(&edge);
     }
-    std::iota(order_.begin(), order_.end(), 0);
+    for (std::size_t n = 0; n < order_.size(); ++n) {
+      order_[n] = Problem::NodeId(n);
+    }
     for (std::size_t i = order_.size(); i > 1; --i) {
       std::swap(order_[i - 1], order_[random.below(i)]);
     }
   }
 
   std::vector<int> run() {
-    const int empty = propagation_.run(masks_);
-    TO_CHECK(empty < 0,
+    const Problem::NodeId empty = propagation_.run(masks_);
+    TO_CHECK(empty.is_none(),
              "node {}: none of its configs can be combined with a config of "
              "each of its neighbours; there is no strategy",
              empty);
@@ -79,23 +80,23 @@ class RandomAssignment {
 
  private:
   struct Level {
-    int node;
+    Problem::NodeId node;
     int config;
     std::size_t first_change;
   };
 
   void descend() {
-    const int node = order_[levels_.size()];
+    const Problem::NodeId node = order_[levels_.size()];
     const std::vector<int> left = configs_in(masks_[node]);
     const int config = draw(node, left);
     levels_.push_back({node, config, changes_.size()});
     if (left.size() == 1) return;
     ConfigMask only(masks_[node].size());
     only[config] = true;
-    if (reduce(node, std::move(only)) >= 0) backtrack();
+    if (!reduce(node, std::move(only)).is_none()) backtrack();
   }
 
-  int draw(int node, const std::vector<int>& left) {
+  int draw(Problem::NodeId node, const std::vector<int>& left) {
     if (!random_.happens(greed_)) return left[random_.below(left.size())];
     return *std::min_element(left.begin(), left.end(), [&](int a, int b) {
       return time(node, a) < time(node, b);
@@ -103,7 +104,7 @@ class RandomAssignment {
   }
 
   // Of the node in this config, and of its edges to nodes that are assigned.
-  double time(int node, int config) const {
+  double time(Problem::NodeId node, int config) const {
     double sum = least_time(problem_.nodes[node]->choices(config));
     for (const Problem::Edge* edge : edges_of_[node]) {
       const bool forward = edge->source == node;
@@ -116,8 +117,8 @@ class RandomAssignment {
     return sum;
   }
 
-  // Returns a node without configs, or -1.
-  int reduce(int node, ConfigMask mask) {
+  // Returns a node without configs; none if there is no such node.
+  Problem::NodeId reduce(Problem::NodeId node, ConfigMask mask) {
     changes_.emplace_back(node, masks_[node]);
     masks_[node] = std::move(mask);
     return propagation_.run_from(node, masks_, changes_);
@@ -125,7 +126,7 @@ class RandomAssignment {
 
   // Takes back decisions until the last one taken back can be excluded.
   void backtrack() {
-    for (int empty = levels_.back().node; empty >= 0;) {
+    for (Problem::NodeId empty = levels_.back().node; !empty.is_none();) {
       TO_CHECK(!levels_.empty() && ++backtracks_ < kMaxBacktracks,
                "node {}: no strategy found in {} attempts", empty, backtracks_);
       const Level level = levels_.back();
@@ -148,8 +149,8 @@ class RandomAssignment {
   double greed_;
   Propagation propagation_;
   std::vector<ConfigMask> masks_;
-  std::vector<int> order_;
-  std::vector<std::vector<const Problem::Edge*>> edges_of_;
+  std::vector<Problem::NodeId> order_;
+  IndexedVector<Problem::NodeId, std::vector<const Problem::Edge*>> edges_of_;
   std::vector<Level> levels_;
   std::vector<Propagation::Change> changes_;
   int backtracks_ = 0;

@@ -239,7 +239,7 @@ SearchResult search(const Problem& problem, const SearchOptions& options) {
 std::optional<SearchResult> search_if_any(const Problem& problem,
                                           const SearchOptions& options) {
   validate(problem, options);
-  if (Domains(problem, {}).empty_node() >= 0) return std::nullopt;
+  if (!Domains(problem, {}).empty_node().is_none()) return std::nullopt;
   return Search(problem, options).run();
 }
 

@@ -92,7 +92,7 @@ std::optional<std::vector<ConfigMask>> Stage::promising(
     }
   }
   stats_.bound_seconds += watch.seconds();
-  if (Propagation(solution_.problem()).run(masks) < 0) return masks;
+  if (Propagation(solution_.problem()).run(masks).is_none()) return masks;
   error_ = options_.known_epsilon;
   return std::nullopt;
 }

@@ -50,7 +50,7 @@ SpaceNodeId SearchSpace::blocked_node(const std::vector<ConfigMask>& allowed) {
   const Problem part = restrict(whole_, allowed);
   Propagation propagation(part);
   std::vector<ConfigMask> masks = propagation.all_configs();
-  return SpaceNodeId(propagation.run(masks));
+  return space_node(propagation.run(masks));
 }
 
 SearchResult SearchSpace::search(const SearchOptions& options,

@@ -231,8 +231,9 @@ void SpaceProblem::add_edges(std::vector<Problem>& problems,
   });
   for (std::size_t i = 0; i < edges.size(); ++i) {
     for (std::size_t step = 0; step < steps.size(); ++step) {
-      problems[step].edges.push_back(
-          {edges[i].source, edges[i].target, tables[table_of[i]][step]});
+      problems[step].edges.push_back({problem_node(edges[i].source),
+                                      problem_node(edges[i].target),
+                                      tables[table_of[i]][step]});
     }
   }
 }

@@ -23,6 +23,14 @@
 
 namespace tensoropt {
 
+// The nodes of the problem are those of the space, in the same order.
+inline Problem::NodeId problem_node(SpaceNodeId node) {
+  return Problem::NodeId(int{node});
+}
+inline SpaceNodeId space_node(Problem::NodeId node) {
+  return SpaceNodeId(int{node});
+}
+
 class SpaceProblem {
  public:
   // The space must outlive this object.

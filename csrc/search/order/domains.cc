@@ -27,7 +27,7 @@ Domains::Domains(const Problem& problem, const std::vector<int>& fixed) {
 }
 
 void Domains::check_not_empty() const {
-  TO_CHECK(empty_node_ < 0,
+  TO_CHECK(empty_node_.is_none(),
            "node {}: none of its configs can be combined with a config of each "
            "of its neighbours; there is no strategy",
            empty_node_);

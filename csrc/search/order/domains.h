@@ -19,9 +19,9 @@ class Domains {
   // `fixed[n] >= 0` leaves only that config to node n; empty fixes nothing.
   Domains(const Problem& problem, const std::vector<int>& fixed);
 
-  // A node that has no config left, or -1. With such a node there is no
+  // A node that has no config left, or none. With such a node there is no
   // strategy, and the other domains mean nothing.
-  int empty_node() const { return empty_node_; }
+  Problem::NodeId empty_node() const { return empty_node_; }
   // Throws UserError, naming the node, if there is one.
   void check_not_empty() const;
 
@@ -36,7 +36,7 @@ class Domains {
  private:
   int intern(std::vector<int> configs);
 
-  int empty_node_ = -1;
+  Problem::NodeId empty_node_;
   std::vector<int> node_domain_;
   std::vector<std::vector<int>> domains_;
   std::map<std::vector<int>, int> ids_;

@@ -121,10 +121,11 @@ class HubFixer {
 
   // Whether every node keeps a config; if not, nothing is changed.
   bool try_config(int node, int config) {
-    std::vector<Propagation::Change> changes{{node, masks_[node]}};
+    const Problem::NodeId id(node);
+    std::vector<Propagation::Change> changes{{id, masks_[node]}};
     masks_[node].assign(masks_[node].size(), false);
     masks_[node][config] = true;
-    const bool works = propagation_.run_from(node, masks_, changes) < 0;
+    const bool works = propagation_.run_from(id, masks_, changes).is_none();
     if (!works) {
       for (auto change = changes.rbegin(); change != changes.rend(); ++change) {
         masks_[change->first] = change->second;

@@ -1,9 +1,11 @@
-// Ids of graphs and of spaces do not go for each other.
+// Ids of graphs, of spaces and of problems do not go for each other.
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <type_traits>
 
 #include "emit/rank_program.h"
+#include "problem/problem.h"
 #include "space/model.h"
 
 namespace tensoropt {
@@ -27,6 +29,16 @@ static_assert(!kTakes<&RankProgram::reshard, RankProgram, SpaceNodeId>);
 static_assert(!kTakes<&RankProgram::reshard, RankProgram, ValueId>);
 static_assert(!kTakes<&RankProgram::call, RankProgram, SpaceNodeId>);
 static_assert(std::is_same_v<decltype(SpaceEdge::source), SpaceNodeId>);
+
+template <typename End>
+constexpr bool kEndsAnEdge =
+    std::is_constructible_v<Problem::Edge, End, End,
+                            std::shared_ptr<const EdgeTable>>;
+
+static_assert(kEndsAnEdge<Problem::NodeId> && kEndsAnEdge<int>);
+static_assert(!kEndsAnEdge<SpaceNodeId> && !kEndsAnEdge<Problem::EdgeId>);
+static_assert(!std::is_convertible_v<Problem::NodeId, SpaceNodeId>);
+static_assert(!std::is_convertible_v<int, Problem::NodeId>);
 
 TEST(IdKinds, NoneIsThereUntilItIsSet) {
   EXPECT_TRUE(SpaceEdge().source.is_none());

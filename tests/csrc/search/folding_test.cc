@@ -103,10 +103,9 @@ TEST(Folding, EqualComponentsAreSolvedOnce) {
     const int offset = static_cast<int>(problem.nodes.size());
     problem.nodes.insert(problem.nodes.end(), one.nodes.begin(),
                          one.nodes.end());
-    for (Problem::Edge edge : one.edges) {
-      edge.source += offset;
-      edge.target += offset;
-      problem.edges.push_back(edge);
+    for (const Problem::Edge& edge : one.edges) {
+      problem.edges.push_back(
+          {edge.source + offset, edge.target + offset, edge.table});
     }
   }
   SearchOptions options;
