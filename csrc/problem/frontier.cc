@@ -149,7 +149,7 @@ void FrontierBuilder::insert(Point point, std::uint32_t left,
 
 void FrontierBuilder::add_product(const FrontierView& left,
                                   const FrontierView& right) {
-  if (grid_ != nullptr && grid_->aim(left, right, on_grid(left, right))) {
+  if (grid_ != nullptr && grid_->prepare(left, right, on_grid(left, right))) {
     add_on_grid(left, right);
   } else if (left.size() <= right.size()) {
     for (std::size_t i = 0; i < left.size(); ++i) {

@@ -38,7 +38,7 @@ std::uint64_t SumGrid::key(double cost) const {
   return std::bit_cast<std::uint64_t>(cost) >> dropped_bits_;
 }
 
-bool SumGrid::aim(const FrontierView& left, const FrontierView& right,
+bool SumGrid::prepare(const FrontierView& left, const FrontierView& right,
                   Tolerance tolerance) {
   const std::uint64_t sums = std::uint64_t{left.size()} * right.size();
   by_memory_ = tolerance.memory > 0;

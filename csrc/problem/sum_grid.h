@@ -1,7 +1,7 @@
 // All sums of two large frontiers, on a grid.
 //
 //   SumGrid grid;
-//   if (grid.aim(left, right, tolerance)) grid.add_product(limit, sums);
+//   if (grid.prepare(left, right, tolerance)) grid.add_product(limit, sums);
 //
 // Two frontiers of a thousand points have a million sums, of which hardly any
 // two dominate each other, and most of which are then thinned. A grid has a
@@ -27,7 +27,7 @@ class SumGrid {
   // kept will stand for all of them within `tolerance`. False, and nothing is
   // to be added, if there are not many more sums than cells, if no cost has a
   // tolerance, or if costs cannot be told apart by their first bits.
-  bool aim(const FrontierView& left, const FrontierView& right,
+  bool prepare(const FrontierView& left, const FrontierView& right,
            Tolerance tolerance);
 
   // Appends to `out`, sorted, what the grid keeps of all sums of at most

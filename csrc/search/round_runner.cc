@@ -57,7 +57,7 @@ void RoundRunner::run() {
 }
 
 ZoneLimits RoundRunner::probe_limits() const {
-  return probe_limits(aim_at(open_zones()));
+  return probe_limits(region_of(open_zones()));
 }
 
 // Whether strategies may be in the zone, as far as the probe can say.
@@ -76,7 +76,7 @@ std::vector<Point> RoundRunner::open_zones() const {
   return zones;
 }
 
-RoundRunner::Aim RoundRunner::aim_at(const std::vector<Point>& zones) const {
+RoundRunner::Region RoundRunner::region_of(const std::vector<Point>& zones) const {
   const auto weights = hull_weights(costs_, kMaxWeights);
   return {join_zones(zones, kMaxZones), weights, known_optima(weights),
           kInfinity};
@@ -88,62 +88,62 @@ bool RoundRunner::round(std::int64_t most_cells) {
       join_zones(open_zones(), kMaxGroups * kMaxZones);
   if (zones.empty()) return true;
   ++num_rounds_;
-  Aim aim = aim_at(zones);
+  Region region = region_of(zones);
   const auto lower_slack = [&](auto&& estimate_alive, std::int64_t most) {
-    while (aim.slack > kLeastSlack && estimate_alive() > most) {
-      aim.slack = std::min(aim.slack / 2, kFirstSlack);
+    while (region.slack > kLeastSlack && estimate_alive() > most) {
+      region.slack = std::min(region.slack / 2, kFirstSlack);
     }
   };
   const std::int64_t most_after_probe = kProbeCells * most_cells;
-  lower_slack([&] { return probe_.estimate_alive(probe_limits(aim)); },
+  lower_slack([&] { return probe_.estimate_alive(probe_limits(region)); },
               most_after_probe);
-  Bounds bounds(graph_, probe_, probe_limits(aim), limits(aim),
+  Bounds bounds(graph_, probe_, probe_limits(region), limits(region),
                 options_.workers);
-  lower_slack([&] { return bounds.estimate_alive(limits(aim)); }, most_cells);
-  bounds.aim(limits(aim));
+  lower_slack([&] { return bounds.estimate_alive(limits(region)); }, most_cells);
+  bounds.tighten(limits(region));
   num_alive_ = bounds.num_alive();
-  if (std::isinf(aim.slack)) {
-    search_all(bounds, std::move(aim), zones);
+  if (std::isinf(region.slack)) {
+    search_all(bounds, std::move(region), zones);
     return true;
   }
-  const double rough = std::max(kRoughness * options_.thin_epsilon, aim.slack);
+  const double rough = std::max(kRoughness * options_.thin_epsilon, region.slack);
   evaluate(bounds, {.epsilon = rough,
                     .memory_limit = options_.limits.most,
                     .most_points = options_.most_points});
   return false;
 }
 
-ZoneLimits RoundRunner::limits(const Aim& aim) const {
-  return ZoneLimits(aim.weights, aim.optima, aim.zones, aim.slack,
+ZoneLimits RoundRunner::limits(const Region& region) const {
+  return ZoneLimits(region.weights, region.optima, region.zones, region.slack,
                     graph_.rounding());
 }
 
-ZoneLimits RoundRunner::probe_limits(const Aim& aim) const {
-  return ZoneLimits(probe_.weights(), probe_.optima(), aim.zones, aim.slack,
+ZoneLimits RoundRunner::probe_limits(const Region& region) const {
+  return ZoneLimits(probe_.weights(), probe_.optima(), region.zones, region.slack,
                     graph_.rounding());
 }
 
 // Zones that had to be joined are searched in groups that need not be.
-void RoundRunner::search_all(Bounds& bounds, Aim aim,
+void RoundRunner::search_all(Bounds& bounds, Region region,
                              const std::vector<Point>& zones) {
   error_ = 0;
   for (std::size_t first = 0; first < zones.size(); first += kMaxZones) {
     const std::size_t last = std::min(first + kMaxZones, zones.size());
-    aim.zones.assign(zones.begin() + first, zones.begin() + last);
-    search_for_good(bounds, aim,
+    region.zones.assign(zones.begin() + first, zones.begin() + last);
+    search_completely(bounds, region,
                     {.epsilon = options_.thin_epsilon,
                      .memory_limit = options_.limits.most,
                      .most_points = options_.most_points});
   }
-  search_within_limits(bounds, std::move(aim));
+  search_within_limits(bounds, std::move(region));
 }
 
-void RoundRunner::search_within_limits(Bounds& bounds, Aim aim) {
+void RoundRunner::search_within_limits(Bounds& bounds, Region region) {
   for (const double limit : options_.limits.picks) {
     const auto zone = zone_within(costs_, options_.known_epsilon, limit);
     if (!zone || !is_open(*zone)) continue;
-    aim.zones = {*zone};
-    search_for_good(bounds, aim,
+    region.zones = {*zone};
+    search_completely(bounds, region,
                     {.epsilon = options_.thin_epsilon,
                      .memory_limit = limit,
                      .keep_memory = true,
@@ -151,9 +151,9 @@ void RoundRunner::search_within_limits(Bounds& bounds, Aim aim) {
   }
 }
 
-void RoundRunner::search_for_good(Bounds& bounds, const Aim& aim,
+void RoundRunner::search_completely(Bounds& bounds, const Region& region,
                                   const EvaluationOptions& options) {
-  bounds.aim(limits(aim));
+  bounds.tighten(limits(region));
   evaluate(bounds, options);
   error_ = std::max(error_, evaluator_.error());
 }

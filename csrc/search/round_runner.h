@@ -56,7 +56,7 @@ class RoundRunner {
 
  private:
   // The zones of this round, and where they are looked at.
-  struct Aim {
+  struct Region {
     std::vector<Point> zones;
     std::vector<Weights> weights;
     std::vector<double> optima;
@@ -64,13 +64,13 @@ class RoundRunner {
   };
 
   bool is_open(Point zone) const;
-  Aim aim_at(const std::vector<Point>& zones) const;
+  Region region_of(const std::vector<Point>& zones) const;
   bool round(std::int64_t most_cells);
-  ZoneLimits limits(const Aim& aim) const;
-  ZoneLimits probe_limits(const Aim& aim) const;
-  void search_all(Bounds& bounds, Aim aim, const std::vector<Point>& zones);
-  void search_within_limits(Bounds& bounds, Aim aim);
-  void search_for_good(Bounds& bounds, const Aim& aim,
+  ZoneLimits limits(const Region& region) const;
+  ZoneLimits probe_limits(const Region& region) const;
+  void search_all(Bounds& bounds, Region region, const std::vector<Point>& zones);
+  void search_within_limits(Bounds& bounds, Region region);
+  void search_completely(Bounds& bounds, const Region& region,
                        const EvaluationOptions& options);
   void evaluate(const Bounds& bounds, const EvaluationOptions& options);
   void note_costs(const std::vector<KnownStrategy>& strategies);

@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kFewCells = 5000;
 // So many weightings are asked at a time about zones that are open, again as
 // long as at most this part of them stays open.
-constexpr std::size_t kZoneQuestions = 4;
+constexpr std::size_t kZoneWeightings = 4;
 constexpr double kStillWorthAsking = 0.75;
 
 const Solution& with_tables(Solution& solution) {
@@ -33,19 +33,19 @@ Stage::Stage(Solution& solution, const StageOptions& options)
       evaluator_(solution.pool(), solution.root(), solution.tables(),
                  options.workers) {}
 
-void Stage::probe(const std::vector<Point>& given, std::size_t max_questions,
+void Stage::probe(const std::vector<Point>& given, std::size_t max_weightings,
                   Depth depth) {
   const Stopwatch watch;
   probe_.emplace(graph_, solution_.schedule(), options_.workers,
                  options_.memory, depth);
   if (!options_.use_bounds) {
-    probe_->ask_between(0, options_.limits.most, 2);
+    probe_->solve_between(0, options_.limits.most, 2);
   } else if (given.empty()) {
-    probe_->ask_between(options_.known_epsilon, options_.limits.most,
-                        max_questions);
+    probe_->solve_between(options_.known_epsilon, options_.limits.most,
+                        max_weightings);
   } else {
-    probe_->ask(hull_weights(given, max_questions));
-    ask_about_zones(given);
+    probe_->solve(hull_weights(given, max_weightings));
+    probe_zones(given);
   }
   solution_.add_known(probe_->strategies());
   stats_.passes += static_cast<int>(probe_->weights().size());
@@ -54,15 +54,15 @@ void Stage::probe(const std::vector<Point>& given, std::size_t max_questions,
 
 // Where others' strategies are among the known, zones between these may be
 // ruled out by weightings that are of no edge of the problem's own hull.
-void Stage::ask_about_zones(const std::vector<Point>& given) {
+void Stage::probe_zones(const std::vector<Point>& given) {
   std::size_t num_open = std::numeric_limits<std::size_t>::max();
   while (true) {
     const std::vector<Point> zones = round_runner(given).open_zones();
     if (zones.size() > kStillWorthAsking * num_open) return;
     num_open = zones.size();
-    const auto questions = probe_->questions_about(zones, kZoneQuestions);
-    if (questions.empty()) return;
-    probe_->ask(questions);
+    const auto weightings = probe_->weightings_for(zones, kZoneWeightings);
+    if (weightings.empty()) return;
+    probe_->solve(weightings);
   }
 }
 
@@ -114,7 +114,7 @@ ConfigMask Stage::promising(int expression, std::size_t axis,
 }
 
 void Stage::search(const std::vector<Point>& given) {
-  probe_->ask_about_ends();
+  probe_->solve_ends();
   solution_.add_known(probe_->strategies());
   if (options_.use_bounds) {
     search_bounded(given);

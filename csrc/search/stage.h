@@ -55,7 +55,7 @@ class Stage {
 
   // Finds the best strategies under a few weightings, which suit `given`, the
   // costs of others; none if there are none at all.
-  void probe(const std::vector<Point>& given, std::size_t max_questions,
+  void probe(const std::vector<Point>& given, std::size_t max_weightings,
              Depth depth);
 
   // By node of the solution's problem: the configs of strategies that may
@@ -75,7 +75,7 @@ class Stage {
   const StageStats& stats() const { return stats_; }
 
  private:
-  void ask_about_zones(const std::vector<Point>& given);
+  void probe_zones(const std::vector<Point>& given);
   void search_bounded(const std::vector<Point>& given);
   void search_unbounded();
   RoundRunner round_runner(const std::vector<Point>& given);

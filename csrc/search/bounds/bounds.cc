@@ -73,7 +73,7 @@ Bounds::Bounds(const MinPlusGraph& graph, const WeightedProbe& probe,
   SparseMinPlus(graph, limits_, workers, tables_).run();
 }
 
-void Bounds::aim(const ZoneLimits& limits) {
+void Bounds::tighten(const ZoneLimits& limits) {
   limits_ = limits;
   workers_.run(static_cast<int>(graph_.order().size()), [this](int i) {
     TableBounds& table = tables_[graph_.order()[i]];

@@ -1,7 +1,7 @@
 // Says which parts of which tables can still improve on known strategies.
 //
 //   Bounds bounds(graph, probe, probe_limits, limits, workers);
-//   bounds.aim(limits);                           // these, or lower ones
+//   bounds.tighten(limits);                           // these, or lower ones
 //   bounds.table(id).rank(cell) < 0;              // the cell is ruled out
 //   bounds.table(id).may_improve(rank, point);    // and this point is not
 //
@@ -78,7 +78,7 @@ class Bounds {
   Bounds& operator=(const Bounds&) = delete;
 
   // Replaces the limits by lower ones over the same weightings.
-  void aim(const ZoneLimits& limits);
+  void tighten(const ZoneLimits& limits);
   // Estimated number of cells of all tables that such limits would leave.
   std::int64_t estimate_alive(const ZoneLimits& limits) const;
 

@@ -54,18 +54,18 @@ std::vector<Point> pareto(std::vector<Point> costs) {
   return pareto_of(std::move(costs), [](Point cost) { return cost; });
 }
 
-void WeightedProbe::ask_between(double epsilon, double memory_limit,
-                                std::size_t max_questions) {
-  ask_with<double>({{.memory = 1, .time = 0}, {.memory = 0, .time = 1}});
-  while (weights_.size() < max_questions) {
-    const std::vector<Weights> questions =
-        next_questions(epsilon, memory_limit, max_questions - weights_.size());
-    if (questions.empty()) return;
-    ask(questions);
+void WeightedProbe::solve_between(double epsilon, double memory_limit,
+                                std::size_t max_weightings) {
+  solve_as<double>({{.memory = 1, .time = 0}, {.memory = 0, .time = 1}});
+  while (weights_.size() < max_weightings) {
+    const std::vector<Weights> weightings =
+        next_weightings(epsilon, memory_limit, max_weightings - weights_.size());
+    if (weightings.empty()) return;
+    solve(weightings);
   }
 }
 
-void WeightedProbe::ask_about_ends() {
+void WeightedProbe::solve_ends() {
   if (strategies_.empty()) return;
   const Point small = strategies_.front().cost;
   const Point fast = strategies_.back().cost;
@@ -73,12 +73,12 @@ void WeightedProbe::ask_about_ends() {
   std::vector<Weights> ends{
       {.memory = 1 / small.memory, .time = kTieBreak / small.time},
       {.memory = kTieBreak / fast.memory, .time = 1 / fast.time}};
-  std::erase_if(ends, [](const Weights& w) { return !w.can_be_asked(); });
-  ask_with<double>(ends);
+  std::erase_if(ends, [](const Weights& w) { return !w.is_usable(); });
+  solve_as<double>(ends);
 }
 
 // The widest gaps that nobody has asked about.
-std::vector<Weights> WeightedProbe::next_questions(double epsilon,
+std::vector<Weights> WeightedProbe::next_weightings(double epsilon,
                                                    double memory_limit,
                                                    std::size_t most) const {
   std::vector<std::pair<double, Weights>> open;
@@ -88,50 +88,50 @@ std::vector<Weights> WeightedProbe::next_questions(double epsilon,
     if (a.memory > memory_limit) break;
     const double gap = gap_between(a, b);
     const Weights weights = equal_weights(a, b);
-    const bool asked =
+    const bool solved =
         std::find(weights_.begin(), weights_.end(), weights) != weights_.end();
-    if (gap > epsilon && !asked && weights.can_be_asked())
+    if (gap > epsilon && !solved && weights.is_usable())
       open.emplace_back(-gap, weights);
   }
   std::stable_sort(open.begin(), open.end(), [](const auto& a, const auto& b) {
     return a.first < b.first;
   });
-  std::vector<Weights> questions;
+  std::vector<Weights> weightings;
   for (const auto& [gap, weights] : open) {
-    if (questions.size() < most) questions.push_back(weights);
+    if (weightings.size() < most) weightings.push_back(weights);
   }
-  return questions;
+  return weightings;
 }
 
-std::vector<Weights> WeightedProbe::questions_about(
+std::vector<Weights> WeightedProbe::weightings_for(
     const std::vector<Point>& zones, std::size_t most) const {
   std::vector<Point> costs;
   for (const auto& strategy : strategies_) costs.push_back(strategy.cost);
   return weights_above(costs, zones, weights_, most);
 }
 
-void WeightedProbe::ask(const std::vector<Weights>& questions) {
-  ask_with<float>(questions);
+void WeightedProbe::solve(const std::vector<Weights>& weightings) {
+  solve_as<float>(weightings);
 }
 
 template <typename Value>
-void WeightedProbe::ask_with(const std::vector<Weights>& questions) {
+void WeightedProbe::solve_as(const std::vector<Weights>& weightings) {
   const std::size_t first = weights_.size();
-  weights_.insert(weights_.end(), questions.begin(), questions.end());
+  weights_.insert(weights_.end(), weightings.begin(), weightings.end());
   optima_.resize(weights_.size());
   costs_.resize(weights_.size());
-  std::vector<KnownStrategy> answers(questions.size());
-  workers_.run(static_cast<int>(questions.size()),
-               [&](int i) { answers[i] = answer<Value>(first + i); });
-  for (KnownStrategy& answer : answers) {
-    if (!answer.points.empty()) strategies_.push_back(std::move(answer));
+  std::vector<KnownStrategy> found(weightings.size());
+  workers_.run(static_cast<int>(weightings.size()),
+               [&](int i) { found[i] = best_strategy<Value>(first + i); });
+  for (KnownStrategy& strategy : found) {
+    if (!strategy.points.empty()) strategies_.push_back(std::move(strategy));
   }
   strategies_ = pareto(std::move(strategies_));
 }
 
 // Without points if there is no strategy.
 template <typename Value>
-KnownStrategy WeightedProbe::answer(std::size_t w) {
+KnownStrategy WeightedProbe::best_strategy(std::size_t w) {
   MinPlusPass<Value> pass(graph_, memory_);
   pass.run_inside(weights_[w]);
   optima_[w] = pass.optimum();

@@ -2,7 +2,7 @@
 // memory and time, and what every cell of every table costs at least.
 //
 //   WeightedProbe probe(graph, schedule, workers, depth);
-//   probe.ask_between(epsilon, memory_limit, 9);
+//   probe.solve_between(epsilon, memory_limit, 9);
 //   probe.strategies();                        // on the hull of the frontier
 //   probe.may_improve(id, cell, limits);       // see search_zones.h
 //
@@ -48,24 +48,24 @@ class WeightedProbe {
 
   // Asks for the ends of the frontier, then, widest gaps first, for what lies
   // between neighbours that differ by more than epsilon in memory and time; not
-  // beyond the memory limit, and `max_questions` altogether.
-  void ask_between(double epsilon, double memory_limit,
-                   std::size_t max_questions);
+  // beyond the memory limit, and `max_weightings` altogether.
+  void solve_between(double epsilon, double memory_limit,
+                   std::size_t max_weightings);
   // Of all strategies with the least memory asks for the fastest, and the other
   // way round.
-  void ask_about_ends();
+  void solve_ends();
   // Asks for the best strategies under these weightings, up to rounding.
-  void ask(const std::vector<Weights>& questions);
+  void solve(const std::vector<Weights>& weightings);
   // At most `most` weightings that nobody asked about and that may rule out
   // these zones, which are in memory order.
-  std::vector<Weights> questions_about(const std::vector<Point>& zones,
+  std::vector<Weights> weightings_for(const std::vector<Point>& zones,
                                        std::size_t most) const;
 
   // Sorted by memory, none dominated; none at all if there is no strategy. Once
   // asked between the ends, the first has the least memory and the last the
   // least time of all.
   const std::vector<KnownStrategy>& strategies() const { return strategies_; }
-  // Under which was asked, and the least cost of any strategy under each; of
+  // Under which was solved, and the least cost of any strategy under each; of
   // the ends exactly, otherwise up to MinPlusGraph::rounding().
   const std::vector<Weights>& weights() const { return weights_; }
   const std::vector<double>& optima() const { return optima_; }
@@ -78,12 +78,12 @@ class WeightedProbe {
   std::int64_t estimate_alive(const ZoneLimits& limits) const;
 
  private:
-  std::vector<Weights> next_questions(double epsilon, double memory_limit,
+  std::vector<Weights> next_weightings(double epsilon, double memory_limit,
                                       std::size_t most) const;
   template <typename Value>
-  void ask_with(const std::vector<Weights>& questions);
+  void solve_as(const std::vector<Weights>& weightings);
   template <typename Value>
-  KnownStrategy answer(std::size_t w);
+  KnownStrategy best_strategy(std::size_t w);
 
   const MinPlusGraph& graph_;
   const Schedule& schedule_;

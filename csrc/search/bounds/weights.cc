@@ -64,7 +64,7 @@ std::vector<Weights> hull_weights(const std::vector<Point>& points,
   for (const std::size_t i : edges) {
     if (weights.size() == most) break;
     const Weights between = equal_weights(hull[i], hull[i + 1]);
-    if (between.can_be_asked()) weights.push_back(between);
+    if (between.is_usable()) weights.push_back(between);
   }
   return weights;
 }
@@ -72,7 +72,7 @@ std::vector<Weights> hull_weights(const std::vector<Point>& points,
 // By duality it is the edge that the ray from nothing through the corner meets.
 std::vector<Weights> weights_above(const std::vector<Point>& points,
                                    const std::vector<Point>& corners,
-                                   const std::vector<Weights>& asked,
+                                   const std::vector<Weights>& solved,
                                    std::size_t most) {
   const std::vector<Point> hull = lower_hull(points);
   std::vector<Weights> found;
@@ -83,8 +83,8 @@ std::vector<Weights> weights_above(const std::vector<Point>& points,
     const Weights weights = equal_weights(hull[edge], hull[edge + 1]);
     const bool known =
         (!found.empty() && found.back() == weights) ||
-        std::find(asked.begin(), asked.end(), weights) != asked.end();
-    if (!known && weights.can_be_asked()) found.push_back(weights);
+        std::find(solved.begin(), solved.end(), weights) != solved.end();
+    if (!known && weights.is_usable()) found.push_back(weights);
   }
   if (found.size() <= most) return found;
   std::vector<Weights> spread;

@@ -19,7 +19,7 @@ struct Weights {
     const double cost = memory * point.memory + time * point.time;
     return cost < kMost ? cost : kMost;
   }
-  bool can_be_asked() const {
+  bool is_usable() const {
     return std::isfinite(memory) && std::isfinite(time) && memory > 0 &&
            time > 0;
   }

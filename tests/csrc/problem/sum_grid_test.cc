@@ -69,7 +69,7 @@ TEST(SumGrid, StandsForAllSumsWithinTheTolerance) {
     const Frontier b = curve(dice, dice.roll(60, 160));
     const Tolerance tolerance = any_tolerance(dice);
     SumGrid grid;
-    if (!grid.aim(a.view(), b.view(), tolerance)) continue;
+    if (!grid.prepare(a.view(), b.view(), tolerance)) continue;
     ++suitable;
     const double limit = dice.chance(50)
                              ? std::numeric_limits<double>::infinity()
@@ -117,14 +117,14 @@ TEST(SumGrid, SuitsNoSumsWithoutFirstBits) {
   Frontier a = curve(dice, 300);
   SumGrid grid;
   const Tolerance tolerance{0.01, 0.01};
-  EXPECT_TRUE(grid.aim(a.view(), a.view(), tolerance));
-  EXPECT_FALSE(grid.aim(a.view(), a.view(), {}));
-  EXPECT_FALSE(grid.aim(a.view(), a.view(), {1e-9, 1e-9}));
-  EXPECT_FALSE(grid.aim(a.view(0, 10), a.view(), tolerance));
+  EXPECT_TRUE(grid.prepare(a.view(), a.view(), tolerance));
+  EXPECT_FALSE(grid.prepare(a.view(), a.view(), {}));
+  EXPECT_FALSE(grid.prepare(a.view(), a.view(), {1e-9, 1e-9}));
+  EXPECT_FALSE(grid.prepare(a.view(0, 10), a.view(), tolerance));
   a.memory.front() = 0;
-  EXPECT_FALSE(grid.aim(a.view(), a.view(), tolerance));
+  EXPECT_FALSE(grid.prepare(a.view(), a.view(), tolerance));
   a.memory.back() = std::numeric_limits<double>::infinity();
-  EXPECT_FALSE(grid.aim(a.view(1, 300), a.view(1, 300), tolerance));
+  EXPECT_FALSE(grid.prepare(a.view(1, 300), a.view(1, 300), tolerance));
 }
 
 // What is kept are sums, few enough, with both ends.

@@ -53,8 +53,8 @@ TEST(EliminationOrder, AnyOrderGivesTheFrontierOfBruteForce) {
     PassMemory memory;
     WeightedProbe probe(graph, scheduled.schedule, workers, memory,
                         Depth::kWhole);
-    probe.ask_between(0, 1e9, 9);
-    probe.ask_about_ends();
+    probe.solve_between(0, 1e9, 9);
+    probe.solve_ends();
     RoundRunner rounds(graph, scheduled.schedule, {.workers = workers}, {},
                        probe, evaluator);
     rounds.run();

@@ -24,8 +24,8 @@ struct Probed {
       : graph(scheduled.pool, scheduled.root(), scheduled.tables),
         probe(graph, scheduled.schedule, workers, memory, Depth::kWhole),
         evaluator(scheduled.pool, scheduled.root(), scheduled.tables, workers) {
-    probe.ask_between(0, kNoLimit, 2);
-    probe.ask_about_ends();
+    probe.solve_between(0, kNoLimit, 2);
+    probe.solve_ends();
   }
 
   Workers workers{1};

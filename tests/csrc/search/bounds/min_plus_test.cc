@@ -134,7 +134,7 @@ TEST(WeightedProbe, StrategiesAreOnTheFrontierAndSpanIt) {
     PassMemory memory;
     WeightedProbe probe(graph, scheduled.schedule, workers, memory,
                         Depth::kWhole);
-    probe.ask_between(0, kInfinity, 32);
+    probe.solve_between(0, kInfinity, 32);
     const auto& found = probe.strategies();
     const std::vector<Cost> all = brute_force(scheduled.problem);
     EXPECT_EQ(found.front().cost.memory, all.front().memory);
@@ -159,7 +159,7 @@ TEST(Bounds, KeepEveryConfigOfEveryStrategyInAZone) {
     PassMemory memory;
     WeightedProbe probe(graph, scheduled.schedule, workers, memory,
                         Depth::kWhole);
-    probe.ask_between(0, kInfinity, passes);
+    probe.solve_between(0, kInfinity, passes);
     std::vector<Point> known;
     for (const auto& s : probe.strategies()) known.push_back(s.cost);
     const auto zones =
@@ -168,7 +168,7 @@ TEST(Bounds, KeepEveryConfigOfEveryStrategyInAZone) {
     const ZoneLimits limits(probe.weights(), probe.optima(), zones, kInfinity,
                             graph.rounding());
     Bounds bounds(graph, probe, limits, limits, workers);
-    bounds.aim(limits);
+    bounds.tighten(limits);
     std::map<int, int> table_of;
     for (const Term& term : scheduled.schedule.terms) {
       const auto& expression = scheduled.pool[term.expression];

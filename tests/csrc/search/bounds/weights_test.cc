@@ -115,11 +115,11 @@ TEST(WeightsAbove, LeadTheProbeToAllThatCanBeRuledOut) {
     PassMemory memory;
     WeightedProbe probe(graph, scheduled.schedule, workers, memory,
                         Depth::kWhole);
-    probe.ask_between(0, std::numeric_limits<double>::infinity(), 2);
-    auto questions = probe.questions_about({corner}, 4);
+    probe.solve_between(0, std::numeric_limits<double>::infinity(), 2);
+    auto questions = probe.weightings_for({corner}, 4);
     while (!questions.empty()) {
-      probe.ask(questions);
-      questions = probe.questions_about({corner}, 4);
+      probe.solve(questions);
+      questions = probe.weightings_for({corner}, 4);
     }
     bool is_out = false;
     for (std::size_t w = 0; w < probe.weights().size(); ++w) {
