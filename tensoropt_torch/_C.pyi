@@ -23,9 +23,6 @@ class Mesh:
         The ranks that differ from `rank` along these axes only, ascending.
         """
     @property
-    def axes(self) -> list[tuple[int, int]]:
-        ...
-    @property
     def num_devices(self) -> int:
         ...
 class Collective:
@@ -80,44 +77,17 @@ class Device:
     """
     def __init__(self, *, name: str = 'device', memory_bytes: float = 16000000000.0, memory_bandwidth_bytes_per_s: float = 100000000000.0, launch_overhead_s: float = 5e-06, peak_flops_per_s: collections.abc.Mapping[str, float] = {'float32': 1000000000000.0}, matmul_efficiency: float = 0.6, memory_efficiency: float = 0.8, attention_efficiency: float | None = None) -> None:
         ...
-    @property
-    def memory_bytes(self) -> float:
-        ...
-    @property
-    def name(self) -> str:
-        ...
 class LinkSpeed:
     """
     What messages reach over a link of a level.
     """
     def __init__(self, bandwidth_bytes_per_s: float, latency_s: float) -> None:
         ...
-    @property
-    def bandwidth_bytes_per_s(self) -> float:
-        ...
-    @property
-    def latency_s(self) -> float:
-        ...
 class Level:
     """
     One kind of network; the bandwidth is that of one unit's link into it. Collectives may reach other figures.
     """
     def __init__(self, *, name: str, count: int, bandwidth_bytes_per_s: float, latency_s: float, collectives: collections.abc.Mapping[Collective, LinkSpeed] = {}) -> None:
-        ...
-    @property
-    def bandwidth_bytes_per_s(self) -> float:
-        ...
-    @property
-    def collectives(self) -> dict[Collective, LinkSpeed]:
-        ...
-    @property
-    def count(self) -> int:
-        ...
-    @property
-    def latency_s(self) -> float:
-        ...
-    @property
-    def name(self) -> str:
         ...
 class Cluster:
     """
@@ -128,26 +98,11 @@ class Cluster:
     @property
     def device(self) -> Device:
         ...
-    @property
-    def levels(self) -> list[Level]:
-        ...
-    @property
-    def name(self) -> str:
-        ...
-    @property
-    def num_devices(self) -> int:
-        ...
 class CollectiveSample:
     """
     How long a collective of so many bytes took.
     """
     def __init__(self, bytes: float, time_s: float) -> None:
-        ...
-    @property
-    def bytes(self) -> float:
-        ...
-    @property
-    def time_s(self) -> float:
         ...
 class CollectiveModel:
     def time_s(self, collective: Collective, axes: int, bytes: float) -> float:
@@ -194,16 +149,11 @@ class TensorResharder:
         """
         As the operator tensoropt::reshard takes it.
         """
-    def time_s(self, from_layout: str, to_layout: str) -> float:
-        ...
 class Ref:
     """
     A tensor argument: a value's id.
     """
     def __init__(self, id: ValueId) -> None:
-        ...
-    @property
-    def id(self) -> ValueId:
         ...
 class NodeKind:
     """
@@ -558,9 +508,6 @@ class Exclusion:
         ...
     @property
     def reason(self) -> str:
-        ...
-    @property
-    def size(self) -> int:
         ...
 class ExplanationRow:
     """
@@ -950,9 +897,6 @@ class SearchSpace:
         """
         The sizes of named dims, the batch first.
         """
-    @property
-    def num_nodes(self) -> int:
-        ...
 class BaselineResult:
     def unroll(self, point: int) -> Strategy:
         ...

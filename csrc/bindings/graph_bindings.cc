@@ -53,8 +53,7 @@ std::vector<ValueId> add_op(
 
 void bind_graph(py::module_& module) {
   py::class_<ValueRef>(module, "Ref", "A tensor argument: a value's id.")
-      .def(py::init<ValueId>(), py::arg("id"))
-      .def_readonly("id", &ValueRef::id);
+      .def(py::init<ValueId>(), py::arg("id"));
 
   py::enum_<NodeKind>(module, "NodeKind")
       .value("INPUT", NodeKind::kInput)

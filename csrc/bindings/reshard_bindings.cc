@@ -25,14 +25,6 @@ Mesh make_mesh(const std::vector<PyAxis>& axes) {
   return Mesh(std::move(mesh_axes));
 }
 
-std::vector<PyAxis> axes_of(const Mesh& mesh) {
-  std::vector<PyAxis> axes;
-  for (const MeshAxis& axis : mesh.axes()) {
-    axes.emplace_back(axis.size, axis.level);
-  }
-  return axes;
-}
-
 void check_axes(const Mesh& mesh, AxisSet axes) {
   TO_CHECK(axes >> mesh.num_axes() == 0, "axis set {:#b}: the mesh has {} axes",
            axes, mesh.num_axes());
@@ -58,7 +50,6 @@ void bind_mesh(py::module_& module) {
           py::arg("axes"),
           "The set of the first axes alike to those of the set: equal for "
           "sets over which collectives cost the same.")
-      .def_property_readonly("axes", &axes_of)
       .def(
           "group_of",
           [](const Mesh& mesh, AxisSet axes, int rank) {
@@ -120,16 +111,12 @@ void bind_cluster(py::module_& module) {
            py::arg("peak_flops_per_s") = named_rates(defaults.peak_flops_per_s),
            py::arg("matmul_efficiency") = defaults.matmul_efficiency,
            py::arg("memory_efficiency") = defaults.memory_efficiency,
-           py::arg("attention_efficiency") = defaults.attention_efficiency)
-      .def_readonly("name", &Device::name)
-      .def_readonly("memory_bytes", &Device::memory_bytes);
+           py::arg("attention_efficiency") = defaults.attention_efficiency);
 
   py::class_<LinkSpeed>(module, "LinkSpeed",
                         "What messages reach over a link of a level.")
       .def(py::init<double, double>(), py::arg("bandwidth_bytes_per_s"),
-           py::arg("latency_s"))
-      .def_readonly("bandwidth_bytes_per_s", &LinkSpeed::bandwidth_bytes_per_s)
-      .def_readonly("latency_s", &LinkSpeed::latency_s);
+           py::arg("latency_s"));
 
   py::class_<Level>(module, "Level",
                     "One kind of network; the bandwidth is that of one unit's "
@@ -138,12 +125,7 @@ void bind_cluster(py::module_& module) {
                     std::map<Collective, LinkSpeed>>(),
            py::kw_only(), py::arg("name"), py::arg("count"),
            py::arg("bandwidth_bytes_per_s"), py::arg("latency_s"),
-           py::arg("collectives") = std::map<Collective, LinkSpeed>{})
-      .def_readonly("name", &Level::name)
-      .def_readonly("count", &Level::count)
-      .def_readonly("bandwidth_bytes_per_s", &Level::bandwidth_bytes_per_s)
-      .def_readonly("latency_s", &Level::latency_s)
-      .def_readonly("collectives", &Level::collectives);
+           py::arg("collectives") = std::map<Collective, LinkSpeed>{});
 
   py::class_<Cluster>(module, "Cluster", "Levels go from outer to inner.")
       .def(py::init([](std::string name, const Device& device,
@@ -153,18 +135,13 @@ void bind_cluster(py::module_& module) {
              return cluster;
            }),
            py::arg("name"), py::arg("device"), py::arg("levels"))
-      .def_readonly("name", &Cluster::name)
-      .def_readonly("device", &Cluster::device)
-      .def_readonly("levels", &Cluster::levels)
-      .def_property_readonly("num_devices", &Cluster::num_devices);
+      .def_readonly("device", &Cluster::device);
 }
 
 void bind_collectives(py::module_& module) {
   py::class_<CollectiveSample>(module, "CollectiveSample",
                                "How long a collective of so many bytes took.")
-      .def(py::init<double, double>(), py::arg("bytes"), py::arg("time_s"))
-      .def_readonly("bytes", &CollectiveSample::bytes)
-      .def_readonly("time_s", &CollectiveSample::time_s);
+      .def(py::init<double, double>(), py::arg("bytes"), py::arg("time_s"));
 
   py::class_<CollectiveModel>(module, "CollectiveModel")
       .def("time_s", &CollectiveModel::time_s, py::arg("collective"),
@@ -239,11 +216,6 @@ void bind_resharder(py::module_& module) {
           }),
           py::arg("mesh"), py::arg("collectives"), py::arg("device"),
           py::arg("tensor"))
-      .def(
-          "time_s",
-          [](const PyResharder& self, const std::string& from,
-             const std::string& to) { return self.path(from, to).time_s; },
-          py::arg("from_layout"), py::arg("to_layout"))
       .def(
           "describe",
           [](const PyResharder& self, const std::string& from,

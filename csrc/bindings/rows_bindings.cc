@@ -107,8 +107,7 @@ void bind_explanations(py::module_& module) {
       .def_property_readonly(
           "reason",
           [](const Exclusion& self) { return to_string(self.reason); })
-      .def_readonly("factor", &Exclusion::factor)
-      .def_readonly("size", &Exclusion::size);
+      .def_readonly("factor", &Exclusion::factor);
 
   using Self = const ExplanationRow&;
   py::class_<ExplanationRow>(module, "ExplanationRow",

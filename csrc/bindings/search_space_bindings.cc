@@ -305,10 +305,7 @@ void bind_space(BoundSpace& search_space) {
           [](const SearchSpace& self) {
             return explanation_rows(self.space(), self.step());
           },
-          "Of each operator and parameter.")
-      .def_property_readonly("num_nodes", [](const SearchSpace& self) {
-        return self.space().nodes().size();
-      });
+          "Of each operator and parameter.");
 }
 
 }  // namespace

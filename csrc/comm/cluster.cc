@@ -55,15 +55,6 @@ void validate(const Level& level) {
   }
 }
 
-std::vector<int> prime_factors(int n) {
-  std::vector<int> factors;
-  for (int p = 2; n > 1; ++p) {
-    if (p * p > n) p = n;
-    for (; n % p == 0; n /= p) factors.push_back(p);
-  }
-  return factors;
-}
-
 }  // namespace
 
 double Device::matmul_flops_per_s(DType dtype) const {
@@ -108,16 +99,6 @@ void validate(const Cluster& cluster) {
   validate(cluster.device);
   TO_CHECK(!cluster.levels.empty(), "cluster '{}' has no levels", cluster.name);
   for (const Level& level : cluster.levels) validate(level);
-}
-
-Mesh base_mesh(const Cluster& cluster) {
-  std::vector<MeshAxis> axes;
-  for (std::size_t level = 0; level < cluster.levels.size(); ++level) {
-    for (const int factor : prime_factors(cluster.levels[level].count)) {
-      axes.push_back({factor, static_cast<int>(level)});
-    }
-  }
-  return Mesh(std::move(axes));
 }
 
 }  // namespace tensoropt

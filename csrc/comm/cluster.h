@@ -3,7 +3,6 @@
 //   Cluster cluster{"two hosts", device,
 //                   {{"machine", 2, 12.5e9, 5e-6}, {"gpu", 8, 250e9, 2e-6}}};
 //   cluster.num_devices();              // 16
-//   Mesh mesh = base_mesh(cluster);     // axes 2 | 2, 2, 2
 //
 // Levels go from outermost to innermost. A unit of a level is one of the
 // `count` things that the level joins (a machine, a GPU); a unit of the
@@ -83,9 +82,5 @@ struct Cluster {
 // Throws UserError, naming the field, if a number is not positive or a
 // fraction is not in (0, 1].
 void validate(const Cluster& cluster);
-
-// The base mesh: one axis per prime factor of each level's count, levels from
-// outer to inner, factors of a level ascending.
-Mesh base_mesh(const Cluster& cluster);
 
 }  // namespace tensoropt

@@ -15,14 +15,6 @@ constexpr std::array<std::string_view, kNumCollectives> kNames{
 
 }  // namespace
 
-Collective parse_collective(std::string_view name) {
-  for (int i = 0; i < kNumCollectives; ++i) {
-    if (kNames[i] == name) return static_cast<Collective>(i);
-  }
-  TO_CHECK(false, "collective '{}' is not one of {}", name,
-           str_join(kNames, ", "));
-}
-
 std::string_view to_string(Collective collective) {
   return kNames[static_cast<int>(collective)];
 }

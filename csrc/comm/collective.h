@@ -32,8 +32,7 @@
 
 namespace tensoropt {
 
-// "all_reduce" <-> Collective::kAllReduce. Throws UserError for unknown names.
-Collective parse_collective(std::string_view name);
+// "all_reduce" for Collective::kAllReduce.
 std::string_view to_string(Collective collective);
 
 class CollectiveModel {

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 
 namespace tensoropt {
 
@@ -13,16 +12,6 @@ inline std::size_t hash_combine(std::size_t seed, std::size_t value) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
   return static_cast<std::size_t>(x ^ (x >> 31));
-}
-
-// Hash of any range of hashable values.
-template <typename Range>
-std::size_t hash_range(const Range& range, std::size_t seed = 0) {
-  for (const auto& value : range) {
-    using Value = std::decay_t<decltype(value)>;
-    seed = hash_combine(seed, std::hash<Value>{}(value));
-  }
-  return seed;
 }
 
 }  // namespace tensoropt

@@ -35,9 +35,6 @@ struct EmittedReshard {
   // The dim along which the value is gathered, if that may be together with
   // others (runtime/gather_bucket.h), whose parts are equal.
   std::optional<std::int64_t> gathered_dim() const;
-  bool is_identity() const {
-    return forward.steps.empty() && backward.steps.empty();
-  }
 };
 
 // An operand to be checked before the call: its numbers are `low` to

@@ -97,10 +97,9 @@ class Search {
         stage_options_(stage_options(options, workers_, memory_)) {}
 
   std::optional<SearchResult> run() {
-    const Stopwatch schedule_watch;
-    const std::vector<std::shared_ptr<Solution>> scheduled = schedule();
-    result_.stats_.schedule_seconds = schedule_watch.seconds();
     const Stopwatch watch;
+    const std::vector<std::shared_ptr<Solution>> scheduled = schedule();
+    result_.stats_.schedule_seconds = watch.seconds();
     result_.min_memory_ = std::numeric_limits<double>::infinity();
     for (const auto& solution : scheduled) solve(solution);
     if (result_.solutions_.empty() && result_.exact()) return std::nullopt;
@@ -112,7 +111,6 @@ class Search {
       result_.epsilon_ = std::numeric_limits<double>::infinity();
     }
     unite();
-    result_.stats_.solve_seconds = watch.seconds();
     return std::move(result_);
   }
 

@@ -66,7 +66,6 @@ struct SearchStats {
   double schedule_seconds = 0;  // finding the order of eliminations
   double bound_seconds = 0;     // finding known strategies and bounds
   double product_seconds = 0;   // computing frontiers
-  double solve_seconds = 0;     // everything else
   int branch_eliminations = 0;  // as scheduled, repetitions included
   int node_eliminations = 0;
   int conditioned_eliminations = 0;

@@ -80,7 +80,6 @@ class Layout {
             (static_cast<std::uint64_t>(placement.code()) << shift);
   }
 
-  bool is_replicated() const { return bits_ == 0; }
   bool has_partial() const;
   // The axes that shard `dim`, or any dim, or that are Partial / Replicate.
   AxisSet axes_sharding(int dim) const;

@@ -24,7 +24,6 @@ struct Exclusion {
   NodeId node;
   ExclusionReason reason = ExclusionReason::kConstant;
   std::string factor;
-  std::int64_t size = 1;  // of the factor
 };
 
 using Exclusions = std::vector<Exclusion>;

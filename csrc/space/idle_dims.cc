@@ -63,8 +63,7 @@ void IdleDims::remove_from(RulesByNode& rules, Exclusions& left_out) const {
       Factor& factor = rule.factors[f];
       if (dims >= 0 && !uneven_[dims]) factor.uneven = false;
       if (dims < 0 || useful_[dims] || factor.size == 1) continue;
-      left_out.push_back(
-          {node.id, ExclusionReason::kIdleDim, factor.name, factor.size});
+      left_out.push_back({node.id, ExclusionReason::kIdleDim, factor.name});
       factor.keep_whole();
     }
   }

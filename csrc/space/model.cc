@@ -40,8 +40,7 @@ void make_unsplittable(NodeId node, Rule& rule, Exclusions& left_out) {
   for (int i = 0; i < static_cast<int>(rule.factors.size()); ++i) {
     Factor& factor = rule.factors[i];
     if (factor.size == 1 || repeats(rule, i)) continue;
-    left_out.push_back(
-        {node, ExclusionReason::kConstant, factor.name, factor.size});
+    left_out.push_back({node, ExclusionReason::kConstant, factor.name});
     factor.keep_whole();
   }
   rule.linear_sets.clear();
@@ -50,8 +49,7 @@ void make_unsplittable(NodeId node, Rule& rule, Exclusions& left_out) {
 void make_spatial_whole(NodeId node, Rule& rule, Exclusions& left_out) {
   for (Factor& factor : rule.factors) {
     if (!factor.spatial || factor.size == 1) continue;
-    left_out.push_back(
-        {node, ExclusionReason::kSpatial, factor.name, factor.size});
+    left_out.push_back({node, ExclusionReason::kSpatial, factor.name});
     factor.keep_whole();
   }
 }

@@ -74,7 +74,6 @@ class StrategySpace {
   // The space node of a graph node, or the relay of a value (none: it has
   // none).
   SpaceNodeId node_of(NodeId node) const { return node_of_[node]; }
-  SpaceNodeId relay_of(ValueId value) const { return relay_of_[value]; }
 
   // The reshards of tensors of this shape and type. Thread-safe.
   const TensorResharder& resharder(const TensorMeta& meta) const;

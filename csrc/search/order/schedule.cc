@@ -134,7 +134,6 @@ class ScheduleMaker {
     if (is_hopeless(node)) node = cheapest([](int) { return true; });
     if (is_hopeless(node)) return false;
     const std::size_t degree = graph_.neighbours(*node).size();
-    ++schedule_.num_eliminations;
     ++(degree <= 1   ? schedule_.num_branch
        : degree == 2 ? schedule_.num_node
                      : schedule_.num_conditioning);

@@ -64,7 +64,6 @@ struct Schedule {
     return num_left != other.num_left ? num_left < other.num_left
                                       : work < other.work;
   }
-  int num_eliminations = 0;
   int num_branch = 0;        // degree <= 1
   int num_node = 0;          // degree 2
   int num_conditioning = 0;  // higher degree

@@ -13,22 +13,8 @@ Cluster two_hosts() {
           {{"host", 2, 12e9, 5e-6}, {"gpu", 6, 250e9, 2e-6}}};
 }
 
-TEST(Cluster, BaseMeshHasOneAxisPerPrimeFactorOfEachLevel) {
-  const Mesh mesh = base_mesh(two_hosts());
-  const std::vector<MeshAxis> expected{{2, 0}, {2, 1}, {3, 1}};
-  EXPECT_EQ(mesh.axes(), expected);
-  EXPECT_EQ(two_hosts().num_devices(), 12);
-}
-
-TEST(Cluster, BaseMeshOfPrimeAndOfOneDevice) {
-  Cluster cluster = two_hosts();
-  cluster.levels = {{"gpu", 7, 1e9, 1e-6}};
-  EXPECT_EQ(base_mesh(cluster).axes(), (std::vector<MeshAxis>{{7, 0}}));
-  cluster.levels[0].count = 1;
-  EXPECT_EQ(base_mesh(cluster).num_axes(), 0);
-}
-
 TEST(Cluster, DevicesPerUnitCountsWhatIsInside) {
+  EXPECT_EQ(two_hosts().num_devices(), 12);
   EXPECT_EQ(two_hosts().devices_per_unit(0), 6);
   EXPECT_EQ(two_hosts().devices_per_unit(1), 1);
 }

@@ -23,7 +23,6 @@ static_assert(!kTakes<&Graph::node, Graph, ValueId>);
 static_assert(!kTakes<&Graph::node, Graph, int>);
 static_assert(!kTakes<&Graph::value, Graph, NodeId>);
 static_assert(!kTakes<&StrategySpace::node_of, StrategySpace, SpaceNodeId>);
-static_assert(!kTakes<&StrategySpace::relay_of, StrategySpace, NodeId>);
 static_assert(kTakes<&RankProgram::reshard, RankProgram, SpaceEdgeId>);
 static_assert(!kTakes<&RankProgram::reshard, RankProgram, SpaceNodeId>);
 static_assert(!kTakes<&RankProgram::reshard, RankProgram, ValueId>);

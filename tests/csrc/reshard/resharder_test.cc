@@ -6,6 +6,7 @@
 #include <random>
 #include <thread>
 
+#include "comm/base_mesh.h"
 #include "common/check.h"
 #include "reshard/moves.h"
 #include "reshard/simulation.h"

@@ -80,9 +80,7 @@ TEST(Layout, AxisSetsPartitionTheAxes) {
   EXPECT_EQ(layout.partial_axes(), 0b00100);
   EXPECT_EQ(layout.replicate_axes(), 0b00010);
   EXPECT_TRUE(layout.has_partial());
-  EXPECT_FALSE(layout.is_replicated());
   EXPECT_FALSE(Layout::parse("S1,R").has_partial());
-  EXPECT_TRUE(Layout::parse("R,R").is_replicated());
 }
 
 TEST(Divides, NeedsExistingDimsAndEvenPieces) {
