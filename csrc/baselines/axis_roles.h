@@ -7,7 +7,7 @@
 // A node may take the configs that play the roles on as many axes as possible
 // and do nothing on the others (a batch that does not divide, a bias too
 // short). Inputs, the output and operators that take the layout they get
-// (SpaceEdge:: follows) are free. Where the space lists only one order of alike
+// (SpaceEdge::follows) are free. Where the space lists only one order of alike
 // axes, so are roles: a config may play them in any order among such axes.
 #pragma once
 

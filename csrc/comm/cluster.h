@@ -31,13 +31,13 @@ struct Device {
   std::map<DType, double> peak_flops_per_s = {{DType::kFloat32, 1e12}};
   double matmul_efficiency = 0.6;
   double memory_efficiency = 0.8;
-  // Of fused attention; none: it reaches what matrix products do.
+  // The efficiency of fused attention; none: that of matrix products.
   std::optional<double> attention_efficiency = {};
 
   // What a large matrix product in `dtype` reaches. A dtype that is not listed
   // runs as float32. Throws UserError if neither is listed.
   double matmul_flops_per_s(DType dtype) const;
-  // Likewise, of fused attention.
+  // The same for fused attention.
   double attention_flops_per_s(DType dtype) const;
   // What a large copy reaches, counting bytes read plus bytes written.
   double copy_bytes_per_s() const {
@@ -63,7 +63,7 @@ struct Level {
   int count = 1;
   double bandwidth_bytes_per_s = 1e9;
   double latency_s = 1e-5;
-  // Collectives that reach something else than the two figures above.
+  // Speeds of collectives that differ from the two figures above.
   std::map<Collective, LinkSpeed> collectives = {};
 
   LinkSpeed speed_of(Collective collective) const;

@@ -136,7 +136,7 @@ class MeasuredCollectives : public CollectiveModel {
   std::vector<std::vector<int>> curve_of_;
 };
 
-// Every collective takes so much longer, however small it is: in a training
+// Adds a delay to the time of every collective, of any size: in a training
 // step ranks wait for the last one. A negative delay makes it faster, down to a
 // quarter: threads that move data may be awake already.
 class DelayedCollectives : public CollectiveModel {
@@ -152,8 +152,8 @@ class DelayedCollectives : public CollectiveModel {
   double delay_s_;
 };
 
-// Some kinds of collectives are made together, so many bytes at once: smaller
-// ones take their share of that.
+// Collectives of some kinds share buckets of so many bytes: a smaller one takes
+// its share of the time of a bucket.
 class BucketedCollectives : public CollectiveModel {
  public:
   // Keeps a reference to `model`. Throws UserError for a negative size.

@@ -1,12 +1,12 @@
-// Numbers of things of one kind, which are no numbers of things of another.
+// Indices with a type: the index of a node does not go for that of a value.
 //
 //   using NodeId = Id<struct NodeTag>;
 //   const NodeId node(3);             // explicit: 3 alone is no node
 //   IndexedVector<NodeId, Rule> rules(count);
 //   rules[node];                      // an Id of another kind does not compile
 //
-// An Id goes where a plain int is asked for, as the index of a vector say; the
-// way back is explicit, and there is none to another kind, not even to compare.
+// An Id converts to int, for example to index a vector. Back leads an explicit
+// conversion only, and none to an Id of another kind, not even to compare.
 #pragma once
 
 #include <compare>
@@ -64,7 +64,7 @@ class IndexedVector : private std::vector<T> {
     return Base::operator[](static_cast<std::size_t>(key));
   }
   template <typename Other>
-  void operator[](Other) const = delete;  // also of a plain number
+  void operator[](Other) const = delete;  // nor by a plain number
 };
 
 }  // namespace tensoropt

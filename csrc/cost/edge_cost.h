@@ -63,8 +63,8 @@ struct EdgeSpec {
   // Shares of the reshards' times that a step waits for. Replays count in full.
   double forward_exposed = 1;
   double backward_exposed = 1;
-  // A cast from this dtype goes before the reshard: what is kept before is then
-  // what is cast.
+  // A cast from this dtype precedes the reshard: a copy that is kept before the
+  // reshard is then the input of the cast.
   std::optional<DType> cast_from = {};
   bool may_keep = true;  // keeping the copy after is allowed
   bool of_parameter = false;
@@ -112,7 +112,7 @@ struct EdgeOption {
 // At most four options, none dominated.
 class EdgeOptions {
  public:
-  // Unless one that is there costs no more; drops those that cost no less.
+  // Adds the option unless another dominates it, and drops those it dominates.
   void add(const EdgeOption& option);
   std::span<const EdgeOption> all() const { return {options_.data(), size_}; }
 

@@ -5,8 +5,7 @@
 //   LocalCall call = local_call(registry, graph, node, rule, config, mesh);
 //   call.key;   // "aten.linear.default(float32[4,8]g,float32[16,8]g,None)"
 //
-// Of the forms of the ranks it is by default that of rank 0, whose parts are
-// the largest.
+// By default it is the call of rank 0, whose parts are the largest.
 #pragma once
 
 #include <string>
@@ -28,7 +27,7 @@ struct LocalCall {
   std::vector<LocalOperand> operands;
   LocalForm form;
   OpWork work;
-  bool random = false;  // known to draw numbers
+  bool random = false;  // draws random numbers
 };
 
 // What the local form of an operator depends on, on one rank.

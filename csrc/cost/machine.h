@@ -1,4 +1,4 @@
-// What strategies run on.
+// The machine that strategies run on.
 #pragma once
 
 #include "comm/collective.h"
@@ -7,13 +7,12 @@ namespace tensoropt {
 
 class OpProfile;
 
-// What the runtime takes besides kernels and collectives: of one reshard in
-// each pass, however small; of one collective, in addition to what it takes
-// between ranks that do nothing else; of one trained parameter in a step, with
-// its update, and more for each byte that the update moves. Without the last,
-// updates are computed from the device's figures. Of reshards of parameters and
-// of their gradients a step waits for a share only, if they run beside
-// computing.
+// Overheads of the runtime, besides kernels and collectives: seconds of a
+// reshard in each pass, however small; of a collective, beyond its time between
+// ranks that do nothing else; of the update of a trained parameter in a step,
+// and of each byte that the update moves (0: updates are computed from the
+// device's figures). Where reshards of parameters and of their gradients
+// overlap with computing, a step waits for the exposed share of their times.
 struct RuntimeOverheads {
   double reshard_s = 0;
   double collective_s = 0;

@@ -26,14 +26,14 @@ double local_bytes(const TensorMeta& meta, const Layout& layout,
 
 // What one rank computes for one operator, forward and backward.
 struct OpWork {
-  DType dtype = DType::kFloat32;  // whose rate holds
+  DType dtype = DType::kFloat32;  // whose peak rate applies
   double forward_flops = 0;
   double backward_flops = 0;
   double bytes = 0;  // operands and outputs, through memory in forward
   double launches = 1;
   bool backward = false;  // an output has a gradient
   bool view = false;
-  bool attention = false;  // at whose rate it computes
+  bool attention = false;  // at the rate of fused attention
 };
 
 OpWork op_work(const Graph& graph, const Node& node, const Rule& rule,
@@ -47,8 +47,8 @@ struct PassTimes {
 
 PassTimes roofline(const OpWork& work, const Device& device);
 
-// `compute` is a roofline, or measured. Of what is
-// remade nothing is kept, it runs once more in backward.
+// `compute` is a roofline or a measured time. An operator that is recomputed
+// keeps nothing of what it makes and runs once more in backward.
 CostParts op_cost(const Graph& graph, const Node& node, const Rule& rule,
                   const OpConfig& config, const Machine& machine,
                   const PassTimes& compute, Saved saved = Saved::kNothing);
@@ -63,7 +63,7 @@ class TrainingSetup {
   // Throws UserError for bytes below 0.
   explicit TrainingSetup(StateBytes state_bytes);
 
-  // That many state tensors in the parameter's own dtype: 2 for Adam.
+  // For so many state tensors of the parameter's own dtype: 2 for Adam.
   static TrainingSetup of_states(double tensors);
 
   // Throws UserError for a dtype that is not listed.

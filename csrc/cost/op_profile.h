@@ -1,4 +1,4 @@
-// Measured times of operators, and what they say about others.
+// Measured times of operators, and predictions for others from them.
 //
 //   OpProfile profile(samples, device);
 //   OpEstimate estimate = profile.estimate(call);   // of a LocalCall
@@ -30,9 +30,9 @@ enum class EstimateSource { kMeasured, kNeighbours, kRoofline };
 
 std::string_view to_string(EstimateSource source);
 
-// `error` is relative: 0 if measured; the median of what the same way of
-// predicting misses for the measured calls of the family, each without itself;
-// negative where nothing tells.
+// `error` is relative: 0 if measured; else the median error of the same
+// prediction for the measured calls of the family, each left out in turn;
+// negative if it is unknown.
 struct OpEstimate {
   PassTimes times;
   EstimateSource source = EstimateSource::kRoofline;

@@ -1,5 +1,5 @@
 // What becomes of a value that backward needs. This is the one place that says
-// which states there are and what they are called; a state more is a row more.
+// which states there are and what they are called; a new state is a new row.
 //
 //   on an edge      of the value as the consumer gets it, after a reshard
 //   of a relay      of the value that its consumers share

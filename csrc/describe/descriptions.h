@@ -1,5 +1,5 @@
-// What a strategy space and a strategy in it are, row by row, for those who
-// tell it to users or write programs by it.
+// Descriptions of a strategy space and of a strategy in it, as rows, for
+// reports and for programs.
 //
 //   for (const NodeRow& row : node_rows(space)) row.name;
 //   for (const EdgeRow& row : edge_rows(space, strategy)) row.saved;
@@ -77,8 +77,7 @@ struct OutputRow {
   bool depends = false;  // on what has rows
 };
 
-// How many neighbouring entries of each dim are never parted; empty: single
-// ones.
+// How many neighbouring entries of each dim are kept together; empty: one.
 struct NodeUnits {
   std::vector<Shape> operands;
   std::vector<Shape> outputs;

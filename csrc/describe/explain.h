@@ -7,7 +7,7 @@
 //     node.time_s - node.even_time_s;  // what a step would gain
 //   }
 //
-// Says what the code that leaves configs out has recorded.
+// Reports what was recorded where configs were left out.
 #pragma once
 
 #include <cstdint>

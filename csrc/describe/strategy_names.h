@@ -23,8 +23,8 @@ namespace tensoropt {
 
 struct NamedChoices {
   std::vector<std::string> configs;  // label by node
-  // What is kept, held and summed, as in "before, held", by edge; edges on
-  // which nothing is are left out.
+  // What is kept, held and summed, as in "before, held", by edge; edges with
+  // none of it are left out.
   std::map<SpaceEdgeId, std::string> edges;
 };
 

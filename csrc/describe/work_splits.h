@@ -1,6 +1,6 @@
-// What the work of an operator is split by, in the words in which one speaks
-// of strategies: the batch (data parallelism), what weights have (tensor
-// parallelism), or other dims, such as the positions of a sequence.
+// How the work of an operator is split, in common words: by the batch (data
+// parallelism), by dims of weights (tensor parallelism), or by other dims, such
+// as the positions of a sequence.
 //
 //   WorkSplits splits(space);
 //   splits.of(node, config)[axis] == WorkSplit::kBatch;

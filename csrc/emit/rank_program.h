@@ -52,8 +52,8 @@ struct EmittedLookup {
 
 struct EmittedCall {
   LocalForm form;
-  // Those that would not be an error, or not on all ranks: where another
-  // target runs, or ranks have numbers of their own.
+  // The look-ups to check, which would raise no error by themselves, or not on
+  // all ranks: another target runs, or ranks have numbers of their own.
   std::vector<EmittedLookup> lookups;
   bool random = false;
   Saved saved = Saved::kNothing;  // what it makes
@@ -71,8 +71,8 @@ class RankProgram {
   // The reshard that an edge of the space stands for.
   EmittedReshard reshard(SpaceEdgeId edge) const;
 
-  // Of the gradient that the consumer of an edge makes, which the backward
-  // program of its reshard starts from.
+  // The layout of the gradient that the consumer of an edge makes, from which
+  // the backward program of its reshard starts.
   const Layout& gradient_layout(SpaceEdgeId edge) const;
 
   // The call of an operator node of the graph.

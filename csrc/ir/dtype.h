@@ -23,10 +23,10 @@ enum class DType {
 // Bytes per element.
 int item_size(DType dtype);
 
-// Complex numbers are: they have gradients and pending sums.
+// True for complex numbers too: they have gradients and pending sums.
 bool is_floating_point(DType dtype);
 
-// That of the real and imaginary part; other dtypes as they are.
+// The dtype of the real and the imaginary part; of other dtypes their own.
 DType real_dtype(DType dtype);
 
 // "float32" <-> DType::kFloat32. Throws UserError for an unknown name.

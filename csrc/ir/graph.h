@@ -28,13 +28,12 @@ using ValueId = Id<struct ValueTag>;
 struct TensorMeta {
   std::vector<std::int64_t> shape;
   DType dtype = DType::kFloat32;
-  // So many neighbouring entries of each dim are never parted (space/units.h);
-  // empty: single ones.
+  // How many neighbouring entries of each dim are kept together
+  // (space/units.h); empty: one of each.
   std::vector<std::int64_t> units = {};
 
   std::int64_t unit(int dim) const { return units.empty() ? 1 : units[dim]; }
-  // The shape counted in units, and the elements and bytes of what is one unit
-  // in all dims.
+  // The shape in units, and the elements and bytes of one unit.
   std::vector<std::int64_t> counts() const;
   std::int64_t unit_elements() const;
   std::int64_t unit_bytes() const;
@@ -126,7 +125,7 @@ class Graph {
   // The units of a value's dims, which must divide their sizes.
   void set_units(ValueId value, std::vector<std::int64_t> units);
 
-  // Ends the graph: these values leave it.
+  // Ends the graph with these values as its outputs.
   NodeId set_outputs(const std::vector<ValueId>& values);
 
   const std::vector<Node>& nodes() const { return nodes_; }

@@ -1,5 +1,5 @@
-// Cost frontiers: sets of (memory, time) points none of which is beaten in
-// both, sorted by memory ascending, so that time strictly descends.
+// Cost frontiers: sets of (memory, time) points, none of which dominates
+// another, sorted by memory ascending, so that time strictly descends.
 //
 //   FrontierBuilder builder;
 //   builder.add_product(left.view(), right.view());
@@ -60,7 +60,7 @@ struct Frontier {
   FrontierView view(std::size_t first, std::size_t last) const;
 };
 
-// How far a point may be from one that it stands for, relatively.
+// The relative errors allowed where one point stands for another.
 struct Tolerance {
   double memory = 0;
   double time = 0;
@@ -93,7 +93,7 @@ class FrontierBuilder {
 
   std::size_t size() const { return kept_.size(); }
 
-  // A kept point is as good as `point`, or the limit refuses it. O(log size).
+  // Whether a kept point dominates it or the limit excludes it. O(log size).
   bool refuses(Point point) const;
 
   // O(size).
@@ -137,7 +137,7 @@ class FrontierBuilder {
   double memory_limit_;
   std::size_t most_points_;
   std::unique_ptr<SumGrid> grid_;  // if there is any tolerance
-  bool on_grid_ = false;           // whether sums of what is kept were
+  bool on_grid_ = false;           // whether kept points are from the grid
   Frontier kept_;
   Frontier merged_;                 // scratch
   std::vector<std::uint32_t> new_;  // scratch: points of stairs to be kept

@@ -111,7 +111,7 @@ struct Problem {
   struct Edge {
     Edge(NodeId from, NodeId to, std::shared_ptr<const EdgeTable> costs)
         : source(from), target(to), table(std::move(costs)) {}
-    // Of positions in `nodes`; an Id of another kind is none.
+    // Plain numbers are positions in `nodes`; Ids of other kinds are refused.
     Edge(std::integral auto from, std::integral auto to,
          std::shared_ptr<const EdgeTable> costs)
         : Edge(NodeId(from), NodeId(to), std::move(costs)) {}

@@ -91,8 +91,8 @@ Problem::NodeId Propagation::run_from(Problem::NodeId node,
   return drain(masks, &changes);
 }
 
-// Repeated layers ask the same question of the same table: answers are kept
-// for the length of one call.
+// Repeated layers look up the same masks in the same table: what is found is
+// kept for the length of one call.
 Problem::NodeId Propagation::drain(std::vector<ConfigMask>& masks,
                                    std::vector<Change>* changes) {
   std::map<Key, std::pair<ConfigMask, ConfigMask>> answers;

@@ -39,7 +39,7 @@ std::uint64_t SumGrid::key(double cost) const {
 }
 
 bool SumGrid::prepare(const FrontierView& left, const FrontierView& right,
-                  Tolerance tolerance) {
+                      Tolerance tolerance) {
   const std::uint64_t sums = std::uint64_t{left.size()} * right.size();
   by_memory_ = tolerance.memory > 0;
   const double width = by_memory_ ? tolerance.memory : tolerance.time;

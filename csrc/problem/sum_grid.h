@@ -28,7 +28,7 @@ class SumGrid {
   // to be added, if there are not many more sums than cells, if no cost has a
   // tolerance, or if costs cannot be told apart by their first bits.
   bool prepare(const FrontierView& left, const FrontierView& right,
-           Tolerance tolerance);
+               Tolerance tolerance);
 
   // Appends to `out`, sorted, what the grid keeps of all sums of at most
   // `memory_limit`. O(sums + cells).

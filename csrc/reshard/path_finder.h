@@ -1,4 +1,5 @@
-// The two ways to find shortest reshard paths; resharder.h chooses and explains.
+// The two ways to find shortest reshard paths; resharder.h chooses and
+// explains.
 //
 //   std::unique_ptr<PathFinder> finder = make_path_finder(costs, 4096);
 //   FoundPath path = finder->find(from, to);

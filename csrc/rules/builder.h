@@ -28,10 +28,9 @@ class RuleBuilder {
                      FactorKind kind = FactorKind::kDefault);
   // Splits two factors at once (Factor::joint).
   int joint_factor(std::string name, int one, int other);
-  // Parts are equal: else operator or per-rank form would be wrong.
+  // Requires equal parts: else operator or per-rank form would be wrong.
   void keep_even(int factor) { rule_.factors[factor].uneven = false; }
-  // Parts are equal, of so many neighbouring indices each or several times
-  // that.
+  // Requires equal parts, each of a multiple of so many neighbouring indices.
   void keep_runs(int factor, std::int64_t length) {
     rule_.factors[factor].unit = length;
     keep_even(factor);
@@ -57,7 +56,7 @@ class RuleBuilder {
   // A set that is there already is not added again.
   void linear_in(std::vector<int> operands);
   void saves_extra(double bytes, std::vector<int> factors);
-  // Only where a factor is split.
+  // The bytes are kept only where the factor is split.
   void saves_if_split(int factor, double bytes, std::vector<int> factors);
   void runs_collective(InnerCollective collective);
   void looks_up(Lookup lookup) { rule_.lookups.push_back(lookup); }
@@ -76,7 +75,7 @@ class RuleBuilder {
   void alias() { rule_.view = rule_.alias = true; }
   void random() { rule_.random = true; }
   void attention() { rule_.attention = true; }
-  // It changes operands to what they are not yet, as running statistics.
+  // Running it twice changes operands twice, such as running statistics.
   void not_repeatable() { rule_.repeatable = false; }
   // It changes operands.
   void writes() { rule_.writes = true; }

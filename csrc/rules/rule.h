@@ -46,7 +46,7 @@ struct Factor {
   // form, are right for whatever range of it a rank has. Dims that are bound to
   // it have its size, or as many units.
   bool uneven = true;
-  // So many neighbouring indices are never parted: those of the dims' units.
+  // How many neighbouring indices are kept together: the units of its dims.
   std::int64_t unit = 1;
 
   std::int64_t count() const { return size / unit; }
@@ -135,8 +135,8 @@ struct Rule {
 
 using RulesByNode = IndexedVector<NodeId, Rule>;
 
-// How many ways each thing of an operator is split on one rank; what local
-// forms are computed from.
+// How an operator is split, and the rank from whose view: its local form is
+// computed from this.
 struct LocalContext {
   const Mesh& mesh;
   int rank = 0;
@@ -157,14 +157,14 @@ struct LocalContext {
         range_of(size / unit, factor_axes[factor], mesh, rank);
     return {unit * units.begin, unit * units.end};
   }
-  // How much of a factor that is; 1 if it is whole.
+  // The share of a factor that the rank has; 1 if it is whole.
   double share(int factor) const {
     if (factor_axes[factor] == 0) return 1;
     const std::int64_t size = factors[factor].size;
     return static_cast<double>(range(factor, size).size()) /
            static_cast<double>(size);
   }
-  // Of this factor and all after it together.
+  // The share of this factor and all after it together.
   double share_from(int first) const {
     double product = 1;
     for (int f = first; f < static_cast<int>(factor_axes.size()); ++f) {

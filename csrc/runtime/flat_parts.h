@@ -1,4 +1,4 @@
-// Places of several tensors in one.
+// Offsets of several tensors that lie in one.
 //
 //   FlatParts flat(/*item_size=*/4);
 //   const std::int64_t offset = flat.add(num_elements);

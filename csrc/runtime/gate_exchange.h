@@ -1,4 +1,4 @@
-// Between blocks of gate rows and the gates of a rank's units.
+// The exchange between blocks of gate rows and the gates of a rank's units.
 //
 // Experts with gates make two rows for each of their H inner units: all units
 // of the first gate, then all of the second. Cut into blocks for `size` ranks,

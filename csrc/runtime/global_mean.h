@@ -26,8 +26,8 @@ std::tuple<at::Tensor, at::Tensor> global_mean(const at::Tensor& sum,
                                                const at::Tensor& divisor,
                                                const std::string& group);
 
-// Its mean, for autograd as well: a rank's share of the gradient is that of its
-// own sum. Calls tensoropt::mean_over_ranks, which has a meta kernel.
+// The mean alone, with a gradient: a rank's share of that is the one of its own
+// sum. Calls tensoropt::mean_over_ranks, which has a meta kernel.
 at::Tensor mean_over_ranks(const at::Tensor& sum, const at::Tensor& divisor,
                            const std::string& group);
 

@@ -37,7 +37,7 @@ struct SearchOptions {
   // Relative error allowed: for every strategy S there is a point with memory
   // and time at most (1 + epsilon) times those of S. 0: exact.
   double epsilon = 0.0;
-  // Only strategies of at most so many bytes are asked for.
+  // Only strategies of at most so many bytes are searched for.
   double memory_limit = std::numeric_limits<double>::infinity();
   // Limits in bytes at which the frontier will be picked from: the fastest
   // point within each takes at most (1 + epsilon) times the time of every
@@ -45,7 +45,7 @@ struct SearchOptions {
   // one of them.
   std::vector<double> pick_limits;
   // Costs of strategies of other problems, with which the result will be
-  // united: what one of them stands for, within epsilon, is not asked for.
+  // united: what one of them stands for, within epsilon, is not searched for.
   std::vector<Point> others;
   int num_threads = 0;  // 0: all processors (cpu_count.h)
   // Used only where exact conditioning would cost more than the work below;
@@ -72,9 +72,9 @@ struct SearchStats {
   int heuristic_eliminations = 0;
   int products_computed = 0;
   int products_reused = 0;        // by folding
-  int rounds = 0;                 // searches, the last one for good
+  int rounds = 0;                 // searches, the last one complete
   double recombine_seconds = 0;   // of strategies that were found first
-  int bound_passes = 0;           // weighted sums of memory and time looked at
+  int bound_passes = 0;           // weighted sums of memory and time
   std::int64_t cells = 0;         // of all tables
   std::int64_t cells_alive = 0;   // not ruled out by bounds
   std::int64_t pairs = 0;         // of frontiers that were met

@@ -76,7 +76,8 @@ std::vector<Point> RoundRunner::open_zones() const {
   return zones;
 }
 
-RoundRunner::Region RoundRunner::region_of(const std::vector<Point>& zones) const {
+RoundRunner::Region RoundRunner::region_of(
+    const std::vector<Point>& zones) const {
   const auto weights = hull_weights(costs_, kMaxWeights);
   return {join_zones(zones, kMaxZones), weights, known_optima(weights),
           kInfinity};
@@ -99,14 +100,16 @@ bool RoundRunner::round(std::int64_t most_cells) {
               most_after_probe);
   Bounds bounds(graph_, probe_, probe_limits(region), limits(region),
                 options_.workers);
-  lower_slack([&] { return bounds.estimate_alive(limits(region)); }, most_cells);
+  lower_slack([&] { return bounds.estimate_alive(limits(region)); },
+              most_cells);
   bounds.tighten(limits(region));
   num_alive_ = bounds.num_alive();
   if (std::isinf(region.slack)) {
     search_all(bounds, std::move(region), zones);
     return true;
   }
-  const double rough = std::max(kRoughness * options_.thin_epsilon, region.slack);
+  const double rough =
+      std::max(kRoughness * options_.thin_epsilon, region.slack);
   evaluate(bounds, {.epsilon = rough,
                     .memory_limit = options_.limits.most,
                     .most_points = options_.most_points});
@@ -119,8 +122,8 @@ ZoneLimits RoundRunner::limits(const Region& region) const {
 }
 
 ZoneLimits RoundRunner::probe_limits(const Region& region) const {
-  return ZoneLimits(probe_.weights(), probe_.optima(), region.zones, region.slack,
-                    graph_.rounding());
+  return ZoneLimits(probe_.weights(), probe_.optima(), region.zones,
+                    region.slack, graph_.rounding());
 }
 
 // Zones that had to be joined are searched in groups that need not be.
@@ -131,9 +134,9 @@ void RoundRunner::search_all(Bounds& bounds, Region region,
     const std::size_t last = std::min(first + kMaxZones, zones.size());
     region.zones.assign(zones.begin() + first, zones.begin() + last);
     search_completely(bounds, region,
-                    {.epsilon = options_.thin_epsilon,
-                     .memory_limit = options_.limits.most,
-                     .most_points = options_.most_points});
+                      {.epsilon = options_.thin_epsilon,
+                       .memory_limit = options_.limits.most,
+                       .most_points = options_.most_points});
   }
   search_within_limits(bounds, std::move(region));
 }
@@ -144,15 +147,15 @@ void RoundRunner::search_within_limits(Bounds& bounds, Region region) {
     if (!zone || !is_open(*zone)) continue;
     region.zones = {*zone};
     search_completely(bounds, region,
-                    {.epsilon = options_.thin_epsilon,
-                     .memory_limit = limit,
-                     .keep_memory = true,
-                     .most_points = options_.most_points});
+                      {.epsilon = options_.thin_epsilon,
+                       .memory_limit = limit,
+                       .keep_memory = true,
+                       .most_points = options_.most_points});
   }
 }
 
 void RoundRunner::search_completely(Bounds& bounds, const Region& region,
-                                  const EvaluationOptions& options) {
+                                    const EvaluationOptions& options) {
   bounds.tighten(limits(region));
   evaluate(bounds, options);
   error_ = std::max(error_, evaluator_.error());

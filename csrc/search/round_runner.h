@@ -32,7 +32,7 @@ struct RoundOptions {
 
 class RoundRunner {
  public:
-  // `probe` has been asked already. Strategies of the costs `given` count as
+  // `probe` has been solved already. Strategies of the costs `given` count as
   // known, sorted or not. The other arguments must outlive the search.
   RoundRunner(const MinPlusGraph& graph, const Schedule& schedule,
               const RoundOptions& options, const std::vector<Point>& given,
@@ -55,7 +55,7 @@ class RoundRunner {
   double product_seconds() const { return product_seconds_; }
 
  private:
-  // The zones of this round, and where they are looked at.
+  // The zones of a round, and how close to the optima they are searched.
   struct Region {
     std::vector<Point> zones;
     std::vector<Weights> weights;
@@ -68,10 +68,11 @@ class RoundRunner {
   bool round(std::int64_t most_cells);
   ZoneLimits limits(const Region& region) const;
   ZoneLimits probe_limits(const Region& region) const;
-  void search_all(Bounds& bounds, Region region, const std::vector<Point>& zones);
+  void search_all(Bounds& bounds, Region region,
+                  const std::vector<Point>& zones);
   void search_within_limits(Bounds& bounds, Region region);
   void search_completely(Bounds& bounds, const Region& region,
-                       const EvaluationOptions& options);
+                         const EvaluationOptions& options);
   void evaluate(const Bounds& bounds, const EvaluationOptions& options);
   void note_costs(const std::vector<KnownStrategy>& strategies);
   std::vector<double> known_optima(const std::vector<Weights>& weights) const;

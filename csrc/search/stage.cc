@@ -14,10 +14,10 @@ namespace {
 
 // Larger tables say little about single configs.
 constexpr std::size_t kFewCells = 5000;
-// So many weightings are asked at a time about zones that are open, again as
+// So many weightings are solved at a time for zones that are open, again as
 // long as at most this part of them stays open.
 constexpr std::size_t kZoneWeightings = 4;
-constexpr double kStillWorthAsking = 0.75;
+constexpr double kStillWorthSolving = 0.75;
 
 const Solution& with_tables(Solution& solution) {
   solution.load_tables();
@@ -42,7 +42,7 @@ void Stage::probe(const std::vector<Point>& given, std::size_t max_weightings,
     probe_->solve_between(0, options_.limits.most, 2);
   } else if (given.empty()) {
     probe_->solve_between(options_.known_epsilon, options_.limits.most,
-                        max_weightings);
+                          max_weightings);
   } else {
     probe_->solve(hull_weights(given, max_weightings));
     probe_zones(given);
@@ -58,7 +58,7 @@ void Stage::probe_zones(const std::vector<Point>& given) {
   std::size_t num_open = std::numeric_limits<std::size_t>::max();
   while (true) {
     const std::vector<Point> zones = round_runner(given).open_zones();
-    if (zones.size() > kStillWorthAsking * num_open) return;
+    if (zones.size() > kStillWorthSolving * num_open) return;
     num_open = zones.size();
     const auto weightings = probe_->weightings_for(zones, kZoneWeightings);
     if (weightings.empty()) return;

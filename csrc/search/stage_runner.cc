@@ -11,11 +11,10 @@ namespace tensoropt {
 
 namespace {
 
-// Weightings that are asked about at first, in large stages and in the last
-// one.
-constexpr std::size_t kFirstQuestions = 11;
-constexpr std::size_t kMoreQuestions = 12;
-constexpr std::size_t kLastQuestions = 32;
+// Weightings that are solved at first, in large stages and in the last one.
+constexpr std::size_t kFirstWeightings = 11;
+constexpr std::size_t kMoreWeightings = 12;
+constexpr std::size_t kLastWeightings = 32;
 // The next stage must have at most this part of the cells.
 constexpr double kWorthwhile = 0.5;
 // Errors of recombinations, in those of the whole search. They prove nothing,
@@ -80,11 +79,11 @@ std::shared_ptr<Solution> StageRunner::narrow(Solution& solution,
                                               Stage& stage) {
   // First of all a quick probe, which is enough for hubs.
   if (probed_.empty()) {
-    stage.probe({}, kFirstQuestions, Depth::kNearRoot);
+    stage.probe({}, kFirstWeightings, Depth::kNearRoot);
     const Outcome outcome = rule_out(solution, stage);
     if (outcome.over) return outcome.next;
   }
-  stage.probe(costs_, kMoreQuestions, Depth::kWhole);
+  stage.probe(costs_, kMoreWeightings, Depth::kWhole);
   const Outcome outcome = rule_out(solution, stage);
   if (!outcome.over) stage.search(costs_);
   return outcome.next;
@@ -105,9 +104,9 @@ StageRunner::Outcome StageRunner::rule_out(const Solution& solution,
 void StageRunner::search(Solution& solution, Stage& stage) {
   const bool first = probed_.empty();
   if (first) {
-    stage.probe({}, kFirstQuestions, Depth::kWhole);
+    stage.probe({}, kFirstWeightings, Depth::kWhole);
   } else {
-    stage.probe(costs_, kLastQuestions, Depth::kWhole);
+    stage.probe(costs_, kLastWeightings, Depth::kWhole);
   }
   gather(solution);
   if (!first) recombine();
@@ -176,7 +175,7 @@ void StageRunner::search_recombination(const std::shared_ptr<Solution>& mixed) {
   options.thin_epsilon *= kRecombinedRoughness;
   options.most_points = kRecombinedPoints;
   Stage stage(*mixed, options);
-  stage.probe({}, kFirstQuestions, Depth::kWhole);
+  stage.probe({}, kFirstWeightings, Depth::kWhole);
   stage.search(thinned(others_, options.known_epsilon));
   note(stage);
   solutions_.push_back(mixed);

@@ -18,7 +18,7 @@
 
 namespace tensoropt {
 
-// Where and how a model runs.
+// The machine that a model runs on, and how it runs there.
 struct SpaceSetup {
   Cluster cluster;
   Mesh mesh;

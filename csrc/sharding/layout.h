@@ -128,7 +128,7 @@ struct DimRange {
   bool operator==(const DimRange&) const = default;
 };
 
-// Of a dim of this size, which the axes of the set cut.
+// The range that a rank has of a dim of this size, split over these axes.
 DimRange range_of(std::int64_t size, AxisSet axes, const Mesh& mesh, int rank);
 
 // The sizes of the parts into which the axes cut a dim of this size, in the
@@ -141,7 +141,7 @@ constexpr std::int64_t largest_part(std::int64_t size, std::int64_t parts) {
   return (size + parts - 1) / parts;
 }
 
-// How often the largest part goes into the whole tensor: num_shards, if parts
+// The size of the tensor over that of its largest part: num_shards, if parts
 // are equal.
 double shards_of_largest(std::span<const std::int64_t> shape,
                          const Layout& layout, const Mesh& mesh);
@@ -150,7 +150,7 @@ double shards_of_largest(std::span<const std::int64_t> shape,
 // applies_to(shape, layout).
 Shape local_shape(std::span<const std::int64_t> shape, const Layout& layout,
                   const Mesh& mesh, int rank = 0);
-// Of a tensor that may have units.
+// The same for a tensor that may have units.
 Shape local_shape(const TensorMeta& meta, const Layout& layout,
                   const Mesh& mesh, int rank = 0);
 

@@ -7,8 +7,8 @@
 // A dim of an output has rows if the rule binds it to a factor to which a dim
 // of an operand with rows is bound. Where an operator moves or mixes rows, as a
 // cumulative sum does, or has no rule, so that it runs whole, a dim of the same
-// place and size is taken for the same. Sums over rows, and reshapes by which
-// rows are no blocks any more, end them.
+// place and size is taken for the same. A sum over rows, or a reshape after
+// which rows are no blocks, leaves none.
 #pragma once
 
 #include <functional>

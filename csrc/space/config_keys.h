@@ -62,7 +62,7 @@ struct RelayKey {
   auto operator<=>(const RelayKey&) const = default;
 };
 
-// There is one output.
+// The output: there is one.
 struct OutputKey {
   auto operator<=>(const OutputKey&) const = default;
 };

@@ -49,7 +49,7 @@ class ConfigLists {
   const ConfigList* of_node(const Node& node);
   const ConfigList* of_relay(const Value& value);
 
-  // Whether max_configs left nothing out.
+  // Whether every config is listed: max_configs left none out.
   bool complete() const { return complete_; }
 
  private:

@@ -1,4 +1,4 @@
-// What a strategy space is made for, besides the model and the machine.
+// Options of a strategy space, besides the model and the machine.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@
 
 namespace tensoropt {
 
-// Where a parameter is computed with in a narrower dtype: in which one sums of
-// its gradient over devices are made.
+// The dtype in which gradients are summed over devices, of parameters that are
+// computed with in a narrower dtype.
 enum class ReduceDType { kParameter, kCompute };
 
 struct SpaceOptions {
@@ -27,24 +27,24 @@ struct SpaceOptions {
   std::set<std::string> whole_inputs = {};
   // Which dim of an input has the rows of the batch, by name; others: dim 0.
   std::map<std::string, int> input_dims = {};
-  // Which of the outputs is what is trained on (-1: none): every rank gives it
-  // the same gradient.
+  // The output that is the loss (-1: none): every rank gives it the same
+  // gradient.
   int loss_output = -1;
   // Parameters and constants that are stored in this layout and no other, by
   // name.
   std::map<std::string, Layout> storage = {};
   // For each operator, parameter and relay at most so many layouts, those with
-  // the fewest runs (see config.h). Keeps growth with the devices in hand.
+  // the fewest runs (see config.h). Bounds the growth with the devices.
   std::size_t max_configs = std::numeric_limits<std::size_t>::max();
   // Spatial dims of convolutions and pooling may be split, neighbours exchange
   // borders. Multiplies the configs of convolutional networks.
   bool split_spatial = false;
   ReduceDType reduce_dtype = ReduceDType::kParameter;
-  // Gradients of parameters are summed over devices so many bytes at once;
-  // parameters are gathered, and sums scattered, fewer.
+  // Bytes of a bucket of gradients that are all-reduced together, and of one of
+  // parameters that are gathered, or of gradients that are reduce-scattered.
   double bucket_bytes = 0;
   double shard_bytes = 0;
-  // Operators may run again in backward instead of keeping what they make.
+  // Activation checkpointing: operators may run again in backward.
   bool recompute = false;
   // Also configs that no good strategy needs: splits of constants, of dims that
   // are not worth it, pending sums that gain nothing. For those who ask what an

@@ -30,7 +30,7 @@
 
 namespace tensoropt {
 
-// Which pairs of neighbours there are: whether the one and the other run again.
+// Which pairs of neighbours are allowed, by whether each of them runs again.
 class AllowedPairs {
  public:
   static AllowedPairs all() { return AllowedPairs(0b1111); }
@@ -64,7 +64,7 @@ class Recomputation {
 
   bool may_run_again(NodeId node) const { return may_run_again_[node]; }
 
-  // Of the producer of a value and its consumer, if that is the only one.
+  // The pairs of the producer of a value and its only consumer.
   AllowedPairs pairs(ValueId value) const { return pairs_[value]; }
 
   // Whether the relay of a value may leave it to the chain that makes it.

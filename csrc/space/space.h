@@ -71,8 +71,7 @@ class StrategySpace {
 
   const std::vector<SpaceNode>& nodes() const { return nodes_; }
   const std::vector<SpaceEdge>& edges() const { return edges_; }
-  // The space node of a graph node, or the relay of a value (none: it has
-  // none).
+  // The space node of a graph node; none if it has none.
   SpaceNodeId node_of(NodeId node) const { return node_of_[node]; }
 
   // The reshards of tensors of this shape and type. Thread-safe.
@@ -84,7 +83,7 @@ class StrategySpace {
   SharedResharder gradient_resharder(const SpaceEdge& edge) const;
 
   // Whether the edge leaves a cast that copies a parameter. The cast then is
-  // part of its reshard: what is kept before it, is what is cast.
+  // part of its reshard: a copy kept before that is the input of the cast.
   bool casts(const SpaceEdge& edge) const;
   // Whether nothing but a cast is between a parameter and the edge.
   bool leaves_parameter(const SpaceEdge& edge) const;
@@ -104,7 +103,7 @@ class StrategySpace {
   // space.
   void check(const Strategy& strategy) const;
 
-  // Whether max_configs left nothing out.
+  // Whether the space has every config: max_configs left none out.
   bool complete() const { return lists_.complete(); }
 
  private:

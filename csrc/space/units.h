@@ -1,4 +1,4 @@
-// Which neighbouring entries of a dim are never parted.
+// Units: neighbouring entries of a dim that are kept together.
 //
 // A reshape makes rows [7, 1024] to [7168]: cut into 4 parts the first dim
 // gives 2, 2, 2 and 1 rows, the second 1792 entries each, which are no blocks
@@ -7,9 +7,8 @@
 // dim class is cut whose numbers of units the devices do not divide and of
 // which each of them gets some.
 //
-// What is stored keeps its entries single: it is a DTensor, which knows no
-// units.
-// So do dims that are split together with a dim of one.
+// Stored tensors have units of one entry, since a DTensor knows no others, and
+// so have dims that are split together with a dim of theirs.
 #pragma once
 
 #include <functional>

@@ -1,13 +1,13 @@
 // Says which parts of which tables can still improve on known strategies.
 //
 //   Bounds bounds(graph, probe, probe_limits, limits, workers);
-//   bounds.tighten(limits);                           // these, or lower ones
+//   bounds.tighten(limits);                       // these, or lower ones
 //   bounds.table(id).rank(cell) < 0;              // the cell is ruled out
 //   bounds.table(id).may_improve(rank, point);    // and this point is not
 //
-// For each of several weighted sums of memory and time it is computed how
-// little a strategy through a cell of a table costs at least. A cell, a pair of
-// cells or a point for which every zone has a weighting under which that is
+// For each of several weighted sums of memory and time there is a lower bound
+// of what a strategy through a cell of a table costs. A cell, a pair of cells
+// or a point for which every zone has a weighting under which that is
 // too much is dropped, and nothing is lost: whatever it could lead to is
 // matched by a known strategy (see search_zones.h).
 //

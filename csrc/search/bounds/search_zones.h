@@ -23,10 +23,10 @@ namespace tensoropt {
 
 // In bytes. What needs just as much is within a limit.
 struct MemoryLimits {
-  // Above it nothing is asked for.
+  // Nothing above it is searched for.
   double most = std::numeric_limits<double>::infinity();
-  // Within each of these the fastest strategy is asked for. A finite `most` is
-  // one of them.
+  // Within each of these the fastest strategy is searched for. A finite `most`
+  // is one of them.
   std::vector<double> picks = {};
 };
 
@@ -49,7 +49,7 @@ std::optional<Point> zone_within(const std::vector<Point>& known,
 // `most`.
 std::vector<Point> join_zones(std::vector<Point> zones, std::size_t most);
 
-// How many are looked at at a time.
+// How many zones are searched at a time.
 inline constexpr std::size_t kMaxZones = 64;
 
 // How far two neighbours are apart, relatively, in the cost in which they are

@@ -55,11 +55,11 @@ std::vector<Point> pareto(std::vector<Point> costs) {
 }
 
 void WeightedProbe::solve_between(double epsilon, double memory_limit,
-                                std::size_t max_weightings) {
+                                  std::size_t max_weightings) {
   solve_as<double>({{.memory = 1, .time = 0}, {.memory = 0, .time = 1}});
   while (weights_.size() < max_weightings) {
-    const std::vector<Weights> weightings =
-        next_weightings(epsilon, memory_limit, max_weightings - weights_.size());
+    const std::vector<Weights> weightings = next_weightings(
+        epsilon, memory_limit, max_weightings - weights_.size());
     if (weightings.empty()) return;
     solve(weightings);
   }
@@ -77,10 +77,10 @@ void WeightedProbe::solve_ends() {
   solve_as<double>(ends);
 }
 
-// The widest gaps that nobody has asked about.
+// The widest gaps whose weightings are not solved.
 std::vector<Weights> WeightedProbe::next_weightings(double epsilon,
-                                                   double memory_limit,
-                                                   std::size_t most) const {
+                                                    double memory_limit,
+                                                    std::size_t most) const {
   std::vector<std::pair<double, Weights>> open;
   for (std::size_t i = 0; i + 1 < strategies_.size(); ++i) {
     const Point a = strategies_[i].cost;

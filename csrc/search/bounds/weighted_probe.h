@@ -10,7 +10,7 @@
 // vertices of the convex hull of the frontier. They are found by the dichotomic
 // scheme: two neighbours on the hull give the weighting under which they are
 // equally good; the best strategy under it is one of them or lies between.
-// Every question is one min-plus pass inside and outside.
+// Every weighting takes one min-plus pass inside and outside.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +36,7 @@ std::vector<Point> pareto(std::vector<Point> costs);
 
 class WeightedProbe {
  public:
-  // With kNearRoot only cells near the root are told about, in a third of the
-  // time.
+  // With kNearRoot only cells near the root have bounds: a third of the time.
   WeightedProbe(const MinPlusGraph& graph, const Schedule& schedule,
                 Workers& workers, PassMemory& memory, Depth depth)
       : graph_(graph),
@@ -46,27 +45,27 @@ class WeightedProbe {
         memory_(memory),
         depth_(depth) {}
 
-  // Asks for the ends of the frontier, then, widest gaps first, for what lies
-  // between neighbours that differ by more than epsilon in memory and time; not
+  // Finds the ends of the frontier, then, widest gaps first, what lies between
+  // neighbours that differ by more than epsilon in memory and time; not
   // beyond the memory limit, and `max_weightings` altogether.
   void solve_between(double epsilon, double memory_limit,
-                   std::size_t max_weightings);
-  // Of all strategies with the least memory asks for the fastest, and the other
+                     std::size_t max_weightings);
+  // Finds the fastest of all strategies with the least memory, and the other
   // way round.
   void solve_ends();
-  // Asks for the best strategies under these weightings, up to rounding.
+  // Finds the best strategies under these weightings, up to rounding.
   void solve(const std::vector<Weights>& weightings);
-  // At most `most` weightings that nobody asked about and that may rule out
-  // these zones, which are in memory order.
+  // At most `most` weightings that are not solved yet and may rule out these
+  // zones, which are in memory order.
   std::vector<Weights> weightings_for(const std::vector<Point>& zones,
-                                       std::size_t most) const;
+                                      std::size_t most) const;
 
-  // Sorted by memory, none dominated; none at all if there is no strategy. Once
-  // asked between the ends, the first has the least memory and the last the
-  // least time of all.
+  // Sorted by memory, none dominated; none if there is no strategy. After
+  // solve_between() the first has the least memory and the last the least time
+  // of all.
   const std::vector<KnownStrategy>& strategies() const { return strategies_; }
-  // Under which was solved, and the least cost of any strategy under each; of
-  // the ends exactly, otherwise up to MinPlusGraph::rounding().
+  // The weightings that were solved, and the least cost of any strategy under
+  // each; of the ends exactly, otherwise up to MinPlusGraph::rounding().
   const std::vector<Weights>& weights() const { return weights_; }
   const std::vector<double>& optima() const { return optima_; }
 
@@ -79,7 +78,7 @@ class WeightedProbe {
 
  private:
   std::vector<Weights> next_weightings(double epsilon, double memory_limit,
-                                      std::size_t most) const;
+                                       std::size_t most) const;
   template <typename Value>
   void solve_as(const std::vector<Weights>& weightings);
   template <typename Value>

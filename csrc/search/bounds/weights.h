@@ -31,8 +31,8 @@ struct Weights {
 // Infinite stays infinite. The relative error of all else is that of a float.
 float bound_as_float(double cost);
 
-// Under which both cost 1. `a` must have less memory and more time than `b`.
-// Not finite, or zero, if the two are too far apart to be compared.
+// The weights under which both cost 1. `a` must have less memory and more time
+// than `b`. Not finite, or zero, if the two are too far apart to be compared.
 Weights equal_weights(Point a, Point b);
 
 // Memory alone, time alone, and the weightings along the edges of the lower
@@ -41,12 +41,12 @@ Weights equal_weights(Point a, Point b);
 std::vector<Weights> hull_weights(const std::vector<Point>& points,
                                   std::size_t most);
 
-// Under which the hull lies farthest above each of the corners, which are
-// sorted as the points are: of those weightings without repetition that can be
-// asked, but for `asked`, at most `most`, spread evenly.
+// The weightings under which the hull lies farthest above each of the corners,
+// which are sorted as the points are: usable ones without repetition that are
+// not in `solved`, at most `most`, spread evenly.
 std::vector<Weights> weights_above(const std::vector<Point>& points,
                                    const std::vector<Point>& corners,
-                                   const std::vector<Weights>& asked,
+                                   const std::vector<Weights>& solved,
                                    std::size_t most);
 
 }  // namespace tensoropt

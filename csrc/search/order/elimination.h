@@ -42,8 +42,8 @@ class FactorGraph {
   const std::vector<int>& neighbours(int node) const;
   // Estimated work of eliminating the node now.
   double work(int node) const;
-  // The nodes whose neighbours or work may have changed since they were last
-  // asked for, each once; then none.
+  // The nodes whose neighbours or work may have changed since the last call,
+  // each once.
   std::vector<int> take_changed();
 
   void eliminate(int node);

@@ -18,7 +18,7 @@ namespace {
 
 constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
-// All that a runner needs, asked for the ends of the frontier alone.
+// All that a runner needs, solved for the ends of the frontier alone.
 struct Probed {
   explicit Probed(const Scheduled& scheduled)
       : graph(scheduled.pool, scheduled.root(), scheduled.tables),

@@ -1,4 +1,4 @@
-// The weightings that are asked about zones: against all weightings that may be
+// The weightings that are solved for zones: against all weightings that may be
 // the best one.
 
 #include "search/bounds/weights.h"
@@ -116,10 +116,10 @@ TEST(WeightsAbove, LeadTheProbeToAllThatCanBeRuledOut) {
     WeightedProbe probe(graph, scheduled.schedule, workers, memory,
                         Depth::kWhole);
     probe.solve_between(0, std::numeric_limits<double>::infinity(), 2);
-    auto questions = probe.weightings_for({corner}, 4);
-    while (!questions.empty()) {
-      probe.solve(questions);
-      questions = probe.weightings_for({corner}, 4);
+    auto weightings = probe.weightings_for({corner}, 4);
+    while (!weightings.empty()) {
+      probe.solve(weightings);
+      weightings = probe.weightings_for({corner}, 4);
     }
     bool is_out = false;
     for (std::size_t w = 0; w < probe.weights().size(); ++w) {
