@@ -24,6 +24,7 @@ import torch
 from torch import fx
 
 from tensoropt_torch.emit.copies import GraphCopy
+from tensoropt_torch.emit.quick_calls import quicken
 from tensoropt_torch.emit.reshard_calls import HELD, slot_of, slots_begun
 from tensoropt_torch.program.edges import GradientEdge
 from tensoropt_torch.program.reshards import Program
@@ -106,6 +107,7 @@ def _body(rank_graph: fx.GraphModule, held: Sequence[fx.Node]) -> fx.GraphModule
             put = torch.ops.tensoropt.put_value.default
             copy.graph.call_function(put, (values[node], copy.nodes[queue], slot))
         new = copy.add(node)
+        quicken(new)
         if GRADIENT_EDGE in node.meta:
             parameter = node.meta[GRADIENT_EDGE].parameter
             copy.graph.call_function(pass_sink, (new, parameter, sink))

@@ -108,18 +108,18 @@ def _forward_alone(
     tensors = variant.own_tensors()
     written = WrittenParts(tensors)
     values = variant.values(inputs, tensors)
-    graph: Any = variant.graph
+    forward: Callable[..., Sequence[Any]] = variant.forward
     if variant.whole is not None and not schedule.adds_kept:
-        graph = variant.whole
+        forward = variant.whole.forward
     if schedule.adds_kept:
         reduce_before_adding(parameter for _, parameter in variant.trained())
-        graph = variant.hooked.body
+        forward = variant.hooked.body.forward
         rest = (*rest, PassSink(variant.hooked, variant.parameter, schedule.reduces))
     reached = None if variant.reach is None else variant.reach.of_forward()
     if reached is not None:
         values = reached.passed(values)
     with reuse.ReuseRegistry(variant.plan.settings.overlap, variant.name_of):
-        outputs: Sequence[Any] = graph.forward(*values, seed, *rest)
+        outputs = forward(*values, seed, *rest)
     written.watch(outputs)
     if reached is not None:
         reached.watch(outputs)
@@ -179,7 +179,7 @@ class _Step:
         values = self._batch.part(self._values, number)
         if self._sink is None:
             with torch.no_grad():
-                made = self._variant.graph.forward(*values, seed, *self._rest)
+                made = self._variant.forward(*values, seed, *self._rest)
         else:
             watched = self._sink.reduced.watched(values, self._leaves)
             added = (*self._rest, *self._held, self._sink)

@@ -39,6 +39,7 @@ class Variant:
             has a share.
 
     Attributes:
+        forward: what the graph does, however it is called.
         batch: how micro-batches, of one of which the graph is, make a step; None: the graph is
             that of the batch.
     """
@@ -57,6 +58,7 @@ class Variant:
         self.plan = plan
         self.captured = captured
         self.graph = graph
+        self.forward: Callable[..., Sequence[Any]] = graph.forward
         self.tables = tables
         self.uses_seeds = uses_seeds
         self.whole: WholeGraph | None = None  # compiled, for steps that do nothing besides

@@ -17,6 +17,7 @@ from tensoropt_torch.calls.call_kind import CallKind, ModuleCall, TensorKind, li
 from tensoropt_torch.calls.row_hints import shares_in_words
 from tensoropt_torch.calls.uneven import resized
 from tensoropt_torch.emit.compilation import compiled
+from tensoropt_torch.emit.quick_calls import quick_forward
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.emit.whole import whole_graph
 from tensoropt_torch.errors import TensorOptError
@@ -275,6 +276,7 @@ def emit_variant(
     if backend is not None:
         graph = compiled(graph, backend)
     variant = variant_of(part, graph, root, tables, emitter.uses_seeds, context.groups.name)
+    variant.forward = quick_forward(graph)
     if backend is not None:
         variant.whole = whole_graph(part, emitter.program, backend, graph)
         variant.reach = Reach(part.captured)
