@@ -5,9 +5,9 @@
     forward = quick_forward(rank_graph)
     outputs = forward(*inputs, seed)       # as rank_graph.forward
 
-``torch.ops.aten.linear.default`` matches its arguments with a schema at each call, in general, while
-``torch.nn.functional.linear`` was written for its own. Both call the same operator. Only what calls
-that is copied: a graph that is read, cut or compiled has ATen's names.
+``torch.ops.aten.linear.default`` matches its arguments with a schema at each call, as any operator
+does, while ``torch.nn.functional.linear`` was written for its own. Both call the same operator.
+What is called so is a copy: graphs that are read, cut or compiled have ATen's names.
 """
 
 from __future__ import annotations

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.autograd.graph import get_gradient_edge
 from torch.distributed.tensor import DTensor, Placement
 
 from tensoropt_torch.parameters.kept_gradients import is_executed, reduce_found
@@ -43,54 +44,87 @@ def local_parts(
     one gradient, and what is done to it in place, such as clipping, would be done twice. It
     lies in memory as the parameter does, which fused optimizers take for granted.
     """
-    parts = [
-        _part(tensor, shape) if isinstance(tensor, DTensor) else tensor
-        for tensor, shape in zip(tensors, shapes, strict=True)
-    ]
-    trained = [i for i, t in enumerate(tensors) if t.requires_grad and isinstance(t, DTensor)]
-    if not trained or not torch.is_grad_enabled():
+    is_trained = torch.is_grad_enabled()
+    parts, trained = [], []
+    for i, tensor in enumerate(tensors):
+        if not isinstance(tensor, DTensor):
+            parts.append(tensor)
+            continue
+        local, shape = tensor._local_tensor, shapes[i]
+        parts.append(local.detach() if shape is None else local.view(shape))
+        if is_trained and tensor.requires_grad:
+            trained.append(i)
+    if not trained:
         return parts
     # Gradients that are added to others, or that somebody waits for, leave one by one: not all
     # of them are in memory besides, and no hook is called where there is none.
     together = all(_is_plain(tensors[i]) for i in trained)
     for members in [trained] if together else [[i] for i in trained]:
-        found = _LocalParts.apply(  # type: ignore[no-untyped-call]
-            [parts[i] for i in members], *[tensors[i] for i in members]
-        )
+        own, wholes = [parts[i] for i in members], [tensors[i] for i in members]
+        beside = torch.empty(0, device=own[0].device, requires_grad=True)
+        found = _LocalParts.apply(own, beside, *wholes)  # type: ignore[no-untyped-call]
         for i, part in zip(members, found, strict=True):
             parts[i] = part
     return parts
 
 
-def _part(tensor: DTensor, shape: Sequence[int] | None) -> torch.Tensor:
-    local = tensor._local_tensor
-    return local.detach() if shape is None else local.view(shape)
-
-
 class _LocalParts(torch.autograd.Function):
+    """``beside`` is a leaf of its own: gradients for it are made in a backward that makes those of
+    all leaves, and in no other."""
+
     @staticmethod
     def forward(
-        ctx: Any, parts: Sequence[torch.Tensor], *parameters: DTensor
+        ctx: Any, parts: Sequence[torch.Tensor], beside: torch.Tensor, *parameters: DTensor
     ) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
         ctx.parameters = parameters
         ctx.strides = [part.stride() for part in parts]
+        ctx.beside = get_gradient_edge(beside).node
         return tuple(parts)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         if torch.is_grad_enabled():  # create_graph=True
-            return None, *(
-                None if gradient is None else differentiable_whole(gradient, parameter)
-                for parameter, gradient in zip(ctx.parameters, gradients, strict=True)
-            )
+            return None, None, *_differentiable(ctx.parameters, gradients)
+        left = list(gradients)
+        if is_executed(ctx.beside):
+            _give_first(ctx.parameters, left, ctx.strides)
+        if all(gradient is None for gradient in left):
+            return None, None, *left
         made = [
             None if gradient is None else _gradient_of(parameter, gradient, strides)
-            for parameter, gradient, strides in zip(
-                ctx.parameters, gradients, ctx.strides, strict=True
-            )
+            for parameter, gradient, strides in zip(ctx.parameters, left, ctx.strides, strict=True)
         ]
-        return None, *accumulated(ctx, ctx.parameters, made)
+        return None, None, *accumulated(ctx, ctx.parameters, made)
+
+
+def _differentiable(
+    parameters: Sequence[DTensor], gradients: Sequence[torch.Tensor | None]
+) -> Iterator[torch.Tensor | None]:
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        yield None if gradient is None else differentiable_whole(gradient, parameter)
+
+
+def _give_first(
+    parameters: Sequence[DTensor],
+    gradients: list[torch.Tensor | None],
+    strides: Sequence[Sequence[int]],
+) -> None:
+    """Makes gradients that nobody waits for and that are as they should be the ``.grad`` of their
+    parameters, and None in the list. Most are: a step has one for each parameter."""
+    for i, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
+        if (
+            gradient is not None
+            and _is_plain(parameter)
+            and not gradient.requires_grad
+            and gradient.stride() == strides[i]
+            and _is_alone(gradient)
+            and gradient.dtype == parameter.dtype
+            and gradient.shape == parameter._local_tensor.shape
+        ):
+            spec = parameter._spec
+            parameter.grad = DTensor.__new__(DTensor, gradient, spec, requires_grad=False)
+            gradients[i] = None
 
 
 def _gradient_of(parameter: DTensor, gradient: torch.Tensor, strides: Sequence[int]) -> DTensor:
@@ -106,7 +140,7 @@ def accumulated(
     they are added to gets the layout of the parameter before. What autograd does with a
     ``DTensor`` that is the first gradient takes longer than to make that."""
     left = list(gradients)
-    edges = node.next_functions
+    edges = node.next_functions[-len(left) :]
     for i, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
         if (
             gradient is not None
@@ -146,6 +180,20 @@ def own_gradient(gradient: torch.Tensor, strides: Sequence[int]) -> torch.Tensor
     own = gradient.new_empty_strided(gradient.shape, strides).copy_(gradient)
     _claim(own)
     return own
+
+
+def _is_alone(gradient: torch.Tensor) -> bool:
+    """Whether nobody else has its memory, or a part of that, as far as is seen at once."""
+    if gradient._use_count() > _OWN_COUNT:  # type: ignore[attr-defined]
+        return False
+    return _holders(gradient) in _OWN_HOLDERS
+
+
+def _holders(tensor: torch.Tensor) -> tuple[int, int]:
+    """How many hold the storage, and, of a view, the tensor that it was made of."""
+    address, base = tensor.untyped_storage()._cdata, tensor._base
+    count: int = torch._C._storage_Use_Count(address)  # type: ignore[attr-defined]
+    return count, 0 if base is None else base._use_count()  # type: ignore[attr-defined]
 
 
 def _claim(gradient: torch.Tensor) -> bool:
@@ -204,3 +252,5 @@ def _own_count() -> int:
 
 
 _OWN_COUNT = _own_count()
+# Of tensors that nobody else has: one, and a view of one.
+_OWN_HOLDERS = _holders(torch.zeros(2)), _holders(torch.zeros(2, 3).t())
