@@ -120,10 +120,10 @@ def _give_first(
             and gradient.stride() == strides[i]
             and _is_alone(gradient)
             and gradient.dtype == parameter.dtype
-            and gradient.shape == parameter._local_tensor.shape
         ):
-            spec = parameter._spec
-            parameter.grad = DTensor.__new__(DTensor, gradient, spec, requires_grad=False)
+            shape, spec = parameter._local_tensor.shape, parameter._spec
+            own = gradient if gradient.shape == shape else gradient.view(shape)
+            parameter.grad = DTensor.__new__(DTensor, own, spec, requires_grad=False)
             gradients[i] = None
 
 
@@ -192,7 +192,7 @@ def _is_alone(gradient: torch.Tensor) -> bool:
 def _holders(tensor: torch.Tensor) -> tuple[int, int]:
     """How many hold the storage, and, of a view, the tensor that it was made of."""
     address, base = tensor.untyped_storage()._cdata, tensor._base
-    count: int = torch._C._storage_Use_Count(address)  # type: ignore[attr-defined]
+    count: int = torch._C._storage_Use_Count(address)
     return count, 0 if base is None else base._use_count()  # type: ignore[attr-defined]
 
 
