@@ -3,7 +3,7 @@ planner gives, and operators of the runtime take. Whoever wants to know what the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Generic, TypeVar
@@ -34,7 +34,8 @@ class Step(Generic[Group]):
         group: its axis set, or the name of its process group; None: it is local.
         size: how many ranks are in the group.
         index: of the rank there.
-        is_uneven: parts differ in size.
+        is_uneven: parts of the tensor differ in size.
+        parts, to_parts: then the sizes of those of its dims.
     """
 
     kind: StepKind
@@ -43,17 +44,24 @@ class Step(Generic[Group]):
     group: Group | None
     size: int
     index: int
-    is_uneven: bool
+    is_uneven: bool = False
+    parts: tuple[int, ...] = ()
+    to_parts: tuple[int, ...] = ()
 
 
-def steps_of(program: Sequence[int], groups: Sequence[Group]) -> Iterator[Step[Group]]:
+def steps_of(program: Sequence[int], groups: Sequence[Group]) -> list[Step[Group]]:
     """The steps of an encoded program; ``groups`` are those that it numbers."""
-    at = 0
+    found, at = [], 0
     while at < len(program):
         code, dim, to_dim, slot, size, index = program[at : at + _INTS_PER_STEP]
         at += _INTS_PER_STEP
+        parts: tuple[int, ...] = ()
+        to_parts: tuple[int, ...] = ()
         is_uneven = bool(code & _UNEVEN)
         if is_uneven:
+            _, *numbers = program[at + 1 : at + 1 + program[at]]  # the first: elements
+            parts, to_parts = tuple(numbers[:size]), tuple(numbers[size:])
             at += 1 + program[at]
         kind, group = StepKind(code & ~_UNEVEN), groups[slot] if slot >= 0 else None
-        yield Step(kind, dim, to_dim, group, size, index, is_uneven)
+        found.append(Step(kind, dim, to_dim, group, size, index, is_uneven, parts, to_parts))
+    return found

@@ -37,7 +37,7 @@ def test_steps_are_those_that_the_core_describes(shape: tuple[int, int]) -> None
         if cut_twice and shape != (12, 12):
             continue
         code = resharder.encode(source, target, 5)
-        steps = list(steps_of(code.steps, code.groups))
+        steps = steps_of(code.steps, code.groups)
         described = resharder.describe(source, target)
         what = f"{source} -> {target}: {described}"
         names = [step.kind.name.lower() for step in steps]

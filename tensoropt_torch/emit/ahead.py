@@ -17,10 +17,10 @@ import torch
 from torch import fx
 
 from tensoropt_torch.emit.collective_buckets import Buckets, in_buckets
-from tensoropt_torch.runtime.functional import NotFunctionalError, collectives_in
+from tensoropt_torch.runtime.functional import Collective, NotFunctionalError, collectives_in
 
 Compiled = Callable[..., Sequence[Any]]
-Collectives = list[list[tuple[str, str]]]  # of each graph
+Collectives = list[list[Collective]]  # of each graph
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,11 @@ inputs is done **before** the graph, and what sums over the ranks say **after** 
 in as local tensors, each with its chain of reshards; tensors that backward makes again carry the
 tag of that (``torch.utils.checkpoint``), which PyTorch's partitioner obeys.
 
-It refuses, by ``NotFunctionalError``, what has no such form: collectives inside of operators, parts
-that differ in size, random operators other than dropout, the user's Python, buffers that are
-averaged, and halos.
+A graph may be **cut** where gradients of parameters are sent to these: it then ends there, at
+leaves that it takes besides. For micro-batches it takes values of parameters that are **held**.
+
+It refuses, by ``NotFunctionalError``, what has no such form: most collectives inside of operators,
+random operators other than dropout, the user's Python, buffers that are averaged, and halos.
 """
 
 from __future__ import annotations
@@ -32,9 +34,10 @@ from tensoropt_torch import _C
 from tensoropt_torch.emit.eager_writer import EagerWriter
 from tensoropt_torch.frontend.python_calls import is_python_call
 from tensoropt_torch.program import records as r
+from tensoropt_torch.program.edges import GradientEdge
 from tensoropt_torch.program.passes import RankRecords
 from tensoropt_torch.program.reshards import GroupName, dtypes, named, runs_again
-from tensoropt_torch.runtime import functional
+from tensoropt_torch.runtime import functional, functional_losses
 from tensoropt_torch.runtime.functional import NotFunctionalError
 from tensoropt_torch.runtime.library import OPS
 from tensoropt_torch.runtime.random import call_seeded, seeded_dropout
@@ -52,6 +55,10 @@ TRACED = frozenset(
         OPS.valid_divisor.default,
     }
 )
+# Those that communicate, and functions that take what they take.
+_WITH_RANKS: Mapping[Any, Callable[..., Any]] = {
+    OPS.cross_entropy_vocab.default: functional_losses.cross_entropy_vocab,
+}
 RECOMPUTE = "recompute"  # in the meta of nodes, as PyTorch's partitioner looks for it
 
 
@@ -63,12 +70,14 @@ class FunctionalProgram:
         before: takes the inputs of the rank, looks at them, and gives what ``main`` takes of that;
             None: there is nothing to look at.
         main: takes the tensors of ``inputs``, the seed of the step as a tensor if it
-            ``takes_seed``, and what ``before`` gives.
+            ``takes_seed``, what ``before`` gives, the values that are held, and the leaves.
         inputs: the numbers of those inputs of the rank that ``main`` takes.
         after: takes what ``main`` gives beyond ``outputs``, and looks at it.
         outputs: how many tensors ``main`` gives that are outputs of the rank.
         output: what the rank gives, with the numbers of these in place of tensors.
         changed: the numbers of the inputs that it changes.
+        held: how many values are.
+        leaves: the parameters whose gradients end at one, by name, in order.
     """
 
     before: fx.GraphModule | None
@@ -79,6 +88,8 @@ class FunctionalProgram:
     outputs: int
     output: Any
     changed: tuple[int, ...]
+    held: int = 0
+    leaves: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -93,12 +104,22 @@ class FunctionalWriter:
 
     Args:
         untrained: the names of inputs that train nothing, which may be looked at beforehand.
+        is_cut: whether the gradient ends where it is sent to the parameter; None: none does,
+            and no value is held.
     """
 
-    def __init__(self, program: RankRecords, untrained: frozenset[str]) -> None:
+    def __init__(
+        self,
+        program: RankRecords,
+        untrained: frozenset[str],
+        is_cut: Callable[[GradientEdge], bool] | None = None,
+    ) -> None:
         self._records = program.records
         self._group_name = program.group_name
         self._untrained = untrained
+        self._is_cut = is_cut
+        self._held: dict[r.Value, fx.Node] = {}  # by the results of reshards
+        self._leaves: dict[str, fx.Node] = {}  # by the names of parameters
         self._graph = fx.Graph()
         self._nodes: dict[r.Value, fx.Node] = {}
         self._seed: r.Value | None = None
@@ -118,6 +139,8 @@ class FunctionalWriter:
             self._nodes[source.result] = self._graph.placeholder(source.name)
         for number, value in enumerate(given):
             self._nodes[value] = self._graph.placeholder(f"before_{number}")
+        if self._is_cut is not None:
+            self._take_borders(main, self._is_cut)
         self._remade = frozenset(k.value for k in main if isinstance(k, r.Keep))
         for record in main:
             if not isinstance(record, (r.Input, r.Output, r.Keep, r.BeginValues)):
@@ -163,7 +186,21 @@ class FunctionalWriter:
                 output.values, lambda leaf: places[leaf] if isinstance(leaf, r.Value) else leaf
             ),
             changed,
+            len(self._held),
+            tuple(self._leaves),
         )
+
+    def _take_borders(
+        self, records: Sequence[r.Record], is_cut: Callable[[GradientEdge], bool]
+    ) -> None:
+        """The values that are held, in their order, then the leaves."""
+        borders = [border for record in records for border in _borders(record)]
+        for result, programs, _ in borders:
+            if programs.held:
+                self._held[result] = self._graph.placeholder(f"held_{len(self._held)}")
+        for _, _, edge in borders:
+            if edge is not None and is_cut(edge):
+                self._leaves[edge.parameter] = self._graph.placeholder(f"leaf_{len(self._leaves)}")
 
     # --- Records
 
@@ -203,10 +240,10 @@ class FunctionalWriter:
 
     def call(self, record: r.Call) -> None:
         args, kwargs = self._with_nodes((record.args, dict(record.kwargs)))
-        function = record.function
+        function: Any = _WITH_RANKS.get(record.function, record.function)
         if function is call_seeded:
             function, args = _dropout(args), _dropout_arguments(args)
-        else:
+        elif function is record.function:
             _check_call(record)
         self._call(record.result, function, *args, again=record.runs_again, **kwargs)
 
@@ -214,30 +251,39 @@ class FunctionalWriter:
         mul, source = torch.ops.aten.mul.Tensor, self._nodes[record.source]
         self._call(record.result, mul, source, record.factor, again=record.runs_again)
 
-    def reshard(self, record: r.Reshard) -> None:
-        self._resharded(record.result, record.source, record.programs)
-
-    def reshard_parameter(self, record: r.ReshardParameter) -> None:
-        self._resharded(record.result, record.source, record.programs)
-
     def take_parameters(self, record: r.TakeParameters) -> None:
         for result, source in zip(record.results, record.sources, strict=True):
             self._alias(result, source)
 
-    def reshard_gradients(self, record: r.ReshardGradients) -> None:
-        members = zip(record.results, record.sources, record.programs, strict=True)
-        for result, source, programs in members:
-            self._resharded(result, source, programs)
+    def reshard(self, record: r.Reshard | r.ReshardParameter) -> None:
+        self._resharded(record.source, *_borders(record)[0])
 
-    def _resharded(self, result: r.Value, source: r.Value, programs: _C.EmittedReshard) -> None:
-        forward, backward = (
-            named(program, self._group_name) for program in (programs.forward, programs.backward)
-        )
-        functional.steps_of(*forward)
-        functional.steps_of(*backward)
-        again = runs_again(programs) or result in self._remade
-        arguments = self._nodes[source], *forward, *backward
-        self._call(result, functional.reshard, *arguments, again=again, **dtypes(programs))
+    def reshard_gradients(self, record: r.ReshardGradients) -> None:
+        for source, border in zip(record.sources, _borders(record), strict=True):
+            self._resharded(source, *border)
+
+    def _resharded(
+        self,
+        source: r.Value,
+        result: r.Value,
+        programs: _C.EmittedReshard,
+        edge: GradientEdge | None,
+    ) -> None:
+        x, held = self._nodes[source], self._held.get(result)
+        leaf = None if edge is None else self._leaves.get(edge.parameter)
+        backward = named(programs.backward, self._group_name)
+        if held is not None and leaf is None:
+            reduce = {k: v for k, v in dtypes(programs).items() if k == "reduce_dtype"}
+            self._call(result, functional.held_value, x, held, *backward, **reduce)
+            return
+        if held is not None:
+            self._nodes[result] = held
+        else:
+            again = runs_again(programs) or result in self._remade
+            call = functional.reshard, x, *named(programs.forward, self._group_name), *backward
+            self._call(result, *call, again=again, **dtypes(programs))
+        if leaf is not None:
+            self._call(result, functional.left_at, self._nodes[result], leaf)
 
     def count_out_of_range(self, record: r.CountOutOfRange) -> None:
         ranges = record.ranges
@@ -256,6 +302,18 @@ class FunctionalWriter:
     def sum_of(self, record: r.SumOf) -> None:
         operands = self._nodes[record.sum], self._nodes[record.share]
         self._call(record.result, functional.sum_of, *operands)
+
+
+Border = tuple[r.Value, _C.EmittedReshard, GradientEdge | None]
+
+
+def _borders(record: r.Record) -> list[Border]:
+    """What a record reshards: each result, by which programs, and whose gradient it sends."""
+    if isinstance(record, r.Reshard | r.ReshardParameter):
+        return [(record.result, record.programs, record.gradient)]
+    if isinstance(record, r.ReshardGradients):
+        return [*zip(record.results, record.programs, record.gradients, strict=True)]
+    return []
 
 
 def _check_call(record: r.Call) -> None:
@@ -383,7 +441,7 @@ _WRITE: Mapping[type[Any], Callable[[FunctionalWriter, Any], None]] = {
     r.Reshard: FunctionalWriter.reshard,
     r.TakeParameters: FunctionalWriter.take_parameters,
     r.ReshardGradients: FunctionalWriter.reshard_gradients,
-    r.ReshardParameter: FunctionalWriter.reshard_parameter,
+    r.ReshardParameter: FunctionalWriter.reshard,
     r.CountOutOfRange: FunctionalWriter.count_out_of_range,
     r.Reduce: FunctionalWriter.reduce,
     r.SumOf: FunctionalWriter.sum_of,

@@ -14,11 +14,12 @@ from then on, and the log says why.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx
+from torch.distributed.distributed_c10d import GroupName
 from torch.utils import _pytree as pytree
 
 from tensoropt_torch.emit.ahead import BACKENDS, Collectives, Compiled, Traced, compiled_ahead
@@ -26,9 +27,12 @@ from tensoropt_torch.emit.collective_buckets import Buckets
 from tensoropt_torch.emit.functional import FunctionalProgram, FunctionalWriter, Place
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.logs import get_logger
+from tensoropt_torch.program.edges import GradientEdge
 from tensoropt_torch.program.passes import RankRecords
+from tensoropt_torch.program.reshards import Program
 from tensoropt_torch.runtime.agreement import confirm_call, gather
-from tensoropt_torch.runtime.functional import NotFunctionalError
+from tensoropt_torch.runtime.functional import NotFunctionalError, left_at
+from tensoropt_torch.runtime.functional import reshard as functional_reshard
 from tensoropt_torch.runtime.lost_ranks import LostRanksError
 from tensoropt_torch.runtime.random import seed_tensor
 from tensoropt_torch.units import format_duration
@@ -50,7 +54,7 @@ class WholeGraph:
         program: FunctionalProgram,
         backend: str,
         buckets: Buckets,
-        otherwise: fx.GraphModule,
+        otherwise: fx.GraphModule | None = None,
     ) -> None:
         self.reason = ""
         self._program = program
@@ -70,8 +74,19 @@ class WholeGraph:
 
     def forward(self, *values: Any) -> Any:
         """The outputs of the rank; ``values`` are its inputs and the seed of the step."""
-        if self.reason:
+        outputs = None if self.reason else self.outputs(values)
+        if outputs is None:
+            assert self._otherwise is not None
             return self._otherwise.forward(*values)
+        return outputs
+
+    def outputs(
+        self,
+        values: Sequence[Any],
+        more: Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]] | None = None,
+    ) -> Any:
+        """The same; None: it cannot be compiled. ``more`` gives what the graph takes besides
+        these tensors."""
         program = self._program
         given: Sequence[Any] = ()
         if program.before is not None:
@@ -79,9 +94,11 @@ class WholeGraph:
                 given = program.before.forward(*values)
         seed = [seed_tensor(values[-1])] if program.takes_seed else []
         taken = [*[values[number] for number in program.inputs], *seed, *given]
+        if more is not None:
+            taken += more(taken)
         gradients = torch.is_grad_enabled()
         if gradients not in self._compiled and not self._compile(taken):
-            return self._otherwise.forward(*values)
+            return None
         made = self._run(*self._compiled[gradients], taken)
         if program.after is not None:
             program.after.forward(*made[program.outputs :])
@@ -109,26 +126,138 @@ class WholeGraph:
 
     def _compile(self, taken: Sequence[torch.Tensor]) -> bool:
         """Compiles both graphs on all ranks; False: some rank cannot, or has others."""
-        confirm_call()  # what follows is collective
-        begin = time.perf_counter()
-        traced = Traced(self._buckets)
-        compiled, error = None, ""
-        try:
-            compiled = compiled_ahead(self._backend, self._program.main, taken, traced)
-        except LostRanksError:
-            raise
-        except Exception as caught:
-            error = str(caught) or type(caught).__name__
-        reports = gather((error, traced.collectives))
-        self.reason = _reason([error for error, _ in reports], [own for _, own in reports])
-        if self.reason or compiled is None:
-            log.warning(_NOT_USED, self.reason)
+        compiled, self.reason = compiled_alike(
+            self._backend, self._program.main, taken, self._buckets
+        )
+        if compiled is None:
             return False
         self._compiled[torch.is_grad_enabled()] = compiled, [t.stride() for t in taken]
-        count = sum(map(len, traced.collectives))
-        duration = format_duration(time.perf_counter() - begin)
-        log.info("compiled a step with %d collectives in %s", count, duration)
         return True
+
+
+def compiled_alike(
+    backend: str, graph: fx.GraphModule, taken: Sequence[torch.Tensor], buckets: Buckets
+) -> tuple[Compiled | None, str]:
+    """A graph that all ranks have compiled, for tensors like these; or why there is none.
+    Collective."""
+    confirm_call()  # what follows is collective
+    begin = time.perf_counter()
+    traced = Traced(buckets)
+    compiled, error = None, ""
+    try:
+        compiled = compiled_ahead(backend, graph, taken, traced)
+    except LostRanksError:
+        raise
+    except Exception as caught:
+        error = str(caught) or type(caught).__name__
+    reports = gather((error, traced.collectives))
+    reason = _reason([error for error, _ in reports], [own for _, own in reports])
+    if reason or compiled is None:
+        log.warning(_NOT_USED, reason)
+        return None, reason
+    count = sum(map(len, traced.collectives))
+    duration = format_duration(time.perf_counter() - begin)
+    log.info("compiled a step with %d collectives in %s", count, duration)
+    return compiled, ""
+
+
+class CutGraph(WholeGraph):
+    """The graph of a rank whose gradients end where they are sent to parameters: the executor has
+    them then, adds them up, or keeps them.
+
+    ::
+
+        outputs = cut.forward_to(values, held, leaves_of)   # None: it cannot be compiled
+    """
+
+    def __init__(self, program: FunctionalProgram, backend: str, buckets: Buckets) -> None:
+        super().__init__(program, backend, buckets)
+        self._likes: dict[str, torch.Tensor] | None = None
+        self._reductions: dict[tuple[str, ...], Compiled | None] = {}
+
+    def forward_to(
+        self,
+        values: Sequence[Any],
+        held: Sequence[torch.Tensor],
+        leaves_of: Callable[[Mapping[str, torch.Tensor]], Sequence[torch.Tensor]],
+    ) -> Any:
+        """As ``forward``, of these inputs and the seed, with the values that are held.
+        ``leaves_of`` makes the leaves of parameters of tensors of the same shape, dtype and device,
+        which have no memory."""
+        if self.reason:
+            return None
+
+        def more(taken: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+            if self._likes is None:
+                self._likes = _like_leaves(self._program, [*taken, *held])
+            return [*held, *leaves_of(self._likes)]
+
+        return self.outputs(values, more)
+
+    def reduced(
+        self, gradients: Mapping[str, torch.Tensor], programs: Mapping[str, Program]
+    ) -> dict[str, torch.Tensor] | None:
+        """What these programs make of the gradients of parameters, in buckets; None: that cannot
+        be compiled."""
+        names = tuple(sorted(gradients))
+        taken = [gradients[name].contiguous() for name in names]
+        with torch.no_grad():
+            if names not in self._reductions:
+                graph = _reduction([programs[name] for name in names])
+                self._reductions[names], _ = compiled_alike(
+                    self._backend, graph, taken, self._buckets
+                )
+            compiled = self._reductions[names]
+            return None if compiled is None else dict(zip(names, compiled(*taken), strict=True))
+
+
+def _reduction(programs: Sequence[Program]) -> fx.GraphModule:
+    """A graph that runs one on each of its inputs."""
+    graph = fx.Graph()
+    inputs = [graph.placeholder(f"gradient_{i}") for i in range(len(programs))]
+    graph.output(
+        tuple(
+            graph.call_function(functional_reshard, (x, *program))
+            for x, program in zip(inputs, programs, strict=True)
+        )
+    )
+    return fx.GraphModule(torch.nn.Module(), graph, "ReducedGradients")
+
+
+class _LeavesFound(fx.Interpreter):
+    """Runs the graph, and sees where leaves would be."""
+
+    def __init__(self, graph: fx.GraphModule) -> None:
+        super().__init__(graph)
+        self.found: dict[str, torch.Tensor] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        if n.target is left_at:
+            value, leaf = n.args
+            assert isinstance(value, fx.Node) and isinstance(leaf, fx.Node)
+            found: torch.Tensor = self.env[value]
+            self.found[leaf.name] = found
+            return found
+        return super().run_node(n)
+
+
+def _like_leaves(
+    program: FunctionalProgram, taken: Sequence[torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """Tensors without memory that are like the leaves, which follow these tensors."""
+    names = [n.name for n in program.main.graph.find_nodes(op="placeholder")][len(taken) :]
+    finding = _LeavesFound(program.main)
+    mode = torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
+    with torch.no_grad(), mode:
+        fakes = [
+            torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in taken
+        ]
+        finding.run(*fakes, *(None for _ in names))
+    found = zip(program.leaves, (finding.found[name] for name in names), strict=True)
+    return {
+        parameter: torch.empty((), dtype=fake.dtype, device=fake.device).expand(fake.shape)
+        for parameter, fake in found
+    }
 
 
 def _reason(errors: Sequence[str], collectives: Sequence[Collectives]) -> str:
@@ -136,34 +265,75 @@ def _reason(errors: Sequence[str], collectives: Sequence[Collectives]) -> str:
     for rank, error in enumerate(errors):
         if error:
             return f"rank {rank}: {error.strip().splitlines()[0]}"
-    if any(own != collectives[0] for own in collectives):
-        return "the collectives of the ranks' graphs differ"
-    return ""
+    return "" if _are_alike(collectives) else "the collectives of the ranks' graphs differ"
+
+
+def _are_alike(collectives: Sequence[Collectives]) -> bool:
+    """Whether ranks call the same ones in the same order: those of a group of the same tensors.
+    Where parts differ in size other groups have others."""
+    names = [[[one.name for one in graph] for graph in graphs] for graphs in collectives]
+    if any(own != names[0] for own in names):
+        return False
+    calls = [[one for graph in graphs for one in graph] for graphs in collectives]
+    return all(
+        calls[member][place] == own[place]
+        for own in calls
+        for place in range(len(own))
+        for member in _ranks_of(own[place].group)
+    )
+
+
+def _ranks_of(group: str) -> list[int]:
+    resolved = torch._C._distributed_c10d._resolve_process_group(GroupName(group))
+    return torch.distributed.get_process_group_ranks(resolved)
 
 
 def whole_graph(
     part: RankPart, records: RankRecords, backend: str, otherwise: fx.GraphModule
 ) -> WholeGraph | None:
     """That of a rank's records; None: there is none, which the log explains. Collective."""
+    program = _program(part, records, backend, None)
+    if program is None:
+        return None
+    return WholeGraph(program, backend, buckets_of(part), otherwise)
+
+
+def cut_graph(
+    part: RankPart,
+    records: RankRecords,
+    backend: str,
+    is_cut: Callable[[GradientEdge], bool],
+) -> CutGraph | None:
+    """That which ends where gradients are sent to their parameters; likewise. Collective."""
+    program = _program(part, records, backend, is_cut)
+    if program is None:
+        return None
+    return CutGraph(program, backend, buckets_of(part))
+
+
+def buckets_of(part: RankPart) -> Buckets:
+    """Those of the plan."""
+    settings = part.plan.settings
+    return Buckets(int(settings.bucket_bytes), int(settings.shard_bytes))
+
+
+def _program(
+    part: RankPart,
+    records: RankRecords,
+    backend: str,
+    is_cut: Callable[[GradientEdge], bool] | None,
+) -> FunctionalProgram | None:
     program, reason = None, ""
+    sources = part.captured.sources
+    untrained = frozenset(s.placeholder.name for s in sources if s.kind != "parameter")
     try:
-        program = _program(part, records, backend)
+        if backend not in BACKENDS:
+            raise NotFunctionalError(f"backend '{backend}' is none of {', '.join(BACKENDS)}")
+        program = FunctionalWriter(records, untrained, is_cut).emit()
     except NotFunctionalError as error:
         reason = str(error)
     reason = next((text for text in gather(reason) if text), "")
     if program is None or reason:
         log.info(_NOT_USED, reason)
         return None
-    settings = part.plan.settings
-    buckets = Buckets(int(settings.bucket_bytes), int(settings.shard_bytes))
-    return WholeGraph(program, backend, buckets, otherwise)
-
-
-def _program(part: RankPart, records: RankRecords, backend: str) -> FunctionalProgram:
-    if backend not in BACKENDS:
-        raise NotFunctionalError(f"backend '{backend}' is none of {', '.join(BACKENDS)}")
-    if part.captured.micro_batching is not None:
-        raise NotFunctionalError("the step has micro-batches")
-    sources = part.captured.sources
-    untrained = frozenset(s.placeholder.name for s in sources if s.kind != "parameter")
-    return FunctionalWriter(records, untrained).emit()
+    return program

@@ -12,9 +12,11 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from tensoropt_torch.emit.whole import CutGraph
 from tensoropt_torch.module.delivery import Waiting, delivered
 from tensoropt_torch.module.gradient_sinks import PassSink, StepSink
 from tensoropt_torch.module.micro_batched import seed_of
+from tensoropt_torch.module.reached import ReachedGradients
 from tensoropt_torch.module.variant import Variant
 from tensoropt_torch.parameters.kept_gradients import is_kept, reduce_before_adding
 from tensoropt_torch.parameters.written_parts import WrittenParts
@@ -111,11 +113,10 @@ def _forward_alone(
     forward: Callable[..., Sequence[Any]] = variant.forward
     if variant.whole is not None and not schedule.adds_kept:
         forward = variant.whole.forward
+    reached = None if variant.reach is None else variant.reach.of_forward()
     if schedule.adds_kept:
         reduce_before_adding(parameter for _, parameter in variant.trained())
-        forward = variant.hooked.body.forward
-        rest = (*rest, PassSink(variant.hooked, variant.parameter, schedule.reduces))
-    reached = None if variant.reach is None else variant.reach.of_forward()
+        forward = _forward_to_sink(schedule, variant, reached)
     if reached is not None:
         values = reached.passed(values)
     with reuse.ReuseRegistry(variant.plan.settings.overlap, variant.name_of):
@@ -124,6 +125,25 @@ def _forward_alone(
     if reached is not None:
         reached.watch(outputs)
     return outputs
+
+
+def _forward_to_sink(
+    schedule: Schedule, variant: Variant, reached: ReachedGradients | None
+) -> Callable[..., Sequence[Any]]:
+    """That of a pass whose gradients stay as they are, or are added to such."""
+    sink = PassSink(variant.hooked, variant.parameter, schedule.reduces, reached)
+    cut = variant.cut(False)
+
+    def forward(*values: Any) -> Sequence[Any]:
+        outputs: Sequence[Any] | None = None
+        if cut is not None:
+            parts, reduced = variant.by_name(values), cut.reduced
+            outputs = cut.forward_to(values, (), lambda likes: sink.leaves(parts, likes, reduced))
+        if outputs is None:
+            outputs = variant.hooked.body.forward(*values, sink)
+        return outputs
+
+    return forward
 
 
 class _Step:
@@ -151,8 +171,13 @@ class _Step:
         self._parameters: dict[str, torch.Tensor] = {}
         self._leaves: dict[str, torch.Tensor] = {}
         self._sink: StepSink | None = None
+        self._cut: CutGraph | None = None
+        self._without_gradients: Callable[..., Sequence[Any]] = variant.forward
         if schedule.makes_gradients:
             self._take_leaves()
+            self._cut = variant.cut(schedule.reduces)
+        elif variant.whole is not None:
+            self._without_gradients = variant.whole.forward
 
     def _take_leaves(self) -> None:
         for number, parameter in self._variant.trained():
@@ -179,14 +204,22 @@ class _Step:
         values = self._batch.part(self._values, number)
         if self._sink is None:
             with torch.no_grad():
-                made = self._variant.forward(*values, seed, *self._rest)
+                made = self._without_gradients(*values, seed, *self._rest)
         else:
-            watched = self._sink.reduced.watched(values, self._leaves)
-            added = (*self._rest, *self._held, self._sink)
-            with reuse.ReuseRegistry(self._variant.plan.settings.overlap, self._variant.name_of):
-                made = self._variant.hooked.body.forward(*watched, seed, *added)
+            watched = [*self._sink.reduced.watched(values, self._leaves), seed]
+            made = self._forward_to_sink(watched, self._sink)
             self._losses[number] = made[self._batch.loss]
         self._outputs.add(number, made)
+
+    def _forward_to_sink(self, values: Sequence[Any], sink: StepSink) -> Sequence[Any]:
+        if self._cut is not None:
+            outputs: Sequence[Any] | None = self._cut.forward_to(values, self._held, sink.leaves)
+            if outputs is not None:
+                return outputs
+        added = (*self._rest, *self._held, sink)
+        with reuse.ReuseRegistry(self._variant.plan.settings.overlap, self._variant.name_of):
+            found: Sequence[Any] = self._variant.hooked.body.forward(*values, *added)
+        return found
 
     def backward(self, action: Backward) -> None:
         assert self._sink is not None
@@ -201,7 +234,7 @@ class _Step:
 
     def reduce(self, action: ReduceGradients) -> None:
         assert self._sink is not None
-        self._sink.reduce()
+        self._sink.reduce(None if self._cut is None else self._cut.reduced)
 
     def join(self, action: Join) -> None:
         self._joined = self._outputs.joined()

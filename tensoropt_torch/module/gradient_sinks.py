@@ -14,6 +14,7 @@ import torch
 from torch.distributed.tensor import DTensor, Placement
 
 from tensoropt_torch.emit.hooked import HookedGraph
+from tensoropt_torch.module.reached import ReachedGradients
 from tensoropt_torch.parameters.kept_gradients import keep, with_kept
 from tensoropt_torch.parameters.local_parts import as_whole, is_for_grad, own_gradient
 from tensoropt_torch.program.edges import GradientEdge
@@ -22,6 +23,8 @@ from tensoropt_torch.runtime.ops import reshard
 from tensoropt_torch.values.placements import placements_of
 
 Gradients = tuple[torch.Tensor | None, ...]
+Programs = Mapping[str, Program]
+Reduced = Callable[[Mapping[str, torch.Tensor], Programs], dict[str, torch.Tensor] | None]
 Borders = Mapping[str, tuple[GradientEdge, Program]]
 
 
@@ -44,11 +47,13 @@ class PassSink:
         parameter: the one of a name.
         reduces: whether the programs get the gradients, with what is kept in ``.grad``;
             otherwise ``.grad`` gets them.
+        reached: which parameters have gradients at all; None: all of which some come.
     """
 
     hooked: HookedGraph
     parameter: Callable[[str], torch.Tensor]
     reduces: bool
+    reached: ReachedGradients | None = None
 
     def watch(self, parameter: str, node: Any) -> None:
         """See ``Sink``."""
@@ -62,12 +67,94 @@ class PassSink:
             (gradient,) = gradients
             if gradient is None or not is_for_grad(gradient, whole, accumulate):
                 return None
+            if self.reached is not None and not self.reached.has(parameter):
+                return (None,)
             with torch.no_grad():
                 if self.reduces:
                     return (with_kept(whole, gradient, placements),)
                 return (None,) if keep(whole, together(edge, gradient), placements) else None
 
         node.register_prehook(before_program)
+
+    def leaves(
+        self, parts: Mapping[str, torch.Tensor], likes: Mapping[str, torch.Tensor], reduced: Reduced
+    ) -> tuple[torch.Tensor, ...]:
+        """Where the gradients of parameters end in a graph that is compiled. The rank has these
+        parts of them, and ``likes`` have the shapes that gradients have there, and no memory.
+        ``reduced`` sends several to their parameters, if it can."""
+        given = [parts[name] for name in likes]
+        leaves: tuple[torch.Tensor, ...] = _Leaves.apply(self, likes, reduced, *given)  # type: ignore[no-untyped-call]
+        return leaves
+
+    def sent(
+        self, gradients: dict[str, torch.Tensor], accumulate: Mapping[str, Any]
+    ) -> dict[str, torch.Tensor]:
+        """Those of the gradients that go to their parameters, with what is kept; the others are
+        kept. ``accumulate`` are the nodes that add them."""
+        left = {}
+        for name, gradient in gradients.items():
+            if self.reached is not None and not self.reached.has(name):
+                continue
+            edge, _ = self.hooked.borders[name]
+            whole = self.parameter(name)
+            assert isinstance(whole, DTensor)
+            places, found = placements_at(edge, whole), gradient
+            if is_for_grad(gradient, whole, accumulate[name]):
+                if self.reduces:
+                    total = with_kept(whole, gradient, places)
+                    if total is None:
+                        continue
+                    found = total
+                else:
+                    own = own_gradient(gradient, gradient.stride())
+                    if keep(whole, together(edge, own), places, copy=False):
+                        continue
+            left[name] = found
+        return left
+
+
+class _Leaves(torch.autograd.Function):
+    """Gradients are kept, or sent to their parameters."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        sink: PassSink,
+        likes: Mapping[str, torch.Tensor],
+        reduced: Reduced,
+        *parts: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.sink, ctx.names, ctx.reduced = sink, list(likes), reduced
+        ctx.dtypes = [part.dtype for part in parts]
+        wholes = {name: sink.parameter(name) for name in likes}
+        with torch.enable_grad():
+            ctx.accumulate = {
+                name: torch.autograd.graph.get_gradient_edge(whole).node
+                for name, whole in wholes.items()
+                if whole.requires_grad
+            }
+        return tuple(like.detach() for like in likes.values())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        own = zip(ctx.names, gradients, strict=True)
+        found = {n: g for n, g in own if g is not None and n in ctx.accumulate}
+        left = ctx.sink.sent(found, ctx.accumulate)
+        programs = {name: ctx.sink.hooked.borders[name][1] for name in left}
+        made = sent_together(left, programs, ctx.reduced)
+        dtypes = zip(ctx.names, ctx.dtypes, strict=True)
+        return None, None, None, *(made[n].to(d) if n in made else None for n, d in dtypes)
+
+
+def sent_together(
+    gradients: dict[str, torch.Tensor], programs: Programs, reduced: Reduced | None
+) -> dict[str, torch.Tensor]:
+    """What programs make of gradients, which are let go: in buckets, or one by one."""
+    found = reduced(gradients, programs) if gradients and reduced is not None else None
+    if found is not None:
+        return found
+    return {name: reshard(gradients.pop(name), *program) for name, program in programs.items()}
 
 
 class LocalGradients:
@@ -105,6 +192,22 @@ class _Watched(torch.autograd.Function):
         if gradient is not None:
             ctx.found.add(ctx.name, gradient, ctx.strides)
         return None, None, None
+
+
+class _Summed(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, leaf: torch.Tensor, like: torch.Tensor, name: str, sink: StepSink
+    ) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.name, ctx.sink = name, sink
+        return like.detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor | None) -> tuple[None, None, None, None]:
+        if gradient is not None:
+            ctx.sink.add(ctx.name, gradient)
+        return None, None, None, None
 
 
 class StepSink:
@@ -164,11 +267,31 @@ class StepSink:
         self._late.append(name)
         return None
 
-    def reduce(self) -> None:
-        """Reduces what its own program could not take, because of its dtype."""
-        for name in self._late:
-            _, (steps, groups) = self._borders[name]
-            gradient = reshard(self.sums.pop(name), steps, groups)
+    def leaves(self, likes: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+        """Where the gradients of parameters end in a graph that is compiled; ``likes`` have the
+        shapes that they have there, and no memory."""
+        return [
+            _Summed.apply(self._leaves[name], like, name, self)  # type: ignore[no-untyped-call]
+            for name, like in likes.items()
+        ]
+
+    def add(self, name: str, gradient: torch.Tensor) -> None:
+        """One that ended at a leaf, which is reduced when all are there."""
+        kept = self.sums.get(name)
+        if kept is not None:
+            kept.add_(gradient)
+            return
+        dtype, own = self._leaves[name].dtype, own_gradient(gradient, gradient.stride())
+        self.sums[name] = own.to(dtype, memory_format=torch.contiguous_format)
+        if not self._keeps:
+            self._late.append(name)
+
+    def reduce(self, reduced: Reduced | None = None) -> None:
+        """Reduces what its own program could not take: because of its dtype, or because it ended
+        at a leaf. ``reduced`` does so for several, if it can."""
+        sums = {name: self.sums.pop(name) for name in self._late}
+        programs = {name: self._borders[name][1] for name in sums}
+        for name, gradient in sent_together(sums, programs, reduced).items():
             self.reduced.add(name, gradient, self._leaves[name].stride())
         for name, kept in self.sums.items():
             raise AssertionError(f"{name}: {tuple(kept.shape)} was never reduced")

@@ -89,6 +89,11 @@ class ReachedGradients:
     ) -> None:
         self._outputs.update(index for place, index in own if gradients[place] is not None)
 
+    def has(self, parameter: str) -> bool:
+        """Whether there is a gradient for a parameter in the backward that runs, by the first name
+        of its source."""
+        return any(self._reach.is_reached(parameter, index) for index in self._outputs)
+
     def take(self) -> frozenset[int]:
         """The sources that have gradients in the backward that ends."""
         outputs, self._outputs = self._outputs, set()

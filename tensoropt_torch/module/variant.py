@@ -11,12 +11,13 @@ from torch import fx, nn
 
 from tensoropt_torch.emit.hooked import HookedGraph
 from tensoropt_torch.emit.rank import RankPart
-from tensoropt_torch.emit.whole import WholeGraph
+from tensoropt_torch.emit.whole import CutGraph, WholeGraph
 from tensoropt_torch.frontend import CapturedModel, Source
 from tensoropt_torch.module.micro_batched import Gather, MicroBatched
 from tensoropt_torch.module.reached import Reach
 from tensoropt_torch.parameters.local_parts import local_parts, local_tensor
 from tensoropt_torch.plan import Plan, VariantStrategy
+from tensoropt_torch.runtime.agreement import confirm_call
 from tensoropt_torch.runtime.remade import address_of
 from tensoropt_torch.space.rows import OutputRows
 
@@ -62,6 +63,8 @@ class Variant:
         self.tables = tables
         self.uses_seeds = uses_seeds
         self.whole: WholeGraph | None = None  # compiled, for steps that do nothing besides
+        self.make_cut: Callable[[bool], CutGraph | None] = lambda reduces: None
+        self._cuts: dict[bool, CutGraph | None] = {}
         self.reach: Reach | None = None  # of what is compiled, whose backward does not tell
         self.strategy: VariantStrategy | None = None  # if it is not the plan's
         self.output_rows: tuple[OutputRows, ...] = ()
@@ -91,6 +94,17 @@ class Variant:
     def is_compiled_whole(self) -> bool:
         """Whether steps that do nothing besides run a graph that is compiled as a whole."""
         return self.whole is not None and not self.whole.reason
+
+    def cut(self, reduces: bool) -> CutGraph | None:
+        """The graph that is compiled for steps that keep gradients, or add up those of
+        micro-batches, and with ``reduces`` send them to their parameters; None: there is none.
+        Collective."""
+        if self.whole is None:
+            return None
+        if reduces not in self._cuts:
+            confirm_call()
+            self._cuts[reduces] = self.make_cut(reduces)
+        return self._cuts[reduces]
 
     @cached_property
     def hooked(self) -> HookedGraph:
@@ -133,6 +147,10 @@ class Variant:
                 parameter = place[0][place[1]]
                 if parameter is not None and parameter.requires_grad:
                     yield number, parameter
+
+    def by_name(self, values: Sequence[Any]) -> Mapping[str, Any]:
+        """What the graph takes of all sources, by their first names."""
+        return {name: values[number] for name, number in self._numbers.items()}
 
     def parameter(self, name: str) -> torch.Tensor:
         """The one of a source's first name."""

@@ -19,7 +19,7 @@ from tensoropt_torch.calls.uneven import resized
 from tensoropt_torch.emit.compilation import compiled
 from tensoropt_torch.emit.quick_calls import quick_forward
 from tensoropt_torch.emit.rank import RankPart
-from tensoropt_torch.emit.whole import whole_graph
+from tensoropt_torch.emit.whole import cut_graph, whole_graph
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, ModelStructure
 from tensoropt_torch.frontend.capture import Arguments
@@ -279,6 +279,10 @@ def emit_variant(
     variant.forward = quick_forward(graph)
     if backend is not None:
         variant.whole = whole_graph(part, emitter.program, backend, graph)
+        # Those that micro-batches add up are sent once, if they are not kept.
+        variant.make_cut = lambda reduces: cut_graph(
+            part, emitter.program, backend, lambda edge: edge.summed or not reduces
+        )
         variant.reach = Reach(part.captured)
     settings = settings or part.plan.settings
     rows = rows_of_inputs(part.captured, settings)

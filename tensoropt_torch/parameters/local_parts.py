@@ -118,8 +118,8 @@ def _give_first(
             and _is_plain(parameter)
             and not gradient.requires_grad
             and gradient.stride() == strides[i]
-            and _is_alone(gradient)
             and gradient.dtype == parameter.dtype
+            and (_is_alone(gradient) or _claim(gradient))
         ):
             shape, spec = parameter._local_tensor.shape, parameter._spec
             own = gradient if gradient.shape == shape else gradient.view(shape)

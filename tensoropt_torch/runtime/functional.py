@@ -12,13 +12,13 @@ file runs in a step.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.step_code import Step
-from tensoropt_torch.step_code import steps_of as steps_in
+from tensoropt_torch.step_code import Step, steps_of
 
 _COLLECTIVES = torch.ops._c10d_functional
 
@@ -27,25 +27,25 @@ class NotFunctionalError(TensorOptError):
     """What is asked for has no form in functional collectives; says which part of it."""
 
 
-def steps_of(program: Sequence[int], groups: Sequence[str]) -> list[Step[str]]:
-    """Those of an encoded program with its groups.
-
-    Raises:
-        NotFunctionalError: parts differ in size.
-    """
-    found = list(steps_in(program, groups))
-    if any(step.is_uneven for step in found):
-        raise NotFunctionalError("the parts of a reshard differ in size")
-    return found
-
-
 def _received(started: torch.Tensor) -> torch.Tensor:
     value: torch.Tensor = _COLLECTIVES.wait_tensor(started)
     return value
 
 
-def _parts_of(x: torch.Tensor, dim: int, count: int) -> torch.Tensor:
-    """The parts of a dim, one after the other along the first."""
+def _padded(x: torch.Tensor, dim: int, parts: Sequence[int]) -> torch.Tensor:
+    """With zeros at the end of a dim, as long as the longest part."""
+    missing = max(parts, default=0) - x.shape[dim]
+    if not parts or not missing:
+        return x
+    pads = [0, 0] * (x.dim() - dim - 1) + [0, missing]
+    return torch.nn.functional.pad(x, pads)
+
+
+def _parts_of(x: torch.Tensor, dim: int, count: int, parts: Sequence[int]) -> torch.Tensor:
+    """The parts of a dim, one after the other along the first, of equal sizes."""
+    if parts:
+        pieces = [_padded(piece, dim, parts) for piece in torch.split_with_sizes(x, parts, dim)]
+        return torch.cat(pieces)
     if dim == 0:
         return x.contiguous()
     apart = _unflattened(x, dim, count)
@@ -57,21 +57,31 @@ def _unflattened(x: torch.Tensor, dim: int, count: int) -> torch.Tensor:
     return x.reshape((*shape[:dim], count, shape[dim] // count, *shape[dim + 1 :]))
 
 
-def _joined(parts: torch.Tensor, dim: int, count: int) -> torch.Tensor:
+def _joined(x: torch.Tensor, dim: int, count: int, parts: Sequence[int]) -> torch.Tensor:
     """The inverse of that: parts, one after the other along the first dim, joined along ``dim``."""
+    if parts:
+        pieces = x.chunk(count)
+        return torch.cat([p.narrow(dim, 0, n) for p, n in zip(pieces, parts, strict=True)], dim)
     if dim == 0:
-        return parts
-    return _unflattened(parts, 0, count).movedim(0, dim).flatten(dim, dim + 1)
+        return x
+    return _unflattened(x, 0, count).movedim(0, dim).flatten(dim, dim + 1)
 
 
 def _all_gather(x: torch.Tensor, step: Step[str]) -> torch.Tensor:
-    started = _COLLECTIVES.all_gather_into_tensor(x.contiguous(), step.size, step.group)
-    return _joined(_received(started), step.dim, step.size)
+    own = _padded(x, step.dim, step.parts).contiguous()
+    started = _COLLECTIVES.all_gather_into_tensor(own, step.size, step.group)
+    return _joined(_received(started), step.dim, step.size, step.parts)
 
 
 def _reduce_scatter(x: torch.Tensor, step: Step[str]) -> torch.Tensor:
-    parts = _parts_of(x, step.dim, step.size)
-    return _received(_COLLECTIVES.reduce_scatter_tensor(parts, "sum", step.size, step.group))
+    parts = _parts_of(x, step.dim, step.size, step.parts)
+    started = _COLLECTIVES.reduce_scatter_tensor(parts, "sum", step.size, step.group)
+    return _cut(_received(started), step.dim, step.parts, step.index)
+
+
+def _cut(x: torch.Tensor, dim: int, parts: Sequence[int], index: int) -> torch.Tensor:
+    """Without what was put at the end of the part of this number."""
+    return x.narrow(dim, 0, parts[index]) if parts else x
 
 
 def _all_reduce(x: torch.Tensor, step: Step[str]) -> torch.Tensor:
@@ -79,17 +89,18 @@ def _all_reduce(x: torch.Tensor, step: Step[str]) -> torch.Tensor:
 
 
 def _all_to_all(x: torch.Tensor, step: Step[str]) -> torch.Tensor:
-    parts = _parts_of(x, step.to_dim, step.size)
+    own = _padded(x, step.dim, step.parts)
+    parts = _parts_of(own, step.to_dim, step.size, step.to_parts)
     rows = [parts.shape[0] // step.size] * step.size
     started = _COLLECTIVES.all_to_all_single(parts, rows, rows, step.group)
-    return _joined(_received(started), step.dim, step.size)
+    whole = _joined(_received(started), step.dim, step.size, step.parts)
+    return _cut(whole, step.to_dim, step.to_parts, step.index)
 
 
 def _slice(x: torch.Tensor, step: Step[str]) -> torch.Tensor:
-    length = x.shape[step.dim] // step.size
-    return x.narrow(step.dim, step.index * length, length).clone(
-        memory_format=torch.contiguous_format
-    )
+    parts = step.parts or (x.shape[step.dim] // step.size,) * step.size
+    start = sum(parts[: step.index])
+    return x.narrow(step.dim, start, parts[step.index]).clone(memory_format=torch.contiguous_format)
 
 
 def _mask(x: torch.Tensor, step: Step[str]) -> torch.Tensor:
@@ -164,6 +175,59 @@ def reshard(
     return result
 
 
+class _Left(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[None, torch.Tensor]:
+        return None, gradient
+
+
+def left_at(value: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
+    """The value, whose gradient is that of the leaf instead, which has its shape and its dtype."""
+    result: torch.Tensor = _Left.apply(value, leaf)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Held(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        value: torch.Tensor,
+        backward: Sequence[Step[str]],
+        reduce_dtype: torch.dtype | None,
+    ) -> torch.Tensor:
+        ctx.program, ctx.reduce_dtype, ctx.dtype = backward, reduce_dtype, x.dtype
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+        sent = gradient if ctx.reduce_dtype is None else gradient.to(ctx.reduce_dtype)
+        return run(sent, ctx.program).to(ctx.dtype), None, None, None
+
+
+def held_value(
+    x: torch.Tensor,
+    value: torch.Tensor,
+    backward: Sequence[int],
+    backward_groups: Sequence[str],
+    *,
+    reduce_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """What a reshard has made of ``x`` before, whose gradient goes back by the program."""
+    program = steps_of(backward, backward_groups)
+    result: torch.Tensor = _Held.apply(x, value, program, reduce_dtype)  # type: ignore[no-untyped-call]
+    return result
+
+
+def all_reduced(x: torch.Tensor, operation: str, group: str) -> torch.Tensor:
+    """The sum (or ``"max"``) of the tensors of a group, without gradients."""
+    return _received(_COLLECTIVES.all_reduce(x.contiguous(), operation, group))
+
+
 def scalar_sums(shares: Sequence[torch.Tensor], group: str) -> list[torch.Tensor]:
     """The sums of scalars over the ranks of a group, added up in float64, without gradients."""
     flat = torch.stack([share.detach().to(torch.float64) for share in shares])
@@ -187,9 +251,17 @@ def sum_of(total: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
     return result
 
 
-def collectives_in(graph: torch.fx.Graph) -> Iterator[tuple[str, str]]:
-    """What the ranks have to call alike, in the order of a traced graph: each collective, and of
-    what."""
+@dataclass(frozen=True)
+class Collective:
+    """A call of one in a graph: which, of what, and over which group."""
+
+    name: str
+    what: str
+    group: str
+
+
+def collectives_in(graph: torch.fx.Graph) -> Iterator[Collective]:
+    """What the ranks have to call alike, in the order of a traced graph."""
     for node in graph.nodes:
         target = node.target
         if isinstance(target, torch._ops.OpOverload) and target.namespace == "_c10d_functional":
@@ -197,7 +269,7 @@ def collectives_in(graph: torch.fx.Graph) -> Iterator[tuple[str, str]]:
                 continue
             value = node.meta.get("val")
             what = [(tuple(v.shape), str(v.dtype)) for v in _listed(value)]
-            yield str(target), str(what)
+            yield Collective(str(target), str(what), str(node.args[-1]))
 
 
 def _listed(value: Any) -> list[torch.Tensor]:

@@ -24,6 +24,7 @@ from tensoropt_torch.module.parallelize import parallelize
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.runtime.functional import Collective
 from tests.distributed.harness import run_ranks
 from tests.distributed.models import make
 from tests.distributed.parity import (
@@ -42,12 +43,14 @@ TRACED = "aot_eager"
 JOBS = [
     (2, Job("gpt", torch.float64, points=2, randoms=2, compile=TRACED)),
     (2, Job("mlp", torch.float64, points=2, randoms=6, compile=TRACED, inputs="sharded")),
+    (2, Job("odd_257", torch.float64, points=2, randoms=3, compile=TRACED)),
 ]
 SLOW_JOBS = [
     (2, Job("llama", torch.float64, points=2, randoms=6, compile=TRACED, recompute=True)),
     (2, Job("gpt_tied", torch.float64, points=2, randoms=6, compile=TRACED, inputs="sharded")),
     (4, Job("transformer", torch.float64, points=2, randoms=4, compile=TRACED)),
     (4, Job("gpt", torch.float64, points=2, randoms=6, compile=TRACED, recompute=True)),
+    (4, Job("odd_1009_tied", torch.float64, points=2, randoms=6, compile=TRACED)),
     (4, Job("llama", torch.float64, points=2, randoms=2, compile=True)),
     (2, Job("gpt", torch.float64, points=2, randoms=2, compile=True, recompute=True)),
 ]
@@ -321,7 +324,7 @@ def differing_graphs(_: object) -> list[Any]:
     def differs(traced: ahead.Traced, module: torch.fx.GraphModule) -> None:
         see(traced, module)
         if rank == 1:
-            traced.collectives[-1].append(("all_reduce", ""))
+            traced.collectives[-1].append(Collective("all_reduce", "", ""))
 
     for instead in (fails, differs):
         ahead.Traced.see = instead  # type: ignore[method-assign]
