@@ -259,6 +259,8 @@ def main() -> None:
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         found = json.loads(done.stdout.splitlines()[-1])
         key = f"{found['device']}, 1 of {ranks}"
+        if results.get(key, {}).get("machine", machine()) != machine():
+            key += f", {processor(machine())}"  # beside what another machine took
         earlier = results.get(key, {})
         kept = earlier.get("models", {}) if earlier.get("machine") == machine() else {}
         results[key] = {"machine": machine(), "models": {**kept, **found["models"]}}
