@@ -83,6 +83,7 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "space": ("errors", "config", *FRONTEND),
     "batches": ("errors", "frontend/passes", *FRONTEND, "space"),
     "telling": ("errors", "step_code", *TEXTS, "config", *FRONTEND, "space"),
+    "stages": ("errors", "frontend/passes", *FRONTEND, "space", "batches"),
     "plan": ("errors", *TEXTS, "config", "frontend", *SPACE),
     "planner": ("errors", "checks", *TEXTS, "pages", "config", *FRONTEND, *SPACE, "plan"),
     "values": ("errors", "logs", "progress", "frontend", "runtime"),

@@ -1,0 +1,15 @@
+"""Stages of a pipeline: a captured graph that is cut along its order."""
+
+from tensoropt_torch.stages.cut import Crossing, StageGraph, cut_graph
+from tensoropt_torch.stages.places import After, Before, Cut, cut_points, even_cuts
+
+__all__ = [
+    "After",
+    "Before",
+    "Crossing",
+    "Cut",
+    "StageGraph",
+    "cut_graph",
+    "cut_points",
+    "even_cuts",
+]

@@ -1,0 +1,140 @@
+"""Where a graph is cut: at modules that a user names, or so that stages have equal work."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend import CapturedModel
+from tensoropt_torch.frontend.passes.nodes import value_of
+from tensoropt_torch.space.rows import loss_node
+from tensoropt_torch.stages.roles import Roles, is_heavy, tensors_of
+
+# An even cut may give a stage so much more or less than its share of the work, for fewer bytes.
+SLACK = 0.25
+
+
+@dataclass(frozen=True)
+class Before:
+    """Before the first call of a module, by its name in the model."""
+
+    module: str
+
+
+@dataclass(frozen=True)
+class After:
+    """After the last call of a module, by its name in the model."""
+
+    module: str
+
+
+Cut = Before | After
+
+
+def cut_points(captured: CapturedModel, cuts: Sequence[str | Cut]) -> list[int]:
+    """The numbers of the calls before which the graph is cut. A name alone is that of the module
+    that a stage begins with.
+
+    Raises:
+        TensorOptError: the model has no such module, it computes nothing, or the cuts are not in
+            the order in which the modules run.
+    """
+    wanted = [Before(cut) if isinstance(cut, str) else cut for cut in cuts]
+    roles = Roles(captured, loss_node(captured))
+    numbers = [_number(roles, cut) for cut in wanted]
+    for (first, a), (second, b) in itertools.pairwise(zip(wanted, numbers, strict=True)):
+        if a >= b:
+            raise TensorOptError(
+                f"stages are cut at {first} and then at {second}, which does not run after it; "
+                "name the modules in the order in which they run"
+            )
+    for cut, number in zip(wanted, numbers, strict=True):
+        if not 0 < number < len(roles.calls):
+            raise TensorOptError(
+                f"a cut at {cut} leaves nothing on one side of it; name a module further inside"
+            )
+    return numbers
+
+
+def module_of(node: fx.Node) -> list[str]:
+    """The names of the modules that make a call, outermost first."""
+    stack = node.meta.get("nn_module_stack") or {}
+    paths = (str(path) for path, _ in stack.values())
+    return [p.removeprefix("L['self'].").removeprefix("model").removeprefix(".") for p in paths]
+
+
+def _number(roles: Roles, cut: Cut) -> int:
+    fixed = [(n, node) for n, node in enumerate(roles.calls) if node not in roles.again]
+    found = [
+        n for n, node in fixed if node not in roles.before_batch and cut.module in module_of(node)
+    ]
+    if not found:
+        known = sorted({name for _, node in fixed for name in module_of(node)} - {""})
+        near = difflib.get_close_matches(cut.module, known, 1)
+        hint = f"did you mean '{near[0]}'?" if near else f"those are {', '.join(known[:20])}"
+        raise TensorOptError(
+            f"stages are cut at module '{cut.module}', which computes nothing in the captured "
+            f"graph; give the name of a module that does; {hint}"
+        )
+    return found[0] if isinstance(cut, Before) else found[-1] + 1
+
+
+def even_cuts(captured: CapturedModel, count: int) -> list[int]:
+    """Cuts into so many stages of about equal work, where few bytes cross.
+
+    Raises:
+        TensorOptError: there are not so many calls.
+    """
+    roles = Roles(captured, loss_node(captured))
+    work = list(itertools.accumulate(_work(node) for node in roles.calls))
+    bytes_at = _crossing_bytes(roles)
+    parameters = {source.placeholder for source in captured.parameters}
+    takes = (int(not parameters.isdisjoint(node.all_input_nodes)) for node in roles.calls)
+    owning = list(itertools.accumulate(takes))
+    found: list[int] = []
+    for number in range(1, count):
+        share, slack = work[-1] * number / count, SLACK * work[-1] / count
+        before = owning[found[-1] - 1] if found else 0
+        off = [abs(done - share) for done in work]
+        fit = [n for n in range(1, len(work)) if before < owning[n - 1] < owning[-1]]
+        if not fit:
+            raise TensorOptError(
+                f"{owning[-1]} calls take parameters, too few for {count} stages of which each has "
+                "some; ask for fewer"
+            )
+        closest = min(off[n - 1] for n in fit)
+        near = [(bytes_at[n], off[n - 1], n) for n in fit if off[n - 1] <= max(slack, closest)]
+        found.append(min(near)[-1])
+    return found
+
+
+def _work(node: fx.Node) -> float:
+    """About what a call costs: of a product its multiplications, else what it writes."""
+    sizes = [float(max(tensor.numel(), 1)) for tensor in tensors_of(node)]
+    if not is_heavy(node) or not sizes:
+        return sum(sizes)
+    operands = sorted((value_of(o).numel() for o in node.all_input_nodes), reverse=True)[:2]
+    return max(sum(sizes), math.sqrt(sizes[0] * math.prod(operands)))
+
+
+def _crossing_bytes(roles: Roles) -> list[int]:
+    """What would cross a cut before each call."""
+    numbers = {node: n for n, node in enumerate(roles.calls)}
+    found = [0] * (len(roles.calls) + 1)
+    for node, number in numbers.items():
+        value = node.meta.get("val")
+        if node in roles.again or node in roles.before_batch:
+            continue
+        users = [numbers[user] for user in node.users if user in numbers]
+        # What gives several tensors cannot be cut off from those who take them apart.
+        size = value.nbytes if isinstance(value, torch.Tensor) else 2**62
+        for place in range(number + 1, max(users, default=number) + 1):
+            found[place] += size
+    return found
