@@ -1,0 +1,293 @@
+"""What the ranks of each stage of a pipeline do in a step, as lists of actions.
+
+::
+
+    first, second = one_forward_one_backward(stages=2, micro_batches=3)
+    first.call    # Hold, Forward(0), SendValues(0), Forward(1), SendValues(1),
+                  # ReceiveGradients(0), Backward(0), Forward(2), ...
+
+Stage s of S has V chunks of the graph, which is cut into S V parts: part v S + s is its chunk v.
+Sends do not wait for those who receive; so a list has no deadlock if the lists of all stages
+together can be run so (``stage_times.py`` runs them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.program.schedule import (
+    Deliver,
+    Hold,
+    Join,
+    ReduceGradients,
+    Release,
+)
+
+
+@dataclass(frozen=True)
+class RunForward:
+    """Of a micro-batch by a chunk."""
+
+    micro_batch: int
+    chunk: int = 0
+
+
+@dataclass(frozen=True)
+class RunBackward:
+    """Of a micro-batch by a chunk. ``reduces``: as of ``Backward``, for the parameters of the
+    chunk."""
+
+    micro_batch: int
+    chunk: int = 0
+    reduces: bool = False
+
+
+@dataclass(frozen=True)
+class ReceiveValues:
+    """What a chunk's forward takes of the part before is there."""
+
+    micro_batch: int
+    chunk: int = 0
+
+
+@dataclass(frozen=True)
+class SendValues:
+    """What a chunk's forward has made is sent to the part after."""
+
+    micro_batch: int
+    chunk: int = 0
+
+
+@dataclass(frozen=True)
+class ReceiveGradients:
+    """The gradients of what a chunk has sent are there."""
+
+    micro_batch: int
+    chunk: int = 0
+
+
+@dataclass(frozen=True)
+class SendGradients:
+    """Those of what a chunk has received are sent to the part before."""
+
+    micro_batch: int
+    chunk: int = 0
+
+
+@dataclass(frozen=True)
+class AwaitSends:
+    """All that was sent has arrived."""
+
+
+@dataclass(frozen=True)
+class SumTied:
+    """Gradients of parameters that several stages have are added up."""
+
+
+@dataclass(frozen=True)
+class ShareLoss:
+    """All stages get the loss of the last."""
+
+
+Compute = RunForward | RunBackward
+Transfer = ReceiveValues | SendValues | ReceiveGradients | SendGradients
+StageAction = (
+    Compute
+    | Transfer
+    | AwaitSends
+    | SumTied
+    | ShareLoss
+    | Hold
+    | Release
+    | ReduceGradients
+    | Join
+    | Deliver
+)
+ScheduleName = Literal["1f1b", "gpipe", "interleaved"]
+
+
+@dataclass(frozen=True)
+class StageSchedule:
+    """The actions of one stage in one step.
+
+    Attributes:
+        stage, stages: which it is, and how many there are.
+        micro_batches, chunks: how many there are.
+        call: what the call of the module does.
+        backward: what backward of its outputs does.
+    """
+
+    stage: int
+    stages: int
+    micro_batches: int
+    chunks: int
+    call: tuple[StageAction, ...]
+    backward: tuple[StageAction, ...] = (Deliver(),)
+
+    @property
+    def computes(self) -> list[Compute]:
+        """Its forwards and backwards, in their order."""
+        return [action for action in self.call if isinstance(action, RunForward | RunBackward)]
+
+    @property
+    def in_flight(self) -> int:
+        """The most forwards of chunks whose backward is to come."""
+        most = now = 0
+        for action in self.computes:
+            now += 1 if isinstance(action, RunForward) else -1
+            most = max(most, now)
+        return most
+
+    def __str__(self) -> str:
+        """In short, such as ``F0 F1 B0 F2 B1 B2``; chunks follow a dot."""
+        return " ".join(map(_short, self.computes))
+
+
+def _short(action: Compute) -> str:
+    letter = "F" if isinstance(action, RunForward) else "B"
+    return f"{letter}{action.micro_batch}" + (f".{action.chunk}" if action.chunk else "")
+
+
+def gpipe(stages: int, micro_batches: int) -> tuple[StageSchedule, ...]:
+    """All forwards, then all backwards: all micro-batches are in flight."""
+    _check(stages, micro_batches)
+    forwards = [RunForward(number) for number in range(micro_batches)]
+    backwards = [RunBackward(number) for number in range(micro_batches)]
+    return tuple(
+        _scheduled(stage, stages, micro_batches, 1, [*forwards, *backwards])
+        for stage in range(stages)
+    )
+
+
+def one_forward_one_backward(stages: int, micro_batches: int) -> tuple[StageSchedule, ...]:
+    """A backward as soon as there can be one: of stage s ``min(M, S - s)`` micro-batches are in
+    flight."""
+    _check(stages, micro_batches)
+    forwards = [RunForward(number) for number in range(micro_batches)]
+    backwards = [RunBackward(number) for number in range(micro_batches)]
+    return tuple(
+        _scheduled(
+            stage,
+            stages,
+            micro_batches,
+            1,
+            _alternating(forwards, backwards, stages - 1 - stage),
+        )
+        for stage in range(stages)
+    )
+
+
+def interleaved(stages: int, micro_batches: int, chunks: int) -> tuple[StageSchedule, ...]:
+    """1F1B with several chunks in each stage: shorter waits, more in flight and more sent.
+
+    Micro-batches run in rounds of as many as there are stages. Where the last round is not full,
+    it runs as if it were, and what is not there is left out: what remains waits for no more than
+    before.
+    """
+    _check(stages, micro_batches, chunks)
+    rounds = range(0, micro_batches, stages)
+    slots = [
+        (start + index, chunk)
+        for start in rounds
+        for chunk in range(chunks)
+        for index in range(stages)
+    ]
+    forwards = [RunForward(number, chunk) for number, chunk in slots]
+    backwards = [RunBackward(number, chunks - 1 - chunk) for number, chunk in slots]
+    found = []
+    for stage in range(stages):
+        ahead = (chunks - 1) * stages + 2 * (stages - 1 - stage)
+        order = _alternating(forwards, backwards, ahead)
+        own = [action for action in order if action.micro_batch < micro_batches]
+        found.append(_scheduled(stage, stages, micro_batches, chunks, own))
+    return tuple(found)
+
+
+def schedules_of(
+    name: ScheduleName, stages: int, micro_batches: int, chunks: int = 1
+) -> tuple[StageSchedule, ...]:
+    """Of all stages, by name.
+
+    Raises:
+        TensorOptError: there is no such schedule; only the interleaved one has several chunks.
+    """
+    if name == "interleaved":
+        return interleaved(stages, micro_batches, chunks)
+    makers: Mapping[str, Callable[[int, int], tuple[StageSchedule, ...]]] = {
+        "1f1b": one_forward_one_backward,
+        "gpipe": gpipe,
+    }
+    if name not in makers:
+        raise TensorOptError(
+            f"schedule = {name!r} is not known; it may be {', '.join([*makers, 'interleaved'])}"
+        )
+    if chunks != 1:
+        raise TensorOptError(
+            f"schedule '{name}' has one chunk in each stage, and {chunks} are asked for; take "
+            "'interleaved', or chunks=1"
+        )
+    return makers[name](stages, micro_batches)
+
+
+def in_flight(
+    name: ScheduleName, stage: int, stages: int, micro_batches: int, chunks: int = 1
+) -> int:
+    """How many forwards of chunks wait for their backward in a stage, at most."""
+    if name == "gpipe":
+        return micro_batches
+    if name == "1f1b":
+        return min(micro_batches, stages - stage)
+    return schedules_of(name, stages, micro_batches, chunks)[stage].in_flight
+
+
+def _check(stages: int, micro_batches: int, chunks: int = 1) -> None:
+    numbers = {"stages": stages, "micro_batches": micro_batches, "chunks": chunks}
+    for name, number in numbers.items():
+        if number < 1:
+            raise TensorOptError(f"{name} = {number} is not allowed; give 1 or more")
+
+
+def _alternating(
+    forwards: Sequence[RunForward], backwards: Sequence[RunBackward], ahead: int
+) -> list[Compute]:
+    """So many forwards first, then one forward and one backward in turn, then the rest."""
+    ahead = min(ahead, len(forwards))
+    order: list[Compute] = list(forwards[:ahead])
+    for forward, backward in zip(forwards[ahead:], backwards, strict=False):
+        order += [forward, backward]
+    return order + list(backwards[len(forwards) - ahead :])
+
+
+def _scheduled(
+    stage: int, stages: int, micro_batches: int, chunks: int, order: Sequence[Compute]
+) -> StageSchedule:
+    """With transfers around, and what a step begins and ends by."""
+    last = {a.chunk: a.micro_batch for a in order if isinstance(a, RunBackward)}
+    call: list[StageAction] = [Hold()]
+    for action in order:
+        call += _with_transfers(action, stage, stages, chunks, last)
+    call += [Release(), ReduceGradients(), SumTied(), AwaitSends(), Join(), ShareLoss()]
+    return StageSchedule(stage, stages, micro_batches, chunks, tuple(call))
+
+
+def _with_transfers(
+    action: Compute, stage: int, stages: int, chunks: int, last: Mapping[int, int]
+) -> Iterator[StageAction]:
+    number, chunk = action.micro_batch, action.chunk
+    part = chunk * stages + stage
+    is_first, is_last = part == 0, part == stages * chunks - 1
+    if isinstance(action, RunForward):
+        if not is_first:
+            yield ReceiveValues(number, chunk)
+        yield action
+        if not is_last:
+            yield SendValues(number, chunk)
+        return
+    if not is_last:
+        yield ReceiveGradients(number, chunk)
+    yield RunBackward(number, chunk, reduces=last[chunk] == number)
+    if not is_first:
+        yield SendGradients(number, chunk)
