@@ -35,7 +35,7 @@ with without_collections():
     )
     from tensoropt_torch.module import ParallelModule, whole_model
     from tensoropt_torch.padding import pad_together
-    from tensoropt_torch.plan import Constraint, Plan
+    from tensoropt_torch.plan import Constraint, Plan, StagedPlan
     from tensoropt_torch.planner.frontier import Frontier
     from tensoropt_torch.planner.optimizer_model import OptimizerModel
     from tensoropt_torch.planner.search_settings import SearchSettings
@@ -50,12 +50,16 @@ with without_collections():
         fastest_within,
         simulate_frontier,
     )
+    from tensoropt_torch.stages import After, Before
+    from tensoropt_torch.staging import find_stages
     from tensoropt_torch.steps import clip_grad_norm_, local_step
     from tensoropt_torch.tasks import Example, PlanningOptions
     from tensoropt_torch.values import WeightSource
     from tensoropt_torch.version import __version__
 
 __all__ = [
+    "After",
+    "Before",
     "Cluster",
     "Constraint",
     "Example",
@@ -68,6 +72,7 @@ __all__ = [
     "ProfileOptions",
     "RandomState",
     "SearchSettings",
+    "StagedPlan",
     "StepSettings",
     "TensorOptError",
     "ValidationOptions",
@@ -81,6 +86,7 @@ __all__ = [
     "explain",
     "fastest_within",
     "find_frontier",
+    "find_stages",
     "find_strategy",
     "find_tradeoffs",
     "full_state_dict",

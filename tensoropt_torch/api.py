@@ -38,7 +38,7 @@ from tensoropt_torch.measure.kept.hardware_profile import HardwareProfile
 from tensoropt_torch.module import ParallelModule
 from tensoropt_torch.module.shared import check_not_shared, note_parameters
 from tensoropt_torch.module.variants import DEFAULT_MAX_VARIANTS, Shapes, VariantOptions
-from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan import Plan, StagedPlan
 from tensoropt_torch.planner import baselines, candidates, explanation, picks, tradeoffs
 from tensoropt_torch.planner.baselines import Comparison
 from tensoropt_torch.planner.device_counts import Objective, ProfileRow
@@ -52,6 +52,7 @@ from tensoropt_torch.progress import Phases
 from tensoropt_torch.runtime.agreement import on_all_ranks
 from tensoropt_torch.runtime.job import check_group, device_of_group
 from tensoropt_torch.simulate import MemoryProfile, StepSettings, simulate_step
+from tensoropt_torch.staging import stages_of
 from tensoropt_torch.strategy import Option, Question, find_plan
 from tensoropt_torch.tasks import (
     Example,
@@ -345,7 +346,7 @@ def advise(
 @takes_keywords(collective=True)
 def parallelize(
     model: Model | Example,
-    plan: Plan,
+    plan: Plan | StagedPlan,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
@@ -392,6 +393,9 @@ def parallelize(
     """
     check_group("parallelize")
     example = on_all_ranks(lambda: example_of(model, args, kwargs, keywords))
+    if isinstance(plan, StagedPlan):
+        refused = {"compile": compile, "one_process_random": one_process_random}
+        return stages_of(example, plan, device, weights, refused, check_capture)
     captured = on_all_ranks(lambda: model_of(plan, example))
     options = on_all_ranks(lambda: VariantOptions(find_pinned, shapes, max_variants, check_capture))
     module_of_model = as_module(example.model)

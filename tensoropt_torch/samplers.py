@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.module import ParallelModule
-from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan import Plan, StagedPlan
 
 
 class SamplerArguments(TypedDict):
@@ -18,7 +18,7 @@ class SamplerArguments(TypedDict):
     rank: int
 
 
-def sampler_arguments(parallel: ParallelModule | Plan) -> SamplerArguments:
+def sampler_arguments(parallel: ParallelModule | Plan | StagedPlan) -> SamplerArguments:
     """``num_replicas`` and ``rank`` of a sampler that gives this rank what the plan expects.
 
     With ``inputs="sharded"`` these are its own samples, with ``"replicated"`` all of them::
@@ -30,7 +30,9 @@ def sampler_arguments(parallel: ParallelModule | Plan) -> SamplerArguments:
     Raises:
         TensorOptError: something else than a parallel module or a plan is given.
     """
-    plan = parallel.plan if isinstance(parallel, ParallelModule) else parallel
+    plan: object = parallel.plan if isinstance(parallel, ParallelModule) else parallel
+    if isinstance(plan, StagedPlan):
+        return {"num_replicas": 1, "rank": 0}
     if not isinstance(plan, Plan):
         raise TensorOptError(
             f"sampler_arguments takes a parallel module or a plan, not a {type(plan).__name__}"

@@ -48,7 +48,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 TEXTS = ("units", "layer_names", "html_table", "logs", "progress")
 FRONTEND = ("frontend/watching", "frontend/python_calls", "frontend")
 SPACE = ("space", "batches", "telling")
-PLANS = (*SPACE, "plan")
+PLANS = (*SPACE, "stages", "plan")
 PLANNING = ("errors", "checks", *TEXTS, "pages", "config", *FRONTEND, *PLANS, "planner")
 VALUES = ("values", "parameters", "steps")
 RUNNING = (*PLANNING, "runtime", *VALUES, "program", "emit", "calls", "module", "simulate")
@@ -98,7 +98,8 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "steps": ("errors", "runtime", "values", "parameters"),
     "calls": ("errors", "units", "logs", "config", *FRONTEND, "space", "plan", "runtime"),
     "module": (
-        *("errors", "checks", *TEXTS, "collector", *FRONTEND, "space", "batches", "plan"),
+        *("errors", "checks", *TEXTS, "collector", *FRONTEND, "space", "batches", "stages"),
+        "plan",
         *("runtime", *VALUES, "program", "emit", "calls"),
     ),
     "checkpoint": ("errors", "runtime", "values", "steps", "module"),
@@ -114,8 +115,9 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "tasks": MEASURING,
     "model_configs": ("errors", "checks", "tasks"),
     "strategy": (*MEASURING, "tasks"),
+    "staging": (*MEASURING, "tasks"),
     "advising": (*MEASURING, "tasks"),
-    "api": (*MEASURING, "tasks", "strategy", "advising"),
+    "api": (*MEASURING, "tasks", "strategy", "staging", "advising"),
     "tf_style": (*PLANNING, "runtime", "module", "tasks", "strategy", "api"),
     "__init__": (
         "version",
@@ -126,6 +128,8 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
         "padding",
         "rules",
         "tasks",
+        "stages",
+        "staging",
         "advising",
         "api",
     ),

@@ -10,10 +10,11 @@ import torch
 from torch.distributed.tensor import DTensor, Placement
 from torch.utils import _pytree as pytree
 
-from tensoropt_torch.checkpoint.whole import is_first, whole_tensor
+from tensoropt_torch.checkpoint.tensors import is_first, whole_tensor
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.runtime.agreement import on_all_ranks
 from tensoropt_torch.runtime.lost_ranks import doing
+from tensoropt_torch.runtime.stage_groups import refuse_stages
 from tensoropt_torch.steps.first_states import states_are_all_loaded
 from tensoropt_torch.steps.whole_step import is_parameter_wise
 from tensoropt_torch.values.parts import take_part
@@ -32,6 +33,8 @@ def save(state: Any, path: str | os.PathLike[str]) -> None:
     Raises:
         Whatever keeps rank 0 from writing, on every rank.
     """
+    leaves = pytree.tree_leaves(state)
+    on_all_ranks(lambda: refuse_stages(leaves, "save", "write full_state_dict(parallel) on rank 0"))
     keep = is_first()
     gathered: dict[int, Any] = {}
 

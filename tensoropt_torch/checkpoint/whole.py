@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import torch
-import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor
 
+from tensoropt_torch.checkpoint.stages import state_of_stages
+from tensoropt_torch.checkpoint.tensors import is_first, whole_tensor
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.module import ParallelModule
-from tensoropt_torch.runtime.agreement import is_distributed, on_all_ranks
+from tensoropt_torch.module.staged import StagedModule
+from tensoropt_torch.runtime.agreement import on_all_ranks
 from tensoropt_torch.runtime.lost_ranks import doing
 
 
@@ -24,6 +24,8 @@ def full_state_dict(parallel: nn.Module) -> dict[str, Any]:
     Names of one parameter are names of one tensor. Tensors are gathered one by one, so that
     a device holds its parts and one whole tensor.
     """
+    if isinstance(parallel, StagedModule):
+        return state_of_stages(parallel)
     keep = is_first()
     gathered: dict[int, Any] = {}
     state: dict[str, Any] = {}
@@ -76,19 +78,3 @@ def _writer_of(
     if os.path.isfile(folder):
         raise TensorOptError(f"'{os.fspath(folder)}' is a file; give a folder to save to")
     return write
-
-
-def whole_tensor(value: Any, keep: bool) -> Any:
-    """On the CPU; what is no tensor is as it is. Collective for a DTensor; None where it is not
-    kept."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    whole = value.detach()
-    if isinstance(whole, DTensor):
-        whole = whole.full_tensor()
-    return whole.to("cpu", copy=True) if keep else None
-
-
-def is_first() -> bool:
-    """Whether this rank is the one that writes."""
-    return not is_distributed() or dist.get_rank() == 0

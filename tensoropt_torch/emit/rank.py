@@ -24,7 +24,7 @@ from tensoropt_torch.emit.eager_writer import EagerWriter
 from tensoropt_torch.frontend import CapturedModel, Source
 from tensoropt_torch.plan import Plan, Settings
 from tensoropt_torch.program.averaged_buffers import averaged_axes
-from tensoropt_torch.program.local_calls import CallSite
+from tensoropt_torch.program.local_calls import CallSite, draws
 from tensoropt_torch.program.number_inputs import takes_numbers
 from tensoropt_torch.program.passes import ProgramOptions, RankRecords
 from tensoropt_torch.program.whole_draws import WholeDraws
@@ -80,6 +80,14 @@ class RankPart:
         return [LocalForm.of(self._program.call(number)) for number in calls]
 
     @property
+    def random_calls(self) -> int:
+        """How many calls draw random numbers."""
+        nodes = [n for n in self.captured.lowering.nodes if n.op == "call_function"]
+        known = frozenset(self.captured.lowering.rules.targets())
+        pairs = zip(nodes, self._forms, strict=True)
+        return sum(draws(node, form, known) for node, form in pairs)
+
+    @property
     def takes_numbers(self) -> bool:
         """Whether the rank's calls can take the numbers that the graph has as inputs."""
         nodes = self.captured.lowering.nodes
@@ -120,9 +128,12 @@ class RankPart:
         group_name: Callable[[int], str],
         *,
         one_process_random: bool = False,
+        first_draw: int = 0,
     ) -> EagerWriter:
         """What writes the rank's graph; arguments as of ``records``."""
-        own = self.records(device, group_name, one_process_random=one_process_random)
+        own = self.records(
+            device, group_name, one_process_random=one_process_random, first_draw=first_draw
+        )
         return EagerWriter(own)
 
     def records(
@@ -131,8 +142,10 @@ class RankPart:
         group_name: Callable[[int], str],
         *,
         one_process_random: bool = False,
+        first_draw: int = 0,
     ) -> RankRecords:
-        """What the rank does; ``group_name`` is that of its process group, by axis set."""
+        """What the rank does; ``group_name`` is that of its process group, by axis set, and
+        ``first_draw`` the number of its first random call."""
         nodes, settings = self.captured.lowering.nodes, self.plan.settings
         draws = WholeDraws(self._space, nodes, self._strategy.config, self.sizes, self.rank)
         options = ProgramOptions(
@@ -142,6 +155,7 @@ class RankPart:
             settings.bucket_bytes,
             settings.shard_bytes,
             draws if one_process_random else None,
+            first_draw,
         )
         site = CallSite(device, group_name)
         return RankRecords.of(self.captured, self._space, self._program, site, options)

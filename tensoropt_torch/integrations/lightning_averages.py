@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim.swa_utils import AveragedModel
 
-from tensoropt_torch.checkpoint.whole import is_first, whole_tensor
+from tensoropt_torch.checkpoint.tensors import is_first, whole_tensor
 from tensoropt_torch.values.state_dicts import load_by_parts
 
 _WHAT_IS_AVERAGED = "current_model_state"  # of a checkpoint whose weights are the averages

@@ -119,7 +119,7 @@ def parallelize(
         check = CaptureCheck.make(model, options.check_capture, compared)
         variants = Variants(maker, base, reader, options, check)
     storage = ModuleStorage(root)
-    programs = ModulePrograms(base, storage, _seed_generator(plan), variants)
+    programs = ModulePrograms(base, storage, seed_generator(plan.fingerprint), variants)
     module = ParallelModule(plan, storage, programs)
     _check_complete(model, module)
     watch_optimizers(model, module)
@@ -154,7 +154,7 @@ def _check_complete(model: nn.Module, parallel: ParallelModule) -> None:
     assert own <= names, f"parameters without a layout: {sorted(own - names)}"
 
 
-def _seed_generator(plan: Plan) -> torch.Generator:
+def seed_generator(fingerprint: str) -> torch.Generator:
     """One stream of step seeds for all ranks, started from rank 0's default, which stays as it
     was: what the program draws next is what it draws without ``parallelize``. Other models
     have other streams."""
@@ -165,4 +165,4 @@ def _seed_generator(plan: Plan) -> torch.Generator:
         holder = [int(seed)]
         dist.broadcast_object_list(holder, 0)
         seed = torch.tensor(holder[0])
-    return torch.Generator().manual_seed(int(seed) ^ int(plan.fingerprint[:15], 16))
+    return torch.Generator().manual_seed(int(seed) ^ int(fingerprint[:15], 16))

@@ -13,7 +13,9 @@ from tensoropt_torch.module.real_modules import real_module
 from tensoropt_torch.module.stand_ins import had_hooks
 from tensoropt_torch.runtime.agreement import on_all_ranks
 from tensoropt_torch.runtime.lost_ranks import doing
+from tensoropt_torch.runtime.stage_groups import refuse_stages
 
+_OF_STAGES = "load full_state_dict(parallel), which rank 0 gets, into a model that you build"
 _INTERNAL = frozenset(vars(nn.Module()))
 
 
@@ -36,6 +38,7 @@ def whole_model(parallel: ParallelModule) -> nn.Module:
             before ``parallelize``, or an attribute of it refers to modules of the model.
     """
     root = parallel.original
+    on_all_ranks(lambda: refuse_stages(root.parameters(), "whole_model", _OF_STAGES))
     on_all_ranks(lambda: _check(root))
     whole = _Whole()
     return real_module(root, whole, whole)

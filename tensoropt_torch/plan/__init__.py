@@ -2,6 +2,7 @@
 
 from tensoropt_torch.plan.parts import PlanPart, VariantStrategy
 from tensoropt_torch.plan.plan import Plan
+from tensoropt_torch.plan.staged import StagedPlan, StagePlan
 from tensoropt_torch.space.choices import Choices
 from tensoropt_torch.space.constraints import Constraint, Pins, constraints_of
 from tensoropt_torch.space.options import ReduceDType
@@ -27,6 +28,8 @@ __all__ = [
     "PlanPart",
     "ReduceDType",
     "Settings",
+    "StagePlan",
+    "StagedPlan",
     "StateDType",
     "VariantStrategy",
     "constraints_of",

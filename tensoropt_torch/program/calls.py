@@ -19,7 +19,7 @@ class WrittenCalls:
         site: where they are made; the seed of the step is a value.
         with_rule: the operators that have one.
         whole_draws: random operators draw what one process draws.
-        random_calls: how many have seeds.
+        random_calls: the number of the next that has a seed.
     """
 
     site: CallSite

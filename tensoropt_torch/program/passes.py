@@ -44,6 +44,8 @@ class ProgramOptions:
             gradients that are gathered and scattered together.
         whole_draws: random operators draw what one process draws, where these say which part of
             it is the rank's.
+        first_draw: the number of the first random call of a step, where others come before the
+            captured graph.
     """
 
     sizes: Sequence[int]
@@ -52,6 +54,7 @@ class ProgramOptions:
     bucket_bytes: int = 0
     shard_bytes: int = 0
     whole_draws: WholeDraws | None = None
+    first_draw: int = 0
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,7 @@ class RankRecords:
             replace(site, step_seed=walk.step_seed),
             frozenset(captured.lowering.rules.targets()),
             options.whole_draws,
+            options.first_draw,
         )
         overlap, shard_bytes = options.overlap, options.shard_bytes
         records: Sequence[Record] = walk.records
@@ -101,4 +105,4 @@ class RankRecords:
         records = with_sums_joined(records)
         records = confirmed(records)
         check(records)
-        return RankRecords(records, calls.random_calls > 0, site.group_name)
+        return RankRecords(records, calls.random_calls > options.first_draw, site.group_name)

@@ -119,6 +119,7 @@ class _Cutter:
         self._outputs = list(output.args[0])  # type: ignore[arg-type]
         loss = loss_node(captured)
         _check(captured, loss, cuts)
+        self._loss = self._outputs.index(loss)
         self.roles = Roles(captured, loss)
         self._stages = self._assigned()
         self._last_use = self._last_uses()
@@ -220,9 +221,8 @@ class _Cutter:
         graph = writer.write(own, given, sent)
         crossings = [self._crossing(node) for node in (*received, *sent)]
         captured = self._lowered(number, graph, writer, [len(outputs), len(sent)])
-        if outputs or captured.micro_batching is not None:
-            joins = self._joins(outputs, len(sent))
-            captured = replace(captured, micro_batching=self._micro(writer, joins, outputs))
+        joins = self._joins(outputs, len(sent))
+        captured = replace(captured, micro_batching=self._micro(writer, joins, outputs))
         return StageGraph(
             captured,
             tuple(crossings[: len(received)]),
@@ -245,25 +245,30 @@ class _Cutter:
 
     def _micro(
         self, writer: _StageWriter, joins: tuple[Join, ...], outputs: Sequence[int]
-    ) -> MicroBatching | None:
+    ) -> MicroBatching:
         micro = self._captured.micro_batching
+        received = [False] * len(writer.received)
         if micro is None:
-            return None
+            split = [False] * len(writer.inputs)
+            loss = outputs.index(self._loss) if self._loss in outputs else -1
+            return MicroBatching(1, (*split, *received), joins, loss)
         split = [micro.split[number] for number in writer.inputs]
-        split += [False] * len(writer.received)
         loss = outputs.index(micro.loss) if micro.loss in outputs else -1
         numbers = {source.names[0]: n for n, source in enumerate(writer.sources)}
         sources = [self._captured.sources[number].names[0] for number in micro.total_sources]
         has_totals = any(source.kind == "total" for source in writer.sources)
         totals = micro.totals if has_totals else None
         taken = tuple(numbers[name] for name in sources) if has_totals else ()
-        return MicroBatching(micro.count, tuple(split), joins, loss, totals, taken)
+        return MicroBatching(micro.count, (*split, *received), joins, loss, totals, taken)
 
     def _lowered(
         self, number: int, graph: fx.Graph, writer: _StageWriter, sizes: Sequence[int]
     ) -> CapturedModel:
         names = {name for source in writer.sources for name in source.names}
-        spec = pytree.tree_structure(tuple(range(sum(sizes))))
+        num_outputs, num_sent = sizes
+        # What is sent is no loss, be it a scalar.
+        given: Any = tuple(range(num_outputs + num_sent))
+        spec = pytree.tree_structure(given if num_outputs else {"loss": (), "sent": given})
         inputs = sum(source.kind in ("input", "literal") for source in writer.sources)
         cuts = ",".join(map(str, self._cuts))
         return replace(

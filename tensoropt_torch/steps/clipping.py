@@ -20,6 +20,13 @@ from tensoropt_torch.parameters.kept_gradients import is_kept, reduce_kept
 from tensoropt_torch.parameters.local_parts import local_tensor
 from tensoropt_torch.runtime.lost_ranks import doing
 
+_COPY = "_tensoropt_copy"  # an attribute of parameters that ranks of another stage count
+
+
+def mark_copy(parameter: torch.Tensor) -> None:
+    """The parameter is one that an earlier stage has as well."""
+    setattr(parameter, _COPY, True)
+
 
 @doing("clip_grad_norm_")
 @torch.no_grad()
@@ -60,7 +67,8 @@ def clip_grad_norm_(
         if is_kept(parameter):
             reduce_kept(parameter)
     gradients = [p.grad for p in graded if p.grad is not None]
-    norm = _total_norm(gradients, norm_type, foreach)
+    counted = [p.grad for p in graded if p.grad is not None and not hasattr(p, _COPY)]
+    norm = _total_norm(counted, norm_type, foreach)
     if error_if_nonfinite and not bool(norm.isfinite()):
         raise RuntimeError(
             f"the {norm_type}-norm of the gradients is {float(norm)}, so they cannot be clipped; "

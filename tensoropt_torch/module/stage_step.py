@@ -1,0 +1,370 @@
+"""A step of one rank of a stage: runs the actions of its schedule (``stage_schedules.py``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+from tensoropt_torch.module.delivery import Waiting, delivered
+from tensoropt_torch.module.gradient_sinks import StepSink
+from tensoropt_torch.module.micro_batched import MicroBatched, seed_of
+from tensoropt_torch.module.stage_transfers import StageTransfers
+from tensoropt_torch.module.variant import Variant
+from tensoropt_torch.parameters.local_parts import local_tensor
+from tensoropt_torch.program.schedule import Hold, Join, ReduceGradients, Release
+from tensoropt_torch.program.stage_schedules import (
+    AwaitSends,
+    ReceiveGradients,
+    ReceiveValues,
+    RunBackward,
+    RunForward,
+    SendGradients,
+    SendValues,
+    ShareLoss,
+    StageAction,
+    StageSchedule,
+    SumTied,
+    Transfer,
+)
+from tensoropt_torch.runtime import reuse
+from tensoropt_torch.runtime.stage_groups import StageGroups
+from tensoropt_torch.stages import Crossing, StageGraph
+
+
+@dataclass(frozen=True)
+class StageChunk:
+    """A part of the model on this rank.
+
+    Attributes:
+        graph: of the part.
+        variant: what runs it.
+        received, sent: the shapes that this rank has of what comes and goes.
+        alone: which of ``sent`` every device has whole, though inputs are shared out: of their
+            gradients the ranks' sum counts.
+    """
+
+    graph: StageGraph
+    variant: Variant
+    received: tuple[tuple[int, ...], ...]
+    sent: tuple[tuple[int, ...], ...]
+    alone: tuple[bool, ...]
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """The numbers of the sources that are received, by name."""
+        names = {crossing.name for crossing in self.graph.received}
+        return {
+            source.names[0]: number
+            for number, source in enumerate(self.variant.captured.sources)
+            if source.kind == "input" and source.placeholder.name in names
+        }
+
+    @property
+    def batch(self) -> MicroBatched:
+        """How it runs micro-batches."""
+        assert self.variant.batch is not None
+        return self.variant.batch
+
+
+@dataclass(frozen=True)
+class Tied:
+    """A parameter that several stages have, or several chunks of one.
+
+    Attributes:
+        name: the first of its names.
+        group: of the ranks of other stages that have the same part; None: there is no other.
+        is_reached: whether the loss depends on it.
+    """
+
+    name: str
+    group: dist.ProcessGroup | None
+    is_reached: bool
+
+
+@dataclass(frozen=True)
+class StagePart:
+    """What a rank of a stage has to run.
+
+    Attributes:
+        chunks: of the stage.
+        parameters: by first name, those that are trained.
+        tied: in the order in which all ranks add them up.
+        like_loss: an empty tensor like the loss.
+    """
+
+    groups: StageGroups
+    chunks: tuple[StageChunk, ...]
+    parameters: Mapping[str, torch.Tensor]
+    tied: tuple[Tied, ...]
+    like_loss: torch.Tensor
+
+
+class _Flight:
+    """A micro-batch in a chunk, between forward and backward."""
+
+    def __init__(self) -> None:
+        self.received: list[torch.Tensor] = []
+        self.sent: list[torch.Tensor] = []
+        self.loss: torch.Tensor | None = None
+
+
+class _ChunkStep:
+    """A chunk in one step.
+
+    Args:
+        inputs: of the model, whole.
+        cut: what the rank has of an input, by its name.
+    """
+
+    def __init__(
+        self, chunk: StageChunk, inputs: Sequence[Any], cut: Callable[[str, Any], Any], seed: int
+    ) -> None:
+        self.chunk = chunk
+        self._seed = seed
+        variant = chunk.variant
+        own = [inputs[number] for number in chunk.graph.inputs]
+        blank = [None] * len(chunk.graph.received)
+        # Totals are of the whole batch, which every rank has.
+        self._values = variant.detached_values([*own, *blank])
+        for number, source in enumerate(variant.captured.sources):
+            if source.kind == "input" and number not in chunk.places.values():
+                self._values[number] = cut(source.names[0], self._values[number])
+        self.leaves: dict[str, torch.Tensor] = {}
+        for number, _ in variant.trained():
+            name = variant.captured.sources[number].names[0]
+            self._values[number] = self.leaves[name] = self._values[number].requires_grad_()
+        self.sink = StepSink(variant.hooked.borders, self.leaves, keeps=False)
+        self._held: tuple[torch.Tensor, ...] = ()
+        self._flights: dict[int, _Flight] = {}
+
+    def hold(self) -> None:
+        head = self.chunk.variant.hooked.head
+        if head is not None:
+            with torch.no_grad():
+                self._held = head.forward(*self._values, 0)
+
+    def release(self) -> None:
+        self._held, self._values = (), []
+
+    def flight(self, number: int) -> _Flight:
+        return self._flights.setdefault(number, _Flight())
+
+    def forward(self, number: int) -> torch.Tensor | None:
+        """The loss, if it is made here."""
+        variant, graph = self.chunk.variant, self.chunk.graph
+        flight = self.flight(number)
+        values = list(self.chunk.batch.part(self._values, number))
+        for crossing, tensor in zip(graph.received, flight.received, strict=True):
+            values[self.chunk.places[crossing.name]] = tensor
+        watched = self.sink.reduced.watched(values, self.leaves)
+        seed = seed_of(self._seed, number)
+        with reuse.ReuseRegistry(variant.plan.settings.overlap, variant.name_of):
+            made = variant.hooked.body.forward(*watched, seed, *self._held, self.sink)
+        flight.sent = list(made[len(graph.outputs) :])
+        loss = self.chunk.batch.loss
+        flight.loss = made[loss] if loss >= 0 else None
+        return None if flight.loss is None else flight.loss.detach()
+
+    def backward(self, number: int, gradients: Sequence[torch.Tensor], reduces: bool) -> None:
+        flight = self.flight(number)
+        self.sink.is_last = reduces
+        trained = [
+            tensor
+            for crossing, tensor in zip(self.chunk.graph.sent, flight.sent, strict=True)
+            if crossing.has_gradient
+        ]
+        pairs: list[tuple[torch.Tensor, torch.Tensor | None]] = [
+            (tensor, gradient)
+            for tensor, gradient in zip(trained, gradients, strict=True)
+            if tensor.requires_grad
+        ]
+        if flight.loss is not None:
+            pairs.append((flight.loss, None))
+        flight.sent, flight.loss = [], None
+        if pairs:
+            tensors, outer = zip(*pairs, strict=True)
+            torch.autograd.backward(list(tensors), list(outer))
+
+    def gradients_to_send(self, number: int) -> list[torch.Tensor]:
+        """Of what was received, with which the micro-batch is done here."""
+        flight = self._flights.pop(number)
+        found = []
+        for crossing, tensor in zip(self.chunk.graph.received, flight.received, strict=True):
+            if crossing.has_gradient:
+                gradient = tensor.grad
+                found.append(
+                    crossing.packed(torch.zeros_like(tensor) if gradient is None else gradient)
+                )
+        return found
+
+
+class StageStep:
+    """One step of a rank.
+
+    Args:
+        inputs: of the model, whole.
+        cut: as of ``_ChunkStep``.
+    """
+
+    def __init__(
+        self,
+        part: StagePart,
+        schedule: StageSchedule,
+        inputs: Sequence[Any],
+        cut: Callable[[str, Any], Any],
+        seed: int,
+    ) -> None:
+        self._part = part
+        self._schedule = schedule
+        self._chunks = [_ChunkStep(chunk, inputs, cut, seed) for chunk in part.chunks]
+        self._transfers = StageTransfers(schedule, part.groups, self._memory)
+        self._gradients: dict[tuple[int, int], Sequence[torch.Tensor]] = {}
+        self._ready: dict[str, torch.Tensor | None] = {}
+        self._loss: torch.Tensor | None = None
+
+    def run(self) -> torch.Tensor:
+        """The loss, whose backward gives the parameters their gradients."""
+        for action in self._schedule.call:
+            _RUN[type(action)](self, action)
+        assert self._loss is not None
+        parameters = self._part.parameters
+        waiting = Waiting(0, [self._ready[name] for name in parameters])
+        (loss,) = delivered(waiting, [self._loss], [*parameters.values()])
+        return loss
+
+    def _memory(self, action: Transfer) -> list[torch.Tensor]:
+        chunk = self._part.chunks[action.chunk]
+        of_values = isinstance(action, ReceiveValues)
+        crossings = chunk.graph.received if of_values else chunk.graph.sent
+        shapes = chunk.received if of_values else chunk.sent
+        return [
+            _empty(crossing, shape, self._part.like_loss.device)
+            for crossing, shape in zip(crossings, shapes, strict=True)
+            if of_values or crossing.has_gradient
+        ]
+
+    def hold(self, _: Hold) -> None:
+        for chunk in self._chunks:
+            chunk.hold()
+
+    def receive_values(self, action: ReceiveValues) -> None:
+        chunk = self._chunks[action.chunk]
+        memory = self._transfers.received(action)
+        crossings = chunk.chunk.graph.received
+        chunk.flight(action.micro_batch).received = [
+            crossing.unpacked(tensor).requires_grad_(crossing.has_gradient)
+            for crossing, tensor in zip(crossings, memory, strict=True)
+        ]
+
+    def forward(self, action: RunForward) -> None:
+        loss = self._chunks[action.chunk].forward(action.micro_batch)
+        if loss is not None:
+            self._loss = loss if self._loss is None else self._loss + loss
+
+    def send_values(self, action: SendValues) -> None:
+        chunk = self._chunks[action.chunk]
+        sent = chunk.flight(action.micro_batch).sent
+        graph, shapes = chunk.chunk.graph, chunk.chunk.sent
+        for crossing, tensor, shape in zip(graph.sent, sent, shapes, strict=True):
+            assert tuple(tensor.shape) == shape, (crossing, tensor.shape, shape)
+        packed = [c.packed(t.detach()) for c, t in zip(graph.sent, sent, strict=True)]
+        self._transfers.send(action, packed)
+
+    def receive_gradients(self, action: ReceiveGradients) -> None:
+        chunk = self._chunks[action.chunk].chunk
+        memory = self._transfers.received(action)
+        trained = [
+            (crossing, alone)
+            for crossing, alone in zip(chunk.graph.sent, chunk.alone, strict=True)
+            if crossing.has_gradient
+        ]
+        # All ranks have got the same, of which the sum counts.
+        is_first = self._part.groups.rank == 0
+        self._gradients[action.micro_batch, action.chunk] = [
+            crossing.unpacked(tensor if is_first or not alone else tensor.zero_())
+            for (crossing, alone), tensor in zip(trained, memory, strict=True)
+        ]
+
+    def backward(self, action: RunBackward) -> None:
+        gradients = self._gradients.pop((action.micro_batch, action.chunk), ())
+        self._chunks[action.chunk].backward(action.micro_batch, gradients, action.reduces)
+
+    def send_gradients(self, action: SendGradients) -> None:
+        gradients = self._chunks[action.chunk].gradients_to_send(action.micro_batch)
+        self._transfers.send(action, gradients)
+
+    def release(self, _: Release) -> None:
+        for chunk in self._chunks:
+            chunk.release()
+
+    def reduce(self, _: ReduceGradients) -> None:
+        """And those of a parameter in several chunks become one."""
+        for chunk in self._chunks:
+            chunk.sink.reduce()
+        for name, parameter in self._part.parameters.items():
+            made = [
+                chunk.sink.gradient_of(name, parameter)
+                for chunk in self._chunks
+                if name in chunk.leaves
+            ]
+            found = [gradient for gradient in made if gradient is not None]
+            for other in found[1:]:
+                local_tensor(found[0]).add_(local_tensor(other))
+            self._ready[name] = found[0] if found else None
+
+    def sum_tied(self, _: SumTied) -> None:
+        for tied in self._part.tied:
+            if tied.group is None or tied.name not in self._part.parameters:
+                continue
+            parameter = self._part.parameters[tied.name]
+            gradient = self._ready[tied.name]
+            if not tied.is_reached:
+                continue
+            if gradient is None:
+                gradient = torch.zeros_like(parameter)
+            local = local_tensor(gradient)
+            assert isinstance(parameter, DTensor)
+            total = local.contiguous()
+            dist.all_reduce(total, group=tied.group)
+            if total is not local:
+                local.copy_(total)
+            self._ready[tied.name] = gradient
+
+    def await_sends(self, _: AwaitSends) -> None:
+        self._transfers.await_sends()
+
+    def join(self, _: Join) -> None:
+        if self._loss is None:
+            self._loss = torch.empty_like(self._part.like_loss)
+
+    def share_loss(self, _: ShareLoss) -> None:
+        assert self._loss is not None
+        groups = self._part.groups
+        dist.broadcast(self._loss, groups.global_rank(groups.stages - 1), group=groups.column)
+
+
+def _empty(crossing: Crossing, shape: Sequence[int], device: torch.device) -> torch.Tensor:
+    return torch.empty([shape[dim] for dim in crossing.order], dtype=crossing.dtype, device=device)
+
+
+_RUN: Mapping[type[StageAction], Callable[[StageStep, Any], None]] = {
+    Hold: StageStep.hold,
+    ReceiveValues: StageStep.receive_values,
+    RunForward: StageStep.forward,
+    SendValues: StageStep.send_values,
+    ReceiveGradients: StageStep.receive_gradients,
+    RunBackward: StageStep.backward,
+    SendGradients: StageStep.send_gradients,
+    Release: StageStep.release,
+    ReduceGradients: StageStep.reduce,
+    SumTied: StageStep.sum_tied,
+    AwaitSends: StageStep.await_sends,
+    Join: StageStep.join,
+    ShareLoss: StageStep.share_loss,
+}

@@ -1,0 +1,130 @@
+"""What goes from stage to stage in one step: sent without waiting, and expected one ahead."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.program.stage_schedules import (
+    ReceiveGradients,
+    ReceiveValues,
+    SendGradients,
+    SendValues,
+    StageSchedule,
+    Transfer,
+)
+from tensoropt_torch.runtime.lost_ranks import waiting
+from tensoropt_torch.runtime.stage_groups import StageGroups
+
+# The memory that the tensors of a transfer are received in.
+Memory = Callable[[Transfer], Sequence[torch.Tensor]]
+MOST_VALUES = 4096
+
+
+@dataclass
+class _Expected:
+    action: Transfer
+    tensors: Sequence[torch.Tensor]
+    works: Sequence[dist.Work]
+
+
+class StageTransfers:
+    """Of one step of one rank, which does what ``schedule`` says in its order.
+
+    Args:
+        memory: makes that of what is received.
+    """
+
+    def __init__(self, schedule: StageSchedule, groups: StageGroups, memory: Memory) -> None:
+        self._schedule = schedule
+        self._groups = groups
+        self._memory = memory
+        self._sent: list[tuple[dist.Work, torch.Tensor]] = []
+        kinds = (ReceiveValues, ReceiveGradients)
+        self._to_come: Mapping[type[Transfer], deque[Transfer]] = {
+            kind: deque(a for a in schedule.call if isinstance(a, kind)) for kind in kinds
+        }
+        self._expected: dict[type[Transfer], _Expected | None] = dict.fromkeys(kinds)
+        for kind in kinds:
+            self._expect(kind)
+
+    def _expect(self, kind: type[Transfer]) -> None:
+        """The next one, if there is one."""
+        self._expected[kind] = None
+        if not self._to_come[kind]:
+            return
+        action = self._to_come[kind].popleft()
+        tensors = self._memory(action)
+        peer, group, tag = self._way(action)
+        works = [
+            _begun(dist.irecv(tensor, src=peer, group=group, tag=tag + index))
+            for index, tensor in enumerate(tensors)
+            if tensor.numel()
+        ]
+        self._expected[kind] = _Expected(action, tensors, works)
+
+    def received(self, action: ReceiveValues | ReceiveGradients) -> Sequence[torch.Tensor]:
+        """What an action waits for; what comes after it is expected from now on."""
+        expected = self._expected[type(action)]
+        assert expected is not None and expected.action == action, (expected, action)
+        try:
+            with waiting():
+                for work in expected.works:
+                    work.wait()
+        except RuntimeError as error:
+            raise self._lost(action, error) from error
+        self._expect(type(action))
+        return expected.tensors
+
+    def _lost(self, action: Transfer, error: RuntimeError) -> TensorOptError:
+        what = "values" if isinstance(action, ReceiveValues) else "gradients"
+        peer, _, _ = self._way(action)
+        return TensorOptError(
+            f"stage {self._groups.stage} got no {what} of micro-batch {action.micro_batch} from "
+            f"rank {peer}, which has ended or hangs; look at what that rank says ({error})"
+        )
+
+    def send(self, action: SendValues | SendGradients, tensors: Sequence[torch.Tensor]) -> None:
+        """Begins to send these, whose memory nobody changes till all has arrived."""
+        peer, group, tag = self._way(action)
+        self._sent = [(work, tensor) for work, tensor in self._sent if not work.is_completed()]
+        for index, tensor in enumerate(tensors):
+            if tensor.numel():
+                work = _begun(dist.isend(tensor, dst=peer, group=group, tag=tag + index))
+                self._sent.append((work, tensor))
+
+    def await_sends(self) -> None:
+        """Till all has arrived."""
+        with waiting():
+            for work, _ in self._sent:
+                work.wait()
+        self._sent.clear()
+
+    def _way(self, action: Transfer) -> tuple[int, dist.ProcessGroup, int]:
+        """The other rank, the group, and the tag of the first tensor."""
+        stages, stage = self._schedule.stages, self._schedule.stage
+        part = action.chunk * stages + stage
+        ends = {
+            SendValues: (part, part + 1),
+            ReceiveValues: (part - 1, part),
+            SendGradients: (part, part - 1),
+            ReceiveGradients: (part + 1, part),
+        }[type(action)]
+        is_gradient = isinstance(action, SendGradients | ReceiveGradients)
+        first = min(ends)
+        wraps = first % stages == stages - 1
+        other = ends[1] if ends[0] == part else ends[0]
+        parts = stages * self._schedule.chunks
+        tag = (action.micro_batch * parts + first) * 2 + is_gradient
+        peer = self._groups.global_rank(other % stages)
+        return peer, self._groups.between(is_gradient, wraps), tag * MOST_VALUES
+
+
+def _begun(work: dist.Work | None) -> dist.Work:
+    assert work is not None
+    return work

@@ -1,0 +1,106 @@
+"""The ranks of a job in stages: a mesh of each stage, and the groups between stages.
+
+Rank ``s n + k`` is rank k of stage s, of n. So stages are the outermost axis of a mesh of the whole
+job: a group along axes of a stage's mesh is one along the axes behind that, and the ranks k of
+all stages, a **column**, are a group along the first.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Sequence
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.runtime.agreement import gather
+from tensoropt_torch.runtime.groups import AxisGroups
+from tensoropt_torch.runtime.meshes import make_group, mesh_axes_of
+
+STAGE_AXIS = 1  # the axis set
+
+_meshes: weakref.WeakSet[DeviceMesh] = weakref.WeakSet()
+
+
+class StageGroups:
+    """Those of a job whose stages have meshes with axes of these sizes.
+
+    Making it, and ``create``, are collective: all ranks of the job take part.
+
+    Attributes:
+        stage, rank: of this process, and its rank in the stage.
+        stages: how many there are.
+        mesh: of this rank's stage.
+        column: the group of the same rank of all stages.
+    """
+
+    def __init__(self, stages: int, sizes: Sequence[int], device: torch.device) -> None:
+        self._sizes, names = mesh_axes_of(sizes)
+        self._device_type = device.type
+        self._all = AxisGroups((stages, *self._sizes), device.type)
+        self.stages = stages
+        self.stage, self.rank = divmod(dist.get_rank(), dist.get_world_size() // stages)
+        inner = tuple(f"axis{index + 1}" for index in range(len(names)))
+        self.mesh = self._all.mesh()[inner]
+        _meshes.add(self.mesh)
+        self._all.create([STAGE_AXIS])
+        self.column = self._all.group(STAGE_AXIS)
+        self._between = [self._new_column() for _ in range(4)]
+
+    def _new_column(self) -> dist.ProcessGroup:
+        return make_group((self.stages, *self._sizes), STAGE_AXIS, self._device_type)
+
+    def between(self, gradients: bool, wraps: bool) -> dist.ProcessGroup:
+        """The column for transfers of one direction: a backend that runs them in order does not
+        wait for those of the other. ``wraps``: from the last stage to the first, or back."""
+        return self._between[2 * wraps + gradients]
+
+    def create(self, axis_sets: Iterable[int]) -> None:
+        """The groups of these axis sets of the stage's mesh, and of those that other ranks
+        need."""
+        wanted = sorted({axes for sets in gather(list(axis_sets)) for axes in sets})
+        self._all.create([axes << 1 for axes in wanted])
+
+    def name(self, axes: int) -> str:
+        """Of this rank's group."""
+        return self._all.name(axes << 1)
+
+    def control(self) -> dist.ProcessGroup | None:
+        """A new group of the whole job, see ``AxisGroups``. Collective."""
+        return self._all.create_control()
+
+    def global_rank(self, stage: int, rank: int | None = None) -> int:
+        """Of a rank of a stage, by default of the same as this one."""
+        size = dist.get_world_size() // self.stages
+        return stage * size + (self.rank if rank is None else rank)
+
+    def of_stages(self, stages: Sequence[int]) -> dist.ProcessGroup | None:
+        """A new group of this rank's number in these stages; None on others. Collective."""
+        if len(stages) == self.stages:
+            return self.column
+        size = dist.get_world_size() // self.stages
+        found: dist.ProcessGroup | None = None
+        for rank in range(size):
+            group = dist.new_group([stage * size + rank for stage in stages])
+            if rank == self.rank and self.stage in stages:
+                assert isinstance(group, dist.ProcessGroup)
+                found = group
+        return found
+
+
+def is_mesh_of_stage(mesh: DeviceMesh) -> bool:
+    """Whether it is the mesh of one stage of several."""
+    return mesh in _meshes
+
+
+def refuse_stages(tensors: Iterable[object], what: str, instead: str) -> None:
+    """Raises TensorOptError if one of the tensors lies on the mesh of a stage."""
+    for tensor in tensors:
+        mesh = getattr(tensor, "device_mesh", None)
+        if isinstance(mesh, DeviceMesh) and is_mesh_of_stage(mesh):
+            raise TensorOptError(
+                f"{what} sees the parameters of this rank's stage alone, and would take them for "
+                f"all of the model; {instead}"
+            )

@@ -1,0 +1,126 @@
+"""Models in stages on several processes, against one."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from tests.distributed.harness import run_ranks
+from tests.distributed.staged import REFUSED, Pipeline
+from tests.stages.models import OWN
+
+STAGED = "tests.distributed.staged:"
+TIMEOUT_S = 400
+
+ON_TWO = [
+    Pipeline("skips", {"stages": 2, "micro_batches": 4}, "adamw", clip=0.1),
+    Pipeline("masked", {"stages": 2, "micro_batches": 4, "schedule": "gpipe"}, "adamw"),
+    Pipeline("gpt_tied", {"stages": 2, "micro_batches": 4}, "adamw", clip=0.1),
+    Pipeline(
+        "gpt_tied",
+        {"stages": 2, "micro_batches": 3, "schedule": "interleaved", "chunks": 2},
+        "adamw",
+        rows=9,
+        clip=0.1,
+    ),
+    Pipeline("llama", {"stages": ["layers.1"], "micro_batches": 1}, "adamw"),
+    Pipeline("transformer", {"stages": 2, "micro_batches": 4}, dtype=torch.float32),
+    Pipeline("normalised", {"stages": ["layers.3"]}),
+    Pipeline("mixed", {"stages": 2, "micro_batches": 2}, tolerance=1e-5),
+]
+ON_FOUR = [
+    Pipeline("skips", {"stages": 2, "micro_batches": 2}, "adamw", clip=0.1),
+    Pipeline("skips", {"stages": ["down.1", "up.0", "up.1"], "micro_batches": 4}, clip=0.1),
+    Pipeline("gpt_tied", {"stages": 2, "micro_batches": 4}, "adamw", clip=0.1),
+    Pipeline("gpt_tied", {"stages": 2, "micro_batches": 3}, "adamw", rows=9, clip=0.1),
+    Pipeline("masked", {"stages": 4, "micro_batches": 2}, "adamw"),
+    Pipeline("normalised", {"stages": ["layers.3"]}),
+    Pipeline("normalised", {"stages": ["layers.3"]}, rows=7),
+    Pipeline("transformer", {"stages": 4, "micro_batches": 4}, dtype=torch.float32),
+    Pipeline("lstm", {"stages": 2, "micro_batches": 2}),
+]
+
+
+@pytest.mark.parametrize(("world", "pipelines"), [(2, ON_TWO), (4, ON_FOUR)], ids=["2", "4"])
+def test_stages_train_as_one_process(world: int, pipelines: list[Pipeline]) -> None:
+    found = run_ranks(world, f"{STAGED}compare_all", pipelines, TIMEOUT_S)
+    assert found[0] == [], "\n".join(found[0])
+
+
+def drawn(chosen: random.Random, world: int) -> Pipeline:
+    """A random pipeline with strategies that differ by stage."""
+    model = chosen.choice([*sorted(OWN.keys() - {"drops"}), "gpt_tied", "llama", "transformer"])
+    stages = chosen.choice([count for count in (2, 4) if world % count == 0])
+    count = 1 if model == "normalised" else chosen.choice([1, 2, 4])
+    options = {"stages": stages, "micro_batches": count}
+    schedule = chosen.choice(["1f1b", "gpipe", "interleaved"])
+    # Of the smallest models nothing is left for more parts.
+    if schedule == "interleaved" and (stages > 2 or model in ("normalised", "skips")):
+        schedule = "1f1b"
+    options |= {"schedule": schedule, "chunks": 2 if schedule == "interleaved" else 1}
+    optimizer = "sgd" if model == "normalised" else chosen.choice(["sgd", "adamw"])
+    rows = chosen.choice([8, 4, 12]) if count > 1 else chosen.choice([8, 5, 3])
+    clip = chosen.choice([None, 0.1])
+    seed = chosen.randrange(2**31)
+    return Pipeline(model, options, optimizer, rows, clip=clip, seed=seed)
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_random_pipelines(world: int) -> None:
+    seed = random.randrange(2**32)
+    chosen = random.Random(seed)
+    pipelines = [drawn(chosen, world) for _ in range(8)]
+    found = run_ranks(world, f"{STAGED}compare_all", pipelines, TIMEOUT_S)[0]
+    refused = [text for text in found if text.startswith(REFUSED)]
+    assert found == refused, "\n".join([f"seed {seed}", *found])
+    assert len(refused) <= len(pipelines) // 2, "\n".join([f"seed {seed}", *refused])
+
+
+def test_dropout_is_that_of_the_graph_wherever_it_is_cut() -> None:
+    options = [
+        {"stages": ["layers.1"]},
+        {"stages": ["layers.3"]},
+        {"stages": ["layers.2"], "schedule": "gpipe"},
+    ]
+    first, *others = run_ranks(2, f"{STAGED}dropped", options, TIMEOUT_S)[0]
+    assert all(losses == pytest.approx(first, rel=1e-12) for losses in others)
+    (alone,) = run_ranks(1, f"{STAGED}dropped", [{}], TIMEOUT_S)[0]
+    assert alone == pytest.approx(first, rel=1e-12)
+    in_micro_batches = [{**one, "micro_batches": 4} for one in options]
+    first, *others = run_ranks(2, f"{STAGED}dropped", in_micro_batches, TIMEOUT_S)[0]
+    assert all(losses == pytest.approx(first, rel=1e-12) for losses in others)
+    assert first != pytest.approx(alone, rel=1e-6)  # each micro-batch draws by itself
+
+
+def test_states_have_the_names_of_the_model() -> None:
+    assert run_ranks(3, f"{STAGED}states", None, TIMEOUT_S)[0] == []
+
+
+WORDS = {
+    "other shape": "runs calls like its example alone",
+    "other dtype": "runs calls like its example alone",
+    "no gradients": "no gradients",
+    "no_sync": "reduces gradients in every step",
+    "compile": "compile=True is not for plans in stages",
+    "one process": "one_process_random=True is not for plans in stages",
+    "inputs": "every rank is called with the same global batch",
+    "pin": "pin= is not for plans in stages",
+    "schedule": "the interleaved schedule has 2 chunks or more",
+    "devices": "2 devices cannot be shared out to 3 stages",
+    "save": "save sees the parameters of this rank's stage alone",
+    "whole_model": "whole_model sees the parameters of this rank's stage alone",
+    "other inputs": "is not the same on rank 0 and on rank 1",
+    "eval": "runs calls like its example alone",
+    "clip": "call tensoropt_torch.clip_grad_norm_",
+    "lbfgs": "LBFGS sees the parameters of this rank's stage alone",
+    "scaler": "GradScaler sees the parameters of this rank's stage alone",
+}
+
+
+def test_what_stages_do_not_do_is_refused() -> None:
+    for found in run_ranks(2, f"{STAGED}refused", None, TIMEOUT_S):
+        assert found.keys() == WORDS.keys()
+        for name, words in WORDS.items():
+            assert words in found[name], f"{name}: {found[name]}"

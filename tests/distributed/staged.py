@@ -1,0 +1,251 @@
+"""Models in stages, trained beside the same models in one process."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from tensoropt_torch import (
+    Example,
+    Plan,
+    PlanningOptions,
+    StagedPlan,
+    TensorOptError,
+    clip_grad_norm_,
+    find_stages,
+    find_strategy,
+    full_state_dict,
+    parallelize,
+    save,
+    whole_model,
+)
+from tensoropt_torch.frontend import CapturedModel
+from tensoropt_torch.plan import Settings
+from tensoropt_torch.runtime.agreement import from_first_rank, gather
+from tensoropt_torch.staging import StageOptions, plan_stages
+from tensoropt_torch.tasks import captured_task
+from tests.distributed.models import Case
+from tests.stages.models import make
+
+Optimizer = Callable[[Any], torch.optim.Optimizer]
+OPTIMIZERS: dict[str, Optimizer] = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, 0.1, momentum=0.9),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, 0.01),
+}
+STEPS = 3
+REFUSED = "refused: "  # what texts begin with of a cut that cannot be
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """What is trained, and how."""
+
+    model: str
+    options: dict[str, Any]
+    optimizer: str = "sgd"
+    rows: int = 8
+    dtype: torch.dtype = torch.float64
+    clip: float | None = None
+    seed: int | None = None
+    tolerance: float | None = None
+    keywords: dict[str, Any] = field(default_factory=dict)
+
+
+def whole(tensor: Any) -> torch.Tensor:
+    """A tensor of a stage, whole."""
+    found = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    result: torch.Tensor = found.detach().clone()
+    return result
+
+
+def trained(pipeline: Pipeline, module: nn.Module, case: Case) -> dict[str, torch.Tensor]:
+    """Losses, gradients of the last step, parameters and buffers, by name."""
+    inputs = (*case.args, *case.targets)
+    is_parallel = module is not case.model
+    optimizer = OPTIMIZERS[pipeline.optimizer](module.parameters())
+    found: dict[str, torch.Tensor] = {}
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        if is_parallel or case.loss_fn is None:
+            loss = module(*inputs)
+        else:
+            loss = case.loss_fn(module(*case.args), *case.targets)
+        loss.backward()
+        if pipeline.clip is not None:
+            clip = clip_grad_norm_ if is_parallel else nn.utils.clip_grad_norm_
+            found[f"norm {step}"] = clip(list(module.parameters()), pipeline.clip).detach()
+        optimizer.step()
+        found[f"loss {step}"] = loss.detach().clone()
+    for name, parameter in module.named_parameters():
+        found[f"parameter {name}"] = whole(parameter)
+        if parameter.grad is not None:
+            found[f"gradient {name}"] = whole(parameter.grad)
+    for name, buffer in module.named_buffers():
+        found[f"buffer {name}"] = whole(buffer)
+    return found
+
+
+def planned(pipeline: Pipeline, case: Case) -> StagedPlan:
+    """The plan that is picked, or with a seed one of random strategies, which differ by stage."""
+    options = {**pipeline.options, **pipeline.keywords}
+    if pipeline.seed is None:
+        return find_stages(case.model, case.args, **case.keywords, **options)
+    task = captured_task(Example(case.model, case.args, **case.keywords), PlanningOptions())
+    seeds = itertools.count(pipeline.seed)
+
+    def find(planner: Any, settings: Settings, captured: CapturedModel) -> Plan:
+        strategy = planner.random_strategy(next(seeds))
+        return Plan.of(planner, settings, captured, strategy)
+
+    plan = plan_stages(task, StageOptions(**options), dist.get_world_size(), find=find)
+    return replace(from_first_rank(lambda: plan), captured=task.captured)
+
+
+def compare(pipeline: Pipeline) -> list[str]:
+    """What differs between stages and one process, on any rank."""
+    case = make(pipeline.model, pipeline.dtype, pipeline.rows)
+    one = copy.deepcopy(case)
+    try:
+        plan = planned(pipeline, case)
+    except TensorOptError as error:
+        return [f"{REFUSED}{pipeline}: {error}"]
+    parallel = parallelize(case.model, plan, case.args, **case.keywords)
+    got = trained(pipeline, parallel, Case(case.model, case.args, case.loss_fn, case.targets))
+    expected = trained(pipeline, one.model, one)
+    tolerance = pipeline.tolerance or (1e-8 if pipeline.dtype == torch.float64 else 2e-4)
+    return [f"{pipeline}: {text}" for text in differences(gather(got), expected, tolerance)]
+
+
+def differences(
+    by_rank: Sequence[dict[str, torch.Tensor]],
+    expected: dict[str, torch.Tensor],
+    tolerance: float,
+) -> Iterator[str]:
+    """Of what ranks have together from what one process has."""
+    found: dict[str, torch.Tensor] = {}
+    for rank, tensors in enumerate(by_rank):
+        for name, tensor in tensors.items():
+            if name in found and not torch.equal(found[name], tensor):
+                yield f"{name} is another on rank {rank}"
+            found[name] = tensor
+    if found.keys() != expected.keys():
+        yield f"only one has {sorted(found.keys() ^ expected.keys())}"
+    for name in sorted(found.keys() & expected.keys()):
+        a, b = found[name].double(), expected[name].double()
+        scale = max(float(b.abs().max()), 1e-6) if b.numel() else 1.0
+        error = float((a - b).abs().max()) if b.numel() else 0.0
+        if not error <= tolerance * scale:
+            yield f"{name} is off by {error} of {scale}"
+
+
+def compare_all(pipelines: Sequence[Pipeline]) -> list[str]:
+    """Of several."""
+    return [text for pipeline in pipelines for text in compare(pipeline)]
+
+
+def dropped(options: Sequence[dict[str, Any]]) -> list[list[float]]:
+    """Losses of a model with dropout, by how it is cut; without cuts on one device."""
+    found = []
+    for one in options:
+        case = make("drops")
+        torch.manual_seed(7)
+        if one.get("stages") is None:
+            plan: Any = find_strategy(
+                Example(case.model, case.args), num_devices=1, max_micro_batches=1, measure=False
+            )
+        else:
+            plan = find_stages(case.model, case.args, **one)
+        parallel = parallelize(case.model, plan, case.args)
+        optimizer = torch.optim.SGD(parallel.parameters(), 0.1)
+        losses = []
+        for _ in range(STEPS):
+            optimizer.zero_grad()
+            loss = parallel(*case.args)
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss.detach()))
+        found.append(losses)
+    return found
+
+
+def states(_: Any = None) -> list[str]:
+    """What is wrong with states that are saved and loaded, in any number of stages."""
+    texts = []
+    kept: dict[str, torch.Tensor] = {}
+    for stages in (["down.1", "up.1"], ["up.0", "up.2"], ["down.2", "up.0"]):
+        case = make("skips")
+        plan = find_stages(case.model, case.args, stages=stages, micro_batches=2, num_devices=3)
+        parallel = parallelize(case.model, plan, case.args)
+        if kept:
+            parallel.load_state_dict(kept)
+            again = _shared(full_state_dict(parallel))
+            different = [n for n in kept if not torch.equal(kept[n], again[n])]
+            texts += [f"{name} differs when it was loaded" for name in different]
+        optimizer = torch.optim.AdamW(parallel.parameters(), 0.01)
+        parallel(*case.args).backward()
+        optimizer.step()
+        kept = _shared(full_state_dict(parallel))
+        expected = {n: tuple(v.shape) for n, v in case.model.state_dict().items()}
+        if {n: tuple(v.shape) for n, v in kept.items()} != expected:
+            texts.append(f"the state has {sorted(kept)}")
+    return texts
+
+
+def _shared(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return from_first_rank(lambda: state)
+
+
+def refused(_: Any = None) -> dict[str, str]:
+    """What a module in stages does not do, with the words that say so."""
+    case = make("skips")
+    plan = find_stages(case.model, case.args, stages=2, micro_batches=2)
+    parallel = parallelize(case.model, plan, case.args)
+    x, y = case.args
+
+    def of(action: Callable[[], Any]) -> str:
+        try:
+            action()
+        except TensorOptError as error:
+            return str(error)
+        return "nothing was said"
+
+    def step_of(optimizer: torch.optim.Optimizer) -> None:
+        optimizer.step(lambda: 0.0)  # type: ignore[arg-type]
+
+    found = {
+        "other shape": of(lambda: parallel(x[:4], y[:4])),
+        "other dtype": of(lambda: parallel(x.float(), y)),
+        "no gradients": of(lambda: torch.no_grad()(parallel)(x, y)),
+        "no_sync": of(parallel.no_sync),
+        "compile": of(lambda: parallelize(make("skips").model, plan, case.args, compile=True)),
+        "one process": of(
+            lambda: parallelize(make("skips").model, plan, case.args, one_process_random=True)
+        ),
+        "inputs": of(lambda: find_stages(case.model, case.args, stages=2, inputs="sharded")),
+        "pin": of(lambda: find_stages(case.model, case.args, stages=2, pin={"head": "whole"})),
+        "schedule": of(lambda: find_stages(case.model, case.args, stages=2, chunks=2)),
+        "devices": of(lambda: find_stages(case.model, case.args, stages=3)),
+        "save": of(lambda: save(parallel.state_dict(), "nowhere.pt")),
+        "whole_model": of(lambda: whole_model(parallel)),
+        "other inputs": of(lambda: parallel(x + dist.get_rank(), y)),
+    }
+    parallel.eval()
+    found["eval"] = of(lambda: parallel(x, y))
+    parallel.train()
+    loss = parallel(x, y)
+    loss.backward()
+    found["clip"] = of(lambda: nn.utils.clip_grad_norm_(parallel.parameters(), 1.0))
+    found["lbfgs"] = of(lambda: step_of(torch.optim.LBFGS(parallel.parameters())))
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(torch.ones(()))
+    optimizer = torch.optim.SGD(parallel.parameters(), 0.1)
+    found["scaler"] = of(lambda: scaler.unscale_(optimizer))
+    return found
