@@ -27,10 +27,14 @@ def test_kinds_have_the_numbers_of_the_core() -> None:
 @pytest.mark.parametrize("shape", [(12, 12), (7, 5)])
 def test_steps_are_those_that_the_core_describes(shape: tuple[int, int]) -> None:
     device = _C.Device()
-    levels = [_C.Level(str(i), size, 1e9, 1e-6) for i, size in enumerate(SIZES)]
+    levels = [
+        _C.Level(name=str(i), count=size, bandwidth_bytes_per_s=1e9, latency_s=1e-6)
+        for i, size in enumerate(SIZES)
+    ]
     mesh = _C.Mesh([(size, i) for i, size in enumerate(SIZES)])
     times = _C.AnalyticCollectives(_C.Cluster("test", device, levels), mesh)
-    resharder = _C.TensorResharder(mesh, times, device, list(shape), 4, uneven=True)
+    tensor = _C.ReshardedTensor(shape=shape, item_size=4, uneven=True)
+    resharder = _C.TensorResharder(mesh, times, device, tensor)
     seen, uneven = set(), False
     for source, target in itertools.permutations(LAYOUTS, 2):
         cut_twice = any(layout in ("S0,S0", "S1,S1") for layout in (source, target))
