@@ -8,9 +8,12 @@ namespace tensoropt {
 namespace {
 
 TEST(Hash, OrderAndSeedCount) {
-  EXPECT_EQ(hash_combine(1, 2), hash_combine(1, 2));
-  EXPECT_NE(hash_combine(1, 2), hash_combine(2, 1));
-  EXPECT_NE(hash_combine(1, 2), hash_combine(9, 2));
+  const auto hash = [](std::size_t seed, int a, int b) {
+    return hash_combine(hash_combine(seed, a), b);
+  };
+  EXPECT_EQ(hash(0, 1, 2), hash(0, 1, 2));
+  EXPECT_NE(hash(0, 1, 2), hash(0, 2, 1));
+  EXPECT_NE(hash(0, 1, 2), hash(9, 1, 2));
 }
 
 TEST(Hash, PairsOfSmallIntegersDiffer) {
