@@ -112,6 +112,9 @@ def _give_first(
 ) -> None:
     """Makes gradients that nobody waits for and that are as they should be the ``.grad`` of their
     parameters, and None in the list. Most are: a step has one for each parameter."""
+    given = [id(gradient) for gradient in gradients if gradient is not None]
+    if len(set(given)) < len(given):  # one tensor for two of them counts as held once
+        return
     for i, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
         if (
             gradient is not None

@@ -63,7 +63,8 @@ def numbers(tensor: torch.Tensor | None) -> object:
 def loss_of(parameters: Parameters) -> torch.Tensor:
     """The second and the third have one gradient between them, the last has none."""
     first, second, third, _ = local_parts(parameters, [None, None, None, [3, 2]])
-    return (first * second.detach()).sum() + 3 * (second + third).sum()
+    both = second + third  # whose gradient lies in memory as theirs do
+    return (first * second.detach()).sum() + 3 * (both * (1 + third.detach())).sum()
 
 
 def once(parameters: Parameters) -> Record:
