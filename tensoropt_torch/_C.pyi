@@ -5,7 +5,7 @@ C++ core of TensorOpt: graphs, costs, search, emission.
 from __future__ import annotations
 import collections.abc
 import typing
-__all__: list[str] = ['AnalyticCollectives', 'AveragedBuffer', 'BaselineResult', 'Cluster', 'Collective', 'CollectiveModel', 'CollectiveSample', 'ConfigPorts', 'DEFAULT_CONDITIONING_WORK', 'DeclaredRule', 'Device', 'EdgeEnd', 'EdgeRow', 'EmittedCall', 'EmittedLookup', 'EmittedReshard', 'EncodedProgram', 'EstimateRow', 'Exclusion', 'ExplanationRow', 'Graph', 'Halo', 'InternalError', 'Level', 'LinkSpeed', 'LocalCall', 'LocalForm', 'LocalOperand', 'MeasuredCollectives', 'Mesh', 'NodeId', 'NodeKind', 'NodeRow', 'NodeUnits', 'OpSample', 'OpWork', 'OutputRow', 'PortLayouts', 'RankProgram', 'Ref', 'ReshardedTensor', 'Rules', 'RuntimeOverheads', 'Saved', 'SearchOptions', 'SearchResult', 'SearchSpace', 'SpaceEdgeId', 'SpaceNodeId', 'SpaceOptions', 'SpaceSetup', 'Strategy', 'TensorResharder', 'UnevenSplit', 'ValueId', 'WorkRow', 'current_rules', 'declare_rule', 'withdraw_rule']
+__all__: list[str] = ['AnalyticCollectives', 'AveragedBuffer', 'BaselineResult', 'Cluster', 'Collective', 'CollectiveModel', 'CollectiveSample', 'ComposedPipeline', 'ComposedStage', 'ConfigPorts', 'DEFAULT_CONDITIONING_WORK', 'DeclaredRule', 'Device', 'EdgeEnd', 'EdgeRow', 'EmittedCall', 'EmittedLookup', 'EmittedReshard', 'EncodedProgram', 'EstimateRow', 'Exclusion', 'ExplanationRow', 'Graph', 'Halo', 'InternalError', 'Level', 'LinkSpeed', 'LocalCall', 'LocalForm', 'LocalOperand', 'MeasuredCollectives', 'Mesh', 'NodeId', 'NodeKind', 'NodeRow', 'NodeUnits', 'OpSample', 'OpWork', 'OutputRow', 'PipelineShape', 'PortLayouts', 'RankProgram', 'Ref', 'ReshardedTensor', 'Rules', 'RuntimeOverheads', 'Saved', 'SearchOptions', 'SearchResult', 'SearchSpace', 'SpaceEdgeId', 'SpaceNodeId', 'SpaceOptions', 'SpaceSetup', 'StageChoice', 'StageTime', 'Strategy', 'TensorResharder', 'UnevenSplit', 'ValueId', 'WorkRow', 'compose_pipelines', 'current_rules', 'declare_rule', 'pipeline_step_s', 'withdraw_rule']
 class InternalError(RuntimeError):
     pass
 class Mesh:
@@ -755,7 +755,7 @@ class SpaceSetup:
     """
     Where and how a model runs.
     """
-    def __init__(self, *, cluster: Cluster, mesh: Mesh, space: SpaceOptions, collectives: collections.abc.Mapping[tuple[Collective, int], collections.abc.Sequence[CollectiveSample]] = {}, operators: collections.abc.Sequence[OpSample] = [], overheads: RuntimeOverheads = ..., micro_batches: int = 1) -> None:
+    def __init__(self, *, cluster: Cluster, mesh: Mesh, space: SpaceOptions, collectives: collections.abc.Mapping[tuple[Collective, int], collections.abc.Sequence[CollectiveSample]] = {}, operators: collections.abc.Sequence[OpSample] = [], overheads: RuntimeOverheads = ..., micro_batches: int = 1, in_flight: int = 1) -> None:
         ...
 class SearchOptions:
     """
@@ -962,12 +962,62 @@ class RankProgram:
         ...
     def reshard(self, edge: SpaceEdgeId) -> EmittedReshard:
         ...
+class StageChoice:
+    """
+    What a stage may be: what lies between two cuts.
+    """
+    def __init__(self, *, stage: int, first_cut: int, last_cut: int, first_layout: int = 0, last_layout: int = 0, transfer_s: float = 0.0, points: collections.abc.Sequence[tuple[float, float]]) -> None:
+        """
+        points: (bytes, seconds of a step) by ascending bytes; transfer_s: of one micro-batch at the last cut, and of its gradients.
+        """
+class PipelineShape:
+    def __init__(self, *, stages: int, micro_batches: int, end: int, forward_share: float = 0.3333333333333333, memory_step: float = 0.0) -> None:
+        """
+        end: the cut where the model ends; memory_step: pipelines within this share of memory stand for each other.
+        """
+class ComposedStage:
+    @property
+    def choice(self) -> int:
+        """
+        Its number among the choices.
+        """
+    @property
+    def point(self) -> int:
+        """
+        The number of its point.
+        """
+class ComposedPipeline:
+    @property
+    def memory_bytes(self) -> float:
+        """
+        Of the stage that needs most.
+        """
+    @property
+    def stages(self) -> list[ComposedStage]:
+        ...
+    @property
+    def time_s(self) -> float:
+        ...
+class StageTime:
+    """
+    Seconds of one micro-batch.
+    """
+    def __init__(self, forward_s: float, backward_s: float, transfers_s: float = 0.0) -> None:
+        ...
+def compose_pipelines(choices: collections.abc.Sequence[StageChoice], shape: PipelineShape) -> list[ComposedPipeline]:
+    """
+    The frontier of pipelines; pipeline/composition.h.
+    """
 def current_rules() -> Rules:
     """
     All operators that have a rule now.
     """
 def declare_rule(arg0: DeclaredRule) -> None:
     ...
+def pipeline_step_s(stages: collections.abc.Sequence[StageTime], micro_batches: int) -> float:
+    """
+    Of stages that run one forward and one backward in turn; pipeline/step_time.h.
+    """
 def withdraw_rule(arg0: str) -> None:
     ...
 DEFAULT_CONDITIONING_WORK: float = 1000000000000.0

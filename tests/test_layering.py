@@ -21,6 +21,7 @@ CPP_ALLOWED: dict[str, tuple[str, ...]] = {
     "search/bounds": ("common", "problem", "search/order"),
     "search/products": ("common", "problem", "search/order", "search/bounds"),
     "search": ("common", "problem", "search/order", "search/bounds", "search/products"),
+    "pipeline": ("common", "problem"),
     "space": (*CORE, "problem"),
     "describe": (*CORE, "problem", "space"),
     "baselines": (*CORE, "problem", "space", "describe", "search"),
@@ -28,7 +29,16 @@ CPP_ALLOWED: dict[str, tuple[str, ...]] = {
     "search_space": (*CORE, "problem", "space", "describe", "search", "baselines"),
     "bindings": (
         *CORE,
-        *("problem", "space", "describe", "search", "baselines", "emit", "search_space"),
+        *(
+            "problem",
+            "space",
+            "describe",
+            "search",
+            "baselines",
+            "emit",
+            "search_space",
+            "pipeline",
+        ),
     ),
     "runtime": ("common",),
 }

@@ -15,5 +15,6 @@ void bind_search_space(pybind11::module_& module);
 void bind_rows(pybind11::module_& module);
 void bind_calls(pybind11::module_& module);
 void bind_programs(pybind11::module_& module);
+void bind_pipelines(pybind11::module_& module);
 
 }  // namespace tensoropt

@@ -58,4 +58,5 @@ PYBIND11_MODULE(_C, module) {
   tensoropt::bind_settings(module);
   tensoropt::bind_search_space(module);
   tensoropt::bind_programs(module);
+  tensoropt::bind_pipelines(module);
 }

@@ -134,20 +134,23 @@ void bind_space_setup(py::module_& module) {
                        const SpaceOptions& space,
                        const CollectiveTable& collectives,
                        const std::vector<OpSample>& operators,
-                       const RuntimeOverheads& overheads, int micro_batches) {
+                       const RuntimeOverheads& overheads, int micro_batches,
+                       int in_flight) {
              return SpaceSetup{.cluster = cluster,
                                .mesh = mesh,
                                .space = space,
                                .collectives = collectives,
                                .operators = operators,
                                .overheads = overheads,
-                               .step = {.micro_batches = micro_batches}};
+                               .step = {.micro_batches = micro_batches,
+                                        .in_flight = in_flight}};
            }),
            py::kw_only(), py::arg("cluster"), py::arg("mesh"), py::arg("space"),
            py::arg("collectives") = CollectiveTable{},
            py::arg("operators") = std::vector<OpSample>{},
            py::arg_v("overheads", RuntimeOverheads{}, "RuntimeOverheads()"),
-           py::arg("micro_batches") = StepShape{}.micro_batches);
+           py::arg("micro_batches") = StepShape{}.micro_batches,
+           py::arg("in_flight") = StepShape{}.in_flight);
 }
 
 void bind_search_options(py::module_& module) {

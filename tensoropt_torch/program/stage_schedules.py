@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal
 
 from tensoropt_torch.errors import TensorOptError
@@ -140,6 +141,11 @@ class StageSchedule:
             now += 1 if isinstance(action, RunForward) else -1
             most = max(most, now)
         return most
+
+    def in_flight_of(self, chunk: int) -> int:
+        """The most forwards of a chunk whose backward is to come."""
+        own = (action for action in self.computes if action.chunk == chunk)
+        return max(accumulate(1 if isinstance(action, RunForward) else -1 for action in own))
 
     def __str__(self) -> str:
         """In short, such as ``F0 F1 B0 F2 B1 B2``; chunks follow a dot."""

@@ -41,6 +41,7 @@ def make_space(
         operators=[sample_of(record) for record in settings.operators],
         overheads=_overheads(cluster, settings),
         micro_batches=settings.micro_batches,
+        in_flight=settings.in_flight,
     )
     space = _C.SearchSpace(captured.graph, captured.lowering.rules, setup)
     if settings.constraints and storage is None:

@@ -54,7 +54,8 @@ class Settings(SpaceOptions, Record):
     With ``overlap`` reshards of parameters and of their gradients run while the device
     computes (docs/runtime.md). Gradients are summed over devices
     ``bucket_bytes`` at once (``space/buckets.py``). A step runs the batch
-    as so many ``micro_batches``, one after the other (docs/runtime.md).
+    as so many ``micro_batches``, one after the other (docs/runtime.md), of which in a stage of a
+    pipeline so many are ``in_flight`` at once.
     ``constraints`` are splits that the user has pinned or forbidden.
     """
 
@@ -72,6 +73,7 @@ class Settings(SpaceOptions, Record):
     overlap: bool = False
     bucket_bytes: Count = 16 * 2**20
     micro_batches: Count = 1
+    in_flight: Count = 1
     constraints: tuple[Constraint, ...] = ()
 
     @property

@@ -93,8 +93,8 @@ def even_cuts(captured: CapturedModel, count: int) -> list[int]:
         TensorOptError: there are not so many calls.
     """
     roles = Roles(captured, loss_node(captured))
-    work = list(itertools.accumulate(_work(node) for node in roles.calls))
-    bytes_at = _crossing_bytes(roles)
+    work = list(itertools.accumulate(work_of(node) for node in roles.calls))
+    bytes_at = crossing_bytes(roles)
     parameters = {source.placeholder for source in captured.parameters}
     takes = (int(not parameters.isdisjoint(node.all_input_nodes)) for node in roles.calls)
     owning = list(itertools.accumulate(takes))
@@ -115,7 +115,7 @@ def even_cuts(captured: CapturedModel, count: int) -> list[int]:
     return found
 
 
-def _work(node: fx.Node) -> float:
+def work_of(node: fx.Node) -> float:
     """About what a call costs: of a product its multiplications, else what it writes."""
     sizes = [float(max(tensor.numel(), 1)) for tensor in tensors_of(node)]
     if not is_heavy(node) or not sizes:
@@ -124,7 +124,7 @@ def _work(node: fx.Node) -> float:
     return max(sum(sizes), math.sqrt(sizes[0] * math.prod(operands)))
 
 
-def _crossing_bytes(roles: Roles) -> list[int]:
+def crossing_bytes(roles: Roles) -> list[int]:
     """What would cross a cut before each call."""
     numbers = {node: n for n, node in enumerate(roles.calls)}
     found = [0] * (len(roles.calls) + 1)

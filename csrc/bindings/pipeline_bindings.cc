@@ -1,0 +1,108 @@
+// Pipelines composed of frontiers of their stages.
+
+#include <pybind11/stl.h>
+
+#include "bindings/bindings.h"
+#include "common/check.h"
+#include "pipeline/composition.h"
+#include "pipeline/step_time.h"
+
+namespace py = pybind11;
+
+namespace tensoropt {
+
+namespace {
+
+void bind_choices(py::module_& module) {
+  py::class_<StageChoice>(module, "StageChoice",
+                          "What a stage may be: what lies between two cuts.")
+      .def(py::init([](int stage, int first_cut, int last_cut, int first_layout,
+                       int last_layout, double transfer_s,
+                       const std::vector<std::pair<double, double>>& points) {
+             StageChoice choice{.stage = stage,
+                                .first_cut = first_cut,
+                                .last_cut = last_cut,
+                                .first_layout = first_layout,
+                                .last_layout = last_layout,
+                                .transfer_seconds = transfer_s,
+                                .points = {}};
+             for (const auto& [memory, time] : points) {
+               choice.points.push_back({memory, time});
+             }
+             return choice;
+           }),
+           py::kw_only(), py::arg("stage"), py::arg("first_cut"),
+           py::arg("last_cut"), py::arg("first_layout") = 0,
+           py::arg("last_layout") = 0, py::arg("transfer_s") = 0.0,
+           py::arg("points"),
+           "points: (bytes, seconds of a step) by ascending bytes; transfer_s: "
+           "of one micro-batch at the last cut, and of its gradients.");
+}
+
+void bind_shape(py::module_& module) {
+  static const PipelineShape defaults;
+  py::class_<PipelineShape>(module, "PipelineShape")
+      .def(py::init([](int stages, int micro_batches, int end,
+                       double forward_share, double memory_step) {
+             return PipelineShape{.stages = stages,
+                                  .micro_batches = micro_batches,
+                                  .end = end,
+                                  .forward_share = forward_share,
+                                  .memory_step = memory_step};
+           }),
+           py::kw_only(), py::arg("stages"), py::arg("micro_batches"),
+           py::arg("end"), py::arg("forward_share") = defaults.forward_share,
+           py::arg("memory_step") = defaults.memory_step,
+           "end: the cut where the model ends; memory_step: pipelines within "
+           "this share of memory stand for each other.");
+}
+
+void bind_composition(py::module_& module) {
+  py::class_<Pipeline::Stage>(module, "ComposedStage")
+      .def_readonly("choice", &Pipeline::Stage::choice,
+                    "Its number among the choices.")
+      .def_readonly("point", &Pipeline::Stage::point,
+                    "The number of its point.");
+  py::class_<Pipeline>(module, "ComposedPipeline")
+      .def_property_readonly(
+          "memory_bytes",
+          [](const Pipeline& pipeline) { return pipeline.cost.memory; },
+          "Of the stage that needs most.")
+      .def_property_readonly(
+          "time_s", [](const Pipeline& pipeline) { return pipeline.cost.time; })
+      .def_readonly("stages", &Pipeline::stages);
+  module.def("compose_pipelines", &compose, py::arg("choices"),
+             py::arg("shape"), py::call_guard<py::gil_scoped_release>(),
+             "The frontier of pipelines; pipeline/composition.h.");
+}
+
+void bind_step_time(py::module_& module) {
+  py::class_<StageTime>(module, "StageTime", "Seconds of one micro-batch.")
+      .def(
+          py::init([](double forward_s, double backward_s, double transfers_s) {
+            return StageTime{forward_s, backward_s, transfers_s};
+          }),
+          py::arg("forward_s"), py::arg("backward_s"),
+          py::arg("transfers_s") = 0.0);
+  module.def(
+      "pipeline_step_s",
+      [](const std::vector<StageTime>& stages, int micro_batches) {
+        TO_CHECK(micro_batches >= 1, "micro_batches = {}: must be >= 1",
+                 micro_batches);
+        return step_seconds(stages, micro_batches);
+      },
+      py::arg("stages"), py::arg("micro_batches"),
+      "Of stages that run one forward and one backward in turn; "
+      "pipeline/step_time.h.");
+}
+
+}  // namespace
+
+void bind_pipelines(py::module_& module) {
+  bind_choices(module);
+  bind_shape(module);
+  bind_composition(module);
+  bind_step_time(module);
+}
+
+}  // namespace tensoropt

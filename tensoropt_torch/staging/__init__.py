@@ -1,0 +1,8 @@
+"""Plans of a model in stages: given, or searched; and the modules that run them."""
+
+from tensoropt_torch.staging.finding import find_stages
+from tensoropt_torch.staging.options import StageOptions
+from tensoropt_torch.staging.parts import plan_stages
+from tensoropt_torch.staging.running import stages_of
+
+__all__ = ["StageOptions", "find_stages", "plan_stages", "stages_of"]

@@ -1,0 +1,124 @@
+"""Finds plans in stages: those that are given, or the best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Unpack
+
+from tensoropt_torch.checks import check_memory_limit
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.plan import StagedPlan
+from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.program.stage_schedules import ScheduleName
+from tensoropt_torch.runtime.agreement import from_first_rank, on_all_ranks
+from tensoropt_torch.staging.options import StageOptions, Stages
+from tensoropt_torch.staging.parts import plan_stages
+from tensoropt_torch.staging.search import SearchedStages, plan_searched
+from tensoropt_torch.tasks import (
+    Example,
+    Model,
+    PlanningKeywords,
+    PlanningOptions,
+    captured_task,
+    device_count,
+    example_of,
+    planning_of,
+    takes_keywords,
+)
+
+
+@takes_keywords(collective=True, planning=PlanningOptions)
+def find_stages(
+    model: Model | Example,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    stages: Stages | None = None,
+    micro_batches: int | None = None,
+    schedule: ScheduleName = "1f1b",
+    chunks: int = 1,
+    max_stages: int = 8,
+    num_devices: int | None = None,
+    memory_limit: float | None = None,
+    **keywords: Unpack[PlanningKeywords],
+) -> StagedPlan:
+    """The fastest plan of a model in stages of equally many devices, for ``parallelize``, within
+    the memory limit and by the cluster's description. How many stages there are, where the model
+    is cut and in how many micro-batches a step runs is searched, as far as it is not given
+    (``staging/search.py``); each stage has the strategy that is fastest for itself.
+
+    Collective if a process group runs: rank 0 searches, all ranks get the same plan.
+
+    Args:
+        model, args, kwargs: as for ``find_strategy``; every rank is called with the same global
+            batch.
+        stages, micro_batches, schedule, chunks: as of ``StageOptions``. Without ``stages`` the
+            schedule is 1F1B, and without ``micro_batches`` then powers of two up to
+            ``max_micro_batches`` are tried; else one is run.
+        max_stages: powers of two up to it are tried, those that divide the devices.
+        num_devices: of all stages together; by default the processes that run.
+        memory_limit: bytes per device.
+        keywords: as for ``find_strategy``.
+
+    Raises:
+        TensorOptError: on every rank; the model cannot be cut so, or nothing fits.
+    """
+
+    def asked() -> tuple[Example, PlanningOptions, StageOptions | SearchedStages]:
+        check_memory_limit(memory_limit)
+        planning = planning_of(keywords)
+        _check_planning(planning, is_searched=stages is None)
+        if stages is None:
+            _check_searched(schedule, chunks)
+            most = planning.max_micro_batches
+            options: Any = SearchedStages.of(max_stages, micro_batches, most)
+        else:
+            options = StageOptions(
+                stages, 1 if micro_batches is None else micro_batches, schedule, chunks
+            )
+        return example_of(model, args, kwargs, keywords), planning, options
+
+    example, planning, options = on_all_ranks(asked)
+    task = captured_task(example, planning)
+    count = device_count(task, num_devices)
+    plan = from_first_rank(partial(_planned, task, options, count, memory_limit))
+    return replace(plan, captured=task.captured)
+
+
+def _planned(
+    task: PlanningTask,
+    options: StageOptions | SearchedStages,
+    count: int,
+    memory_limit: float | None,
+) -> StagedPlan:
+    if isinstance(options, StageOptions):
+        return plan_stages(task, options, count, memory_limit)
+    return plan_searched(task, options, count, memory_limit)
+
+
+def _check_searched(schedule: str, chunks: int) -> None:
+    if schedule != "1f1b" or chunks != 1:
+        raise TensorOptError(
+            f"schedule={schedule!r} with chunks={chunks} is for stages that are given; give "
+            "stages=, or leave these out"
+        )
+
+
+def _check_planning(planning: PlanningOptions, is_searched: bool) -> None:
+    refused = {
+        "inputs": planning.inputs != "replicated",
+        "pin": planning.pin is not None,
+        "forbid": planning.forbid is not None,
+        "validate": bool(planning.validate),
+        "max_micro_batches": not is_searched and planning.max_micro_batches != 1,
+    }
+    hints = {
+        "inputs": "every rank is called with the same global batch",
+        "max_micro_batches": "give micro_batches=, the number of them",
+    }
+    for name, is_given in refused.items():
+        if is_given:
+            hint = hints.get(name, "leave it out, or plan without stages (find_strategy)")
+            raise TensorOptError(f"{name}= is not for plans in stages: {hint}")

@@ -1,0 +1,181 @@
+"""Plans of a model in stages: where it is cut, and the strategy of each part.
+
+Stages have equally many devices. What crosses a cut has one layout on both sides: the rows of
+the batch are shared out, where the part before gives them so, else every device has all of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+
+from tensoropt_torch import _C
+from tensoropt_torch.batches import micro_batched
+from tensoropt_torch.emit.rank import RankPart
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend import CapturedModel
+from tensoropt_torch.plan import Plan, Settings, StagedPlan, StagePlan
+from tensoropt_torch.planner.frontier import Frontier, Searched
+from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.space.rows import rows_of_outputs
+from tensoropt_torch.space.search_space import make_space
+from tensoropt_torch.stages import StageGraph, cut_graph
+from tensoropt_torch.staging.options import StageOptions
+
+
+class FindPart(Protocol):
+    """Finds the strategy of a part."""
+
+    def __call__(self, space: _C.SearchSpace, settings: Settings, captured: CapturedModel) -> Plan:
+        """Of a graph, of this space."""
+
+
+def plan_stages(
+    task: PlanningTask,
+    options: StageOptions,
+    count: int,
+    memory_limit: float | None = None,
+    find: FindPart | None = None,
+) -> StagedPlan:
+    """The plan on so many devices; ``find`` finds the strategies of parts, by default each the
+    fastest for itself within the limit."""
+    stages = options.num_stages
+    if count % stages:
+        raise TensorOptError(
+            f"{count} devices cannot be shared out to {stages} stages; give a number of stages "
+            "that divides them"
+        )
+    captured = micro_batched(task.captured, options.micro_batches, task.whole_inputs)
+    cuts = options.cuts(captured)
+    graphs = cut_graph(captured, cuts)
+    _check_graphs(captured, graphs)
+    find = find or Fastest(task, task.memory_limit_of(memory_limit))
+    planner = _PartPlanner(task, options, captured, graphs, count // stages, find)
+    return StagedPlan(
+        task.captured.fingerprint,
+        tuple(cuts),
+        tuple(planner.part(number) for number in range(len(graphs))),
+        stages,
+        options.micro_batches,
+        options.schedule,
+    )
+
+
+def _check_graphs(captured: CapturedModel, graphs: Sequence[StageGraph]) -> None:
+    outputs = sum(len(graph.outputs) for graph in graphs)
+    if outputs > 1:
+        raise TensorOptError(
+            f"the model returns {outputs} tensors in training; in stages it returns its loss "
+            "alone: leave out outputs='all', or return the loss"
+        )
+    for number, graph in enumerate(graphs):
+        trained = [s for s in graph.captured.parameters if s.placeholder.meta["val"].requires_grad]
+        if not trained:
+            raise TensorOptError(
+                f"part {number} of {len(graphs)} has no parameters that are trained, so that there "
+                "is nothing for an optimizer; move a cut"
+            )
+
+
+@dataclass(frozen=True)
+class Fastest:
+    """Finds the fastest strategy within a limit of memory."""
+
+    task: PlanningTask
+    limit: float
+
+    def __call__(self, space: _C.SearchSpace, settings: Settings, captured: CapturedModel) -> Plan:
+        """See ``FindPart``."""
+        result = self.task.search.run(space, pick_limits=[self.limit])
+        return Frontier([Searched(result, space, settings, captured)], 0.0).at(self.limit).plan
+
+
+class _PartPlanner:
+    """Plans part after part, each with what the one before has decided."""
+
+    def __init__(
+        self,
+        task: PlanningTask,
+        options: StageOptions,
+        captured: CapturedModel,
+        graphs: Sequence[StageGraph],
+        devices: int,
+        find: FindPart,
+    ) -> None:
+        self._task = task
+        self._options = options
+        self._captured = captured
+        self._graphs = graphs
+        self._devices = devices
+        self._find = find
+        names = [s.names[0] for graph in graphs for s in graph.captured.sources]
+        self._several = {name for name, count in Counter(names).items() if count > 1}
+        self._storage: dict[str, str] = {}
+        self._draws = 0
+        self._rows: dict[str, int | None] = {}  # of what crosses cuts, the dim that is shared out
+        self._shared = devices > 1 and self._divides()
+
+    def _divides(self) -> bool:
+        """Whether every device of a stage gets as many rows of each micro-batch."""
+        rows = {shape[0] for shape in self._shapes_with_rows().values()}
+        return len(rows) == 1 and next(iter(rows)) % self._devices == 0
+
+    def _shapes_with_rows(self) -> dict[str, tuple[int, ...]]:
+        micro = self._captured.micro_batching
+        found: dict[str, tuple[int, ...]] = {}
+        first = 0
+        for number, source in enumerate(self._captured.inputs):
+            value = source.placeholder.meta.get("val")
+            if not isinstance(value, torch.Tensor) or value.dim() == 0:
+                continue
+            first = first or value.shape[0]
+            if micro.split[number] if micro is not None else value.shape[0] == first:
+                found[source.names[0]] = tuple(value.shape)
+        return found
+
+    def part(self, number: int) -> StagePlan:
+        """The plan of the next part."""
+        graph = self._graphs[number]
+        names = {source.names[0] for source in graph.captured.sources}
+        storage = {name: at for name, at in self._storage.items() if name in names}
+        settings = self._settings(graph, self._options.in_flight(number))
+        space = make_space(graph.captured, settings, storage or None)
+        try:
+            plan = self._find(space, settings, graph.captured)
+        except TensorOptError as error:
+            raise TensorOptError(f"part {number} of {len(self._graphs)}: {error}") from error
+        own = RankPart(plan, graph.captured, 0, storage or None)
+        self._storage |= {n: at for n, at in own.storage.items() if n in self._several}
+        found = StagePlan(replace(plan, captured=None), storage, self._draws)
+        self._draws += own.random_calls
+        self._note_rows(space, settings, graph)
+        return found
+
+    def _settings(self, graph: StageGraph, in_flight: int) -> Settings:
+        with_rows = self._shapes_with_rows()
+        dims = {
+            **{s.names[0]: 0 if s.names[0] in with_rows else None for s in graph.captured.inputs},
+            **{crossing.name: self._rows[crossing.name] for crossing in graph.received},
+        }
+        task = replace(
+            self._task,
+            captured=graph.captured,
+            inputs="sharded" if self._shared else "replicated",
+            whole_inputs=tuple(n for n, d in dims.items() if d is None) if self._shared else (),
+            input_dims=tuple((n, d) for n, d in dims.items() if d) if self._shared else (),
+            in_micro_batches=(),
+        )
+        return replace(task.settings(self._devices), in_flight=in_flight)
+
+    def _note_rows(self, space: _C.SearchSpace, settings: Settings, graph: StageGraph) -> None:
+        if not self._shared:
+            self._rows |= {crossing.name: None for crossing in graph.sent}
+            return
+        rows = rows_of_outputs(graph.captured, space, settings, gathered=False)
+        of_sent = rows[len(graph.outputs) :]
+        for crossing, row in zip(graph.sent, of_sent, strict=True):
+            self._rows[crossing.name] = row.dim

@@ -1,0 +1,143 @@
+"""The search of stages against all cuts that there are."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tensoropt_torch import _C, Example, TensorOptError, find_stages, load_cluster
+from tensoropt_torch.batches import micro_batched
+from tensoropt_torch.frontend import capture
+from tensoropt_torch.plan import StagedPlan
+from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.stages.intervals import Intervals
+from tensoropt_torch.staging import StageOptions, plan_stages
+from tensoropt_torch.staging.search import (
+    MEMORY_STEP,
+    FoundPipeline,
+    SearchedStages,
+    _MicroBatchGraph,
+    pipelines,
+)
+from tests.stages.models import make
+
+EPSILON = 0.01  # of the searches of stages
+DEVICES = 4
+
+
+def task_of(name: str) -> PlanningTask:
+    case = make(name, torch.float32)
+    captured = capture(case.model, case.args, **case.keywords)
+    return replace(PlanningTask(captured, load_cluster("cpu"), "adamw"), recompute=True)
+
+
+def costs(task: PlanningTask, plan: StagedPlan) -> tuple[float, float]:
+    """Memory of the worst part, and the step in closed form."""
+    micro = micro_batched(task.captured, plan.micro_batches)
+    graph = _MicroBatchGraph(task, DEVICES, micro, math.inf)
+    times = []
+    for number, part in enumerate(plan.parts):
+        both = part.plan.time_s / plan.micro_batches
+        sent = 0.0
+        if number < len(plan.cuts):
+            cut_bytes = graph._intervals._bytes[plan.cuts[number]]
+            sent = graph._transfer_s(cut_bytes, plan.stages)
+        times.append(_C.StageTime(both / 3, both * 2 / 3, sent))
+    worst = max(part.plan.memory_bytes for part in plan.parts)
+    return worst, float(_C.pipeline_step_s(times, plan.micro_batches))
+
+
+def stands_for(found: FoundPipeline, memory: float, time: float) -> bool:
+    within = (1 + EPSILON) * (1 + MEMORY_STEP)
+    return found.memory_bytes <= within * memory and found.time_s <= (1 + EPSILON) * time
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt_tied", "transformer"])
+def test_it_finds_what_all_cuts_give(name: str) -> None:
+    task = task_of(name)
+    wanted = SearchedStages(4, (2, 4))
+    found = pipelines(task, wanted, DEVICES)
+    assert found
+    for micro_batches in wanted.micro_batches:
+        intervals = Intervals(micro_batched(task.captured, micro_batches))
+        for stages in (2, 4):
+            inside = intervals.cuts(stages)[1:-1]
+            chosen = itertools.combinations(inside, stages - 1)
+            for cuts in itertools.islice(chosen, 0, None, 1 if stages == 2 else 23):
+                options = StageOptions(cuts, micro_batches)
+                for limit in (math.inf, found[len(found) // 2].memory_bytes):
+                    try:
+                        plan = plan_stages(task, options, DEVICES, limit)
+                    except TensorOptError:
+                        continue
+                    offered = intervals.of_stages(stages)
+                    ends = (0, *cuts, intervals.cuts(stages)[-1])
+                    pairs = [*itertools.pairwise(ends)]
+                    if all(
+                        pair in {(i.first, i.last) for i in several}
+                        for pair, several in zip(pairs, offered, strict=True)
+                    ):
+                        memory, time = costs(task, plan)
+                        assert any(stands_for(one, memory, time) for one in found), (cuts, limit)
+
+
+@pytest.mark.parametrize("name", ["llama", "masked", "skips"])
+def test_what_is_found_is_planned_with_these_costs(name: str) -> None:
+    task = task_of(name)
+    for found in pipelines(task, SearchedStages(2, (2,)), DEVICES)[::7]:
+        options = StageOptions(found.cuts, found.micro_batches)
+        plan = plan_stages(task, options, DEVICES, found.memory_bytes)
+        memory, time = costs(task, plan)
+        assert memory <= found.memory_bytes * (1 + 1e-9)
+        assert time == pytest.approx(found.time_s, rel=1e-6)
+        assert plan.cuts == found.cuts
+        assert [part.plan.settings.in_flight for part in plan.parts] == [2, 1]
+
+
+def test_limits_and_numbers_are_those_that_are_asked_for() -> None:
+    task = task_of("llama")
+    wanted = SearchedStages(4, (2, 4))
+    everything = pipelines(task, wanted, DEVICES)
+    limit = everything[len(everything) // 3].memory_bytes
+    within = pipelines(task, wanted, DEVICES, limit)
+    assert all(one.memory_bytes <= limit for one in within)
+    before = [one for one in everything if one.memory_bytes <= limit]
+    assert within[-1].time_s <= (1 + EPSILON) * before[-1].time_s
+    assert {one.stages for one in pipelines(task, SearchedStages(3, (2,)), DEVICES)} == {2}
+    assert pipelines(task, SearchedStages(2, (2,)), 3) == []
+
+
+def example() -> Example:
+    case = make("llama", torch.float32)
+    return Example(case.model, case.args, **case.keywords)
+
+
+def test_without_stages_they_are_searched() -> None:
+    plan = find_stages(example(), cluster="cpu", num_devices=DEVICES, max_micro_batches=4)
+    assert plan.stages in (2, 4)
+    assert plan.num_devices == DEVICES
+    assert plan.micro_batches in (1, 2, 4)
+    given = find_stages(
+        example(), cluster="cpu", num_devices=DEVICES, max_stages=2, micro_batches=2
+    )
+    assert (given.stages, given.micro_batches) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_stages": 1}, "max_stages = 1"),
+        ({"micro_batches": 0}, "micro_batches = 0"),
+        ({"schedule": "gpipe"}, "is for stages that are given"),
+        ({"chunks": 2}, "is for stages that are given"),
+        ({"memory_limit": 1e3}, "no plan in up to 8 stages on 4 devices"),
+        ({"stages": 2, "max_micro_batches": 4}, "give micro_batches="),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(TensorOptError, match=message):
+        find_stages(example(), cluster="cpu", num_devices=DEVICES, **options)  # type: ignore[arg-type]
