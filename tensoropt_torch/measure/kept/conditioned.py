@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tensoropt_torch.config.records import Record
-from tensoropt_torch.measure.kept.files import home, write_atomically
+from tensoropt_torch.measure.kept.files import check_owner, home, write_atomically
 from tensoropt_torch.measure.kept.sealed import SealedFormat
 
 R = TypeVar("R", bound=Record)
@@ -34,11 +34,12 @@ class ConditionedFile:
         """The content as a record; None if there is no file.
 
         Raises:
-            TensorOptError: the file is damaged, of another version or conditions, or its content
-                is no such record; the message names the file.
+            TensorOptError: the file is damaged, of another version or conditions, its content is
+                no such record, or it is another user's; the message names the file.
         """
         if not self.path.exists():
             return None
+        check_owner(self.path)
         where, content = f"'{self.path}'", dict(self._kind.read(self.path))
         conditions = content.pop("conditions", None)
         if conditions != self._digest:

@@ -23,6 +23,7 @@ Content = TypeVar("Content")
 
 BUSY_S = 10.0
 _ASK_AGAIN_S = 0.01
+_OF_OWNER = 0o700
 
 
 def home() -> Path:
@@ -47,8 +48,30 @@ def digest_of_package() -> str:
     return digest.hexdigest()[:16]
 
 
+def check_owner(path: Path) -> None:
+    """Whoever can write a file that is kept chooses what is taken for measured.
+
+    Raises:
+        TensorOptError: the file is neither this user's nor that of root.
+    """
+    owner, user = path.stat().st_uid, os.geteuid()
+    if owner not in (user, 0):
+        raise TensorOptError(
+            f"'{path}' belongs to user {owner}, and this process to user {user}: files of others "
+            "are not taken; delete it, make it yours (chown), or set TENSOROPT_HOME to a folder "
+            "of your own"
+        )
+
+
+def check_owner_at_home(path: Path) -> None:
+    """``check_owner`` of a file in the folder of measurements; others are the user's choice."""
+    if path.exists() and path.resolve().is_relative_to(home().resolve()):
+        check_owner(path)
+
+
 def write_atomically(path: Path, text: str) -> None:
-    """Replaces the file as a whole: whoever reads it finds the old or the new text.
+    """Replaces the file as a whole: whoever reads it finds the old or the new text. Nobody else may
+    read or write it, nor the folder, if that is made.
 
     Raises:
         TensorOptError: the folder cannot be written, or the disk is full; the old
@@ -56,7 +79,7 @@ def write_atomically(path: Path, text: str) -> None:
     """
     temporary = ""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(_OF_OWNER, parents=True, exist_ok=True)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(descriptor, "w") as file:
             file.write(text)
@@ -83,8 +106,8 @@ def locked(path: Path, busy_s: float = BUSY_S) -> Iterator[None]:
     """
     hint = "end what has it open, or set TENSOROPT_HOME to another folder"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT)
+        path.parent.mkdir(_OF_OWNER, parents=True, exist_ok=True)
+        descriptor = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise TensorOptError(f"'{path}' cannot be locked: {error}; {hint}") from error
     try:

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from tensoropt_torch.config.cluster import Cluster, Collective
 from tensoropt_torch.config.records import Must, Positive, Record
-from tensoropt_torch.measure.kept.files import home, write_atomically
+from tensoropt_torch.measure.kept.files import check_owner_at_home, home, write_atomically
 from tensoropt_torch.measure.kept.sealed import SealedFormat
 from tensoropt_torch.measure.machine.key import MachineKey
 
@@ -89,7 +89,8 @@ class HardwareProfile(Record):
 
     @staticmethod
     def load(path: str | Path) -> HardwareProfile:
-        """Read a file that ``save`` wrote."""
+        """Read a file that ``save`` wrote; in the folder of measurements it is this user's."""
+        check_owner_at_home(Path(path))
         return FILE.as_record(HardwareProfile, FILE.read(path), f"'{path}'")
 
 

@@ -4,6 +4,7 @@ line of the log."""
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -159,3 +160,39 @@ def test_a_damaged_file_is_named(
         assert not found, name
         (message,) = messages
         assert f"'{path}'" in message, f"{name}: {message}"
+
+
+@pytest.mark.parametrize("make", KINDS, ids=lambda make: make.__name__)
+def test_files_of_other_users_are_not_taken(
+    make: Callable[[], Load], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENSOROPT_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    load = make()
+    (path,) = tmp_path.rglob("*.json")
+    assert path.stat().st_mode & 0o077 == 0
+    user = os.geteuid()
+    if user == 0:
+        os.chown(path, 4321, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    with logged_warnings() as messages:
+        try:
+            found = load()
+        except TensorOptError as error:
+            messages.append(str(error))
+            found = None
+    assert not found
+    (message,) = messages
+    assert f"'{path}' belongs to user" in message
+    assert "files of others are not taken" in message
+
+
+def test_files_that_are_given_may_be_of_any_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TENSOROPT_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    load = of_hardware()
+    monkeypatch.setattr(os, "geteuid", lambda: 4321)
+    assert load().machine == KEY
