@@ -71,16 +71,28 @@ def build():
 """
 
 
+def heeds_interrupts() -> None:
+    """In a new process: programs that shells start in the background ignore them."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("where", WHERE)
 def test_an_interrupt_is_told_in_one_line(where: str, tmp_path: Path) -> None:
     (tmp_path / "m.py").write_text(MODEL.format(where=WHERE[where]))
     command = [sys.executable, "-m", "tensoropt_torch", "plan", f"{tmp_path}/m.py:build"]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heeds_interrupts,
     ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "there\n"
-        process.send_signal(signal.SIGINT)
-        _, error = process.communicate(timeout=30)
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "there\n"
+            process.send_signal(signal.SIGINT)
+            _, error = process.communicate(timeout=30)
+        finally:
+            process.kill()
     assert error == "tensoropt: interrupted\n"
     assert process.returncode == 130
