@@ -22,13 +22,15 @@ def state_of_stages(parallel: StagedModule) -> dict[str, Any]:
     others = gather({n: v for n, v in own.items() if not _is_tensor(v)})
     device = torch.device(groups.mesh.device_type)
     state: dict[str, Any] = {}
+    sent: set[str] = set()  # by the first stage that has it, as all ranks know
     for stage in range(groups.stages):
         sender = groups.global_rank(stage, 0)
         for name, dtype, shape in tables[sender]:
             mine = whole_tensor(own[name], keeps) if groups.stage == stage else None
-            if name in state or (stage > 0 and not (is_first() or dist.get_rank() == sender)):
-                continue
-            state[name] = _moved(mine, sender, dtype, shape, device)
+            is_known = name in sent
+            sent.add(name)
+            if not is_known and (is_first() or dist.get_rank() == sender):
+                state[name] = _moved(mine, sender, dtype, shape, device)
         state |= {n: v for n, v in others[sender].items() if n not in state}
     return state if is_first() else {}
 

@@ -199,6 +199,19 @@ def states(_: Any = None) -> list[str]:
     return texts
 
 
+def shared_states(cuts: Sequence[str]) -> list[str]:
+    """What differs from the model in the state of one whose stages share tensors."""
+    case = make("shares")
+    expected = {name: value.clone() for name, value in case.model.state_dict().items()}
+    plan = find_stages(case.model, case.args, stages=[*cuts], micro_batches=2)
+    parallel = parallelize(case.model, plan, case.args)
+    texts = []
+    for when in ("at first", "again"):
+        kept = _shared(full_state_dict(parallel))
+        texts += [f"{n} {when}" for n in expected if not torch.equal(kept[n], expected[n])]
+    return texts
+
+
 def _shared(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return from_first_rank(lambda: state)
 

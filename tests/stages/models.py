@@ -90,6 +90,25 @@ class Masked(nn.Module):
         return loss + F.one_hot(chosen, 8).to(h.dtype).mul(h).mean()
 
 
+class Shares(nn.Module):
+    """A weight and a buffer that layers in the middle and at the end use, and the first does not;
+    others of other sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = nn.Parameter(torch.randn(8, 8))
+        self.register_buffer("scale", torch.rand(8) + 0.5)
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+        self.wide = nn.Linear(8, 24, bias=False)
+        self.narrow = nn.Linear(24, 8, bias=False)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x = self.layers[0](x).relu()
+        x = (self.layers[1](x) @ self.both * self.scale).relu()
+        x = self.narrow(self.wide(x).relu())
+        return F.mse_loss(x @ self.both * self.scale, y)
+
+
 def batch(rows: int, *, of_classes: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """Numbers, and numbers or classes to learn."""
     generator = torch.Generator().manual_seed(5)
@@ -116,6 +135,7 @@ OWN: dict[str, tuple[Callable[[], nn.Module], Callable[..., Any]]] = {
     "drops": (Drops, batch),
     "normalised": (Normalised, images),
     "masked": (Masked, tokens),
+    "shares": (Shares, batch),
 }
 KNOWN = ("gpt", "gpt_tied", "llama", "transformer", "mlp", "vgg", "lstm", "fused", "mixed")
 

@@ -100,6 +100,13 @@ def test_states_have_the_names_of_the_model() -> None:
     assert run_ranks(3, f"{STAGED}states", None, TIMEOUT_S)[0] == []
 
 
+@pytest.mark.parametrize(
+    "cuts", [["layers.1", "wide"], ["layers.1", "wide", "narrow"]], ids=["3", "4"]
+)
+def test_states_have_each_tensor_that_later_stages_share_once(cuts: list[str]) -> None:
+    assert run_ranks(len(cuts) + 1, f"{STAGED}shared_states", cuts, TIMEOUT_S)[0] == []
+
+
 WORDS = {
     "other shape": "runs calls like its example alone",
     "other dtype": "runs calls like its example alone",
