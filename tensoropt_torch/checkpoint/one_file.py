@@ -31,10 +31,19 @@ def save(state: Any, path: str | os.PathLike[str]) -> None:
     one by one; rank 0 needs memory for all of them.
 
     Raises:
+        TensorOptError: on every rank; ``path`` is none, or the state is of a stage.
         Whatever keeps rank 0 from writing, on every rank.
     """
     leaves = pytree.tree_leaves(state)
-    on_all_ranks(lambda: refuse_stages(leaves, "save", "write full_state_dict(parallel) on rank 0"))
+
+    def check() -> None:
+        if not isinstance(path, str | os.PathLike):
+            raise TensorOptError(
+                f"path is a {type(path).__name__}; give a path, after the state: save(state, path)"
+            )
+        refuse_stages(leaves, "save", "write full_state_dict(parallel) on rank 0")
+
+    on_all_ranks(check)
     keep = is_first()
     gathered: dict[int, Any] = {}
 

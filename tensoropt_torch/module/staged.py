@@ -334,8 +334,9 @@ class _StageCalls:
         return (
             f"the module was called with {kind.describe(self._names)}{kind.frozen}; a module in "
             f"stages runs calls like its example alone, {self._kind.describe(self._names)}"
-            f"{self._kind.frozen}: train with batches of this shape (drop_last=True), and evaluate "
-            "with a plan without stages (find_strategy)"
+            f"{self._kind.frozen}: train with batches of this shape (drop_last=True) under the "
+            "autocast that it was planned under, and evaluate with a plan without stages "
+            "(find_strategy)"
         )
 
 

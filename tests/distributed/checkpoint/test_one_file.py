@@ -102,3 +102,17 @@ def check_generator(_: None) -> None:
 
 def test_default_random_numbers_stay_where_they_were() -> None:
     run_ranks(2, f"{HERE}:check_generator", None, 100)
+
+
+def check_order(folder: Path) -> None:
+    path: Any = folder / "state.pt"
+    with pytest.raises(
+        tensoropt_torch.TensorOptError, match=r"after the state: save\(state, path\)"
+    ):
+        tensoropt_torch.save(path, {"weight": torch.ones(2)})
+    assert not path.exists()
+
+
+def test_a_path_before_the_state_is_told(tmp_path: Path) -> None:
+    check_order(tmp_path)
+    run_ranks(2, f"{HERE}:check_order", tmp_path, 100)
