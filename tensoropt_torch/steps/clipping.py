@@ -68,7 +68,11 @@ def clip_grad_norm_(
             reduce_kept(parameter)
     gradients = [p.grad for p in graded if p.grad is not None]
     counted = [p.grad for p in graded if p.grad is not None and not hasattr(p, _COPY)]
-    norm = _total_norm(counted, norm_type, foreach)
+    shared = next((p for p in given if isinstance(p, DTensor)), None)
+    device = None if shared is None else shared.device
+    dtypes = (tensor.dtype.to_real() for tensor in gradients or given)
+    dtype = reduce(torch.promote_types, dtypes, torch.float32)
+    norm = _total_norm(counted, norm_type, foreach, device).to(dtype)
     if error_if_nonfinite and not bool(norm.isfinite()):
         raise RuntimeError(
             f"the {norm_type}-norm of the gradients is {float(norm)}, so they cannot be clipped; "
@@ -82,21 +86,24 @@ def clip_grad_norm_(
 
 
 def _total_norm(
-    gradients: list[torch.Tensor], norm_type: float, foreach: bool | None
+    gradients: list[torch.Tensor],
+    norm_type: float,
+    foreach: bool | None,
+    shared_on: torch.device | None,
 ) -> torch.Tensor:
+    """With what other ranks have, if there are parameters of which ranks have parts, on this
+    device: a rank may have none whose gradient counts."""
     shared = [gradient for gradient in gradients if isinstance(gradient, DTensor)]
     alike = [gradient for gradient in gradients if not isinstance(gradient, DTensor)]
     counted = [gradient._local_tensor for gradient in shared if _is_first_of_replicas(gradient)]
     power = _power(counted, norm_type, foreach)
-    if shared and dist.get_world_size() > 1:
-        power = power.to(shared[0].device)
+    if shared_on is not None and dist.get_world_size() > 1:
+        power = power.to(shared_on)
         dist.all_reduce(power, dist.ReduceOp.MAX if norm_type == math.inf else dist.ReduceOp.SUM)
     others = _power(alike, norm_type, foreach).to(power.device)
-    dtypes = (gradient.dtype.to_real() for gradient in gradients)
-    dtype = reduce(torch.promote_types, dtypes, torch.float32)
     if norm_type == math.inf:
-        return torch.maximum(power, others).to(dtype)
-    return ((power + others) ** (1 / norm_type)).to(dtype)
+        return torch.maximum(power, others)
+    return (power + others) ** (1 / norm_type)
 
 
 def _power(parts: list[torch.Tensor], norm_type: float, foreach: bool | None) -> torch.Tensor:

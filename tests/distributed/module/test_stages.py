@@ -37,6 +37,7 @@ ON_FOUR = [
     Pipeline("gpt_tied", {"stages": 2, "micro_batches": 4}, "adamw", clip=0.1),
     Pipeline("gpt_tied", {"stages": 2, "micro_batches": 3}, "adamw", rows=9, clip=0.1),
     Pipeline("masked", {"stages": 4, "micro_batches": 2}, "adamw"),
+    Pipeline("shares", {"stages": 4, "micro_batches": 2}, "adamw", clip=0.1),
     Pipeline("gpt_tied", {"max_micro_batches": 4}, "adamw", clip=0.1),
     Pipeline("normalised", {"stages": ["layers.3"]}),
     Pipeline("normalised", {"stages": ["layers.3"]}, rows=7),
