@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.machine import machine
 from benchmarks.picks.models import MODELS, example_of
 from tensoropt_torch import TensorOptError, load_cluster
-from tensoropt_torch.batches import batch_rows, micro_batched
+from tensoropt_torch.batches import batch_rows, doubled, micro_batched
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.task import PlanningTask
@@ -48,10 +48,9 @@ def rows_of(name: str, presets: list[str]) -> list[dict[str, Any]]:
 
 def in_micro_batches(task: PlanningTask, most: int) -> tuple[Any, ...]:
     """In 2, 4, ... up to ``most`` of them; none where the model does not allow it."""
-    counts = [2**power for power in range(1, most.bit_length())]
     try:
         rows = batch_rows(task.captured)
-        return tuple(micro_batched(task.captured, n) for n in counts if rows % n == 0)
+        return tuple(micro_batched(task.captured, n) for n in doubled(most) if rows % n == 0)
     except TensorOptError as error:
         print(f"no micro-batches: {error}", flush=True)
         return ()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import accumulate, repeat
-from operator import mul
-
-from tensoropt_torch.batches import batch_rows, micro_batched
+from tensoropt_torch.batches import batch_rows, doubled, micro_batched
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.logs import get_logger
@@ -24,8 +21,8 @@ class Parts:
         self._made = {1: task.captured}
         self.rows = batch_rows(task.captured, task.whole_inputs)
         self.why_whole = ""
-        doubled = accumulate(repeat(2, most.bit_length() - 1), mul)
-        self.counts = [1, *(count for count in doubled if self.rows and self.rows % count == 0)]
+        divides = (count for count in doubled(most) if self.rows and self.rows % count == 0)
+        self.counts = [1, *divides]
         if len(self.counts) > 1:
             try:
                 self.at(2)

@@ -31,6 +31,11 @@ from tensoropt_torch.frontend.lowering import operator_name
 from tensoropt_torch.frontend.passes.nodes import changes_memory, running_statistics, value_of
 
 
+def doubled(most: int) -> list[int]:
+    """2, 4, 8 and so on, up to ``most``: numbers of micro-batches, or of stages, that are tried."""
+    return [2**power for power in range(1, most.bit_length())]
+
+
 def micro_batched(
     captured: CapturedModel, count: int, whole_inputs: Sequence[str] = ()
 ) -> CapturedModel:

@@ -1,6 +1,6 @@
 """Stages of a pipeline: a captured graph that is cut along its order."""
 
-from tensoropt_torch.stages.cut import Crossing, StageGraph, cut_graph
+from tensoropt_torch.stages.cut import Crossing, StageGraph, cut_graph, cut_stage
 from tensoropt_torch.stages.places import After, Before, Cut, cut_points, even_cuts
 
 __all__ = [
@@ -11,5 +11,6 @@ __all__ = [
     "StageGraph",
     "cut_graph",
     "cut_points",
+    "cut_stage",
     "even_cuts",
 ]

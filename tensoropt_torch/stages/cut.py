@@ -108,6 +108,11 @@ def cut_graph(captured: CapturedModel, cuts: Sequence[int]) -> list[StageGraph]:
     return [cutter.stage(number) for number in range(len(cuts) + 1)]
 
 
+def cut_stage(captured: CapturedModel, cuts: Sequence[int], number: int) -> StageGraph:
+    """The one of this number of ``cut_graph``; the others are not written."""
+    return _Cutter(captured, cuts).stage(number)
+
+
 class _Cutter:
     """Which stage has what."""
 

@@ -50,6 +50,7 @@ class Intervals:
         owns = (int(not trained.isdisjoint(node.all_input_nodes)) for node in self._calls)
         self._owning = [0, *itertools.accumulate(owns)]
         self._tokens = [self._token(number) for number in range(len(self._calls))]
+        self._crossings: dict[int, Hashable] = {}
         self._last_use = {node: self._last(node) for node in self._calls}
 
     def of_stages(self, stages: int) -> list[list[Interval]]:
@@ -112,6 +113,11 @@ class Intervals:
 
     def _crossing(self, cut: int) -> Hashable:
         """The values that cross, by how long before they are made."""
+        if cut not in self._crossings:
+            self._crossings[cut] = self._made_before(cut)
+        return self._crossings[cut]
+
+    def _made_before(self, cut: int) -> Hashable:
         made = (node for node in self._calls[:cut] if self._last_use[node] >= cut)
         return tuple((cut - self._numbers[node], _shape(node)) for node in made)
 

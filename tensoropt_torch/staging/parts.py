@@ -7,7 +7,7 @@ the batch are shared out, where the part before gives them so, else every device
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -94,6 +94,22 @@ class Fastest:
         return Frontier([Searched(result, space, settings, captured)], 0.0).at(self.limit).plan
 
 
+def settings_of_part(
+    task: PlanningTask, dims: Mapping[str, int | None] | None, devices: int, in_flight: int
+) -> Settings:
+    """Of a part of a model, which the task is of. ``dims`` are those of its inputs whose rows are
+    shared out to the devices, None: every device has the whole, one of them or all."""
+    rows = {} if dims is None else dims
+    shared = replace(
+        task,
+        inputs="replicated" if dims is None else "sharded",
+        whole_inputs=tuple(name for name, dim in rows.items() if dim is None),
+        input_dims=tuple((name, dim) for name, dim in rows.items() if dim),
+        in_micro_batches=(),
+    )
+    return replace(shared.settings(devices), in_flight=in_flight)
+
+
 class _PartPlanner:
     """Plans part after part, each with what the one before has decided."""
 
@@ -161,15 +177,8 @@ class _PartPlanner:
             **{s.names[0]: 0 if s.names[0] in with_rows else None for s in graph.captured.inputs},
             **{crossing.name: self._rows[crossing.name] for crossing in graph.received},
         }
-        task = replace(
-            self._task,
-            captured=graph.captured,
-            inputs="sharded" if self._shared else "replicated",
-            whole_inputs=tuple(n for n, d in dims.items() if d is None) if self._shared else (),
-            input_dims=tuple((n, d) for n, d in dims.items() if d) if self._shared else (),
-            in_micro_batches=(),
-        )
-        return replace(task.settings(self._devices), in_flight=in_flight)
+        own = replace(self._task, captured=graph.captured)
+        return settings_of_part(own, dims if self._shared else None, self._devices, in_flight)
 
     def _note_rows(self, space: _C.SearchSpace, settings: Settings, graph: StageGraph) -> None:
         if not self._shared:

@@ -22,7 +22,7 @@ from functools import cached_property
 import torch
 
 from tensoropt_torch import _C
-from tensoropt_torch.batches import batch_rows, micro_batched
+from tensoropt_torch.batches import batch_rows, doubled, micro_batched
 from tensoropt_torch.checks import check_whole
 from tensoropt_torch.config.cluster import Cluster, Level
 from tensoropt_torch.errors import TensorOptError
@@ -33,10 +33,10 @@ from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.program.stage_schedules import in_flight
 from tensoropt_torch.progress import progress
 from tensoropt_torch.space.search_space import make_space
-from tensoropt_torch.stages import StageGraph, cut_graph
+from tensoropt_torch.stages import StageGraph, cut_stage
 from tensoropt_torch.stages.intervals import Interval, Intervals
 from tensoropt_torch.staging.options import StageOptions
-from tensoropt_torch.staging.parts import plan_stages
+from tensoropt_torch.staging.parts import plan_stages, settings_of_part
 from tensoropt_torch.units import format_bytes
 
 log = get_logger(__name__)
@@ -83,7 +83,7 @@ class SearchedStages:
         """With this number of micro-batches, or powers of two up to ``max_micro_batches``."""
         if micro_batches is not None:
             return SearchedStages(max_stages, (micro_batches,))
-        return SearchedStages(max_stages, tuple(_powers(max_micro_batches)))
+        return SearchedStages(max_stages, (1, *doubled(max_micro_batches)))
 
 
 def plan_searched(
@@ -113,7 +113,7 @@ def pipelines(
 ) -> list[FoundPipeline]:
     """The frontier on so many devices: points by ascending memory, none beaten, none above the
     limit; empty if the model cannot be cut so."""
-    numbers = [n for n in _powers(wanted.max_stages) if n > 1 and count % n == 0]
+    numbers = [n for n in doubled(wanted.max_stages) if count % n == 0]
     found: list[FoundPipeline] = []
     with progress("searching stages", len(numbers) * len(wanted.micro_batches)) as done:
         for micro_batches in wanted.micro_batches:
@@ -197,20 +197,13 @@ class _MicroBatchGraph:
         calls = self._captured.num_calls
         cuts = [cut for cut in (interval.first, interval.last) if 0 < cut < calls]
         number = 1 if interval.first > 0 else 0
-        return cut_graph(self._captured, cuts)[number]
+        return cut_stage(self._captured, cuts, number)
 
     def _settings(self, graph: StageGraph, devices: int, flight: int) -> Settings:
         dims = self._row_dims(graph, devices)
-        shared = any(dim is not None for dim in dims.values())
-        task = replace(
-            self._task,
-            captured=graph.captured,
-            inputs="sharded" if shared else "replicated",
-            whole_inputs=tuple(n for n, d in dims.items() if d is None) if shared else (),
-            input_dims=tuple((n, d) for n, d in dims.items() if d),
-            in_micro_batches=(),
-        )
-        return replace(task.settings(devices), in_flight=flight)
+        is_shared = any(dim is not None for dim in dims.values())
+        own = replace(self._task, captured=graph.captured)
+        return settings_of_part(own, dims if is_shared else None, devices, flight)
 
     def _row_dims(self, graph: StageGraph, devices: int) -> dict[str, int | None]:
         """The dim of what a stage takes whose rows are shared out to its devices."""
@@ -231,10 +224,6 @@ class _MicroBatchGraph:
         share = devices if rows and rows % devices == 0 else 1
         level = _level_between(self._task.cluster, devices)
         return 2 * (level.latency_s + sent_bytes / share / level.bandwidth_bytes_per_s)
-
-
-def _powers(most: int) -> list[int]:
-    return [2**power for power in range(most.bit_length())]
 
 
 def _level_between(cluster: Cluster, devices: int) -> Level:

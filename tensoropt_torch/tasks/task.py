@@ -6,15 +6,13 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, repeat
-from operator import mul
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 from tensoropt_torch import measure
-from tensoropt_torch.batches import batch_rows, micro_batched
+from tensoropt_torch.batches import batch_rows, doubled, micro_batched
 from tensoropt_torch.checks import check_whole
 from tensoropt_torch.config import (
     Cluster,
@@ -183,7 +181,7 @@ def _in_micro_batches(
             "are cut along dim 0; leave one of them out"
         )
     rows = batch_rows(captured, whole_inputs)
-    for count in accumulate(repeat(2, most.bit_length() - 1), mul):
+    for count in doubled(most):
         if count == 2 or rows % count == 0:
             yield micro_batched(captured, count, whole_inputs)
 

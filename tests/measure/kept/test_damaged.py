@@ -138,6 +138,15 @@ def harms(text: str) -> dict[str, bytes]:
     }
 
 
+def tried(load: Load) -> tuple[Any, list[str]]:
+    """What is found, and what is said of a file that does not work: in the log, or as an error."""
+    with logged_warnings() as messages:
+        try:
+            return load(), messages
+        except TensorOptError as error:
+            return None, [*messages, str(error)]
+
+
 @pytest.mark.parametrize("make", KINDS, ids=lambda make: make.__name__)
 def test_a_damaged_file_is_named(
     make: Callable[[], Load], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -151,14 +160,8 @@ def test_a_damaged_file_is_named(
     assert messages == [] and whole is not False and whole is not None
     for name, harm in harms(path.read_text()).items():
         path.write_bytes(harm)
-        with logged_warnings() as messages:
-            try:
-                found = load()
-            except TensorOptError as error:
-                messages.append(str(error))
-                found = None
+        found, (message,) = tried(load)
         assert not found, name
-        (message,) = messages
         assert f"'{path}'" in message, f"{name}: {message}"
 
 
@@ -176,14 +179,8 @@ def test_files_of_other_users_are_not_taken(
         os.chown(path, 4321, -1)
     else:
         monkeypatch.setattr(os, "geteuid", lambda: user + 1)
-    with logged_warnings() as messages:
-        try:
-            found = load()
-        except TensorOptError as error:
-            messages.append(str(error))
-            found = None
+    found, (message,) = tried(load)
     assert not found
-    (message,) = messages
     assert f"'{path}' belongs to user" in message
     assert "files of others are not taken" in message
 
