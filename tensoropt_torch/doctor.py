@@ -157,7 +157,8 @@ def _package() -> Finding:
     """The package with both of its compiled libraries."""
     name = "TensorOpt"
     try:
-        import tensoropt_torch
+        import tensoropt_torch._C
+        import tensoropt_torch.runtime
     except (ImportError, OSError, RuntimeError) as error:
         return Finding(name, RUN, None, f"cannot be imported ({error})", BUILD_AGAIN)
     return Finding(name, RUN, f"{tensoropt_torch.__version__} in {PACKAGE}")
@@ -268,12 +269,12 @@ def _extras() -> Iterator[Finding]:
 def main() -> int:
     """As a script: its own arguments."""
     parser = argparse.ArgumentParser(description=__doc__)
-    add_doctor(parser)
+    add_arguments(parser)
     return examine(parser.parse_args().json)
 
 
-def add_doctor(parser: Any) -> None:
-    """Adds its arguments."""
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those of the script and of the command."""
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
 
 

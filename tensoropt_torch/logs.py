@@ -11,10 +11,9 @@ its parts. Of several processes rank 0 speaks; warnings of the others name their
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import MutableMapping
 from typing import Any
-
-import torch.distributed as dist
 
 LIBRARY = "tensoropt_torch"
 
@@ -40,5 +39,10 @@ def get_logger(module: str) -> RankLogger:
 
 
 def rank_of_job() -> int:
-    """That of this process; 0 where no process group runs."""
-    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+    """That of this process; 0 where no process group runs, as where PyTorch is not imported, which
+    this does not do either."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        return 0
+    rank: int = dist.get_rank()
+    return rank

@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from tensoropt_torch import api
 from tensoropt_torch.cli.arguments import (
@@ -19,7 +18,7 @@ from tensoropt_torch.cli.arguments import (
     planning_of,
     write_json,
 )
-from tensoropt_torch.config import PATTERN_WORDS, list_presets, load_cluster, parse_cluster
+from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.report.explanation_tables import explanation_table, fallback_table
@@ -110,15 +109,3 @@ def run_memory(options: argparse.Namespace, console: Console) -> None:
     console.print(f"the search counted {format_bytes(plan.memory_bytes)}")
     if profile.unknown:
         console.print(f"workspaces not counted: {', '.join(profile.unknown)}")
-
-
-def run_clusters(_: argparse.Namespace, console: Console) -> None:
-    """Print the presets with a file of their own, and the pattern of all others."""
-    table = Table()
-    for column in ("preset", "devices", "description"):
-        table.add_column(column)
-    for name in list_presets():
-        cluster = load_cluster(name)
-        table.add_row(name, str(cluster.num_devices), cluster.description)
-    console.print(table)
-    console.print(f"others: {PATTERN_WORDS}", markup=False, highlight=False)

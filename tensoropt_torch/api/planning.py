@@ -1,0 +1,226 @@
+"""Finding plans: functions that need no GPU, no process group and no real parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack, get_args, overload
+
+from tensoropt_torch import simulate
+from tensoropt_torch.checks import check_counts, check_memory_limit
+from tensoropt_torch.errors import TensorOptError, check_choice
+from tensoropt_torch.plan import Plan
+from tensoropt_torch.planner import baselines, candidates, explanation, picks, tradeoffs
+from tensoropt_torch.planner.baselines import Comparison
+from tensoropt_torch.planner.device_counts import Objective, ProfileRow
+from tensoropt_torch.planner.explanation import Explanation
+from tensoropt_torch.planner.frontier import Frontier
+from tensoropt_torch.planner.search_settings import SearchSettings
+from tensoropt_torch.planner.tradeoffs import Tradeoffs
+from tensoropt_torch.planner.why import WhyPlan, explain_plan
+from tensoropt_torch.runtime.agreement import on_all_ranks
+from tensoropt_torch.runtime.job import check_group
+from tensoropt_torch.strategy import Option, Question, find_plan
+from tensoropt_torch.tasks import (
+    Example,
+    Model,
+    PlanningKeywords,
+    PlanningOptions,
+    by_memory,
+    device_count,
+    example_of,
+    planning_of,
+    takes_keywords,
+    task_of,
+)
+
+
+@takes_keywords(planning=PlanningOptions)
+def find_frontier(
+    model: Model | Example,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    num_devices: int | None = None,
+    **keywords: Unpack[PlanningKeywords],
+) -> Frontier:
+    """The whole cost frontier of a model (paper, section 4).
+
+    Not collective: runs on the calling process alone.
+
+    Args:
+        model, args, kwargs: the model with inputs of the global batch, or an ``Example``.
+        num_devices: by default the processes that run, else all devices of the
+            cluster.
+        keywords: ``loss_fn`` and ``targets`` of an ``Example``; ``planning``, and fields of
+            ``PlanningOptions``, e.g. ``cluster="h100-8"``.
+    """
+    example, planning = example_of(model, args, kwargs, keywords), planning_of(keywords)
+    task = task_of(example, planning, [num_devices])
+    return candidates.find_frontier(task, device_count(task, num_devices))
+
+
+@takes_keywords(collective=True, planning=PlanningOptions)
+def find_strategy(
+    model: Model | Example,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    option: Option = "mini_time",
+    memory_limit: float | None = None,
+    num_devices: int | None = None,
+    **keywords: Unpack[PlanningKeywords],
+) -> Plan:
+    """The plan that an option picks.
+
+    Collective if a process group runs: rank 0 searches, all ranks get the same
+    plan, or the same error. A plan of ``mini_time`` for all its processes is the fastest of
+    some that were run for a few steps (``MeasureOptions.finalists``), unless ``measure=False``.
+    A job keeps what it has found for later ones that ask for the same (docs/costs.md, Plans
+    that are kept), unless ``measuring=MeasureOptions(fresh=True)``.
+
+    Args:
+        option: ``mini_time``, the fastest on ``num_devices``; or
+            ``mini_parallelism``, the fastest on the fewest devices that fit.
+        memory_limit: bytes per device; by default 90 % of the device, and all of it on
+            CPUs with ``memory="simulated"``. What is picked is simulated, and its peak is within
+            the limit (``PlanningOptions.memory``).
+        others: as for ``find_frontier``.
+
+    Raises:
+        TensorOptError: on every rank; nothing fits the limit (says the least memory, and what
+            would fit: with recomputation, in micro-batches, on more devices), the batch does
+            not divide, the model cannot be captured or differs between ranks.
+    """
+
+    def asked() -> tuple[Example, PlanningOptions]:
+        check_choice("option", option, get_args(Option))
+        check_memory_limit(memory_limit)
+        return example_of(model, args, kwargs, keywords), planning_of(keywords)
+
+    example, planning = on_all_ranks(asked)
+    if planning.validate:
+        check_group("find_strategy(validate=...)")
+    return find_plan(Question(example, planning, option, memory_limit, num_devices))
+
+
+@takes_keywords(planning=PlanningOptions)
+def profile(
+    model: Model | Example,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    device_counts: Sequence[int],
+    memory_limit: float | None = None,
+    **keywords: Unpack[PlanningKeywords],
+) -> list[ProfileRow]:
+    """The option ``profiling``: for each device count the least step time within
+    the memory limit, or the least memory that would do. Arguments as for
+    ``find_strategy``. Not collective."""
+    planning = planning_of(keywords)
+    check_memory_limit(memory_limit)
+    check_counts(device_counts)
+    task = task_of(example_of(model, args, kwargs, keywords), planning, device_counts)
+    return by_memory(
+        planning.memory,
+        lambda: simulate.profile(task, device_counts, memory_limit),
+        lambda: picks.profile(task, device_counts, memory_limit),
+    )
+
+
+@takes_keywords(planning=PlanningOptions)
+def compare(
+    model: Model | Example,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    memory_limit: float | None = None,
+    num_devices: int | None = None,
+    **keywords: Unpack[PlanningKeywords],
+) -> Comparison:
+    """The whole frontier next to what data parallelism, ZeRO-3, Megatron,
+    Mesh-TensorFlow, OptCNN and ToFu can do on the same costs
+    (docs/search.md, Baselines). Arguments as for ``find_strategy``. Not collective."""
+    planning = planning_of(keywords)
+    check_memory_limit(memory_limit)
+    task = task_of(example_of(model, args, kwargs, keywords), planning, [num_devices])
+    found = baselines.compare(task, device_count(task, num_devices), memory_limit)
+    return by_memory(planning.memory, lambda: simulate.picked_by_peaks(task, found), lambda: found)
+
+
+@overload
+def explain(model: Plan, *, search: SearchSettings = ...) -> WhyPlan: ...
+
+
+@overload
+def explain(
+    model: Model | Example,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    num_devices: int | None = None,
+    **keywords: Unpack[PlanningKeywords],
+) -> Explanation: ...
+
+
+@takes_keywords(planning=PlanningOptions)
+def explain(
+    model: Model | Example | Plan,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    num_devices: int | None = None,
+    **keywords: Unpack[PlanningKeywords],
+) -> Explanation | WhyPlan:
+    """Why: of a plan, why it is what it is, and what its constraints cost (with ``search`` if
+    that is given); of a model, what there is to plan: for every operator and parameter its rule,
+    how many configs are considered, what is left out and why, and what it costs where it cannot
+    be split over all devices. Arguments as for ``find_frontier``. Not collective; of a model it
+    searches nothing.
+
+    Raises:
+        TensorOptError: a plan is given with arguments that it has of its own, or has no model.
+    """
+    if isinstance(model, Plan):
+        others = [*keywords, *_given(args=args, kwargs=kwargs, num_devices=num_devices)]
+        _check_none_but_search(others)
+        return explain_plan(model, keywords.get("search"))
+    example, planning = example_of(model, args, kwargs, keywords), planning_of(keywords)
+    task = task_of(example, planning, [num_devices])
+    return explanation.explain(task, device_count(task, num_devices))
+
+
+def _given(**values: Any) -> list[str]:
+    """Names of those that are not left out."""
+    return [name for name, value in values.items() if value is not None and value != ()]
+
+
+def _check_none_but_search(names: Sequence[str]) -> None:
+    others = [name for name in names if name != "search"]
+    if others:
+        raise TensorOptError(
+            f"explain() of a plan got {', '.join(others)}, which the plan has of its own; leave "
+            "them out (search= may be given), or give the model instead of the plan"
+        )
+
+
+@takes_keywords(planning=PlanningOptions)
+def find_tradeoffs(
+    model: Model | Example,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    device_counts: Sequence[int],
+    objective: Objective = "money",
+    **keywords: Unpack[PlanningKeywords],
+) -> Tradeoffs:
+    """Memory, step time and a third objective over a range of device counts:
+    ``money``, ``energy`` or ``device_count``. Other arguments as for ``find_frontier``.
+    Not collective.
+
+    Raises:
+        TensorOptError: the cluster does not say what a device costs or draws.
+    """
+    check_counts(device_counts)
+    example, planning = example_of(model, args, kwargs, keywords), planning_of(keywords)
+    task = task_of(example, planning, device_counts)
+    return tradeoffs.find_tradeoffs(task, device_counts, objective)
