@@ -48,11 +48,11 @@ from benchmarks.ranks import WORKER, format_ratio, ratio_figures
 from benchmarks.step_time_page import fill_page
 from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.module import parallelize
+from tensoropt_torch.operators import OPS
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.runtime.library import OPS
 from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.tasks import Example, PlanningOptions, agreed_task
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tensoropt_torch.runtime.library import OPS
+from tensoropt_torch.operators import OPS
 from tensoropt_torch.runtime.ops import MEAN
 
 

@@ -61,7 +61,17 @@ SPACE = ("space", "batches", "telling")
 PLANS = (*SPACE, "stages", "plan")
 PLANNING = ("errors", "checks", *TEXTS, "pages", "config", *FRONTEND, *PLANS, "planner")
 VALUES = ("values", "parameters", "steps")
-RUNNING = (*PLANNING, "runtime", *VALUES, "program", "emit", "calls", "module", "simulate")
+RUNNING = (
+    *PLANNING,
+    "operators",
+    "runtime",
+    *VALUES,
+    "program",
+    "emit",
+    "calls",
+    "module",
+    "simulate",
+)
 MEASURE = ("measure/machine", "measure/kept", "measure/runs", "measure")
 MEASURING = (*RUNNING, *MEASURE)
 PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
@@ -77,15 +87,17 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "progress": ("units", "logs"),
     "pages": ("errors", "layer_names", "units"),
     "config": ("errors",),
+    "operators": (),
     "runtime/host": ("errors",),
-    "runtime": ("errors", "step_code", "runtime/host"),
-    "frontend/passes": ("errors",),
+    "runtime": ("errors", "step_code", "operators", "runtime/host"),
+    "frontend/passes": ("errors", "operators"),
     "frontend/watching": ("errors",),
     "frontend/python_calls": ("errors", "frontend/passes", "frontend/watching"),
     "frontend": (
         "errors",
         *TEXTS,
         "collector",
+        "operators",
         "frontend/passes",
         "frontend/python_calls",
         "frontend/watching",
@@ -99,11 +111,12 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "values": ("errors", "logs", "progress", "frontend", "runtime"),
     "parameters": ("errors", *FRONTEND, "runtime", "values"),
     "program": (
-        *("errors", "step_code", *FRONTEND, "frontend/passes", "space", "runtime", "values"),
+        *("errors", "step_code", *FRONTEND, "frontend/passes", "space", "operators"),
+        *("runtime", "values"),
     ),
     "emit": (
         *("errors", "units", "logs", "config", *FRONTEND, "frontend/passes", "space", "plan"),
-        *("runtime", "values", "program"),
+        *("runtime", "values", "program", "operators"),
     ),
     "steps": ("errors", "runtime", "values", "parameters"),
     "calls": ("errors", "units", "logs", "config", *FRONTEND, "space", "plan", "runtime"),
@@ -116,7 +129,16 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "samplers": ("errors", "plan", "module"),
     "padding": ("errors", "runtime"),
     "rules": ("errors", *FRONTEND, "space", "runtime", "values", "program"),
-    "simulate": (*PLANNING, "collector", "runtime", "values", "program", "emit", "module"),
+    "simulate": (
+        *PLANNING,
+        "collector",
+        "operators",
+        "runtime",
+        "values",
+        "program",
+        "emit",
+        "module",
+    ),
     "measure/machine": ("errors", "config", "runtime/host", "runtime"),
     "measure/kept": (*PLANNING, "measure/machine"),
     "measure/runs": (*RUNNING, "collector", "measure/machine", "measure/kept"),

@@ -39,9 +39,9 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.passes import gives_views
 from tensoropt_torch.frontend.python_calls import is_python_call
 from tensoropt_torch.logs import get_logger
+from tensoropt_torch.operators import OPS
 from tensoropt_torch.runtime import reuse
 from tensoropt_torch.runtime.agreement import on_all_ranks
-from tensoropt_torch.runtime.library import OPS
 from tensoropt_torch.runtime.parameter_queue import parameter_queue
 from tensoropt_torch.runtime.random import call_seeded, seed_tensor, seeded_dropout
 from tensoropt_torch.runtime.recomputation import recomputed, recomputed_beside, recomputed_draw

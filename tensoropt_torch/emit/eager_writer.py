@@ -20,13 +20,13 @@ from torch import fx
 from tensoropt_torch import _C
 from tensoropt_torch.emit.hooked import GRADIENT_EDGE, GRADIENT_PROGRAM
 from tensoropt_torch.emit.reshard_calls import HELD, SENT_BYTES
+from tensoropt_torch.operators import OPS
 from tensoropt_torch.program import records as r
 from tensoropt_torch.program.edges import GradientEdge
 from tensoropt_torch.program.passes import RankRecords
 from tensoropt_torch.program.reshards import Program, dtypes, named, runs_again, value_dtype
 from tensoropt_torch.runtime import reuse
 from tensoropt_torch.runtime.agreement import confirm_call
-from tensoropt_torch.runtime.library import OPS
 from tensoropt_torch.runtime.parameter_queue import parameter_queue
 from tensoropt_torch.runtime.random import agree_on_random_state, call_seeded
 from tensoropt_torch.runtime.recomputation import recomputed, recomputed_beside, recomputed_draw

@@ -33,13 +33,13 @@ from torch.utils.checkpoint import CheckpointPolicy
 from tensoropt_torch import _C
 from tensoropt_torch.emit.eager_writer import EagerWriter
 from tensoropt_torch.frontend.python_calls import is_python_call
+from tensoropt_torch.operators import OPS
 from tensoropt_torch.program import records as r
 from tensoropt_torch.program.edges import GradientEdge
 from tensoropt_torch.program.passes import RankRecords
 from tensoropt_torch.program.reshards import GroupName, dtypes, named, runs_again
 from tensoropt_torch.runtime import functional, functional_losses
 from tensoropt_torch.runtime.functional import NotFunctionalError
-from tensoropt_torch.runtime.library import OPS
 from tensoropt_torch.runtime.random import call_seeded, seeded_dropout
 
 # Operators of ours that are made of ATen calls, where no group is named.

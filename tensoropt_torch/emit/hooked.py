@@ -26,6 +26,7 @@ from torch import fx
 from tensoropt_torch.emit.copies import GraphCopy
 from tensoropt_torch.emit.quick_calls import quicken
 from tensoropt_torch.emit.reshard_calls import HELD, slot_of, slots_begun
+from tensoropt_torch.operators import OPS
 from tensoropt_torch.program.edges import GradientEdge
 from tensoropt_torch.program.reshards import Program
 
@@ -79,7 +80,7 @@ def _head(rank_graph: fx.GraphModule, held: Sequence[fx.Node]) -> fx.GraphModule
     copy = GraphCopy()
     slots = {slot_of(node) for node in held}
     for node in rank_graph.graph.nodes:
-        if node.target is torch.ops.tensoropt.await_gradients.default:  # none comes
+        if node.target is OPS.await_gradients.default:  # none comes
             copy.nodes |= {user: copy.nodes[node.args[0][user.args[1]]] for user in node.users}
             continue
         begins = node in held or _is_queue(node, held) or slots_begun(node) & slots
@@ -104,7 +105,7 @@ def _body(rank_graph: fx.GraphModule, held: Sequence[fx.Node]) -> fx.GraphModule
         if node in values:
             queue, slot = node.args[-2:]
             assert isinstance(queue, fx.Node)
-            put = torch.ops.tensoropt.put_value.default
+            put = OPS.put_value.default
             copy.graph.call_function(put, (values[node], copy.nodes[queue], slot))
         new = copy.add(node)
         quicken(new)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import fx
+
+from tensoropt_torch.operators import OPS
 
 FORWARD_GROUPS = 2  # the argument of reshards that counts in forward
 
@@ -22,8 +23,8 @@ def slot_of(node: fx.Node) -> int:
 
 def slots_begun(node: fx.Node) -> set[int]:
     """The slots whose values a call begins."""
-    if node.target is torch.ops.tensoropt.begin_value.default:
+    if node.target is OPS.begin_value.default:
         return {slot_of(node)}
-    if node.target is torch.ops.tensoropt.begin_gathers.default:
+    if node.target is OPS.begin_gathers.default:
         return set(node.args[-1])  # type: ignore[arg-type]
     return set()

@@ -2,8 +2,9 @@
 
 Whether ``if labels.max() >= vocabulary: raise ValueError(...)`` raises depends on
 values, which nobody knows while a model is captured. Such a check changes nothing
-unless it raises; so it is taken not to, with a warning. What else depends on values
-is refused, as the source of the statement tells.
+unless it raises; so it is taken not to, with a warning. Layers of ``nn.Transformer`` ask
+whether a mask is the causal one, to choose a kernel; they are told that it is not, for which they
+use the mask as it is. What else depends on values is refused, as the source of the statement tells.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
 
 # Instructions that ask for the truth of a value because a statement does.
 _ASKS = ("POP_JUMP", "JUMP_IF", "TO_BOOL", "UNARY_NOT")
+# Asks whether a mask is causal, where no flag says so; the mask is used if it is not.
+_ASKS_FOR_CAUSAL = transformer._detect_is_causal_mask.__code__
 # The module that calls the model.
 _END = "tensoropt_torch.frontend.capture"
 # What evaluates some of its parts only, or asks for their truth on its own.
@@ -31,7 +35,7 @@ _BRANCHING = (ast.IfExp, ast.BoolOp, ast.Not, ast.Lambda, ast.NamedExpr, ast.com
 
 class AssumedChecks(TorchFunctionMode):
     """Answers for tensors without values that are asked for their truth, where a statement
-    asks that does nothing but raise: so that it does not."""
+    asks that does nothing but raise: so that it does not; or that chooses how a mask is used."""
 
     def __torch_function__(
         self,
@@ -42,6 +46,8 @@ class AssumedChecks(TorchFunctionMode):
     ) -> Any:
         if func is torch.Tensor.__bool__ and _has_no_value(args[0]):
             frame = sys._getframe(1)
+            if frame.f_code is _ASKS_FOR_CAUSAL:
+                return False
             answer = _answer(frame)
             if answer is not None:
                 _warn(frame)

@@ -18,6 +18,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.operators import OPS
 
 # The last one with a mask as its index.
 _SELECTS = (torch.masked_select, torch.Tensor.masked_select, torch.Tensor.__getitem__)
@@ -70,9 +71,7 @@ class CtcLosses(TorchFunctionMode):
         inputs = _lengths(input_lengths, count, log_probs.device)
         outputs = _lengths(target_lengths, count, log_probs.device)
         rows = self._rows(targets, outputs)
-        losses: Tensor = torch.ops.tensoropt.ctc_losses(
-            log_probs, rows, inputs, outputs, blank, zero_infinity
-        )
+        losses: Tensor = OPS.ctc_losses(log_probs, rows, inputs, outputs, blank, zero_infinity)
         return _reduced(losses, outputs, reduction, batched)
 
     def _rows(self, targets: Tensor, lengths: Tensor) -> Tensor:

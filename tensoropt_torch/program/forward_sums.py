@@ -13,6 +13,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from tensoropt_torch import _C
+from tensoropt_torch.operators import OPS
 from tensoropt_torch.program.places import before_sums
 from tensoropt_torch.program.records import (
     Buffers,
@@ -30,7 +31,6 @@ from tensoropt_torch.program.records import (
 )
 from tensoropt_torch.program.reshards import GroupName, dtypes, runs_again
 from tensoropt_torch.runtime import ops
-from tensoropt_torch.runtime.library import OPS
 from tensoropt_torch.step_code import StepKind, steps_of
 
 # Means of losses over ranks, which otherwise have a collective of their own.

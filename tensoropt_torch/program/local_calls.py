@@ -18,7 +18,7 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-import tensoropt_torch.runtime.ctc_losses  # noqa: F401 (its operator)
+import tensoropt_torch.operators  # noqa: F401
 from tensoropt_torch.runtime.random import call_seeded
 from tensoropt_torch.space.local_form import (
     LocalForm,

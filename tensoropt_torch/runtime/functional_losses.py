@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from tensoropt_torch.operators import OPS
 from tensoropt_torch.runtime.functional import all_reduced
-from tensoropt_torch.runtime.library import OPS
 from tensoropt_torch.runtime.ops import SUM
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tensoropt_torch.runtime.library import OPS
+from tensoropt_torch.operators import OPS
 
 MEAN = 1  # reductions, as ATen numbers them
 SUM = 2

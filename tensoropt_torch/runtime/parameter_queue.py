@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from tensoropt_torch.runtime.library import OPS
+from tensoropt_torch.operators import OPS
 
 MOST_UNDER_WAY = 4
 

@@ -11,6 +11,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.tensor import DTensor
 
+from tensoropt_torch import operators as _operators  # noqa: F401
 from tensoropt_torch.collector import without_collections
 from tensoropt_torch.config import DeviceType
 from tensoropt_torch.emit.rank import RankPart
@@ -18,7 +19,6 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.optimizer_model import OptimizerModel
-from tensoropt_torch.runtime import library as _load_operators  # noqa: F401
 from tensoropt_torch.simulate.kernels import Workspaces
 from tensoropt_torch.simulate.ledger import Ledger, MemoryProfile, cuda_bytes, exact_bytes
 from tensoropt_torch.simulate.simulated_rank import SimulatedRank, name_nodes, silent_groups

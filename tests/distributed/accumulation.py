@@ -18,12 +18,12 @@ from tensoropt_torch.frontend import capture
 from tensoropt_torch.module import parallelize
 from tensoropt_torch.module.parallel_module import ParallelModule
 from tensoropt_torch.module.parallelize import RankContext
+from tensoropt_torch.operators import OPS
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.program.edges import EdgeIndex
 from tensoropt_torch.runtime import ops
-from tensoropt_torch.runtime.library import OPS
 from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.step_code import steps_of
 from tests.distributed.accumulation_loops import LOOPS, Run

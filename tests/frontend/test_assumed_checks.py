@@ -11,8 +11,11 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.coverage.bits import run_captured
+from benchmarks.coverage.zoo import Example
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import capture
+from tensoropt_torch.frontend.passes.nodes import argument, target_name
 
 CLASSES = 5
 Body = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -187,3 +190,43 @@ def test_the_check_of_wav2vec2_passes() -> None:
         UserWarning, match=r"the check at .*labels.max\(\) >= self.config.vocab_size"
     ):
         capture(hf.Wav2Vec2ForCTC(config), kwargs=given)
+
+
+def causal(length: int) -> torch.Tensor:
+    return nn.Transformer.generate_square_subsequent_mask(length)
+
+
+def hides_the_one_before(length: int) -> torch.Tensor:
+    hidden = torch.arange(length)[:, None] == torch.arange(length)[None] + 1
+    return torch.zeros(length, length).masked_fill(hidden, -torch.inf)
+
+
+class Decoder(nn.Module):
+    """Layers that look whether their mask is causal."""
+
+    def __init__(self, mask: Callable[[int], torch.Tensor]) -> None:
+        super().__init__()
+        layer = nn.TransformerDecoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.layers = nn.TransformerDecoder(layer, 2)
+        self.mask = mask
+
+    def forward(self, x: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = self.layers(x, memory, tgt_mask=self.mask(x.shape[1]))
+        return hidden.square().mean()
+
+
+@pytest.mark.parametrize(("mask", "masked"), [(causal, 0), (hides_the_one_before, 2)])
+def test_layers_that_look_at_their_masks_use_them(
+    mask: Callable[[int], torch.Tensor], masked: int
+) -> None:
+    model, inputs = Decoder(mask), torch.randn(2, 3, 6, 16).unbind()
+    captured = capture(model, inputs)
+    calls = [
+        node
+        for node in captured.graph_module.graph.nodes
+        if target_name(node) == "aten.scaled_dot_product_attention.default"
+    ]
+    assert len(calls) == 4
+    assert sum(argument(node, "attn_mask") is not None for node in calls) == masked
+    loss = run_captured(captured, Example(model, inputs))
+    torch.testing.assert_close(loss, model(*inputs))

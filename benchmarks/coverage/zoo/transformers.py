@@ -17,7 +17,8 @@ HEADS = 4
 
 
 class EncoderModel(nn.Module):
-    """A causal language model of ``nn.TransformerEncoder``."""
+    """A causal language model of ``nn.TransformerEncoder``, which is told that its mask is causal,
+    or looks itself."""
 
     def __init__(self, norm_first: bool) -> None:
         super().__init__()
@@ -28,16 +29,17 @@ class EncoderModel(nn.Module):
         )
         self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.head = nn.Linear(WIDTH, vocabulary)
+        self.is_causal = True if norm_first else None
 
     def forward(self, ids: Tensor, targets: Tensor) -> Tensor:
         """Ids and targets (batch, length) to the loss."""
         mask = nn.Transformer.generate_square_subsequent_mask(ids.shape[1])
-        hidden = self.encoder(self.embedding(ids), mask=mask, is_causal=True)
+        hidden = self.encoder(self.embedding(ids), mask=mask, is_causal=self.is_causal)
         return F.cross_entropy(self.head(hidden).flatten(0, 1), targets.flatten())
 
 
 class TranslationModel(nn.Module):
-    """``nn.Transformer`` from a text to the one that follows."""
+    """``nn.Transformer`` from a text to the one that follows; of its mask as above."""
 
     def __init__(self, norm_first: bool) -> None:
         super().__init__()
@@ -48,13 +50,14 @@ class TranslationModel(nn.Module):
             WIDTH, HEADS, 2, 2, 2 * WIDTH, dropout=0.0, batch_first=True, norm_first=norm_first
         )
         self.head = nn.Linear(WIDTH, vocabulary)
+        self.told = {"tgt_is_causal": True} if norm_first else {}
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Ids (batch, length) and (batch, length + 1) to the loss."""
         shown, expected = target[:, :-1], target[:, 1:]
         mask = nn.Transformer.generate_square_subsequent_mask(shown.shape[1])
         hidden = self.transformer(
-            self.source(source), self.target(shown), tgt_mask=mask, tgt_is_causal=True
+            self.source(source), self.target(shown), tgt_mask=mask, **self.told
         )
         return F.cross_entropy(self.head(hidden).flatten(0, 1), expected.flatten())
 

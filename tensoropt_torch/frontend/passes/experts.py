@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from tensoropt_torch.frontend.passes.nodes import add_call, argument, target_name, value_of
+from tensoropt_torch.operators import OPS
 
 aten = torch.ops.aten
 
@@ -68,7 +69,7 @@ def join_routed_experts(graph: fx.Graph) -> None:
         with graph.inserting_before(node):
             x, chosen, weights, *rest = args
             by_token = [_by_token(graph, flat, node) for flat in (chosen, weights)]
-            call = torch.ops.tensoropt.routed_experts.default
+            call = OPS.routed_experts.default
             new = add_call(graph, call, (x, *by_token, *rest), node)
         node.replace_all_uses_with(new)
 

@@ -32,6 +32,7 @@ from tensoropt_torch.frontend.passes.nodes import (
     target_name,
     value_of,
 )
+from tensoropt_torch.operators import OPS
 
 aten = torch.ops.aten
 
@@ -306,7 +307,7 @@ class _Region:
                 shape = [value_of(bias).shape[0] // self._width, self._width]
                 made[bias] = add_call(graph, aten.reshape.default, (bias, shape), node)
             bias = made[bias]
-        target = torch.ops.tensoropt.linear_blocks.default
+        target = OPS.linear_blocks.default
         return add_call(graph, target, (source, made[weight], bias, weight_dim == 1), node)
 
     def _take_apart(self, graph: fx.Graph, node: fx.Node, made: dict[fx.Node, fx.Node]) -> None:

@@ -7,6 +7,7 @@ from torch import fx
 
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.passes.nodes import add_call, source_line, target_name, value_of
+from tensoropt_torch.operators import OPS
 
 aten = torch.ops.aten
 
@@ -46,6 +47,6 @@ def _group(graph: fx.Graph, node: fx.Node, groups: int) -> None:
         )
     with graph.inserting_before(node):
         args = (value, *others, momentum, eps, groups)
-        new = add_call(graph, torch.ops.tensoropt.batch_norm_groups.default, args, node)
+        new = add_call(graph, OPS.batch_norm_groups.default, args, node)
     node.replace_all_uses_with(new)
     graph.erase_node(node)

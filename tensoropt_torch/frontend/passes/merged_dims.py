@@ -21,6 +21,7 @@ from tensoropt_torch.frontend.passes.nodes import (
     target_name,
     value_of,
 )
+from tensoropt_torch.operators import OPS
 
 aten = torch.ops.aten
 
@@ -125,7 +126,7 @@ def _layer_of(graph: fx.Graph, layer: fx.Node, rows: fx.Node) -> fx.Node | None:
     scaled = argument(layer, "beta") != 1 or argument(layer, "alpha") != 1
     if scaled or value_of(bias).dim() != 1:
         return None
-    target = torch.ops.tensoropt.linear_transposed.default
+    target = OPS.linear_transposed.default
     return add_call(graph, target, (rows, weight, bias), layer)
 
 

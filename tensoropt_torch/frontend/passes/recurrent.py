@@ -17,6 +17,7 @@ import torch
 from torch import fx
 
 from tensoropt_torch.frontend.passes.nodes import add_call, target_name, value_of
+from tensoropt_torch.operators import OPS
 
 aten = torch.ops.aten
 
@@ -98,7 +99,7 @@ def take_gates(graph: fx.Graph) -> None:
             weights += [None] * (4 - len(weights))
             options = stack.batch_first, stack.train
             args = (stack.input, *stack.states, *weights, *options)
-            target = getattr(torch.ops.tensoropt, by_gates).default
+            target = getattr(OPS, by_gates).default
             call = add_call(graph, target, args, node)
         node.replace_all_uses_with(call)
         graph.erase_node(node)

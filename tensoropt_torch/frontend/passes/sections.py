@@ -24,6 +24,7 @@ from tensoropt_torch.frontend.passes.nodes import (
     target_name,
     value_of,
 )
+from tensoropt_torch.operators import OPS
 
 
 class _Section(NamedTuple):
@@ -81,7 +82,7 @@ def _are_all(sections: list[_Section], size: int) -> bool:
 def _rewrite(graph: fx.Graph, layer: fx.Node, sections: list[_Section]) -> None:
     operands = [argument(layer, name) for name in ("input", "weight", "bias")]
     starts, sizes = ([section[i] for section in sections] for i in range(2))
-    target = torch.ops.tensoropt.linear_sections.default
+    target = OPS.linear_sections.default
     with graph.inserting_before(layer):
         made = add_call(graph, target, (*operands, starts, sizes), layer)
         for index, section in enumerate(sections):

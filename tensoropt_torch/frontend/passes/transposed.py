@@ -18,6 +18,7 @@ from tensoropt_torch.frontend.passes.nodes import (
     target_name,
     value_of,
 )
+from tensoropt_torch.operators import OPS
 
 _TRANSPOSITIONS = ("aten.t.default", "aten.numpy_T.default", "aten.mT.default")
 _PRODUCTS = {"aten.mm.default": "mat2", "aten.matmul.default": "other"}
@@ -47,7 +48,7 @@ def _layer(graph: fx.Graph, node: fx.Node) -> fx.Node | None:
     if weight is None:
         return None
     operands = argument(node, "input"), weight, argument(node, "bias")
-    return add_call(graph, torch.ops.tensoropt.linear_transposed.default, operands, node)
+    return add_call(graph, OPS.linear_transposed.default, operands, node)
 
 
 def _product(graph: fx.Graph, node: fx.Node, other: fx.Node) -> fx.Node | None:
@@ -66,7 +67,7 @@ def _experts(graph: fx.Graph, node: fx.Node) -> fx.Node | None:
     if None in turned:
         return None
     args = (*node.args[:3], *turned, *node.args[5:-1], True)
-    return add_call(graph, torch.ops.tensoropt.routed_experts.default, args, node)
+    return add_call(graph, OPS.routed_experts.default, args, node)
 
 
 def _turned_back(graph: fx.Graph, weight: fx.Node) -> fx.Node | None:

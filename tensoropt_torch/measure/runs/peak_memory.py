@@ -17,7 +17,7 @@ from tensoropt_torch.collector import quick_collections
 from tensoropt_torch.measure.machine.clock import SharedClock
 from tensoropt_torch.measure.runs.budget import GoesOn, OutOfTimeError, always
 from tensoropt_torch.module.parallel_module import ParallelModule
-from tensoropt_torch.runtime.library import OPS
+from tensoropt_torch.operators import OPS
 
 STEPS = 5
 ENOUGH = 3  # steps with the least peak

@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tensoropt_torch.operators import OPS
 from tensoropt_torch.runtime.groups import AxisGroups
-from tensoropt_torch.runtime.library import OPS
 from tests.distributed.harness import run_ranks
 
 HERE = "tests.distributed.rules.test_masked_scatter"

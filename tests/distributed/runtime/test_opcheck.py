@@ -8,10 +8,10 @@ import torch
 import torch.distributed as dist
 from torch.library import opcheck
 
-import tensoropt_torch.runtime.ctc_losses
+import tensoropt_torch.operators
 import tensoropt_torch.runtime.random  # noqa: F401 (its operator)
 from tensoropt_torch.emit.functional import TRACED
-from tensoropt_torch.runtime.library import OPS
+from tensoropt_torch.operators import OPS
 from tests.distributed.harness import run_ranks
 
 HERE = "tests.distributed.runtime.test_opcheck"

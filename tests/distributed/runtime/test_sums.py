@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tensoropt_torch.operators import OPS
 from tensoropt_torch.runtime import ops
-from tensoropt_torch.runtime.library import OPS
 from tests.distributed.harness import run_ranks
 
 HERE = "tests.distributed.runtime.test_sums"
