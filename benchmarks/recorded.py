@@ -23,7 +23,7 @@ from tensoropt_torch import find_frontier, simulate_memory
 
 CLUSTER = "h100-8"
 LEFT_OUT = ("llama-8b-256", "llama-70b")  # of which each takes minutes
-WHOLE = ("wide_resnet", "unet")  # of which batch normalisation sees the whole batch
+WHOLE = ("wide_resnet", "unet", "dlrm")  # whose batches are not run in parts
 Record = dict[str, Any]
 
 
