@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,14 +16,18 @@ from torch.distributed.tensor import DTensor
 from tensoropt_torch.calls.plain_gradients import take_plain_gradients
 from tensoropt_torch.emit.compilation import compiled_parts, describe
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.logs import rank_of_job
+from tensoropt_torch.logs import get_logger, rank_of_job
 from tensoropt_torch.module.conversions import check_conversion
+from tensoropt_torch.module.moving import BUCKET_BYTES, Moving, PlanMover
 from tensoropt_torch.module.programs import ModulePrograms
 from tensoropt_torch.module.special_methods import class_with_special_methods
 from tensoropt_torch.module.storage import ModuleStorage
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.runtime.lost_ranks import CallsOfModule
-from tensoropt_torch.units import format_bytes, format_costs
+from tensoropt_torch.runtime.lost_ranks import CallsOfModule, doing
+from tensoropt_torch.units import format_bytes, format_costs, format_duration
+from tensoropt_torch.values.moves import Moved
+
+log = get_logger(__name__)
 
 
 class ParallelModule(nn.Module):
@@ -54,12 +59,20 @@ class ParallelModule(nn.Module):
             whose mean is trained on, as under data parallelism; by default their sum is.
     """
 
-    def __init__(self, plan: Plan, storage: ModuleStorage, programs: ModulePrograms) -> None:
-        """``storage`` has the parameters and buffers, on which ``programs`` run."""
+    def __init__(
+        self,
+        plan: Plan,
+        storage: ModuleStorage,
+        programs: ModulePrograms,
+        mover: PlanMover | None = None,
+    ) -> None:
+        """``storage`` has the parameters and buffers, on which ``programs`` run; ``mover`` makes
+        others, if there may be some."""
         super().__init__()
         storage.lend_to(self)
         self._storage = storage
         self._programs = programs
+        self._mover = mover
         self._plan = plan
         classes: Any = type(self), type(storage.root)
         self.__class__ = class_with_special_methods(*classes)
@@ -186,6 +199,51 @@ class ParallelModule(nn.Module):
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
         """What the ``load_state_dict`` of a module that has this one calls."""
         self.original._load_from_state_dict(*args, **kwargs)
+
+    @doing("move_to")
+    def move_to(
+        self,
+        plan: Plan,
+        *optimizers: torch.optim.Optimizer,
+        bucket_bytes: int = BUCKET_BYTES,
+    ) -> Moved:
+        """Goes on under another plan of the same model, for as many devices: parameters,
+        gradients, buffers and states of optimizers get its layouts, with the same bits.
+        Collective, between steps.
+
+        ::
+
+            parallel.move_to(frontier.smallest.plan)
+
+        Parameters stay the same objects, so that optimizers, their groups and schedulers go on;
+        so does the stream of random numbers. Nothing is written to files: what a rank needs
+        comes from ranks that have it, in buckets. Meanwhile its memory is above the larger of
+        what it is before and after by at most two buckets, and a third one or its largest new
+        part, whichever is larger, where ranks have parts of equal size.
+
+        Args:
+            plan: another point of the frontier, say; its inputs are shared out as before.
+            optimizers: those that have states and have made no step yet, as after
+                ``load_state_dict``; all that have made one are known.
+            bucket_bytes: what a rank sends, or gets, at once; at least 64 KiB.
+
+        Raises:
+            TensorOptError: on every rank, and nothing has changed; the plan is of another
+                model, batch, number of devices or of other inputs, or the module is of a stage.
+        """
+        if self._mover is None:
+            raise TensorOptError(
+                "move_to is not supported by a module in stages: save a checkpoint, and go on "
+                "with parallelize(model, plan)"
+            )
+        known = [*self._storage.optimizers, *optimizers]
+        moving = Moving(self._storage, self._programs, list(dict.fromkeys(known)), bucket_bytes)
+        start_s = time.perf_counter()
+        self._programs, moved = self._mover.move(plan, moving)
+        self._plan = plan
+        self._calls.end_backward()
+        log.info("moved in %s: %r", format_duration(time.perf_counter() - start_s), self)
+        return moved
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

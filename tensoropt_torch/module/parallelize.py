@@ -6,9 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from tensoropt_torch.batches import batch_rows
 from tensoropt_torch.calls.attribute_watch import AttributeWatch
-from tensoropt_torch.calls.call_kind import CallReader
 from tensoropt_torch.calls.capture_check import CaptureCheck, ComparedBefore
 from tensoropt_torch.collector import without_collections
 from tensoropt_torch.emit.compilation import Compile, backend_of
@@ -18,13 +16,13 @@ from tensoropt_torch.frontend import CapturedModel, ModelStructure, as_module
 from tensoropt_torch.frontend.python_calls import check_hooks, remember_hooks
 from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.module.cut_constants import cut_constants
+from tensoropt_torch.module.making import ProgramMaker
+from tensoropt_torch.module.moving import PlanMover
 from tensoropt_torch.module.parallel_module import ParallelModule
-from tensoropt_torch.module.programs import ModulePrograms
 from tensoropt_torch.module.stand_ins import stand_ins
 from tensoropt_torch.module.step_hooks import watch_optimizers
 from tensoropt_torch.module.storage import ModuleStorage
-from tensoropt_torch.module.variant_maker import VariantMaker, emit_variant
-from tensoropt_torch.module.variants import VariantOptions, Variants
+from tensoropt_torch.module.variants import VariantOptions
 from tensoropt_torch.parameters.parameter_hooks import carry_hooks_over
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.runtime.agreement import agree_on_model, agree_or_raise, on_all_ranks
@@ -94,33 +92,22 @@ def parallelize(
     )
     on_all_ranks(lambda: remember_hooks(model, root))
     on_all_ranks(lambda: carry_hooks_over(model, root, named))
-    base = emit_variant(
-        part, context, root, tables, one_process_random=one_process_random, backend=backend
-    )
-    variants = None
     attributes = AttributeWatch(root, structure.module, model, captured.form.loss_fn)
-    base.written_on(attributes.modules)
-    if options is not None:
-        count, whole_inputs = plan.settings.micro_batches, plan.settings.whole_inputs
-        maker = VariantMaker(
-            plan,
-            structure,
-            context,
-            part.storage,
-            root,
-            find=options.find,
-            one_process_random=one_process_random,
-            most_rows=None if count == 1 else batch_rows(captured, whole_inputs),
-            backend=backend,
-            attributes=attributes,
-        )
-        modules, parameters = list(root.modules()), list(root.parameters())
-        reader = CallReader(modules, parameters, device, captured.context, attributes)
-        check = CaptureCheck.make(model, options.check_capture, compared)
-        variants = Variants(maker, base, reader, options, check)
+    wanted = options is not None and options.check_capture
+    maker = ProgramMaker(
+        structure,
+        root,
+        attributes,
+        context,
+        options,
+        CaptureCheck.make(model, wanted, compared),
+        one_process_random,
+        backend,
+    )
+    base = maker.base(part, tables)
     storage = ModuleStorage(root)
-    programs = ModulePrograms(base, storage, seed_generator(plan.fingerprint), variants)
-    module = ParallelModule(plan, storage, programs)
+    programs = maker.programs(part, base, storage, seed_generator(plan.fingerprint))
+    module = ParallelModule(plan, storage, programs, PlanMover(maker))
     _check_complete(model, module)
     watch_optimizers(model, module)
     agree_on_infinite_gradients()

@@ -29,7 +29,6 @@ def watch_optimizers(model: nn.Module, parallel: ParallelModule) -> None:
     # Weak references to its parameters would forbid to move them.
     module = weakref.ref(parallel)
     looked_at: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
-    ours: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 
     def before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if torch.compiler.is_compiling():
@@ -46,13 +45,13 @@ def watch_optimizers(model: nn.Module, parallel: ParallelModule) -> None:
             own = None
         if looked_at.get(optimizer) != len(parameters):  # groups may be added
             looked_at[optimizer] = len(parameters)
-            if _has_any_of(own, parameters):
-                ours.add(optimizer)
+            if own is not None and _has_any_of(own, parameters):
+                storage_of(own).optimizers[optimizer] = None
                 _adapt(optimizer)
         ReplacedParameters.keep_innermost(optimizer)
         if own is not None:
             check_left_out(optimizer, own)
-            if optimizer in ours:
+            if optimizer in storage_of(own).optimizers:
                 storage_of(own).steps += 1
 
     handle = register_optimizer_step_pre_hook(before_step)
@@ -67,6 +66,6 @@ def _adapt(optimizer: torch.optim.Optimizer) -> None:
         WholeSteps.attach(optimizer)
 
 
-def _has_any_of(module: nn.Module | None, parameters: list[nn.Parameter]) -> bool:
-    own = set() if module is None else {id(parameter) for parameter in module.parameters()}
+def _has_any_of(module: nn.Module, parameters: list[nn.Parameter]) -> bool:
+    own = {id(parameter) for parameter in module.parameters()}
     return any(id(parameter) in own for parameter in parameters)

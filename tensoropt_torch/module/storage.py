@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
+from weakref import WeakKeyDictionary
 
+import torch
 from torch import nn
 
 from tensoropt_torch.errors import TensorOptError
@@ -23,6 +25,8 @@ class ModuleStorage:
 
     Attributes:
         steps: how many steps optimizers of its parameters have made, as on all ranks.
+        optimizers: those that have made steps, as long as they are there, in the order in which
+            they made the first.
     """
 
     def __init__(self, root: nn.Module) -> None:
@@ -31,6 +35,7 @@ class ModuleStorage:
         self._root = root
         self._end: str | None = None
         self.steps = 0
+        self.optimizers: MutableMapping[torch.optim.Optimizer, None] = WeakKeyDictionary()
 
     @property
     def root(self) -> nn.Module:

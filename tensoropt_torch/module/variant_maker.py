@@ -103,10 +103,6 @@ class VariantMaker:
         self._backend = backend
         self._known = {known.key: known for known in plan.variants}
 
-    def control_group(self) -> dist.ProcessGroup | None:
-        """A new one, see ``AxisGroups``. Collective."""
-        return self._context.groups.create_control()
-
     def input_names(self, kind: CallKind) -> list[str]:
         """What the inputs of such calls are called."""
         places = list(range(len(kind.inputs)))  # in place of values

@@ -103,6 +103,7 @@ class Variants:
         base: that of the plan.
         reader: reads calls of the module.
         check: compares the graph of the first training call with the module.
+        agreement: of the ranks on calls.
     """
 
     def __init__(
@@ -112,13 +113,14 @@ class Variants:
         reader: CallReader,
         options: VariantOptions,
         check: CaptureCheck,
+        agreement: CallAgreement,
     ) -> None:
         self._maker = maker
         self._check_of_capture = check
         self._base = base
         self._reader = reader
         self._options = options
-        self._agreement = CallAgreement(maker.control_group())
+        self._agreement = agreement
         self._comparison = InputComparison(deferred=reader.waits_for_values)
         self._whole: dict[Any, list[tuple[int, str]]] = {}
         self._base_kind = maker.kind_of_example(base)

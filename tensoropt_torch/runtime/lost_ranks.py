@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -89,6 +88,7 @@ class CallsOfModule:
     def __init__(self, module: str) -> None:
         self._module = module
         self._number = 0
+        self._ended = 0  # the last call whose backward may not run any more
 
     def forward(self) -> AbstractContextManager[None]:
         """Of the next call."""
@@ -99,15 +99,24 @@ class CallsOfModule:
         """When backward comes to the outputs of this call."""
         if torch.compiler.is_compiling() or board() is None:
             return
-        place = partial(self._place, BACKWARD, self._number)
+        number = self._number
 
         def begun(_: Any) -> None:
-            note(place())
+            if number <= self._ended:
+                raise TensorOptError(
+                    f"backward of call {number} of {self._module}, which was made before move_to: "
+                    "its gradients have the layouts of the plan before; call the module again"
+                )
+            note(self._place(BACKWARD, number))
 
         tensors = (leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor))
         for node in {tensor.grad_fn for tensor in tensors}:
             if node is not None:
                 node.register_prehook(begun)
+
+    def end_backward(self) -> None:
+        """From now on the backward of calls that were made so far is an error."""
+        self._ended = self._number
 
     def _place(self, kind: str, number: int = 0) -> Place:
         number = number or self._number

@@ -94,6 +94,10 @@ class LocalSteps(ReplacedParameters):
         for part in self._wholes:
             part.grad = None
 
+    def _forget(self) -> None:
+        self._parts.clear()
+        self._wholes.clear()
+
     def _replaced(self, parameter: nn.Parameter) -> nn.Parameter:
         if not isinstance(parameter, DTensor):
             return parameter
@@ -147,12 +151,26 @@ def _whole(value: Any, parameter: DTensor) -> Any:
 
 def _local(value: Any, parameter: DTensor) -> Any:
     """What the rank has of a state, also of a whole one, as one process has written it."""
+    if isinstance(value, DTensor) and value.shape == parameter.shape:
+        _check_layout(value, parameter)
     if not isinstance(value, torch.Tensor) or isinstance(value, DTensor):
         return local_tensor(value)
     own = parameter._local_tensor.shape
     if value.shape == parameter.shape != own:
         return take_part(value, parameter.device_mesh, parameter.placements).clone()
     return value
+
+
+def _check_layout(state: DTensor, parameter: DTensor) -> None:
+    own, given = (
+        (tuple(tensor.device_mesh.shape), tuple(tensor.placements)) for tensor in (parameter, state)
+    )
+    if own != given:
+        raise TensorOptError(
+            f"a state of the optimizer has the layout {given[1]} on a mesh of {given[0]}, and its "
+            f"parameter {own[1]} on {own[0]}: give the optimizer to move_to(plan, optimizer), and "
+            "load states in the layout of the parameters, or whole ones"
+        )
 
 
 def _local_gradient(gradient: torch.Tensor, parameter: DTensor) -> torch.Tensor:

@@ -76,6 +76,17 @@ class ReplacedParameters(ABC):
         self._given = []
         self._put_back(optimizer)
 
+    @classmethod
+    def forget_parts(cls, optimizer: torch.optim.Optimizer) -> None:
+        """Parameters have other parts than at the last step, whose memory is let go."""
+        own = cls._of(optimizer)
+        if own is not None:
+            own._forget()
+
+    @abstractmethod
+    def _forget(self) -> None:
+        """Lets go of parts, if it has some."""
+
     @abstractmethod
     def _replace(self, optimizer: torch.optim.Optimizer) -> None:
         """Gives the groups other parameters."""

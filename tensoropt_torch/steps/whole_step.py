@@ -45,6 +45,9 @@ class WholeSteps(ReplacedParameters):
                     _step_of(optimizer, group, parameter)
             group["params"] = [p for p in group["params"] if not isinstance(p, DTensor)]
 
+    def _forget(self) -> None:
+        """Nothing: it keeps no parts."""
+
     def _put_back(self, optimizer: torch.optim.Optimizer) -> None:
         """Nothing: each state is that of its parameter already."""
 

@@ -33,13 +33,23 @@ def parts_of(shape: Sequence[int], mesh: DeviceMesh, placements: Sequence[Placem
     """
     coordinate = mesh.get_coordinate()
     assert coordinate is not None
+    return parts_at(shape, tuple(mesh.shape), placements, coordinate)
+
+
+def parts_at(
+    shape: Sequence[int],
+    sizes: Sequence[int],
+    placements: Sequence[Placement],
+    coordinate: Sequence[int],
+) -> list[Part]:
+    """As ``parts_of``, of the rank at a coordinate of a mesh with axes of these sizes."""
     runs = [[range(size)] for size in shape]
     for axis, placement in enumerate(placements):
         if isinstance(placement, Shard | _StridedShard):
             dim, pieces = placement.dim, 1
             if isinstance(placement, _StridedShard):
                 pieces = int(placement.split_factor)
-            runs[dim] = _cut(runs[dim], pieces, mesh.size(axis), coordinate[axis])
+            runs[dim] = _cut(runs[dim], pieces, sizes[axis], coordinate[axis])
     slices = ([slice(run.start, run.stop) for run in of_dim] for of_dim in runs)
     return list(itertools.product(*slices))
 

@@ -75,3 +75,12 @@ def dtensor_of(
         use_strided_shard_as_shard_order=False,
     )
     return DTensor(local.detach(), spec, requires_grad=False)  # type: ignore[no-untyped-call]
+
+
+def relay(
+    tensor: DTensor, local: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Placement]
+) -> None:
+    """The same object gets another layout, of which the rank has ``local``: whoever has the
+    parameter, as optimizers do, goes on with it."""
+    spec = dtensor_of(local, mesh, placements, tensor)._spec
+    tensor._local_tensor, tensor._spec = local.detach(), spec
