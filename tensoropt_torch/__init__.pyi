@@ -13,7 +13,14 @@ from .api import (
     simulate_memory,
     validate,
 )
-from .checkpoint import RandomState, full_state_dict, load_optimizer, save, save_pretrained
+from .checkpoint import (
+    Checkpoints,
+    RandomState,
+    full_state_dict,
+    load_optimizer,
+    save,
+    save_pretrained,
+)
 from .config import Cluster, list_presets, load_cluster
 from .errors import TensorOptError
 from .measure import MeasureOptions, ProfileOptions, ValidationOptions
@@ -36,6 +43,7 @@ from .version import __version__
 __all__ = [
     "After",
     "Before",
+    "Checkpoints",
     "Cluster",
     "Constraint",
     "Example",

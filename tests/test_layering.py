@@ -165,6 +165,7 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
         "advising",
         "api",
     ),
+    "elastic": (*MEASURING, "tasks", "api"),
     "doctor": ("__init__", "runtime"),
     "integrations": (
         "errors",

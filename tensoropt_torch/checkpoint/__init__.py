@@ -4,8 +4,16 @@ Parameters and optimizers go through ``torch.distributed.checkpoint`` as they ar
 (docs/checkpoints.md).
 """
 
+from tensoropt_torch.checkpoint.checkpoints import Checkpoints
 from tensoropt_torch.checkpoint.one_file import load_optimizer, save
 from tensoropt_torch.checkpoint.random_state import RandomState
 from tensoropt_torch.checkpoint.whole import full_state_dict, save_pretrained
 
-__all__ = ["RandomState", "full_state_dict", "load_optimizer", "save", "save_pretrained"]
+__all__ = [
+    "Checkpoints",
+    "RandomState",
+    "full_state_dict",
+    "load_optimizer",
+    "save",
+    "save_pretrained",
+]

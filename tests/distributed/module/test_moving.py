@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from tensoropt_torch.runtime.library import OPS
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
@@ -21,7 +22,6 @@ from tensoropt_torch.config import load_cluster
 from tensoropt_torch.frontend import capture
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.runtime.library import OPS
 from tensoropt_torch.space.search_space import make_space, varied_strategy
 from tensoropt_torch.values.moves import Moved
 from tests.distributed.harness import run_ranks
