@@ -11,10 +11,11 @@ from tensoropt_torch.advising.advice import Advice, marked
 from tensoropt_torch.advising.cells import Cell, Fitting, Known, Missing, because
 from tensoropt_torch.advising.parts import Parts
 from tensoropt_torch.advising.rows import OURS, AdviceRow, Price, price_of
-from tensoropt_torch.advising.work import StepWork, Work, step_work
+from tensoropt_torch.advising.work import Work
 from tensoropt_torch.config import Cluster
 from tensoropt_torch.config.machine_kinds import cluster_for
 from tensoropt_torch.planner.memory_limits import default_memory_fraction
+from tensoropt_torch.planner.step_work import StepWork, step_work
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.progress import progress
 from tensoropt_torch.tasks import Example, PlanningOptions, task_of
@@ -91,7 +92,7 @@ class _Model:
         self._name = name
         self._task = task_of(example, planning)
         self._parts = Parts(self._task, most)
-        self._step: StepWork = step_work(self._task)
+        self._step: StepWork = step_work(self._task.captured, self._task.settings(1))
         self._steps = asked.work.steps(self._step)
         self._cells: dict[AdviceRow, tuple[Cell, Fitting | Missing]] = {}
         self._checked: set[AdviceRow] = set()

@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tensoropt_torch import _C
-from tensoropt_torch.advising.because import costs_of, why_faster
-from tensoropt_torch.advising.chosen import Chosen, chosen_of
 from tensoropt_torch.advising.parts import Parts
 from tensoropt_torch.advising.picking import Pick, fastest_within
 from tensoropt_torch.advising.rivals import RIVALS, RivalStrategies
@@ -19,6 +17,8 @@ from tensoropt_torch.planner.memory_limits import Predictor
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.simulate.refine import peak_of, step_of
 from tensoropt_torch.tasks import by_memory
+from tensoropt_torch.telling.because import costs_of, why_faster
+from tensoropt_torch.telling.chosen import Chosen, chosen_of
 
 
 @dataclass(frozen=True)

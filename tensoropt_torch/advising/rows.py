@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tensoropt_torch.advising.chosen import Chosen
 from tensoropt_torch.config import Device
+from tensoropt_torch.telling.chosen import Chosen
 
 OURS = "TensorOpt"
 _HOUR = 3600.0

@@ -1,33 +1,16 @@
-"""How much is trained, and what a step of it is: rows, tokens and FLOPs."""
+"""How much is trained."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-
-from tensoropt_torch.batches import batch_rows
 from tensoropt_torch.checks import check_number
-from tensoropt_torch.config import Device
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.frontend.capture import CapturedModel
-from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.search_space import make_space
+from tensoropt_torch.planner.step_work import StepWork
 
 Unit = Literal["tokens", "samples", "steps"]
-
-# Operators whose FLOPs count, by their names in ATen: products of matrices, convolutions, attention
-# and what is made of them.
-PRODUCTS = frozenset(
-    {
-        *("linear", "mm", "bmm", "addmm", "baddbmm", "matmul", "einsum", "_grouped_mm", "bilinear"),
-        *("convolution", "conv1d", "conv2d", "conv3d", "conv_transpose2d"),
-        *("scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu"),
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -77,83 +60,3 @@ def work_of(tokens: float | None, samples: float | None, steps: float | None) ->
     if math.isinf(work.amount):
         raise TensorOptError(f"{work.unit} = {work.amount} is not allowed: nothing ends{hint}")
     return work
-
-
-@dataclass(frozen=True)
-class StepWork:
-    """What a training step works on.
-
-    Attributes:
-        rows: of the global batch.
-        tokens: of all rows; 0: the inputs have none.
-        flops: of forward and backward without recomputation, by dtype.
-    """
-
-    rows: int
-    tokens: int
-    flops: Mapping[str, float]
-
-    @property
-    def total_flops(self) -> float:
-        return sum(self.flops.values())
-
-    def peak_seconds(self, device: Device) -> float:
-        """How long one device would take at the peaks of its data sheet.
-
-        Raises:
-            TensorOptError: the cluster has no peak for a dtype of it.
-        """
-        peaks: Mapping[str, float] = {str(name): rate for name, rate in device.flops_per_s.items()}
-        for dtype in self.flops:
-            if dtype not in peaks:
-                raise TensorOptError(
-                    f"device '{device.name}' has no peak for {dtype}, in which the model computes: "
-                    f"known are {', '.join(peaks)}; add it to [device.flops_per_s]"
-                )
-        return sum(flops / peaks[dtype] for dtype, flops in self.flops.items())
-
-
-def step_work(task: PlanningTask) -> StepWork:
-    """Of the model of a task, whatever it runs on."""
-    captured = task.captured
-    return StepWork(
-        batch_rows(captured, task.whole_inputs), _tokens(captured), _flops_by_dtype(task)
-    )
-
-
-def _tokens(captured: CapturedModel) -> int:
-    """Of the first input of whole numbers that has rows and positions."""
-    for source in captured.inputs:
-        value = source.placeholder.meta.get("val")
-        if source.kind == "input" and isinstance(value, torch.Tensor) and _is_text(value):
-            return value.numel()
-    return 0
-
-
-def _is_text(value: torch.Tensor) -> bool:
-    return value.dtype in (torch.int64, torch.int32) and value.dim() == 2
-
-
-def _flops_by_dtype(task: PlanningTask) -> dict[str, float]:
-    space = make_space(task.captured, task.settings(1))
-    nodes = {node.name: node for node in task.captured.graph_module.graph.nodes}
-    targets = {row.name: row.target for row in space.nodes()}
-    found: dict[str, float] = {}
-    for row in space.work(space.random_strategy(0)):
-        if _operator(targets.get(row.name, "")) in PRODUCTS:
-            dtype = _dtype(nodes.get(row.name.rpartition(".")[2]))
-            found[dtype] = found.get(dtype, 0.0) + row.flops
-    return found
-
-
-def _operator(target: str) -> str:
-    """``linear`` of ``aten.linear.default``."""
-    parts = target.split(".")
-    return parts[1] if len(parts) > 1 else target
-
-
-def _dtype(node: torch.fx.Node | None) -> str:
-    value = node.meta.get("val") if node is not None else None
-    value = value[0] if isinstance(value, (tuple, list)) and value else value
-    dtype = value.dtype if isinstance(value, torch.Tensor) else torch.float32
-    return str(dtype).removeprefix("torch.")

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from tensoropt_torch.advising.advice import Advice, marked
-from tensoropt_torch.advising.chosen import Chosen, split_in_words
 from tensoropt_torch.advising.rows import OURS, AdviceRow, Price
 from tensoropt_torch.advising.table import COLUMNS, cells_of
 from tensoropt_torch.advising.work import Work
+from tensoropt_torch.telling.chosen import Chosen, split_in_words
 from tensoropt_torch.telling.work import WorkShare
 
 ROW = AdviceRow(

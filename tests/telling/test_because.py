@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensoropt_torch.advising.because import Costs, why_faster
+from tensoropt_torch.telling.because import Costs, why_faster
 
 GIB = 2**30
 OURS = Costs(

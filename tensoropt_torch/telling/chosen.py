@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tensoropt_torch import _C
-from tensoropt_torch.plan import Plan
 from tensoropt_torch.telling.collectives import num_shards
+from tensoropt_torch.telling.description import Described, model_at_hand
 from tensoropt_torch.telling.work import PARALLELISM, WorkShare, work_shares
 
 _LEAST_NAMED = 0.1  # a share of the work
@@ -35,13 +35,13 @@ class Chosen:
         return "; ".join(text for text in (self.split, again, parts) if text)
 
 
-def chosen_of(plan: Plan, space: _C.SearchSpace) -> Chosen:
+def chosen_of(plan: Described, space: _C.SearchSpace) -> Chosen:
     """Of a plan in its search space."""
     rows = space.estimates(plan.choices.strategy(space))
     whole = sum(row.time_s for row in rows)
     again = sum(row.again_s for row in rows)
     return Chosen(
-        split_in_words(work_shares(space, plan), _held(plan, space), plan.num_devices),
+        split_in_words(work_shares(space, plan), _held(plan, space), plan.settings.num_devices),
         again / whole if whole else 0.0,
         plan.settings.micro_batches,
     )
@@ -79,9 +79,8 @@ def _kept(held: float, num_devices: int) -> str:
     return f"parameters in {parts:.0f} parts"
 
 
-def _held(plan: Plan, space: _C.SearchSpace) -> float:
+def _held(plan: Described, space: _C.SearchSpace) -> float:
     """The share of the parameters' bytes that one device has."""
-    assert plan.captured is not None, "plans that are advised carry their model"
     sizes = [size for size, _ in plan.settings.mesh_axes]
     layouts = {
         row.name: label
@@ -89,7 +88,7 @@ def _held(plan: Plan, space: _C.SearchSpace) -> float:
         if not row.target
     }
     whole = kept = 0.0
-    for source in plan.captured.parameters:
+    for source in model_at_hand(plan).parameters:
         value = source.placeholder.meta["val"]
         num_bytes = value.numel() * value.element_size()
         whole += num_bytes

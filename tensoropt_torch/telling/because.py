@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tensoropt_torch import _C
-from tensoropt_torch.plan import Plan
 from tensoropt_torch.telling.collectives import Collectives
-from tensoropt_torch.telling.details import details_of
+from tensoropt_torch.telling.description import Described
+from tensoropt_torch.telling.details import PlanDetails, details_of
 from tensoropt_torch.units import format_bytes, format_seconds
 
 # Differences below this share of the slower step are not named.
@@ -54,9 +54,13 @@ class Costs:
         return sum(self.time.values())
 
 
-def costs_of(plan: Plan, space: _C.SearchSpace) -> Costs:
+def costs_of(plan: Described, space: _C.SearchSpace) -> Costs:
     """Of a plan in its search space."""
-    details = details_of(plan, space)
+    return costs_in(details_of(plan, space))
+
+
+def costs_in(details: PlanDetails) -> Costs:
+    """Of a plan whose details are known."""
     return Costs(details.time, _moved(details.collectives))
 
 
