@@ -30,7 +30,7 @@ from tensoropt_torch.planner.baselines import Comparison
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
-WIDTH, HEIGHT = 1100, 1000  # of the window, in pixels
+WIDTH, HEIGHT = 1280, 1100  # of the window, in pixels
 
 
 def transformer() -> Comparison:

@@ -31,7 +31,7 @@ def test_what_runs_these_tests_can_run() -> None:
     needed = {finding.name for finding in found if finding.needed == RUN}
     libraries = {"PyTorch", "lazy-loader", "numpy", "pydantic", "rich"}
     assert needed == {"Python", "TensorOpt", "Gloo"} | libraries
-    assert {"CMake", "C++20 compiler", "setuptools", "plotly", "transformers"} <= by_name.keys()
+    assert {"CMake", "C++20 compiler", "setuptools", "jinja2", "transformers"} <= by_name.keys()
 
 
 def test_the_command_prints_text_and_json(capsys: pytest.CaptureFixture[str]) -> None:

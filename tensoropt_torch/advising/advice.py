@@ -81,7 +81,7 @@ class Advice:
         """Writes the page of it to one HTML file.
 
         Raises:
-            TensorOptError: plotly or Jinja2 is not installed, or the file cannot be written.
+            TensorOptError: Jinja2 is not installed, or the file cannot be written.
         """
         write_page(path, advice_page(self.title, self.rows, self.marks, self.answers, self.notes))
 
@@ -115,7 +115,6 @@ def _cost_and_hours(rows: Sequence[AdviceRow]) -> Iterator[tuple[float, float, A
 
 def _in_words(row: AdviceRow) -> str:
     money = f", {row.money:,.0f} {row.price.currency}" if row.money and row.price else ""
-    return (
-        f"{row.model} on {row.num_devices} of {row.machine}: {row.days or 0:.1f} days{money} "
-        f"({row.chosen})"
-    )
+    hours = row.hours or 0.0
+    took = f"{hours / 24:.3g} days" if hours >= 48 else f"{hours:.3g} hours"
+    return f"{row.model} on {row.num_devices} of {row.machine}: {took}{money} ({row.chosen})"

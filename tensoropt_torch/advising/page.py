@@ -9,6 +9,9 @@ from tensoropt_torch.advising.table import COLUMNS, cells_of
 from tensoropt_torch.pages.charts import Chart, Line
 from tensoropt_torch.pages.page import Page
 
+# Columns whose cells stay in one line.
+_FIGURES = ("devices", "step", "tokens/s", "each", "MFU", "days", "price")
+
 
 def advice_page(
     title: str,
@@ -22,10 +25,21 @@ def advice_page(
         list(_charts(rows)),
         answers=answers,
         columns=COLUMNS,
-        rows=[(cells_of(row, marks.get(row, "")), row) for row in rows],
-        reasons=[row for row in rows if row.because],
+        figures=_FIGURES,
+        rows=[cells_of(row, marks.get(row, "")) for row in rows],
+        reasons=_reasons(rows),
         notes=notes,
     )
+
+
+def _reasons(rows: Sequence[AdviceRow]) -> dict[str, list[str]]:
+    """Why ours is faster than others, or is not, by where that is."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if row.because:
+            where = f"{row.model} on {row.num_devices} of {row.machine}"
+            found.setdefault(where, []).append(row.because)
+    return found
 
 
 def _charts(rows: Sequence[AdviceRow]) -> Iterator[Chart]:
@@ -34,7 +48,9 @@ def _charts(rows: Sequence[AdviceRow]) -> Iterator[Chart]:
     for number, model in enumerate(dict.fromkeys(row.model for row in rows)):
         own = [row for row in rows if row.model == model and row.fits]
         priced = all(row.money is not None for row in own)
-        names = dict.fromkeys(_name(row) for row in own)
+        # Ours have the first colours, and are drawn above the others.
+        ordered = sorted(own, key=lambda row: row.strategy != OURS)
+        names = dict.fromkeys(_name(row) for row in ordered)
         lines = [_line(name, [row for row in own if _name(row) == name], priced) for name in names]
         currency = next((row.price.currency for row in own if row.price), "")
         yield Chart(

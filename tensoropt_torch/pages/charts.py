@@ -1,16 +1,10 @@
-"""Interactive charts by plotly, as data that the script of a page draws."""
+"""Charts as data: the script of a page (``charts.js``) draws them in SVG."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
-
-from tensoropt_torch.pages.optional import needed_for
-
-# Of Okabe and Ito: told apart by people who see few colours; markers differ as well.
-_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#999999", "#7a5195")
-_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "x", "hexagon")
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -19,27 +13,43 @@ class Line:
 
     Attributes:
         x, y: as many of each.
-        texts: what is shown at a point under the pointer.
+        texts: what is shown at a point under the pointer; none: nothing is.
         form: ``steps`` for frontiers, where a point holds until the next one; ``line``, or
-            ``points`` that nothing joins.
+            ``points`` that nothing joins; ``area``: a line that is filled to the axis.
+        labels: that stand at points, by their index.
     """
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
-    texts: Sequence[str]
-    form: Literal["steps", "line", "points"] = "line"
+    texts: Sequence[str] = ()
+    form: Literal["steps", "line", "points", "area"] = "line"
+    labels: Sequence[tuple[int, str]] = ()
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A labelled line across the chart, at a value of ``axis``; ``name`` is by what a script finds
+    it."""
+
+    axis: Literal["x", "y"]
+    value: float
+    label: str
+    name: str = ""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """Lines over two axes.
+    """Lines over two axes; the first is drawn last, above the others.
 
     Attributes:
         name: by which a page places it.
         label: what it shows, for those who do not see it.
         logarithmic: both axes, at first.
         equal: draw where both axes are equal.
+        marks: lines across it.
+        most_x: what lies beyond is drawn on demand only.
+        scales: whether readers may choose logarithmic axes.
     """
 
     name: str
@@ -49,69 +59,38 @@ class Chart:
     y_title: str
     logarithmic: bool = False
     equal: bool = False
+    marks: Sequence[Mark] = ()
+    most_x: float | None = None
+    scales: bool = True
+
+    @property
+    def hides(self) -> bool:
+        """Whether points lie beyond ``most_x``."""
+        most = self.most_x
+        return most is not None and any(x > most for line in self.lines for x in line.x)
+
+    def data(self) -> dict[str, Any]:
+        """As ``charts.js`` reads it."""
+        return {
+            "lines": [
+                {
+                    "name": line.name,
+                    "x": [rounded(value) for value in line.x],
+                    "y": [rounded(value) for value in line.y],
+                    "texts": list(line.texts),
+                    "form": line.form,
+                    "labels": list(line.labels),
+                }
+                for line in self.lines
+            ],
+            "titles": [self.x_title, self.y_title],
+            "logarithmic": self.logarithmic,
+            "equal": self.equal,
+            "marks": [vars(mark) for mark in self.marks],
+            "mostX": self.most_x,
+        }
 
 
 def rounded(value: float) -> float:
     """To six digits, which nobody sees the difference of and which makes pages smaller."""
     return float(f"{value:.6g}")
-
-
-def figure_json(chart: Chart) -> str:
-    """The data and layout of a chart, as JSON that may stand inside of a script element.
-
-    Raises:
-        TensorOptError: plotly is not installed.
-    """
-    with needed_for("a report"):
-        import plotly.graph_objects as go
-
-    figure = go.Figure()
-    for index, line in enumerate(chart.lines):
-        colour = _COLOURS[index % len(_COLOURS)]
-        figure.add_scatter(
-            name=line.name,
-            x=[rounded(value) for value in line.x],
-            y=[rounded(value) for value in line.y],
-            text=list(line.texts),
-            hovertemplate="%{text}<extra>%{fullData.name}</extra>",
-            mode="markers" if line.form == "points" else "lines+markers",
-            line={"color": colour, "shape": "hv" if line.form == "steps" else "linear"},
-            marker={"symbol": _SYMBOLS[index % len(_SYMBOLS)], "size": 7},
-        )
-    if chart.equal:
-        ends = _ends(chart.lines)
-        figure.add_scatter(
-            name="equal", x=ends, y=ends, mode="lines", hoverinfo="skip", line={"dash": "dot"}
-        )
-    kind = "log" if chart.logarithmic else "linear"
-    figure.update_layout(
-        template="none",
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        margin={"l": 70, "r": 20, "t": 20, "b": 60},
-        legend={"orientation": "h", "y": -0.2},
-        showlegend=len(chart.lines) > 1,
-        xaxis={"title": chart.x_title, "type": kind},
-        yaxis={"title": chart.y_title, "type": kind},
-        hovermode="closest",
-    )
-    text: str = figure.to_json()
-    return text
-
-
-def library() -> str:
-    """The script of plotly.
-
-    Raises:
-        TensorOptError: plotly is not installed.
-    """
-    with needed_for("a report"):
-        from plotly import offline
-
-    text: str = offline.get_plotlyjs()
-    return text
-
-
-def _ends(lines: Sequence[Line]) -> list[float]:
-    values = [value for line in lines for value in (*line.x, *line.y)]
-    return [min(values), max(values)] if values else []

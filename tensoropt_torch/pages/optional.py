@@ -20,5 +20,5 @@ def needed_for(what: str) -> Iterator[None]:
     except ImportError as error:
         raise TensorOptError(
             f"{what} needs the package '{error.name}', which cannot be imported ({error}); "
-            "install what reports need: pip install jinja2 matplotlib plotly (the extra 'report')"
+            "install what reports need: pip install jinja2 matplotlib (the extra 'report')"
         ) from error

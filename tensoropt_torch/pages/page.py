@@ -10,21 +10,22 @@ Templates lie in ``templates``; what they show is given as plain data. Texts are
 
 from __future__ import annotations
 
-import base64
-import gzip
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.layer_names import listed_names
-from tensoropt_torch.pages.charts import Chart, figure_json, library
+from tensoropt_torch.pages.charts import Chart
 from tensoropt_torch.pages.mesh import Drawings
 from tensoropt_torch.pages.optional import needed_for
 from tensoropt_torch.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 
 @dataclass(frozen=True)
@@ -58,30 +59,23 @@ class Page:
             "bytes": format_bytes,
             "seconds": format_seconds,
             "in_json": in_json,
-            "packed": packed,
             "listed": listed_names,
         }
-        figures = {chart.name: figure_json(chart) for chart in charts}
         return environment.get_template(self.template).render(
             title=self.title,
             charts={chart.name: chart for chart in charts},
-            figures=figures,
-            library=library(),
             drawings=Drawings(),
             asset=_text,
             **shown,
         )
 
 
-def in_json(value: Any) -> str:
-    """Plain data as JSON."""
-    return json.dumps(value, allow_nan=False)
+def in_json(value: Any) -> Markup:
+    """Plain data as JSON, which a script element may hold: no text in it can end the element."""
+    from markupsafe import Markup
 
-
-def packed(text: str) -> str:
-    """What ``unpack.js`` makes the text of again: base64 of what gzip makes of it, 2 of the 4.8
-    MB of plotly and a tenth of tables of figures."""
-    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c"))
 
 
 def write_page(path: str | Path, html: str) -> None:

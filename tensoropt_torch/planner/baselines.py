@@ -23,15 +23,14 @@ from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.device_counts import ProfileRow
 from tensoropt_torch.planner.frontier import Frontier
 from tensoropt_torch.planner.frontier_page import Additions, Peak, frontier_page
-from tensoropt_torch.planner.points import OURS, pick_index
+from tensoropt_torch.planner.points import BEST, OURS, pick_index
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.units import format_bytes, format_costs, format_seconds
 
-BEST = "best baseline"
 # What their users call them.
-KNOWN_AS = {"data parallel": "data parallel (DDP)", "ZeRO-3": "ZeRO-3 (FSDP2)"}
+KNOWN_AS = {"data parallel": "DDP (data parallel)", "ZeRO-3": "FSDP2 (ZeRO-3)"}
 BASELINES = ("data parallel", "ZeRO-3", "Megatron", "Mesh-TensorFlow", "OptCNN", "ToFu", BEST)
 
 Points = tuple[tuple[float, float], ...]

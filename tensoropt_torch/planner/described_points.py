@@ -30,9 +30,9 @@ class PointView:
 
     @property
     def title(self) -> str:
-        """Number, names and costs."""
-        names = f" ({self.names})" if self.names else ""
-        return f"Point {self.index}{names}: {format_costs(self.memory_bytes, self.time_s)}"
+        """Names, costs and number."""
+        names = f"{self.names[0].upper()}{self.names[1:]}: " if self.names else ""
+        return f"{names}{format_costs(self.memory_bytes, self.time_s)} (point {self.index})"
 
 
 class PlanWords:
@@ -77,7 +77,7 @@ def described_points(
     names = named_points(points)
     picked = pick_index(points, limit)
     if picked is not None:
-        names.setdefault(picked, []).append("picked at the limit")
+        names.setdefault(picked, []).append("pick")
     indices = sorted({*thinned_indices(len(points), DESCRIBED), *names})
     return [
         PointView(

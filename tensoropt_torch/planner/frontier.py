@@ -216,7 +216,7 @@ class Frontier(Sequence[FrontierPoint]):
             peak: of ``simulate_memory``, for the point that is picked at ``memory_limit``.
 
         Raises:
-            TensorOptError: plotly or Jinja2 is not installed, or the file cannot be written.
+            TensorOptError: Jinja2 is not installed, or the file cannot be written.
         """
         additions = Additions(memory_limit, counts=counts, peak=peak)
         write_page(path, frontier_page(self.view, additions))

@@ -10,31 +10,44 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import torch
-
 from tensoropt_torch.checks import check_memory_limit
-from tensoropt_torch.config import parse_cluster
+from tensoropt_torch.config import Cluster, parse_cluster
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
-from tensoropt_torch.pages.charts import Chart, Line, rounded
+from tensoropt_torch.pages.charts import Chart, rounded
 from tensoropt_torch.pages.page import Page
 from tensoropt_torch.plan import Plan, Settings
 from tensoropt_torch.planner.described_points import PlanWords, PointView, described_points
 from tensoropt_torch.planner.device_counts import ProfileRow, cost_of_step, rates_of
 from tensoropt_torch.planner.explanation import explanation_of
 from tensoropt_torch.planner.folding import fold_choices, fold_fallbacks
-from tensoropt_torch.planner.points import pick_index
+from tensoropt_torch.planner.page_charts import Points, count_charts, frontier_chart, memory_chart
+from tensoropt_torch.planner.page_words import (
+    Rate,
+    gains,
+    model_in_words,
+    model_name,
+    number_of_parameters,
+    sentences,
+)
+from tensoropt_torch.planner.points import BEST, pick_index
+from tensoropt_torch.planner.step_work import step_work
+from tensoropt_torch.telling.because import costs_in, why_faster
 from tensoropt_torch.telling.provenance import provenance
-from tensoropt_torch.units import dtype_name, format_costs, format_seconds
-
-Points = Sequence[tuple[float, float]]
+from tensoropt_torch.telling.timeline import timeline_of
+from tensoropt_torch.units import format_bytes, format_seconds
 
 
 class Peak(Protocol):
-    """A simulated peak: bytes of one device, in all and by what they are for."""
+    """A simulated peak: bytes of one device, in all and by what they are for, and after each event
+    of a step, with the events with which its phases begin."""
 
     @property
     def peak_bytes(self) -> int: ...
+    @property
+    def curve(self) -> Sequence[int]: ...
+    @property
+    def begins(self) -> Mapping[Any, int]: ...
     @property
     def categories(self) -> Mapping[Any, int]: ...
 
@@ -54,10 +67,13 @@ class FrontierView:
 
 
 class Strategies(Protocol):
-    """Those of one system: (memory_bytes, time_s) points by ascending memory, and their plans."""
+    """Those of one system: its name, also as its users say it, (memory_bytes, time_s) points by
+    ascending memory, and their plans."""
 
     @property
     def name(self) -> str: ...
+    @property
+    def title(self) -> str: ...
     @property
     def points(self) -> Points: ...
     def plan(self, index: int, /) -> Plan: ...
@@ -89,9 +105,11 @@ class Additions:
 
 @dataclass(frozen=True)
 class CountView:
-    """A number of devices, and what a step costs there, in words by objective."""
+    """A number of devices, what they do in a second, and what a step costs there, in words by
+    objective."""
 
     row: ProfileRow
+    speed: str
     costs: Mapping[str, str]
 
 
@@ -107,79 +125,172 @@ def frontier_page(view: FrontierView, additions: Additions) -> str:
             f"there is nothing to report: {view.settings.where} has no strategy within the limit "
             "of the search; search without memory_limit, or with more devices"
         )
-    limit = _limit(view, additions.memory_limit)
-    plans = PlanWords()
-    pick = additions.pick(view.name, view.points, limit)
-    shown = limit if pick is None else view.points[pick][0]
-    described = described_points(view.points, view.plan, shown, plans)
-    outlines = plans.outlines([view.plan(index) for index in range(len(view.points))])
-    choices = fold_choices([point.details for point in described])
-    charts = [
-        _frontier_chart(view, additions, described),
-        *_count_charts(view.settings, additions.counts),
-    ]
-    return Page("frontier.html.jinja", view.title).html(
-        charts,
-        settings=view.settings,
-        model=_model_in_words(view.captured),
-        limit=limit,
-        points=described,
-        choices=choices,
-        picks=_picks(view, additions, described, limit, outlines),
-        rows=[
-            (index, *point, outline)
-            for index, (point, outline) in enumerate(zip(view.points, outlines, strict=True))
-        ],
-        baselines=_beside(view, additions, limit, plans),
-        counts=[_count_view(view.settings, row) for row in additions.counts],
-        peak=additions.peak,
-        fallbacks=fold_fallbacks(explanation_of(view.captured, view.settings)),
-        origins=provenance(view.settings),
-        sizes=tuple(size for size, _ in view.settings.mesh_axes),
-        axes=_axes(view.settings),
-        pick=pick,
-    )
+    return _Frontier(view, additions).html()
 
 
 @dataclass(frozen=True)
 class _Pick:
-    """Which of some strategies is picked at the limit, and what it does."""
+    """Which of some strategies is picked at the limit, what it does, and how much faster or slower
+    ours is, and why."""
 
-    name: str
+    title: str
     points: Points
     picked: int | None
     summary: str
+    because: str
 
 
-def _beside(
-    view: FrontierView, additions: Additions, limit: float, plans: PlanWords
-) -> list[_Pick]:
-    """What is picked of the frontier and of the baselines, if there are any."""
-    if not additions.baselines:
-        return []
-    found = []
-    for one in (view, *additions.baselines):
-        picked = additions.pick(one.name, one.points, limit)
-        summary = "" if picked is None else plans.details(one.plan(picked)).summary
-        found.append(_Pick(one.name, one.points, picked, summary))
-    return found
+class _Frontier:
+    """What the page shows of a frontier."""
 
+    def __init__(self, view: FrontierView, additions: Additions) -> None:
+        self._view = view
+        self._additions = additions
+        self._cluster: Cluster = parse_cluster(view.settings.cluster, "settings")
+        self._words = PlanWords()
+        self._limit = _limit(view, additions.memory_limit)
+        self._pick = additions.pick(view.name, view.points, self._limit)
+        shown = self._limit if self._pick is None else view.points[self._pick][0]
+        self._described = described_points(view.points, view.plan, shown, self._words)
+        captured = view.captured.batch or view.captured
+        self._rate = Rate(
+            step_work(captured, view.plan(0).settings.of_variant(False, 1)),
+            self._cluster.device,
+            view.settings.num_devices,
+        )
 
-def _model_in_words(captured: CapturedModel) -> str:
-    """What a model is known by to the planner: its parameters, and what it is called with."""
-    values = [source.placeholder.meta["val"] for source in captured.parameters]
-    dtypes = dict.fromkeys(dtype_name(value.dtype) for value in values)
-    inputs = []
-    for source in captured.inputs:
-        value = source.placeholder.meta.get("val")
-        if isinstance(value, torch.Tensor):
-            shape = " x ".join(map(str, value.shape))
-            inputs.append(f"{source.names[0]} ({shape}, {str(value.dtype).removeprefix('torch.')})")
-    number = sum(value.numel() for value in values)
-    return (
-        f"A model of {number:,} parameters ({', '.join(dtypes)}) in {len(values)} tensors, "
-        f"called with {', '.join(inputs)} on all devices together."
-    )
+    def html(self) -> str:
+        view, settings = self._view, self._view.settings
+        outlines = self._words.outlines([view.plan(index) for index in range(len(view.points))])
+        first = self._first
+        timeline = timeline_of(first.details)
+        peak = self._additions.peak if self._pick is not None else None
+        fits = self._pick is not None
+        memory = format_bytes(peak.peak_bytes if peak else first.memory_bytes)
+        return Page("frontier.html.jinja", self._title).html(
+            self._charts(peak),
+            settings=settings,
+            model=model_in_words(view.captured.batch or view.captured),
+            search=view.title,
+            limit=self._limit,
+            device=self._cluster.device,
+            share=self._limit / self._cluster.device.memory_bytes,
+            tiles=list(self._rate.tiles(first.time_s, memory)) if fits else [],
+            sentences=list(sentences(first.details, timeline, peak.peak_bytes if peak else None)),
+            rate=self._rate,
+            first=first,
+            second=self._second,
+            timeline=timeline,
+            points=self._described,
+            gains=gains(self._described),
+            choices=fold_choices([point.details for point in self._described]),
+            picks=self._picks(),
+            rows=[
+                (index, *point, outline)
+                for index, (point, outline) in enumerate(zip(view.points, outlines, strict=True))
+            ],
+            baselines=self._beside(),
+            counts=[self._count(row) for row in self._additions.counts],
+            peak=peak,
+            fallbacks=fold_fallbacks(explanation_of(view.captured, settings)),
+            origins=provenance(settings),
+            sizes=tuple(size for size, _ in settings.mesh_axes),
+            axes=_axes(settings),
+            pick=self._pick,
+        )
+
+    @property
+    def _title(self) -> str:
+        captured, count = self._view.captured, self._view.settings.num_devices
+        name = self._cluster.device.name
+        devices = f"{count} x {name}" if count > 1 else name
+        return (
+            f"{model_name(captured)}, {number_of_parameters(captured)}, on {devices} "
+            f"({self._cluster.name})"
+        )
+
+    @property
+    def _first(self) -> PointView:
+        """The pick, or what needs the least."""
+        if self._pick is None:
+            return self._described[0]
+        return next(point for point in self._described if point.index == self._pick)
+
+    @property
+    def _start(self) -> float:
+        """The limit of sums, in bytes, with which the pick is that of the page."""
+        if self._pick is None or self._additions.picked is None:
+            return self._limit
+        return self._view.points[self._pick][0]
+
+    @property
+    def _second(self) -> PointView:
+        """The knee, to stand beside it, or another one where that is the first."""
+        others = [point for point in self._described if point is not self._first]
+        return next((p for p in others if "knee" in p.names), (others or [self._first])[0])
+
+    def _charts(self, peak: Peak | None) -> list[Chart]:
+        view, additions = self._view, self._additions
+        chart = frontier_chart(
+            (view.name, view.points),
+            {point.index: point.names for point in self._described if point.names},
+            [(one.title, one.points) for one in additions.baselines if one.name != BEST],
+            self._start,
+            self._limit,
+            self._cluster.device.memory_bytes,
+        )
+        costs = {
+            row.num_devices: _last_cost(view.settings, row)
+            for row in additions.counts
+            if row.time_s is not None
+        }
+        found = [chart, *count_charts(additions.counts, costs)]
+        if peak:
+            found.append(memory_chart(peak.curve, peak.begins, self._limit, peak.peak_bytes))
+        return found
+
+    def _beside(self) -> list[_Pick]:
+        """What is picked of the frontier and of the baselines, if there are any."""
+        view, additions = self._view, self._additions
+        if not additions.baselines:
+            return []
+        ours = self._first if self._pick is not None else None
+        summary = ours.details.summary if ours else ""
+        found = [_Pick(view.name, view.points, self._pick, summary, "")]
+        for one in additions.baselines:
+            if one.name == BEST:
+                continue
+            picked = additions.pick(one.name, one.points, self._limit)
+            if picked is None:
+                found.append(_Pick(one.title, one.points, None, "", ""))
+                continue
+            details = self._words.details(one.plan(picked))
+            because = (
+                why_faster(costs_in(ours.details), costs_in(details), one.title) if ours else ""
+            )
+            found.append(_Pick(one.title, one.points, picked, details.summary, because))
+        return found
+
+    def _picks(self) -> dict[str, Any]:
+        """What the page's script needs to name the pick at any limit."""
+        return {
+            "start": self._start,
+            "amount": self._rate.amount,
+            "unit": self._rate.unit,
+            "frontier": [_figures(*point) for point in self._view.points],
+            "baselines": {
+                one.title: [_figures(*point) for point in one.points]
+                for one in self._additions.baselines
+                if one.name != BEST
+            },
+            "described": [point.index for point in self._described],
+        }
+
+    def _count(self, row: ProfileRow) -> CountView:
+        if row.time_s is None:
+            return CountView(row, "", {})
+        costs = {name: text for name, (_, text) in _costs(self._view.settings, row).items()}
+        return CountView(row, self._rate.per_second(row.time_s) if self._rate.amount else "", costs)
 
 
 def _limit(view: FrontierView, memory_limit: float | None) -> float:
@@ -196,76 +307,16 @@ def _axes(settings: Settings) -> list[str]:
     return [f"{size} ({levels[level].name})" for size, level in settings.mesh_axes]
 
 
-def _line(name: str, points: Points, names: Mapping[int, str]) -> Line:
-    """Of a frontier; ``names`` of points by index."""
-    numbers = (
-        f"point {i} ({names[i]})" if i in names else f"point {i}" for i in range(len(points))
-    )
-    texts = [
-        f"{number}: {format_costs(*point)}" for number, point in zip(numbers, points, strict=True)
-    ]
-    return Line(
-        name,
-        [memory / 2**30 for memory, _ in points],
-        [time_s * 1e3 for _, time_s in points],
-        texts,
-        "steps",
-    )
-
-
-def _frontier_chart(
-    view: FrontierView, additions: Additions, described: Sequence[PointView]
-) -> Chart:
-    names = {point.index: point.names for point in described if point.names}
-    lines = [_line(view.name, view.points, names)]
-    lines += [_line(one.name, one.points, {}) for one in additions.baselines if one.points]
-    ends = " to ".join(format_costs(*view.points[index]) for index in (0, -1))
-    return Chart(
-        "frontier",
-        f"Cost frontier of {len(view.points)} points, from {ends}; the table below has all points",
-        lines,
-        "memory per device (GiB)",
-        "step time (ms)",
-        logarithmic=True,
-    )
-
-
-def _picks(
-    view: FrontierView,
-    additions: Additions,
-    described: Sequence[PointView],
-    limit: float,
-    outlines: Sequence[str],
-) -> dict[str, Any]:
-    """What the page's script needs to name the pick at any limit, and to say what it does."""
-    return {
-        "limit": limit,
-        "frontier": [
-            {**_figures(*point), "text": format_costs(*point), "outline": outline}
-            for point, outline in zip(view.points, outlines, strict=True)
-        ],
-        "baselines": {
-            one.name: [_figures(*point) for point in one.points] for one in additions.baselines
-        },
-        "described": [point.index for point in described],
-    }
-
-
-def _figures(memory: float, time_s: float) -> dict[str, float]:
+def _figures(memory: float, time_s: float) -> tuple[float, float]:
     """Memory as it is, since limits are compared with it."""
-    return {"memory": memory, "time": rounded(time_s)}
-
-
-def _count_view(settings: Settings, row: ProfileRow) -> CountView:
-    if row.time_s is None:
-        return CountView(row, {})
-    return CountView(row, {name: text for name, (_, text) in _costs(settings, row).items()})
+    return memory, rounded(time_s)
 
 
 def _costs(settings: Settings, row: ProfileRow) -> dict[str, tuple[float, str]]:
     """What a step costs, as figures and in words."""
     assert row.time_s is not None
-    rates = rates_of(parse_cluster(settings.cluster, "settings").device)
+    device = parse_cluster(settings.cluster, "settings").device
+    rates, currency = rates_of(device), device.price_currency or "its currency"
     seconds = row.num_devices * row.time_s
     found = {"device-seconds": (seconds, format_seconds(seconds))}
     if (watts := rates["energy"]) is not None:
@@ -273,31 +324,11 @@ def _costs(settings: Settings, row: ProfileRow) -> dict[str, tuple[float, str]]:
         found["energy (J)"] = joules, f"{joules:.4g}"
     if (price := rates["money"]) is not None:
         money = cost_of_step("money", price, row.num_devices, row.time_s)
-        found["money (of 1000 steps)"] = 1000 * money, f"{1000 * money:.4g}"
+        found[f"money ({currency}, of 1000 steps)"] = 1000 * money, f"{1000 * money:.4g}"
     return found
 
 
-def _count_charts(settings: Settings, counts: Sequence[ProfileRow]) -> list[Chart]:
-    feasible = [row for row in counts if row.time_s is not None]
-    if not feasible:
-        return []
-    devices = [row.num_devices for row in feasible]
-    times = [row.time_s * 1e3 for row in feasible if row.time_s is not None]
-    texts = [
-        f"{n} devices: {time_ms:.4g} ms a step" for n, time_ms in zip(devices, times, strict=True)
-    ]
-    charts = [
-        Chart(
-            "counts-time",
-            "Least step time by number of devices; the table below has the figures",
-            [Line("step time", devices, times, texts)],
-            "devices",
-            "step time (ms)",
-        )
-    ]
-    name = list(_costs(settings, feasible[0]))[-1]
-    costs = [_costs(settings, row)[name] for row in feasible]
-    texts = [f"{n} devices: {name} {text}" for n, (_, text) in zip(devices, costs, strict=True)]
-    line = Line(name, devices, [cost for cost, _ in costs], texts)
-    label = f"{name} of a step by number of devices; the table below has the figures"
-    return [*charts, Chart("counts-cost", label, [line], "devices", name)]
+def _last_cost(settings: Settings, row: ProfileRow) -> tuple[str, float, str]:
+    """Money, if the cluster says a price."""
+    name, (cost, text) = list(_costs(settings, row).items())[-1]
+    return name, cost, text

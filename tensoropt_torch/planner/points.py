@@ -10,6 +10,7 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.units import format_bytes, format_seconds
 
 OURS = "TensorOpt"  # among baselines
+BEST = "best baseline"  # of all of them, for every limit
 FRONTIER_COLUMNS = ("point", "memory per device", "step time", "")
 
 

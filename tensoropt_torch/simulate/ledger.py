@@ -26,7 +26,8 @@ Category = Literal[
     "temporaries",
 ]
 CATEGORIES: tuple[Category, ...] = get_args(Category)
-Phase = Literal["start", "forward", "backward", "optimizer"]
+Phase = Literal["start", "forward", "backward", "optimizer", "end"]
+OUTSIDE = ("start", "end")  # of the step
 
 BLOCK_BYTES = 512  # of CUDA's caching allocator
 # Operators, by how they begin.
@@ -73,6 +74,7 @@ class MemoryProfile:
         phase_peaks: the peak of each phase.
         curve: bytes alive after every event of the step (something allocated or freed); of many
             micro-batches those of the first two and of the last, whose needs the others share.
+        begins: the event of ``curve`` with which each phase begins.
         rank: the rank that was simulated.
         unknown: operators whose workspaces were needed but could not be found out.
     """
@@ -84,6 +86,7 @@ class MemoryProfile:
     usages: tuple[Usage, ...]
     phase_peaks: dict[Phase, int]
     curve: tuple[int, ...] = field(repr=False)
+    begins: dict[Phase, int] = field(default_factory=dict, repr=False)
     rank: int = 0
     unknown: tuple[str, ...] = ()
 
@@ -156,15 +159,17 @@ class Ledger:
         self._marks.append((self.phase, self.operator))
 
     def profile(self, rank: int = 0, unknown: Iterable[str] = ()) -> MemoryProfile:
-        """The profile of all phases after ``start``."""
+        """The profile of all phases of the step."""
         sizes = [self._rounded(a.num_bytes) for a in self.allocations]
         alive_bytes = list(accumulate(sign * sizes[number] for number, sign in self._events))
         peaks: dict[Phase, int] = {}
-        curve = []
+        begins: dict[Phase, int] = {}
+        curve: list[int] = []
         peak = -1
         for event, (phase, _) in enumerate(self._marks):
-            if phase == "start":
+            if phase in OUTSIDE:
                 continue
+            begins.setdefault(phase, len(curve))
             curve.append(alive_bytes[event])
             peaks[phase] = max(peaks.get(phase, 0), alive_bytes[event])
             if peak < 0 or alive_bytes[event] > alive_bytes[peak]:
@@ -194,6 +199,7 @@ class Ledger:
             ),
             peaks,
             tuple(curve),
+            begins,
             rank,
             tuple(sorted(set(unknown))),
         )

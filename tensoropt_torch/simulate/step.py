@@ -126,6 +126,7 @@ class _Step:
                     local.grad = parameter.grad._local_tensor
             self._ledger.enter("optimizer")
             optimizer.step()
+            self._ledger.enter("end")
 
     def _at_node(self, name: str) -> None:
         self._ledger.node = name

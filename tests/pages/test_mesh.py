@@ -50,10 +50,33 @@ def test_many_devices_are_drawn_in_rows_of_the_inner_axes() -> None:
     rows: dict[int, list[int]] = {}
     for cell in drawing.cells:
         rows.setdefault(cell.y, []).append(cell.part)
-    assert list(rows.values()) == [list(range(16))] * 4
-    assert drawing.height == 4 * drawing.cell_height
+    assert list(rows.values()) == [list(range(8)), list(range(8, 16))] * 4
+    assert drawing.height == 8 * drawing.cell_height
     first, *others = ([c.x for c in drawing.cells if c.y == y] for y in rows)
     assert all(other == first for other in others)
     assert drawing.width == first[-1] + drawing.cell_width
     few = Drawings().of("b,b", (2, 2))
     assert few.height == few.cell_height
+
+
+def test_splits_of_different_dims_look_different() -> None:
+    drawings = Drawings()
+    colours = [
+        [stripe.colour for cell in drawings.of(config, (2, 2)).cells for stripe in cell.stripes]
+        for config in ("b0,b0", "n,n", "S0,S0", "S1,S1", "-,-", "b0,n", "n,b0")
+    ]
+    assert len({tuple(one) for one in colours}) == len(colours)
+
+
+def test_a_dim_that_is_cut_has_a_stripe() -> None:
+    cells = Drawings().of("b0,n,b0", (2, 3, 2)).cells
+    last = cells[-1].stripes
+    assert [(one.dim, one.part, one.parts) for one in last] == [("b0", 3, 4), ("n", 2, 3)]
+    assert [one.dim for one in Drawings().of("R,R", (2, 2)).cells[0].stripes] == [""]
+
+
+def test_what_runs_again_is_said_and_no_split() -> None:
+    drawings = Drawings()
+    again, kept = drawings.of("d0,d0 again", (2, 2)), drawings.of("d0,d0", (2, 2))
+    assert again.cells == kept.cells
+    assert again.words == f"{kept.words}; runs again in backward"

@@ -17,6 +17,7 @@ from tensoropt_torch import Example, Frontier, TensorOptError
 from tensoropt_torch.planner.baselines import Comparison
 from tensoropt_torch.planner.device_counts import ProfileRow
 from tensoropt_torch.planner.frontier_page import Additions, frontier_page
+from tensoropt_torch.planner.points import BEST
 from tensoropt_torch.telling.provenance import provenance
 from tensoropt_torch.units import format_bytes, format_seconds
 from tests.distributed.models import GPT, GPTConfig
@@ -68,7 +69,7 @@ def test_headings_have_an_order(page: ReadPage) -> None:
 
 
 def test_all_points_are_in_a_table(page: ReadPage, comparison: Comparison) -> None:
-    rows = page.table("Cost frontier")
+    rows = page.table("Cost frontier on")
     assert [row[:3] for row in rows] == [
         [str(index), format_bytes(memory), format_seconds(time_s)]
         for index, (memory, time_s) in enumerate(comparison.ours.points)
@@ -81,29 +82,31 @@ def test_all_points_are_in_a_table(page: ReadPage, comparison: Comparison) -> No
 
 def test_baselines_stand_beside_the_frontier(page: ReadPage, comparison: Comparison) -> None:
     rows = {row[0]: row[1:] for row in page.table("Beside other strategies")}
-    assert list(rows) == ["TensorOpt", *(baseline.name for baseline in comparison.baselines)]
+    others = [baseline for baseline in comparison.baselines if baseline.name != BEST]
+    assert list(rows) == ["TensorOpt", *(baseline.title for baseline in others)]
     assert comparison.picks is not None
-    for baseline in (comparison.ours, *comparison.baselines):
+    for baseline in (comparison.ours, *others):
         pick = comparison.picks.get(baseline.name)
         picked = format_seconds(pick.time_s) if pick else "does not fit"
         if not baseline.points:
-            assert rows[baseline.name] == ["no strategy for this model"]
+            assert rows[baseline.title] == ["no strategy for this model"]
             continue
-        assert rows[baseline.name][-2] == picked
-        assert rows[baseline.name][-1] == (baseline.plan(pick.index).summary() if pick else "")
+        assert rows[baseline.title][1] == picked
+        assert rows[baseline.title][-1] == (baseline.plan(pick.index).summary() if pick else "")
 
 
 def test_numbers_of_devices_have_times_and_costs(page: ReadPage, counts: list[ProfileRow]) -> None:
     rows = page.table("Least step time")
     one, eight = counts
     assert not one.feasible and eight.time_s is not None
-    assert rows[0] == ["1", f"does not fit: needs {format_bytes(one.least_memory_bytes)}"]
+    assert rows[0] == ["1 devices", f"does not fit: needs {format_bytes(one.least_memory_bytes)}"]
     cluster = tensoropt_torch.load_cluster("h100-8")
     price = cluster.device.price_per_hour
     assert price is not None
     money = 1000 * 8 * eight.time_s * price / 3600
-    assert rows[1][:2] == ["8", format_seconds(eight.time_s)]
-    assert f"money (of 1000 steps): {money:.4g}" in rows[1][3]
+    assert rows[1][:2] == ["8 devices", format_seconds(eight.time_s)]
+    assert f"money (USD, of 1000 steps): {money:.4g}" in rows[1][4]
+    assert rows[1][2] == f"{16 * 256 / eight.time_s:,.0f} tokens/s"
 
 
 def test_layers_that_are_alike_share_a_row(page: ReadPage) -> None:
@@ -143,7 +146,7 @@ def test_a_limit_that_nothing_fits_says_the_least(tmp_path: Path) -> None:
     frontier.report(tmp_path / "r.html", memory_limit=1.0)
     least = format_bytes(frontier.smallest.memory_bytes)
     text = (tmp_path / "r.html").read_text()
-    assert f"nothing: the least is {least}" in text
+    assert re.search(rf"Nothing fits 1 B.*the least needs {least}\.", text)
 
 
 class Frozen(torch.nn.Module):
@@ -178,7 +181,8 @@ def test_without_a_limit_the_fastest_is_picked(tmp_path: Path) -> None:
     frontier = frontier_of()
     frontier.report(tmp_path / "r.html", memory_limit=math.inf)
     text = (tmp_path / "r.html").read_text()
-    assert re.search(rf"picks\s+point {frontier.fastest.index}:", text)
+    most = format_bytes(frontier.fastest.memory_bytes)
+    assert re.search(rf"the fastest plan within that limit: {most} per device", text)
 
 
 def test_a_limit_that_is_none_is_refused(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ class Validation:
         """Writes a page of predicted against measured figures to one HTML file.
 
         Raises:
-            TensorOptError: plotly or Jinja2 is not installed, nothing was run, or the file
+            TensorOptError: Jinja2 is not installed, nothing was run, or the file
                 cannot be written.
         """
         write_page(path, validation_page(self))

@@ -3,13 +3,14 @@
 const picks = JSON.parse(document.getElementById("picks").textContent);
 const GIB = 2 ** 30;
 const byId = (id) => document.getElementById(id);
-const frontierChart = chartOf("frontier");
+const pointRows = byId("all-points").tBodies[0].rows;
+const costsOf = (index) => `${pointRows[index].cells[1].textContent} per device, ${pointRows[index].cells[2].textContent} a step`;
 
-// The fastest of points by ascending memory that fit, or -1.
+// The fastest of [memory, time] points by ascending memory that fit, or -1.
 function pickAt(points, limit) {
   let found = -1;
-  points.forEach((point, index) => {
-    if (point.memory <= limit) found = index;
+  points.forEach(([memory], index) => {
+    if (memory <= limit) found = index;
   });
   return found;
 }
@@ -18,29 +19,36 @@ function besides(limit, time) {
   return Object.entries(picks.baselines).map(([name, points]) => {
     const at = pickAt(points, limit);
     if (at < 0) return `${name} does not fit`;
-    return time ? `${name} takes ${(points[at].time / time).toFixed(3)} times as long` : name;
+    return time ? `${name} takes ${(points[at][1] / time).toFixed(2)} times as long` : `${name} fits`;
   });
+}
+
+function speed(time) {
+  if (!picks.amount) return "";
+  return `, ${(picks.amount / time).toLocaleString("en", { maximumSignificantDigits: 4 })} ${picks.unit} a second`;
 }
 
 let picked = -1;
 function setLimit(limit, moveSlider) {
   picked = pickAt(picks.frontier, limit);
   const point = picks.frontier[picked];
+  const shown = `${(limit / GIB).toPrecision(4)} GiB`;
   const named = point
-    ? `mini_time picks point ${picked}: ${point.text}`
-    : `nothing fits; the least needs ${picks.frontier[0].text}`;
-  const others = besides(limit, point && point.time);
-  byId("pick").textContent = [named, ...others].join("; ");
-  byId("pick-outline").textContent = point ? point.outline : "";
+    ? `Of plans that keep at most ${shown} the fastest takes ${costsOf(picked)}${speed(point[1])} (point ${picked})`
+    : `Nothing fits: no plan keeps ${shown} or less; the least takes ${costsOf(0)}`;
+  byId("pick").textContent = `${named}.`;
+  byId("pick-beside").textContent = besides(limit, point && point[1]).join("; ");
+  byId("pick-outline").textContent = point ? pointRows[picked].cells[3].textContent : "";
   if (moveSlider) byId("limit").value = picked + 1;
-  byId("limit").setAttribute("aria-valuetext", `${(limit / GIB).toPrecision(4)} GiB: ${named}`);
+  byId("limit").setAttribute("aria-valuetext", named);
   if (document.activeElement !== byId("limit-gib")) {
-    byId("limit-gib").value = (limit / GIB).toPrecision(6);
+    byId("limit-gib").value = (limit / GIB).toPrecision(4);
   }
-  const shown = nearestDescribed();
+  const described = nearestDescribed();
   byId("show-pick").textContent =
-    shown === picked ? `Show what point ${shown} does` : `Show what point ${shown} does, the nearest described`;
-  drawLimit(limit, point);
+    described === picked ? "See how it splits each layer" : `See how point ${described}, the nearest that is described, splits each layer`;
+  charts.frontier.chosen = picked;
+  charts.frontier.moveMark("chosen", limit / GIB, `at most ${shown}`);
 }
 
 function nearestDescribed() {
@@ -48,30 +56,21 @@ function nearestDescribed() {
   return below.length ? below[below.length - 1] : picks.described[0];
 }
 
-function drawLimit(limit, point) {
-  const x = limit / GIB;
-  const shape = { type: "line", x0: x, x1: x, y0: 0, y1: 1, yref: "paper", line: { dash: "dash" } };
-  shape.line.color = "#888";
-  Plotly.relayout(frontierChart, { shapes: x > 0 ? [shape] : [] });
-  const sizes = picks.frontier.map((_, index) => (point && index === picked ? 14 : 7));
-  Plotly.restyle(frontierChart, { "marker.size": [sizes] }, [0]);
-}
-
 // Position 0 is below the least memory, position i at the memory of point i - 1.
 function limitOf(position) {
   const points = picks.frontier;
-  return position > 0 ? points[position - 1].memory : points[0].memory * 0.99;
+  return position > 0 ? points[position - 1][0] : points[0][0] * 0.99;
 }
 
 byId("limit").addEventListener("input", () => setLimit(limitOf(Number(byId("limit").value)), false));
 byId("limit-gib").addEventListener("input", () => {
   const typed = Number(byId("limit-gib").value);
   if (typed > 0) setLimit(typed * GIB, true);
-  else byId("pick").textContent = "a limit is a number of GiB above 0";
+  else byId("pick").textContent = "A limit is a number of GiB above 0.";
 });
-frontierChart.on("plotly_click", ({ points }) => {
-  if (points[0].curveNumber === 0) setLimit(picks.frontier[points[0].pointNumber].memory, true);
-});
+charts.frontier.click = (line, index) => {
+  if (line === 0) setLimit(picks.frontier[index][0], true);
+};
 byId("show-pick").addEventListener("click", () => {
   const shown = String(nearestDescribed());
   const ends = [picks.described[0], picks.described[picks.described.length - 1]].map(String);
@@ -116,4 +115,4 @@ function changedRows(first, second) {
 
 for (const id of ["first-point", "second-point"]) byId(id).addEventListener("change", showPoints);
 showPoints();
-setLimit(picks.limit, true);
+setLimit(picks.start, true);
