@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,9 +14,6 @@ from torch.distributed.tensor import DTensor
 
 from tensoropt_torch import (
     Example,
-    Plan,
-    PlanningOptions,
-    StagedPlan,
     TensorOptError,
     clip_grad_norm_,
     find_stages,
@@ -27,11 +23,7 @@ from tensoropt_torch import (
     save,
     whole_model,
 )
-from tensoropt_torch.frontend import CapturedModel
-from tensoropt_torch.plan import Settings
 from tensoropt_torch.runtime.agreement import from_first_rank, gather
-from tensoropt_torch.staging import StageOptions, plan_stages
-from tensoropt_torch.tasks import captured_task
 from tests.distributed.models import Case
 from tests.stages.models import make
 
@@ -41,7 +33,6 @@ OPTIMIZERS: dict[str, Optimizer] = {
     "adamw": lambda parameters: torch.optim.AdamW(parameters, 0.01),
 }
 STEPS = 3
-REFUSED = "refused: "  # what texts begin with of a cut that cannot be
 
 
 @dataclass(frozen=True)
@@ -93,30 +84,12 @@ def trained(pipeline: Pipeline, module: nn.Module, case: Case) -> dict[str, torc
     return found
 
 
-def planned(pipeline: Pipeline, case: Case) -> StagedPlan:
-    """The plan that is picked, or with a seed one of random strategies, which differ by stage."""
-    options = {**pipeline.options, **pipeline.keywords}
-    if pipeline.seed is None:
-        return find_stages(case.model, case.args, **case.keywords, **options)
-    task = captured_task(Example(case.model, case.args, **case.keywords), PlanningOptions())
-    seeds = itertools.count(pipeline.seed)
-
-    def find(planner: Any, settings: Settings, captured: CapturedModel) -> Plan:
-        strategy = planner.random_strategy(next(seeds))
-        return Plan.of(planner, settings, captured, strategy)
-
-    plan = plan_stages(task, StageOptions(**options), dist.get_world_size(), find=find)
-    return replace(from_first_rank(lambda: plan), captured=task.captured)
-
-
 def compare(pipeline: Pipeline) -> list[str]:
     """What differs between stages and one process, on any rank."""
     case = make(pipeline.model, pipeline.dtype, pipeline.rows)
     one = copy.deepcopy(case)
-    try:
-        plan = planned(pipeline, case)
-    except TensorOptError as error:
-        return [f"{REFUSED}{pipeline}: {error}"]
+    options = {**pipeline.options, **pipeline.keywords}
+    plan = find_stages(case.model, case.args, **case.keywords, **options)
     parallel = parallelize(case.model, plan, case.args, **case.keywords)
     got = trained(pipeline, parallel, Case(case.model, case.args, case.loss_fn, case.targets))
     expected = trained(pipeline, one.model, one)

@@ -109,6 +109,28 @@ class Shares(nn.Module):
         return F.mse_loss(x @ self.both * self.scale, y)
 
 
+class Translator(nn.Module):
+    """An encoder and a decoder with dropout, whose embeddings and output layer share a weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(16, 8)
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(*SIZES, **KIND), 2)
+        self.decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(*SIZES, **KIND), 2)
+
+    def forward(self, tokens: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        memory = self.encoder(self.table(tokens), src_key_padding_mask=tokens == 0)
+        mask = nn.Transformer.generate_square_subsequent_mask(y.shape[1], dtype=memory.dtype)
+        moved = self.table(y.roll(1, 1))
+        h = self.decoder(moved, memory, tgt_mask=mask, tgt_is_causal=True)
+        logits = F.linear(h, self.table.weight)
+        return F.cross_entropy(logits.flatten(0, 1), y.flatten())
+
+
+SIZES = 8, 2, 16  # width, heads and width within
+KIND: Any = {"dropout": 0.2, "batch_first": True}
+
+
 def batch(rows: int, *, of_classes: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """Numbers, and numbers or classes to learn."""
     generator = torch.Generator().manual_seed(5)
@@ -136,6 +158,7 @@ OWN: dict[str, tuple[Callable[[], nn.Module], Callable[..., Any]]] = {
     "normalised": (Normalised, images),
     "masked": (Masked, tokens),
     "shares": (Shares, batch),
+    "translator": (Translator, tokens),
 }
 KNOWN = ("gpt", "gpt_tied", "llama", "transformer", "mlp", "vgg", "lstm", "fused", "mixed")
 

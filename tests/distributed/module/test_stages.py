@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 import torch
 
 from tests.distributed.harness import run_ranks
-from tests.distributed.staged import REFUSED, Pipeline
-from tests.stages.models import OWN
+from tests.distributed.staged import Pipeline
 
 STAGED = "tests.distributed.staged:"
 TIMEOUT_S = 400
@@ -50,35 +47,6 @@ ON_FOUR = [
 def test_stages_train_as_one_process(world: int, pipelines: list[Pipeline]) -> None:
     found = run_ranks(world, f"{STAGED}compare_all", pipelines, TIMEOUT_S)
     assert found[0] == [], "\n".join(found[0])
-
-
-def drawn(chosen: random.Random, world: int) -> Pipeline:
-    """A random pipeline with strategies that differ by stage."""
-    model = chosen.choice([*sorted(OWN.keys() - {"drops"}), "gpt_tied", "llama", "transformer"])
-    stages = chosen.choice([count for count in (2, 4) if world % count == 0])
-    count = 1 if model == "normalised" else chosen.choice([1, 2, 4])
-    options = {"stages": stages, "micro_batches": count}
-    schedule = chosen.choice(["1f1b", "gpipe", "interleaved"])
-    # Of the smallest models nothing is left for more parts.
-    if schedule == "interleaved" and (stages > 2 or model in ("normalised", "skips")):
-        schedule = "1f1b"
-    options |= {"schedule": schedule, "chunks": 2 if schedule == "interleaved" else 1}
-    optimizer = "sgd" if model == "normalised" else chosen.choice(["sgd", "adamw"])
-    rows = chosen.choice([8, 4, 12]) if count > 1 else chosen.choice([8, 5, 3])
-    clip = chosen.choice([None, 0.1])
-    seed = chosen.randrange(2**31)
-    return Pipeline(model, options, optimizer, rows, clip=clip, seed=seed)
-
-
-@pytest.mark.parametrize("world", [2, 4])
-def test_random_pipelines(world: int) -> None:
-    seed = random.randrange(2**32)
-    chosen = random.Random(seed)
-    pipelines = [drawn(chosen, world) for _ in range(8)]
-    found = run_ranks(world, f"{STAGED}compare_all", pipelines, TIMEOUT_S)[0]
-    refused = [text for text in found if text.startswith(REFUSED)]
-    assert found == refused, "\n".join([f"seed {seed}", *found])
-    assert len(refused) <= len(pipelines) // 2, "\n".join([f"seed {seed}", *refused])
 
 
 def test_dropout_is_that_of_the_graph_wherever_it_is_cut() -> None:
