@@ -112,11 +112,11 @@ def parallelize(
     """
     check_group("parallelize")
     example = on_all_ranks(lambda: example_of(model, args, kwargs, keywords))
+    options = on_all_ranks(lambda: VariantOptions(find_pinned, shapes, max_variants, check_capture))
     if isinstance(plan, StagedPlan):
         refused = {"compile": compile, "one_process_random": one_process_random}
-        return stages_of(example, plan, device, weights, refused, check_capture)
+        return stages_of(example, plan, device, weights, refused, options)
     captured = on_all_ranks(lambda: model_of(plan, example))
-    options = on_all_ranks(lambda: VariantOptions(find_pinned, shapes, max_variants, check_capture))
     module_of_model = as_module(example.model)
     on_all_ranks(lambda: check_not_shared(module_of_model))
     phases = Phases()

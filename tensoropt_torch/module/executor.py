@@ -185,7 +185,8 @@ class _Step:
             self._parameters[name] = parameter
             self._values[number] = self._leaves[name] = self._values[number].requires_grad_()
         borders = self._variant.hooked.borders
-        self._sink = StepSink(borders, self._leaves, keeps=not self._schedule.reduces)
+        kept = frozenset() if self._schedule.reduces else frozenset(self._leaves)
+        self._sink = StepSink(borders, self._leaves, kept)
 
     def run(self) -> Sequence[Any]:
         """The outputs of the batch."""

@@ -6,7 +6,7 @@ there (``PassSink``). Those of the micro-batches of a step are added up (``StepS
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -216,28 +216,30 @@ class StepSink:
     Args:
         borders: where they come by, see ``HookedGraph``.
         leaves: the parameters of this rank by name.
-        keeps: nothing is reduced: all of them are added up, and stay in ``sums``. Otherwise
-            those are that the plan sums.
+        kept: the names of those whose gradients are not reduced: they are added up, and stay in
+            ``sums``. Of the others those are added up that the plan sums.
 
     Attributes:
-        is_last: whether the backward that runs reduces what is added up.
+        is_last: whether the backward that runs reduces what is added up and not kept.
         sums: of what is not reduced, in the dtypes of the parameters.
         reduced: all others.
     """
 
-    def __init__(self, borders: Borders, leaves: Mapping[str, torch.Tensor], keeps: bool) -> None:
+    def __init__(
+        self, borders: Borders, leaves: Mapping[str, torch.Tensor], kept: Collection[str]
+    ) -> None:
         self.is_last = False
         self.sums: dict[str, torch.Tensor] = {}
         self.reduced = LocalGradients()
         self._borders = borders
         self._leaves = leaves
-        self._keeps = keeps
+        self._kept = kept
         self._late: list[str] = []
 
     def watch(self, parameter: str, node: Any) -> None:
         """See ``Sink``."""
         edge, _ = self._borders[parameter]
-        if not (edge.summed or self._keeps):
+        if not (edge.summed or parameter in self._kept):
             return
 
         def before_program(gradients: Gradients) -> Gradients | None:
@@ -251,15 +253,15 @@ class StepSink:
 
     def _take(self, name: str, gradient: torch.Tensor) -> torch.Tensor | None:
         """What the program that reduces it gets: nothing but in the last micro-batch."""
-        dtype = self._leaves[name].dtype
+        dtype, reduces = self._leaves[name].dtype, self.is_last and name not in self._kept
         kept = self.sums.get(name)
         if kept is None:
-            if self.is_last:
+            if reduces:
                 return gradient
             self.sums[name] = gradient.to(dtype, memory_format=torch.contiguous_format, copy=True)
             return None
         kept.add_(gradient)
-        if not self.is_last:
+        if not reduces:
             return None
         if dtype == gradient.dtype:
             del self.sums[name]
@@ -283,7 +285,7 @@ class StepSink:
             return
         dtype, own = self._leaves[name].dtype, own_gradient(gradient, gradient.stride())
         self.sums[name] = own.to(dtype, memory_format=torch.contiguous_format)
-        if not self._keeps:
+        if name not in self._kept:
             self._late.append(name)
 
     def reduce(self, reduced: Reduced | None = None) -> None:
@@ -293,8 +295,8 @@ class StepSink:
         programs = {name: self._borders[name][1] for name in sums}
         for name, gradient in sent_together(sums, programs, reduced).items():
             self.reduced.add(name, gradient, self._leaves[name].stride())
-        for name, kept in self.sums.items():
-            raise AssertionError(f"{name}: {tuple(kept.shape)} was never reduced")
+        left = self.sums.keys() - {*self._kept}
+        assert not left, f"{sorted(left)} were never reduced"
 
     def gradient_of(self, name: str, parameter: torch.Tensor) -> torch.Tensor | None:
         """What waits for a parameter: its gradient, or what its consumer made of it, in the

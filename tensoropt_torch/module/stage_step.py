@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,12 +10,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
+from torch.utils import _pytree as pytree
 
+from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.module.delivery import Waiting, delivered
 from tensoropt_torch.module.gradient_sinks import StepSink
-from tensoropt_torch.module.micro_batched import MicroBatched, seed_of
+from tensoropt_torch.module.micro_batched import JoinedOutputs, MicroBatched, seed_of
+from tensoropt_torch.module.stage_outputs import StageOutput
 from tensoropt_torch.module.stage_transfers import StageTransfers
 from tensoropt_torch.module.variant import Variant
+from tensoropt_torch.parameters.kept_gradients import reduce_before_adding
 from tensoropt_torch.parameters.local_parts import local_tensor
 from tensoropt_torch.program.schedule import Hold, Join, ReduceGradients, Release
 from tensoropt_torch.program.stage_schedules import (
@@ -26,13 +30,14 @@ from tensoropt_torch.program.stage_schedules import (
     RunForward,
     SendGradients,
     SendValues,
-    ShareLoss,
+    ShareOutputs,
     StageAction,
     StageSchedule,
     SumTied,
     Transfer,
 )
 from tensoropt_torch.runtime import reuse
+from tensoropt_torch.runtime.lost_ranks import waiting
 from tensoropt_torch.runtime.stage_groups import StageGroups
 from tensoropt_torch.stages import Crossing, StageGraph
 
@@ -92,17 +97,38 @@ class StagePart:
     """What a rank of a stage has to run.
 
     Attributes:
+        schedule: of the stage.
         chunks: of the stage.
-        parameters: by first name, those that are trained.
+        parameters: by first name, those of the stage that are trained.
         tied: in the order in which all ranks add them up.
-        like_loss: an empty tensor like the loss.
+        outputs: of the model.
+        loss: which of them is differentiated; -1: none is.
+        out_spec: the containers of the outputs.
+        uses_seeds: whether a stage draws random numbers.
+        rows: the dims of inputs whose rows are shared out to devices of a stage, by name.
+        shares: to how many.
+        captured: the graph of the whole batch.
     """
 
     groups: StageGroups
+    schedule: StageSchedule
     chunks: tuple[StageChunk, ...]
     parameters: Mapping[str, torch.Tensor]
     tied: tuple[Tied, ...]
-    like_loss: torch.Tensor
+    outputs: tuple[StageOutput, ...]
+    loss: int
+    out_spec: pytree.TreeSpec
+    uses_seeds: bool
+    rows: Mapping[str, int]
+    shares: int
+    captured: CapturedModel
+
+    def cut(self, name: str, value: Any) -> Any:
+        """The share of this rank of every micro-batch of an input."""
+        if self.rows.get(name) is None or self.shares == 1:
+            return value
+        micro = value.chunk(self.schedule.micro_batches)
+        return torch.cat([rows.chunk(self.shares)[self.groups.rank] for rows in micro])
 
 
 class _Flight:
@@ -119,14 +145,20 @@ class _ChunkStep:
 
     Args:
         inputs: of the model, whole.
-        cut: what the rank has of an input, by its name.
+        kept: the names of parameters whose gradients are not reduced.
     """
 
     def __init__(
-        self, chunk: StageChunk, inputs: Sequence[Any], cut: Callable[[str, Any], Any], seed: int
+        self,
+        chunk: StageChunk,
+        part: StagePart,
+        inputs: Sequence[Any],
+        seed: int,
+        kept: Collection[str],
     ) -> None:
         self.chunk = chunk
         self._seed = seed
+        self._makes_gradients = part.schedule.makes_gradients
         variant = chunk.variant
         own = [inputs[number] for number in chunk.graph.inputs]
         blank = [None] * len(chunk.graph.received)
@@ -134,18 +166,22 @@ class _ChunkStep:
         self._values = variant.detached_values([*own, *blank])
         for number, source in enumerate(variant.captured.sources):
             if source.kind == "input" and number not in chunk.places.values():
-                self._values[number] = cut(source.names[0], self._values[number])
+                self._values[number] = part.cut(source.names[0], self._values[number])
         self.leaves: dict[str, torch.Tensor] = {}
-        for number, _ in variant.trained():
-            name = variant.captured.sources[number].names[0]
-            self._values[number] = self.leaves[name] = self._values[number].requires_grad_()
-        self.sink = StepSink(variant.hooked.borders, self.leaves, keeps=False)
+        if self._makes_gradients:
+            for number, _ in variant.trained():
+                name = variant.captured.sources[number].names[0]
+                self._values[number] = self.leaves[name] = self._values[number].requires_grad_()
+        self.sink = StepSink(variant.hooked.borders, self.leaves, kept)
         self._held: tuple[torch.Tensor, ...] = ()
         self._flights: dict[int, _Flight] = {}
+        micro = variant.captured.micro_batching
+        assert micro is not None
+        self.outputs = JoinedOutputs(micro.joins[: len(chunk.graph.outputs)])
 
     def hold(self) -> None:
         head = self.chunk.variant.hooked.head
-        if head is not None:
+        if head is not None and self._makes_gradients:
             with torch.no_grad():
                 self._held = head.forward(*self._values, 0)
 
@@ -155,21 +191,29 @@ class _ChunkStep:
     def flight(self, number: int) -> _Flight:
         return self._flights.setdefault(number, _Flight())
 
-    def forward(self, number: int) -> torch.Tensor | None:
-        """The loss, if it is made here."""
-        variant, graph = self.chunk.variant, self.chunk.graph
+    def forward(self, number: int) -> None:
+        graph = self.chunk.graph
         flight = self.flight(number)
         values = list(self.chunk.batch.part(self._values, number))
         for crossing, tensor in zip(graph.received, flight.received, strict=True):
             values[self.chunk.places[crossing.name]] = tensor
-        watched = self.sink.reduced.watched(values, self.leaves)
-        seed = seed_of(self._seed, number)
-        with reuse.ReuseRegistry(variant.plan.settings.overlap, variant.name_of):
-            made = variant.hooked.body.forward(*watched, seed, *self._held, self.sink)
+        made = self._made(values, seed_of(self._seed, number))
         flight.sent = list(made[len(graph.outputs) :])
         loss = self.chunk.batch.loss
-        flight.loss = made[loss] if loss >= 0 else None
-        return None if flight.loss is None else flight.loss.detach()
+        flight.loss = made[loss] if loss >= 0 and self._makes_gradients else None
+        self.outputs.add(number, made[: len(graph.outputs)])
+
+    def _made(self, values: Sequence[Any], seed: int) -> Sequence[Any]:
+        variant = self.chunk.variant
+        if not self._makes_gradients:
+            with torch.no_grad():
+                return variant.forward(*values, seed)
+        watched = self.sink.reduced.watched(values, self.leaves)
+        with reuse.ReuseRegistry(variant.plan.settings.overlap, variant.name_of):
+            made: Sequence[Any] = variant.hooked.body.forward(
+                *watched, seed, *self._held, self.sink
+            )
+        return made
 
     def backward(self, number: int, gradients: Sequence[torch.Tensor], reduces: bool) -> None:
         flight = self.flight(number)
@@ -209,34 +253,52 @@ class StageStep:
 
     Args:
         inputs: of the model, whole.
-        cut: as of ``_ChunkStep``.
+        reduces: gradients get the layouts of their parameters; otherwise those of parameters
+            that one part alone has stay as they are made.
+        adds_kept: some were kept so before.
     """
 
     def __init__(
         self,
         part: StagePart,
-        schedule: StageSchedule,
         inputs: Sequence[Any],
-        cut: Callable[[str, Any], Any],
         seed: int,
+        *,
+        reduces: bool = True,
+        adds_kept: bool = False,
     ) -> None:
         self._part = part
-        self._schedule = schedule
-        self._chunks = [_ChunkStep(chunk, inputs, cut, seed) for chunk in part.chunks]
-        self._transfers = StageTransfers(schedule, part.groups, self._memory)
+        self._schedule = part.schedule
+        self._keeps = not reduces
+        self._adds_kept = adds_kept
+        tied = {tied.name for tied in part.tied}
+        kept = frozenset() if reduces else frozenset(part.parameters.keys() - tied)
+        self._chunks = [_ChunkStep(chunk, part, inputs, seed, kept) for chunk in part.chunks]
+        self._transfers = StageTransfers(part.schedule, part.groups, self._memory)
         self._gradients: dict[tuple[int, int], Sequence[torch.Tensor]] = {}
         self._ready: dict[str, torch.Tensor | None] = {}
-        self._loss: torch.Tensor | None = None
+        self._made: list[list[Any]] = []  # the outputs of each chunk
+        self._outputs: list[Any] = []
 
-    def run(self) -> torch.Tensor:
-        """The loss, whose backward gives the parameters their gradients."""
+    def run(self) -> list[Any]:
+        """The outputs, of which the loss has a backward that gives the parameters their
+        gradients."""
         for action in self._schedule.call:
             _RUN[type(action)](self, action)
-        assert self._loss is not None
-        parameters = self._part.parameters
-        waiting = Waiting(0, [self._ready[name] for name in parameters])
-        (loss,) = delivered(waiting, [self._loss], [*parameters.values()])
-        return loss
+        return self._delivered() if self._schedule.makes_gradients else self._outputs
+
+    def _delivered(self) -> list[Any]:
+        part, outputs = self._part, self._outputs
+        parameters = [*part.parameters.values()]
+        places = [index for index, output in enumerate(part.outputs) if output.is_floating]
+        ready = [self._ready[name] for name in part.parameters]
+        owed = Waiting(places.index(part.loss), ready, self._keeps)
+        found = delivered(owed, [outputs[index] for index in places], parameters)
+        if self._adds_kept:
+            reduce_before_adding(parameters)
+        for index, tensor in zip(places, found, strict=True):
+            outputs[index] = tensor
+        return outputs
 
     def _memory(self, action: Transfer) -> list[torch.Tensor]:
         chunk = self._part.chunks[action.chunk]
@@ -244,7 +306,7 @@ class StageStep:
         crossings = chunk.graph.received if of_values else chunk.graph.sent
         shapes = chunk.received if of_values else chunk.sent
         return [
-            _empty(crossing, shape, self._part.like_loss.device)
+            _empty(crossing, shape, self._part.groups.device)
             for crossing, shape in zip(crossings, shapes, strict=True)
             if of_values or crossing.has_gradient
         ]
@@ -256,16 +318,14 @@ class StageStep:
     def receive_values(self, action: ReceiveValues) -> None:
         chunk = self._chunks[action.chunk]
         memory = self._transfers.received(action)
-        crossings = chunk.chunk.graph.received
+        crossings, gradients = chunk.chunk.graph.received, self._schedule.makes_gradients
         chunk.flight(action.micro_batch).received = [
-            crossing.unpacked(tensor).requires_grad_(crossing.has_gradient)
+            crossing.unpacked(tensor).requires_grad_(crossing.has_gradient and gradients)
             for crossing, tensor in zip(crossings, memory, strict=True)
         ]
 
     def forward(self, action: RunForward) -> None:
-        loss = self._chunks[action.chunk].forward(action.micro_batch)
-        if loss is not None:
-            self._loss = loss if self._loss is None else self._loss + loss
+        self._chunks[action.chunk].forward(action.micro_batch)
 
     def send_values(self, action: SendValues) -> None:
         chunk = self._chunks[action.chunk]
@@ -340,13 +400,15 @@ class StageStep:
         self._transfers.await_sends()
 
     def join(self, _: Join) -> None:
-        if self._loss is None:
-            self._loss = torch.empty_like(self._part.like_loss)
+        self._made = [chunk.outputs.joined() for chunk in self._chunks]
 
-    def share_loss(self, _: ShareLoss) -> None:
-        assert self._loss is not None
-        groups = self._part.groups
-        dist.broadcast(self._loss, groups.global_rank(groups.stages - 1), group=groups.column)
+    def share_outputs(self, _: ShareOutputs) -> None:
+        groups, count = self._part.groups, self._schedule.micro_batches
+        with waiting():
+            self._outputs = [
+                output.shared(self._made[output.chunk], count, groups)
+                for output in self._part.outputs
+            ]
 
 
 def _empty(crossing: Crossing, shape: Sequence[int], device: torch.device) -> torch.Tensor:
@@ -366,5 +428,5 @@ _RUN: Mapping[type[StageAction], Callable[[StageStep, Any], None]] = {
     SumTied: StageStep.sum_tied,
     AwaitSends: StageStep.await_sends,
     Join: StageStep.join,
-    ShareLoss: StageStep.share_loss,
+    ShareOutputs: StageStep.share_outputs,
 }

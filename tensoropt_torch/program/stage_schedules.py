@@ -89,8 +89,8 @@ class SumTied:
 
 
 @dataclass(frozen=True)
-class ShareLoss:
-    """All stages get the loss of the last."""
+class ShareOutputs:
+    """All stages get the outputs of the model, each of the stage that makes it."""
 
 
 Compute = RunForward | RunBackward
@@ -100,7 +100,7 @@ StageAction = (
     | Transfer
     | AwaitSends
     | SumTied
-    | ShareLoss
+    | ShareOutputs
     | Hold
     | Release
     | ReduceGradients
@@ -126,12 +126,17 @@ class StageSchedule:
     micro_batches: int
     chunks: int
     call: tuple[StageAction, ...]
-    backward: tuple[StageAction, ...] = (Deliver(),)
+    backward: tuple[StageAction, ...]
 
     @property
     def computes(self) -> list[Compute]:
         """Its forwards and backwards, in their order."""
         return [action for action in self.call if isinstance(action, RunForward | RunBackward)]
+
+    @property
+    def makes_gradients(self) -> bool:
+        """Whether there is a backward for each forward."""
+        return any(isinstance(action, RunBackward) for action in self.call)
 
     @property
     def in_flight(self) -> int:
@@ -212,6 +217,13 @@ def interleaved(stages: int, micro_batches: int, chunks: int) -> tuple[StageSche
     return tuple(found)
 
 
+def forward_only(stages: int, chunks: int) -> tuple[StageSchedule, ...]:
+    """The whole batch, from part to part, without gradients."""
+    _check(stages, 1, chunks)
+    forwards = [RunForward(0, chunk) for chunk in range(chunks)]
+    return tuple(_scheduled(stage, stages, 1, chunks, forwards) for stage in range(stages))
+
+
 def schedules_of(
     name: ScheduleName, stages: int, micro_batches: int, chunks: int = 1
 ) -> tuple[StageSchedule, ...]:
@@ -271,12 +283,16 @@ def _scheduled(
     stage: int, stages: int, micro_batches: int, chunks: int, order: Sequence[Compute]
 ) -> StageSchedule:
     """With transfers around, and what a step begins and ends by."""
-    last = {a.chunk: a.micro_batch for a in order if isinstance(a, RunBackward)}
+    last = {a.chunk: a.micro_batch for a in order if isinstance(a, RunBackward)}  # of backwards
     call: list[StageAction] = [Hold()]
     for action in order:
         call += _with_transfers(action, stage, stages, chunks, last)
-    call += [Release(), ReduceGradients(), SumTied(), AwaitSends(), Join(), ShareLoss()]
-    return StageSchedule(stage, stages, micro_batches, chunks, tuple(call))
+    call.append(Release())
+    if last:
+        call += [ReduceGradients(), SumTied()]
+    call += [AwaitSends(), Join(), ShareOutputs()]
+    backward = (Deliver(),) if last else ()
+    return StageSchedule(stage, stages, micro_batches, chunks, tuple(call), backward)
 
 
 def _with_transfers(

@@ -30,6 +30,7 @@ class StageGroups:
     Making it, and ``create``, are collective: all ranks of the job take part.
 
     Attributes:
+        device: of this process.
         stage, rank: of this process, and its rank in the stage.
         stages: how many there are.
         mesh: of this rank's stage.
@@ -38,6 +39,7 @@ class StageGroups:
 
     def __init__(self, stages: int, sizes: Sequence[int], device: torch.device) -> None:
         self._sizes, names = mesh_axes_of(sizes)
+        self.device = device
         self._device_type = device.type
         self._all = AxisGroups((stages, *self._sizes), device.type)
         self.stages = stages
@@ -48,6 +50,8 @@ class StageGroups:
         self._all.create([STAGE_AXIS])
         self.column = self._all.group(STAGE_AXIS)
         self._between = [self._new_column() for _ in range(4)]
+        self._stage_axes = (1 << len(self._sizes)) - 1
+        self.create([self._stage_axes] if self._stage_axes else [])
 
     def _new_column(self) -> dist.ProcessGroup:
         return make_group((self.stages, *self._sizes), STAGE_AXIS, self._device_type)
@@ -66,6 +70,16 @@ class StageGroups:
     def name(self, axes: int) -> str:
         """Of this rank's group."""
         return self._all.name(axes << 1)
+
+    def all_of_stage(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """The tensors of all ranks of this rank's stage, of one shape. Collective in it."""
+        size = dist.get_world_size() // self.stages
+        if size == 1:
+            return [tensor]
+        found = [torch.empty_like(tensor.contiguous()) for _ in range(size)]
+        group = self._all.group(self._stage_axes << 1)
+        dist.all_gather(found, tensor.contiguous(), group=group)
+        return found
 
     def control(self) -> dist.ProcessGroup | None:
         """A new group of the whole job, see ``AxisGroups``. Collective."""

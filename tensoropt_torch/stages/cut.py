@@ -96,7 +96,7 @@ def tied_parameters(stages: Sequence[StageGraph]) -> dict[str, tuple[int, ...]]:
 
 
 def cut_graph(captured: CapturedModel, cuts: Sequence[int]) -> list[StageGraph]:
-    """The stages of a graph with its loss.
+    """The stages of a graph, which has a loss if gradients are made.
 
     Args:
         cuts: before which calls, by their number among all calls, in ascending order.
@@ -124,7 +124,7 @@ class _Cutter:
         self._outputs = list(output.args[0])  # type: ignore[arg-type]
         loss = loss_node(captured)
         _check(captured, loss, cuts)
-        self._loss = self._outputs.index(loss)
+        self._loss = -1 if loss is None else self._outputs.index(loss)
         self.roles = Roles(captured, loss)
         self._stages = self._assigned()
         self._last_use = self._last_uses()
@@ -253,12 +253,11 @@ class _Cutter:
     ) -> MicroBatching:
         micro = self._captured.micro_batching
         received = [False] * len(writer.received)
+        loss = outputs.index(self._loss) if self._loss in outputs else -1
         if micro is None:
             split = [False] * len(writer.inputs)
-            loss = outputs.index(self._loss) if self._loss in outputs else -1
             return MicroBatching(1, (*split, *received), joins, loss)
         split = [micro.split[number] for number in writer.inputs]
-        loss = outputs.index(micro.loss) if micro.loss in outputs else -1
         numbers = {source.names[0]: n for n, source in enumerate(writer.sources)}
         sources = [self._captured.sources[number].names[0] for number in micro.total_sources]
         has_totals = any(source.kind == "total" for source in writer.sources)
@@ -371,10 +370,15 @@ def memory_order(value: torch.Tensor) -> tuple[int, ...]:
 
 
 def _check(captured: CapturedModel, loss: fx.Node | None, cuts: Sequence[int]) -> None:
-    if loss is None:
+    if loss is None and captured.context.gradients:
         raise TensorOptError(
             "the model has no loss that stages could begin backward with; let it return a scalar "
-            "loss, or give loss_fn="
+            "loss, give loss_fn= and call it with targets, or call it under torch.no_grad()"
+        )
+    if captured.context.gradients and torch.float16 in dict(captured.context.autocast).values():
+        raise TensorOptError(
+            "gradients of float16 are made before a GradScaler scales the loss, in stages; use "
+            "autocast to bfloat16, or plan without stages"
         )
     calls = captured.num_calls
     if any(not 0 < cut < calls for cut in cuts) or any(

@@ -66,12 +66,6 @@ def plan_stages(
 
 
 def _check_graphs(captured: CapturedModel, graphs: Sequence[StageGraph]) -> None:
-    outputs = sum(len(graph.outputs) for graph in graphs)
-    if outputs > 1:
-        raise TensorOptError(
-            f"the model returns {outputs} tensors in training; in stages it returns its loss "
-            "alone: leave out outputs='all', or return the loss"
-        )
     for number, graph in enumerate(graphs):
         trained = [s for s in graph.captured.parameters if s.placeholder.meta["val"].requires_grad]
         if not trained:

@@ -11,10 +11,13 @@ from tensoropt_torch import measure
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, as_module
 from tensoropt_torch.module.shared import check_not_shared, note_parameters
+from tensoropt_torch.module.stage_calls import StageVariantOptions
 from tensoropt_torch.module.staged import StagedModule, parallelize_stages
+from tensoropt_torch.module.variants import VariantOptions
 from tensoropt_torch.plan import StagedPlan
 from tensoropt_torch.runtime.agreement import on_all_ranks
 from tensoropt_torch.runtime.job import device_of_group
+from tensoropt_torch.staging.pinned import find_pinned_stages
 from tensoropt_torch.tasks import Example
 from tensoropt_torch.values import WeightSource
 
@@ -25,7 +28,7 @@ def stages_of(
     device: torch.device | None,
     weights: WeightSource | None,
     refused: Mapping[str, Any],
-    check_capture: bool,
+    options: VariantOptions,
 ) -> StagedModule:
     """The module of this rank's stage. Collective; of what is ``refused`` none may be asked for."""
 
@@ -51,7 +54,8 @@ def stages_of(
         plan,
         where,
         weights,
-        check_capture=check_capture,
+        options=StageVariantOptions(find_pinned_stages, options.shapes, options.max_variants),
+        check_capture=options.check_capture,
         compared=compared,
     )
     note_parameters(model, parallel)

@@ -7,25 +7,27 @@ axis of the mesh.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import reduce
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.parameters.kept_gradients import is_kept, reduce_kept
 from tensoropt_torch.parameters.local_parts import local_tensor
 from tensoropt_torch.runtime.lost_ranks import doing
 
-_COPY = "_tensoropt_copy"  # an attribute of parameters that ranks of another stage count
+_copies: Any = WeakIdKeyDictionary()  # the parameters that ranks of another stage count
 
 
 def mark_copy(parameter: torch.Tensor) -> None:
     """The parameter is one that an earlier stage has as well."""
-    setattr(parameter, _COPY, True)
+    _copies[parameter] = True
 
 
 @doing("clip_grad_norm_")
@@ -67,10 +69,33 @@ def clip_grad_norm_(
         if is_kept(parameter):
             reduce_kept(parameter)
     gradients = [p.grad for p in graded if p.grad is not None]
-    counted = [p.grad for p in graded if p.grad is not None and not hasattr(p, _COPY)]
-    shared = next((p for p in given if isinstance(p, DTensor)), None)
+    norm = norm_on_all_ranks(gradients, norm_type, error_if_nonfinite, foreach, like=given)
+    parts = [nn.Parameter(local_tensor(gradient), requires_grad=False) for gradient in gradients]
+    for part in parts:
+        part.grad = part.data
+    torch.nn.utils.clip_grads_with_norm_(parts, max_norm, norm, foreach)
+    return norm
+
+
+def norm_on_all_ranks(
+    gradients: Sequence[torch.Tensor],
+    norm_type: float,
+    error_if_nonfinite: bool,
+    foreach: bool | None,
+    *,
+    like: Sequence[torch.Tensor],
+) -> torch.Tensor:
+    """The norm of these gradients, or other tensors of parameters, and of what other ranks have of
+    the model besides; ``like`` are some that this rank has even if it has no gradient. Collective.
+
+    Raises:
+        RuntimeError: on all ranks; the norm is not finite, with ``error_if_nonfinite``.
+    """
+    copies = {id(tensor) for copy in _copies for tensor in (copy, copy.grad)}
+    counted = [gradient for gradient in gradients if id(gradient) not in copies]
+    shared = next((tensor for tensor in like if isinstance(tensor, DTensor)), None)
     device = None if shared is None else shared.device
-    dtypes = (tensor.dtype.to_real() for tensor in gradients or given)
+    dtypes = (tensor.dtype.to_real() for tensor in gradients or like)
     dtype = reduce(torch.promote_types, dtypes, torch.float32)
     norm = _total_norm(counted, norm_type, foreach, device).to(dtype)
     if error_if_nonfinite and not bool(norm.isfinite()):
@@ -78,10 +103,6 @@ def clip_grad_norm_(
             f"the {norm_type}-norm of the gradients is {float(norm)}, so they cannot be clipped; "
             "with error_if_nonfinite=False they are scaled by it all the same"
         )
-    parts = [nn.Parameter(local_tensor(gradient), requires_grad=False) for gradient in gradients]
-    for part in parts:
-        part.grad = part.data
-    torch.nn.utils.clip_grads_with_norm_(parts, max_norm, norm, foreach)
     return norm
 
 

@@ -207,10 +207,7 @@ def refused(_: Any = None) -> dict[str, str]:
         optimizer.step(lambda: 0.0)  # type: ignore[arg-type]
 
     found = {
-        "other shape": of(lambda: parallel(x[:4], y[:4])),
-        "other dtype": of(lambda: parallel(x.float(), y)),
-        "no gradients": of(lambda: torch.no_grad()(parallel)(x, y)),
-        "no_sync": of(parallel.no_sync),
+        "other calls": of(lambda: parallel(x[: 4 + dist.get_rank()], y[: 4 + dist.get_rank()])),
         "compile": of(lambda: parallelize(make("skips").model, plan, case.args, compile=True)),
         "one process": of(
             lambda: parallelize(make("skips").model, plan, case.args, one_process_random=True)
@@ -223,15 +220,18 @@ def refused(_: Any = None) -> dict[str, str]:
         "whole_model": of(lambda: whole_model(parallel)),
         "other inputs": of(lambda: parallel(x + dist.get_rank(), y)),
     }
-    parallel.eval()
-    found["eval"] = of(lambda: parallel(x, y))
-    parallel.train()
     loss = parallel(x, y)
     loss.backward()
-    found["clip"] = of(lambda: nn.utils.clip_grad_norm_(parallel.parameters(), 1.0))
     found["lbfgs"] = of(lambda: step_of(torch.optim.LBFGS(parallel.parameters())))
-    scaler = torch.amp.GradScaler("cpu")
-    scaler.scale(torch.ones(()))
-    optimizer = torch.optim.SGD(parallel.parameters(), 0.1)
-    found["scaler"] = of(lambda: scaler.unscale_(optimizer))
+    float16 = torch.autocast("cpu", torch.float16)
+    found["float16"] = of(lambda: float16(parallel)(x, y))
+    first = next(iter(parallel.parameters())).requires_grad_(False)
+    found["frozen"] = of(lambda: parallel(x, y))
+    first.requires_grad_()
+    other = make("skips")
+    fixed = parallelize(other.model, plan, other.args, shapes="fixed")
+    found["fixed"] = of(lambda: fixed(x[:4], y[:4]))
+    other = make("skips")
+    few = parallelize(other.model, plan, other.args, max_variants=1)
+    found["few"] = of(lambda: few(x[:4], y[:4]))
     return found

@@ -77,10 +77,7 @@ def test_states_have_each_tensor_that_later_stages_share_once(cuts: list[str]) -
 
 
 WORDS = {
-    "other shape": "runs calls like its example alone",
-    "other dtype": "runs calls like its example alone",
-    "no gradients": "no gradients",
-    "no_sync": "reduces gradients in every step",
+    "other calls": "the ranks call the module differently: rank 0 with training mode",
     "compile": "compile=True is not for plans in stages",
     "one process": "one_process_random=True is not for plans in stages",
     "inputs": "every rank is called with the same global batch",
@@ -90,10 +87,11 @@ WORDS = {
     "save": "save sees the parameters of this rank's stage alone",
     "whole_model": "whole_model sees the parameters of this rank's stage alone",
     "other inputs": "is not the same on rank 0 and on rank 1",
-    "eval": "runs calls like its example alone",
-    "clip": "call tensoropt_torch.clip_grad_norm_",
     "lbfgs": "LBFGS sees the parameters of this rank's stage alone",
-    "scaler": "GradScaler sees the parameters of this rank's stage alone",
+    "float16": "are made before a GradScaler scales the loss",
+    "frozen": "requires_grad of parameters has changed since the model was planned",
+    "fixed": "give inputs of these shapes, plan again for others",
+    "few": "as many as max_variants allows",
 }
 
 

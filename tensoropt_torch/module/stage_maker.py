@@ -1,0 +1,308 @@
+"""Makes what one rank has of a model in stages, and what it runs for calls of each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import fx, nn
+
+from tensoropt_torch.batches import micro_batched
+from tensoropt_torch.emit.rank import RankPart
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.frontend import CapturedModel, ModelStructure, Source
+from tensoropt_torch.frontend.python_calls import remember_hooks
+from tensoropt_torch.module.cut_constants import cut_constants
+from tensoropt_torch.module.micro_batched import Gather
+from tensoropt_torch.module.reached import Reach
+from tensoropt_torch.module.stage_outputs import StageOutput
+from tensoropt_torch.module.stage_step import StageChunk, StagePart, Tied
+from tensoropt_torch.module.stage_weights import StageWeightLoader
+from tensoropt_torch.module.stand_ins import stand_ins
+from tensoropt_torch.module.variant import Variant
+from tensoropt_torch.parameters.parameter_hooks import carry_hooks_over
+from tensoropt_torch.plan import StagedPlan, StagePlan
+from tensoropt_torch.program.stage_schedules import forward_only, schedules_of
+from tensoropt_torch.runtime.agreement import gather, on_all_ranks
+from tensoropt_torch.runtime.stage_groups import StageGroups
+from tensoropt_torch.space.rows import loss_node, rows_of_inputs
+from tensoropt_torch.stages import StageGraph, cut_graph
+from tensoropt_torch.stages.cut import tied_parameters
+from tensoropt_torch.steps.clipping import mark_copy
+from tensoropt_torch.values.weights import WeightSource, of_first_rank
+
+
+class StageMaker:
+    """Makes what one rank has of the model and runs.
+
+    Attributes:
+        groups: of the job.
+        structure: the model without values.
+        root: what stands for the model, with what this stage has of it, once it is ``load``ed.
+        parameters: by first name, those of the stage that are trained.
+        owned: by part, the first names of the parameters and buffers that its stage has.
+    """
+
+    def __init__(
+        self, model: nn.Module, captured: CapturedModel, plan: StagedPlan, device: torch.device
+    ) -> None:
+        self._model = model
+        self._plan = plan
+        self._device = device
+        self._captured = micro_batched(captured, plan.micro_batches)
+        self._graphs = cut_graph(self._captured, plan.cuts)
+        sizes = [size for size, _ in plan.parts[0].plan.settings.mesh_axes]
+        self.groups = StageGroups(plan.stages, sizes, device)
+        self.structure = ModelStructure(model, captured.form, captured.blocks)
+        self._numbers = range(self.groups.stage, len(self._graphs), plan.stages)
+        self._parts = on_all_ranks(lambda: self._rank_parts(plan, self._graphs))
+        self._names = {s.names[0]: s.names for s in self._captured.parameters}
+        self._buffers = {name for name, _ in model.named_buffers(remove_duplicate=False)}
+        self.owned = [self._owned_by(number % plan.stages) for number in range(len(self._graphs))]
+        self._own = self._names.keys() & self.owned[self.groups.stage]
+        self._groups_of_stages: dict[tuple[int, ...], dist.ProcessGroup | None] = {}
+        self._shared = self._shared_parameters()
+        self._constants: dict[str, torch.Tensor] = {}
+        self.root: nn.Module = nn.Module()
+        self.parameters: dict[str, torch.Tensor] = {}
+
+    def _rank_parts(self, plan: StagedPlan, graphs: Sequence[StageGraph]) -> list[RankPart]:
+        return [self._rank_part(plan.parts[n], graphs[n].captured) for n in self._numbers]
+
+    def _rank_part(self, own: StagePlan, captured: CapturedModel) -> RankPart:
+        own.plan.check_model(captured)
+        return RankPart(own.plan, captured, self.groups.rank, dict(own.storage) or None)
+
+    def _owned_by(self, stage: int) -> frozenset[str]:
+        """What a stage uses; the first has the parameters that none does."""
+        own = {
+            source.names[0]
+            for graph in self._graphs[stage :: self._plan.stages]
+            for source in graph.captured.sources
+            if source.kind == "parameter" or source.names[0] in self._buffers
+        }
+        used = {name for graph in self._graphs for name in graph.parameters}
+        return frozenset(own | (self._names.keys() - used if stage == 0 else set()))
+
+    @property
+    def foreign(self) -> set[str]:
+        """The names of parameters and buffers that other stages have, and this one does not."""
+        own, every = self.owned[self.groups.stage], frozenset[str]().union(*self.owned)
+        names = {source.names[0]: source.names for source in self._captured.sources}
+        return {name for first in every - own for name in names.get(first, (first,))}
+
+    @cached_property
+    def storage(self) -> dict[str, str]:
+        """The layouts of the parameters and buffers of all stages, by name. Collective at the
+        first time."""
+        found: dict[str, str] = {}
+        for parts in gather([part.storage for part in self._parts]):
+            for own in parts:
+                found |= own
+        return {name: layout for name, layout in found.items() if self._is_kept(name)}
+
+    def _is_kept(self, name: str) -> bool:
+        return name in self._names or name in self._buffers
+
+    @property
+    def most_rows(self) -> int:
+        """Of a micro-batch of the plan."""
+        counts = [
+            source.placeholder.meta["val"].shape[0]
+            for source in self._captured.inputs
+            if source.kind == "input" and source.placeholder.meta["val"].dim() > 0
+        ]
+        return int(counts[0]) if counts else 1
+
+    def load(self, weights: WeightSource) -> None:
+        """Gives this rank its part of the parameters and buffers. Collective."""
+        placements = {
+            source.names[0]: part.placements(source)
+            for part in self._parts
+            for source in part.captured.parameters
+        }
+        loader = StageWeightLoader(
+            self._model, placements, self._names, self.groups.mesh, self._device, self._own
+        )
+        values = loader.load(weights, self._captured.constants)
+        self._constants = dict(values.constants)
+        for part in self._parts:
+            own = {n: self._constants[n] for n in part.captured.constants}
+            self._constants |= cut_constants(part, own, self.groups.mesh)
+        kept = (self._buffers & self._constants.keys()) - self.foreign
+        named = {n: values.parameters[first] for first in self._own for n in self._names[first]}
+        root = stand_ins(
+            self.structure.module, named, {n: self._constants[n] for n in kept}, self._model
+        )
+        on_all_ranks(lambda: remember_hooks(self._model, root))
+        on_all_ranks(lambda: carry_hooks_over(self._model, root, named))
+        self.root = root
+        first = {n: values.parameters[n] for n in self._names if n in self._own}
+        self.parameters = {n: p for n, p in first.items() if p.requires_grad}
+        for name, (stages, _) in self._shared.items():
+            if name in first and self.groups.stage in stages[1:]:
+                mark_copy(first[name])
+
+    def _shared_parameters(self) -> dict[str, tuple[tuple[int, ...], dist.ProcessGroup | None]]:
+        """The parameters that several stages have, or several parts of one, in one order on all
+        ranks: the stages, and this rank's group of them. Collective."""
+        found = {}
+        for name, parts in sorted(tied_parameters(self._graphs).items()):
+            stages = tuple(sorted({part % self._plan.stages for part in parts}))
+            if stages not in self._groups_of_stages:
+                several = len(stages) > 1
+                group = self.groups.of_stages(stages) if several else None
+                self._groups_of_stages[stages] = group
+            found[name] = stages, self._groups_of_stages[stages]
+        return found
+
+    def base(self) -> StagePart:
+        """What the rank runs for calls like the example of the plan. Collective."""
+        tables = {n: t for n, t in self._constants.items() if n not in self._buffers}
+        return self._part(self._plan, self._captured, self._graphs, self._parts, tables)
+
+    def part(self, plan: StagedPlan, captured: CapturedModel) -> StagePart:
+        """What it runs for other calls, which ``captured`` is the graph of. Collective.
+
+        Raises:
+            TensorOptError: on every rank; a stage would take what it does not have.
+        """
+        captured = micro_batched(captured, plan.micro_batches)
+        graphs = cut_graph(captured, plan.cuts)
+        on_all_ranks(lambda: self._check_owned(graphs))
+        parts = on_all_ranks(lambda: self._rank_parts(plan, graphs))
+        tables = {
+            name: of_first_rank(name, constant, self._device)
+            for name, constant in captured.constants.items()
+            if name not in self._buffers
+        }
+        for part in parts:
+            own = {name: tables[name] for name in part.captured.constants if name in tables}
+            tables |= cut_constants(part, own, self.groups.mesh)
+        return self._part(plan, captured, graphs, parts, tables)
+
+    def _check_owned(self, graphs: Sequence[StageGraph]) -> None:
+        every = frozenset[str]().union(*self.owned)
+        for graph, own in zip(graphs, self.owned, strict=True):
+            taken = {s.names[0] for s in graph.captured.sources if self._is_kept(s.names[0])}
+            missing = sorted((taken & every) - own)
+            if missing:
+                raise TensorOptError(
+                    f"this call of the model needs {', '.join(missing)} in a stage that does not "
+                    "have them; plan without stages (find_strategy) for such calls"
+                )
+
+    def _part(
+        self,
+        plan: StagedPlan,
+        captured: CapturedModel,
+        graphs: Sequence[StageGraph],
+        parts: Sequence[RankPart],
+        tables: Mapping[str, torch.Tensor],
+    ) -> StagePart:
+        self.groups.create({axes for part in parts for axes in part.axis_sets})
+        chunks = tuple(
+            self._chunk(plan.parts[number], graphs[number], part, tables)
+            for number, part in zip(self._numbers, parts, strict=True)
+        )
+        stages, makes_gradients = plan.stages, captured.context.gradients
+        if makes_gradients:
+            schedules = schedules_of(plan.schedule, stages, plan.micro_batches, plan.chunks)
+        else:
+            schedules = forward_only(stages, plan.chunks)
+        loss = loss_node(captured)
+        outputs = list(captured.graph_module.graph.output_node().args[0])  # type: ignore[arg-type]
+        settings = chunks[0].variant.plan.settings
+        return StagePart(
+            self.groups,
+            schedules[self.groups.stage],
+            chunks,
+            self.parameters,
+            self._tied(captured, loss, outputs) if makes_gradients else (),
+            self._outputs(captured, graphs, parts),
+            outputs.index(loss) if makes_gradients else -1,
+            captured.out_spec,
+            any(gather(any(chunk.variant.uses_seeds for chunk in chunks))),
+            {n: d for c in chunks for n, d in _rows_of(c).items()},
+            settings.num_devices if settings.inputs == "sharded" else 1,
+            captured.batch or captured,
+        )
+
+    def _tied(
+        self, captured: CapturedModel, loss: fx.Node | None, outputs: Sequence[object]
+    ) -> tuple[Tied, ...]:
+        reach, number = Reach(captured), outputs.index(loss)
+        used = {source.names[0] for source in captured.parameters}
+        return tuple(
+            Tied(name, group, name in used and reach.is_reached(name, number))
+            for name, (_, group) in self._shared.items()
+        )
+
+    def _outputs(
+        self, captured: CapturedModel, graphs: Sequence[StageGraph], parts: Sequence[RankPart]
+    ) -> tuple[StageOutput, ...]:
+        """Of the model. Collective: each stage knows where its own have rows."""
+        rows = {
+            (number, place): row.dim if part.plan.settings.inputs == "sharded" else None
+            for number, part in zip(self._numbers, parts, strict=True)
+            for place, row in enumerate(part.output_rows(part.plan.settings))
+        }
+        every = {place: row for own in gather(rows) for place, row in own.items()}
+        whole = captured.batch or captured
+        values = list(whole.graph_module.graph.output_node().args[0])  # type: ignore[arg-type]
+        found: dict[int, StageOutput] = {}
+        for number, graph in enumerate(graphs):
+            micro = graph.captured.micro_batching
+            assert micro is not None
+            for place, index in enumerate(graph.outputs):
+                join, row = micro.joins[place], every[number, place]
+                at = number % self._plan.stages, number // self._plan.stages, place
+                found[index] = StageOutput.of(values[index], at, join, row)
+        return tuple(found[index] for index in range(len(values)))
+
+    def _chunk(
+        self, own: StagePlan, graph: StageGraph, part: RankPart, tables: Mapping[str, torch.Tensor]
+    ) -> StageChunk:
+        settings = part.plan.settings
+        writer = part.emitter(self._device, self.groups.name, first_draw=own.first_draw)
+        emitted = writer.emit()
+        given = {n: tables[n] for n in part.captured.constants if n in tables}
+        takes = part.plan, part.captured, emitted, self.root, given, writer.uses_seeds, part.views
+        variant = Variant(*takes, self._gathers(part))
+        by_name = {source.names[0]: source for source in part.captured.inputs}
+        received = tuple(part.local_shape(by_name[c.name]) for c in graph.received)
+        rows = part.output_rows(settings)[len(graph.outputs) :]
+        dims = [row.dim if settings.inputs == "sharded" else None for row in rows]
+        sent = tuple(
+            _share(crossing.shape, dim, settings.num_devices)
+            for crossing, dim in zip(graph.sent, dims, strict=True)
+        )
+        is_shared = settings.inputs == "sharded" and settings.num_devices > 1
+        alone = tuple(is_shared and dim is None for dim in dims)
+        return StageChunk(graph, variant, received, sent, alone)
+
+    def _gathers(self, part: RankPart) -> dict[int, Gather]:
+        """Of sources of totals of which a rank has a part: no inputs, which it has whole."""
+        inputs = {n for n, s in enumerate(part.captured.sources) if _is_input(s)}
+        return {
+            number: Gather(steps, [self.groups.name(axes) for axes in sets])
+            for number, (steps, sets) in part.gathers.items()
+            if number not in inputs
+        }
+
+
+def _is_input(source: Source) -> bool:
+    return source.kind == "input"
+
+
+def _share(shape: Sequence[int], dim: int | None, parts: int) -> tuple[int, ...]:
+    if dim is None:
+        return tuple(shape)
+    return (*shape[:dim], shape[dim] // parts, *shape[dim + 1 :])
+
+
+def _rows_of(chunk: StageChunk) -> dict[str, Any]:
+    return rows_of_inputs(chunk.variant.captured, chunk.variant.plan.settings)

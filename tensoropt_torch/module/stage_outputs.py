@@ -1,0 +1,70 @@
+"""Outputs of a model in stages: each stage makes some, and all ranks get all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import fx
+
+from tensoropt_torch.frontend.micro_batching import Join
+from tensoropt_torch.runtime.stage_groups import StageGroups
+
+
+@dataclass(frozen=True)
+class StageOutput:
+    """One output of the model.
+
+    Attributes:
+        value: what it is where it is no tensor.
+        shape, dtype: of the tensor, of the whole batch.
+        stage, chunk, place: whose chunk makes it, and its place among that chunk's outputs.
+        join: how those of micro-batches become it.
+        rows: the dim along which devices of the stage have shares; None: each has all of it.
+    """
+
+    value: Any
+    shape: tuple[int, ...]
+    dtype: torch.dtype | None
+    stage: int
+    chunk: int
+    place: int
+    join: Join
+    rows: int | None
+
+    @staticmethod
+    def of(value: object, at: tuple[int, int, int], join: Join, rows: int | None) -> StageOutput:
+        """That of a node, or of what is no tensor; ``at``: stage, chunk and place."""
+        tensor = value.meta.get("val") if isinstance(value, fx.Node) else None
+        if not isinstance(tensor, torch.Tensor):
+            return StageOutput(value, (), None, *at, join, rows)
+        return StageOutput(None, tuple(tensor.shape), tensor.dtype, *at, join, rows)
+
+    @property
+    def is_floating(self) -> bool:
+        """Whether it may have a gradient."""
+        return self.dtype is not None and self.dtype.is_floating_point
+
+    def shared(self, made: Sequence[Any], count: int, groups: StageGroups) -> Any:
+        """The output on every rank. Collective.
+
+        Args:
+            made: those of its chunk, of all micro-batches; not looked at on other stages.
+            count: how many micro-batches there are.
+        """
+        if self.dtype is None:
+            return self.value
+        if groups.stage == self.stage:
+            tensor = made[self.place]
+            if self.rows is not None:
+                shares = [share.chunk(count, self.rows) for share in groups.all_of_stage(tensor)]
+                ordered = [share[number] for number in range(count) for share in shares]
+                tensor = torch.cat(ordered, self.rows)
+            tensor = tensor.contiguous()
+        else:
+            tensor = torch.empty(self.shape, dtype=self.dtype, device=groups.device)
+        dist.broadcast(tensor, groups.global_rank(self.stage), group=groups.column)
+        return tensor
