@@ -16,6 +16,7 @@ from .api import (
 from .checkpoint import (
     Checkpoints,
     RandomState,
+    full_optimizer_state_dict,
     full_state_dict,
     load_optimizer,
     save,
@@ -73,6 +74,7 @@ __all__ = [
     "find_stages",
     "find_strategy",
     "find_tradeoffs",
+    "full_optimizer_state_dict",
     "full_state_dict",
     "init",
     "list_presets",

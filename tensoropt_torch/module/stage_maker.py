@@ -27,7 +27,7 @@ from tensoropt_torch.parameters.parameter_hooks import carry_hooks_over
 from tensoropt_torch.plan import StagedPlan, StagePlan
 from tensoropt_torch.program.stage_schedules import forward_only, schedules_of
 from tensoropt_torch.runtime.agreement import gather, on_all_ranks
-from tensoropt_torch.runtime.stage_groups import StageGroups
+from tensoropt_torch.runtime.stage_groups import StageGroups, note_place
 from tensoropt_torch.space.rows import loss_node, rows_of_inputs
 from tensoropt_torch.stages import StageGraph, cut_graph
 from tensoropt_torch.stages.cut import tied_parameters
@@ -141,6 +141,9 @@ class StageMaker:
         on_all_ranks(lambda: carry_hooks_over(self._model, root, named))
         self.root = root
         first = {n: values.parameters[n] for n in self._names if n in self._own}
+        numbers = {n: number for number, (n, _) in enumerate(self._model.named_parameters())}
+        for name, parameter in first.items():
+            note_place(parameter, numbers[name], self.groups)
         self.parameters = {n: p for n, p in first.items() if p.requires_grad}
         for name, (stages, _) in self._shared.items():
             if name in first and self.groups.stage in stages[1:]:

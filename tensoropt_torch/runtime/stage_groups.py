@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
+from torch.utils.weak import WeakIdKeyDictionary
 
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.runtime.agreement import gather
@@ -22,6 +25,7 @@ from tensoropt_torch.runtime.meshes import make_group, mesh_axes_of
 STAGE_AXIS = 1  # the axis set
 
 _meshes: weakref.WeakSet[DeviceMesh] = weakref.WeakSet()
+_places: Any = WeakIdKeyDictionary()  # StagePlace by parameter
 
 
 class StageGroups:
@@ -102,6 +106,29 @@ class StageGroups:
                 assert isinstance(group, dist.ProcessGroup)
                 found = group
         return found
+
+
+@dataclass(frozen=True)
+class StagePlace:
+    """Of a parameter that some stages have.
+
+    Attributes:
+        number: among the parameters of the whole model, in its order.
+    """
+
+    number: int
+    groups: StageGroups
+
+
+def note_place(parameter: torch.Tensor, number: int, groups: StageGroups) -> None:
+    """What ``place_of`` tells of a parameter."""
+    _places[parameter] = StagePlace(number, groups)
+
+
+def place_of(parameter: torch.Tensor) -> StagePlace | None:
+    """Where a parameter of a stage is in the model; None: it is of no stage."""
+    found: StagePlace | None = _places.get(parameter)
+    return found
 
 
 def is_mesh_of_stage(mesh: DeviceMesh) -> bool:

@@ -20,6 +20,7 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.runtime.agreement import from_first_rank, gather, on_all_ranks
 from tensoropt_torch.runtime.digests import digest_of
 from tensoropt_torch.runtime.lost_ranks import doing
+from tensoropt_torch.runtime.stage_groups import is_mesh_of_stage
 from tensoropt_torch.values.parts import redistributed, take_part
 
 _Kinds = Mapping[str, str]  # shape and layout of the given tensors, by name
@@ -119,8 +120,17 @@ def _saved(module: nn.Module, recurse: bool) -> Iterator[tuple[str, torch.Tensor
 def _agree(
     own: set[str], state_dict: Mapping[str, Any], prefix: str, unexpected: list[str]
 ) -> None:
-    """All ranks go on with the same names, shapes and layouts, or none does."""
+    """All ranks go on with the same names, shapes and layouts, or none does; or all with what
+    their own stages have."""
     given = {name: value for name, value in state_dict.items() if name.startswith(prefix)}
+    are_of_stages = gather(any(map(_is_of_stage, given.values())))
+    if all(are_of_stages):
+        return
+    if any(are_of_stages):
+        raise TensorOptError(
+            f"rank {are_of_stages.index(True)} is given the parts of its stage, and rank "
+            f"{are_of_stages.index(False)} is not; give all ranks the whole state, or each its own"
+        )
     kinds = {name: _kind(value) for name, value in given.items()}
     values = {name: _value(value) for name, value in given.items()}
     first, first_values = from_first_rank(lambda: (kinds, values))
@@ -129,6 +139,10 @@ def _agree(
     extra = kinds.keys() - own
     of_ranks: list[set[str]] = gather(set(extra))
     unexpected.extend(sorted(set().union(*of_ranks) - of_ranks[0].intersection(*of_ranks)))
+
+
+def _is_of_stage(given: Any) -> bool:
+    return isinstance(given, DTensor) and is_mesh_of_stage(given.device_mesh)
 
 
 def _kind(given: Any) -> str:

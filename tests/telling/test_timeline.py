@@ -26,7 +26,9 @@ def timeline(collectives: list[Collectives], waited: float, again: float = 0.0) 
 
 
 def rounded(spans: tuple[Span, ...]) -> tuple[Span, ...]:
-    return tuple(replace(s, start_s=round(s.start_s, 9), seconds=round(s.seconds, 9)) for s in spans)
+    return tuple(
+        replace(s, start_s=round(s.start_s, 9), seconds=round(s.seconds, 9)) for s in spans
+    )
 
 
 def check(found: Timeline) -> None:
