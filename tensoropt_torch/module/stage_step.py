@@ -24,6 +24,7 @@ from tensoropt_torch.parameters.local_parts import local_tensor
 from tensoropt_torch.program.schedule import Hold, Join, ReduceGradients, Release
 from tensoropt_torch.program.stage_schedules import (
     AwaitSends,
+    Compute,
     ReceiveGradients,
     ReceiveValues,
     RunBackward,
@@ -37,8 +38,9 @@ from tensoropt_torch.program.stage_schedules import (
     Transfer,
 )
 from tensoropt_torch.runtime import reuse
-from tensoropt_torch.runtime.lost_ranks import waiting
+from tensoropt_torch.runtime.lost_ranks import LostRanksError, waiting
 from tensoropt_torch.runtime.stage_groups import StageGroups
+from tensoropt_torch.runtime.whereabouts import Place, note
 from tensoropt_torch.stages import Crossing, StageGraph
 
 
@@ -284,8 +286,23 @@ class StageStep:
         """The outputs, of which the loss has a backward that gives the parameters their
         gradients."""
         for action in self._schedule.call:
-            _RUN[type(action)](self, action)
+            try:
+                _RUN[type(action)](self, action)
+            except LostRanksError as error:
+                raise LostRanksError(f"{self._where(action)}: {error}") from None
+            except Exception as error:
+                error.add_note(f"in {self._where(action)}")
+                note(Place(f"{self._where(action)}, where it has failed", "forward"))
+                raise
         return self._delivered() if self._schedule.makes_gradients else self._outputs
+
+    def _where(self, action: StageAction) -> str:
+        """For errors."""
+        stage = self._schedule.stage
+        if not isinstance(action, Compute | Transfer):
+            return f"the end of the step of stage {stage}"
+        of_part = f" of its chunk {action.chunk}" if self._schedule.chunks > 1 else ""
+        return f"{_WORDS[type(action)]} micro-batch {action.micro_batch} in stage {stage}{of_part}"
 
     def _delivered(self) -> list[Any]:
         part, outputs = self._part, self._outputs
@@ -415,6 +432,14 @@ def _empty(crossing: Crossing, shape: Sequence[int], device: torch.device) -> to
     return torch.empty([shape[dim] for dim in crossing.order], dtype=crossing.dtype, device=device)
 
 
+_WORDS: Mapping[type[StageAction], str] = {
+    ReceiveValues: "waiting for what the stage before sends of",
+    RunForward: "the forward of",
+    SendValues: "sending what the stage after takes of",
+    ReceiveGradients: "waiting for the gradients that the stage after sends of",
+    RunBackward: "the backward of",
+    SendGradients: "sending the gradients that the stage before takes of",
+}
 _RUN: Mapping[type[StageAction], Callable[[StageStep, Any], None]] = {
     Hold: StageStep.hold,
     ReceiveValues: StageStep.receive_values,

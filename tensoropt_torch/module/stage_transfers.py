@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.program.stage_schedules import (
     ReceiveGradients,
     ReceiveValues,
@@ -72,31 +71,21 @@ class StageTransfers:
         """What an action waits for; what comes after it is expected from now on."""
         expected = self._expected[type(action)]
         assert expected is not None and expected.action == action, (expected, action)
-        try:
-            with waiting():
-                for work in expected.works:
-                    work.wait()
-        except RuntimeError as error:
-            raise self._lost(action, error) from error
+        with waiting():
+            for work in expected.works:
+                work.wait()
         self._expect(type(action))
         return expected.tensors
-
-    def _lost(self, action: Transfer, error: RuntimeError) -> TensorOptError:
-        what = "values" if isinstance(action, ReceiveValues) else "gradients"
-        peer, _, _ = self._way(action)
-        return TensorOptError(
-            f"stage {self._groups.stage} got no {what} of micro-batch {action.micro_batch} from "
-            f"rank {peer}, which has ended or hangs; look at what that rank says ({error})"
-        )
 
     def send(self, action: SendValues | SendGradients, tensors: Sequence[torch.Tensor]) -> None:
         """Begins to send these, whose memory nobody changes till all has arrived."""
         peer, group, tag = self._way(action)
         self._sent = [(work, tensor) for work, tensor in self._sent if not work.is_completed()]
-        for index, tensor in enumerate(tensors):
-            if tensor.numel():
-                work = _begun(dist.isend(tensor, dst=peer, group=group, tag=tag + index))
-                self._sent.append((work, tensor))
+        with waiting():  # for who is gone already
+            for index, tensor in enumerate(tensors):
+                if tensor.numel():
+                    work = _begun(dist.isend(tensor, dst=peer, group=group, tag=tag + index))
+                    self._sent.append((work, tensor))
 
     def await_sends(self) -> None:
         """Till all has arrived."""

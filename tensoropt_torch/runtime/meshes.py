@@ -58,12 +58,15 @@ def mesh_axes_of(sizes: Sequence[int]) -> tuple[tuple[int, ...], tuple[str, ...]
     return shape, tuple(f"axis{index}" for index in range(len(shape)))
 
 
-def make_group(sizes: Sequence[int], axes: int, device_type: str) -> dist.ProcessGroup:
+def make_group(
+    sizes: Sequence[int], axes: int, device_type: str, *, of_its_own: bool = False
+) -> dist.ProcessGroup:
     """The group of this rank along a set of axes of the job's mesh: the default one where that
-    is the whole job, else a new one, which waits as long for others. Collective."""
+    is the whole job, unless it shall be one ``of_its_own``, else a new one, which waits as long
+    for others. Collective."""
     world = _world()
     groups = partition(sizes, axes)
-    if len(groups) == 1:
+    if len(groups) == 1 and not of_its_own:
         return world
     timeout = timeout_of_job(device_type)
     # Every rank takes part in the creation of every group, in this order.

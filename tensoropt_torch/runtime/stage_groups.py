@@ -58,7 +58,8 @@ class StageGroups:
         self.create([self._stage_axes] if self._stage_axes else [])
 
     def _new_column(self) -> dist.ProcessGroup:
-        return make_group((self.stages, *self._sizes), STAGE_AXIS, self._device_type)
+        sizes = self.stages, *self._sizes
+        return make_group(sizes, STAGE_AXIS, self._device_type, of_its_own=True)
 
     def between(self, gradients: bool, wraps: bool) -> dist.ProcessGroup:
         """The column for transfers of one direction: a backend that runs them in order does not
