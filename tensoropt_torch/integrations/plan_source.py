@@ -11,7 +11,7 @@ from typing import Any
 from tensoropt_torch import api
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.module import ParallelModule
-from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan import Plan, StagedPlan
 from tensoropt_torch.runtime.agreement import on_all_ranks
 from tensoropt_torch.tasks import Example, PlanningOptions
 from tensoropt_torch.tasks.options import Inputs
@@ -55,6 +55,7 @@ class PlanSource:
     def given_plan(self) -> Plan | None:
         """The plan that the user gives."""
         path = self.plan
+        check_no_stages(path)
         return path if path is None or isinstance(path, Plan) else Plan.load(path)
 
     def parallelize(
@@ -130,8 +131,19 @@ def _by_names(what: str, given: Any, names: Sequence[str], example: str) -> Mapp
     return given
 
 
+def check_no_stages(plan: object) -> None:
+    """Raises TensorOptError if the plan is one in stages."""
+    if isinstance(plan, StagedPlan):
+        raise TensorOptError(
+            "the plan is one in stages, whose module takes the same global batch on every rank, "
+            "but this loop gives each rank its share of the batch; train it with a loop of your "
+            "own, or plan without stages (find_strategy)"
+        )
+
+
 def check_inputs(plan: Plan) -> None:
     """Raises TensorOptError unless the plan expects each rank's share of the batch."""
+    check_no_stages(plan)
     if plan.inputs != "sharded":
         raise TensorOptError(
             "the plan is for inputs='replicated', but this loop gives each rank its share of the "

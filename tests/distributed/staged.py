@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 from tensoropt_torch import (
     Example,
     TensorOptError,
+    WeightSource,
     clip_grad_norm_,
     find_stages,
     find_strategy,
@@ -170,6 +171,24 @@ def states(_: Any = None) -> list[str]:
         if {n: tuple(v.shape) for n, v in kept.items()} != expected:
             texts.append(f"the state has {sorted(kept)}")
     return texts
+
+
+def on_meta(_: Any = None) -> list[str]:
+    """What differs where the model is on the meta device from one with the values of a file."""
+    case = make("skips")
+    expected = {name: value.clone() for name, value in case.model.state_dict().items()}
+    parallel_on = []
+    for model in (case.model, copy.deepcopy(case.model).to("meta")):
+        plan = find_stages(model, case.args, stages=2, micro_batches=2)
+        weights = WeightSource(checkpoint=expected)
+        parallel_on.append(parallelize(model, plan, case.args, weights=weights))
+    losses = [float(parallel(*case.args).detach()) for parallel in parallel_on]
+    texts = [] if losses[0] == losses[1] else [f"losses are {losses}"]
+    kept = _shared(full_state_dict(parallel_on[1]))
+    own = sum(parameter.numel() for parameter in parallel_on[1].parameters())
+    if not own < sum(tensor.numel() for tensor in expected.values()):
+        texts.append("a rank has all parameters")
+    return texts + [name for name in expected if not torch.equal(kept[name], expected[name])]
 
 
 def shared_states(cuts: Sequence[str]) -> list[str]:

@@ -69,6 +69,10 @@ def test_states_have_the_names_of_the_model() -> None:
     assert run_ranks(3, f"{STAGED}states", None, TIMEOUT_S)[0] == []
 
 
+def test_models_on_the_meta_device_get_their_values() -> None:
+    assert run_ranks(2, f"{STAGED}on_meta", None, TIMEOUT_S)[0] == []
+
+
 @pytest.mark.parametrize(
     "cuts", [["layers.1", "wide"], ["layers.1", "wide", "narrow"]], ids=["3", "4"]
 )
