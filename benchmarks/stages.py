@@ -3,13 +3,14 @@
     python benchmarks/stages.py --ranks 2 4
     python benchmarks/stages.py --ranks 2 4 --link 1gbit
 
-A language model trains in the same processes in turn: ``in stages``, cut into as many as there are
-processes, under 1F1B; ``by hand``, with ``torch.distributed.pipelining``, the same cuts, schedule and
-number of micro-batches; and ``without stages``, what ``find_strategy`` gives, which has run its best
-plans here. All with Adam (foreach off) and one global batch. Ratios are those of one turn. The step
-``in stages`` is simulated from what forwards and backwards took and the rate of the link, and compared
-with what it took. ``load`` is the machine's load average (1 minute) before and after: beside other jobs
-steps of all kinds take longer. Writes its entries of benchmarks/results/stages.json.
+A language model trains in the same processes in turn: ``in stages``, cut into as many as there
+are processes, under 1F1B; ``by hand``, with ``torch.distributed.pipelining``, the same cuts,
+schedule and number of micro-batches; and ``without stages``, what ``find_strategy`` gives, which
+has run its best plans here. All with Adam (foreach off) and one global batch. Ratios are those of
+one turn. The step ``in stages`` is simulated from what forwards and backwards took and the rate of
+the link, and compared with what it took. ``load`` is the machine's load average (1 minute) before
+and after: beside other jobs steps of all kinds take longer. Writes its entries of
+benchmarks/results/stages.json.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ _Values = Mapping[Any, Any]
 
 def state_of_stages(parallel: StagedModule) -> dict[str, Any]:
     """``full_state_dict`` of a module in stages; names are in the order of the stages."""
-    found = _together(parallel.state_dict(keep_vars=True), groups_of(parallel))
-    return dict(found) if is_first() else {}
+    found: dict[Any, Any] = _together(parallel.state_dict(keep_vars=True), groups_of(parallel))
+    return found if is_first() else {}
 
 
 def _together(own: _Values, groups: StageGroups) -> dict[Hashable, Any]:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from tensoropt_torch import (
     Example,
@@ -110,7 +111,7 @@ def alone(given: tuple[Sequence[int], int]) -> Known:
         plan = Plan.of(space, settings, captured, space.random_strategy(0))
         torch.manual_seed(pipeline.seed or 0)
         parallel = parallelize(case.model, plan, case.args, **case.keywords)
-        results = trained(pipeline, parallel, without_model(case))
+        results = _results(pipeline, parallel, without_model(case))
         found[seed] = {name: tensor.numpy() for name, tensor in results.items()}
     return found
 
@@ -143,13 +144,32 @@ def _compared(seed: int, known: Mapping[str, np.ndarray[Any, Any]] | None) -> Ou
     text = f"{pipeline} cut at {plan.cuts}"
     torch.manual_seed(pipeline.seed or 0)
     parallel = parallelize(case.model, plan, case.args, **case.keywords)
-    got = gather(trained(pipeline, parallel, without_model(case)))
+    got = gather(_results(pipeline, parallel, without_model(case)))
     if known is None:
-        expected = trained(pipeline, one.model, one)
+        expected = _results(pipeline, one.model, one)
     else:
         expected = {name: torch.from_numpy(values) for name, values in known.items()}
     tolerance = pipeline.tolerance or 1e-8
     return Outcome(seed, text, errors=tuple(differences(got, expected, tolerance)))
+
+
+def _results(pipeline: Pipeline, module: nn.Module, case: Case) -> dict[str, torch.Tensor]:
+    """Of training, and then of evaluation, also of the first row alone where there may be one."""
+    found = trained(pipeline, module, case)
+    module.eval()
+    of_batch = len(case.args[0])
+    for rows in (of_batch, *([1] * (pipeline.model not in FIXED))):
+        args, targets = (
+            [t[:rows] if len(t) == of_batch else t for t in tensors]
+            for tensors in (case.args, case.targets)
+        )
+        with torch.no_grad():
+            if module is not case.model or case.loss_fn is None:
+                loss = module(*args, *targets)
+            else:
+                loss = case.loss_fn(module(*args), *targets)
+        found[f"evaluation of {rows}"] = loss.clone()
+    return found
 
 
 def _case_of(pipeline: Pipeline) -> tuple[Case, PlanningTask]:
