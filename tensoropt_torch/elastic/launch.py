@@ -11,10 +11,10 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch.distributed import TCPStore
+import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing import (
     DefaultLogsSpecs,
     SignalException,
@@ -59,7 +59,7 @@ class Job:
 
 def _run_once(job: Job, count: int, restart: int) -> str | None:
     """Which process ended first, and how; None: all ended well."""
-    store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
+    store = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
     run_id = uuid.uuid4().hex
     ranks = range(count)
     processes = start_processes(
@@ -97,7 +97,7 @@ def _outcome(result: RunProcsResult) -> str | None:
 
 def _environment(
     job: Job, rank: int, count: int, restart: int, port: int, run_id: str
-) -> Mapping[str, str]:
+) -> dict[str, str]:
     own = {
         "RANK": rank,
         "LOCAL_RANK": rank,

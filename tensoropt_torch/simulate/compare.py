@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tensoropt_torch.planner.baselines import BEST, Baseline, Comparison, Picked
-from tensoropt_torch.planner.points import pick_index
+from tensoropt_torch.planner.baselines import Baseline, Comparison, Picked
+from tensoropt_torch.planner.points import BEST, pick_index
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.progress import progress
 from tensoropt_torch.simulate.refine import PeakTooLargeError, peak_of, pick_within, step_of

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from tensoropt_torch.runtime.library import OPS
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
@@ -20,6 +19,7 @@ import tensoropt_torch
 from tensoropt_torch import ParallelModule, TensorOptError
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.frontend import capture
+from tensoropt_torch.operators import OPS
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.space.search_space import make_space, varied_strategy
