@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 from torch.distributed.elastic.multiprocessing import (
     DefaultLogsSpecs,
     SignalException,
@@ -59,7 +59,7 @@ class Job:
 
 def _run_once(job: Job, count: int, restart: int) -> str | None:
     """Which process ended first, and how; None: all ended well."""
-    store = dist.TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
+    store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
     run_id = uuid.uuid4().hex
     ranks = range(count)
     processes = start_processes(
