@@ -7,7 +7,8 @@ from typing import Any
 
 from benchmarks.page import rows_of
 
-Row = tuple[str, int, bool, int]  # model, devices, with recomputation, micro-batches at most
+# Model, devices, with recomputation, micro-batches and stages at most.
+Row = tuple[str, int, bool, int, int]
 
 TITLES = {
     "hf-llama-8b": "Llama 3 8B, 64 x 8,192",
@@ -24,7 +25,14 @@ LLAMAS = {
     ("hf-llama-405b", 1024),
     ("hf-llama-405b-2048", 16384),
 }
-WAYS = {(False, 1): "plain", (True, 1): "recomputation", (True, 8): "both"}
+WAYS = {
+    (False, 1, 1): "plain",
+    (True, 1, 1): "recomputation",
+    (True, 8, 1): "both",
+    (True, 16, 8): "both, and stages",
+}
+# Where stages are planned as well.
+IN_STAGES = (("hf-llama-8b", 64), ("hf-llama-70b", 512), ("hf-llama-405b", 1024))
 HEAD = (
     "model, tokens",
     "devices",
@@ -41,11 +49,14 @@ HEAD = (
 
 def _rows() -> Iterator[Row]:
     for model, devices in sorted(LLAMAS, key=lambda llama: llama[1]):
-        for recompute, most in WAYS:
-            yield model, devices, recompute, most
+        for way in WAYS:
+            if way[-1] == 1:
+                yield model, devices, *way
+    for model, devices in IN_STAGES:
+        yield model, devices, True, 16, 8
     for model in TITLES:
         if model not in {name for name, _ in LLAMAS}:
-            yield model, 8, False, 1
+            yield model, 8, False, 1, 1
 
 
 ROWS: tuple[Row, ...] = tuple(_rows())
@@ -59,17 +70,18 @@ def planning_table(runs: Sequence[Mapping[str, Any]]) -> str:
 
 def _row_of(run: Mapping[str, Any]) -> Row:
     most = run.get("max_micro_batches", 1)
-    return run["model"], run["devices"], run.get("recompute", False), most
+    recompute, stages = run.get("recompute", False), run.get("max_stages", 1)
+    return run["model"], run["devices"], recompute, most, stages
 
 
 def _cells(row: Row, run: Mapping[str, Any]) -> list[str]:
-    model, devices, recompute, most = row
+    model, devices, recompute, most, stages = row
     planning = run["total_s"] - run["build_s"]
     searching = planning - run["capture_s"] - run["micro_batches_s"]
     return [
         TITLES[model],
         f"{devices:,}",
-        WAYS[recompute, most],
+        WAYS[recompute, most, stages],
         f"{run['capture_s']:.1f} s",
         f"{run['micro_batches_s']:.1f} s" if most > 1 else "-",
         f"{searching:.1f} s",

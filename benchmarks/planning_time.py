@@ -47,6 +47,7 @@ from tensoropt_torch.planner.optimizer_model import OPTIMIZER_STATES  # noqa: E4
 from tensoropt_torch.planner.search_settings import SearchSettings  # noqa: E402
 from tensoropt_torch.planner.task import PlanningTask  # noqa: E402
 from tensoropt_torch.space.search_space import make_space  # noqa: E402
+from tensoropt_torch.staging import with_stage_search  # noqa: E402
 
 DEVICES_OF_A_MACHINE = 8
 RESULT = ROOT / "benchmarks" / "results" / "planning_time.json"
@@ -79,6 +80,7 @@ def measure(
     epsilon: float,
     recompute: bool,
     max_micro_batches: int,
+    max_stages: int,
     machines: str,
     beside_fsdp: bool,
 ) -> dict[str, Any]:
@@ -98,6 +100,7 @@ def measure(
         search=search,
         recompute=recompute,
         in_micro_batches=tuple(micro_batched(captured, count) for count in counts),
+        max_stages=max_stages,
     )
     after_splits, splits_cpu = time.perf_counter(), time.process_time()
     space = make_space(captured, task.settings(devices))
@@ -105,7 +108,7 @@ def measure(
     after_costs = time.perf_counter()
     del space
     searching_cpu = time.process_time()
-    frontier = find_frontier(task, devices)
+    frontier = find_frontier(with_stage_search(task), devices)
     cpu_s = time.process_time() - searching_cpu + splits_cpu - start_cpu
     table_s = after_costs - after_splits
     return {
@@ -117,6 +120,8 @@ def measure(
         "epsilon": epsilon,
         "recompute": recompute,
         "max_micro_batches": max_micro_batches,
+        "max_stages": max_stages,
+        "points_in_stages": sum(point.stages > 1 for point in frontier),
         "epsilon_proved": frontier.guarantee.epsilon,
         "exact": frontier.guarantee.exact,
         "complete_space": frontier.guarantee.complete,
@@ -162,6 +167,7 @@ def merged(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
     def key(run: dict[str, Any]) -> tuple[Any, ...]:
         options = run.get("recompute", False), run.get("max_micro_batches", 1)
+        options = *options, run.get("max_stages", 1)
         return *fields(run), *options, run.get("cluster", "paper")
 
     kept = json.loads(RESULT.read_text())["runs"] if RESULT.exists() else []
@@ -180,6 +186,7 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, default=SearchSettings().epsilon)
     parser.add_argument("--recompute", action="store_true")
     parser.add_argument("--max-micro-batches", type=int, default=1)
+    parser.add_argument("--max-stages", type=int, default=1)
     parser.add_argument("--beside-fsdp", action="store_true", help="also where that lies")
     parser.add_argument("--table", action="store_true", help="the rows of docs/search.md")
     parser.add_argument("--draw", action="store_true", help="measure nothing")
@@ -197,8 +204,10 @@ def main() -> None:
 
 def wanted(options: argparse.Namespace) -> list[tuple[Any, ...]]:
     """The arguments of each measurement."""
-    most = options.max_micro_batches
-    rows = [(m, d, options.recompute, most) for m in options.models for d in options.devices]
+    most, stages = options.max_micro_batches, options.max_stages
+    rows = [
+        (m, d, options.recompute, most, stages) for m in options.models for d in options.devices
+    ]
     cluster = options.cluster
     if options.table:
         rows, cluster = list(ROWS), "h100"
@@ -210,10 +219,11 @@ def wanted(options: argparse.Namespace) -> list[tuple[Any, ...]]:
             options.epsilon,
             recompute,
             most,
+            stages,
             cluster,
             options.beside_fsdp,
         )
-        for name, devices, recompute, most in rows
+        for name, devices, recompute, most, stages in rows
     ]
 
 

@@ -5,7 +5,7 @@ C++ core of TensorOpt: graphs, costs, search, emission.
 from __future__ import annotations
 import collections.abc
 import typing
-__all__: list[str] = ['AnalyticCollectives', 'AveragedBuffer', 'BaselineResult', 'Cluster', 'Collective', 'CollectiveModel', 'CollectiveSample', 'ComposedPipeline', 'ComposedStage', 'ConfigPorts', 'DEFAULT_CONDITIONING_WORK', 'DeclaredRule', 'Device', 'EdgeEnd', 'EdgeRow', 'EmittedCall', 'EmittedLookup', 'EmittedReshard', 'EncodedProgram', 'EstimateRow', 'Exclusion', 'ExplanationRow', 'Graph', 'Halo', 'InternalError', 'Level', 'LinkSpeed', 'LocalCall', 'LocalForm', 'LocalOperand', 'MeasuredCollectives', 'Mesh', 'NodeId', 'NodeKind', 'NodeRow', 'NodeUnits', 'OpSample', 'OpWork', 'OutputRow', 'PipelineShape', 'PortLayouts', 'RankProgram', 'Ref', 'ReshardedTensor', 'Rules', 'RuntimeOverheads', 'Saved', 'SearchOptions', 'SearchResult', 'SearchSpace', 'SpaceEdgeId', 'SpaceNodeId', 'SpaceOptions', 'SpaceSetup', 'StageChoice', 'StageTime', 'Strategy', 'TensorResharder', 'UnevenSplit', 'ValueId', 'WorkRow', 'compose_pipelines', 'current_rules', 'declare_rule', 'pipeline_step_s', 'withdraw_rule']
+__all__: list[str] = ['AnalyticCollectives', 'AveragedBuffer', 'BaselineResult', 'Cluster', 'Collective', 'CollectiveModel', 'CollectiveSample', 'ComposedPipeline', 'ComposedStage', 'ConfigPorts', 'DEFAULT_CONDITIONING_WORK', 'DeclaredRule', 'Device', 'EdgeEnd', 'EdgeRow', 'EmittedCall', 'EmittedLookup', 'EmittedReshard', 'EncodedProgram', 'EstimateRow', 'Exclusion', 'ExplanationRow', 'Graph', 'Halo', 'InternalError', 'Level', 'LinkSpeed', 'LocalCall', 'LocalForm', 'LocalOperand', 'MeasuredCollectives', 'Mesh', 'NodeId', 'NodeKind', 'NodeRow', 'NodeUnits', 'OpSample', 'OpWork', 'OutputRow', 'PipelineShape', 'PortLayouts', 'RankProgram', 'Ref', 'ReshardedTensor', 'Rules', 'RuntimeOverheads', 'Saved', 'SearchOptions', 'SearchResult', 'SearchSpace', 'SpaceEdgeId', 'SpaceNodeId', 'SpaceOptions', 'SpaceSetup', 'StageChoice', 'StageTime', 'Strategy', 'TensorResharder', 'UnevenSplit', 'ValueId', 'WorkRow', 'compose_pipelines', 'current_rules', 'declare_rule', 'longest_useful', 'pipeline_step_s', 'withdraw_rule']
 class InternalError(RuntimeError):
     pass
 class Mesh:
@@ -817,6 +817,10 @@ class SearchSpace:
         """
         Computes all cost tables (search does it when it is not done).
         """
+    def build_in_flight(self, numbers: collections.abc.Sequence[int], num_threads: int = 0) -> None:
+        """
+        Computes the cost tables for these numbers of micro-batches in flight.
+        """
     def check_edges(self, strategy: Strategy) -> None:
         """
         Raises if a value cannot go to a consumer as the strategy says.
@@ -879,6 +883,10 @@ class SearchSpace:
         """
     def search(self, options: SearchOptions, allowed: collections.abc.Sequence[collections.abc.Sequence[bool]] = []) -> SearchResult:
         ...
+    def search_in_flight(self, number: int, options: SearchOptions) -> SearchResult:
+        """
+        As search, with so many micro-batches in flight, of which the tables were built.
+        """
     def strategy(self, configs: collections.abc.Sequence[str], edges: collections.abc.Mapping[SpaceEdgeId, str]) -> Strategy:
         """
         The strategy with these configs by node, and so on the edges with these numbers, without its costs.
@@ -971,9 +979,9 @@ class StageChoice:
         points: (bytes, seconds of a step) by ascending bytes; transfer_s: of one micro-batch at the last cut, and of its gradients.
         """
 class PipelineShape:
-    def __init__(self, *, stages: int, micro_batches: int, end: int, forward_share: float = 0.3333333333333333, memory_step: float = 0.0) -> None:
+    def __init__(self, *, stages: int, micro_batches: int, end: int, forward_share: float = 0.3333333333333333, memory_step: float = 0.0, pick_limits: collections.abc.Sequence[float] = []) -> None:
         """
-        end: the cut where the model ends; memory_step: pipelines within this share of memory stand for each other.
+        end: the cut where the model ends; memory_step: pipelines within this share of memory stand for each other; pick_limits: bytes at which the result will be picked from.
         """
 class ComposedStage:
     @property
@@ -1014,6 +1022,10 @@ def current_rules() -> Rules:
     """
 def declare_rule(arg0: DeclaredRule) -> None:
     ...
+def longest_useful(least: collections.abc.Sequence[StageChoice], shape: PipelineShape, known: collections.abc.Sequence[tuple[float, float]]) -> list[list[float]]:
+    """
+    By choice: how long it may take with less memory than all known strategies, and with at least that of each; pipeline/stage_limits.h.
+    """
 def pipeline_step_s(stages: collections.abc.Sequence[StageTime], micro_batches: int) -> float:
     """
     Of stages that run one forward and one backward in turn; pipeline/step_time.h.

@@ -22,7 +22,7 @@ from tensoropt_torch.measure import (
     ValidationOptions,
 )
 from tensoropt_torch.measure.machine.clock import SharedClock
-from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan import Plan, StagedPlan
 from tensoropt_torch.planner import picks
 from tensoropt_torch.planner.finalists import find_finalists, replanned
 from tensoropt_torch.planner.frontier import FrontierPoint
@@ -31,6 +31,7 @@ from tensoropt_torch.progress import Phases
 from tensoropt_torch.runtime.agreement import agree_or_raise, from_first_rank, is_distributed
 from tensoropt_torch.runtime.job import device_of_group
 from tensoropt_torch.simulate import SimulatedPoint
+from tensoropt_torch.staging import with_stage_search
 from tensoropt_torch.tasks import (
     Example,
     PlanningOptions,
@@ -66,7 +67,7 @@ class Question:
     num_devices: int | None
 
 
-def find_plan(question: Question) -> Plan:
+def find_plan(question: Question) -> Plan | StagedPlan:
     """The plan that the option picks, with its model. Collective if a process group runs, and
     then equal on all ranks.
 
@@ -76,7 +77,7 @@ def find_plan(question: Question) -> Plan:
     planning = question.planning
     _agree_on(question)
     phases = Phases()
-    task = captured_task(question.example, planning, question.num_devices)
+    task = with_stage_search(captured_task(question.example, planning, question.num_devices))
     phases.end("capture")
     count = device_count(task, question.num_devices)
     if measures(planning, count):
@@ -141,7 +142,7 @@ class _Finder:
         )
         return found.plan
 
-    def found(self) -> Plan:
+    def found(self) -> Plan | StagedPlan:
         """With what is measured now. Kept, if all was run that was to be run."""
         task = measured = self._with_operators()
         validated, raced = True, True
@@ -149,6 +150,8 @@ class _Finder:
             task, validated = self._validated(measured)
         plans = from_first_rank(partial(self._pick, task))
         self._phases.end("search")
+        if isinstance(plans, StagedPlan):  # which is neither raced nor kept
+            return plans
         plan = plans[0]
         if self._races:
             plan, raced = self._fastest(plans, task)
@@ -211,9 +214,9 @@ class _Finder:
         is_complete = validation.asked is None
         return replace(task, memory_fraction=fraction), is_complete
 
-    def _pick(self, task: PlanningTask, fastest: Plan | None = None) -> list[Plan]:
+    def _pick(self, task: PlanningTask, fastest: Plan | None = None) -> list[Plan] | StagedPlan:
         """What the option picks, and others that may be faster where they run, the ``fastest``
-        so far among them."""
+        so far among them. A pick in stages is alone."""
         option, limit = self._question.option, self._question.memory_limit
         allowed = task.memory_limit_of(limit)
         log.info("%s within %s of memory per device", option, format_bytes(allowed))
@@ -224,13 +227,16 @@ class _Finder:
             lambda: self._by_sums(task, limit),
         )
         log.info("%s picks %r", option, point)
-        plans = [point.plan]
+        picked = point.plan
+        if isinstance(picked, StagedPlan):
+            return replace(picked, captured=None)
+        plans = [picked]
         if self._races:
             by_peaks = isinstance(point, SimulatedPoint)
             of_sums = point.point if isinstance(point, SimulatedPoint) else point
             others = find_finalists(task, of_sums, allowed)[1:]
             if fastest is not None:
-                others.insert(0, replanned(task, fastest, point.plan))
+                others.insert(0, replanned(task, fastest, picked))
             if by_peaks:
                 others = simulate.within(task, others, allowed, sure_share=share)
             plans += others
@@ -260,12 +266,15 @@ class _Finder:
             return measure.as_it_took(first.winner), first.complete
         found = measure.corrected(task, self._count, first.runs, fastest=first.winner.strategy_hash)
         try:
-            plans = from_first_rank(partial(self._pick, found.task, first.winner))
+            picked = from_first_rank(partial(self._pick, found.task, first.winner))
         except TensorOptError as error:
             log.info("nothing is picked by what plans took: %s", error)
             return measure.as_it_took(first.winner), first.complete
         self._phases.end("search")
-        again = self._race(plans, found.task, self._left_s(), found.runs)
+        if isinstance(picked, StagedPlan):
+            log.info("a plan in stages may be faster than what was run: %s", picked)
+            return measure.as_it_took(first.winner), first.complete
+        again = self._race(picked, found.task, self._left_s(), found.runs)
         complete = first.complete and again.complete
         if first.best_s < again.best_s:
             return measure.as_it_took(first.winner), complete

@@ -2,9 +2,12 @@
 
 #include <pybind11/stl.h>
 
+#include <utility>
+
 #include "bindings/bindings.h"
 #include "common/check.h"
 #include "pipeline/composition.h"
+#include "pipeline/stage_limits.h"
 #include "pipeline/step_time.h"
 
 namespace py = pybind11;
@@ -43,18 +46,23 @@ void bind_shape(py::module_& module) {
   static const PipelineShape defaults;
   py::class_<PipelineShape>(module, "PipelineShape")
       .def(py::init([](int stages, int micro_batches, int end,
-                       double forward_share, double memory_step) {
+                       double forward_share, double memory_step,
+                       std::vector<double> pick_limits) {
              return PipelineShape{.stages = stages,
                                   .micro_batches = micro_batches,
                                   .end = end,
                                   .forward_share = forward_share,
-                                  .memory_step = memory_step};
+                                  .memory_step = memory_step,
+                                  .pick_limits = std::move(pick_limits)};
            }),
            py::kw_only(), py::arg("stages"), py::arg("micro_batches"),
            py::arg("end"), py::arg("forward_share") = defaults.forward_share,
            py::arg("memory_step") = defaults.memory_step,
+           py::arg("pick_limits") = defaults.pick_limits,
            "end: the cut where the model ends; memory_step: pipelines within "
-           "this share of memory stand for each other.");
+           "this share of memory stand for each other; pick_limits: bytes at "
+           "which "
+           "the result will be picked from.");
 }
 
 void bind_composition(py::module_& module) {
@@ -74,6 +82,20 @@ void bind_composition(py::module_& module) {
   module.def("compose_pipelines", &compose, py::arg("choices"),
              py::arg("shape"), py::call_guard<py::gil_scoped_release>(),
              "The frontier of pipelines; pipeline/composition.h.");
+  module.def(
+      "longest_useful",
+      [](const std::vector<StageChoice>& least, const PipelineShape& shape,
+         const std::vector<std::pair<double, double>>& known) {
+        std::vector<Point> points;
+        for (const auto& [memory, time] : known) {
+          points.push_back({memory, time});
+        }
+        return longest_useful(least, shape, points);
+      },
+      py::arg("least"), py::arg("shape"), py::arg("known"),
+      py::call_guard<py::gil_scoped_release>(),
+      "By choice: how long it may take with less memory than all known "
+      "strategies, and with at least that of each; pipeline/stage_limits.h.");
 }
 
 void bind_step_time(py::module_& module) {

@@ -330,6 +330,16 @@ void bind_search_space(py::module_& module) {
       .def("search", &SearchSpace::search, py::arg("options"),
            py::arg("allowed") = std::vector<std::vector<bool>>{},
            py::call_guard<py::gil_scoped_release>())
+      .def("build_in_flight", &SearchSpace::build_in_flight, py::arg("numbers"),
+           py::arg("num_threads") = 0, py::call_guard<py::gil_scoped_release>(),
+           "Computes the cost tables for these numbers of micro-batches in "
+           "flight.")
+      .def("search_in_flight", &SearchSpace::search_in_flight,
+           py::arg("number"), py::arg("options"),
+           py::call_guard<py::gil_scoped_release>(),
+           "As search, with so many micro-batches in flight, of which the "
+           "tables "
+           "were built.")
       .def("restrict_to", &SearchSpace::restrict_to, py::arg("allowed"),
            "From now on only the configs of each space node that it marks.")
       .def(

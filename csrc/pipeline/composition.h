@@ -11,37 +11,15 @@
 // first by labels (round trip, step) of all that may follow a cut. Caps are the
 // memories of the stages' points, one for those within `memory_step`: each
 // pipeline that there is has one in the result that takes at most its time, and
-// (1 + memory_step) of its memory.
+// (1 + memory_step) of its memory. Each of `pick_limits` is a cap of its own.
 #pragma once
 
 #include <vector>
 
+#include "pipeline/stage_choice.h"
 #include "problem/frontier.h"
 
 namespace tensoropt {
-
-// What a stage may be: what lies between two cuts, in given layouts at both.
-struct StageChoice {
-  int stage = 0;  // which it is of the pipeline's
-  // Cuts are numbered along the model, 0 where it begins.
-  int first_cut = 0;
-  int last_cut = 0;
-  int first_layout = 0;
-  int last_layout = 0;
-  // Of one micro-batch at the last cut, and its gradients.
-  double transfer_seconds = 0;
-  // Memory of a device; seconds of a step with all micro-batches, alone.
-  std::vector<Point> points;
-};
-
-struct PipelineShape {
-  int stages = 1;
-  int micro_batches = 1;
-  int end = 0;  // the cut where the model ends
-  // The share of a stage's time that forwards take.
-  double forward_share = 1.0 / 3;
-  double memory_step = 0;
-};
 
 struct Pipeline {
   struct Stage {

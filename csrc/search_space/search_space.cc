@@ -60,6 +60,35 @@ SearchResult SearchSpace::search(const SearchOptions& options,
                          : tensoropt::search(restrict(whole, allowed), options);
 }
 
+void SearchSpace::build_in_flight(const std::vector<int>& numbers,
+                                  int num_threads) {
+  const std::lock_guard lock(problem_mutex_);
+  std::vector<StepShape> shapes;
+  for (const int number : numbers) {
+    shapes.push_back({setup_.step.micro_batches, number});
+  }
+  std::vector<Problem> problems =
+      SpaceProblem(space_, setup_.step).build_all(shapes, num_threads);
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    in_flight_.insert_or_assign(numbers[i], std::move(problems[i]));
+  }
+}
+
+SearchResult SearchSpace::search_in_flight(int number,
+                                           const SearchOptions& options) {
+  const Problem* problem = nullptr;
+  {
+    const std::lock_guard lock(problem_mutex_);
+    const auto found = in_flight_.find(number);
+    TO_CHECK(found != in_flight_.end(),
+             "{} micro-batches in flight: build_in_flight was not called for "
+             "that",
+             number);
+    problem = &found->second;
+  }
+  return tensoropt::search(*problem, options);
+}
+
 Baselines& SearchSpace::baselines(int num_threads) {
   const Problem& whole = problem(num_threads);
   const std::lock_guard lock(baselines_mutex_);

@@ -5,6 +5,7 @@
 //   Strategy strategy = found.unroll(0);
 #pragma once
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -61,6 +62,13 @@ class SearchSpace {
   SearchResult search(const SearchOptions& options,
                       const std::vector<ConfigMask>& allowed);
 
+  // The same graph and costs with other numbers of micro-batches in flight:
+  // tables of several numbers are built together, which takes less than one by
+  // one. Masks of restrict_to do not apply.
+  void build_in_flight(const std::vector<int>& numbers, int num_threads);
+  // Of a number whose tables were built.
+  SearchResult search_in_flight(int number, const SearchOptions& options);
+
   Baselines& baselines(int num_threads);
 
  private:
@@ -76,6 +84,7 @@ class SearchSpace {
   std::vector<ConfigMask> allowed_;  // by node; none: all configs
   Problem whole_;
   std::optional<Problem> problem_;
+  std::map<int, Problem> in_flight_;
   std::mutex names_mutex_;
   std::optional<StrategyNames> names_;
   std::mutex baselines_mutex_;

@@ -15,7 +15,8 @@ from tensoropt_torch import _C
 from tensoropt_torch.advising.parts import Parts
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.plan import Plan, Settings
-from tensoropt_torch.planner.frontier import Frontier, Searched
+from tensoropt_torch.planner.frontier import Frontier
+from tensoropt_torch.planner.searched import Searched
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.space.search_space import make_space
 
@@ -122,6 +123,6 @@ class Spaces:
         frontier = Frontier(found, seconds, self.task.memory_fraction)
         return Strategies(
             [(point.memory_bytes, point.time_s) for point in frontier],
-            frontier.plan,
+            frontier.whole_plan,
             lambda index: frontier.searched(index)[0].space,
         )

@@ -8,7 +8,7 @@ from typing import Any, Unpack, get_args, overload
 from tensoropt_torch import simulate
 from tensoropt_torch.checks import check_counts, check_memory_limit
 from tensoropt_torch.errors import TensorOptError, check_choice
-from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan import Plan, StagedPlan
 from tensoropt_torch.planner import baselines, candidates, explanation, picks, tradeoffs
 from tensoropt_torch.planner.baselines import Comparison
 from tensoropt_torch.planner.device_counts import Objective, ProfileRow
@@ -19,6 +19,7 @@ from tensoropt_torch.planner.tradeoffs import Tradeoffs
 from tensoropt_torch.planner.why import WhyPlan, explain_plan
 from tensoropt_torch.runtime.agreement import on_all_ranks
 from tensoropt_torch.runtime.job import check_group
+from tensoropt_torch.staging import with_stage_search
 from tensoropt_torch.strategy import Option, Question, find_plan
 from tensoropt_torch.tasks import (
     Example,
@@ -55,7 +56,7 @@ def find_frontier(
             ``PlanningOptions``, e.g. ``cluster="h100-8"``.
     """
     example, planning = example_of(model, args, kwargs, keywords), planning_of(keywords)
-    task = task_of(example, planning, [num_devices])
+    task = with_stage_search(task_of(example, planning, [num_devices]))
     return candidates.find_frontier(task, device_count(task, num_devices))
 
 
@@ -69,7 +70,7 @@ def find_strategy(
     memory_limit: float | None = None,
     num_devices: int | None = None,
     **keywords: Unpack[PlanningKeywords],
-) -> Plan:
+) -> Plan | StagedPlan:
     """The plan that an option picks.
 
     Collective if a process group runs: rank 0 searches, all ranks get the same
@@ -120,6 +121,7 @@ def profile(
     check_memory_limit(memory_limit)
     check_counts(device_counts)
     task = task_of(example_of(model, args, kwargs, keywords), planning, device_counts)
+    task = with_stage_search(task)
     return by_memory(
         planning.memory,
         lambda: simulate.profile(task, device_counts, memory_limit),

@@ -183,7 +183,7 @@ def call_user(what: str, spec: str, *arguments: Any) -> Any:
 
 
 def load_plan(path: Path, model: str | None) -> Plan:
-    """A saved plan, with its model if that is given."""
+    """A saved plan without stages, with its model if that is given."""
     plan = Plan.load(path)
     if model is None:
         return plan

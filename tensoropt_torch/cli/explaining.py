@@ -21,6 +21,7 @@ from tensoropt_torch.cli.arguments import (
 from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan import Plan
+from tensoropt_torch.planner.searched import without_stages
 from tensoropt_torch.report.explanation_tables import explanation_table, fallback_table
 from tensoropt_torch.report.tables import memory_table
 from tensoropt_torch.rules import check_rule
@@ -96,12 +97,13 @@ def run_memory(options: argparse.Namespace, console: Console) -> None:
             )
         plan = Plan.load(options.plan)
     else:
-        plan = api.find_strategy(
+        found = api.find_strategy(
             example,
             memory_limit=options.memory_limit,
             num_devices=options.devices,
             planning=planning_of(options),
         )
+        plan = without_stages(found, "tensoropt memory")
     device = options.device or parse_cluster(plan.settings.cluster, "the plan").device.type
     step = StepSettings(optimizer_of(options), device, options.rank)
     profile = api.simulate_memory(example, plan, step=step)

@@ -19,9 +19,11 @@ from tensoropt_torch.cli.arguments import (
     write_json,
 )
 from tensoropt_torch.config import parse_cluster
+from tensoropt_torch.plan import StagedPlan
 from tensoropt_torch.planner import picks
 from tensoropt_torch.planner.constraint_costs import constraint_costs
 from tensoropt_torch.planner.device_counts import Objective
+from tensoropt_torch.report.stage_tables import picture_of, stages_table
 from tensoropt_torch.report.tables import (
     comparison_table,
     constraint_table,
@@ -32,6 +34,7 @@ from tensoropt_torch.report.tables import (
     tradeoffs_table,
 )
 from tensoropt_torch.simulate import StepSettings
+from tensoropt_torch.staging.step_times import timeline_of
 from tensoropt_torch.tasks import by_memory
 from tensoropt_torch.telling.details import details_of
 from tensoropt_torch.telling.provenance import provenance
@@ -78,6 +81,9 @@ def run_plan(options: argparse.Namespace, console: Console) -> None:
         num_devices=options.devices,
         planning=planning_of(options),
     )
+    if isinstance(plan, StagedPlan):
+        _print_stages(plan, options, console)
+        return
     details = details_of(plan)
     peak = "not simulated"
     if plan.peak_bytes is not None:
@@ -97,6 +103,25 @@ def run_plan(options: argparse.Namespace, console: Console) -> None:
         console.print(constraint_table(costs))
     if options.output:
         plan.save(options.output)
+
+
+def _print_stages(plan: StagedPlan, options: argparse.Namespace, console: Console) -> None:
+    console.print(
+        f"{options.option}: {plan.num_devices} devices, {format_seconds(plan.time_s)} a step, "
+        f"{format_bytes(plan.memory_bytes)} per device by sums"
+    )
+    show_stages(plan, console)
+    if options.details:
+        for number, part in enumerate(plan.parts):
+            console.print(f"part {number}: {part.plan!r}", markup=False)
+    if options.output:
+        plan.save(options.output)
+
+
+def show_stages(plan: StagedPlan, console: Console) -> None:
+    """Print what each stage is, and when it does what."""
+    console.print(stages_table(plan))
+    console.print(picture_of(timeline_of(plan)), markup=False, highlight=False, soft_wrap=True)
 
 
 def add_profile(parser: argparse.ArgumentParser) -> None:

@@ -73,7 +73,13 @@ class PlanSource:
             planning = replace(planning, inputs=inputs)
             if self.recompute and planning.recompute is None:
                 planning = replace(planning, recompute=True)
-            plan = api.find_strategy(example, planning=planning, memory_limit=self.memory_limit)
+            found = api.find_strategy(example, planning=planning, memory_limit=self.memory_limit)
+            if isinstance(found, StagedPlan):
+                raise TensorOptError(
+                    f"a plan in {found.stages} stages is the fastest, which the training loop of "
+                    "this integration does not run; leave max_stages out of planning"
+                )
+            plan = found
         elif not isinstance(plan, Plan):
             path = plan
             plan = on_all_ranks(lambda: Plan.load(path))

@@ -19,7 +19,7 @@ from tensoropt_torch.batches import micro_batched
 from tensoropt_torch.config.records import Bytes, NotNegative, Record
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
-from tensoropt_torch.plan.files import from_text, to_text
+from tensoropt_torch.plan.files import from_text, read_plan, to_text, write_plan
 from tensoropt_torch.plan.parts import Parts, PlanPart, VariantStrategy, only_part
 from tensoropt_torch.space.choices import Choices
 from tensoropt_torch.space.settings import EXACT, Guarantee, InputMode, Settings
@@ -194,18 +194,9 @@ class Plan(Record):
         Raises:
             TensorOptError: the file cannot be written.
         """
-        try:
-            Path(path).write_text(self.to_json())
-        except OSError as error:
-            raise TensorOptError(f"plan file '{path}' cannot be written: {error}") from error
+        write_plan(path, self.to_json())
 
     @staticmethod
     def load(path: str | Path) -> Plan:
         """Read a plan that ``save`` wrote."""
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise TensorOptError(
-                f"plan file '{path}' cannot be read: {error}; write one with Plan.save"
-            ) from error
-        return Plan.from_json(text, f"plan file '{path}'")
+        return Plan.from_json(read_plan(path), f"plan file '{path}'")

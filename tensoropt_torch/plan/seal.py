@@ -16,7 +16,7 @@ from tensoropt_torch.errors import TensorOptError
 
 HASHES = "hashes"  # their key in the file
 # Of these each entry has a hash of its own, be they a table or a list of tables.
-_IN_DETAIL = ("settings", "parts", "choices")
+_IN_DETAIL = ("settings", "parts", "plan", "choices")
 _WAY_OUT = (
     "what a plan says depends on each other, so plan again, with constraints (pin, forbid) for a "
     "strategy of your own"

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Literal
 
+from pydantic import InstanceOf
+
+from tensoropt_torch.config.records import Bytes, Count, NotNegative, OneOrMore, Record
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
+from tensoropt_torch.plan.files import (
+    is_staged,
+    read_plan,
+    staged_from_text,
+    staged_to_text,
+    write_plan,
+)
 from tensoropt_torch.plan.plan import Plan
+from tensoropt_torch.space.settings import EXACT, Guarantee
 from tensoropt_torch.units import format_costs
 
 
 @dataclass(frozen=True)
-class StagePlan:
+class StagePlan(Record):
     """The plan of one part of a model that is cut.
 
     Attributes:
@@ -25,11 +37,11 @@ class StagePlan:
 
     plan: Plan
     storage: Mapping[str, str] = field(default_factory=dict)
-    first_draw: int = 0
+    first_draw: Bytes = 0
 
 
 @dataclass(frozen=True)
-class StagedPlan:
+class StagedPlan(Record):
     """The plan of a model in stages.
 
     Attributes:
@@ -39,21 +51,39 @@ class StagedPlan:
         stages: how many there are.
         micro_batches: of a step.
         schedule: in which order stages run them.
+        time_s: predicted time of a step, as the actions of all stages take it.
+        sent_s: between parts, what a micro-batch's values and its gradients take on their way.
+        frontier: all points of the frontier it was picked from, as (bytes, seconds).
+        guarantee: what holds for these.
         captured: the model, where that is at hand.
     """
 
     fingerprint: str
-    cuts: tuple[int, ...]
-    parts: tuple[StagePlan, ...]
-    stages: int
-    micro_batches: int
+    cuts: tuple[Count, ...]
+    parts: OneOrMore[StagePlan]
+    stages: Count
+    micro_batches: Count
     schedule: Literal["1f1b", "gpipe", "interleaved"] = "1f1b"
-    captured: CapturedModel | None = field(default=None, compare=False, repr=False)
+    time_s: NotNegative = 0.0
+    sent_s: tuple[tuple[NotNegative, NotNegative], ...] = ()
+    frontier: tuple[tuple[NotNegative, NotNegative], ...] = ()
+    guarantee: Guarantee = EXACT
+    captured: InstanceOf[CapturedModel] | None = field(default=None, compare=False, repr=False)
 
     @property
     def chunks(self) -> int:
         """How many parts each stage has."""
         return len(self.parts) // self.stages
+
+    @property
+    def memory_bytes(self) -> float:
+        """Predicted memory of a device of the stage that needs most."""
+        of_stages = [self.parts[stage :: self.stages] for stage in range(self.stages)]
+        return max(sum(part.plan.memory_bytes for part in parts) for parts in of_stages)
+
+    def with_model(self, captured: CapturedModel) -> StagedPlan:
+        """The same plan with the model at hand."""
+        return replace(self, captured=captured)
 
     @property
     def devices_of_stage(self) -> int:
@@ -80,6 +110,43 @@ class StagedPlan:
                 f"this model with these inputs has fingerprint {captured.fingerprint}; plan again"
             )
 
+    def to_json(self) -> str:
+        """The plan as JSON text; ``from_json`` reads it."""
+        record = asdict(self.without_models)
+        del record["captured"]
+        for part in record["parts"]:
+            del part["plan"]["captured"]
+        return staged_to_text(record)
+
+    @property
+    def without_models(self) -> StagedPlan:
+        """The same plan as plain data."""
+        parts = (replace(part, plan=replace(part.plan, captured=None)) for part in self.parts)
+        return replace(self, parts=tuple(parts), captured=None)
+
+    @staticmethod
+    def from_json(text: str, where: str = "the text") -> StagedPlan:
+        """The plan of a text that ``to_json`` has written.
+
+        Raises:
+            TensorOptError: naming ``where``; the text is no plan in stages, or not as it was
+                written.
+        """
+        return staged_from_text(StagedPlan, text, where)
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan to a file.
+
+        Raises:
+            TensorOptError: the file cannot be written.
+        """
+        write_plan(path, self.to_json())
+
+    @staticmethod
+    def load(path: str | Path) -> StagedPlan:
+        """Read a plan that ``save`` wrote."""
+        return StagedPlan.from_json(read_plan(path), f"plan file '{path}'")
+
     def __str__(self) -> str:
         """A line for each stage."""
         lines = [
@@ -90,3 +157,15 @@ class StagedPlan:
             costs = format_costs(part.plan.memory_bytes, part.plan.time_s)
             lines.append(f"stage {number % self.stages}: {costs}")
         return "\n".join(lines)
+
+
+def load_any(path: str | Path) -> Plan | StagedPlan:
+    """Read a plan of either kind.
+
+    Raises:
+        TensorOptError: the file cannot be read, or has none.
+    """
+    text, where = read_plan(path), f"plan file '{path}'"
+    if is_staged(text):
+        return StagedPlan.from_json(text, where)
+    return Plan.from_json(text, where)

@@ -158,7 +158,7 @@ def compare(task: PlanningTask, num_devices: int, memory_limit: float | None = N
         num_devices,
         limit,
         tuple(find_baselines(task, num_devices, pick_limits=[limit])),
-        Baseline(OURS, points, frontier.plan),
+        Baseline(OURS, points, frontier.whole_plan),
         frontier,
     )
 

@@ -14,7 +14,8 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.plan import Settings
-from tensoropt_torch.planner.frontier import Frontier, Searched
+from tensoropt_torch.planner.frontier import Frontier
+from tensoropt_torch.planner.searched import Found, Searched
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.progress import progress
 from tensoropt_torch.space.allowed import check_together
@@ -30,6 +31,7 @@ class Candidate:
 
     def __init__(self, task: PlanningTask, num_devices: int) -> None:
         self._task = task
+        self._num_devices = num_devices
         self._spaces = list(_spaces(task, num_devices))
         if task.in_micro_batches and len(self._spaces) == 1:
             log.warning(
@@ -43,9 +45,11 @@ class Candidate:
 
     @cached_property
     def least_memory_bytes(self) -> float:
-        """The least memory per device of any strategy, in a fraction of the time
-        of the whole search."""
-        ends = replace(self._task.search, epsilon=_ONLY_THE_ENDS)
+        """The least memory per device of any strategy, without stages in a fraction of the
+        time of the whole search."""
+        if self._task.max_stages > 1:
+            return self.frontier().least_memory_bytes
+        ends = replace(self._task.search, epsilon=ONLY_THE_ENDS)
         return min(float(ends.run(space).min_memory) for space, *_ in self._spaces)
 
     def frontier(
@@ -63,10 +67,28 @@ class Candidate:
                 )
             others += result.points
             found.append(Searched(result, space, settings, captured))
-        frontier = Frontier(found, time.perf_counter() - start, self._task.memory_fraction)
+        in_stages = []
+        if self._task.max_stages > 1:
+            in_stages.append(self._in_stages(memory_limit, pick_limits, others))
+        seconds = time.perf_counter() - start
+        frontier = Frontier(found, seconds, self._task.memory_fraction, in_stages)
         log.info("%r", frontier)
         log.debug("what the search did: %s", frontier.stats)
         return frontier
+
+    def _in_stages(
+        self,
+        memory_limit: float,
+        pick_limits: Sequence[float],
+        known: Sequence[tuple[float, float]],
+    ) -> Found:
+        task = self._task
+        if task.stage_search is None:
+            raise TensorOptError(
+                f"max_stages={task.max_stages} is not supported here; it is for find_frontier, "
+                "find_strategy and profile: leave it out"
+            )
+        return task.stage_search(task, self._num_devices, memory_limit, pick_limits, known)
 
 
 def _spaces(
@@ -98,7 +120,7 @@ def _what(settings: Settings) -> str:
 
 # So large an error is allowed that a search stops when it knows the least memory
 # and the least time, which are exact.
-_ONLY_THE_ENDS = 1e9
+ONLY_THE_ENDS = 1e9
 
 
 def find_frontier(

@@ -19,7 +19,7 @@ def find_finalists(task: PlanningTask, point: FrontierPoint, memory_limit: float
     """The plan of a point; and, if their sums of memory are within ``memory_limit`` (bytes per
     device) and they are predicted to take not much longer, those of known strategies and of the
     turning point of its frontier. No two are alike."""
-    pick = point.plan
+    pick = point.frontier.whole_plan(point.index)
     found = {pick.strategy_hash: pick}
     for plan in _others(task, point, memory_limit):
         if plan.memory_bytes <= memory_limit and plan.time_s <= NEAR * pick.time_s:
@@ -55,4 +55,5 @@ def _others(task: PlanningTask, point: FrontierPoint, memory_limit: float) -> It
         plan = baseline.plan_at(memory_limit)
         if plan is not None:
             yield plan
-    yield frontier.knee.plan
+    if frontier.knee.stages == 1:
+        yield frontier.whole_plan(frontier.knee.index)

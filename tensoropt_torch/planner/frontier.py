@@ -10,13 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, overload
 
-from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.html_table import html_table
 from tensoropt_torch.pages.page import write_page
 from tensoropt_torch.pages.picture import draw_frontier, picture_html
-from tensoropt_torch.plan import Guarantee, Plan, Settings
+from tensoropt_torch.plan import Plan, Settings, StagedPlan
 from tensoropt_torch.planner.device_counts import ProfileRow
 from tensoropt_torch.planner.frontier_page import (
     Additions,
@@ -37,6 +35,7 @@ from tensoropt_torch.planner.points import (
     named_points,
     thinned_indices,
 )
+from tensoropt_torch.planner.searched import Found, Searched, weakest, without_stages
 from tensoropt_torch.planner.why import WhyPlan, explain_plan
 from tensoropt_torch.units import format_bytes, format_costs, format_seconds
 
@@ -63,42 +62,26 @@ class FrontierPoint:
     @property
     def micro_batches(self) -> int:
         """The number of micro-batches as which a step runs the batch."""
-        return self._frontier.searched(self.index)[0].settings.micro_batches
+        return self._frontier.shape(self.index)[1]
 
     @property
-    def plan(self) -> Plan:
+    def stages(self) -> int:
+        """The number of stages of a pipeline into which the model is cut; 1: it is whole."""
+        return self._frontier.shape(self.index)[0]
+
+    @property
+    def plan(self) -> Plan | StagedPlan:
         """The strategy of this point, ready to be executed."""
         return self._frontier.plan(self.index)
 
     def explain(self) -> WhyPlan:
         """Why its plan is what it is, and what would have to change for another one: as
         ``explain``."""
-        return explain_plan(self.plan)
+        return explain_plan(without_stages(self.plan, "explain()"))
 
     def __repr__(self) -> str:
         costs = format_costs(self.memory_bytes, self.time_s)
         return f"FrontierPoint({self.index} of {len(self._frontier)}: {costs})"
-
-
-@dataclass(frozen=True)
-class Searched:
-    """What was found in one strategy space: of the model, or of a number of micro-batches."""
-
-    result: _C.SearchResult
-    space: _C.SearchSpace
-    settings: Settings
-    captured: CapturedModel
-
-    @property
-    def guarantee(self) -> Guarantee:
-        """What holds for it."""
-        result = self.result
-        return Guarantee(
-            bool(result.exact),
-            float(result.epsilon),
-            tuple(result.heuristics),
-            bool(self.space.complete),
-        )
 
 
 class Frontier(Sequence[FrontierPoint]):
@@ -113,13 +96,15 @@ class Frontier(Sequence[FrontierPoint]):
         searched: Sequence[Searched],
         seconds: float,
         memory_fraction: float = DEFAULT_MEMORY_FRACTION,
+        in_stages: Sequence[Found] = (),
     ) -> None:
+        self._found: list[Found] = [*searched, *in_stages]
         self._searched = searched
         self._memory_fraction = memory_fraction
-        self.guarantee = _weakest([found.guarantee for found in searched])
+        self.guarantee = weakest([found.guarantee for found in self._found])
         self._settings = searched[0].settings
         self._captured = searched[0].captured
-        self._places = list(_best(searched))
+        self._places = list(_best(self._found))
         self._points = [
             FrontierPoint(memory, time, index, self)
             for index, (memory, time, *_) in enumerate(self._places)
@@ -130,14 +115,19 @@ class Frontier(Sequence[FrontierPoint]):
     def stats(self) -> dict[str, float]:
         """Counts and seconds of the search, see ``csrc/search/frontier_tracking.h``."""
         total: Counter[str] = Counter()
-        for found in self._searched:
-            total.update(found.result.stats)
+        for found in self._found:
+            total.update(found.stats)
         return dict(total)
 
     def searched(self, index: int) -> tuple[Searched, int]:
-        """Where a point was found, and its number there."""
+        """Where a point without stages was found, and its number there."""
         _, _, space, number = self._places[index]
         return self._searched[space], number
+
+    def shape(self, index: int) -> tuple[int, int]:
+        """In how many stages and micro-batches a point runs."""
+        _, _, found, number = self._places[index]
+        return self._found[found].shape(number)
 
     @property
     def num_devices(self) -> int:
@@ -160,7 +150,7 @@ class Frontier(Sequence[FrontierPoint]):
     @property
     def least_memory_bytes(self) -> float:
         """The least memory per device with which any strategy does."""
-        return min(float(found.result.min_memory) for found in self._searched)
+        return min(found.least_memory_bytes for found in self._found)
 
     @overload
     def __getitem__(self, index: int) -> FrontierPoint: ...
@@ -231,7 +221,7 @@ class Frontier(Sequence[FrontierPoint]):
             self.default_memory_limit,
             self._settings,
             self._captured,
-            self.plan,
+            self.whole_plan,
         )
 
     @property
@@ -286,17 +276,18 @@ class Frontier(Sequence[FrontierPoint]):
             )
         return self._points[index - 1]
 
-    def plan(self, index: int) -> Plan:
+    def plan(self, index: int) -> Plan | StagedPlan:
         """The plan of a point."""
-        found, number = self.searched(index)
-        return Plan.of(
-            found.space,
-            found.settings,
-            found.captured,
-            found.result.unroll(number),
-            tuple(self._costs),
-            self.guarantee,
-        )
+        _, _, found, number = self._places[index]
+        return self._found[found].plan(number, tuple(self._costs), self.guarantee)
+
+    def whole_plan(self, index: int) -> Plan:
+        """The plan of a point for those who take none in stages.
+
+        Raises:
+            TensorOptError: it is in stages.
+        """
+        return without_stages(self.plan(index), "what tells of single operators")
 
     def thinned(self, count: int) -> list[FrontierPoint]:
         """At most ``count`` points, evenly spaced by index, ends included; of one the fastest.
@@ -311,26 +302,15 @@ class Frontier(Sequence[FrontierPoint]):
         return [{"memory_bytes": p.memory_bytes, "time_s": p.time_s} for p in self._points]
 
 
-def _best(searched: Sequence[Searched]) -> Iterator[Place]:
+def _best(several: Sequence[Found]) -> Iterator[Place]:
     """The points that no other one beats, by ascending memory."""
     places = sorted(
         (memory, time, space, number)
-        for space, found in enumerate(searched)
-        for number, (memory, time) in enumerate(found.result.points)
+        for space, found in enumerate(several)
+        for number, (memory, time) in enumerate(found.points)
     )
     least_s = math.inf
     for place in places:
         if place[1] < least_s:
             least_s = place[1]
             yield place
-
-
-def _weakest(guarantees: Sequence[Guarantee]) -> Guarantee:
-    """What holds for all of them."""
-    heuristics = {weight: None for found in guarantees for weight in found.heuristics}
-    return Guarantee(
-        all(found.exact for found in guarantees),
-        max(found.epsilon for found in guarantees),
-        tuple(heuristics),
-        all(found.complete for found in guarantees),
-    )

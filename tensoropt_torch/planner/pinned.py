@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.plan import Plan, VariantStrategy
-from tensoropt_torch.planner.frontier import Frontier, Searched
+from tensoropt_torch.planner.frontier import Frontier
 from tensoropt_torch.planner.memory_limits import default_memory_limit
 from tensoropt_torch.planner.search_settings import SearchSettings
+from tensoropt_torch.planner.searched import Searched
 from tensoropt_torch.space.search_space import make_space
 
 

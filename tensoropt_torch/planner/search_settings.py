@@ -52,8 +52,22 @@ class SearchSettings:
         fastest strategy. ``others`` are (bytes, seconds) of strategies that the result will be
         united with: what one of them stands for is not looked for.
         """
+        options = self.options(memory_limit, pick_limits, others)
+        return space.search(options, allowed)
+
+    def options(
+        self,
+        memory_limit: float = math.inf,
+        pick_limits: Sequence[float] = (),
+        others: Sequence[tuple[float, float]] = (),
+    ) -> _C.SearchOptions:
+        """What the core is asked for, as of ``run``.
+
+        Raises:
+            TensorOptError: a setting is not allowed.
+        """
         self._check()
-        options = _C.SearchOptions(
+        return _C.SearchOptions(
             algorithm=self.algorithm,
             epsilon=self.epsilon,
             memory_limit=memory_limit,
@@ -64,7 +78,6 @@ class SearchSettings:
             pick_limits=list(pick_limits),
             others=list(others),
         )
-        return space.search(options, allowed)
 
     def _check(self) -> None:
         check_number("search.epsilon", self.epsilon, hint="; 0 is exact, 0.01 one per cent")

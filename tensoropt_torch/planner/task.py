@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Protocol
 
 from tensoropt_torch.config import mesh_axes
 from tensoropt_torch.config.cluster import Cluster
@@ -20,6 +20,7 @@ from tensoropt_torch.plan import (
 from tensoropt_torch.planner.memory_limits import DEFAULT_MEMORY_FRACTION, default_memory_limit
 from tensoropt_torch.planner.optimizer_model import OptimizerModel
 from tensoropt_torch.planner.search_settings import SearchSettings
+from tensoropt_torch.planner.searched import Found
 from tensoropt_torch.space.buckets import bucket_bytes
 from tensoropt_torch.space.options import SpaceOptions
 from tensoropt_torch.units import dtype_name
@@ -35,6 +36,20 @@ def handed_over(source: Any, target: type[Any], worked_out: Collection[str]) -> 
     return {name: getattr(source, name) for name in sorted(names - set(worked_out))}
 
 
+class StageSearch(Protocol):
+    """Finds strategies in stages."""
+
+    def __call__(
+        self,
+        task: PlanningTask,
+        num_devices: int,
+        memory_limit: float,
+        pick_limits: Sequence[float],
+        known: Sequence[tuple[float, float]],
+    ) -> Found:
+        """Of so many devices. Limits and ``known`` as of ``SearchSettings.run``."""
+
+
 @dataclass(frozen=True)
 class PlanningTask(SpaceOptions):
     """A model, where it shall run, and how it is trained; and ``SpaceOptions`` as they are.
@@ -46,6 +61,7 @@ class PlanningTask(SpaceOptions):
     run while the device computes; None: where that makes steps faster. ``in_micro_batches`` is
     the model as it runs in 2, 4, ... micro-batches, whose points are on the same frontier;
     ``captured`` may be in micro-batches itself, and then every plan runs so many at least.
+    ``max_stages`` is asked for, and ``stage_search`` finds those strategies.
     """
 
     captured: CapturedModel
@@ -64,6 +80,8 @@ class PlanningTask(SpaceOptions):
     search: SearchSettings = field(default_factory=SearchSettings)
     in_micro_batches: tuple[CapturedModel, ...] = ()
     input_dims: tuple[tuple[str, int], ...] = ()
+    max_stages: int = 1
+    stage_search: StageSearch | None = None
 
     def graphs(self, num_devices: int) -> Iterator[tuple[CapturedModel, Settings]]:
         """The model, and in the micro-batches that there may be on so many devices, each with

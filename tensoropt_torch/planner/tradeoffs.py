@@ -23,7 +23,7 @@ from typing import get_args
 
 from tensoropt_torch.config.cluster import Device
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.plan import Guarantee, Plan
+from tensoropt_torch.plan import Guarantee, Plan, StagedPlan
 from tensoropt_torch.planner.candidates import Candidate
 from tensoropt_torch.planner.device_counts import Objective, cost_of_step, rates_of
 from tensoropt_torch.planner.frontier import Frontier, FrontierPoint
@@ -43,7 +43,7 @@ class TradeoffPoint:
     _point: FrontierPoint = field(repr=False)
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> Plan | StagedPlan:
         """The strategy of this point, ready to be executed."""
         return self._point.plan
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from dataclasses import dataclass, replace
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.logs import get_logger
-from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan import Plan, StagedPlan
 from tensoropt_torch.planner.advice import Fit, advice
 from tensoropt_torch.planner.candidates import Candidate, find_frontier, fitting_counts
 from tensoropt_torch.planner.device_counts import ProfileRow
@@ -71,9 +72,10 @@ class SimulatedPoint:
         return self.point.time_s
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> Plan | StagedPlan:
         """The strategy of this point, ready to be executed, with its peak."""
-        return replace(self.point.plan, peak_bytes=self.peak_bytes)
+        plan = self.point.plan
+        return plan if isinstance(plan, StagedPlan) else replace(plan, peak_bytes=self.peak_bytes)
 
 
 class PeakTooLargeError(TensorOptError):
@@ -386,7 +388,9 @@ def step_of(task: PlanningTask) -> StepSettings:
 
 
 def _simulated(point: FrontierPoint, step: StepSettings) -> SimulatedPoint:
-    plan = point.plan
+    if point.stages > 1:  # of which no step is simulated
+        return SimulatedPoint(point, math.ceil(point.memory_bytes))
+    plan = point.frontier.whole_plan(point.index)
     assert plan.captured is not None, "points of a frontier carry their model"
     found = SimulatedPoint(point, peak_of(plan, plan.captured, step))
     log.info("simulated %r", found)

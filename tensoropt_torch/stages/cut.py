@@ -14,6 +14,7 @@ which is in all stages that use it.
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -50,6 +51,11 @@ class Crossing:
     dtype: torch.dtype
     order: tuple[int, ...]
     has_gradient: bool
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the whole micro-batch."""
+        return math.prod(self.shape) * self.dtype.itemsize
 
     def packed(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor in memory that can be sent."""

@@ -28,6 +28,8 @@ from tensoropt_torch.tasks import (
     takes_keywords,
 )
 
+MOST_STAGES = 8  # that are tried where nothing else is asked for
+
 
 @takes_keywords(collective=True, planning=PlanningOptions)
 def find_stages(
@@ -39,7 +41,6 @@ def find_stages(
     micro_batches: int | None = None,
     schedule: ScheduleName = "1f1b",
     chunks: int = 1,
-    max_stages: int = 8,
     num_devices: int | None = None,
     memory_limit: float | None = None,
     **keywords: Unpack[PlanningKeywords],
@@ -57,10 +58,10 @@ def find_stages(
         stages, micro_batches, schedule, chunks: as of ``StageOptions``. Without ``stages`` the
             schedule is 1F1B, and without ``micro_batches`` then powers of two up to
             ``max_micro_batches`` are tried; else one is run.
-        max_stages: powers of two up to it are tried, those that divide the devices.
         num_devices: of all stages together; by default the processes that run.
         memory_limit: bytes per device.
-        keywords: as for ``find_strategy``.
+        keywords: as for ``find_strategy``; without ``stages`` powers of two up to ``max_stages``
+            are tried, those that divide the devices, by default up to 8.
 
     Raises:
         TensorOptError: on every rank; the model cannot be cut so, or nothing fits.
@@ -73,11 +74,13 @@ def find_stages(
         if stages is None:
             _check_searched(schedule, chunks)
             most = planning.max_micro_batches
+            max_stages = MOST_STAGES if planning.max_stages == 1 else planning.max_stages
             options: Any = SearchedStages.of(max_stages, micro_batches, most)
         else:
             options = StageOptions(
                 stages, 1 if micro_batches is None else micro_batches, schedule, chunks
             )
+        planning = replace(planning, max_stages=1)  # of the task there are no others
         return example_of(model, args, kwargs, keywords), planning, options
 
     example, planning, options = on_all_ranks(asked)
@@ -112,11 +115,13 @@ def _check_planning(planning: PlanningOptions, is_searched: bool) -> None:
         "pin": planning.pin is not None,
         "forbid": planning.forbid is not None,
         "validate": bool(planning.validate),
+        "max_stages": not is_searched and planning.max_stages != 1,
         "max_micro_batches": not is_searched and planning.max_micro_batches != 1,
     }
     hints = {
         "inputs": "every rank is called with the same global batch",
         "max_micro_batches": "give micro_batches=, the number of them",
+        "max_stages": "give it, or stages=",
     }
     for name, is_given in refused.items():
         if is_given:

@@ -18,13 +18,15 @@ from tensoropt_torch.batches import micro_batched
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
-from tensoropt_torch.plan import Plan, Settings, StagedPlan, StagePlan
-from tensoropt_torch.planner.frontier import Frontier, Searched
+from tensoropt_torch.plan import Plan, Settings, StagedPlan, StagePlan, default_max_configs
+from tensoropt_torch.planner.frontier import Frontier
+from tensoropt_torch.planner.searched import Searched
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.space.rows import rows_of_outputs
 from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.stages import StageGraph, cut_graph
 from tensoropt_torch.staging.options import StageOptions
+from tensoropt_torch.staging.step_times import sent_s, timeline_of
 
 
 class FindPart(Protocol):
@@ -55,14 +57,17 @@ def plan_stages(
     _check_graphs(captured, graphs)
     find = find or Fastest(task, task.memory_limit_of(memory_limit))
     planner = _PartPlanner(task, options, captured, graphs, count // stages, find)
-    return StagedPlan(
+    parts = tuple(planner.part(number) for number in range(len(graphs)))
+    plan = StagedPlan(
         task.captured.fingerprint,
         tuple(cuts),
-        tuple(planner.part(number) for number in range(len(graphs))),
+        parts,
         stages,
         options.micro_batches,
         options.schedule,
+        sent_s=tuple(planner.sent_s(number) for number in range(len(graphs) - 1)),
     )
+    return replace(plan, time_s=timeline_of(plan).step_s)
 
 
 def _check_graphs(captured: CapturedModel, graphs: Sequence[StageGraph]) -> None:
@@ -85,7 +90,16 @@ class Fastest:
     def __call__(self, space: _C.SearchSpace, settings: Settings, captured: CapturedModel) -> Plan:
         """See ``FindPart``."""
         result = self.task.search.run(space, pick_limits=[self.limit])
-        return Frontier([Searched(result, space, settings, captured)], 0.0).at(self.limit).plan
+        frontier = Frontier([Searched(result, space, settings, captured)], 0.0)
+        return frontier.whole_plan(frontier.at(self.limit).index)
+
+
+def of_part(task: PlanningTask, captured: CapturedModel, count: int) -> PlanningTask:
+    """The task of a part of a model that is planned on ``count`` devices, with as many configs
+    of each operator as without stages."""
+    return replace(
+        task, captured=captured, max_configs=task.max_configs or default_max_configs(count)
+    )
 
 
 def settings_of_part(
@@ -165,13 +179,20 @@ class _PartPlanner:
         self._note_rows(space, settings, graph)
         return found
 
+    def sent_s(self, number: int) -> tuple[float, float]:
+        """Of what a part that was planned sends to the next one in a micro-batch, and of the
+        gradients that come back."""
+        graph = self._graphs[number]
+        shared = [self._rows[crossing.name] is not None for crossing in graph.sent]
+        return sent_s(self._task.cluster, self._devices, graph, shared)
+
     def _settings(self, graph: StageGraph, in_flight: int) -> Settings:
         with_rows = self._shapes_with_rows()
         dims = {
             **{s.names[0]: 0 if s.names[0] in with_rows else None for s in graph.captured.inputs},
             **{crossing.name: self._rows[crossing.name] for crossing in graph.received},
         }
-        own = replace(self._task, captured=graph.captured)
+        own = of_part(self._task, graph.captured, self._devices * self._options.num_stages)
         return settings_of_part(own, dims if self._shared else None, self._devices, in_flight)
 
     def _note_rows(self, space: _C.SearchSpace, settings: Settings, graph: StageGraph) -> None:

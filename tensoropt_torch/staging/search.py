@@ -3,19 +3,25 @@ micro-batches a step runs.
 
 ::
 
-    for found in pipelines(task, SearchedStages(8, (2, 4, 8, 16)), 64):  # by ascending memory
-        found.memory_bytes, found.time_s, found.stages, found.cuts
+    found = pipelines(task, SearchedStages(8, (2, 4, 8, 16)), 64)
+    for one in found.points:  # by ascending memory
+        one.memory_bytes, one.time_s, one.stages, one.cuts
 
 A frontier of strategies is searched for each interval of calls that a stage may be, once for those
 that are alike, for the number of micro-batches that are in flight there. These are composed
 (``csrc/pipeline/composition.h``): within a cap on memory every stage takes its fastest strategy,
 and what is left are the cuts.
+
+What is known rules out the most. A number of stages and of micro-batches is left out if no
+pipeline of them can beat it; else the least memory and time of each interval say how long it may
+take in a pipeline that does (``csrc/pipeline/stage_limits.h``), and only that is searched.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -24,11 +30,14 @@ import torch
 from tensoropt_torch import _C
 from tensoropt_torch.batches import batch_rows, doubled, micro_batched
 from tensoropt_torch.checks import check_whole
-from tensoropt_torch.config.cluster import Cluster, Level
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.logs import get_logger
-from tensoropt_torch.plan import Settings, StagedPlan
+from tensoropt_torch.plan import Guarantee, Settings, StagedPlan
+from tensoropt_torch.planner.candidates import ONLY_THE_ENDS
+from tensoropt_torch.planner.points import thinned_indices
+from tensoropt_torch.planner.search_settings import SearchSettings
+from tensoropt_torch.planner.searched import Points, weakest
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.program.stage_schedules import in_flight
 from tensoropt_torch.progress import progress
@@ -36,13 +45,15 @@ from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.stages import StageGraph, cut_stage
 from tensoropt_torch.stages.intervals import Interval, Intervals
 from tensoropt_torch.staging.options import StageOptions
-from tensoropt_torch.staging.parts import plan_stages, settings_of_part
+from tensoropt_torch.staging.parts import of_part, plan_stages, settings_of_part
+from tensoropt_torch.staging.step_times import FORWARD_SHARE, transfer_s
 from tensoropt_torch.units import format_bytes
 
 log = get_logger(__name__)
 
 MEMORY_STEP = 0.005  # pipelines within this share of memory stand for each other
-Points = list[tuple[float, float]]
+# Of what is known so many points say what is of no use.
+MOST_KNOWN = 48
 
 
 @dataclass(frozen=True)
@@ -59,6 +70,19 @@ class FoundPipeline:
     stages: int
     micro_batches: int
     cuts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Pipelines:
+    """A frontier.
+
+    Attributes:
+        points: by ascending memory, none beaten.
+        guarantee: what holds for them together with what was known.
+    """
+
+    points: tuple[FoundPipeline, ...]
+    guarantee: Guarantee
 
 
 @dataclass(frozen=True)
@@ -95,7 +119,7 @@ def plan_searched(
         TensorOptError: the model cannot be cut into stages, or none fits.
     """
     limit = task.memory_limit_of(memory_limit)
-    found = pipelines(task, wanted, count, limit)
+    found = pipelines(task, wanted, count, limit).points
     if not found:
         raise TensorOptError(
             f"no plan in up to {wanted.max_stages} stages on {count} devices, of "
@@ -109,51 +133,79 @@ def plan_searched(
 
 
 def pipelines(
-    task: PlanningTask, wanted: SearchedStages, count: int, memory_limit: float = math.inf
-) -> list[FoundPipeline]:
-    """The frontier on so many devices: points by ascending memory, none beaten, none above the
-    limit; empty if the model cannot be cut so."""
+    task: PlanningTask,
+    wanted: SearchedStages,
+    count: int,
+    memory_limit: float = math.inf,
+    pick_limits: Sequence[float] = (),
+    known: Points = (),
+) -> Pipelines:
+    """The frontier on so many devices, none of it above the limit; without points if the model
+    cannot be cut so.
+
+    Args:
+        pick_limits: bytes per device by which points will be picked.
+        known: (bytes, seconds) of strategies without stages, with which the result will be
+            united: what one of them stands for is not looked for.
+    """
     numbers = [n for n in doubled(wanted.max_stages) if count % n == 0]
     found: list[FoundPipeline] = []
+    beside = list(known)
+    guarantees: list[Guarantee] = []
     with progress("searching stages", len(numbers) * len(wanted.micro_batches)) as done:
-        for micro_batches in wanted.micro_batches:
+        # Most micro-batches wait least: what they give rules out most of the others.
+        for micro_batches in sorted(wanted.micro_batches, reverse=True):
             try:
                 captured = micro_batched(task.captured, micro_batches, task.whole_inputs)
             except TensorOptError as error:
                 log.info("no stages with %d micro-batches: %s", micro_batches, error)
                 continue
-            graph = _MicroBatchGraph(task, count, captured, memory_limit)
+            graph = MicroBatchGraph(task, count, captured, memory_limit, pick_limits)
             for stages in numbers:
-                found += graph.pipelines(stages)
+                several = graph.pipelines(stages, _unbeaten_points(beside))
+                beside += [(one.memory_bytes, one.time_s) for one in several]
+                found += several
                 done()
-    return _unbeaten(found)
+            guarantees.append(graph.guarantee)
+    return Pipelines(tuple(_unbeaten(found)), weakest([Guarantee(), *guarantees]))
 
 
-class _MicroBatchGraph:
+class MicroBatchGraph:
     """Pipelines of the graph of one micro-batch."""
 
     def __init__(
-        self, task: PlanningTask, count: int, captured: CapturedModel, memory_limit: float
+        self,
+        task: PlanningTask,
+        count: int,
+        captured: CapturedModel,
+        memory_limit: float = math.inf,
+        pick_limits: Sequence[float] = (),
     ) -> None:
         self._task = task
         self._count = count
         self._captured = captured
         self._limit = memory_limit
+        limits = {limit for limit in (*pick_limits, memory_limit) if math.isfinite(limit)}
+        self._pick_limits = sorted(limits)
+        self._found: list[Guarantee] = []
         self._micro_batches = captured.micro_batches
-        self._intervals = Intervals(captured)
-        self._points: dict[Hashable, Points] = {}
+        self.intervals = Intervals(captured)
 
-    def pipelines(self, stages: int) -> list[FoundPipeline]:
-        """Of so many stages."""
-        of_stages = self._intervals.of_stages(stages)
+    def pipelines(self, stages: int, known: Points = ()) -> list[FoundPipeline]:
+        """Of so many stages, but for what a known strategy stands for."""
+        if not self._may_pay(stages, known):
+            return []
+        of_stages = self.intervals.of_stages(stages)
         offered = [(stage, one) for stage, several in enumerate(of_stages) for one in several]
-        choices = [self._choice(stage, stages, interval) for stage, interval in offered]
         shape = _C.PipelineShape(
             stages=stages,
             micro_batches=self._micro_batches,
             end=self._captured.num_calls,
+            forward_share=FORWARD_SHARE,
             memory_step=MEMORY_STEP,
+            pick_limits=self._pick_limits,
         )
+        found = _C.compose_pipelines(self._choices(offered, stages, shape, known), shape)
         return [
             FoundPipeline(
                 pipeline.memory_bytes,
@@ -162,36 +214,102 @@ class _MicroBatchGraph:
                 self._micro_batches,
                 tuple(offered[stage.choice][1].last for stage in pipeline.stages[:-1]),
             )
-            for pipeline in _C.compose_pipelines(choices, shape)
+            for pipeline in found
+            if pipeline.memory_bytes <= self._limit
         ]
 
-    def _choice(self, stage: int, stages: int, interval: Interval) -> _C.StageChoice:
+    def _choices(
+        self,
+        offered: Sequence[tuple[int, Interval]],
+        stages: int,
+        shape: _C.PipelineShape,
+        known: Points,
+    ) -> list[_C.StageChoice]:
+        """With the frontiers of the intervals, as far as they matter beside what is known."""
+        spaces = _StageSpaces(self, stages, offered)
+        least = [self._choice(*at, stages, spaces.ends(*at)) for at in offered]
+        few = [known[index] for index in thinned_indices(len(known), MOST_KNOWN)] if known else []
+        longest = _C.longest_useful(least, shape, few)
+        of_alike: dict[Hashable, list[float]] = {}
+        for (stage, one), own in zip(offered, longest, strict=True):
+            key = spaces.key(stage, one)
+            of_alike[key] = [max(pair) for pair in zip(own, of_alike.get(key, own), strict=True)]
+        memories = (0.0, *(memory for memory, _ in few))
+        others = {
+            key: [at for at in zip(memories, own, strict=True) if math.isfinite(at[1])]
+            for key, own in of_alike.items()
+        }
+        return [
+            self._choice(*at, stages, spaces.frontier(*at, others[spaces.key(*at)]))
+            for at in offered
+        ]
+
+    def _choice(
+        self, stage: int, interval: Interval, stages: int, points: Points
+    ) -> _C.StageChoice:
         return _C.StageChoice(
             stage=stage,
             first_cut=interval.first,
             last_cut=interval.last,
-            transfer_s=self._transfer_s(interval.sent_bytes, stages),
-            points=self._frontier(stage, stages, interval),
+            transfer_s=self.transfer_s(interval.sent_bytes, stages),
+            points=list(points),
         )
 
-    def _frontier(self, stage: int, stages: int, interval: Interval) -> Points:
-        flight = in_flight("1f1b", stage, stages, self._micro_batches)
-        key = (stages, flight, interval.alike)
-        if key not in self._points:
-            self._points[key] = self._searched(stages, flight, interval)
-        return self._points[key]
+    def _may_pay(self, stages: int, known: Points) -> bool:
+        """Whether some pipeline may beat what is known. The strategies of all stages are
+        together one of the whole graph on the devices of a stage, which costs no more than they
+        do: what it takes of an S-th of its memory, and of its time with the waits of S equal
+        stages, is less than any pipeline takes."""
+        if not known:
+            return True
+        settings = self._settings(self._captured, self._count // stages)
+        space = make_space(self._captured, settings)
+        longer = stages * self._micro_batches / least_step(stages, self._micro_batches)
+        whole = [(memory * stages, time * longer) for memory, time in known]
+        found = self._task.search.run(space, self._limit * stages, others=whole).points
+        return any(not _is_matched(point, whole) for point in found)
 
-    def _searched(self, stages: int, flight: int, interval: Interval) -> Points:
-        """The frontier of what lies between two cuts; none where it cannot be a stage."""
-        try:
-            graph = self._stage_graph(interval)
-            settings = self._settings(graph, self._count // stages, flight)
-            space = make_space(graph.captured, settings)
-            picks = [self._limit] if math.isfinite(self._limit) else []
-            return self._task.search.run(space, self._limit, pick_limits=picks).points
-        except TensorOptError as error:
-            log.info("no stage of calls %d to %d: %s", interval.first, interval.last, error)
-            return []
+    def stage_space(self, stages: int, interval: Interval) -> _C.SearchSpace:
+        """Of what lies between two cuts.
+
+        Raises:
+            TensorOptError: it cannot be a stage.
+        """
+        graph = self._stage_graph(interval)
+        settings = self._settings(graph.captured, self._count // stages)
+        return make_space(graph.captured, settings)
+
+    def options(self, others: Points = (), limit: float = math.inf) -> _C.SearchOptions:
+        """How the frontier of a stage is searched beside others, up to a limit."""
+        return self.search.options(min(limit, self._limit), self._pick_limits, others)
+
+    def searched(self, space: _C.SearchSpace, flight: int, options: _C.SearchOptions) -> Points:
+        """The frontier of a space with so many micro-batches in flight."""
+        result = space.search_in_flight(flight, options)
+        epsilon = self._epsilon if result.exact else math.inf
+        self._found.append(
+            Guarantee(result.exact, epsilon, tuple(result.heuristics), space.complete)
+        )
+        return result.points
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What holds for all that was found."""
+        return weakest([Guarantee(epsilon=self._epsilon), *self._found])
+
+    @property
+    def _epsilon(self) -> float:
+        """Of pipelines: that of their stages, and of those that stand for each other."""
+        return (1 + self._task.search.epsilon) * (1 + MEMORY_STEP) - 1
+
+    @property
+    def search(self) -> SearchSettings:
+        """How stages are searched."""
+        return self._task.search
+
+    def flight(self, stage: int, stages: int) -> int:
+        """How many micro-batches are in flight in a stage."""
+        return in_flight("1f1b", stage, stages, self._micro_batches)
 
     def _stage_graph(self, interval: Interval) -> StageGraph:
         calls = self._captured.num_calls
@@ -199,41 +317,108 @@ class _MicroBatchGraph:
         number = 1 if interval.first > 0 else 0
         return cut_stage(self._captured, cuts, number)
 
-    def _settings(self, graph: StageGraph, devices: int, flight: int) -> Settings:
-        dims = self._row_dims(graph, devices)
+    def _settings(self, captured: CapturedModel, devices: int) -> Settings:
+        dims = self._row_dims(captured, devices)
         is_shared = any(dim is not None for dim in dims.values())
-        own = replace(self._task, captured=graph.captured)
-        return settings_of_part(own, dims if is_shared else None, devices, flight)
+        own = of_part(self._task, captured, self._count)
+        return settings_of_part(own, dims if is_shared else None, devices, 1)
 
-    def _row_dims(self, graph: StageGraph, devices: int) -> dict[str, int | None]:
+    def _row_dims(self, captured: CapturedModel, devices: int) -> dict[str, int | None]:
         """The dim of what a stage takes whose rows are shared out to its devices."""
         rows = self._rows
         if devices == 1 or rows == 0 or rows % devices:
             rows = -1
-        inputs = graph.captured.inputs
+        inputs = captured.inputs
         return {s.names[0]: _dim_of(s.placeholder.meta.get("val"), rows) for s in inputs}
 
     @cached_property
     def _rows(self) -> int:
         return batch_rows(self._captured, self._task.whole_inputs)
 
-    def _transfer_s(self, sent_bytes: int, stages: int) -> float:
+    def transfer_s(self, sent_bytes: int, stages: int) -> float:
         """Of what a device sends to the next stage, and of the gradients that it gets back."""
         devices = self._count // stages
         rows = self._rows
         share = devices if rows and rows % devices == 0 else 1
-        level = _level_between(self._task.cluster, devices)
-        return 2 * (level.latency_s + sent_bytes / share / level.bandwidth_bytes_per_s)
+        return 2 * transfer_s(self._task.cluster, devices, sent_bytes / share)
 
 
-def _level_between(cluster: Cluster, devices: int) -> Level:
-    """The level over which a device reaches that of the same number in the next stage."""
-    reached = 1
-    for level in reversed(cluster.levels):
-        reached *= level.count
-        if devices < reached:
-            return level
-    return cluster.levels[0]
+class _StageSpaces:
+    """The strategies of what stages may be: a space for those that are alike, whose tables of
+    costs all numbers in flight share."""
+
+    def __init__(
+        self, graph: MicroBatchGraph, stages: int, offered: Sequence[tuple[int, Interval]]
+    ) -> None:
+        self._graph = graph
+        self._stages = stages
+        self._flights: defaultdict[Hashable, set[int]] = defaultdict(set)
+        for stage, interval in offered:
+            self._flights[interval.alike].add(graph.flight(stage, stages))
+        self._spaces: dict[Hashable, _C.SearchSpace | None] = {}
+        self._ends: dict[Hashable, Points] = {}
+        self._frontiers: dict[Hashable, Points] = {}
+
+    def key(self, stage: int, interval: Interval) -> Hashable:
+        """Equal for stages of one frontier."""
+        return self._graph.flight(stage, self._stages), interval.alike
+
+    def ends(self, stage: int, interval: Interval) -> Points:
+        """The least memory and the least time, as one point; none where there is no stage."""
+        key = self.key(stage, interval)
+        if key not in self._ends:
+            search = replace(self._graph.search, epsilon=ONLY_THE_ENDS)
+            found = self._searched(stage, interval, search.options())
+            self._ends[key] = [(found[0][0], found[-1][1])] if found else []
+        return self._ends[key]
+
+    def frontier(self, stage: int, interval: Interval, others: Points) -> Points:
+        """What improves on the others, in bytes and seconds."""
+        key = self.key(stage, interval)
+        if key not in self._frontiers:
+            least = self._ends[key]
+            useful = least and not _is_matched(least[0], others)
+            found = self._beside(stage, interval, others) if useful else []
+            self._frontiers[key] = [point for point in found if not _is_matched(point, others)]
+        return self._frontiers[key]
+
+    def _beside(self, stage: int, interval: Interval, others: Points) -> Points:
+        """Where no time is short enough nothing is searched: that is a limit of memory, which the
+        search takes less for than for others of no time."""
+        least_s = self._ends[self.key(stage, interval)][0][1]
+        limit = min((memory for memory, time in others if time < least_s), default=math.inf)
+        matter = [one for one in others if one[1] >= least_s and one[0] < limit]
+        return self._searched(stage, interval, self._graph.options(matter, limit))
+
+    def _searched(self, stage: int, interval: Interval, options: _C.SearchOptions) -> Points:
+        try:
+            space = self._space(interval)
+            flight = self._graph.flight(stage, self._stages)
+            return self._graph.searched(space, flight, options) if space else []
+        except TensorOptError as error:
+            log.info("no stage of calls %d to %d: %s", interval.first, interval.last, error)
+            return []
+
+    def _space(self, interval: Interval) -> _C.SearchSpace | None:
+        if interval.alike not in self._spaces:
+            self._spaces[interval.alike] = None
+            space = self._graph.stage_space(self._stages, interval)
+            threads = self._graph.search.num_threads
+            space.build_in_flight(sorted(self._flights[interval.alike]), threads)
+            self._spaces[interval.alike] = space
+        return self._spaces[interval.alike]
+
+
+def least_step(stages: int, micro_batches: int) -> float:
+    """The least that a step in closed form takes, in times of an average stage for one
+    micro-batch, if forwards take a third: stages that differ may hide a part of the waits of
+    equal ones (``tests/stages/test_closed_form.py``)."""
+    fewer, more = sorted((stages - 1, micro_batches - 1))
+    return 1 + more + 2 / 3 * fewer
+
+
+def _is_matched(point: tuple[float, float], others: Points) -> bool:
+    return any(point[0] >= memory and point[1] >= time for memory, time in others)
 
 
 def _dim_of(value: object, rows: int) -> int | None:
@@ -248,4 +433,12 @@ def _unbeaten(found: Iterable[FoundPipeline]) -> list[FoundPipeline]:
     for pipeline in sorted(found, key=lambda one: (one.memory_bytes, one.time_s)):
         if not kept or pipeline.time_s < kept[-1].time_s:
             kept.append(pipeline)
+    return kept
+
+
+def _unbeaten_points(points: Points) -> Points:
+    kept: list[tuple[float, float]] = []
+    for memory, time in sorted(points):
+        if not kept or time < kept[-1][1]:
+            kept.append((memory, time))
     return kept

@@ -55,6 +55,10 @@ class PlanningOptions(SpaceOptions):
             after the other, each with its own backward (gradient accumulation), wherever that
             pays: points of less memory and more time. The module is called with the whole
             batch all the same. Each number of them is searched for itself.
+        max_stages: the model may be cut into 2, 4, ... up to so many stages of equally many
+            devices, that run the micro-batches as a pipeline (docs/stages.md), wherever that
+            pays. Each number of them that divides the devices is searched with each number of
+            micro-batches.
         measure: measure the device and the collectives of the running process
             group, and operators on it, instead of taking them from the cluster's
             description.
@@ -100,6 +104,10 @@ class PlanningOptions(SpaceOptions):
         default=1,
         metadata=flag("the batch may be run as up to so many micro-batches, one after the other"),
     )
+    max_stages: int = field(
+        default=1,
+        metadata=flag("the model may be cut into up to so many stages of a pipeline"),
+    )
     overlap: bool | None = field(
         default=None,
         metadata=flag("reshard parameters while the device computes (default: where it is faster)"),
@@ -134,6 +142,7 @@ class PlanningKeywords(ExampleKeywords, SpaceKeywords, total=False):
     max_configs: int | None
     recompute: bool | None
     max_micro_batches: int
+    max_stages: int
     overlap: bool | None
     memory: Predictor | None
     measure: bool

@@ -198,6 +198,7 @@ def _recomputes(captured: CapturedModel, planning: PlanningOptions) -> bool:
 def _check(planning: PlanningOptions) -> None:
     """Raises TensorOptError for values of a wrong kind."""
     check_whole("max_micro_batches", planning.max_micro_batches, least=1)
+    check_whole("max_stages", planning.max_stages, least=1)
     if planning.max_configs is not None:
         check_whole("max_configs", planning.max_configs, least=1)
     for name, kind in (("search", SearchSettings), ("measuring", MeasureOptions)):

@@ -16,6 +16,7 @@ from tensoropt_torch.module import ParallelModule
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.device_counts import ProfileRow
 from tensoropt_torch.planner.frontier import Frontier
+from tensoropt_torch.planner.searched import without_stages
 from tensoropt_torch.runtime.agreement import on_all_ranks
 from tensoropt_torch.strategy import Option
 from tensoropt_torch.tasks import PlanningKeywords, PlanningOptions, takes_keywords
@@ -103,7 +104,7 @@ def find_strategy(
             memory_limit=memory_limit,
             **keywords,
         )
-    return api.find_strategy(
+    plan = api.find_strategy(
         step.module,
         step.example,
         option=cast(Option, option),
@@ -111,6 +112,7 @@ def find_strategy(
         num_devices=num_devices,
         **keywords,
     )
+    return without_stages(plan, "a graph in this style")
 
 
 def build_execution_graph(

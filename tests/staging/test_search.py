@@ -19,8 +19,8 @@ from tensoropt_torch.staging import StageOptions, plan_stages
 from tensoropt_torch.staging.search import (
     MEMORY_STEP,
     FoundPipeline,
+    MicroBatchGraph,
     SearchedStages,
-    _MicroBatchGraph,
     pipelines,
 )
 from tests.stages.models import make
@@ -38,14 +38,14 @@ def task_of(name: str) -> PlanningTask:
 def costs(task: PlanningTask, plan: StagedPlan) -> tuple[float, float]:
     """Memory of the worst part, and the step in closed form."""
     micro = micro_batched(task.captured, plan.micro_batches)
-    graph = _MicroBatchGraph(task, DEVICES, micro, math.inf)
+    graph = MicroBatchGraph(task, DEVICES, micro)
     times = []
     for number, part in enumerate(plan.parts):
         both = part.plan.time_s / plan.micro_batches
         sent = 0.0
         if number < len(plan.cuts):
-            cut_bytes = graph._intervals._bytes[plan.cuts[number]]
-            sent = graph._transfer_s(cut_bytes, plan.stages)
+            cut_bytes = graph.intervals._bytes[plan.cuts[number]]
+            sent = graph.transfer_s(cut_bytes, plan.stages)
         times.append(_C.StageTime(both / 3, both * 2 / 3, sent))
     worst = max(part.plan.memory_bytes for part in plan.parts)
     return worst, float(_C.pipeline_step_s(times, plan.micro_batches))
@@ -60,7 +60,7 @@ def stands_for(found: FoundPipeline, memory: float, time: float) -> bool:
 def test_it_finds_what_all_cuts_give(name: str) -> None:
     task = task_of(name)
     wanted = SearchedStages(4, (2, 4))
-    found = pipelines(task, wanted, DEVICES)
+    found = pipelines(task, wanted, DEVICES).points
     assert found
     for micro_batches in wanted.micro_batches:
         intervals = Intervals(micro_batched(task.captured, micro_batches))
@@ -88,7 +88,7 @@ def test_it_finds_what_all_cuts_give(name: str) -> None:
 @pytest.mark.parametrize("name", ["llama", "masked", "skips"])
 def test_what_is_found_is_planned_with_these_costs(name: str) -> None:
     task = task_of(name)
-    for found in pipelines(task, SearchedStages(2, (2,)), DEVICES)[::7]:
+    for found in pipelines(task, SearchedStages(2, (2,)), DEVICES).points[::7]:
         options = StageOptions(found.cuts, found.micro_batches)
         plan = plan_stages(task, options, DEVICES, found.memory_bytes)
         memory, time = costs(task, plan)
@@ -101,14 +101,14 @@ def test_what_is_found_is_planned_with_these_costs(name: str) -> None:
 def test_limits_and_numbers_are_those_that_are_asked_for() -> None:
     task = task_of("llama")
     wanted = SearchedStages(4, (2, 4))
-    everything = pipelines(task, wanted, DEVICES)
+    everything = pipelines(task, wanted, DEVICES).points
     limit = everything[len(everything) // 3].memory_bytes
-    within = pipelines(task, wanted, DEVICES, limit)
+    within = pipelines(task, wanted, DEVICES, limit).points
     assert all(one.memory_bytes <= limit for one in within)
     before = [one for one in everything if one.memory_bytes <= limit]
     assert within[-1].time_s <= (1 + EPSILON) * before[-1].time_s
-    assert {one.stages for one in pipelines(task, SearchedStages(3, (2,)), DEVICES)} == {2}
-    assert pipelines(task, SearchedStages(2, (2,)), 3) == []
+    assert {one.stages for one in pipelines(task, SearchedStages(3, (2,)), DEVICES).points} == {2}
+    assert pipelines(task, SearchedStages(2, (2,)), 3).points == ()
 
 
 def example() -> Example:
@@ -130,7 +130,8 @@ def test_without_stages_they_are_searched() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_stages": 1}, "max_stages = 1"),
+        ({"max_stages": 0}, "max_stages = 0"),
+        ({"stages": 2, "max_stages": 4}, "give it, or stages="),
         ({"micro_batches": 0}, "micro_batches = 0"),
         ({"schedule": "gpipe"}, "is for stages that are given"),
         ({"chunks": 2}, "is for stages that are given"),

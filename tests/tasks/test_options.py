@@ -37,6 +37,7 @@ OTHER: dict[str, Any] = {
     "split_spatial": True,
     "recompute": True,
     "max_micro_batches": 2,
+    "max_stages": 2,
     "overlap": False,
     "reduce_dtype": "compute",
     "memory": "sums",
@@ -49,7 +50,9 @@ OTHER: dict[str, Any] = {
 }
 # Options that say nothing of the strategy space: they are of the search over it, of which of
 # its strategies is picked, or of how costs are measured.
-NOT_OF_SETTINGS = {"max_micro_batches", "memory", "measure", "measuring", "validate", "search"}
+NOT_OF_SETTINGS = {
+    *("max_micro_batches", "max_stages", "memory", "measure", "measuring", "validate", "search")
+}
 # Flags of the command line, and options without one: they are of jobs, and of experiments.
 FLAGS: dict[str, list[str]] = {
     "cluster": ["--cluster", "a100-80gb-8"],
@@ -59,6 +62,7 @@ FLAGS: dict[str, list[str]] = {
     "split_spatial": ["--split-spatial"],
     "recompute": ["--recompute"],
     "max_micro_batches": ["--max-micro-batches", "2"],
+    "max_stages": ["--max-stages", "2"],
     "overlap": ["--no-overlap"],
     "reduce_dtype": ["--reduce-dtype", "compute"],
     "memory": ["--memory", "sums"],

@@ -1,0 +1,69 @@
+"""Plans in stages: a table of the stages, and a picture of a step as it was simulated."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from tensoropt_torch.plan import StagedPlan
+from tensoropt_torch.program.stage_schedules import RunForward
+from tensoropt_torch.program.stage_times import Timeline
+from tensoropt_torch.staging.step_times import timeline_of
+from tensoropt_torch.units import format_bytes, format_seconds
+
+WIDTH = 96  # characters of a picture
+COLUMNS = ("stage", "layers", "devices", "alone", "memory per device", "in flight", "waits")
+
+
+def stages_table(plan: StagedPlan) -> Table:
+    """A row for each stage: its parameters from which to which, what it takes alone, what a
+    device needs, how many micro-batches (of interleaved stages: parts) are in flight, and the
+    share of the step in which it computes nothing."""
+    step = timeline_of(plan)
+    title = (
+        f"{plan.stages} stages, {plan.micro_batches} micro-batches, {plan.schedule}: "
+        f"{format_seconds(plan.time_s)} a step, {step.bubble:.0%} of it waits"
+    )
+    table = Table(title=title)
+    for column in COLUMNS:
+        table.add_column(column)
+    for stage in range(plan.stages):
+        parts = plan.parts[stage :: plan.stages]
+        table.add_row(
+            str(stage),
+            "; ".join(layers_of(part.plan.choices.configs) for part in parts),
+            str(plan.devices_of_stage),
+            format_seconds(sum(part.plan.time_s for part in parts)),
+            format_bytes(sum(part.plan.memory_bytes for part in parts)),
+            str(step.in_flight[stage]),
+            f"{1 - step.busy_s[stage] / step.step_s:.0%}",
+        )
+    return table
+
+
+def layers_of(configs: tuple[tuple[str, str], ...]) -> str:
+    """From the first to the last module with parameters, of the configs of a part."""
+    names = [name.rpartition(".")[0] for name, _ in configs if name.endswith((".weight", ".bias"))]
+    if not names:
+        return "-"
+    return names[0] if names[0] == names[-1] else f"{names[0]} to {names[-1]}"
+
+
+def picture_of(step: Timeline, width: int = WIDTH) -> str:
+    """A line of each stage in time: digits are the micro-batches of forwards (their last digit),
+    letters those of backwards (``a`` is the first), dots are waits."""
+    lines = []
+    for stage in range(len(step.busy_s)):
+        line = ["."] * width
+        for span in step.spans:
+            if span.stage != stage:
+                continue
+            first, last = (round(at / step.step_s * width) for at in (span.begin_s, span.end_s))
+            is_forward = isinstance(span.action, RunForward)
+            mark = _mark(span.action.micro_batch, is_forward)
+            line[first:last] = [mark] * (last - first)
+        lines.append(f"stage {stage} {''.join(line)}")
+    return "\n".join(lines)
+
+
+def _mark(micro_batch: int, is_forward: bool) -> str:
+    return str(micro_batch % 10) if is_forward else chr(ord("a") + micro_batch % 26)

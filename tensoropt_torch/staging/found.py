@@ -1,0 +1,99 @@
+"""Strategies in stages as points of a model's frontier."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tensoropt_torch.errors import TensorOptError
+from tensoropt_torch.plan import Guarantee, StagedPlan
+from tensoropt_torch.planner.searched import Points
+from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.staging.options import StageOptions
+from tensoropt_torch.staging.parts import plan_stages
+from tensoropt_torch.staging.search import Pipelines, SearchedStages, pipelines
+
+
+def with_stage_search(task: PlanningTask) -> PlanningTask:
+    """The task, whose frontiers have strategies in stages, if these are asked for.
+
+    Raises:
+        TensorOptError: something else is asked for that plans in stages cannot do.
+    """
+    if task.max_stages == 1:
+        return task
+    asked = f"max_stages={task.max_stages}"
+    refused = {"inputs": task.inputs != "replicated", "pin= or forbid": bool(task.constraints)}
+    for name, is_given in refused.items():
+        if is_given:
+            raise TensorOptError(
+                f"{asked} is not supported with {name}=: stages take the whole batch on every rank "
+                "and strategies as they are found; leave one of them out"
+            )
+    if not task.in_micro_batches:
+        raise TensorOptError(
+            f"{asked} with max_micro_batches=1: stages run micro-batches in turn; give "
+            "max_micro_batches=2 or more, such as twice the stages"
+        )
+    return replace(task, stage_search=find_in_stages)
+
+
+def find_in_stages(
+    task: PlanningTask,
+    num_devices: int,
+    memory_limit: float,
+    pick_limits: Sequence[float],
+    known: Points,
+) -> FoundInStages:
+    """See ``StageSearch``. In as many micro-batches as the model is planned in."""
+    numbers = tuple(captured.micro_batches for captured in task.in_micro_batches)
+    wanted = SearchedStages(task.max_stages, numbers)
+    found = pipelines(task, wanted, num_devices, memory_limit, pick_limits, known)
+    return FoundInStages(found, task, num_devices)
+
+
+@dataclass(frozen=True)
+class FoundInStages:
+    """See ``planner.searched.Found``."""
+
+    found: Pipelines
+    task: PlanningTask
+    num_devices: int
+
+    @property
+    def points(self) -> Points:
+        """See ``Found``."""
+        return [(one.memory_bytes, one.time_s) for one in self.found.points]
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """See ``Found``."""
+        return self.found.guarantee
+
+    @property
+    def stats(self) -> Mapping[str, float]:
+        """See ``Found``."""
+        return {"pipelines": len(self.found.points)}
+
+    @property
+    def least_memory_bytes(self) -> float:
+        """See ``Found``."""
+        return min((memory for memory, _ in self.points), default=math.inf)
+
+    def shape(self, number: int) -> tuple[int, int]:
+        """See ``Found``."""
+        one = self.found.points[number]
+        return one.stages, one.micro_batches
+
+    def plan(self, number: int, frontier: Points, guarantee: Guarantee) -> StagedPlan:
+        """See ``Found``. Each stage has the fastest strategy for itself in the point's memory."""
+        one = self.found.points[number]
+        options = StageOptions(one.cuts, one.micro_batches)
+        plan = plan_stages(self.task, options, self.num_devices, one.memory_bytes)
+        return replace(
+            plan,
+            frontier=tuple(frontier),
+            guarantee=guarantee,
+            captured=self.task.captured,
+        )

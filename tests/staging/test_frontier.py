@@ -1,0 +1,129 @@
+"""Strategies in stages on the frontier of a model, and what is picked of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tensoropt_torch import (
+    Cluster,
+    Example,
+    PlanningOptions,
+    StagedPlan,
+    TensorOptError,
+    compare,
+    find_frontier,
+    find_strategy,
+    load_cluster,
+    profile,
+)
+from tensoropt_torch.plan import Plan, load_any
+from tensoropt_torch.staging.search import MEMORY_STEP, SearchedStages, pipelines
+from tensoropt_torch.staging.step_times import timeline_of
+from tensoropt_torch.tasks import task_of
+from tests.stages.models import make
+
+DEVICES = 4
+EPSILON = 0.01
+
+
+def example() -> Example:
+    case = make("llama", torch.float32)
+    return Example(case.model, case.args, **case.keywords)
+
+
+def slow_cluster() -> Cluster:
+    """Two machines of two devices, between which little is sent in a step's time."""
+    cluster = load_cluster("cpu")
+    inner = cluster.levels[-1]
+    outer = replace(
+        inner, name="machine", count=2, bandwidth_bytes_per_s=1e6, latency_s=1e-5, collectives={}
+    )
+    return replace(cluster, levels=(outer, replace(inner, count=2)))
+
+
+def options(**changes: Any) -> PlanningOptions:
+    asked = {"cluster": slow_cluster(), "max_micro_batches": 8, "max_stages": 2, "recompute": True}
+    return PlanningOptions(**(asked | changes), memory="sums")
+
+
+def test_one_frontier_has_both() -> None:
+    frontier = find_frontier(example(), num_devices=DEVICES, planning=options())
+    whole = find_frontier(example(), num_devices=DEVICES, planning=options(max_stages=1))
+    assert {point.stages for point in frontier} >= {2}
+    costs = [(point.memory_bytes, point.time_s) for point in frontier]
+    assert costs == sorted(costs) and len({time for _, time in costs}) == len(costs)
+    task = task_of(example(), options())
+    staged = pipelines(task, SearchedStages(2, (2, 4, 8)), DEVICES).points
+    for one in (*whole, *staged):
+        within = (1 + EPSILON) * (1 + MEMORY_STEP)
+        assert any(
+            memory <= within * one.memory_bytes and time <= within * one.time_s
+            for memory, time in costs
+        ), one
+
+
+def test_picks_by_simulated_peaks_take_sums_of_stages() -> None:
+    frontier = find_frontier(example(), num_devices=DEVICES, planning=options())
+    limit = next(point for point in frontier if point.stages > 1).memory_bytes
+    asked = replace(options(), memory="simulated")
+    plan = find_strategy(example(), num_devices=DEVICES, planning=asked, memory_limit=limit)
+    assert isinstance(plan, StagedPlan) and plan.memory_bytes <= limit * (1 + 1e-9)
+
+
+def test_a_pick_may_be_in_stages_and_is_kept_in_a_file(tmp_path: Path) -> None:
+    frontier = find_frontier(example(), num_devices=DEVICES, planning=options())
+    point = next(point for point in frontier if point.stages > 1)
+    plan = find_strategy(
+        example(), num_devices=DEVICES, planning=options(), memory_limit=point.memory_bytes
+    )
+    assert isinstance(plan, StagedPlan)
+    assert plan.memory_bytes <= point.memory_bytes * (1 + 1e-9)
+    assert 0.7 * point.time_s < plan.time_s < 1.03 * point.time_s  # of slow links the form is above
+    assert plan.frontier and plan.guarantee == frontier.guarantee
+    assert timeline_of(plan).step_s == plan.time_s
+    plan.save(tmp_path / "plan.json")
+    loaded = load_any(tmp_path / "plan.json")
+    assert loaded == plan and loaded.hash == plan.hash
+    with pytest.raises(TensorOptError, match=r"is a plan in stages; read it with StagedPlan\.load"):
+        Plan.load(tmp_path / "plan.json")
+    text = plan.to_json()
+    changed = text.replace('"stages": 2', '"stages": 1')
+    with pytest.raises(TensorOptError, match="was changed by hand"):
+        StagedPlan.from_json(changed)
+
+
+def test_profiles_have_the_better_of_both() -> None:
+    frontier = find_frontier(example(), num_devices=DEVICES, planning=options())
+    limit = next(point for point in frontier if point.stages > 1).memory_bytes
+
+    def least_s(max_stages: int) -> float:
+        planning = options(max_stages=max_stages)
+        (row,) = profile(example(), device_counts=[DEVICES], planning=planning, memory_limit=limit)
+        return math.inf if row.time_s is None else row.time_s
+
+    assert least_s(2) < least_s(1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_stages": 0}, "max_stages = 0"),
+        ({"max_micro_batches": 1}, "give max_micro_batches=2 or more"),
+        ({"inputs": "sharded"}, "not supported with inputs="),
+        ({"pin": {"*": "whole"}}, "not supported with pin= or forbid="),
+    ],
+)
+def test_wrong_options_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(TensorOptError, match=message):
+        find_frontier(example(), num_devices=DEVICES, planning=options(**changes))
+
+
+def test_what_has_no_stages_says_so() -> None:
+    with pytest.raises(TensorOptError, match="max_stages=2 is not supported here"):
+        compare(example(), num_devices=DEVICES, planning=options())
