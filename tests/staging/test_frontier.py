@@ -18,11 +18,14 @@ from tensoropt_torch import (
     TensorOptError,
     compare,
     find_frontier,
+    find_stages,
     find_strategy,
     load_cluster,
     profile,
 )
+from tensoropt_torch.cli import main as cli
 from tensoropt_torch.plan import Plan, load_any
+from tensoropt_torch.report.stage_tables import WIDTH, picture_of
 from tensoropt_torch.staging.search import MEMORY_STEP, SearchedStages, pipelines
 from tensoropt_torch.staging.step_times import timeline_of
 from tensoropt_torch.tasks import task_of
@@ -96,6 +99,23 @@ def test_a_pick_may_be_in_stages_and_is_kept_in_a_file(tmp_path: Path) -> None:
     changed = text.replace('"stages": 2', '"stages": 1')
     with pytest.raises(TensorOptError, match="was changed by hand"):
         StagedPlan.from_json(changed)
+
+
+def test_a_kept_plan_is_shown_as_it_was_simulated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = example()
+    plan = find_stages(case, cluster=slow_cluster(), num_devices=DEVICES, stages=2, micro_batches=4)
+    plan.save(tmp_path / "plan.json")
+    cli(["show", str(tmp_path / "plan.json")])
+    shown = capsys.readouterr().out
+    assert "2 stages, 4 micro-batches, 1f1b" in shown
+    picture = picture_of(timeline_of(plan))
+    assert picture in shown
+    first, second = (line.removeprefix(f"stage {n} ") for n, line in enumerate(picture.split("\n")))
+    assert len(first) == len(second) == WIDTH
+    assert sorted({*first} - {"."}) == sorted({*second} - {"."}) == list("0123abcd")
+    assert first.index("0") < second.index("0") and second.rindex("d") < first.rindex("d")
 
 
 def test_profiles_have_the_better_of_both() -> None:
