@@ -12,8 +12,7 @@
 // stages take their least time. A step is longer with every time of a stage and
 // in proportion to all of them together (step_time.h), so what is within a
 // factor of such a stage leads to pipelines within that factor of the known
-// strategy: these are `others` in the search of the stage's frontier
-// (search/frontier_tracking.h).
+// strategy.
 #pragma once
 
 #include <vector>

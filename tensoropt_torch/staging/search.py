@@ -14,7 +14,7 @@ and what is left are the cuts.
 
 What is known rules out the most. A number of stages and of micro-batches is left out if no
 pipeline of them can beat it; else the least memory and time of each interval say how long it may
-take in a pipeline that does (``csrc/pipeline/stage_limits.h``), and only that is searched.
+take in a pipeline that does (``csrc/pipeline/stage_limits.h``), so up to which memory it matters.
 """
 
 from __future__ import annotations
@@ -279,9 +279,9 @@ class MicroBatchGraph:
         settings = self._settings(graph.captured, self._count // stages)
         return make_space(graph.captured, settings)
 
-    def options(self, others: Points = (), limit: float = math.inf) -> _C.SearchOptions:
-        """How the frontier of a stage is searched beside others, up to a limit."""
-        return self.search.options(min(limit, self._limit), self._pick_limits, others)
+    def options(self, limit: float = math.inf) -> _C.SearchOptions:
+        """How the frontier of a stage is searched, up to a limit."""
+        return self.search.options(min(limit, self._limit), self._pick_limits)
 
     def searched(self, space: _C.SearchSpace, flight: int, options: _C.SearchOptions) -> Points:
         """The frontier of a space with so many micro-batches in flight."""
@@ -383,12 +383,12 @@ class _StageSpaces:
         return self._frontiers[key]
 
     def _beside(self, stage: int, interval: Interval, others: Points) -> Points:
-        """Where no time is short enough nothing is searched: that is a limit of memory, which the
-        search takes less for than for others of no time."""
+        """Up to the memory from which on no strategy is short enough. Others of less memory are no
+        part of the search: its products are a dozen times as many with points among them that
+        are not near its own."""
         least_s = self._ends[self.key(stage, interval)][0][1]
         limit = min((memory for memory, time in others if time < least_s), default=math.inf)
-        matter = [one for one in others if one[1] >= least_s and one[0] < limit]
-        return self._searched(stage, interval, self._graph.options(matter, limit))
+        return self._searched(stage, interval, self._graph.options(limit))
 
     def _searched(self, stage: int, interval: Interval, options: _C.SearchOptions) -> Points:
         try:
