@@ -21,6 +21,7 @@ OWN = {"tensoropt_torch", "tests", "benchmarks", "examples", "gpt", "text"}
 # Those whose module has another name, or comes with another one.
 DISTRIBUTIONS = {
     "lazy_loader": "lazy-loader",
+    "markupsafe": "jinja2",
     "sklearn": "scikit-learn",
     "pydantic_core": "pydantic",
 }

@@ -62,7 +62,13 @@ def plan_of_job(
         check_memory_limit(memory_limit)
         if counts:
             check_counts(counts)
-        return example_of(model, args, kwargs, keywords), planning_of(keywords)
+        planning = planning_of(keywords)
+        if planning.max_stages > 1:
+            raise TensorOptError(
+                f"plan_of_job() got max_stages={planning.max_stages}, but keeps plans without stages "
+                "alone; leave it out"
+            )
+        return example_of(model, args, kwargs, keywords), planning
 
     example, planning = on_all_ranks(asked)
     captured = on_all_ranks(example.capture)
@@ -74,8 +80,16 @@ def plan_of_job(
             _find(kept, count, example, planning, memory_limit)
     found = kept.load(own)
     if found is None:  # which could not be written
-        found = find_strategy(example, memory_limit=memory_limit, planning=planning)
+        found = _found(own, example, planning, memory_limit)
     return found
+
+
+def _found(
+    count: int, example: Example, planning: PlanningOptions, memory_limit: float | None
+) -> Plan:
+    plan = find_strategy(example, memory_limit=memory_limit, num_devices=count, planning=planning)
+    assert isinstance(plan, Plan)  # without stages, which are refused
+    return plan
 
 
 def _find(
@@ -86,9 +100,7 @@ def _find(
     memory_limit: float | None,
 ) -> None:
     try:
-        plan = find_strategy(
-            example, memory_limit=memory_limit, num_devices=count, planning=planning
-        )
+        plan = _found(count, example, planning, memory_limit)
     except TensorOptError as error:  # the same on all ranks
         if count == dist.get_world_size():
             raise
