@@ -116,7 +116,7 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     ),
     "emit": (
         *("errors", "units", "logs", "config", *FRONTEND, "frontend/passes", "space", "plan"),
-        *("runtime", "values", "program", "operators"),
+        *("operators", "runtime", "values", "parameters", "program"),
     ),
     "steps": ("errors", "runtime", "values", "parameters"),
     "calls": ("errors", "units", "logs", "config", *FRONTEND, "space", "plan", "runtime"),

@@ -65,8 +65,8 @@ def plan_of_job(
         planning = planning_of(keywords)
         if planning.max_stages > 1:
             raise TensorOptError(
-                f"plan_of_job() got max_stages={planning.max_stages}, but keeps plans without stages "
-                "alone; leave it out"
+                f"plan_of_job() got max_stages={planning.max_stages}, but keeps no plans in stages; "
+                "leave it out"
             )
         return example_of(model, args, kwargs, keywords), planning
 

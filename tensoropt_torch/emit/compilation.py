@@ -263,9 +263,16 @@ def _inputs_of(part: Sequence[fx.Node]) -> list[fx.Node]:
 
 def _is_compiled(node: fx.Node) -> bool:
     """Whether the compiler may have it."""
+    if node.target is call_seeded:
+        return node.args[0] is torch.ops.aten.dropout.default
+    return is_local(node)
+
+
+def is_local(node: fx.Node) -> bool:
+    """Whether a call computes from tensors alone, by operators of this rank."""
     target = node.target
     if target is call_seeded:
-        return node.args[0] is torch.ops.aten.dropout.default
+        return isinstance(node.args[0], OpOverload)
     if not isinstance(target, OpOverload):
         return target is getitem
     if target.namespace != "tensoropt":

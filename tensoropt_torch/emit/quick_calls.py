@@ -28,8 +28,14 @@ _TENSOR = torch.Tensor
 # Functions that take what the operator takes, in its order, and take for what is missing what it
 # takes. Those of losses do not: they have another reduction by default.
 QUICK: Mapping[OpOverload, Callable[..., Any]] = {
+    _ATEN._log_softmax.default: torch._log_softmax,
+    _ATEN._scaled_dot_product_flash_attention_for_cpu.default: (
+        torch._scaled_dot_product_flash_attention_for_cpu
+    ),
+    _ATEN._softmax.default: torch._softmax,
     _ATEN.abs.default: torch.abs,
     _ATEN.add.Tensor: torch.add,
+    _ATEN.add_.Tensor: _TENSOR.add_,
     _ATEN.addmm.default: torch.addmm,
     _ATEN.avg_pool2d.default: _NN.avg_pool2d,
     _ATEN.adaptive_avg_pool2d.default: _NN.adaptive_avg_pool2d,
@@ -42,6 +48,7 @@ QUICK: Mapping[OpOverload, Callable[..., Any]] = {
     _ATEN.clone.default: torch.clone,
     _ATEN.conv1d.default: torch.conv1d,
     _ATEN.conv2d.default: torch.conv2d,
+    _ATEN.convolution.default: torch.convolution,
     _ATEN.cos.default: torch.cos,
     _ATEN.cumsum.default: torch.cumsum,
     _ATEN.detach.default: torch.detach,
@@ -59,11 +66,15 @@ QUICK: Mapping[OpOverload, Callable[..., Any]] = {
     _ATEN.masked_fill.Scalar: torch.masked_fill,
     _ATEN.matmul.default: torch.matmul,
     _ATEN.max_pool2d.default: torch.max_pool2d,
+    _ATEN.max_pool2d_with_indices.default: _NN.max_pool2d_with_indices,
     _ATEN.mean.default: torch.mean,
     _ATEN.mean.dim: torch.mean,
     _ATEN.mm.default: torch.mm,
     _ATEN.mul.Tensor: torch.mul,
+    _ATEN.native_batch_norm.default: torch.native_batch_norm,
     _ATEN.narrow.default: torch.narrow,
+    _ATEN.native_group_norm.default: torch.native_group_norm,
+    _ATEN.native_layer_norm.default: torch.native_layer_norm,
     _ATEN.neg.default: torch.neg,
     _ATEN.permute.default: torch.permute,
     _ATEN.pow.Tensor_Scalar: torch.pow,
@@ -96,6 +107,19 @@ QUICK: Mapping[OpOverload, Callable[..., Any]] = {
     _ATEN.where.self: torch.where,
 }
 
+# Of these the method takes still less, with numbers by themselves in place of a list of them.
+METHODS: Mapping[OpOverload, str] = {
+    _ATEN.addmm.default: "addmm",
+    _ATEN.expand.default: "expand",
+    _ATEN.mm.default: "mm",
+    _ATEN.permute.default: "permute",
+    _ATEN.reshape.default: "reshape",
+    _ATEN.sum.dim_IntList: "sum",
+    _ATEN.t.default: "t",
+    _ATEN.transpose.int: "transpose",
+    _ATEN.view.default: "view",
+}
+
 
 def quick_forward(graph: fx.GraphModule) -> Callable[..., Any]:
     """The forward of a copy."""
@@ -118,6 +142,19 @@ def quicken(node: fx.Node) -> None:
     if function is not None and _has_tensors(node, op):
         node.target = function
         node.args, node.kwargs = _without_defaults(node, op)
+    if function is not None and op in METHODS and not node.kwargs:
+        _call_method(node, METHODS[op])
+
+
+def _call_method(node: fx.Node, name: str) -> None:
+    source, *args = node.args
+    if args and isinstance(args[0], list | tuple):
+        numbers = [*args[0]]
+        if name == "sum":
+            args = [numbers[0] if len(numbers) == 1 else numbers, *args[1:]]
+        elif len(args) == 1 and numbers:
+            args = numbers
+    node.op, node.target, node.args = "call_method", name, (source, *args)
 
 
 def _has_tensors(node: fx.Node, op: OpOverload) -> bool:

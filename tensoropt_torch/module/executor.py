@@ -109,6 +109,11 @@ def _forward_alone(
     """The backward is that of autograd, when somebody calls it."""
     tensors = variant.own_tensors()
     written = WrittenParts(tensors)
+    if schedule == PLAIN:
+        boxed: Sequence[Any] | None = variant.boxed_outputs(inputs, tensors, seed, *rest)
+        if boxed is not None:
+            written.watch(boxed)
+            return boxed
     values = variant.values(inputs, tensors)
     forward: Callable[..., Sequence[Any]] = variant.forward
     if variant.whole is not None and not schedule.adds_kept:

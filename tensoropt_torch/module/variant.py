@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from tensoropt_torch.emit.boxed import BoxedStep, Trained
 from tensoropt_torch.emit.hooked import HookedGraph
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.emit.whole import CutGraph, WholeGraph
 from tensoropt_torch.frontend import CapturedModel, Source
 from tensoropt_torch.module.micro_batched import Gather, MicroBatched
 from tensoropt_torch.module.reached import Reach
-from tensoropt_torch.parameters.local_parts import local_parts, local_tensor
+from tensoropt_torch.parameters.local_parts import local_parts, local_tensor, parts_as_they_are
 from tensoropt_torch.plan import Plan, VariantStrategy
 from tensoropt_torch.runtime.agreement import confirm_call
 from tensoropt_torch.runtime.remade import address_of
@@ -41,6 +42,7 @@ class Variant:
 
     Attributes:
         forward: what the graph does, however it is called.
+        own_numbers: of the sources that are of the module, and of no call.
         batch: how micro-batches, of one of which the graph is, make a step; None: the graph is
             that of the batch.
     """
@@ -62,6 +64,7 @@ class Variant:
         self.forward: Callable[..., Sequence[Any]] = graph.forward
         self.tables = tables
         self.uses_seeds = uses_seeds
+        self.boxed: BoxedStep | None = None  # for steps that do nothing besides, too
         self.whole: WholeGraph | None = None  # compiled, for steps that do nothing besides
         self.make_cut: Callable[[bool], CutGraph | None] = lambda reduces: None
         self._cuts: dict[bool, CutGraph | None] = {}
@@ -80,6 +83,10 @@ class Variant:
         self._views = [views.get(source.names[0]) for source in captured.sources]
         own = zip(self._places, self._views, strict=True)
         self._own_views = [view for place, view in own if place is not None]
+        self._own_places = [place for place in self._places if place is not None]
+        numbers = range(len(self._places))
+        self.own_numbers = [number for number in numbers if self._places[number] is not None]
+        self._given_numbers = [number for number in numbers if self._places[number] is None]
         micro = captured.micro_batching
         self.batch: MicroBatched | None = None
         if micro is not None:
@@ -113,13 +120,41 @@ class Variant:
 
     def own_tensors(self) -> list[torch.Tensor]:
         """The parameters, buffers and tables, in the order of the sources."""
-        return [place[0][place[1]] for place in self._places if place is not None]  # type: ignore[misc]
+        return [tensors[name] for tensors, name in self._own_places]  # type: ignore[misc]
 
     def values(self, inputs: Sequence[Any], tensors: Sequence[torch.Tensor]) -> list[Any]:
         """What the graph takes of all sources: these inputs, literals included, and what the
         rank has of ``tensors``, which are the own ones. Gradients find their way back to them."""
         rest, own = iter(inputs), iter(local_parts(tensors, self._own_views))
         return [next(rest) if place is None else next(own) for place in self._places]
+
+    def boxed_outputs(
+        self, inputs: Sequence[Any], tensors: Sequence[torch.Tensor], *rest: Any
+    ) -> Any:
+        """The outputs for these inputs and own tensors, of the graph as one function; None: it
+        is to run as it is. ``rest`` is what it takes after all sources."""
+        if self.boxed is None:
+            return None
+        own = parts_as_they_are(tensors, self._own_views)
+        given, found = iter(inputs), iter(own)
+        values = [next(given) if place is None else next(found) for place in self._places]
+        trained = [
+            (number, tensor, view)
+            for number, tensor, view in zip(self.own_numbers, tensors, self._own_views, strict=True)
+            if tensor.requires_grad
+        ]
+        trained += [
+            (number, value, None)
+            for number, value in zip(self._given_numbers, inputs, strict=True)
+            if isinstance(value, torch.Tensor) and value.requires_grad
+        ]
+        changed = self.boxed.changed
+
+        def again() -> Any:
+            own = [*self.values(inputs, tensors), *rest]
+            return self.forward(*[v.clone() if n in changed else v for n, v in enumerate(own)])
+
+        return self.boxed.forward([*values, *rest], Trained.of(trained), again)
 
     def detached_values(self, inputs: Sequence[Any]) -> list[Any]:
         """As ``values``, with totals, of the whole batch; gradients go nowhere. Collective."""

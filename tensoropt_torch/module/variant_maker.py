@@ -16,6 +16,7 @@ from tensoropt_torch.calls.attribute_watch import AttributeWatch
 from tensoropt_torch.calls.call_kind import CallKind, ModuleCall, TensorKind, literal_kind
 from tensoropt_torch.calls.row_hints import shares_in_words
 from tensoropt_torch.calls.uneven import resized
+from tensoropt_torch.emit.boxed import boxed_step
 from tensoropt_torch.emit.compilation import compiled
 from tensoropt_torch.emit.quick_calls import quick_forward
 from tensoropt_torch.emit.rank import RankPart
@@ -273,6 +274,8 @@ def emit_variant(
         graph = compiled(graph, backend)
     variant = variant_of(part, graph, root, tables, emitter.uses_seeds, context.groups.name)
     variant.forward = quick_forward(graph)
+    if backend is None:
+        variant.boxed = boxed_step(graph, variant.own_numbers)
     if backend is not None:
         variant.whole = whole_graph(part, emitter.program, backend, graph)
         # Those that micro-batches add up are sent once, if they are not kept.

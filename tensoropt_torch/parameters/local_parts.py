@@ -58,7 +58,7 @@ def local_parts(
         return parts
     # Gradients that are added to others, or that somebody waits for, leave one by one: not all
     # of them are in memory besides, and no hook is called where there is none.
-    together = all(_is_plain(tensors[i]) for i in trained)
+    together = all(is_plain(tensors[i]) for i in trained)
     for members in [trained] if together else [[i] for i in trained]:
         own, wholes = [parts[i] for i in members], [tensors[i] for i in members]
         beside = torch.empty(0, device=own[0].device, requires_grad=True)
@@ -66,6 +66,56 @@ def local_parts(
         for i, part in zip(members, found, strict=True):
             parts[i] = part
     return parts
+
+
+def parts_as_they_are(
+    tensors: Sequence[torch.Tensor], shapes: Sequence[Sequence[int] | None]
+) -> list[torch.Tensor]:
+    """The same, that no gradient comes back to."""
+    return [
+        tensor
+        if not isinstance(tensor, DTensor)
+        else tensor._local_tensor
+        if shape is None
+        else tensor._local_tensor.view(shape)
+        for tensor, shape in zip(tensors, shapes, strict=True)
+    ]
+
+
+def gradients_given(
+    node: Any,
+    beside: Any,
+    tensors: Sequence[torch.Tensor],
+    views: Sequence[Sequence[int] | None],
+    gradients: Sequence[torch.Tensor | None],
+    own: Sequence[int],
+) -> list[torch.Tensor | None]:
+    """What a node of autograd with these operands, the last that it has, returns in backward, of
+    their gradients: those of parameters are of the rank's parts of them, in these views,
+    and become ``.grad`` as those of local parts do. ``own`` are the numbers of gradients of which
+    it is known that they have memory of their own, and lie as the parts do."""
+    left = list(gradients)
+    if is_executed(beside):
+        for i in own:
+            parameter, gradient = tensors[i], left[i]
+            if isinstance(parameter, DTensor) and gradient is not None and is_plain(parameter):
+                if views[i] is not None:
+                    gradient = gradient.view(parameter._local_tensor.shape)
+                parameter.grad = DTensor.__new__(
+                    DTensor, gradient, parameter._spec, requires_grad=False
+                )
+                left[i] = None
+    rest = [i for i, t in enumerate(tensors) if left[i] is not None and isinstance(t, DTensor)]
+    if not rest:
+        return left
+    made: list[torch.Tensor | None] = [None] * len(left)
+    for i in rest:
+        parameter, gradient = tensors[i], left[i]
+        assert isinstance(parameter, DTensor) and gradient is not None
+        strides = parameter._local_tensor.view(gradient.shape).stride()
+        made[i], left[i] = _gradient_of(parameter, gradient, strides), None
+    found = accumulated(node, tensors, made)
+    return [found[i] if left[i] is None else left[i] for i in range(len(left))]
 
 
 class _LocalParts(torch.autograd.Function):
@@ -118,7 +168,7 @@ def _give_first(
     for i, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
         if (
             gradient is not None
-            and _is_plain(parameter)
+            and is_plain(parameter)
             and not gradient.requires_grad
             and gradient.stride() == strides[i]
             and gradient.dtype == parameter.dtype
@@ -147,7 +197,7 @@ def accumulated(
     for i, (parameter, gradient) in enumerate(zip(parameters, gradients, strict=True)):
         if (
             gradient is not None
-            and _is_plain(parameter)
+            and is_plain(parameter)
             and gradient.dtype == parameter.dtype
             and not gradient.requires_grad
             and is_executed(edges[i][0])
@@ -159,7 +209,7 @@ def accumulated(
     return left
 
 
-def _is_plain(parameter: torch.Tensor) -> bool:
+def is_plain(parameter: torch.Tensor) -> bool:
     """Whether a gradient would be the first, and no hook waits for it."""
     if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
         return False

@@ -24,7 +24,14 @@ def real(*shape: int) -> torch.Tensor:
 IMAGE, ROWS, VECTOR, IDS = real(2, 4, 6, 6), real(4, 6), real(6), torch.tensor([[1, 3, 0, 2]])
 # The arguments of calls by position, and by name, as graphs have them.
 CALLS: dict[OpOverload, list[tuple[Any, ...]]] = {
+    A._log_softmax.default: [(ROWS, 1, False)],
+    A._scaled_dot_product_flash_attention_for_cpu.default: [
+        (IMAGE, IMAGE, IMAGE, 0.0, True),
+        (IMAGE, IMAGE, IMAGE, 0.0, False, {"scale": 0.2}),
+    ],
+    A._softmax.default: [(ROWS, 1, False)],
     A.add.Tensor: [(ROWS, VECTOR), (ROWS, VECTOR, {"alpha": 2}), (ROWS, 2)],
+    A.add_.Tensor: [(ROWS + 0, VECTOR)],
     A.addmm.default: [(VECTOR, ROWS, real(6, 6), {"beta": 1, "alpha": 1})],
     A.avg_pool2d.default: [(IMAGE, [2, 2], [1, 1], [0, 0], True, False)],
     A.adaptive_avg_pool2d.default: [(IMAGE, [2, 3])],
@@ -40,6 +47,9 @@ CALLS: dict[OpOverload, list[tuple[Any, ...]]] = {
     A.clone.default: [(ROWS,), (ROWS, {"memory_format": torch.contiguous_format})],
     A.conv1d.default: [(real(2, 4, 8), real(3, 4, 3), real(3), [2], [1], [1], 1)],
     A.conv2d.default: [(IMAGE, real(4, 2, 3, 3), None, [1, 1], [1, 1], [2, 2], 2)],
+    A.convolution.default: [
+        (IMAGE, real(3, 4, 3, 3), real(3), [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    ],
     A.cumsum.default: [(ROWS, 1), (ROWS, 0, {"dtype": torch.float64})],
     A.div.Tensor: [(ROWS, VECTOR), (ROWS, 2.0)],
     A.embedding.default: [(ROWS, IDS, -1, False, False), (ROWS, IDS, 2, True, False)],
@@ -54,11 +64,17 @@ CALLS: dict[OpOverload, list[tuple[Any, ...]]] = {
     A.masked_fill.Scalar: [(ROWS, VECTOR > 1, float("-inf"))],
     A.matmul.default: [(ROWS, real(6, 3)), (real(2, 4, 3), real(3))],
     A.max_pool2d.default: [(IMAGE, [2, 2], [1, 1], [1, 1], [1, 1], True)],
+    A.max_pool2d_with_indices.default: [(IMAGE, [2, 2], [1, 1], [1, 1], [1, 1], True)],
     A.mean.default: [(ROWS,), (ROWS, {"dtype": torch.float64})],
     A.mean.dim: [(ROWS, [1], True), (ROWS, [0, 1]), (ROWS, [-1], False, {"dtype": None})],
     A.mm.default: [(ROWS, real(6, 3))],
     A.mul.Tensor: [(ROWS, VECTOR), (ROWS, 2), (ROWS, 0.5)],
     A.narrow.default: [(ROWS, 1, 2, 3)],
+    A.native_batch_norm.default: [
+        (IMAGE, real(4), real(4), real(4), real(4), train, 0.1, 1e-5) for train in (True, False)
+    ],
+    A.native_group_norm.default: [(IMAGE, real(4), real(4), 2, 4, 36, 2, 1e-3)],
+    A.native_layer_norm.default: [(ROWS, [6], VECTOR, None, 1e-3)],
     A.permute.default: [(IMAGE, [0, 2, 3, 1])],
     A.pow.Tensor_Scalar: [(ROWS, 2), (ROWS, 3.0)],
     A.reshape.default: [(ROWS, [2, 12]), (IMAGE.transpose(1, 2), [2, -1])],
@@ -74,7 +90,7 @@ CALLS: dict[OpOverload, list[tuple[Any, ...]]] = {
     A.stack.default: [([ROWS, ROWS], 1), ([ROWS, ROWS],)],
     A.sub.Tensor: [(ROWS, VECTOR), (ROWS, VECTOR, {"alpha": 2})],
     A.sum.default: [(ROWS,), (ROWS, {"dtype": torch.float64})],
-    A.sum.dim_IntList: [(ROWS, [0], True), (ROWS, None), (ROWS, [1])],
+    A.sum.dim_IntList: [(ROWS, [0], True), (ROWS, None), (ROWS, [1]), (IMAGE, [0, 2])],
     A.to.dtype: [(ROWS, torch.bfloat16, False, False, None), (ROWS, torch.float32, False, True)],
     A.transpose.int: [(IMAGE, 1, 2)],
     A.unbind.int: [(ROWS, 1), (ROWS,)],

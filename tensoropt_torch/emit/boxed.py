@@ -1,0 +1,445 @@
+"""The step of a rank that needs no other one, as two functions: autograd has one node for all of
+its operators, and the dispatcher does not ask for autograd in between.
+
+::
+
+    step = boxed_step(rank_graph)                   # None: other ranks take part
+    outputs = step.forward(values, trained, again)  # None: the graph is to run as it is
+
+The first step runs the graph as it is, and is recorded (``tape.py``); the next ones call again
+what was recorded. What else may be asked of a step is done by the graph as it is: second
+derivatives, gradients of other outputs than before, hooks on what is saved, the search for
+anomalies. Where nothing can be recorded, that is all that there is, and the log says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from operator import attrgetter, itemgetter
+from typing import Any
+
+import torch
+from torch import fx
+from torch.autograd import forward_ad
+from torch.autograd.graph import get_gradient_edge
+from torch.distributed.tensor import DTensor
+from torch.utils import _pytree as pytree
+
+from tensoropt_torch.emit.compilation import is_local
+from tensoropt_torch.emit.tape import BoxedProgram, NotRecordedError, Tape
+from tensoropt_torch.emit.written import changed_inputs
+from tensoropt_torch.logs import get_logger
+from tensoropt_torch.parameters.local_parts import gradients_given, is_plain
+from tensoropt_torch.runtime.agreement import confirm_call
+from tensoropt_torch.runtime.random import call_seeded
+
+log = get_logger(__name__)
+
+MOST_PROGRAMS = 4  # by what is asked of steps
+MOST_RECORDINGS = 8
+Again = Callable[[], Any]  # the outputs of the graph as it is, which follow from what is trained
+
+_C: Any = torch._C
+_STRIDE: Any = torch.Tensor.stride
+_VERSION = attrgetter("_version")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a step has gradients for.
+
+    Attributes:
+        numbers: of values of the graph.
+        tensors: parameters, of which the values are the rank's parts, and inputs.
+        views: the shapes in which the graph takes those parts, None: as they are.
+    """
+
+    numbers: tuple[int, ...]
+    tensors: tuple[torch.Tensor, ...]
+    views: tuple[Sequence[int] | None, ...]
+
+    @staticmethod
+    def of(found: Sequence[tuple[int, torch.Tensor, Sequence[int] | None]]) -> Trained:
+        """Of these numbers, tensors and views."""
+        return Trained(*zip(*found, strict=True)) if found else Trained((), (), ())
+
+
+class BoxedStep:
+    """The graph of a rank, as one function.
+
+    Args:
+        own: the numbers of the inputs that are parameters, buffers and tables: tensors whose
+            shapes and dtypes never change.
+
+    Attributes:
+        reason: why it runs as it is; empty: it does not.
+    """
+
+    def __init__(self, graph: fx.GraphModule, own: Sequence[int]) -> None:
+        self.reason = ""
+        self._own_numbers = [*own]
+        self._own = _getter(own)
+        self._graph = graph
+        self._programs: dict[Any, _Known] = {}
+        self._recordings = 0
+        inputs = graph.graph.find_nodes(op="placeholder")
+        self._seeds = [n for n, node in enumerate(inputs) if _is_seed(node)]
+        known = {*own, *self._seeds}
+        self._given = [n for n in range(len(inputs)) if n not in known]
+        self.changed, follows = changed_inputs(graph.graph)
+        if follows:  # backward may have to run forward again
+            self._give_up("outputs follow from inputs that forward writes to")
+
+    def forward(self, values: Sequence[Any], trained: Trained, again: Again) -> Any:
+        """The outputs of the graph for these values, without what they follow from; None: the graph
+        is to be run as it is."""
+        if self.reason or not torch.is_grad_enabled() or _is_watched():
+            return None
+        parameters = [tensor for tensor in trained.tensors if isinstance(tensor, DTensor)]
+        if not trained.tensors or not all(map(is_plain, parameters)):
+            return None  # gradients that are added to others leave one by one
+        key = self._key(values, trained)
+        known = self._programs.get(key)
+        if known is None and self._recordings >= MOST_RECORDINGS:
+            self._give_up("what they are called with differs from step to step")
+            return None
+        if self.changed:
+            confirm_call()
+        beside = torch.empty(0, requires_grad=True)
+        step = _Step(self, known, key, values, trained, again)
+        made = _Boxed.apply(step, beside, *trained.tensors)  # type: ignore[no-untyped-call]
+        if not self.changed:
+            confirm_call()
+        return pytree.tree_unflatten(step.leaves(made), step.spec)
+
+    def _key(self, values: Sequence[Any], trained: Trained) -> Any:
+        """What a program depends on."""
+        return (
+            trained.numbers,
+            *map(_STRIDE, self._own(values)),
+            *[_kind_of(values[number]) for number in self._given],
+            torch.are_deterministic_algorithms_enabled(),
+            _C._get_flash_sdp_enabled(),
+            _C._get_mem_efficient_sdp_enabled(),
+            _C._get_math_sdp_enabled(),
+            _C._get_cudnn_sdp_enabled(),
+        )
+
+    def versions(self, values: Sequence[Any], held: Sequence[torch.Tensor]) -> list[Any]:
+        """Those of all tensors among values and outputs; what is no tensor, and what cannot
+        change because it is of inference, has None."""
+        given = [_version_of(values[number]) for number in self._given]
+        return [*map(_VERSION, self._own(values)), *given, *map(_VERSION, held)]
+
+    def is_changed(self, before: Sequence[Any], now: Sequence[Any], needs: Sequence[int]) -> bool:
+        """Whether somebody has written to a value that is needed, or to an output."""
+        order = [*self._own_numbers, *self._given]
+        needed = {*needs} - {*self.changed}
+        pairs = zip(before, now, strict=True)
+        return any(
+            a != b and (place >= len(order) or order[place] in needed)
+            for place, (a, b) in enumerate(pairs)
+        )
+
+    def record(self, values: Sequence[Any], trained: Trained) -> _Recording:
+        """Runs the graph on what is given."""
+        self._recordings += 1
+        own = [v.detach() if isinstance(v, torch.Tensor) else v for v in values]
+        leaves = [own[number].requires_grad_() for number in trained.numbers]
+        tape = Tape(own, self._seeds)
+        with torch.enable_grad(), tape:
+            outputs = _Recorder(self._graph, tape).run(*own)
+        return _Recording(tape, leaves, outputs)
+
+    def keep(self, key: Any, program: BoxedProgram, recording: _Recording) -> None:
+        """For the next calls."""
+        if len(self._programs) == MOST_PROGRAMS:
+            self._give_up("what they are called with differs too much")
+        else:
+            self._programs[key] = _Known(program, recording.spec, recording.places)
+
+    def _give_up(self, reason: str) -> None:
+        self.reason = reason
+        self._programs.clear()
+        log.info("operators of a step run one by one: %s", reason)
+
+    @property
+    def below_autograd(self) -> Any:
+        """The dispatcher asks autograd for nothing; versions tell what is written to."""
+        if self.changed:
+            return _C._AutoDispatchBelowAutograd()
+        return _C._AutoDispatchBelowADInplaceOrView()
+
+
+def boxed_step(rank_graph: fx.GraphModule, own: Sequence[int]) -> BoxedStep | None:
+    """The step of a rank, whose inputs of these numbers are its ``own``; None: other ranks take
+    part in it, or Python of the model."""
+    calls = [node for node in rank_graph.graph.nodes if node.op not in ("placeholder", "output")]
+    if not all(is_local(node) or node.target is confirm_call for node in calls):
+        return None
+    return BoxedStep(rank_graph, own)
+
+
+def _is_seed(node: fx.Node) -> bool:
+    users = [*node.users]
+    return bool(users) and all(u.target is call_seeded and u.args[1] is node for u in users)
+
+
+def _is_watched() -> bool:
+    """Whether somebody wants to see each operator, or what is saved of it, or differentiates in
+    forward."""
+    return (
+        _C._len_torch_dispatch_stack() > 0
+        or forward_ad._current_level >= 0
+        or torch.is_anomaly_enabled()
+        or _C._autograd._top_saved_tensors_default_hooks(True) is not None
+    )
+
+
+class _Recorder(fx.Interpreter):
+    """Runs a graph, but for what comes after it; the tape is told of draws."""
+
+    def __init__(self, graph: fx.GraphModule, tape: Tape) -> None:
+        super().__init__(graph)
+        self._tape = tape
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if target is confirm_call:
+            return None
+        if target is not call_seeded:
+            return super().call_function(target, args, kwargs)
+        function, seed, stream, *rest = args
+
+        def draw(*args: Any, **kwargs: Any) -> Any:
+            with self._tape.drawing(stream):
+                return function(*args, **kwargs)
+
+        return call_seeded(draw, seed, stream, *rest, **kwargs)
+
+
+class _Recording:
+    """A forward that is recorded, whose backward is to come.
+
+    Attributes:
+        leaves: whose gradients there are.
+        outputs: the tensors among what the graph gives, each once.
+    """
+
+    def __init__(self, tape: Tape, leaves: Sequence[torch.Tensor], made: Any) -> None:
+        self.tape = tape
+        self.leaves = leaves
+        flat, self.spec = pytree.tree_flatten(made)
+        self.outputs = [*{id(t): t for t in flat if isinstance(t, torch.Tensor)}.values()]
+        numbers = {id(tensor): number for number, tensor in enumerate(self.outputs)}
+        self.places = [_Place(numbers[id(t)]) if id(t) in numbers else t for t in flat]
+
+    def backward(
+        self, tangents: Sequence[torch.Tensor | None], keeps: bool
+    ) -> tuple[list[torch.Tensor | None], BoxedProgram | str | None]:
+        """The gradients of the leaves, by autograd, which sees for itself whether something has
+        changed; and what was recorded, the first time, or why nothing was."""
+        given = [(o, t) for o, t in zip(self.outputs, tangents, strict=True) if t is not None]
+        is_first = not self.tape.is_backward
+        with self.tape.backward(tangents) if is_first else nullcontext():
+            found = torch.autograd.grad(
+                [output for output, _ in given],
+                self.leaves,
+                [tangent for _, tangent in given],
+                retain_graph=keeps,
+                allow_unused=True,
+            )
+        gradients: list[torch.Tensor | None] = [*found]
+        if not is_first:
+            return gradients, None
+        try:
+            return gradients, self.tape.program(self.outputs, tangents, self.leaves, gradients)
+        except NotRecordedError as error:
+            return gradients, str(error)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """The number of a tensor among outputs."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A program, and where what it gives is in what the graph gives."""
+
+    program: BoxedProgram
+    spec: Any
+    places: Sequence[Any]
+
+
+class _Step:
+    """One that runs: what its backward needs."""
+
+    def __init__(
+        self,
+        boxed: BoxedStep,
+        known: _Known | None,
+        key: Any,
+        values: Sequence[Any],
+        trained: Trained,
+        again: Again,
+    ) -> None:
+        self.boxed = boxed
+        self._known = known
+        self.program = None if known is None else known.program
+        self.trained = trained
+        self.spec: Any = None
+        self._key = key
+        self._values: Sequence[Any] | None = values
+        self._again: Again | None = again
+        self._places: Sequence[Any] = ()
+        self._recording: _Recording | None = None
+        self._saved: list[torch.Tensor] = []
+        self._held: list[torch.Tensor] = []
+        self._versions: list[Any] = []
+
+    def leaves(self, made: Sequence[torch.Tensor]) -> list[Any]:
+        """What the graph gives, of these outputs."""
+        return [made[p.number] if isinstance(p, _Place) else p for p in self._places]
+
+    def forward(self) -> tuple[list[torch.Tensor], Sequence[int]]:
+        """The outputs, and the numbers of those without gradients."""
+        assert self._values is not None
+        program = self.program
+        if program is None:
+            recording = self._recording = self.boxed.record(self._values, self.trained)
+            self.spec, self._places = recording.spec, recording.places
+            outputs = [output.detach() for output in recording.outputs]
+            constant = [n for n, o in enumerate(recording.outputs) if not o.requires_grad]
+        else:
+            assert self._known is not None
+            self.spec, self._places = self._known.spec, self._known.places
+            with self.boxed.below_autograd:
+                made = program.forward(*self._values)
+            count = program.outputs
+            outputs, self._saved = [*made[:count]], [*made[count:]]
+            constant = [*program.constant]
+            # Not the outputs themselves, which have the node that has this.
+            own = {id(outputs[number]): outputs[number].detach() for number in program.held}
+            self._held = [*own.values()]
+            if own:
+                self._saved = [own.get(id(tensor), tensor) for tensor in self._saved]
+        self._versions = self.boxed.versions(self._values, self._held)
+        return outputs, constant
+
+    def backward(
+        self, tangents: Sequence[torch.Tensor | None]
+    ) -> tuple[Sequence[torch.Tensor | None], Sequence[int] | None]:
+        """The gradients of what is trained, of the rank's parts of parameters, and which of them
+        are known to be nobody else's; None: gradients as autograd takes them."""
+        if self._values is None:
+            raise RuntimeError(
+                "Trying to backward through the graph a second time: what forward saved is freed "
+                "by then; give retain_graph=True the first time"
+            )
+        keeps = _C._autograd._get_current_graph_task_keep_graph()
+        gradients = self._gradients(tangents, keeps)
+        if not keeps:
+            self._values = self._again = self._recording = None
+            self._held = []
+        return gradients
+
+    def _gradients(
+        self, tangents: Sequence[torch.Tensor | None], keeps: bool
+    ) -> tuple[Sequence[torch.Tensor | None], Sequence[int] | None]:
+        assert self._values is not None
+        program, recording = self.program, self._recording
+        differentiable = torch.is_grad_enabled()
+        if recording is not None and not differentiable:
+            gradients, found = recording.backward(tangents, keeps)
+            if isinstance(found, str):
+                self.boxed._give_up(found)
+            elif found is not None:
+                self.boxed.keep(self._key, found, recording)
+            return gradients, ()
+        alike = program is not None and program.tangents == _geometry_of(tangents)
+        if differentiable or not alike:
+            self._check_versions(range(len(self._values)))
+            return self._by_autograd(tangents, differentiable), None
+        assert program is not None
+        self._check_versions(program.needs)
+        held = [self._values[number] for number in program.needs]
+        held += self._saved
+        held += [tangent for tangent in tangents if tangent is not None]
+        if not keeps:
+            self._saved = []
+        with self.boxed.below_autograd:
+            return program.backward(held), program.own
+
+    def _by_autograd(
+        self, tangents: Sequence[torch.Tensor | None], differentiable: bool
+    ) -> Sequence[torch.Tensor | None]:
+        assert self._again is not None
+        with torch.enable_grad():
+            made = self._again()
+        seen = {id(t): t for t in pytree.tree_leaves(made) if isinstance(t, torch.Tensor)}
+        given = [(o, t) for o, t in zip(seen.values(), tangents, strict=True) if t is not None]
+        return torch.autograd.grad(
+            [output for output, _ in given],
+            self.trained.tensors,
+            [tangent for _, tangent in given],
+            allow_unused=True,
+            create_graph=differentiable,
+        )
+
+    def _check_versions(self, needs: Sequence[int]) -> None:
+        assert self._values is not None
+        before, now = self._versions, self.boxed.versions(self._values, self._held)
+        if before != now and self.boxed.is_changed(before, now, needs):
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an "
+                "inplace operation: a parameter, an input or an output of the module was changed "
+                "between forward and its backward"
+            )
+
+
+def _getter(numbers: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    if len(numbers) < 2:
+        return lambda values: [values[number] for number in numbers]
+    return itemgetter(*numbers)
+
+
+def _kind_of(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.shape, value.stride(), value.dtype
+    return type(value), value
+
+
+def _version_of(value: Any) -> int | None:
+    return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else None
+
+
+def _geometry_of(tangents: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
+    return tuple(None if t is None else (tuple(t.shape), t.stride()) for t in tangents)
+
+
+class _Boxed(torch.autograd.Function):
+    """``beside`` is a leaf as that of the node of local parts."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, step: _Step, beside: torch.Tensor, *tensors: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.step, ctx.beside = step, get_gradient_edge(beside).node
+        outputs, constant = step.forward()
+        if constant:
+            ctx.mark_non_differentiable(*[outputs[number] for number in constant])
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[Any, ...]:
+        step: _Step = ctx.step
+        gradients, own = step.backward(tangents)
+        if own is not None:
+            tensors, views = step.trained.tensors, step.trained.views
+            gradients = gradients_given(ctx, ctx.beside, tensors, views, gradients, own)
+        return None, None, *gradients

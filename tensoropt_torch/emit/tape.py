@@ -1,0 +1,490 @@
+"""What some operators of a graph do to memory in forward and in backward: a tape of the calls that
+PyTorch makes below autograd while they run, and the two functions that make these calls again.
+
+::
+
+    tape = Tape(inputs)
+    with tape:
+        outputs = graph(*inputs)                    # with gradients
+        gradients = torch.autograd.grad(...)        # of these inputs
+    program = tape.program(outputs, tangents, gradients)
+
+All of it is recorded while the operators run for good, on what they are given: nothing is traced
+beforehand, and nothing is computed twice. What is called again is the same kernels in the same
+order, so that the numbers are the same; what is held between forward and backward is what autograd
+holds. Views that have the memory and the geometry of something that is there are that.
+
+It has no way for what depends on values (``NotRecordedError`` says what).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from operator import getitem
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from tensoropt_torch.emit.quick_calls import quicken
+from tensoropt_torch.emit.written import written
+from tensoropt_torch.runtime.random import call_seeded
+
+_ATEN = torch.ops.aten
+_GEOMETRY = "geometry"  # in the meta of nodes
+_BACKWARD = "backward"  # whether the call is one of backward
+_CASTS = {
+    torch.bfloat16: "bfloat16",
+    torch.float16: "half",
+    torch.float32: "float",
+    torch.float64: "double",
+}
+_BY_VALUE = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+
+
+class NotRecordedError(Exception):
+    """A tape has no way for what was called."""
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Where a tensor lies.
+
+    Attributes:
+        memory: the first node that had it.
+        dtype, size, stride, offset: how the tensor lies in that.
+    """
+
+    memory: fx.Node
+    dtype: torch.dtype
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    @staticmethod
+    def of(tensor: torch.Tensor, memory: fx.Node) -> Geometry:
+        """That of a tensor in this memory."""
+        lies = tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
+        return Geometry(memory, tensor.dtype, *lies)
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the last dim is the innermost, and so on, without gaps."""
+        expected = 1
+        for size, stride in zip(reversed(self.size), reversed(self.stride), strict=True):
+            if stride != expected:
+                return False
+            expected *= size
+        return True
+
+
+@dataclass(frozen=True)
+class BoxedProgram:
+    """What was recorded.
+
+    Attributes:
+        forward: takes the inputs; gives the outputs, then what backward needs besides.
+        backward: takes a list, which it empties, of the inputs ``needs``, what forward gave
+            besides, and the gradients of the outputs that had one; gives those of the leaves,
+            or None.
+        needs: numbers of inputs.
+        outputs: how many there are.
+        constant: the numbers of outputs that have no gradient.
+        tangents: shapes and strides of the gradients that backward takes, None where it has none.
+        held: the numbers of outputs whose memory backward needs.
+        own: the numbers of gradients that have memory of their own, and lie as their leaves do.
+    """
+
+    forward: Callable[..., Sequence[torch.Tensor]]
+    backward: Callable[[list[torch.Tensor]], Sequence[torch.Tensor | None]]
+    needs: tuple[int, ...]
+    outputs: int
+    constant: tuple[int, ...]
+    tangents: tuple[tuple[tuple[int, ...], tuple[int, ...]] | None, ...]
+    held: tuple[int, ...]
+    own: tuple[int, ...]
+
+
+class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records the calls that are made while it is entered.
+
+    Args:
+        inputs: of what is recorded, tensors and others.
+        seeds: the numbers of those that are seeds of draws.
+    """
+
+    def __init__(self, inputs: Sequence[Any], seeds: Sequence[int] = ()) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.reason = ""  # why there is no program
+        self.is_backward = False
+        self._graph = fx.Graph()
+        self._constants = torch.nn.Module()
+        self._nodes: Any = WeakTensorKeyDictionary()
+        self._inputs = [self._graph.placeholder(f"input_{i}") for i in range(len(inputs))]
+        self._seed = self._inputs[seeds[0]] if seeds else None
+        self._stream: tuple[int, ...] | None = None
+        for node, value in zip(self._inputs, inputs, strict=True):
+            if isinstance(value, torch.Tensor):
+                self._note(node, value, node)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Calls it, and writes that down."""
+        kwargs = kwargs or {}
+        if self.reason or not isinstance(func, OpOverload):
+            self.reason = self.reason or f"{func} is no operator"
+            return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        try:
+            self._record(func, args, kwargs, result)
+        except NotRecordedError as error:
+            self.reason = str(error)
+        return result
+
+    @contextmanager
+    def drawing(self, stream: tuple[int, ...]) -> Iterator[None]:
+        """Inside, a random operator is called as ``call_seeded`` does, with this stream."""
+        self._stream = stream
+        try:
+            yield
+        finally:
+            self._stream = None
+
+    @contextmanager
+    def backward(self, tangents: Sequence[torch.Tensor | None]) -> Iterator[None]:
+        """Inside, backward is recorded, which begins with these gradients of the outputs."""
+        self.is_backward = True
+        for number, tangent in enumerate(tangents):
+            if tangent is not None:
+                node = self._graph.placeholder(f"tangent_{number}")
+                try:
+                    self._note(node, tangent, node)
+                except NotRecordedError as error:
+                    self.reason = str(error)
+        with self:
+            yield
+
+    def node_of(self, tensor: torch.Tensor) -> fx.Node:
+        """The one that stands for it.
+
+        Raises:
+            NotRecordedError: nobody has seen how it was made.
+        """
+        node: fx.Node | None = self._nodes.get(tensor)
+        if node is not None:
+            return node
+        # What C++ makes of a number is not dispatched.
+        if tensor.dim() or tensor.device.type != "cpu" or tensor.requires_grad:
+            raise NotRecordedError(f"a tensor of shape {tuple(tensor.shape)} comes from nowhere")
+        name = f"number_{len(self._constants._buffers)}"
+        self._constants.register_buffer(name, tensor)
+        node = self._graph.get_attr(name)
+        self._note(node, tensor, node)
+        return node
+
+    # --- Writing down
+
+    def _note(self, node: fx.Node, tensor: torch.Tensor, memory: fx.Node) -> None:
+        if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
+            raise NotRecordedError(f"a {type(tensor).__name__} of layout {tensor.layout}")
+        if tensor.is_conj() or tensor.is_neg():
+            raise NotRecordedError("a tensor is conjugated when it is read")
+        node.meta[_GEOMETRY] = Geometry.of(tensor, memory)
+        node.meta[_BACKWARD] = self.is_backward
+        self._nodes[tensor] = node
+
+    def _record(
+        self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
+    ) -> None:
+        _check_values(func, args)
+        operands = [a for a in pytree.tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]
+        memories = {
+            t.untyped_storage()._cdata: self.node_of(t).meta[_GEOMETRY].memory for t in operands
+        }
+        called, named = pytree.tree_map_only(
+            torch.Tensor, self.node_of, (tuple(args), dict(kwargs))
+        )
+        target: Any = func
+        if torch.Tag.nondeterministic_seeded in func.tags and _draws(func, args, kwargs):
+            if self._stream is None or self._seed is None:
+                raise NotRecordedError(f"{func} draws random numbers")
+            target, called = call_seeded, (func, self._seed, self._stream, *called)
+            self._stream = None  # a second draw would have the numbers of the first
+        node = self._graph.call_function(target, called, named)
+        node.meta[_BACKWARD] = self.is_backward
+        if isinstance(result, torch.Tensor):
+            self._note(node, result, memories.get(result.untyped_storage()._cdata, node))
+            return
+        for index, part in enumerate(result if isinstance(result, (tuple, list)) else ()):
+            if isinstance(part, torch.Tensor):
+                item = self._graph.call_function(getitem, (node, index))
+                self._note(item, part, memories.get(part.untyped_storage()._cdata, item))
+                memories.setdefault(part.untyped_storage()._cdata, item)
+
+    # --- The program
+
+    def program(
+        self,
+        outputs: Sequence[torch.Tensor],
+        tangents: Sequence[torch.Tensor | None],
+        leaves: Sequence[torch.Tensor],
+        gradients: Sequence[torch.Tensor | None],
+    ) -> BoxedProgram:
+        """What was recorded: how the outputs are made, and of the gradients of these, as many as
+        there are tangents, those of leaves.
+
+        Raises:
+            NotRecordedError: it cannot be called again.
+        """
+        if self.reason:
+            raise NotRecordedError(self.reason)
+        made = [self.node_of(tensor) for tensor in outputs]
+        found = [None if tensor is None else self.node_of(tensor) for tensor in gradients]
+        self._check_outputs(made)
+        own = _own(found, leaves)
+        same = _merge_views(self._graph)
+        made = [same.get(node, node) for node in made]
+        found = [None if node is None else same.get(node, node) for node in found]
+        _accumulate_in_place(self._graph, found)
+        halves = _Halves(self._graph, self._constants, self._inputs)
+        first, second, needs, held = halves.cut(made, found)
+        constant = tuple(n for n, tensor in enumerate(outputs) if not tensor.requires_grad)
+        lie = tuple(None if t is None else (tuple(t.shape), t.stride()) for t in tangents)
+        return BoxedProgram(first, second, needs, len(made), constant, lie, held, own)
+
+    def _check_outputs(self, made: Sequence[fx.Node]) -> None:
+        memories = [node.meta[_GEOMETRY].memory for node in made]
+        if len(set(memories)) < len(memories) or set(memories) & set(self._inputs):
+            raise NotRecordedError("outputs share memory with each other, or with inputs")
+
+
+def _check_values(func: OpOverload, args: Sequence[Any]) -> None:
+    if func is _ATEN.index.Tensor:
+        indices = [i for i in args[1] if isinstance(i, torch.Tensor)]
+        if not any(i.dtype in (torch.bool, torch.uint8) for i in indices):
+            return
+    if any(tag in func.tags for tag in _BY_VALUE):
+        raise NotRecordedError(f"{func} depends on values")
+
+
+def _draws(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Attention without dropout does not."""
+    schema = func._schema.arguments
+    given = {a.name: a.default_value for a in schema if a.has_default_value()}
+    given |= dict(zip((a.name for a in schema), args, strict=False)) | {**kwargs}
+    return bool(given.get("dropout_p", 1.0) != 0.0)
+
+
+def _is_view(node: fx.Node) -> bool:
+    """Whether it only looks at the memory of something else."""
+    geometry: Geometry | None = node.meta.get(_GEOMETRY)
+    if node.op != "call_function" or geometry is None or geometry.memory is node:
+        return False
+    source = node.args[0] if node.target is getitem else node
+    assert isinstance(source, fx.Node)
+    return not written(source)
+
+
+def _own(gradients: Sequence[fx.Node | None], leaves: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    """The numbers of those whose memory backward makes for them alone, and which lie as the
+    leaves do."""
+    memories = Counter(node.meta[_GEOMETRY].memory for node in gradients if node is not None)
+    found = []
+    for number, (node, leaf) in enumerate(zip(gradients, leaves, strict=True)):
+        if node is None:
+            continue
+        lies: Geometry = node.meta[_GEOMETRY]
+        is_made = lies.memory.op == "call_function" and lies.memory.meta[_BACKWARD]
+        alike = (lies.dtype, lies.size, lies.stride) == (leaf.dtype, leaf.shape, leaf.stride())
+        if is_made and alike and memories[lies.memory] == 1:
+            found.append(number)
+    return tuple(found)
+
+
+def _merge_views(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
+    """Leaves out views that are there already, and makes others in one call; gives what stands
+    for those that are left out."""
+    there: dict[Geometry, fx.Node] = {}
+    same: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        geometry: Geometry | None = node.meta.get(_GEOMETRY)
+        if geometry is None:
+            continue
+        known = there.setdefault(geometry, node)
+        if not _is_view(node) or known is node:
+            if known is node and _is_view(node):
+                _view_at_once(node, geometry)
+            continue
+        node.replace_all_uses_with(known)
+        same[node] = known
+    return same
+
+
+def _view_at_once(node: fx.Node, geometry: Geometry) -> None:
+    """Makes a view of a view one of the memory, where both are contiguous."""
+    whole: Geometry = geometry.memory.meta[_GEOMETRY]
+    if node.target is getitem or (geometry.dtype, geometry.offset) != (whole.dtype, whole.offset):
+        return
+    if math.prod(geometry.size) != math.prod(whole.size) or 0 in whole.size:
+        return
+    if geometry.is_contiguous and whole.is_contiguous:
+        node.target = _ATEN.view.default
+        node.args, node.kwargs = (geometry.memory, [*geometry.size]), {}
+
+
+def _accumulate_in_place(graph: fx.Graph, kept: Sequence[fx.Node | None]) -> None:
+    """Sums of gradients are made in the memory of one that nobody needs afterwards, as autograd
+    makes them where nobody looks."""
+    last: dict[fx.Node, fx.Node] = {}  # who uses a memory last
+    for node in graph.nodes:
+        for operand in node.all_input_nodes:
+            if _GEOMETRY in operand.meta:
+                last[operand.meta[_GEOMETRY].memory] = node
+    needed = {node.meta[_GEOMETRY].memory for node in kept if node is not None}
+    for node in graph.nodes:
+        if node.target is not _ATEN.add.Tensor or not node.meta[_BACKWARD] or node.kwargs:
+            continue
+        for own, other in (node.args, node.args[::-1]):
+            if not isinstance(own, fx.Node) or not isinstance(other, fx.Node):
+                continue
+            mine, sum_ = own.meta[_GEOMETRY], node.meta[_GEOMETRY]
+            memory = mine.memory
+            is_alone = memory.op == "call_function" and memory.meta[_BACKWARD]
+            alike = (mine.dtype, mine.size, mine.stride) == (sum_.dtype, sum_.size, sum_.stride)
+            shares = other.meta[_GEOMETRY].memory is memory
+            if is_alone and alike and not shares and last[memory] is node and memory not in needed:
+                if not _whole(mine):
+                    continue
+                node.target, node.args = _ATEN.add_.Tensor, (own, other)
+                break
+
+
+def _whole(geometry: Geometry) -> bool:
+    """Whether it covers its memory."""
+    whole: Geometry = geometry.memory.meta[_GEOMETRY]
+    return math.prod(geometry.size) == math.prod(whole.size) and geometry.offset == whole.offset
+
+
+@dataclass
+class _Halves:
+    """Cuts a graph where backward begins."""
+
+    graph: fx.Graph
+    constants: torch.nn.Module
+    inputs: Sequence[fx.Node]
+
+    def cut(self, made: Sequence[fx.Node], gradients: Sequence[fx.Node | None]) -> Any:
+        """Both halves, the inputs that backward needs, and the outputs whose memory it does."""
+        self.graph.output((tuple(made), tuple(gradients)))
+        _drop_views(self.graph)
+        calls = [n for n in self.graph.nodes if n.op in ("call_function", "get_attr")]
+        later = [n for n in calls if n.meta[_BACKWARD]]
+        taken = [o for n in later for o in n.all_input_nodes] + [g for g in gradients if g]
+        border = dict.fromkeys(n for n in taken if n.op != "placeholder" and not n.meta[_BACKWARD])
+        remade: dict[fx.Node, None] = {}
+        for node in border:
+            self._add_remade(node, remade)
+        saved = [node for node in border if node not in remade]
+        used = {o for n in (*later, *remade) for o in n.all_input_nodes} | {*taken}
+        needs = tuple(n for n, node in enumerate(self.inputs) if node in used)
+        memories = {node.meta[_GEOMETRY].memory for node in saved}
+        first = self._forward([n for n in calls if not n.meta[_BACKWARD]], (*made, *saved))
+        held = [*[self.inputs[n] for n in needs], *saved, *self._tangents()]
+        second = self._backward(held, [*remade, *later], gradients)
+        outputs = enumerate(made)
+        return (
+            first,
+            second,
+            needs,
+            tuple(n for n, node in outputs if node.meta[_GEOMETRY].memory in memories),
+        )
+
+    def _tangents(self) -> list[fx.Node]:
+        own = set(self.inputs)
+        return [n for n in self.graph.find_nodes(op="placeholder") if n not in own]
+
+    def _add_remade(self, node: fx.Node, remade: dict[fx.Node, None]) -> None:
+        """Views of inputs, which are there, are made again instead of being kept."""
+        if not _is_view(node) or node.meta[_GEOMETRY].memory.op != "placeholder":
+            return
+        for operand in node.all_input_nodes:
+            if operand.op == "placeholder":
+                continue
+            if operand.op != "call_function" or operand.meta[_BACKWARD]:
+                return
+            if _GEOMETRY in operand.meta:
+                self._add_remade(operand, remade)
+                if operand not in remade:
+                    return
+            else:  # several views, of which this is one
+                remade[operand] = None
+        remade[node] = None
+
+    def _forward(
+        self, calls: Sequence[fx.Node], results: Sequence[fx.Node]
+    ) -> Callable[..., Sequence[torch.Tensor]]:
+        graph = fx.Graph()
+        nodes = {node: graph.placeholder(node.name) for node in self.inputs}
+        for node, new in nodes.items():
+            new.meta = node.meta
+        for node in calls:
+            nodes[node] = graph.node_copy(node, nodes.__getitem__)
+        graph.output(tuple(nodes[node] for node in results))
+        return self._function(graph, "RecordedForward")
+
+    def _backward(
+        self,
+        held: Sequence[fx.Node],
+        calls: Sequence[fx.Node],
+        gradients: Sequence[fx.Node | None],
+    ) -> Callable[[list[torch.Tensor]], Sequence[torch.Tensor | None]]:
+        graph = fx.Graph()
+        given = graph.placeholder("held")
+        nodes = {node: graph.call_method("pop", (given,)) for node in reversed(held)}
+        for node, new in nodes.items():
+            new.meta = node.meta
+        for node in calls:
+            nodes[node] = graph.node_copy(node, nodes.__getitem__)
+        graph.output(tuple(None if node is None else nodes[node] for node in gradients))
+        return self._function(graph, "RecordedBackward")
+
+    def _function(self, graph: fx.Graph, name: str) -> Callable[..., Any]:
+        _drop_views(graph)
+        for node in graph.nodes:
+            if not _cast_by_method(node):
+                quicken(node)
+        graph.lint()
+        return fx.GraphModule(self.constants, graph, name).forward
+
+
+def _cast_by_method(node: fx.Node) -> bool:
+    """A cast that makes a tensor of another dtype, by the method of that name, which takes the
+    host half as long."""
+    if node.target is not _ATEN._to_copy.default or node.kwargs.keys() != {"dtype"}:
+        return False
+    (source,), dtype = node.args, node.kwargs["dtype"]
+    assert isinstance(source, fx.Node) and isinstance(dtype, torch.dtype)
+    geometry: Geometry | None = source.meta.get(_GEOMETRY)
+    if dtype not in _CASTS or geometry is None or geometry.dtype is dtype:
+        return False
+    node.op, node.target, node.kwargs = "call_method", _CASTS[dtype], {}
+    return True
+
+
+def _drop_views(graph: fx.Graph) -> None:
+    """Views, and parts of results, that nobody takes."""
+    for node in reversed(graph.nodes):
+        if node.op == "call_function" and not node.users:
+            if node.target is getitem or _is_view(node):
+                graph.erase_node(node)
+        elif node.op == "get_attr" and not node.users:
+            graph.erase_node(node)

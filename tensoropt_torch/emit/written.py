@@ -1,0 +1,89 @@
+"""Which operands calls of a graph write to, by the schemas of operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from operator import getitem
+from typing import Any
+
+from torch import fx
+from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
+
+from tensoropt_torch.frontend.passes import gives_views
+from tensoropt_torch.runtime.random import call_seeded
+
+# The inputs of batch normalisations that these move, whatever their schemas say.
+_STATISTICS = ("running_mean", "running_var")
+
+
+def written(node: fx.Node) -> list[fx.Node]:
+    """The operands that a call writes to."""
+    found: list[fx.Node] = []
+    for argument, value in _arguments(node):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            found += _nodes_in(value)
+    return found
+
+
+def _read(node: fx.Node) -> list[fx.Node]:
+    """The operands whose values matter to the results of a call."""
+    moved = _moved_statistics(node)
+    return [operand for operand in node.all_input_nodes if operand not in moved]
+
+
+def changed_inputs(graph: fx.Graph) -> tuple[list[int], bool]:
+    """The numbers of the inputs that a graph writes to, and whether what it gives follows from
+    what they were."""
+    inputs = graph.find_nodes(op="placeholder")
+    changed = {
+        _memory_of(operand)
+        for node in graph.nodes
+        for operand in (*written(node), *_moved_statistics(node))
+    }
+    follows = changed & {*inputs}
+    for node in graph.nodes:
+        if node.op != "placeholder" and follows & {*_read(node)}:
+            follows.add(node)
+    return [n for n, node in enumerate(inputs) if node in changed], graph.output_node() in follows
+
+
+def _memory_of(node: fx.Node) -> fx.Node:
+    """That of which a node is a view, or which it has written to."""
+    while node.op == "call_function":
+        mutated = written(node)
+        if mutated:
+            node = mutated[0]
+        elif gives_views(node.target) and node.all_input_nodes:
+            node = node.all_input_nodes[0]
+        elif node.target is getitem and isinstance(node.args[0], fx.Node):
+            node = node.args[0]
+        else:
+            break
+    return node
+
+
+def _arguments(node: fx.Node) -> Iterator[tuple[Any, Any]]:
+    """The arguments of the schema of an operator, and what is given for them."""
+    target: Any = node.target
+    args = node.args
+    if target is call_seeded:
+        target, args = node.args[0], node.args[3:]
+    if isinstance(target, OpOverload):
+        schema = target._schema.arguments
+        yield from zip(schema, args, strict=False)
+        yield from ((a, node.kwargs[a.name]) for a in schema if a.name in node.kwargs)
+
+
+def _nodes_in(value: Any) -> list[fx.Node]:
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, fx.Node)]
+
+
+def _moved_statistics(node: fx.Node) -> list[fx.Node]:
+    """Those that a batch normalisation in training moves, and does not read."""
+    if "batch_norm" not in str(node.target):
+        return []
+    given = {argument.name: value for argument, value in _arguments(node)}
+    if not given.get("training", given.get("train", True)):
+        return []
+    return _nodes_in([given.get(name) for name in _STATISTICS])
