@@ -75,7 +75,7 @@ class Device:
     """
     One device; see comm/cluster.h.
     """
-    def __init__(self, *, name: str = 'device', memory_bytes: float = 16000000000.0, memory_bandwidth_bytes_per_s: float = 100000000000.0, launch_overhead_s: float = 5e-06, peak_flops_per_s: collections.abc.Mapping[str, float] = {'float32': 1000000000000.0}, matmul_efficiency: float = 0.6, memory_efficiency: float = 0.8, attention_efficiency: float | None = None) -> None:
+    def __init__(self, *, name: str = 'device', memory_bytes: float = 16000000000.0, memory_bandwidth_bytes_per_s: float = 100000000000.0, launch_overhead_s: float = 5e-06, host_launch_s: float = 0.0, peak_flops_per_s: collections.abc.Mapping[str, float] = {'float32': 1000000000000.0}, matmul_efficiency: float = 0.6, memory_efficiency: float = 0.8, attention_efficiency: float | None = None) -> None:
         ...
 class LinkSpeed:
     """
@@ -749,7 +749,7 @@ class SpaceOptions:
     """
     Which strategies there are; space/space.h.
     """
-    def __init__(self, *, space: str, optimizer_state_bytes: collections.abc.Mapping[str, float], sharded_inputs: bool, whole_inputs: collections.abc.Set[str] = set(), input_dims: collections.abc.Mapping[str, int] = {}, loss_output: int = -1, storage: collections.abc.Mapping[str, str] = {}, max_configs: int, split_spatial: bool, reduce_dtype: str, bucket_bytes: float = 0.0, shard_bytes: float = 0.0, recompute: bool = False, idle_configs: bool = False) -> None:
+    def __init__(self, *, space: str, optimizer_state_bytes: collections.abc.Mapping[str, float], sharded_inputs: bool, whole_inputs: collections.abc.Set[str] = set(), input_dims: collections.abc.Mapping[str, int] = {}, loss_output: int = -1, storage: collections.abc.Mapping[str, str] = {}, max_configs: int, split_spatial: bool, reduce_dtype: str, bucket_bytes: float = 0.0, shard_bytes: float = 0.0, recompute: bool = False, compiled: bool = False, idle_configs: bool = False) -> None:
         ...
 class SpaceSetup:
     """
@@ -848,6 +848,10 @@ class SearchSpace:
     def explain(self) -> list[ExplanationRow]:
         """
         Of each operator and parameter.
+        """
+    def host_time(self, strategy: Strategy) -> float:
+        """
+        Seconds of the host, which a step takes at least; describe/host_time.h.
         """
     def local_call(self, node: SpaceNodeId, config: int, rank: int = 0) -> LocalCall:
         """

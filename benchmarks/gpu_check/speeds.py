@@ -24,6 +24,7 @@ def described(cluster: Cluster) -> dict[str, Any]:
         },
         "copy_bytes_per_s": device.memory_bandwidth_bytes_per_s * share.memory,
         "launch_overhead_s": device.launch_overhead_s,
+        "host_launch_s": device.host_launch_s,
         "memory_bytes": device.memory_bytes,
     }
 
@@ -39,7 +40,7 @@ def main() -> None:
     measured = {
         "matmul_flops_per_s": speed.matmul_flops_per_s,
         "copy_bytes_per_s": speed.copy_bytes_per_s,
-        "launch_overhead_s": speed.launch_overhead_s,
+        "launch_s": speed.launch_s,
     }
     warned = [str(warning.message) for warning in said]
     report(True, measured=measured, described=described(cluster), warnings=warned)

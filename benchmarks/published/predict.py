@@ -5,7 +5,8 @@ smallest point, where parameters are gathered again in backward; ZeRO-2 is its f
 optimizer is the fastest of data parallelism. ``none`` keeps all activations, ``full`` is the
 smallest point with recomputation. *Selective* recomputation of others is another set of operators
 than ours: such rows get both ends. Steps run as many micro-batches as the row's, each of which
-gathers parameters and reduces gradients, and one update.
+gathers parameters and reduces gradients, and one update. Rows that are compiled are predicted so,
+and as if they were not.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ def with_assumed_links(cluster: Cluster) -> Cluster:
 
 def predicted(row: Row, with_best: bool) -> dict[str, Any]:
     """Tokens per second and device, and GiB: of the row's strategy, one or two ends of it, also
-    before figures were changed and with those of the links alone, and if asked for of the best
+    before figures were changed and with those of the links alone, if it is compiled as if it were
+    not, and if asked for of the best
     that the search finds for the same number of micro-batches."""
     model, tokens = example_of(row)
     captured = micro_batched(capture(model, tokens), row.accumulation)
@@ -89,14 +91,15 @@ def predicted(row: Row, with_best: bool) -> dict[str, Any]:
     )
     published = row.tokens_per_s(sum(p.numel() for p in parameters), len(layers), width)
 
-    def ends(cluster: Cluster) -> list[dict[str, float] | None]:
-        own = replace(task, cluster=cluster)
+    def ends(cluster: Cluster, compiled: bool) -> list[dict[str, float] | None]:
+        own = replace(task, cluster=cluster, compiled=compiled)
         return [figures(strategy_point(own, row, r)) for r in RECOMPUTES[row.recompute]]
 
     found = {
         "published": {"tokens_per_s": published, "memory_gib": row.memory_gib},
-        "before": ends(with_assumed_links(with_fast_attention(cluster))),
-        "links": ends(with_fast_attention(cluster)),
-        "predicted": ends(cluster),
+        "before": ends(with_assumed_links(with_fast_attention(cluster)), False),
+        "links": ends(with_fast_attention(cluster), False),
+        "not compiled": ends(cluster, False),
     }
+    found["predicted"] = ends(cluster, True) if row.compile else found["not compiled"]
     return found | ({"our_best": figures(our_best(task, row))} if with_best else {})

@@ -92,7 +92,22 @@ Strategy BaselineResult::unroll(int point) const {
   TO_CHECK(0 <= point && point < static_cast<int>(points_.size()),
            "point {} of a frontier of {}", point, points_.size());
   const Part& part = *parts_[origins_[point].part];
-  return part.subproblem.in_whole(part.result.unroll(origins_[point].point));
+  Strategy strategy =
+      part.subproblem.in_whole(part.result.unroll(origins_[point].point));
+  strategy.time = std::max(strategy.time, points_[point].time);
+  return strategy;
+}
+
+BaselineResult BaselineResult::told(const LeastStepTime& time_s) const {
+  const Told told =
+      tell(points_, [&](int point) { return time_s(unroll(point)); });
+  BaselineResult result = *this;
+  result.points_ = told.points;
+  result.origins_.clear();
+  for (const int point : told.from) {
+    result.origins_.push_back(origins_[point]);
+  }
+  return result;
 }
 
 // Unites the frontiers; parts without a point left are freed.

@@ -38,6 +38,8 @@ class BaselineResult {
   bool exact() const { return exact_; }
   // In the configs of the whole space.
   Strategy unroll(int point) const;
+  // The same with the times that are told of its points.
+  BaselineResult told(const LeastStepTime& time_s) const;
 
  private:
   friend class Baselines;

@@ -89,7 +89,7 @@ void bind_cluster(py::module_& module) {
   py::class_<Device>(module, "Device", "One device; see comm/cluster.h.")
       .def(py::init([](std::string name, double memory_bytes,
                        double memory_bandwidth_bytes_per_s,
-                       double launch_overhead_s,
+                       double launch_overhead_s, double host_launch_s,
                        const std::map<std::string, double>& peak_flops_per_s,
                        double matmul_efficiency, double memory_efficiency,
                        std::optional<double> attention_efficiency) {
@@ -98,6 +98,7 @@ void bind_cluster(py::module_& module) {
                  .memory_bytes = memory_bytes,
                  .memory_bandwidth_bytes_per_s = memory_bandwidth_bytes_per_s,
                  .launch_overhead_s = launch_overhead_s,
+                 .host_launch_s = host_launch_s,
                  .peak_flops_per_s = rates_of(peak_flops_per_s),
                  .matmul_efficiency = matmul_efficiency,
                  .memory_efficiency = memory_efficiency,
@@ -108,6 +109,7 @@ void bind_cluster(py::module_& module) {
            py::arg("memory_bandwidth_bytes_per_s") =
                defaults.memory_bandwidth_bytes_per_s,
            py::arg("launch_overhead_s") = defaults.launch_overhead_s,
+           py::arg("host_launch_s") = defaults.host_launch_s,
            py::arg("peak_flops_per_s") = named_rates(defaults.peak_flops_per_s),
            py::arg("matmul_efficiency") = defaults.matmul_efficiency,
            py::arg("memory_efficiency") = defaults.memory_efficiency,

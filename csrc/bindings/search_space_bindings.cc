@@ -155,8 +155,8 @@ void bind_baselines(py::module_& module, BoundSpace& search_space) {
             options.num_threads = num_threads;
             options.pick_limits = pick_limits;
             const py::gil_scoped_release release;
-            return self.baselines(num_threads)
-                .find(parse_baseline(name), options);
+            return self.told(self.baselines(num_threads)
+                                 .find(parse_baseline(name), options));
           },
           py::arg("name"), py::arg("epsilon"), py::arg("num_threads") = 0,
           py::arg("pick_limits") = std::vector<double>{})
@@ -168,7 +168,8 @@ void bind_baselines(py::module_& module, BoundSpace& search_space) {
             SearchOptions options;
             options.epsilon = epsilon;
             const py::gil_scoped_release release;
-            return self.baselines(0).play(parse_roles(roles), options);
+            return self.told(
+                self.baselines(0).play(parse_roles(roles), options));
           },
           py::arg("roles"), py::arg("epsilon"),
           "The frontier when each mesh axis plays a role, given as (kind, name "
@@ -280,6 +281,14 @@ void bind_space(BoundSpace& search_space) {
           },
           py::arg("strategy"),
           "Seconds of a strategy's reshards and inner collectives.")
+      .def(
+          "host_time",
+          [](const SearchSpace& self, const Strategy& strategy) {
+            return self.host().of(strategy);
+          },
+          py::arg("strategy"),
+          "Seconds of the host, which a step takes at least; "
+          "describe/host_time.h.")
       .def(
           "compute_time",
           [](const SearchSpace& self, const Strategy& strategy) {

@@ -97,7 +97,8 @@ void bind_space_options(py::module_& module) {
                  const std::map<std::string, std::string>& storage,
                  std::size_t max_configs, bool split_spatial,
                  const std::string& reduce_dtype, double bucket_bytes,
-                 double shard_bytes, bool recompute, bool idle_configs) {
+                 double shard_bytes, bool recompute, bool compiled,
+                 bool idle_configs) {
                 return SpaceOptions{
                     .config_space = parse_space(space),
                     .training = parse_training(state_bytes),
@@ -112,6 +113,7 @@ void bind_space_options(py::module_& module) {
                     .bucket_bytes = bucket_bytes,
                     .shard_bytes = shard_bytes,
                     .recompute = recompute,
+                    .compiled = compiled,
                     .idle_configs = idle_configs};
               }),
           py::kw_only(), py::arg("space"), py::arg("optimizer_state_bytes"),
@@ -125,6 +127,7 @@ void bind_space_options(py::module_& module) {
           py::arg("bucket_bytes") = defaults.bucket_bytes,
           py::arg("shard_bytes") = defaults.shard_bytes,
           py::arg("recompute") = defaults.recompute,
+          py::arg("compiled") = defaults.compiled,
           py::arg("idle_configs") = defaults.idle_configs);
 }
 

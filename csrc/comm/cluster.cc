@@ -27,6 +27,9 @@ void validate(const Device& device) {
   TO_CHECK(device.launch_overhead_s >= 0,
            "launch_overhead_s of '{}' is {}, must not be negative", device.name,
            device.launch_overhead_s);
+  TO_CHECK(device.host_launch_s >= 0,
+           "host_launch_s of '{}' is {}, must not be negative", device.name,
+           device.host_launch_s);
   for (const auto& [dtype, flops] : device.peak_flops_per_s) {
     check_positive(str_format("peak_flops_per_s[{}]", to_string(dtype)),
                    device.name, flops);

@@ -28,6 +28,9 @@ struct Device {
   double memory_bandwidth_bytes_per_s = 100e9;
   // Fixed time of one operation, however small.
   double launch_overhead_s = 5e-6;
+  // What the host needs to call an operator that the device then runs beside
+  // it; 0: it is the device itself.
+  double host_launch_s = 0;
   std::map<DType, double> peak_flops_per_s = {{DType::kFloat32, 1e12}};
   double matmul_efficiency = 0.6;
   double memory_efficiency = 0.8;

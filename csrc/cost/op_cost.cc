@@ -40,12 +40,13 @@ double traffic_bytes(const Graph& graph, const Node& node, const Rule& rule,
                      const OpInterface& interface, const Mesh& mesh) {
   double bytes = 0;
   for (std::size_t i = 0; i < node.operands.size(); ++i) {
-    bytes += rule.operands[i].reads *
+    bytes += rule.operands[i].moves *
              local_bytes(graph.operand(node, static_cast<int>(i)).meta,
                          interface.operands[i].value, mesh);
   }
   for (std::size_t i = 0; i < node.outputs.size(); ++i) {
-    bytes += local_bytes(graph.output(node, static_cast<int>(i)).meta,
+    bytes += rule.outputs[i].moves *
+             local_bytes(graph.output(node, static_cast<int>(i)).meta,
                          interface.outputs[i].value, mesh);
   }
   return bytes;

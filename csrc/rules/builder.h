@@ -69,7 +69,7 @@ class RuleBuilder {
   void flops(double forward, double backward);
   void launches(double kernels) { rule_.launches = kernels; }
   void reads_operand(int operand, double times) {
-    rule_.operands[operand].reads = times;
+    rule_.operands[operand].moves = times;
   }
   void view() { rule_.view = true; }
   void alias() { rule_.view = rule_.alias = true; }

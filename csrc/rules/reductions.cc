@@ -181,6 +181,10 @@ void register_reductions(Registry& registry) {
            {}});
     }
   }
+}
+
+// Along a dim, each entry from those before it, or in order.
+void register_scans(Registry& registry) {
   for (const Scan& scan : kScans) {
     registry.add(str_format("aten.{}", scan.target),
                  {[scan](const Graph& graph, const Node& node) {

@@ -12,6 +12,14 @@ void Registry::add(std::string target, OpDefinition definition) {
   TO_ASSERT(added, "operator '{}' is registered twice", target);
 }
 
+void Registry::add_fused(const Registry& others) {
+  for (const auto& [target, definition] : others.definitions_) {
+    OpDefinition fused = definition;
+    fused.fuses = true;
+    add(target, std::move(fused));
+  }
+}
+
 const OpDefinition* Registry::find(const std::string& target) const {
   const auto found = definitions_.find(target);
   return found == definitions_.end() ? nullptr : &found->second;
@@ -30,32 +38,35 @@ const Registry& builtin_registry() {
   static const Registry registry = [] {
     Registry table;
     register_attention(table);
-    register_batch_norm(table);
     register_buffers(table);
     register_complex_numbers(table);
     register_convolution(table);
     register_creation(table);
     register_distances(table);
     register_einsum(table);
-    register_elementwise(table);
     register_embedding(table);
     register_fourier(table);
     register_indexing(table);
-    register_losses(table);
     register_masked_scatter(table);
     register_matmul(table);
     register_matrices(table);
-    register_normalization(table);
-    register_pointwise_losses(table);
     register_pooling(table);
-    register_random(table);
-    register_reductions(table);
     register_rearrange(table);
     register_recurrent(table);
     register_routed_experts(table);
     register_sampling(table);
     register_sequence_losses(table);
+    register_scans(table);
     register_views(table);
+    Registry loops;  // over elements
+    register_batch_norm(loops);
+    register_elementwise(loops);
+    register_losses(loops);
+    register_normalization(loops);
+    register_pointwise_losses(loops);
+    register_random(loops);
+    register_reductions(loops);
+    table.add_fused(loops);
     return table;
   }();
   return registry;
@@ -140,6 +151,7 @@ Rule rule_of(const Registry& registry, const Graph& graph, const Node& node) {
   const OpDefinition* definition = registry.find(node.target);
   Rule rule =
       definition ? definition->rule(graph, node) : replicated_rule(graph, node);
+  rule.fuses = definition && definition->fuses;
   const auto complete = [&](const TensorRule& tensor, const Value& value) {
     check_dims(rule, tensor, value.meta.shape, node);
     settle_blocks(rule, tensor, value.meta);

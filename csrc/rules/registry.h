@@ -21,6 +21,8 @@ namespace tensoropt {
 class Registry {
  public:
   void add(std::string target, OpDefinition definition);
+  // All of another table, whose operators fuse.
+  void add_fused(const Registry& others);
   const OpDefinition* find(const std::string& target) const;
   std::vector<std::string> targets() const;
 
@@ -64,6 +66,7 @@ void register_reductions(Registry& registry);
 void register_rearrange(Registry& registry);
 void register_recurrent(Registry& registry);
 void register_routed_experts(Registry& registry);
+void register_scans(Registry& registry);
 void register_sampling(Registry& registry);
 void register_sequence_losses(Registry& registry);
 void register_views(Registry& registry);

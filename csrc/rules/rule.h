@@ -58,13 +58,14 @@ struct Factor {
 
 constexpr int kNoFactor = -1;
 
-// `reads` is how often the kernels of forward read the tensor from memory.
+// `moves` is how often the kernels of forward read the tensor from memory, or
+// write it.
 struct TensorRule {
   std::vector<int> dims;  // the factor of each dim, or kNoFactor
   bool saved = false;     // autograd keeps it for backward
   bool additive = false;  // operand added to a sum over reduction factors:
                           // it must be Partial where such a factor is split
-  double reads = 1;
+  double moves = 1;
 
   auto operator<=>(const TensorRule&) const = default;
 };
@@ -126,6 +127,8 @@ struct Rule {
   bool cast = false;       // operand 0 in another dtype
   bool random = false;     // draws random numbers
   bool attention = false;  // fused: has a rate of its own
+  // A loop over elements: compilers make one kernel of such (space/fusion.h).
+  bool fuses = false;
   // Running it twice does what running it once does.
   bool repeatable = true;
   bool writes = false;  // changes operands, buffers say, on every device
@@ -225,6 +228,7 @@ struct OpDefinition {
   RuleFunction rule;
   LocalFunction local;
   std::string declaration = {};
+  bool fuses = false;  // as Rule says
 };
 
 }  // namespace tensoropt

@@ -222,7 +222,23 @@ Strategy SearchResult::unroll(int point) const {
   TO_CHECK(0 <= point && point < static_cast<int>(points_.size()),
            "point {} of a frontier of {}", point, points_.size());
   const Origin& origin = origins_[point];
-  return solutions_[origin.solution]->unroll(origin.known);
+  Strategy strategy = solutions_[origin.solution]->unroll(origin.known);
+  strategy.time = std::max(strategy.time, points_[point].time);
+  return strategy;
+}
+
+SearchResult SearchResult::told(const LeastStepTime& time_s,
+                                double least_s) const {
+  const Told told =
+      tell(points_, [&](int point) { return time_s(unroll(point)); });
+  SearchResult result = *this;
+  result.points_ = told.points;
+  result.origins_.clear();
+  for (const int point : told.from) {
+    result.origins_.push_back(origins_[point]);
+  }
+  result.epsilon_ = (1 + epsilon_) * told.ratio(points_, least_s) - 1;
+  return result;
 }
 
 SearchResult search(const Problem& problem, const SearchOptions& options) {

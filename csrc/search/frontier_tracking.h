@@ -26,6 +26,7 @@
 #include "problem/frontier.h"
 #include "problem/problem.h"
 #include "problem/strategy.h"
+#include "problem/told.h"
 #include "search/order/heuristic.h"
 #include "search/order/schedule.h"
 
@@ -99,6 +100,10 @@ class SearchResult {
   double min_memory() const { return min_memory_; }
   std::span<const Heuristic> heuristics_used() const { return heuristics_; }
   const SearchStats& stats() const { return stats_; }
+
+  // The same with the times that are told of its points, and the bound that
+  // holds for these; no strategy at all takes less than `least_s`.
+  SearchResult told(const LeastStepTime& time_s, double least_s) const;
 
  private:
   friend class Search;

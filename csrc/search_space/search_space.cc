@@ -22,7 +22,8 @@ SearchSpace::SearchSpace(std::shared_ptr<const Graph> graph,
           *graph_, *registry_,
           {setup_.mesh, setup_.cluster.device, collectives_,
            setup_.operators.empty() ? nullptr : &operators_, setup_.overheads},
-          setup_.space) {}
+          setup_.space),
+      host_(space_, setup_.step) {}
 
 const StrategyNames& SearchSpace::names() {
   const std::lock_guard lock(names_mutex_);
@@ -56,8 +57,17 @@ SpaceNodeId SearchSpace::blocked_node(const std::vector<ConfigMask>& allowed) {
 SearchResult SearchSpace::search(const SearchOptions& options,
                                  const std::vector<ConfigMask>& allowed) {
   const Problem& whole = problem(options.num_threads);
-  return allowed.empty() ? tensoropt::search(whole, options)
-                         : tensoropt::search(restrict(whole, allowed), options);
+  const SearchResult found =
+      allowed.empty() ? tensoropt::search(whole, options)
+                      : tensoropt::search(restrict(whole, allowed), options);
+  if (!host_.counts()) return found;
+  return found.told([&](const Strategy& one) { return host_.of(one); },
+                    host_.least());
+}
+
+BaselineResult SearchSpace::told(const BaselineResult& result) const {
+  if (!host_.counts()) return result;
+  return result.told([&](const Strategy& one) { return host_.of(one); });
 }
 
 void SearchSpace::build_in_flight(const std::vector<int>& numbers,

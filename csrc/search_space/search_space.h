@@ -13,6 +13,7 @@
 
 #include "baselines/baselines.h"
 #include "cost/op_profile.h"
+#include "describe/host_time.h"
 #include "describe/strategy_names.h"
 #include "search/frontier_tracking.h"
 #include "space/space.h"
@@ -58,7 +59,8 @@ class SearchSpace {
   // space, can be combined with its neighbours'; none if none is found.
   SpaceNodeId blocked_node(const std::vector<ConfigMask>& allowed);
 
-  // Restricted to configs that a mask per node allows, if there are masks.
+  // Restricted to configs that a mask per node allows, if there are masks. With
+  // times as they are told.
   SearchResult search(const SearchOptions& options,
                       const std::vector<ConfigMask>& allowed);
 
@@ -71,6 +73,11 @@ class SearchSpace {
 
   Baselines& baselines(int num_threads);
 
+  // Times as they are told: the host may need longer for a step than the device
+  // (describe/host_time.h).
+  const HostTime& host() const { return host_; }
+  BaselineResult told(const BaselineResult& result) const;
+
  private:
   const std::shared_ptr<const Graph> graph_;
   const std::shared_ptr<const Registry> registry_;
@@ -80,6 +87,7 @@ class SearchSpace {
   const DelayedCollectives collectives_;
   const OpProfile operators_;
   const StrategySpace space_;
+  const HostTime host_;
   std::mutex problem_mutex_;
   std::vector<ConfigMask> allowed_;  // by node; none: all configs
   Problem whole_;

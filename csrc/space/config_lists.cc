@@ -148,7 +148,9 @@ auto ConfigLists::within_budget(ConfigList& configs, const List& list) {
 }
 
 PassTimes ConfigLists::times_of(const Node& node, const OpConfig& uses) const {
-  if (model_.machine().operators != nullptr) {
+  // Operators were measured one by one.
+  const bool fused = options().compiled && model_.rule(node.id).fuses;
+  if (model_.machine().operators != nullptr && !fused) {
     return model_.machine()
         .operators->estimate(model_.local_call_of(node.id, uses))
         .times;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/check.h"
+#include "space/fusion.h"
 #include "space/parameter_copies.h"
 #include "space/pending_sums.h"
 #include "space/units.h"
@@ -109,6 +110,7 @@ void SpaceModel::find_rules() {
   if (options_.sharded_inputs) rows_ = batch_rows(rows_dim);
   idle_dims_.emplace(graph_, rules_, rows_dim);
   copies_ = find_parameter_copies(graph_, rules_);
+  if (options_.compiled) fuse(graph_, rules_);
   if (options_.idle_configs) return;
   idle_dims_->remove_from(rules_, exclusions_);
   remove_idle_linear_sets(graph_, rules_, exclusions_);

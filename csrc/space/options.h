@@ -46,6 +46,9 @@ struct SpaceOptions {
   double shard_bytes = 0;
   // Activation checkpointing: operators may run again in backward.
   bool recompute = false;
+  // What ranks compute is compiled: loops over elements that follow each other
+  // are one kernel (fusion.h).
+  bool compiled = false;
   // Also configs that no good strategy needs: splits of constants, of dims that
   // are not worth it, pending sums that gain nothing. For those who ask what an
   // operator can do.

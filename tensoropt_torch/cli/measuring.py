@@ -62,7 +62,7 @@ def run_profile_hardware(options: argparse.Namespace, console: Console) -> None:
             f"{profile.machine.processes} processes on {profile.machine.device}: "
             f"{device.flops_per_s['float32'] / 1e9:.1f} GFLOP/s in float32, "
             f"{device.memory_bandwidth_bytes_per_s / 1e9:.1f} GB/s, "
-            f"{format_seconds(device.launch_overhead_s)} an operator, "
+            f"{format_seconds(device.host_launch_s or device.launch_overhead_s)} an operator, "
             f"{format_seconds(device.runtime.reshard_s)} a reshard; "
             f"{len(profile.curves)} collectives"
         )

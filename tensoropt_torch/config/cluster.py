@@ -151,7 +151,9 @@ class Runtime(Record):
 class Device(Record):
     """One device: capacity in bytes, peaks in bytes/s and flops/s by dtype, and,
     if known, power in W and price per hour. The simulation of memory has to know its
-    ``type``."""
+    ``type``. ``launch_overhead_s`` is what an operator takes on the device at least, and
+    ``host_launch_s`` what the host needs to call one, while the device computes; 0: the
+    host is never late."""
 
     name: Text
     memory_bytes: Annotated[Count, Hint("give one device's capacity, such as 80_000_000_000")]
@@ -163,6 +165,7 @@ class Device(Record):
         hash=False
     )
     source: Text
+    host_launch_s: Annotated[NotNegative, Hint("give seconds per operator, such as 13e-6")] = 0.0
     efficiency: Annotated[Efficiency, given_with("matmul", "memory", "source")] = Efficiency()
     runtime: Annotated[Runtime, given_with("reshard_s", "source")] = Runtime()
     power_w: Annotated[Positive, Hint("give watts, such as 700")] | None = None

@@ -65,7 +65,7 @@ def plan_of_job(
         planning = planning_of(keywords)
         if planning.max_stages > 1:
             raise TensorOptError(
-                f"plan_of_job() got max_stages={planning.max_stages}, but keeps no plans in stages; "
+                f"plan_of_job() got max_stages={planning.max_stages}, but keeps none in stages; "
                 "leave it out"
             )
         return example_of(model, args, kwargs, keywords), planning

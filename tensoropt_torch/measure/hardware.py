@@ -85,11 +85,14 @@ def measure_cluster(cluster: Cluster, device: torch.device, budget_s: float) -> 
     """The description with the device's speeds as measured while all ranks are
     busy. Collective; equal on all ranks."""
     speed = measure_device(device, budget_s)
+    # Operators as short as can be: on other devices than CPUs the host is busy, not the device.
+    of_host = device.type != "cpu"
+    launch = {"host_launch_s" if of_host else "launch_overhead_s": speed.launch_s}
     measured = replace(
         cluster.device,
         flops_per_s={**cluster.device.flops_per_s, **speed.matmul_flops_per_s},
         memory_bandwidth_bytes_per_s=speed.copy_bytes_per_s,
-        launch_overhead_s=speed.launch_overhead_s,
+        **launch,
         efficiency=Efficiency(1.0, 1.0, "included in what is measured"),
         source="measured on the running job",
     )

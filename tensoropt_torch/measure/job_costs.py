@@ -114,6 +114,7 @@ def with_profile(task: PlanningTask, profile: HardwareProfile) -> PlanningTask:
         flops_per_s=found.flops_per_s,
         memory_bandwidth_bytes_per_s=found.memory_bandwidth_bytes_per_s,
         launch_overhead_s=found.launch_overhead_s,
+        host_launch_s=found.host_launch_s,
         efficiency=found.efficiency,
         runtime=found.runtime,
         source=found.source,

@@ -35,7 +35,8 @@ class PlanPart(Record):
     def of(space: _C.SearchSpace, captured: CapturedModel, strategy: _C.Strategy) -> PlanPart:
         """A strategy that was found in ``space`` for the graph."""
         choices = Choices.of(space, strategy)
-        return PlanPart(captured.fingerprint, strategy.memory, strategy.time, choices)
+        time_s = max(strategy.time, space.host_time(strategy))
+        return PlanPart(captured.fingerprint, strategy.memory, time_s, choices)
 
 
 # A list, so that files stay as they are when a model is cut into stages.

@@ -9,7 +9,7 @@ from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.baselines import find_baselines
 from tensoropt_torch.planner.frontier import FrontierPoint
 from tensoropt_torch.planner.task import PlanningTask
-from tensoropt_torch.space.search_space import make_space
+from tensoropt_torch.space.search_space import make_space, step_time_s
 
 KNOWN = ("data parallel", "Megatron", "ZeRO-3")
 NEAR = 1.5  # predictions of plans that run are not as far off
@@ -38,9 +38,8 @@ def replanned(task: PlanningTask, plan: Plan, pick: Plan) -> Plan:
     )
     space = make_space(captured, settings)
     strategy = plan.choices.strategy(space)
-    time_s = space.compute_time(strategy) + space.network_time(strategy)
     return replace(
-        plan.with_part(time_s=time_s),
+        plan.with_part(time_s=step_time_s(space, strategy)),
         settings=settings,
         frontier=pick.frontier,
         guarantee=pick.guarantee,

@@ -21,7 +21,7 @@ from tensoropt_torch.planner.explanation import PARAMETER
 from tensoropt_torch.planner.points import pick_index
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.space.allowed import allowed_configs
-from tensoropt_torch.space.search_space import make_space
+from tensoropt_torch.space.search_space import make_space, step_time_s
 from tensoropt_torch.telling.collectives import num_shards
 from tensoropt_torch.telling.description import described, model_at_hand, shown_config
 from tensoropt_torch.telling.diff import PlanDiff
@@ -363,8 +363,7 @@ class _Explainer:
         points = tuple(result.points)
         best = Plan.of(space, settings, self._captured, result.unroll(index), points)
         strategy = self._plan.choices.strategy(space)
-        time_s = float(space.compute_time(strategy) + space.network_time(strategy))
-        return NetworkChange(factor, time_s, best, self._plan.diff(best))
+        return NetworkChange(factor, step_time_s(space, strategy), best, self._plan.diff(best))
 
 
 def faster_network(settings: Settings, factor: float) -> Settings:

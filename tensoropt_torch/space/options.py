@@ -37,6 +37,9 @@ class SpaceOptions:
         split_spatial: spatial dims of convolutions and pooling may be split.
         reduce_dtype: of sums of gradients over devices, that of the parameter or of what is
             computed with it (docs/precision.md).
+        compiled: what ranks compute will be compiled (``parallelize(..., compile=True)``):
+            element-wise operators and normalisations that follow each other are one kernel
+            (docs/costs.md).
     """
 
     space: Space = field(default="ordered", metadata=flag("full: tell axes of one level apart"))
@@ -49,6 +52,9 @@ class SpaceOptions:
             "sum gradients in the dtype of the parameter or in that of its use under autocast"
         ),
     )
+    compiled: bool = field(
+        default=False, metadata=flag("predict steps that are compiled (compile=True)")
+    )
 
 
 class SpaceKeywords(TypedDict, total=False):
@@ -57,6 +63,7 @@ class SpaceKeywords(TypedDict, total=False):
     space: Space
     split_spatial: bool
     reduce_dtype: ReduceDType
+    compiled: bool
 
 
 def handed_to_core(options: SpaceOptions) -> dict[str, Any]:

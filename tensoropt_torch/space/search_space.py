@@ -94,6 +94,13 @@ def collective_times(settings: Settings) -> _C.MeasuredCollectives:
     return _C.MeasuredCollectives(mesh, measured_table(settings.measured), analytic)
 
 
+def step_time_s(space: _C.SearchSpace, strategy: _C.Strategy) -> float:
+    """Predicted seconds of a step of a strategy: what the device takes for computing and for the
+    network, or what the host takes to call all operators, if that is more."""
+    device_s = space.compute_time(strategy) + space.network_time(strategy)
+    return float(max(device_s, space.host_time(strategy)))
+
+
 def varied_strategy(space: _C.SearchSpace, seed: int) -> _C.Strategy:
     """A random strategy that takes some of its configs for their speed; what share of them
     depends on the seed, and is spread evenly over seeds that follow each other.
@@ -149,6 +156,7 @@ def core_cluster(cluster: Cluster, mesh_axes: tuple[tuple[int, int], ...]) -> _C
         memory_bytes=float(device.memory_bytes),
         memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s,
         launch_overhead_s=device.launch_overhead_s,
+        host_launch_s=device.host_launch_s,
         peak_flops_per_s={str(dtype): rate for dtype, rate in device.flops_per_s.items()},
         matmul_efficiency=device.efficiency.matmul,
         memory_efficiency=device.efficiency.memory,

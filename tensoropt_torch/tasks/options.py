@@ -69,6 +69,9 @@ class PlanningOptions(SpaceOptions):
         reduce_dtype: of sums of gradients over devices, where autocast or the model computes
             with parameters in a narrower dtype: ``"parameter"``, that of the parameter, or
             ``"compute"``, the narrower one, which moves half the bytes.
+        compiled: predict steps that are compiled, as ``parallelize(..., compile=True)`` runs them:
+            what is computed element by element, and normalisations, is one kernel where one
+            follows the other. Plans that a job runs before it takes one are not compiled.
         memory: what a memory limit is compared with: ``"simulated"``, simulated peaks of the
             rank that needs most, or ``"sums"``, the sums of the search, which is faster. By
             default peaks, where a step can be simulated, and in a job only where sums come

@@ -214,11 +214,13 @@ def _time(
     strategy = plan.choices.strategy(space)
     each = plan.settings.micro_batches
     operators = each * sum(row.time_s for row in rows)
-    compute = space.compute_time(strategy)
+    compute, network = space.compute_time(strategy), space.network_time(strategy)
+    late = space.host_time(strategy) - compute - network
     again = each * sum(row.again_s for row in rows)
     return {
         "operators": operators,
         **({"operators again in backward": again} if again > 0 else {}),
         "updates of parameters": compute - operators - again,
-        "reshards and collectives": space.network_time(strategy),
+        "reshards and collectives": network,
+        **({"waiting for the host": late} if late > 0 else {}),
     }

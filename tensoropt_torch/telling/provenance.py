@@ -68,10 +68,12 @@ def _origins(settings: Settings) -> Iterator[Origin]:
 
 def _device_figures(device: Device) -> str:
     rates = ", ".join(f"{rate / 1e12:g} TFLOP/s in {d}" for d, rate in device.flops_per_s.items())
+    host = device.host_launch_s
+    late = f", {format_seconds(host)} of its host" if host else ""
     power = "" if device.power_w is None else f", {device.power_w:g} W"
     return (
         f"{format_bytes(device.memory_bytes)}, {device.memory_bandwidth_bytes_per_s / 1e9:g} GB/s, "
-        f"{rates}, {format_seconds(device.launch_overhead_s)} an operator{power}"
+        f"{rates}, {format_seconds(device.launch_overhead_s)} an operator{late}{power}"
     )
 
 

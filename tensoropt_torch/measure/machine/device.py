@@ -30,7 +30,7 @@ class DeviceSpeed:
 
     matmul_flops_per_s: dict[DType, float]  # by dtype
     copy_bytes_per_s: float  # read plus written, by element-wise training operators
-    launch_overhead_s: float  # of one operator, forward or backward
+    launch_s: float  # of one operator, forward or backward: of the host if the device is none
 
 
 def measure_device(device: torch.device | None = None, budget_s: float = 2.0) -> DeviceSpeed:
@@ -59,7 +59,7 @@ def measure_device(device: torch.device | None = None, budget_s: float = 2.0) ->
     return DeviceSpeed(
         matmul_flops_per_s={name: 2 * n**3 / s for name, s in zip(DTYPES, matmul_s, strict=True)},
         copy_bytes_per_s=ACTIVATION_TRAFFIC * 4 * elements / copy_s,
-        launch_overhead_s=launch_s / (2 * CHAIN_LENGTH),
+        launch_s=launch_s / (2 * CHAIN_LENGTH),
     )
 
 

@@ -39,7 +39,7 @@ from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.progress import Step, Tell, progress, silent
 from tensoropt_torch.runtime.agreement import agree_or_raise, from_first_rank, on_all_ranks
 from tensoropt_torch.simulate import StepSettings, simulate_step
-from tensoropt_torch.space.search_space import varied_strategy
+from tensoropt_torch.space.search_space import step_time_s, varied_strategy
 
 log = get_logger(__name__)
 
@@ -215,7 +215,7 @@ class _Validating:
         strategy = _strategy(kept, core)
         return Plan.of(core, space.settings, space.captured, strategy).with_part(
             memory_bytes=kept.memory_bytes,
-            time_s=core.compute_time(strategy) + core.network_time(strategy),
+            time_s=step_time_s(core, strategy),
         )
 
     def network(self, seed: int, plan: Plan) -> tuple[float, float]:

@@ -168,7 +168,7 @@ TEST(OpCost, ChargesEveryLaunch) {
 TEST(OpCost, OperandsReadAgainMoveAgain) {
   Product product;
   product.rule.forward_flops = product.rule.backward_flops = 0;
-  product.rule.operands[1].reads = 10;
+  product.rule.operands[1].moves = 10;
   const double bytes = 4 * (32 + 10 * 24 + 48);
   EXPECT_DOUBLE_EQ(product.cost(kWhole).micro_batch_s,
                    2 * kLaunch_s + 3 * bytes / kBytesPerS);
