@@ -23,6 +23,7 @@ from .checkpoint import (
     save_pretrained,
 )
 from .config import Cluster, list_presets, load_cluster
+from .emit.compiler import CompileOptions
 from .errors import TensorOptError
 from .measure import MeasureOptions, ProfileOptions, ValidationOptions
 from .module import ParallelModule, whole_model
@@ -46,6 +47,7 @@ __all__ = [
     "Before",
     "Checkpoints",
     "Cluster",
+    "CompileOptions",
     "Constraint",
     "Example",
     "Frontier",

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from tensoropt_torch import measure, module
 from tensoropt_torch.api.planning import find_strategy
-from tensoropt_torch.emit.compilation import Compile
+from tensoropt_torch.emit.compiler import Compile
 from tensoropt_torch.frontend import as_module
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.module import ParallelModule
@@ -95,8 +95,9 @@ def parallelize(
     tests (docs/runtime.md, Random operators).
 
     With ``compile`` what a rank computes between collectives is compiled by ``torch.compile``,
-    at the first call of each kind: True for Inductor, or the name of another backend. Memory is
-    then not what the plan says (docs/runtime.md, Compiled graphs).
+    at the first call of each kind: True for Inductor, the name of a mode of it
+    (``"reduce-overhead"``, ``"max-autotune"``: as CUDA graphs) or of another backend, or
+    ``CompileOptions``. Memory is then not what the plan says (docs/runtime.md, Compiled graphs).
 
     At the first training call rank 0 compares loss, gradients and buffers of the captured
     graph with those of ``model`` itself, on a few rows of the batch, unless an earlier job has

@@ -2,21 +2,23 @@
 
 ::
 
-    traced = Traced(Buckets(sums=25 * 2**20))
-    function = compiled_ahead("inductor", graph, tensors, traced)
-    traced.collectives       # of forward, then of backward
+    backend, found = Backend("inductor", Buckets(sums=25 * 2**20)), []
+    function = compiled_ahead(backend, graph, tensors, found)
+    found                    # collectives of forward, then of backward
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import fx
 
 from tensoropt_torch.emit.collective_buckets import Buckets, in_buckets
+from tensoropt_torch.emit.compiler import CUDA_GRAPHS
+from tensoropt_torch.emit.cuda_graphs import check_can_be_captured
 from tensoropt_torch.runtime.functional import Collective, NotFunctionalError, collectives_in
 
 Compiled = Callable[..., Sequence[Any]]
@@ -24,24 +26,39 @@ Collectives = list[list[Collective]]  # of each graph
 
 
 @dataclass(frozen=True)
-class Traced:
-    """What is done with traced graphs before the backend has them: buckets are made, and the
-    collectives that there are then are noted."""
+class Backend:
+    """What compiles, by name; the buckets that are made in traced graphs before it has them, and
+    its options."""
 
+    name: str
     buckets: Buckets
-    collectives: Collectives = field(default_factory=list)
+    patches: Mapping[str, Any] = field(default_factory=dict)
 
-    def see(self, module: fx.GraphModule) -> None:
-        """The graph of forward, or of backward."""
+    def see(self, module: fx.GraphModule) -> list[Collective]:
+        """The graph of forward, or of backward: its collectives, with buckets.
+
+        Raises:
+            NotFunctionalError: it shall be a CUDA graph and cannot.
+        """
         in_buckets(module.graph, self.buckets)
         module.recompile()
-        self.collectives.append(list(collectives_in(module.graph)))
+        if self.patches.get(CUDA_GRAPHS):
+            check_can_be_captured(module.graph)
+        return list(collectives_in(module.graph))
+
+    @property
+    def without_cuda_graphs(self) -> Backend:
+        """The same for graphs whose outputs are kept: those of CUDA graphs are written over by
+        the next run."""
+        patches = {name: value for name, value in self.patches.items() if name != CUDA_GRAPHS}
+        return replace(self, patches=patches)
 
 
 def compiled_ahead(
-    backend: str, graph: fx.GraphModule, taken: Sequence[torch.Tensor], traced: Traced
+    backend: Backend, graph: fx.GraphModule, taken: Sequence[torch.Tensor], found: Collectives
 ) -> Compiled:
-    """The graph with its backward, if gradients are enabled, for tensors like these."""
+    """The graph with its backward, if gradients are enabled, for tensors like these. ``found``
+    gets the collectives of each."""
     if not all(isinstance(tensor, torch.Tensor) for tensor in taken):
         raise NotFunctionalError("an input of the graph is no tensor")
     mode = torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
@@ -53,7 +70,7 @@ def compiled_ahead(
         # Backward as well, so that it is not one rank alone which fails later.
         torch._functorch.config.patch(force_non_lazy_backward_lowering=True),
     ):
-        return BACKENDS[backend](graph, examples, traced)
+        return BACKENDS[backend.name](graph, examples, backend, found)
 
 
 def _like(mode: Any, tensor: torch.Tensor) -> torch.Tensor:
@@ -64,14 +81,16 @@ def _like(mode: Any, tensor: torch.Tensor) -> torch.Tensor:
     return fake.requires_grad_(tensor.requires_grad)
 
 
-def _as_it_is(graph: fx.GraphModule, examples: list[Any], traced: Traced) -> Compiled:
+def _as_it_is(
+    graph: fx.GraphModule, examples: list[Any], backend: Backend, found: Collectives
+) -> Compiled:
     """As the backend ``aot_eager`` does."""
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.backends.debugging import boxed_nop
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     def compile(module: fx.GraphModule, inputs: list[Any]) -> Any:
-        traced.see(module)
+        found.append(backend.see(module))
         return boxed_nop(module, inputs)
 
     make: Any = aot_autograd(
@@ -84,20 +103,23 @@ def _as_it_is(graph: fx.GraphModule, examples: list[Any], traced: Traced) -> Com
     return made
 
 
-def _by_inductor(graph: fx.GraphModule, examples: list[Any], traced: Traced) -> Compiled:
+def _by_inductor(
+    graph: fx.GraphModule, examples: list[Any], backend: Backend, found: Collectives
+) -> Compiled:
     from torch._inductor import compile_fx
 
     def compile(module: fx.GraphModule, inputs: list[Any], **options: Any) -> Any:
-        traced.see(module)
+        found.append(backend.see(module))
         return compile_fx.compile_fx_inner(module, inputs, **options)
 
     make: Any = compile_fx.compile_fx
-    made: Compiled = make(graph, examples, inner_compile=compile)
+    patches = dict(backend.patches)
+    made: Compiled = make(graph, examples, inner_compile=compile, config_patches=patches)
     return made
 
 
 # Those whose graphs can be seen before they have them.
-BACKENDS: Mapping[str, Callable[[fx.GraphModule, list[Any], Traced], Compiled]] = {
+BACKENDS: Mapping[str, Callable[[fx.GraphModule, list[Any], Backend, Collectives], Compiled]] = {
     "inductor": _by_inductor,
     "aot_eager": _as_it_is,
 }

@@ -6,8 +6,8 @@
 
 What the graph only gives, such as the gradients of parameters, is summed (or scattered) together
 where the last of a bucket is made, and waited for at the end of the graph. What is gathered of
-inputs alone, such as parameters, is gathered together where the first of a bucket is needed. The
-graph has no calls that write to what others have.
+inputs alone, such as parameters, is gathered together where the first of a bucket is needed. Only
+buckets are written to, before they are sent.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 from torch import fx
+
+from tensoropt_torch.runtime.bucket_writes import write_into
 
 _COLLECTIVES = torch.ops._c10d_functional
 _ATEN = torch.ops.aten
@@ -146,14 +148,25 @@ class _Writer:
         self.last = node
 
 
+def _written_together(writer: _Writer, members: Sequence[fx.Node], count: int) -> fx.Node:
+    """A bucket with the operands beside each other, as ``count`` rows one after the other. Each
+    is written as soon as it is made, so that its memory is free before the next one has its own."""
+    lengths = [_value(_operand(member)).numel() // count for member in members]
+    writer.last, offset = members[0], 0
+    size = [count * sum(lengths)]
+    bucket = writer.call(_ATEN.new_empty.default, _operand(members[0]), size)
+    for member, length in zip(members, lengths, strict=True):
+        writer.last = max(writer.last, member)
+        writer.call(write_into, bucket, _operand(member), count, offset)
+        offset += length
+    return bucket
+
+
 def _reduce_together(graph: fx.Graph, members: Sequence[fx.Node]) -> None:
     scatters = members[0].target is _SCATTER
     count: Any = members[0].args[2] if scatters else 1
     writer = _Writer(graph, members[-1])
-    rows = [writer.call(_ATEN.reshape.default, _operand(n), [count, -1]) for n in members]
-    flat = writer.call(_ATEN.cat.default, rows, 1)
-    if scatters:
-        flat = writer.call(_ATEN.reshape.default, flat, [-1])
+    flat = _written_together(writer, members, count)
     started = writer.call(members[0].target, flat, *members[0].args[1:])  # type: ignore[arg-type]
     writer.last = next(node for node in reversed(graph.nodes) if node.op != "output")
     made = writer.call(_ATEN.reshape.default, writer.call(_WAIT, started), [-1])

@@ -28,6 +28,7 @@ import torch
 from torch import fx, nn
 from torch._ops import OpOverload
 
+from tensoropt_torch.emit.compiler import INDUCTOR, CompileOptions
 from tensoropt_torch.emit.functional import TRACED
 from tensoropt_torch.emit.reshard_calls import (
     FORWARD_GROUPS,
@@ -35,7 +36,6 @@ from tensoropt_torch.emit.reshard_calls import (
     slot_of,
     slots_begun,
 )
-from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.passes import gives_views
 from tensoropt_torch.frontend.python_calls import is_python_call
 from tensoropt_torch.logs import get_logger
@@ -49,7 +49,6 @@ from tensoropt_torch.units import format_duration
 
 log = get_logger(__name__)
 
-Compile = bool | str
 LEAST_OPERATORS = 2  # of a part; one alone is a kernel already
 GRADIENT_BYTES = 25 * 2**20  # of a part, as in DistributedDataParallel
 
@@ -68,33 +67,17 @@ _LOCAL = frozenset(
 )
 
 
-def backend_of(compile: Compile) -> str | None:
-    """The backend of ``torch.compile`` that is asked for; None: nothing is compiled.
-
-    Raises:
-        TensorOptError: there is no such backend.
-    """
-    if isinstance(compile, bool):
-        return "inductor" if compile else None
-    known = torch.compiler.list_backends(exclude_tags=None)
-    if compile not in known:
-        raise TensorOptError(
-            f"compile={compile!r} is no backend of torch.compile; give True for 'inductor', or one "
-            f"of {', '.join(known)}"
-        )
-    return compile
-
-
 class CompiledPart(nn.Module):
     """Some operators of a rank's graph, compiled when they first run.
 
     That is collective: whatever the compiler meets on one rank is an error on all.
     """
 
-    def __init__(self, graph: fx.GraphModule, backend: str) -> None:
+    def __init__(self, graph: fx.GraphModule, options: CompileOptions) -> None:
         super().__init__()
+        mode = options.mode if options.backend == INDUCTOR else None
         self._compiled = torch.compile(
-            graph.forward, backend=backend, fullgraph=True, dynamic=False
+            graph.forward, backend=options.backend, mode=mode, fullgraph=True, dynamic=False
         )
         self.num_operators = sum(_computes(node) for node in graph.graph.nodes)
         self._seen: set[bool] = set()  # with gradients, without
@@ -119,9 +102,9 @@ class CompiledPart(nn.Module):
         return outputs
 
 
-def compiled(rank_graph: fx.GraphModule, backend: str) -> fx.GraphModule:
+def compiled(rank_graph: fx.GraphModule, options: CompileOptions) -> fx.GraphModule:
     """The graph of a rank with its parts compiled; nodes that stay keep what ``meta`` says."""
-    return _Cutter(rank_graph, backend).cut()
+    return _Cutter(rank_graph, options).cut()
 
 
 def compiled_parts(rank_graph: fx.GraphModule) -> list[CompiledPart]:
@@ -143,7 +126,7 @@ class _Cutter:
     """Copies a graph in its order, but for what is in the part that is open."""
 
     old: fx.GraphModule
-    backend: str
+    options: CompileOptions
     _graph: fx.Graph = field(default_factory=fx.Graph)
     _root: nn.Module = field(default_factory=nn.Module)
     _nodes: dict[fx.Node, fx.Node] = field(default_factory=dict)  # those that were copied
@@ -216,7 +199,7 @@ class _Cutter:
         given = [self._given(node) for node in inputs]
         draws = any(node.target is call_seeded for node in part)
         module = _written(part, inputs, outputs, self._step_seed() if draws else None)
-        self._root.add_module(name, CompiledPart(module, self.backend))
+        self._root.add_module(name, CompiledPart(module, self.options))
         call = self._graph.call_module(name, tuple(given))
         for index, node in enumerate(outputs):
             self._nodes[node] = self._graph.call_function(getitem, (call, index))

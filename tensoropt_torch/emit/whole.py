@@ -2,7 +2,7 @@
 
 ::
 
-    whole = whole_graph(part, records, "inductor", otherwise)
+    whole = whole_graph(part, records, Backend("inductor", buckets), otherwise)
     outputs = whole.forward(*inputs, seed)       # as the graph of the rank, ``otherwise``
 
 AOTAutograd traces both of the functional graph at the first call, with tensors of no memory, and
@@ -22,9 +22,11 @@ from torch import fx
 from torch.distributed.distributed_c10d import GroupName
 from torch.utils import _pytree as pytree
 
-from tensoropt_torch.emit.ahead import BACKENDS, Collectives, Compiled, Traced, compiled_ahead
+from tensoropt_torch.emit.ahead import BACKENDS, Backend, Collectives, Compiled, compiled_ahead
 from tensoropt_torch.emit.collective_buckets import Buckets
+from tensoropt_torch.emit.compiler import CompileOptions
 from tensoropt_torch.emit.functional import FunctionalProgram, FunctionalWriter, Place
+from tensoropt_torch.emit.overlap_times import OverlapTimes
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.program.edges import GradientEdge
@@ -52,14 +54,12 @@ class WholeGraph:
     def __init__(
         self,
         program: FunctionalProgram,
-        backend: str,
-        buckets: Buckets,
+        backend: Backend,
         otherwise: fx.GraphModule | None = None,
     ) -> None:
         self.reason = ""
         self._program = program
         self._backend = backend
-        self._buckets = buckets
         self._otherwise = otherwise
         self._compiled: dict[bool, tuple[Compiled, list[tuple[int, ...]]]] = {}
         self._leaves, self._spec = pytree.tree_flatten(
@@ -126,9 +126,7 @@ class WholeGraph:
 
     def _compile(self, taken: Sequence[torch.Tensor]) -> bool:
         """Compiles both graphs on all ranks; False: some rank cannot, or has others."""
-        compiled, self.reason = compiled_alike(
-            self._backend, self._program.main, taken, self._buckets
-        )
+        compiled, self.reason = compiled_alike(self._backend, self._program.main, taken)
         if compiled is None:
             return False
         self._compiled[torch.is_grad_enabled()] = compiled, [t.stride() for t in taken]
@@ -136,26 +134,26 @@ class WholeGraph:
 
 
 def compiled_alike(
-    backend: str, graph: fx.GraphModule, taken: Sequence[torch.Tensor], buckets: Buckets
+    backend: Backend, graph: fx.GraphModule, taken: Sequence[torch.Tensor]
 ) -> tuple[Compiled | None, str]:
     """A graph that all ranks have compiled, for tensors like these; or why there is none.
     Collective."""
     confirm_call()  # what follows is collective
     begin = time.perf_counter()
-    traced = Traced(buckets)
+    found: Collectives = []
     compiled, error = None, ""
     try:
-        compiled = compiled_ahead(backend, graph, taken, traced)
+        compiled = compiled_ahead(backend, graph, taken, found)
     except LostRanksError:
         raise
     except Exception as caught:
         error = str(caught) or type(caught).__name__
-    reports = gather((error, traced.collectives))
+    reports = gather((error, found))
     reason = _reason([error for error, _ in reports], [own for _, own in reports])
     if reason or compiled is None:
         log.warning(_NOT_USED, reason)
         return None, reason
-    count = sum(map(len, traced.collectives))
+    count = sum(map(len, found))
     duration = format_duration(time.perf_counter() - begin)
     log.info("compiled a step with %d collectives in %s", count, duration)
     return compiled, ""
@@ -170,8 +168,8 @@ class CutGraph(WholeGraph):
         outputs = cut.forward_to(values, held, leaves_of)   # None: it cannot be compiled
     """
 
-    def __init__(self, program: FunctionalProgram, backend: str, buckets: Buckets) -> None:
-        super().__init__(program, backend, buckets)
+    def __init__(self, program: FunctionalProgram, backend: Backend) -> None:
+        super().__init__(program, backend.without_cuda_graphs)  # what it gives is kept
         self._likes: dict[str, torch.Tensor] | None = None
         self._reductions: dict[tuple[str, ...], Compiled | None] = {}
 
@@ -204,9 +202,7 @@ class CutGraph(WholeGraph):
         with torch.no_grad():
             if names not in self._reductions:
                 graph = _reduction([programs[name] for name in names])
-                self._reductions[names], _ = compiled_alike(
-                    self._backend, graph, taken, self._buckets
-                )
+                self._reductions[names], _ = compiled_alike(self._backend, graph, taken)
             compiled = self._reductions[names]
             return None if compiled is None else dict(zip(names, compiled(*taken), strict=True))
 
@@ -289,46 +285,61 @@ def _ranks_of(group: str) -> list[int]:
 
 
 def whole_graph(
-    part: RankPart, records: RankRecords, backend: str, otherwise: fx.GraphModule
+    part: RankPart, records: RankRecords, backend: Backend, otherwise: fx.GraphModule
 ) -> WholeGraph | None:
     """That of a rank's records; None: there is none, which the log explains. Collective."""
     program = _program(part, records, backend, None)
     if program is None:
         return None
-    return WholeGraph(program, backend, buckets_of(part), otherwise)
+    return WholeGraph(program, backend, otherwise)
 
 
 def cut_graph(
     part: RankPart,
     records: RankRecords,
-    backend: str,
+    backend: Backend,
     is_cut: Callable[[GradientEdge], bool],
 ) -> CutGraph | None:
     """That which ends where gradients are sent to their parameters; likewise. Collective."""
     program = _program(part, records, backend, is_cut)
     if program is None:
         return None
-    return CutGraph(program, backend, buckets_of(part))
+    return CutGraph(program, backend)
 
 
-def buckets_of(part: RankPart) -> Buckets:
-    """Those of the plan."""
+def backend_of(
+    part: RankPart, options: CompileOptions, group_name: Callable[[int], str]
+) -> Backend:
+    """What compiles the rank's graphs: with the buckets of the plan, or with those that Inductor
+    makes by the plan's times."""
     settings = part.plan.settings
-    return Buckets(int(settings.bucket_bytes), int(settings.shard_bytes))
+    if options.collectives == "plan":
+        buckets = Buckets(int(settings.bucket_bytes), int(settings.shard_bytes))
+        return Backend(options.backend, buckets, options.patches)
+    own = {
+        "enable_overlap_scheduling": True,
+        "collective_bucketing": True,
+        "compute_estimator": "analytical",
+        "custom_runtime_estimation": OverlapTimes(settings, part.axis_sets, group_name),
+    }
+    if settings.cluster["device"].get("type") == "cpu":
+        own["enable_fusion_regions"] = False  # their times are asked of a GPU
+    patches = {f"aten_distributed_optimizations.{name}": value for name, value in own.items()}
+    return Backend(options.backend, Buckets(), {**options.patches, **patches})
 
 
 def _program(
     part: RankPart,
     records: RankRecords,
-    backend: str,
+    backend: Backend,
     is_cut: Callable[[GradientEdge], bool] | None,
 ) -> FunctionalProgram | None:
     program, reason = None, ""
     sources = part.captured.sources
     untrained = frozenset(s.placeholder.name for s in sources if s.kind != "parameter")
     try:
-        if backend not in BACKENDS:
-            raise NotFunctionalError(f"backend '{backend}' is none of {', '.join(BACKENDS)}")
+        if backend.name not in BACKENDS:
+            raise NotFunctionalError(f"backend '{backend.name}' is none of {', '.join(BACKENDS)}")
         program = FunctionalWriter(records, untrained, is_cut).emit()
     except NotFunctionalError as error:
         reason = str(error)

@@ -13,6 +13,7 @@ from tensoropt_torch.batches import batch_rows
 from tensoropt_torch.calls.attribute_watch import AttributeWatch
 from tensoropt_torch.calls.call_kind import CallReader
 from tensoropt_torch.calls.capture_check import CaptureCheck
+from tensoropt_torch.emit.compiler import CompileOptions
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.frontend import ModelStructure
 from tensoropt_torch.module.context import RankContext
@@ -35,7 +36,8 @@ class ProgramMaker:
         context: what the rank runs on.
         options: which variants programs make; None: none.
         check: compares the first graph that is trained with the module.
-        one_process_random, backend: as of ``parallelize``; the backend of ``compile``.
+        one_process_random: as of ``parallelize``.
+        compiler: compiles the graphs; None: nothing does.
     """
 
     structure: ModelStructure
@@ -45,7 +47,7 @@ class ProgramMaker:
     options: VariantOptions | None
     check: CaptureCheck
     one_process_random: bool
-    backend: str | None
+    compiler: CompileOptions | None
 
     def on(self, context: RankContext) -> ProgramMaker:
         """For programs on another mesh."""
@@ -63,7 +65,7 @@ class ProgramMaker:
             self.root,
             tables,
             one_process_random=self.one_process_random,
-            backend=self.backend,
+            compiler=self.compiler,
         )
         base.written_on(self.attributes.modules)
         return base
@@ -92,7 +94,7 @@ class ProgramMaker:
             find=options.find,
             one_process_random=self.one_process_random,
             most_rows=None if count == 1 else batch_rows(captured, whole_inputs),
-            backend=self.backend,
+            compiler=self.compiler,
             attributes=self.attributes,
         )
         modules, parameters = list(self.root.modules()), list(self.root.parameters())

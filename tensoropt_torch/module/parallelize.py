@@ -9,7 +9,7 @@ from torch import nn
 from tensoropt_torch.calls.attribute_watch import AttributeWatch
 from tensoropt_torch.calls.capture_check import CaptureCheck, ComparedBefore
 from tensoropt_torch.collector import without_collections
-from tensoropt_torch.emit.compilation import Compile, backend_of
+from tensoropt_torch.emit.compiler import Compile, CompileOptions, compiler_of
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, ModelStructure, as_module
@@ -61,7 +61,7 @@ def parallelize(
             processes, the model, or the other ranks.
     """
     model = as_module(model)
-    backend = on_all_ranks(lambda: _backend_of(compile, one_process_random))
+    compiler = on_all_ranks(lambda: _compiler_of(compile, device, one_process_random))
     on_all_ranks(lambda: _check_world(plan))
     agree_on_model(captured)
     agree_or_raise("plan", plan.hash, "plan once and broadcast, or load the same file")
@@ -102,7 +102,7 @@ def parallelize(
         options,
         CaptureCheck.make(model, wanted, compared),
         one_process_random,
-        backend,
+        compiler,
     )
     base = maker.base(part, tables)
     storage = ModuleStorage(root)
@@ -123,14 +123,19 @@ def _check_world(plan: Plan) -> None:
         )
 
 
-def _backend_of(compile: Compile, one_process_random: bool) -> str | None:
-    backend = backend_of(compile)
-    if backend is not None and one_process_random:
+def _compiler_of(
+    compile: Compile, device: torch.device, one_process_random: bool
+) -> CompileOptions | None:
+    compiler = compiler_of(compile)
+    if compiler is None:
+        return None
+    compiler.check_device(device)
+    if one_process_random:
         raise TensorOptError(
             "compile and one_process_random=True do not go together: compiled operators do not "
             "draw the numbers of the model; leave one of them out"
         )
-    return backend
+    return compiler
 
 
 def _check_complete(model: nn.Module, parallel: ParallelModule) -> None:

@@ -18,9 +18,10 @@ from tensoropt_torch.calls.row_hints import shares_in_words
 from tensoropt_torch.calls.uneven import resized
 from tensoropt_torch.emit.boxed import boxed_step
 from tensoropt_torch.emit.compilation import compiled
+from tensoropt_torch.emit.compiler import CompileOptions
 from tensoropt_torch.emit.quick_calls import quick_forward
 from tensoropt_torch.emit.rank import RankPart
-from tensoropt_torch.emit.whole import cut_graph, whole_graph
+from tensoropt_torch.emit.whole import backend_of, cut_graph, whole_graph
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel, ModelStructure
 from tensoropt_torch.frontend.capture import Arguments
@@ -74,7 +75,7 @@ class VariantMaker:
         root: has parameters and buffers.
         find: the search for a strategy.
         most_rows: of a micro-batch; None: the plan has none.
-        backend: compiles the graphs; None: nothing does.
+        compiler: compiles the graphs; None: nothing does.
         attributes: of the model, which its graphs read.
     """
 
@@ -89,7 +90,7 @@ class VariantMaker:
         find: FindStrategy,
         one_process_random: bool,
         most_rows: int | None = None,
-        backend: str | None = None,
+        compiler: CompileOptions | None = None,
         attributes: AttributeWatch,
     ) -> None:
         self.attributes = attributes
@@ -101,7 +102,7 @@ class VariantMaker:
         self._find = find
         self._one_process_random = one_process_random
         self._most_rows = most_rows
-        self._backend = backend
+        self._compiler = compiler
         self._known = {known.key: known for known in plan.variants}
 
     def input_names(self, kind: CallKind) -> list[str]:
@@ -155,7 +156,7 @@ class VariantMaker:
     @property
     def _takes_numbers(self) -> bool:
         """Neither micro-batches nor compiled parts do, and draws of one process are in tests."""
-        return self._most_rows is None and self._backend is None and not self._one_process_random
+        return self._most_rows is None and self._compiler is None and not self._one_process_random
 
     def _with_numbers(
         self, call: ModuleCall, plain: CapturedModel, numbers: Sequence[Lifted]
@@ -196,7 +197,7 @@ class VariantMaker:
             self._root,
             tables,
             one_process_random=self._one_process_random,
-            backend=self._backend,
+            compiler=self._compiler,
             settings=self._plan.settings,
         )
         variant.strategy = strategy
@@ -260,23 +261,24 @@ def emit_variant(
     tables: Mapping[str, torch.Tensor],
     *,
     one_process_random: bool,
-    backend: str | None = None,
+    compiler: CompileOptions | None = None,
     settings: Settings | None = None,
 ) -> Variant:
-    """The variant that runs a rank's part, with a ``backend`` compiled. Collective: makes the
+    """The variant that runs a rank's part, with a ``compiler`` compiled. Collective: makes the
     process groups it needs. ``settings`` are those of the module, if others."""
     context.groups.create(part.axis_sets)
     emitter = part.emitter(
         context.device, context.groups.name, one_process_random=one_process_random
     )
     graph = emitter.emit()
-    if backend is not None:
-        graph = compiled(graph, backend)
+    if compiler is not None:
+        graph = compiled(graph, compiler)
     variant = variant_of(part, graph, root, tables, emitter.uses_seeds, context.groups.name)
     variant.forward = quick_forward(graph)
-    if backend is None:
+    if compiler is None:
         variant.boxed = boxed_step(graph, variant.own_numbers)
-    if backend is not None:
+    else:
+        backend = backend_of(part, compiler, context.groups.name)
         variant.whole = whole_graph(part, emitter.program, backend, graph)
         # Those that micro-batches add up are sent once, if they are not kept.
         variant.make_cut = lambda reduces: cut_graph(

@@ -207,6 +207,7 @@ def layers(group: str) -> dict[str, list[Case]]:
             Case((norm[0], None, None, None, None, 0.1, 1e-5, 2)),
         ],
         "balanced_causal_attention": [Case((*heads, 0.0, None, False, group))],
+        "write_into_": [Case((torch.zeros(12), torch.randn(2, 2), 2, 3), SCHEMA)],
         "keep_mask": [Case((torch.rand(4, 3), 0.5, torch.tensor(7), [0, 1]))],
         "linear_blocks": [
             Case((normal(4, 2), normal(3, 5, 2), normal(3, 5))),

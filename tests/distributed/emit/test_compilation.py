@@ -277,7 +277,7 @@ def refused(arguments: dict[str, Any]) -> str:
 
 def test_what_cannot_be_compiled_is_refused() -> None:
     (text,) = run_ranks(1, f"{HERE}:refused", {"compile": "inductr"})
-    assert "compile='inductr' is no backend" in text and "inductor" in text
+    assert "compile='inductr' is no backend or mode" in text and "inductor" in text
     (text,) = run_ranks(1, f"{HERE}:refused", {"compile": True, "one_process_random": True})
     assert "do not go together" in text
 

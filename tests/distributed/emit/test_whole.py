@@ -16,7 +16,9 @@ from torch.distributed.tensor import DTensor
 from tensoropt_torch import api
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.emit import ahead, whole
+from tensoropt_torch.emit.compiler import Compile, CompileOptions
 from tensoropt_torch.frontend import capture
+from tensoropt_torch.measure.runs.peak_memory import measure_peak_bytes
 from tensoropt_torch.module import ParallelModule
 from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.module.parallel_module import programs_of
@@ -314,20 +316,19 @@ def differing_graphs(_: object) -> list[Any]:
     """A rank whose compiler fails, or whose collectives are others: all run the other way."""
     found: list[Any] = []
     rank = torch.distributed.get_rank()
-    see = ahead.Traced.see
+    see = ahead.Backend.see
 
-    def fails(traced: ahead.Traced, module: torch.fx.GraphModule) -> None:
-        see(traced, module)
+    def fails(backend: ahead.Backend, module: torch.fx.GraphModule) -> list[Collective]:
         if rank == 1:
             raise RuntimeError("no registers left")
+        return see(backend, module)
 
-    def differs(traced: ahead.Traced, module: torch.fx.GraphModule) -> None:
-        see(traced, module)
-        if rank == 1:
-            traced.collectives[-1].append(Collective("all_reduce", "", ""))
+    def differs(backend: ahead.Backend, module: torch.fx.GraphModule) -> list[Collective]:
+        more = [Collective("all_reduce", "", "")] if rank == 1 else []
+        return see(backend, module) + more
 
     for instead in (fails, differs):
-        ahead.Traced.see = instead  # type: ignore[method-assign]
+        ahead.Backend.see = instead  # type: ignore[method-assign]
         (plain, inputs), (module, _) = modules_of(None)
         expected, got = (_trained(m, inputs) for m in (plain, module))
         wrong = list(differences(got, expected, TOLERANCE[torch.float32], 1e-6))
@@ -347,7 +348,7 @@ def test_a_rank_whose_graph_differs_makes_all_go_the_other_way() -> None:
         assert differed == ("the collectives of the ranks' graphs differ", [])
 
 
-def in_few_collectives(_: object) -> list[tuple[int, bool]]:
+def in_few_collectives(way: Compile) -> list[tuple[int, bool]]:
     """How many collectives a step of many layers has, with buckets and without; and whether it
     gives the same."""
     torch.manual_seed(0)
@@ -355,23 +356,57 @@ def in_few_collectives(_: object) -> list[tuple[int, bool]]:
     x = torch.randn(8, 8)
     plan = data_parallel(model, (x,), 2)
     counts = []
-    see = ahead.Traced.see
+    see = ahead.Backend.see
 
-    def counted(traced: ahead.Traced, module: torch.fx.GraphModule) -> None:
-        see(traced, module)
-        counts.append(len(traced.collectives[-1]))
+    def counted(backend: ahead.Backend, module: torch.fx.GraphModule) -> list[Collective]:
+        found = see(backend, module)
+        counts.append(len(found))
+        return found
 
-    ahead.Traced.see = counted  # type: ignore[method-assign]
+    ahead.Backend.see = counted  # type: ignore[method-assign]
     found = []
-    for compile in (False, TRACED):
+    for compile in (False, way):
         module = api.parallelize(copy.deepcopy(model), plan, compile=compile)
         optimizer_of(module)
         module(x).sum().backward()
         found.append([p.grad.full_tensor() for p in module.parameters()])
-    return [(sum(counts), all(map(torch.equal, *found)))]
+    return [(sum(counts), all(map(torch.allclose, *found)))]
 
 
-def test_gradients_are_summed_in_buckets() -> None:
-    for ((count, same),) in run_ranks(2, f"{HERE}:in_few_collectives"):
+@pytest.mark.parametrize("way", [TRACED, True])
+def test_gradients_are_summed_in_buckets(way: Compile) -> None:
+    for ((count, same),) in run_ranks(2, f"{HERE}:in_few_collectives", way, 300):
         assert same
         assert 0 < count <= 2
+
+
+def test_inductor_may_schedule_the_collectives() -> None:
+    way = CompileOptions(collectives="inductor")
+    for ((count, same),) in run_ranks(2, f"{HERE}:in_few_collectives", way, 300):
+        assert same
+        assert count > 2  # as it gets them: what it makes of them it does itself
+
+
+def peaks(_: object) -> list[float]:
+    """Of steps as they are, and compiled, whose gradients are sent in one bucket."""
+    torch.manual_seed(0)
+    layers = [module for _ in range(6) for module in (nn.Linear(128, 128), nn.ReLU())]
+    model, x = nn.Sequential(*layers, nn.Flatten(0)), torch.randn(8, 128)
+    plan = data_parallel(model, (x,), 2)
+    found = []
+    for compile in (False, True):
+        module = api.parallelize(copy.deepcopy(model), plan, compile=compile)
+        optimizer = optimizer_of(module)
+
+        def step(module: nn.Module = module, optimizer: Any = optimizer) -> None:
+            module(x).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        found.append(float(measure_peak_bytes(module, optimizer, step, x)))
+    return found
+
+
+def test_a_compiled_step_needs_no_more_memory() -> None:
+    for plain, compiled in run_ranks(2, f"{HERE}:peaks", None, 300):
+        assert compiled <= 1.05 * plain
