@@ -47,7 +47,9 @@ def steps_of(device: str, small: bool) -> list[Step]:
         Step("collectives", "2 processes, one device, Gloo", module("collectives", 2), 60.0),
         Step("parity-2", "plans of 2 processes against one", module("equal_to_one", 2), 120.0),
         Step("parity-1", f"plans of one process, {network}", module("equal_to_one"), 90.0),
-        Step("step-time", "one device: eager, compiled, ours", module("step_time"), 180.0),
+        Step(
+            "step-time", "one device: as it is, compiled, CUDA graphs", module("step_time"), 300.0
+        ),
         Step("one-rank", "memory and operators of a rank", module("one_rank_of_many"), 180.0),
         Step("speeds", "the device beside its description", module("speeds"), 60.0),
         Step("parity-4", "plans of 4 processes against one", module("equal_to_one", 4), 120.0),

@@ -61,7 +61,12 @@ class CompileOptions:
         return found
 
     def check_device(self, device: torch.device) -> None:
-        """Raises TensorOptError if the mode needs another one."""
+        """Raises TensorOptError if the mode, or the pass of Inductor, needs another one."""
+        if self.collectives == "inductor" and device.type != "cuda":
+            raise TensorOptError(
+                "collectives='inductor': Inductor's pass asks a GPU for its speed, and the device "
+                f"is '{device.type}'; give collectives='plan'"
+            )
         if self.patches.get(CUDA_GRAPHS) and device.type != "cuda":
             raise TensorOptError(
                 f"compile={self.mode!r} runs steps as CUDA graphs, and the device is "

@@ -322,8 +322,6 @@ def backend_of(
         "compute_estimator": "analytical",
         "custom_runtime_estimation": OverlapTimes(settings, part.axis_sets, group_name),
     }
-    if settings.cluster["device"].get("type") == "cpu":
-        own["enable_fusion_regions"] = False  # their times are asked of a GPU
     patches = {f"aten_distributed_optimizations.{name}": value for name, value in own.items()}
     return Backend(options.backend, Buckets(), {**options.patches, **patches})
 

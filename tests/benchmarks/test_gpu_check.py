@@ -46,7 +46,7 @@ def test_slow_steps_pass_on_a_cpu(tmp_path: Path) -> None:
     found = checked(tmp_path, "--limit", "560", "--steps", *SLOW)
     assert list(found) == [name for name in STEPS if name in SLOW]
     for ways in found["step-time"]["precisions"].values():
-        assert list(ways) == ["eager", "compiled", "ours"]
+        assert list(ways) == ["eager", "compiled", "ours", "ours_compiled"]
         assert all(row["step_s"] > 0 and row["peak_bytes"] > 0 for row in ways.values())
     (model,) = found["one-rank"]["models"].values()
     assert model["mean_error_of_memory"] < 0.001

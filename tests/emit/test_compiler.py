@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import torch
 from torch import fx
@@ -53,6 +56,30 @@ def test_cuda_graphs_need_a_gpu(mode: str) -> None:
     with pytest.raises(TensorOptError, match="runs steps as CUDA graphs, and the device is 'cpu'"):
         options.check_device(torch.device("cpu"))
     CompileOptions(mode="max-autotune-no-cudagraphs").check_device(torch.device("cpu"))
+
+
+def test_inductors_pass_needs_a_gpu() -> None:
+    options = CompileOptions(collectives="inductor")
+    options.check_device(torch.device("cuda"))
+    with pytest.raises(TensorOptError, match="asks a GPU for its speed"):
+        options.check_device(torch.device("cpu"))
+
+
+def test_times_can_be_copied_as_options_are() -> None:
+    with torch.device("meta"):
+        captured = capture(torch.nn.Linear(4, 4), (torch.zeros(8, 4),), loss_fn=torch.sum)
+    settings = PlanningTask(captured, load_cluster("h100-8")).settings(8)
+    times = OverlapTimes(settings, [7], lambda axes: f"group {axes}")
+    gathers = torch.ops._c10d_functional.all_gather_into_tensor.default
+    graph = fx.Graph()
+    part = graph.placeholder("part")
+    part.meta["val"] = torch.empty(1024, device="meta")
+    whole = graph.call_function(gathers, (part, 8, "group 7"))
+    whole.meta["val"] = torch.empty(8192, device="meta")
+    found = times(whole, None)  # which makes what is of C++
+    assert found is not None and found > 0
+    assert copy.deepcopy(times)(whole, None) == pickle.loads(pickle.dumps(times))(whole, None)
+    assert copy.deepcopy(times)(whole, None) == found
 
 
 def test_what_is_kept_is_not_of_a_cuda_graph() -> None:
