@@ -87,12 +87,12 @@ def measure_cluster(cluster: Cluster, device: torch.device, budget_s: float) -> 
     speed = measure_device(device, budget_s)
     # Operators as short as can be: on other devices than CPUs the host is busy, not the device.
     of_host = device.type != "cpu"
-    launch = {"host_launch_s" if of_host else "launch_overhead_s": speed.launch_s}
     measured = replace(
         cluster.device,
         flops_per_s={**cluster.device.flops_per_s, **speed.matmul_flops_per_s},
         memory_bandwidth_bytes_per_s=speed.copy_bytes_per_s,
-        **launch,
+        launch_overhead_s=cluster.device.launch_overhead_s if of_host else speed.launch_s,
+        host_launch_s=speed.launch_s if of_host else 0.0,
         efficiency=Efficiency(1.0, 1.0, "included in what is measured"),
         source="measured on the running job",
     )

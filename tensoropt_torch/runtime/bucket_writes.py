@@ -13,7 +13,9 @@ from __future__ import annotations
 import torch
 
 _LIBRARY = torch.library.Library("tensoropt", "FRAGMENT")
-_LIBRARY.define("write_into_(Tensor(a!) bucket, Tensor part, int rows, int offset) -> ()")
+_LIBRARY.define(  # type: ignore[no-untyped-call]
+    "write_into_(Tensor(a!) bucket, Tensor part, int rows, int offset) -> ()"
+)
 
 
 @torch.library.impl(_LIBRARY, "write_into_", "CompositeExplicitAutograd")
