@@ -4,6 +4,8 @@
 # make wheel-test  a wheel, installed and run in an environment of its own
 # make sanitize    C++ tests of the core with ASan and UBSan, then with TSan
 # make fuzz        random searches of any size with ASan and UBSan: COUNT=10000 SEED=1
+# make fuzz-inputs  files, arguments and models of any kind: COUNT=10000 SEED=1
+# make soak    random strategies of random models against one process: SECONDS=3600 SEED=1
 # make lint        ruff, mypy, clang-format       make format   repair the style
 # make stubs       the types of the bindings, after a change of csrc/bindings
 # make tidy        clang-tidy on the core         make clean    remove outputs
@@ -49,7 +51,8 @@ CORE_ONLY = -G Ninja -DTENSOROPT_CORE_ONLY=ON -DTENSOROPT_WERROR=ON \
   -DTENSOROPT_FMT_INCLUDE_DIR=$$($(PYTHON) -c 'import os, torch; \
     print(os.path.dirname(torch.__file__) + "/include")')
 
-.PHONY: demo test test-all core-test python-test wheel-test sanitize fuzz check lint stubs \
+.PHONY: demo test test-all core-test python-test wheel-test sanitize fuzz fuzz-inputs soak check \
+  lint stubs \
   format tidy clean paper models gpu-check docs links
 
 demo: $(STAMPS)/built
@@ -101,6 +104,16 @@ fuzz: $(STAMPS)/dev
 	cmake --build build/address --target test_search --parallel $(JOBS)
 	TENSOROPT_FUZZ_COUNT=$(COUNT) TENSOROPT_FUZZ_SEED=$(SEED) \
 	  build/address/test_search --gtest_filter='AnySize.*'
+
+# An input that fails is made as small as it still fails, and printed.
+fuzz-inputs: $(STAMPS)/built $(STAMPS)/dev
+	TENSOROPT_FUZZ_COUNT=$(COUNT) TENSOROPT_FUZZ_SEED=$(SEED) \
+	  $(PYTHON) -m pytest -n0 tests/fuzz --hypothesis-show-statistics
+
+# Says the seed of each round, and adds up what was run in benchmarks/results/soak.json.
+SECONDS ?= 3600
+soak: $(STAMPS)/built $(STAMPS)/dev
+	$(PYTHON) -m tests.distributed.soak --seconds $(SECONDS) --count $(COUNT) --seed $(SEED)
 
 lint: $(STAMPS)/dev
 	ruff check $(PYTHON_PATHS)

@@ -13,6 +13,7 @@ from torch import nn
 
 import tensoropt_torch
 from tensoropt_torch import Plan, SearchSettings, TensorOptError, cli
+from tensoropt_torch.measure.kept.hardware_profile import HardwareProfile
 from tensoropt_torch.space.choices import Choices
 
 
@@ -154,3 +155,15 @@ def test_the_command_ends_with_a_message(
     given = [text.format(file=file, wrong=wrong) for text in arguments]
     assert cli.main(given) == 2
     assert word in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 50_000, "1" * 10_000])
+def test_files_that_readers_cannot_follow_are_one_error(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "given"
+    path.write_text(text)
+    for read in (Plan.load, HardwareProfile.load):
+        with pytest.raises(TensorOptError, match="given"):
+            read(path)
+    path.write_text(f"a = {text}")
+    with pytest.raises(TensorOptError, match="given"):
+        tensoropt_torch.load_cluster(path)

@@ -84,6 +84,6 @@ def _preset_files() -> dict[str, Traversable]:
 def _load(file: Traversable, where: str) -> Cluster:
     try:
         data = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise TensorOptError(f"{where} is not valid TOML: {error}") from error
     return parse_cluster(data, where)

@@ -124,7 +124,7 @@ def _read_part(part: Any) -> Any:
 def _record(text: str, where: str) -> dict[str, Any]:
     try:
         record = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # deep nesting, long numbers
         raise _no_plan(where, f"it is no JSON ({error})") from error
     if not isinstance(record, dict) or "format_version" not in record:
         raise _no_plan(where, "it has no format_version")

@@ -61,7 +61,7 @@ class SealedFormat:
         """The content of a text; errors, as of ``read``, name ``where``."""
         try:
             record = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:  # deep nesting, long numbers
             raise self.damaged(where, "it is no JSON") from error
         if not isinstance(record, dict) or record.get("format") != self.mark:
             raise TensorOptError(f"{where} is no {self.name}; {self.again}")
