@@ -1,0 +1,1 @@
+"""Whatever is given, one clear error or a right result."""
