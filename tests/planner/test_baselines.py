@@ -17,8 +17,9 @@ from tensoropt_torch import TensorOptError, cli
 from tensoropt_torch.config import load_cluster
 from tensoropt_torch.frontend import CapturedModel, capture
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.planner.baselines import BASELINES, BEST, Baseline, find_baselines
+from tensoropt_torch.planner.baselines import BASELINES, Baseline, find_baselines
 from tensoropt_torch.planner.candidates import find_frontier
+from tensoropt_torch.planner.points import BEST
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.space.search_space import make_space
 from tests.planner.model_file import MODEL_FILE
