@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from tensoropt_torch.runtime.bucket_writes import write_into
+from tensoropt_torch.operators.bucket_writes import write_into
 
 _COLLECTIVES = torch.ops._c10d_functional
 _ATEN = torch.ops.aten

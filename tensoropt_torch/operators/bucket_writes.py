@@ -10,12 +10,12 @@ parts: the memory of a part is free right after it.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
-_LIBRARY = torch.library.Library("tensoropt", "FRAGMENT")
-_LIBRARY.define(  # type: ignore[no-untyped-call]
-    "write_into_(Tensor(a!) bucket, Tensor part, int rows, int offset) -> ()"
-)
+_LIBRARY: Any = torch.library.Library("tensoropt", "FRAGMENT")  # type: ignore[no-untyped-call]
+_LIBRARY.define("write_into_(Tensor(a!) bucket, Tensor part, int rows, int offset) -> ()")
 
 
 @torch.library.impl(_LIBRARY, "write_into_", "CompositeExplicitAutograd")
