@@ -23,6 +23,7 @@ DISTRIBUTIONS = {
     "lazy_loader": "lazy-loader",
     "markupsafe": "jinja2",
     "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
     "pydantic_core": "pydantic",
 }
 

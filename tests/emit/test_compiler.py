@@ -100,7 +100,8 @@ def traced_on_gpu(function: object, *args: torch.Tensor) -> fx.Graph:
 
 def test_fixed_shapes_can_be_captured() -> None:
     graph = traced_on_gpu(lambda x: torch.softmax(x @ x, -1).sum(), torch.randn(4, 4))
-    check_can_be_captured(graph)
+    assert len(graph.nodes) > 3
+    check_can_be_captured(graph)  # does not raise
 
 
 @pytest.mark.parametrize(
