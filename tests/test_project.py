@@ -23,7 +23,7 @@ DISTRIBUTIONS = {
     "lazy_loader": "lazy-loader",
     "markupsafe": "jinja2",
     "sklearn": "scikit-learn",
-    "yaml": "pyyaml",
+    "yaml": "PyYAML",
     "pydantic_core": "pydantic",
 }
 
