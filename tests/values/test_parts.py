@@ -31,7 +31,7 @@ def random_placements(seed: int) -> list[Placement]:
 def meshes(sizes: Sequence[int] = SIZES) -> Iterator[tuple[tuple[int, ...], Mock]]:
     """Of each rank, with its coordinates."""
     for coordinate in product(*map(range, sizes)):
-        yield coordinate, Mock(get_coordinate=lambda c=coordinate: list(c), size=sizes.__getitem__)
+        yield coordinate, Mock(get_coordinate=lambda c=coordinate: list(c), shape=tuple(sizes))
 
 
 @pytest.mark.parametrize("shape", [(24, 12, 5), (23, 17, 5)], ids=str)  # equal parts, and others
