@@ -29,6 +29,7 @@ NOT_RUN = {
     "make lint": "CI runs it",
     "make gpu-check": "needs a GPU; tests/benchmarks/test_gpu_check.py runs its steps",
     "make paper": "takes an hour",
+    "python -m tensoropt_torch.elastic": "tests/elastic runs the like of it",
     "pip install --no-build-isolation .": "make wheel-test installs into an environment of its own",
     "pip install --no-build-isolation -e .": "built before the tests",
     "pip install --no-build-isolation '.[report]'": "requirements-dev.txt has what it installs",

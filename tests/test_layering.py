@@ -143,7 +143,7 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "measure/kept": (*PLANNING, "measure/machine"),
     "measure/runs": (*RUNNING, "collector", "measure/machine", "measure/kept"),
     "measure": (*RUNNING, "measure/machine", "measure/kept", "measure/runs"),
-    "tasks": MEASURING,
+    "tasks": (*MEASURING, "rules"),
     "model_configs": ("errors", "checks", "tasks"),
     "staging": (*MEASURING, "tasks"),
     "strategy": (*MEASURING, "tasks", "staging"),

@@ -184,7 +184,7 @@ def test_a_callback_takes_the_place_of_the_bar(
 
 
 STARTS = """
-import sys, torch, tensoropt_torch
+import sys, torch, tensoropt_torch.progress
 with tensoropt_torch.progress.progress("waiting", 1) as step:
     step()
 print([name for name in ("rich", "matplotlib", "transformers", "lightning") if name in sys.modules])

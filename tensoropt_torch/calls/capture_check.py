@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 import torch.distributed as dist
 from torch import nn
 
@@ -31,6 +32,7 @@ from tensoropt_torch.units import format_seconds
 
 log = get_logger(__name__)
 
+_AUTOGRAD: Any = torch._C._autograd
 SHOWN = 4  # differences that an error names
 
 
@@ -46,10 +48,12 @@ class ComparedBefore(Protocol):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a comparison: an error, or None, and whether nothing could be said."""
+    """What came of a comparison: an error, or None, whether nothing could be said, and whether it
+    is to be made at a later call."""
 
     error: str | None = None
     compared: bool = True
+    later: bool = False
 
 
 class CaptureCheck:
@@ -103,14 +107,20 @@ class CaptureCheck:
             verdict = from_first_rank(
                 lambda: self._verdict((captured, call, shared, ranks, stand_ins))
             )
+            if verdict.later:
+                return
             self._error = verdict.error
         if self._error is not None:
             raise TensorOptError(self._error)
         self._due, self._model = False, None
 
     def _verdict(self, what: tuple[Any, ...]) -> Verdict:
-        """Of the arguments of a comparison."""
+        """Of the arguments of a comparison. Where somebody counts what a call saves, as a
+        checkpoint around the module does, it waits for a call where nobody does."""
         assert self._model is not None
+        if _AUTOGRAD._top_saved_tensors_default_hooks(True) is not None:
+            log.info("the captured graph is compared at a call outside of checkpoints")
+            return Verdict(compared=False, later=True)
         start = time.perf_counter()
         try:
             how, found = BatchComparison(self._model, *what).made()

@@ -82,7 +82,7 @@ class CheckpointFolder:
         """
         with self._named("read"):
             if (self.path / LATEST).exists():
-                name = (self.path / LATEST).read_text().strip()
+                name = (self.path / LATEST).read_text(errors="replace").strip()
                 if not name.isascii() or not name.isdigit() or not (self.path / name).is_dir():
                     raise TensorOptError(
                         f"'{self.path / LATEST}' says {name[:40]!r}, which is no checkpoint in "

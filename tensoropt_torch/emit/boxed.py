@@ -30,6 +30,9 @@ from torch.utils import _pytree as pytree
 from tensoropt_torch.emit.compilation import is_local
 from tensoropt_torch.emit.tape import BoxedProgram, NotRecordedError, Tape
 from tensoropt_torch.emit.written import changed_inputs
+from tensoropt_torch.frontend import CapturedModel
+from tensoropt_torch.frontend.call_context import autocast_off, current_autocast
+from tensoropt_torch.frontend.passes import target_name
 from tensoropt_torch.logs import get_logger
 from tensoropt_torch.parameters.local_parts import gradients_given, is_plain
 from tensoropt_torch.runtime.agreement import confirm_call
@@ -160,6 +163,10 @@ class BoxedStep:
         else:
             self._programs[key] = _Known(program, recording.spec, recording.places)
 
+    def forget(self, key: Any) -> None:
+        """Its program is not what is asked for any more."""
+        self._programs.pop(key, None)
+
     def _give_up(self, reason: str) -> None:
         self.reason = reason
         self._programs.clear()
@@ -173,13 +180,38 @@ class BoxedStep:
         return _C._AutoDispatchBelowADInplaceOrView()
 
 
-def boxed_step(rank_graph: fx.GraphModule, own: Sequence[int]) -> BoxedStep | None:
+def boxed_step(
+    rank_graph: fx.GraphModule, own: Sequence[int], captured: CapturedModel
+) -> BoxedStep | None:
     """The step of a rank, whose inputs of these numbers are its ``own``; None: other ranks take
-    part in it, or Python of the model."""
+    part in it, or Python of the model, or several outputs have gradients, each of which autograd
+    may be asked for, or be told by hooks, while all of them have one node here."""
+    if len(_with_gradients(captured)) > 1:
+        return None
     calls = [node for node in rank_graph.graph.nodes if node.op not in ("placeholder", "output")]
     if not all(is_local(node) or node.target is confirm_call for node in calls):
         return None
     return BoxedStep(rank_graph, own)
+
+
+def _with_gradients(captured: CapturedModel) -> set[fx.Node]:
+    """The outputs of the graph that may have gradients: those that follow from parameters, or
+    from inputs of floating-point numbers."""
+    kinds = ("parameter", "input")
+    found = {s.placeholder for s in captured.sources if s.kind in kinds and _is_real(s.placeholder)}
+    graph = captured.graph_module.graph
+    for node in graph.nodes:
+        cuts = target_name(node) == "aten.detach.default" or not _is_real(node)
+        if node.op == "call_function" and not cuts and found & {*node.all_input_nodes}:
+            found.add(node)
+    return found & {*graph.output_node().all_input_nodes}
+
+
+def _is_real(node: fx.Node) -> bool:
+    """Whether it is, or has among its parts, a tensor of floating-point or complex numbers."""
+    values = pytree.tree_leaves(node.meta.get("val"))
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    return any(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors)
 
 
 def _is_seed(node: fx.Node) -> bool:
@@ -360,7 +392,9 @@ class _Step:
             elif found is not None:
                 self.boxed.keep(self._key, found, recording)
             return gradients, ()
-        alike = program is not None and program.tangents == _geometry_of(tangents)
+        alike = program is not None and program.is_for(tangents)
+        if not alike:  # which the next step records
+            self.boxed.forget(self._key)
         if differentiable or not alike:
             self._check_versions(range(len(self._values)))
             return self._by_autograd(tangents, differentiable), None
@@ -378,7 +412,7 @@ class _Step:
         self, tangents: Sequence[torch.Tensor | None], differentiable: bool
     ) -> Sequence[torch.Tensor | None]:
         assert self._again is not None
-        with torch.enable_grad():
+        with torch.enable_grad(), autocast_off(current_autocast()):
             made = self._again()
         seen = {id(t): t for t in pytree.tree_leaves(made) if isinstance(t, torch.Tensor)}
         given = [(o, t) for o, t in zip(seen.values(), tangents, strict=True) if t is not None]
@@ -415,10 +449,6 @@ def _kind_of(value: Any) -> Any:
 
 def _version_of(value: Any) -> int | None:
     return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else None
-
-
-def _geometry_of(tangents: Sequence[torch.Tensor | None]) -> tuple[Any, ...]:
-    return tuple(None if t is None else (tuple(t.shape), t.stride()) for t in tangents)
 
 
 class _Boxed(torch.autograd.Function):

@@ -36,6 +36,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from tensoropt_torch.emit.quick_calls import quicken
 from tensoropt_torch.emit.written import written
+from tensoropt_torch.frontend.call_context import Autocast, current_autocast
 from tensoropt_torch.runtime.random import call_seeded
 
 _ATEN = torch.ops.aten
@@ -99,6 +100,7 @@ class BoxedProgram:
         outputs: how many there are.
         constant: the numbers of outputs that have no gradient.
         tangents: shapes and strides of the gradients that backward takes, None where it has none.
+        autocast: the casts, by kind of device, under which backward ran.
         held: the numbers of outputs whose memory backward needs.
         own: the numbers of gradients that have memory of their own, and lie as their leaves do.
     """
@@ -109,8 +111,20 @@ class BoxedProgram:
     outputs: int
     constant: tuple[int, ...]
     tangents: tuple[tuple[tuple[int, ...], tuple[int, ...]] | None, ...]
+    autocast: Autocast
     held: tuple[int, ...]
     own: tuple[int, ...]
+
+    def is_for(self, tangents: Sequence[torch.Tensor | None]) -> bool:
+        """Whether a backward with these gradients, now, is the one that was recorded."""
+        return self.tangents == geometry_of(tangents) and self.autocast == current_autocast()
+
+
+def geometry_of(
+    tangents: Sequence[torch.Tensor | None],
+) -> tuple[tuple[tuple[int, ...], tuple[int, ...]] | None, ...]:
+    """Shapes and strides of those that there are."""
+    return tuple(None if t is None else (tuple(t.shape), t.stride()) for t in tangents)
 
 
 class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -194,8 +208,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     # --- Writing down
 
     def _note(self, node: fx.Node, tensor: torch.Tensor, memory: fx.Node) -> None:
-        if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
-            raise NotRecordedError(f"a {type(tensor).__name__} of layout {tensor.layout}")
+        _check_memory([tensor])
         if tensor.is_conj() or tensor.is_neg():
             raise NotRecordedError("a tensor is conjugated when it is read")
         node.meta[_GEOMETRY] = Geometry.of(tensor, memory)
@@ -206,6 +219,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any
     ) -> None:
         _check_values(func, args)
+        seen = pytree.tree_leaves((args, kwargs, result))
+        _check_memory([value for value in seen if isinstance(value, torch.Tensor)])
         operands = [a for a in pytree.tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]
         memories = {
             t.untyped_storage()._cdata: self.node_of(t).meta[_GEOMETRY].memory for t in operands
@@ -258,8 +273,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         halves = _Halves(self._graph, self._constants, self._inputs)
         first, second, needs, held = halves.cut(made, found)
         constant = tuple(n for n, tensor in enumerate(outputs) if not tensor.requires_grad)
-        lie = tuple(None if t is None else (tuple(t.shape), t.stride()) for t in tangents)
-        return BoxedProgram(first, second, needs, len(made), constant, lie, held, own)
+        lie, casts = geometry_of(tangents), current_autocast()
+        return BoxedProgram(first, second, needs, len(made), constant, lie, casts, held, own)
 
     def _check_outputs(self, made: Sequence[fx.Node]) -> None:
         memories = [node.meta[_GEOMETRY].memory for node in made]
@@ -274,6 +289,12 @@ def _check_values(func: OpOverload, args: Sequence[Any]) -> None:
             return
     if any(tag in func.tags for tag in _BY_VALUE):
         raise NotRecordedError(f"{func} depends on values")
+
+
+def _check_memory(tensors: Sequence[torch.Tensor]) -> None:
+    for tensor in tensors:
+        if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
+            raise NotRecordedError(f"a {type(tensor).__name__} of layout {tensor.layout}")
 
 
 def _draws(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

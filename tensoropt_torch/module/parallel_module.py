@@ -59,10 +59,6 @@ class ParallelModule(nn.Module):
             whose mean is trained on, as under data parallelism; by default their sum is.
     """
 
-    # By this mark ``Accelerator.prepare`` of Hugging Face takes a model as it is; it would wrap
-    # another one in DistributedDataParallel.
-    _is_accelerate_prepared = True
-
     def __init__(
         self,
         plan: Plan,

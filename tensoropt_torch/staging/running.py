@@ -18,7 +18,7 @@ from tensoropt_torch.plan import StagedPlan
 from tensoropt_torch.runtime.agreement import on_all_ranks
 from tensoropt_torch.runtime.job import device_of_group
 from tensoropt_torch.staging.pinned import find_pinned_stages
-from tensoropt_torch.tasks import Example
+from tensoropt_torch.tasks import Example, model_of
 from tensoropt_torch.values import WeightSource
 
 
@@ -40,9 +40,7 @@ def stages_of(
                     "stages (find_strategy)"
                 )
         check_not_shared(as_module(example.model))
-        if plan.captured is not None:
-            return plan.captured
-        return example.capture()
+        return model_of(plan, example)
 
     captured = on_all_ranks(checked)
     model = as_module(example.model)

@@ -1,6 +1,7 @@
 """What the public functions are asked for: a model with an example of its global batch
 (``Example``), how to plan it (``PlanningOptions``), and the task that both make."""
 
+from tensoropt_torch import rules as _rules  # noqa: F401 (finds those of Python in a model)
 from tensoropt_torch.tasks.example import (
     AutocastDType,
     Example,

@@ -20,7 +20,7 @@ from tensoropt_torch.frontend.call_context import (
 )
 from tensoropt_torch.measure.runs.batch import Batch
 from tensoropt_torch.module.shared import check_not_parallel
-from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan import Plan, StagedPlan
 from tensoropt_torch.units import dtype_name
 
 # A module, one of ATen calls included, or a program that was exported already.
@@ -138,13 +138,14 @@ def example_of(
     return model
 
 
-def model_of(plan: Plan, example: Example) -> CapturedModel:
+def model_of(plan: Plan | StagedPlan, example: Example) -> CapturedModel:
     """The model that the plan was made for, captured again if it is not at hand."""
     if plan.captured is not None:
         return plan.captured
     if not example.args and not example.kwargs and isinstance(example.model, nn.Module):
         raise TensorOptError(
             "the plan was loaded without its model; give example inputs of the global batch: "
-            "parallelize(model, plan, args)"
+            "parallelize(model, plan, args), or with a loss that was planned "
+            "parallelize(Example(model, args, loss_fn=..., targets=...), plan)"
         )
     return example.capture()

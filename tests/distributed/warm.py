@@ -10,9 +10,13 @@ import torch.distributed.tensor
 import transformers
 from torch import nn
 
+import tensoropt_torch.rules
 from tensoropt_torch.frontend import capture
 
 # Each is there after its first use only.
-PRELOADED = (pytest, torch.distributed.tensor, lightning.pytorch, transformers.Trainer)
+PRELOADED = (
+    *(pytest, torch.distributed.tensor, lightning.pytorch, transformers.Trainer),
+    tensoropt_torch.rules,
+)
 
 capture(nn.Linear(2, 2), (torch.ones(2, 2),), loss_fn=lambda y: y.sum())

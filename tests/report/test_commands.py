@@ -46,7 +46,7 @@ def test_a_report_is_written(model: str, tmp_path: Path) -> None:
     peak = ["--memory", "simulated", "--optimizer", "sgd", "--output", str(path)]
     assert cli.main(["report", model.replace(":build", ":with_loss"), *given, *peak]) == 0
     page = ReadPage.of(path)
-    assert [row[0] for row in page.table("Least step time")] == ["1", "4"]
+    assert [row[0] for row in page.table("Least step time")] == ["1 device", "4 devices"]
     assert page.table("Beside other strategies")
     assert page.table("Memory per device at the simulated peak")
 

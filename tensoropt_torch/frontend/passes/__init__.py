@@ -54,6 +54,7 @@ from tensoropt_torch.frontend.passes.nodes import (
 from tensoropt_torch.frontend.passes.out_arguments import make_out_calls_functional
 from tensoropt_torch.frontend.passes.recurrent import take_gates, write_out_states
 from tensoropt_torch.frontend.passes.regions import inline_regions
+from tensoropt_torch.frontend.passes.returned_constants import copy_returned_constants
 from tensoropt_torch.frontend.passes.sections import make_sections
 from tensoropt_torch.frontend.passes.sparse_gradients import make_gradients_dense
 from tensoropt_torch.frontend.passes.transposed import take_weights_as_they_are
@@ -90,6 +91,7 @@ PASSES: tuple[Pass, ...] = (
     see_blocks,
     make_sections,
     keep_rows_apart,
+    copy_returned_constants,
     eliminate_dead_code,
 )
 
