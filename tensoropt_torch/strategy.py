@@ -74,6 +74,7 @@ def find_plan(question: Question) -> Plan | StagedPlan:
     Raises:
         TensorOptError: as ``find_strategy``; options that decide what ranks do differ.
     """
+    question = _on_one_kind_of_costs(question)
     planning = question.planning
     _agree_on(question)
     phases = Phases()
@@ -88,6 +89,26 @@ def find_plan(question: Question) -> Plan | StagedPlan:
     plan = finder.kept() or finder.found()
     log.info("planned in %s", phases)
     return plan.with_model(task.captured)
+
+
+def _on_one_kind_of_costs(question: Question) -> Question:
+    """Plans in stages have the costs of the cluster's description, so those beside them have, too:
+    times that were measured and times that were not cannot be compared.
+
+    Raises:
+        TensorOptError: measuring was asked for.
+    """
+    planning = question.planning
+    if planning.max_stages == 1:
+        return question
+    if planning.validate:
+        raise TensorOptError(
+            f"max_stages={planning.max_stages} is not supported with validate=: plans in stages "
+            "are found by the description of the cluster; leave one of them out"
+        )
+    if planning.measure:
+        log.info("plans with and without stages are compared by the description of the cluster")
+    return replace(question, planning=replace(planning, measure=False))
 
 
 def _agree_on(question: Question) -> None:

@@ -130,7 +130,7 @@ def count_charts(
     times = [row.time_s for row in feasible if row.time_s is not None]
     unit = Seconds.of(times)
     texts = [
-        f"{n} devices: {format_seconds(t)} a step" for n, t in zip(devices, times, strict=True)
+        f"{_devices(n)}: {format_seconds(t)} a step" for n, t in zip(devices, times, strict=True)
     ]
     yield Chart(
         "counts-time",
@@ -140,7 +140,7 @@ def count_charts(
         f"step time ({unit.name})",
     )
     name = costs[devices[0]][0]
-    texts = [f"{n} devices: {name} {costs[n][2]}" for n in devices]
+    texts = [f"{_devices(n)}: {name} {costs[n][2]}" for n in devices]
     yield Chart(
         "counts-cost",
         f"{name} of a step by number of devices; the table below has the figures",
@@ -148,3 +148,7 @@ def count_charts(
         "devices",
         name,
     )
+
+
+def _devices(count: int) -> str:
+    return "1 device" if count == 1 else f"{count} devices"

@@ -8,7 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
+from benchmarks.coverage.bits import run_captured
+from benchmarks.coverage.zoo import Example
 from tensoropt_torch import _C
+from tensoropt_torch.frontend import capture
 from tensoropt_torch.frontend.passes import FOLDED, attention, cleanup, composites, constants
 from tests.frontend.graphs import Body, check_after_every_pass, exported, normalised, targets
 from tests.frontend.training import Layer, batch
@@ -287,3 +290,18 @@ def test_an_operator_without_parts_stays() -> None:
 )
 def test_numbers_stay_the_same_after_every_pass(body: Body) -> None:
     check_after_every_pass(body)
+
+
+class ReturnsConstants(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.sum(), torch.tensor(0.0), torch.arange(4) * 2, torch.tensor([1.0, 2.0]).view(2, 1)
+
+
+def test_constants_that_are_returned_are_new_in_each_call() -> None:
+    model, x = ReturnsConstants(), torch.ones(3)
+    captured = capture(model, (x,))
+    for _ in range(2):
+        found = run_captured(captured, Example(model, (x,)))
+        for got, expected in zip(found, model(x), strict=True):
+            assert torch.equal(got, expected)
+            got.add_(1)  # of the program's own

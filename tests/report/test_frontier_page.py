@@ -99,7 +99,7 @@ def test_numbers_of_devices_have_times_and_costs(page: ReadPage, counts: list[Pr
     rows = page.table("Least step time")
     one, eight = counts
     assert not one.feasible and eight.time_s is not None
-    assert rows[0] == ["1 devices", f"does not fit: needs {format_bytes(one.least_memory_bytes)}"]
+    assert rows[0] == ["1 device", f"does not fit: needs {format_bytes(one.least_memory_bytes)}"]
     cluster = tensoropt_torch.load_cluster("h100-8")
     price = cluster.device.price_per_hour
     assert price is not None

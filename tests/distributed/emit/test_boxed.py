@@ -157,6 +157,14 @@ class Block(nn.Module):
         return torch.tanh(self.frozen(h)).square().mean()
 
 
+class Held(Block):
+    """Backward needs a part of what it gives; the other part has no gradient."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+        h = self.down(torch.tanh(self.up(x))).exp()
+        return h, h.detach().sum()
+
+
 class TwoOutputs(Block):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
         h = torch.tanh(self.up(x))
@@ -324,24 +332,60 @@ def test_whatever_is_asked_is_what_operators_one_by_one_give(dropout: float) -> 
     run_ranks(1, f"{HERE}:ask", dropout, 400)
 
 
+def reversed_gradient(module: nn.Module, turn: int) -> list[Any]:
+    """What is asked of two outputs, of which the second follows from the first."""
+    h, loss = module(rows(turn))
+    got: list[Any] = []
+    if turn % 6 == 0:
+        (h.sum() + loss).backward()
+    elif turn % 6 == 1:
+        loss.backward()
+    elif turn % 6 == 2:
+        (h * h).sum().backward()
+    elif turn % 6 == 3:
+        h.register_hook(lambda gradient: -gradient)
+        loss.backward()
+    elif turn % 6 == 4:
+        h.retain_grad()
+        loss.backward()
+        got = [h.grad]
+    else:
+        loss.register_hook(lambda gradient: got.append(gradient.clone()))  # not called
+        got = [*torch.autograd.grad((h.sum(), loss), h)]
+    return [h.detach(), loss.detach(), *got]
+
+
 def several_outputs(_: None) -> None:
-    modules = both(TwoOutputs, rows())
     states = []
-    for module in modules:
-        found = []
-        for turn in range(6):
-            h, loss = module(rows(turn))
-            if turn % 3 == 0:
-                (h.sum() + loss).backward()
-            elif turn % 3 == 1:
-                loss.backward()
-            else:
-                (h * h).sum().backward()
-            found += [h.detach(), loss.detach(), *state(module).values()]
+    for module in both(TwoOutputs, rows()):
+        found: list[Any] = []
+        for turn in range(12):
+            found += [*reversed_gradient(module, turn), *state(module).values()]
             module.zero_grad()
         states.append({str(i): value for i, value in enumerate(found)})
     assert_same(*states)
-    assert boxed_of(modules[0]).reason == ""
+    assert programs_of(parallel(TwoOutputs(), rows())).base.boxed is None
+
+
+def casts(_: None) -> None:
+    """Backward inside of autocast in some steps, and outside in others."""
+    for begins_inside in (True, False):
+        states = []
+        for module in both(Block, rows()):
+            found: list[Any] = []
+            for turn in range(6):
+                loss = module(rows(turn))
+                inside = (turn < 2) == begins_inside
+                with torch.autocast("cpu", torch.bfloat16, enabled=inside):
+                    loss.backward()
+                found += state(module).values()
+                module.zero_grad()
+            states.append({str(i): value for i, value in enumerate(found)})
+        assert_same(*states)
+
+
+def test_backward_may_be_under_other_casts() -> None:
+    run_ranks(1, f"{HERE}:casts")
 
 
 def test_gradients_may_come_to_some_outputs_only() -> None:
@@ -363,18 +407,18 @@ def written(_: None) -> None:
     x.add_(1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
-    module = parallel(TwoOutputs(), x)
+    module = parallel(Held(), x)
     for _ in range(2):
-        module(x)[1].backward()
+        module(x)[0].sum().backward()
         module.zero_grad()
     assert programs(module) == 1
-    h, loss = module(x)
-    h.mul_(2)
+    h, _ = module(x)
+    h.detach().mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        loss.backward()
-    h, loss = module(x)
-    loss.mul_(2)  # exp() holds what it gives, the sum of it is not held
-    loss.backward()
+        h.sum().backward()
+    h, total = module(x)
+    total.mul_(2)  # exp() holds what it gives, the sum of it is not held
+    h.sum().backward()
 
 
 def test_what_backward_needs_and_somebody_writes_to_is_an_error() -> None:
@@ -386,16 +430,15 @@ def test_what_backward_needs_and_somebody_writes_to_is_an_error() -> None:
 
 def freed(_: None) -> None:
     x = rows()
-    module = parallel(TwoOutputs(), x)
+    module = parallel(Held(), x)
     for _ in range(3):
-        h, loss = module(x)
-        (h.sum() + loss).backward()
+        module(x)[0].sum().backward()
         module.zero_grad()
     gc.disable()
     try:
-        h, loss = module(x)
-        nodes = [weakref.ref(loss.grad_fn.step)]  # type: ignore[union-attr]
-        del h, loss
+        h, total = module(x)
+        nodes = [weakref.ref(h.grad_fn.step)]
+        del h, total
         assert nodes[0]() is None, "outputs and what made them hold each other"
     finally:
         gc.enable()
