@@ -154,11 +154,13 @@ def _compared(seed: int, known: Mapping[str, np.ndarray[Any, Any]] | None) -> Ou
 
 
 def _results(pipeline: Pipeline, module: nn.Module, case: Case) -> dict[str, torch.Tensor]:
-    """Of training, and then of evaluation, also of the first row alone where there may be one."""
+    """Of training, and then of evaluation, also of the first row alone where there may be one, or
+    of two where these have statistics."""
     found = trained(pipeline, module, case)
     module.eval()
     of_batch = len(case.args[0])
-    for rows in (of_batch, *([1] * (pipeline.model not in FIXED))):
+    first = 2 if pipeline.model in NORMALISED else 1
+    for rows in (of_batch, *([first] * (pipeline.model not in FIXED))):
         args, targets = (
             [t[:rows] if len(t) == of_batch else t for t in tensors]
             for tensors in (case.args, case.targets)
