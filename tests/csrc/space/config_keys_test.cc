@@ -86,8 +86,8 @@ TEST(ConfigKeys, EveryMemberOfARuleTakesPart) {
     kVisitAll(visit, name, size, kind, spatial, joint, uneven, unit);
   });
   expect_all_take_part(TensorRule{}, [](TensorRule& tensor, const auto& visit) {
-    auto& [dims, saved, additive, reads] = tensor;
-    kVisitAll(visit, dims, saved, additive, reads);
+    auto& [dims, saved, additive, moves] = tensor;
+    kVisitAll(visit, dims, saved, additive, moves);
   });
   expect_all_take_part(ExtraSaved{}, [](ExtraSaved& extra, const auto& visit) {
     auto& [bytes, factors, only_if_split] = extra;
@@ -105,10 +105,10 @@ TEST(ConfigKeys, EveryMemberOfARuleTakesPart) {
   expect_all_take_part(Rule{}, [](Rule& rule, const auto& visit) {
     auto& [factors, operands, outputs, linear_sets, forward_flops,
            backward_flops, extra_saved, collectives, lookups, launches, view,
-           alias, cast, random, attention, repeatable, writes] = rule;
+           alias, cast, random, attention, fuses, repeatable, writes] = rule;
     kVisitAll(visit, factors, operands, outputs, linear_sets, forward_flops,
               backward_flops, extra_saved, collectives, lookups, launches, view,
-              alias, cast, random, attention, repeatable, writes);
+              alias, cast, random, attention, fuses, repeatable, writes);
   });
 }
 
