@@ -16,21 +16,17 @@ from __future__ import annotations
 import gc
 import statistics
 import sys
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import torch
-import torch.distributed as dist
 
 from benchmarks.links import run_on_links
 from benchmarks.models.small import LARGE, MODELS, STUDY
-from benchmarks.ranks import WORKER
+from benchmarks.ranks import WORKER, mean_time
 from benchmarks.step_time import (
-    Step,
     compared_plans,
     ours,
     planned,
@@ -54,17 +50,6 @@ def time_alone(name: str, plan: Plan) -> float:
     step()
     about_s = mean_time(step, WARM_UPS)
     return mean_time(step, max(STEPS, min(round(TURN_S / about_s), MOST_STEPS)))
-
-
-def mean_time(step: Step, steps: int) -> float:
-    """Of some that follow each other, in s; equal on all ranks."""
-    dist.barrier()
-    began = time.perf_counter()
-    for _ in range(steps):
-        step()
-    slowest = torch.tensor((time.perf_counter() - began) / steps)
-    dist.all_reduce(slowest, dist.ReduceOp.MAX)
-    return float(slowest)
 
 
 def measure(name: str) -> dict[str, Any]:

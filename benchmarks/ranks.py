@@ -7,6 +7,7 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -54,6 +55,17 @@ def print_results(measure: Callable[[str], Any], names: Sequence[str]) -> None:
     if dist.get_rank() == 0:
         print(json.dumps(found))
     dist.destroy_process_group()
+
+
+def mean_time(step: Callable[[], object], steps: int) -> float:
+    """Of some that follow each other, in s; equal on all ranks."""
+    dist.barrier()
+    began = time.perf_counter()
+    for _ in range(steps):
+        step()
+    slowest = torch.tensor((time.perf_counter() - began) / steps)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    return float(slowest)
 
 
 def ratio_figures(ratios: Sequence[float]) -> dict[str, Any]:

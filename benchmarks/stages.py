@@ -34,7 +34,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 import tensoropt_torch
 from benchmarks.links import run_on_links
-from benchmarks.ranks import ratio_figures
+from benchmarks.ranks import mean_time, ratio_figures
 from tensoropt_torch.module import stage_step
 from tensoropt_torch.program.stage_schedules import (
     RunBackward,
@@ -188,17 +188,6 @@ def without_stages() -> nn.Module:
     return tensoropt_torch.auto_parallel(made(), (x,), **given)
 
 
-def timed(step: Step, steps: int) -> float:
-    """Seconds of a step of the slowest rank."""
-    dist.barrier()
-    start = time.perf_counter()
-    for _ in range(steps):
-        step()
-    found = torch.tensor((time.perf_counter() - start) / steps)
-    dist.all_reduce(found, dist.ReduceOp.MAX)
-    return float(found)
-
-
 class Watched:
     """Seconds of the forwards, backwards and steps of stages on this rank."""
 
@@ -266,7 +255,7 @@ def measure(_: str) -> dict[str, Any]:
     for turn in range(TURNS):
         order: Sequence[str] = list(steps) if turn % 2 else list(reversed(steps))
         for label in order:
-            seconds[label].append(timed(steps[label], STEPS))
+            seconds[label].append(mean_time(steps[label], STEPS))
     rows: dict[str, Any] = {}
     for label in ("by hand", "without stages"):
         pairs = zip(seconds["in stages"], seconds[label], strict=True)

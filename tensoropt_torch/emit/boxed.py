@@ -27,8 +27,9 @@ from torch.autograd.graph import get_gradient_edge
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
+from tensoropt_torch.emit.boxed_program import BoxedProgram
 from tensoropt_torch.emit.compilation import is_local
-from tensoropt_torch.emit.tape import BoxedProgram, NotRecordedError, Tape
+from tensoropt_torch.emit.tape import NotRecordedError, Tape
 from tensoropt_torch.emit.written import changed_inputs
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.frontend.call_context import autocast_off, current_autocast

@@ -1,0 +1,83 @@
+"""What a tape has recorded: where tensors lie, and the two functions that make its calls again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from tensoropt_torch.frontend.call_context import Autocast, current_autocast
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Where a tensor lies.
+
+    Attributes:
+        memory: the first node that had it.
+        dtype, size, stride, offset: how the tensor lies in that.
+    """
+
+    memory: fx.Node
+    dtype: torch.dtype
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    @staticmethod
+    def of(tensor: torch.Tensor, memory: fx.Node) -> Geometry:
+        """That of a tensor in this memory."""
+        lies = tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
+        return Geometry(memory, tensor.dtype, *lies)
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the last dim is the innermost, and so on, without gaps."""
+        expected = 1
+        for size, stride in zip(reversed(self.size), reversed(self.stride), strict=True):
+            if stride != expected:
+                return False
+            expected *= size
+        return True
+
+
+@dataclass(frozen=True)
+class BoxedProgram:
+    """What was recorded.
+
+    Attributes:
+        forward: takes the inputs; gives the outputs, then what backward needs besides.
+        backward: takes a list, which it empties, of the inputs ``needs``, what forward gave
+            besides, and the gradients of the outputs that had one; gives those of the leaves,
+            or None.
+        needs: numbers of inputs.
+        outputs: how many there are.
+        constant: the numbers of outputs that have no gradient.
+        tangents: shapes and strides of the gradients that backward takes, None where it has none.
+        autocast: the casts, by kind of device, under which backward ran.
+        held: the numbers of outputs whose memory backward needs.
+        own: the numbers of gradients that have memory of their own, and lie as their leaves do.
+    """
+
+    forward: Callable[..., Sequence[torch.Tensor]]
+    backward: Callable[[list[torch.Tensor]], Sequence[torch.Tensor | None]]
+    needs: tuple[int, ...]
+    outputs: int
+    constant: tuple[int, ...]
+    tangents: tuple[tuple[tuple[int, ...], tuple[int, ...]] | None, ...]
+    autocast: Autocast
+    held: tuple[int, ...]
+    own: tuple[int, ...]
+
+    def is_for(self, tangents: Sequence[torch.Tensor | None]) -> bool:
+        """Whether a backward with these gradients, now, is the one that was recorded."""
+        return self.tangents == geometry_of(tangents) and self.autocast == current_autocast()
+
+
+def geometry_of(
+    tangents: Sequence[torch.Tensor | None],
+) -> tuple[tuple[tuple[int, ...], tuple[int, ...]] | None, ...]:
+    """Shapes and strides of those that there are."""
+    return tuple(None if t is None else (tuple(t.shape), t.stride()) for t in tangents)
