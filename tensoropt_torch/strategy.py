@@ -140,8 +140,8 @@ class _Finder:
         self._task = task
         self._count = count
         self._phases = phases
-        self._in_job = is_distributed() and count == dist.get_world_size()
-        self._runs_here = question.option == "mini_time" and self._in_job
+        self._in_job = dist.is_initialized() and count == dist.get_world_size()
+        self._runs_here = question.option == "mini_time" and is_distributed() and self._in_job
         self._races = self._can_race()
         self._file = self._kept_plans()
 

@@ -10,6 +10,7 @@ attributes of the modules, and which hooks there are. Values of parameters do no
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import sys
 import time
@@ -148,16 +149,21 @@ def _file_of(maker: Any) -> Path | None:
 def _digest_of(files: set[Path]) -> str:
     """Of these files, and of what is loaded from the folders of those that are not installed;
     of installed packages by their version besides."""
-    own = {path.parent for path in files if not set(path.parts) & set(INSTALLED)}
+    here = os.getcwd()  # of names that are relative
+    own = {os.path.join(here, path.parent, "") for path in files if not _is_installed(path)}
     loaded = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-    for path in (Path(file) for file in loaded if file):
-        if own & set(path.parents) and not set(path.parts) & set(INSTALLED):
-            files.add(path)
+    names = (os.path.join(here, file) for file in loaded if file)
+    near = (Path(name) for name in names if name.startswith(tuple(own)))
+    files = files | {path for path in near if not _is_installed(path)}
     digest = hashlib.sha256()
     for path in sorted(files):
         digest.update(path.name.encode())
         digest.update(path.read_bytes() if path.suffix == ".py" else b"")
     return digest.hexdigest()[:16]
+
+
+def _is_installed(path: Path) -> bool:
+    return not set(INSTALLED).isdisjoint(path.parts)
 
 
 def _digest_of_constants(captured: CapturedModel) -> str:
