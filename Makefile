@@ -2,6 +2,7 @@
 # make test        C++ tests and fast Python tests: core-test, python-test
 # make test-all    also the slow Python tests
 # make wheel-test  a wheel, installed and run in an environment of its own
+# make wheels      a wheel for each release of PyTorch, tried without a compiler, in dist
 # make sanitize    C++ tests of the core with ASan and UBSan, then with TSan
 # make fuzz        random searches of any size with ASan and UBSan: COUNT=10000 SEED=1
 # make fuzz-inputs  files, arguments and models of any kind: COUNT=10000 SEED=1
@@ -51,8 +52,8 @@ CORE_ONLY = -G Ninja -DTENSOROPT_CORE_ONLY=ON -DTENSOROPT_WERROR=ON \
   -DTENSOROPT_FMT_INCLUDE_DIR=$$($(PYTHON) -c 'import os, torch; \
     print(os.path.dirname(torch.__file__) + "/include")')
 
-.PHONY: demo test test-all core-test python-test wheel-test sanitize fuzz fuzz-inputs soak check \
-  lint stubs \
+.PHONY: demo test test-all core-test python-test wheel-test wheels sanitize fuzz fuzz-inputs soak \
+  check lint stubs \
   format tidy clean paper models gpu-check docs links
 
 demo: $(STAMPS)/built
@@ -72,6 +73,10 @@ test-all: core-test $(STAMPS)/built
 
 wheel-test: $(STAMPS)/built $(STAMPS)/dev
 	$(PYTHON) -m pytest -m '' tests/test_wheel.py
+
+# RELEASES="2.13 2.14" are some releases of PyTorch; by default all that pyproject.toml allows.
+wheels: $(STAMPS)/env
+	$(PYTHON) .ci/build_wheels.py $(RELEASES)
 
 check:
 	.ci/run lint test-all sanitize

@@ -1,8 +1,13 @@
 """Drives CMake: the libraries are built there, not by setuptools.
 
-The build folder ``build/cmake`` is kept, so a second build is incremental.
+The build folder, ``build/cmake`` or what ``TENSOROPT_BUILD_DIR`` names, is kept, so that a second
+build is incremental. What is built is for one minor release of PyTorch, and says so: its version
+has the local label ``+torch2.13``, and it requires ``torch==2.13.*``. A source distribution has
+neither.
 """
 
+import importlib.metadata
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -12,9 +17,10 @@ from pathlib import Path
 from setuptools import Extension, __version__, setup
 from setuptools.command.build import build
 from setuptools.command.build_ext import build_ext
+from setuptools.command.egg_info import egg_info
 
 ROOT = Path(__file__).resolve().parent
-BUILD_DIR = ROOT / "build" / "cmake"
+BUILD_DIR = Path(os.environ.get("TENSOROPT_BUILD_DIR", ROOT / "build" / "cmake")).resolve()
 HOW_TO_INSTALL = "pip install --no-build-isolation ."
 MIN_SETUPTOOLS = 77
 
@@ -30,19 +36,27 @@ def check_setuptools() -> None:
 
 
 def torch_dir() -> Path:
-    """Folder of the torch that this interpreter imports."""
-    try:
-        import torch
-    except ImportError as error:
+    """Folder of the torch that this interpreter finds, whose headers and libraries are enough."""
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
         raise SystemExit(
             f"TensorOpt builds against the PyTorch it will run with, but "
-            f"{sys.executable} cannot import torch ({error}).\n"
+            f"{sys.executable} has no torch.\n"
             f"Install PyTorch first (https://pytorch.org/get-started), then run\n"
             f"    {HOW_TO_INSTALL}\n"
             f"Without --no-build-isolation pip hides an installed torch from "
             f"the build."
-        ) from error
-    return Path(torch.__file__).parent
+        )
+    return Path(found.origin).parent
+
+
+def torch_release() -> str | None:
+    """The minor release of that torch, as in ``2.13``; None where there is none."""
+    try:
+        major, minor, *_ = importlib.metadata.version("torch").split(".")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    return f"{major}.{minor}"
 
 
 def cmake() -> str:
@@ -94,6 +108,19 @@ class CMakeBuild(build_ext):
         return []
 
 
+class BoundMetadata(egg_info):
+    """The metadata of what is built: its version, and the release of PyTorch that it requires."""
+
+    def finalize_options(self) -> None:
+        release = torch_release()
+        if release is not None and "sdist" not in self.distribution.commands:
+            self.tag_build = f"+torch{release}"
+            others = [r for r in self.distribution.install_requires if not r.startswith("torch>")]
+            self.distribution.install_requires = [f"torch=={release}.*", *others]
+            self.distribution.metadata.install_requires = self.distribution.install_requires
+        super().finalize_options()
+
+
 class FreshBuild(build):
     """Puts nothing into a wheel that an earlier build has left."""
 
@@ -105,5 +132,5 @@ class FreshBuild(build):
 check_setuptools()
 setup(
     ext_modules=[Extension("tensoropt_torch._C", sources=[])],
-    cmdclass={"build": FreshBuild, "build_ext": CMakeBuild},
+    cmdclass={"build": FreshBuild, "build_ext": CMakeBuild, "egg_info": BoundMetadata},
 )

@@ -5,7 +5,7 @@ C++ core of TensorOpt: graphs, costs, search, emission.
 from __future__ import annotations
 import collections.abc
 import typing
-__all__: list[str] = ['AnalyticCollectives', 'AveragedBuffer', 'BaselineResult', 'Cluster', 'Collective', 'CollectiveModel', 'CollectiveSample', 'ComposedPipeline', 'ComposedStage', 'ConfigPorts', 'DEFAULT_CONDITIONING_WORK', 'DeclaredRule', 'Device', 'EdgeEnd', 'EdgeRow', 'EmittedCall', 'EmittedLookup', 'EmittedReshard', 'EncodedProgram', 'EstimateRow', 'Exclusion', 'ExplanationRow', 'Graph', 'Halo', 'InternalError', 'Level', 'LinkSpeed', 'LocalCall', 'LocalForm', 'LocalOperand', 'MeasuredCollectives', 'Mesh', 'NodeId', 'NodeKind', 'NodeRow', 'NodeUnits', 'OpSample', 'OpWork', 'OutputRow', 'PipelineShape', 'PortLayouts', 'RankProgram', 'Ref', 'ReshardedTensor', 'Rules', 'RuntimeOverheads', 'Saved', 'SearchOptions', 'SearchResult', 'SearchSpace', 'SpaceEdgeId', 'SpaceNodeId', 'SpaceOptions', 'SpaceSetup', 'StageChoice', 'StageTime', 'Strategy', 'TensorResharder', 'UnevenSplit', 'ValueId', 'WorkRow', 'compose_pipelines', 'current_rules', 'declare_rule', 'longest_useful', 'pipeline_step_s', 'withdraw_rule']
+__all__: list[str] = ['AnalyticCollectives', 'AveragedBuffer', 'BaselineResult', 'Cluster', 'Collective', 'CollectiveModel', 'CollectiveSample', 'ComposedPipeline', 'ComposedStage', 'ConfigPorts', 'DEFAULT_CONDITIONING_WORK', 'DeclaredRule', 'Device', 'EdgeEnd', 'EdgeRow', 'EmittedCall', 'EmittedLookup', 'EmittedReshard', 'EncodedProgram', 'EstimateRow', 'Exclusion', 'ExplanationRow', 'Graph', 'Halo', 'InternalError', 'Level', 'LinkSpeed', 'LocalCall', 'LocalForm', 'LocalOperand', 'MeasuredCollectives', 'Mesh', 'NodeId', 'NodeKind', 'NodeRow', 'NodeUnits', 'OpSample', 'OpWork', 'OutputRow', 'PipelineShape', 'PortLayouts', 'RankProgram', 'Ref', 'ReshardedTensor', 'Rules', 'RuntimeOverheads', 'Saved', 'SearchOptions', 'SearchResult', 'SearchSpace', 'SpaceEdgeId', 'SpaceNodeId', 'SpaceOptions', 'SpaceSetup', 'StageChoice', 'StageTime', 'Strategy', 'TensorResharder', 'UnevenSplit', 'ValueId', 'WorkRow', 'compose_pipelines', 'current_rules', 'declare_rule', 'longest_useful', 'pipeline_step_s', 'torch_release', 'withdraw_rule']
 class InternalError(RuntimeError):
     pass
 class Mesh:
@@ -1033,6 +1033,10 @@ def longest_useful(least: collections.abc.Sequence[StageChoice], shape: Pipeline
 def pipeline_step_s(stages: collections.abc.Sequence[StageTime], micro_batches: int) -> float:
     """
     Of stages that run one forward and one backward in turn; pipeline/step_time.h.
+    """
+def torch_release() -> str:
+    """
+    The minor release of PyTorch that this was built for: '2.13'.
     """
 def withdraw_rule(arg0: str) -> None:
     ...

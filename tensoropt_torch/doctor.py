@@ -29,7 +29,10 @@ DISTRIBUTION = "tensoropt-torch"
 OF_DEVELOPERS = ("dev", "docs", "test")  # extras that users do not need
 MIN_CMAKE = "3.22"
 MIN_SETUPTOOLS = "77"
-BUILD_AGAIN = "build it with the PyTorch that is here: pip install --no-build-isolation ."
+BUILD_AGAIN = (
+    "install the wheel for the PyTorch that is here, or build with it: "
+    "pip install --no-build-isolation ."
+)
 CPP20 = "#include <concepts>\n#include <span>\nstd::span<int> s; template <std::integral T> T f();"
 RUN, BUILD, GPUS = "to run", "to build from source", "for GPUs"
 
@@ -134,8 +137,9 @@ def _to_run() -> Iterator[Finding]:
     yield _compared("Python", RUN, version, minimum, f"a Python {minimum} or newer")
     plain = [requirement for requirement in requirements if ";" not in requirement]
     for requirement in plain:
-        if requirement.startswith("torch>="):
-            yield _torch(requirement.removeprefix("torch>="))
+        of_torch = re.fullmatch(r"torch(?:>=|==)([\d.]+?)(?:\.\*)?", requirement)
+        if of_torch:  # a build requires one minor release: torch==2.13.*
+            yield _torch(of_torch[1])
         else:
             yield _distribution(requirement, RUN)
     yield _package()
@@ -158,9 +162,10 @@ def _package() -> Finding:
     name = "TensorOpt"
     try:
         import tensoropt_torch._C
-        import tensoropt_torch.runtime
+        import tensoropt_torch.operators
     except (ImportError, OSError, RuntimeError) as error:
-        return Finding(name, RUN, None, f"cannot be imported ({error})", BUILD_AGAIN)
+        reason = " ".join(str(error).split())
+        return Finding(name, RUN, None, f"cannot be imported ({reason})", BUILD_AGAIN)
     return Finding(name, RUN, f"{tensoropt_torch.__version__} in {PACKAGE}")
 
 

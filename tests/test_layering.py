@@ -87,7 +87,7 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "progress": ("units", "logs"),
     "pages": ("errors", "layer_names", "units"),
     "config": ("errors",),
-    "operators": (),
+    "operators": ("version",),
     "runtime/host": ("errors",),
     "runtime": ("errors", "step_code", "operators", "runtime/host"),
     "frontend/passes": ("errors", "operators"),
@@ -166,7 +166,7 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
         "api",
     ),
     "elastic": (*MEASURING, "tasks", "api"),
-    "doctor": ("__init__", "runtime"),
+    "doctor": ("__init__", "operators"),
     "integrations": (
         "errors",
         "frontend",

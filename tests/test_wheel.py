@@ -1,5 +1,5 @@
-"""The wheel installs and runs in an environment that has what it depends on, and no more;
-the source distribution builds the same wheel."""
+"""The wheel installs and runs in an environment that has what it depends on, no more, and no
+compiler; the source distribution builds the same wheel."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -16,11 +17,12 @@ from pathlib import Path
 
 import pytest
 
-from tensoropt_torch import __version__
+from tensoropt_torch import _C, __version__
 from tests.documents import FILES, ROOT
 
 pytestmark = pytest.mark.slow
 
+RELEASE = _C.torch_release()  # of PyTorch, which the version of a wheel names
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 
 
@@ -94,13 +96,13 @@ def link(name: str, site: Path) -> None:
             (site / top).symlink_to(Path(str(distribution.locate_file(top))).resolve())
 
 
-def run(folder: Path, *command: str) -> str:
+def run(folder: Path, *command: str, **environment: str) -> str:
     """What a command prints that sees nothing of this environment or checkout."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     done = subprocess.run(
         command,
         cwd=folder,
-        env=kept | {"OMP_NUM_THREADS": "1", "TENSOROPT_HOME": str(folder / "home")},
+        env=kept | {"OMP_NUM_THREADS": "1", "TENSOROPT_HOME": str(folder / "home")} | environment,
         capture_output=True,
         text=True,
         timeout=900,
@@ -120,8 +122,20 @@ def test_wheel_holds_the_package(wheel: Path) -> None:
     assert any(name.startswith("tensoropt_torch/_C.") and name.endswith(".so") for name in inside)
 
 
+def test_wheel_says_which_release_of_torch_it_is_for(wheel: Path) -> None:
+    assert wheel.name.startswith(f"tensoropt_torch-{__version__}+torch{RELEASE}-")
+    with zipfile.ZipFile(wheel) as content:
+        (name,) = (name for name in content.namelist() if name.endswith(".dist-info/METADATA"))
+        lines = content.read(name).decode().splitlines()
+    assert [line for line in lines if line.startswith("Requires-Dist: torch=")] == [
+        f"Requires-Dist: torch=={RELEASE}.*"
+    ]
+    assert not [line for line in lines if line.startswith("Requires-Dist: torch>")]
+
+
 def test_source_distribution_has_no_build(unpacked: Path) -> None:
     assert unpacked.name == f"tensoropt_torch-{__version__}"
+    assert "Requires-Dist: torch>=" in (unpacked / "PKG-INFO").read_text()
     assert not list(unpacked.rglob("*.so"))
     assert not (unpacked / "build").exists()
 
@@ -142,7 +156,7 @@ def test_source_distribution_builds_the_same_wheel(
 
 def test_versions_agree(python: Path) -> None:
     code = "import importlib.metadata as m; print(m.version('tensoropt-torch'))"
-    assert run(python.parent, str(python), "-c", code).strip() == __version__
+    assert run(python.parent, str(python), "-c", code).strip() == f"{__version__}+torch{RELEASE}"
     for command in ((str(python), "-m", "tensoropt_torch"), (str(python.parent / "tensoropt"),)):
         assert run(python.parent, *command, "--version").split() == ["tensoropt-torch", __version__]
 
@@ -151,6 +165,7 @@ def test_doctor_finds_what_is_missing_in_it(python: Path) -> None:
     text = run(python.parent, str(python.parent / "tensoropt"), "doctor", "--json")
     found = {row["name"]: row for row in json.loads(text)["findings"]}
     assert found["TensorOpt"]["found"].startswith(__version__)
+    assert found["PyTorch"]["serves"]
     assert not found["transformers"]["serves"]
     assert found["transformers"]["advice"].startswith("pip install 'transformers>=")
 
@@ -171,3 +186,15 @@ def test_plans_and_trains(python: Path, tmp_path: Path) -> None:
     assert "ms" in text
     job = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "train.py")
     assert re.search(r"loss \d", run(tmp_path, str(python), *job))
+
+
+def test_demo_runs_where_there_is_no_compiler(python: Path, tmp_path: Path) -> None:
+    """The example of ``make demo``, with nothing on PATH but the environment."""
+    path = str(python.parent)
+    for name in ("cmake", "c++", "g++", "gcc", "clang++", "ninja"):
+        assert shutil.which(name, path=path) is None
+    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    example = str(ROOT / "examples" / "train_gpt.py")
+    said = run(tmp_path, str(python), *launch, example, "--steps", "20", PATH=path)
+    assert "Cost frontier on 2 devices" in said, said
+    assert re.search(r"loss \d", said), said

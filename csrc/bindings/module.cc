@@ -1,6 +1,9 @@
 // tensoropt_torch._C: the C++ core for Python.
 
 #include <pybind11/pybind11.h>
+#include <torch/csrc/api/include/torch/version.h>
+
+#include <string>
 
 #include "bindings/bindings.h"
 #include "common/check.h"
@@ -32,6 +35,12 @@ void add_id_types(pybind11::module_& module) {
   }
 }
 
+// Of the headers that libtensoropt_ops is compiled with as well.
+std::string torch_release() {
+  return std::to_string(TORCH_VERSION_MAJOR) + "." +
+         std::to_string(TORCH_VERSION_MINOR);
+}
+
 void raise_user_errors_as_tensoropt_error() {
   pybind11::register_exception_translator([](std::exception_ptr raised) {
     try {
@@ -50,6 +59,8 @@ PYBIND11_MODULE(_C, module) {
   pybind11::register_exception<tensoropt::InternalError>(
       module, "InternalError", PyExc_RuntimeError);
   add_id_types(module);
+  module.def("torch_release", &torch_release,
+             "The minor release of PyTorch that this was built for: '2.13'.");
   tensoropt::bind_reshard(module);
   tensoropt::bind_graph(module);
   tensoropt::bind_rules(module);
