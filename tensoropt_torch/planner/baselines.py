@@ -108,10 +108,18 @@ class Comparison:
     ) -> None:
         """Writes a page of the frontier with the baselines beside it to one HTML file; as
         ``Frontier.report``."""
-        picked = None
+        picked, ours = None, None
         if self.picks is not None:
             picked = {name: one.index if one else None for name, one in self.picks.items()}
-        additions = Additions(self.memory_limit, self.baselines, counts, peak, picked)
+            ours = self.picks[self.ours.name]
+        additions = Additions(
+            self.memory_limit,
+            self.baselines,
+            counts,
+            peak,
+            picked,
+            ours.peak_bytes if ours else None,
+        )
         write_page(path, frontier_page(self.frontier.view, additions))
 
     @property

@@ -29,12 +29,13 @@ from tensoropt_torch.planner.page_words import (
     model_name,
     number_of_parameters,
     sentences,
+    with_less_memory,
 )
 from tensoropt_torch.planner.points import BEST, pick_index
 from tensoropt_torch.planner.step_work import step_work
 from tensoropt_torch.telling.because import costs_in, why_faster
 from tensoropt_torch.telling.provenance import provenance
-from tensoropt_torch.telling.timeline import timeline_of
+from tensoropt_torch.telling.timeline import Timeline, timeline_of
 from tensoropt_torch.units import format_bytes, format_seconds
 
 
@@ -90,6 +91,7 @@ class Additions:
         peak: the simulated peak of the point that ``mini_time`` picks at the limit.
         picked: numbers of the points that are picked at the limit by simulated peaks, by the
             names of the frontier and of the baselines; by default picks are those of the sums.
+        peak_bytes: of the frontier's pick, where its peak is known and the course is not.
     """
 
     memory_limit: float | None = None
@@ -97,6 +99,7 @@ class Additions:
     counts: Sequence[ProfileRow] = ()
     peak: Peak | None = None
     picked: Mapping[str, int | None] | None = None
+    peak_bytes: int | None = None
 
     def pick(self, name: str, points: Points, limit: float) -> int | None:
         """What is picked of some strategies."""
@@ -166,7 +169,8 @@ class _Frontier:
         timeline = timeline_of(first.details)
         peak = self._additions.peak if self._pick is not None else None
         fits = self._pick is not None
-        memory = format_bytes(peak.peak_bytes if peak else first.memory_bytes)
+        peak_bytes = peak.peak_bytes if peak else self._additions.peak_bytes
+        memory = format_bytes(peak_bytes or first.memory_bytes)
         return Page("frontier.html.jinja", self._title).html(
             self._charts(peak),
             settings=settings,
@@ -176,7 +180,7 @@ class _Frontier:
             device=self._cluster.device,
             share=self._limit / self._cluster.device.memory_bytes,
             tiles=list(self._rate.tiles(first.time_s, memory)) if fits else [],
-            sentences=list(sentences(first.details, timeline, peak.peak_bytes if peak else None)),
+            sentences=self._sentences(timeline, peak_bytes),
             rate=self._rate,
             first=first,
             second=self._second,
@@ -192,12 +196,29 @@ class _Frontier:
             baselines=self._beside(),
             counts=[self._count(row) for row in self._additions.counts],
             peak=peak,
+            peak_bytes=peak_bytes,
             fallbacks=fold_fallbacks(explanation_of(view.captured, settings)),
             origins=provenance(settings),
             sizes=tuple(size for size, _ in settings.mesh_axes),
             axes=_axes(settings),
             pick=self._pick,
+            knee=next(point for point in self._described if "knee" in point.names),
         )
+
+    def _sentences(self, timeline: Timeline, peak_bytes: int | None) -> list[str]:
+        """What the pick does, and what less memory would cost."""
+        view = self._view
+        found = [*sentences(self._first.details, timeline, peak_bytes)]
+        if self._pick is not None:
+            found.append(
+                with_less_memory(
+                    view.points,
+                    self._pick,
+                    self._limit,
+                    lambda index: self._words.details(view.plan(index)),
+                )
+            )
+        return found
 
     @property
     def _title(self) -> str:

@@ -4,7 +4,8 @@ derived from its costs."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,12 +14,14 @@ from tensoropt_torch.config import Device
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.planner.described_points import PointView
+from tensoropt_torch.planner.points import pick_index
 from tensoropt_torch.planner.step_work import StepWork
 from tensoropt_torch.telling.because import costs_in, why_faster
 from tensoropt_torch.telling.details import PlanDetails
 from tensoropt_torch.telling.timeline import Timeline
 from tensoropt_torch.units import dtype_name, format_bytes, format_seconds
 
+_MOST_RUN_AGAIN = 3  # kinds of operators that are named
 _LEAST_SHARE = 0.01  # of a sum, of what is told of its parts
 
 
@@ -121,9 +124,14 @@ def model_in_words(captured: CapturedModel) -> str:
     )
 
 
-def sentences(details: PlanDetails, timeline: Timeline, peak_bytes: int | None) -> Iterator[str]:
+def sentences(details: PlanDetails, timeline: Timeline, peak_bytes: float | None) -> Iterator[str]:
     """What a plan does: splits, what is held, memory, and what a step's time is."""
     yield from _sentences_of(details.summary)
+    if details.run_again:
+        most = list(details.run_again.items())[:_MOST_RUN_AGAIN]
+        named = ", ".join(f"{kind} ({format_seconds(seconds)})" for kind, seconds in most)
+        whole_s = format_seconds(sum(details.run_again.values()))
+        yield f"What runs again takes {whole_s}, most of it {named}."
     memory = {name: count for name, count in details.memory.items() if count > 0}
     whole = sum(memory.values())
     parts = ", ".join(
@@ -145,6 +153,37 @@ def sentences(details: PlanDetails, timeline: Timeline, peak_bytes: int | None) 
     )
     computing = format_seconds(timeline.time_s - timeline.waited_s)
     yield f"In a step it computes for {computing} and {waited}{hidden}."
+
+
+def with_less_memory(
+    points: Sequence[tuple[float, float]],
+    picked: int,
+    limit: float,
+    details: Callable[[int], PlanDetails],
+) -> str:
+    """What it costs if a device has a round amount less, at most a fifth of the limit, for the plan
+    that is picked of (memory, time) ``points``; ``details`` are those of a point by its number."""
+    less, amount = _round_part(limit)
+    other = pick_index(points, points[picked][0] - less)
+    if other is None:
+        return (
+            f"With {amount} less than that on a device nothing fits: "
+            f"the least that a plan keeps is {format_bytes(points[0][0])}."
+        )
+    memory, time_s = points[other]
+    why = why_faster(costs_in(details(other)), costs_in(details(picked)), "this one")
+    return (
+        f"With {amount} less than that on a device the fastest plan would keep "
+        f"{format_bytes(memory)} and take {format_seconds(time_s)}, {why}."
+    )
+
+
+def _round_part(limit: float) -> tuple[float, str]:
+    """The largest of 1, 2, 5, 10, ... GiB or MiB that is at most a fifth: bytes, and in words."""
+    unit, name = (2**30, "GiB") if limit >= 5 * 2**30 else (2**20, "MiB")
+    power = 10.0 ** math.floor(math.log10(limit / 5 / unit))
+    amount = max(step * power for step in (1, 2, 5) if step * power * unit <= limit / 5)
+    return amount * unit, f"{amount:g} {name}"
 
 
 def _sentences_of(summary: str) -> list[str]:

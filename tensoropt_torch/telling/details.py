@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -52,6 +52,7 @@ class PlanDetails:
         time: seconds of a step by what it is for; their sum is the plan's step time.
         operator_time: seconds of forward and backward, by the name of an operator.
         work: what splits the work of operators, the most of it first.
+        run_again: seconds of what runs again in backward by kind of operator, the most first.
     """
 
     description: PlanDescription
@@ -61,6 +62,7 @@ class PlanDetails:
     time: Mapping[str, float]
     operator_time: Mapping[str, float]
     work: tuple[WorkShare, ...]
+    run_again: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def summary(self) -> str:
@@ -101,6 +103,7 @@ def details_of(plan: Described, space: _C.SearchSpace | None = None) -> PlanDeta
         _time(space, plan, estimates),
         {row.name: each * row.time_s for row in estimates},
         work_shares(space, plan),
+        _run_again(estimates, description, each),
     )
 
 
@@ -206,6 +209,18 @@ def _memory(parameters: Sequence[_Parameter], plan: Described) -> dict[str, floa
     }
     rest = plan.memory_bytes - sum(found.values())
     return found | {"kept for backward": rest}
+
+
+def _run_again(
+    rows: Sequence[_C.EstimateRow], description: PlanDescription, each: int
+) -> dict[str, float]:
+    kinds = {choice.node: choice.operator for choice in description.choices}
+    found: dict[str, float] = {}
+    for row in rows:
+        if row.again_s > 0:
+            kind = kinds.get(row.name, row.name)
+            found[kind] = found.get(kind, 0.0) + each * row.again_s
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
 def _time(

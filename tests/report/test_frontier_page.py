@@ -17,7 +17,8 @@ from tensoropt_torch import Example, Frontier, TensorOptError
 from tensoropt_torch.planner.baselines import Comparison
 from tensoropt_torch.planner.device_counts import ProfileRow
 from tensoropt_torch.planner.frontier_page import Additions, frontier_page
-from tensoropt_torch.planner.points import BEST
+from tensoropt_torch.planner.points import BEST, knee_index
+from tensoropt_torch.telling.details import details_of
 from tensoropt_torch.telling.provenance import provenance
 from tensoropt_torch.units import format_bytes, format_seconds
 from tests.distributed.models import GPT, GPTConfig
@@ -93,6 +94,52 @@ def test_baselines_stand_beside_the_frontier(page: ReadPage, comparison: Compari
             continue
         assert rows[baseline.title][1] == picked
         assert rows[baseline.title][-1] == (baseline.plan(pick.index).summary() if pick else "")
+
+
+def test_the_page_says_what_less_memory_would_cost(example: Example, tmp_path: Path) -> None:
+    frontier = tensoropt_torch.find_frontier(
+        example, cluster="h100-8", num_devices=8, recompute=True
+    )
+    points = [(point.memory_bytes, point.time_s) for point in frontier]
+    most, fastest = points[-1]
+    frontier.report(tmp_path / "r.html", memory_limit=most)
+    text = (tmp_path / "r.html").read_text()
+    found = re.search(r"With (\d+) MiB less than that on a device the fastest plan", text)
+    assert found is not None, [format_bytes(memory) for memory, _ in points]
+    less = int(found[1]) * 2**20
+    assert most / 12.5 < less <= most / 5  # 1, 2 or 5 times a power of ten
+    memory, time_s = [point for point in points if point[0] <= most - less][-1]
+    assert (
+        f"{found[0]} would keep {format_bytes(memory)} and take {format_seconds(time_s)}, "
+        f"{100 * (time_s / fastest - 1):.0f} % slower than this one: it "
+    ) in text
+    memory, time_s = points[knee_index(points)]
+    assert f"Here: {format_bytes(memory)} per device, {format_seconds(time_s)} a step" in text
+
+
+def test_the_page_names_what_runs_again(example: Example, tmp_path: Path) -> None:
+    frontier = tensoropt_torch.find_frontier(
+        example, cluster="h100-8", num_devices=8, recompute=True
+    )
+    frontier.report(tmp_path / "r.html", memory_limit=frontier.smallest.memory_bytes)
+    text = (tmp_path / "r.html").read_text()
+    details = details_of(frontier.smallest.plan)
+    most, seconds = next(iter(details.run_again.items()))
+    whole = details.time["operators again in backward"]
+    assert sum(details.run_again.values()) == pytest.approx(whole)
+    assert f"What runs again takes {format_seconds(whole)}, most of it {most} " in text
+    assert f"({format_seconds(seconds)})" in text
+
+
+def test_where_nothing_fits_with_less_memory_the_page_says_so(tmp_path: Path) -> None:
+    frontier = frontier_of()
+    limit = frontier.smallest.memory_bytes * 1.001
+    frontier.report(tmp_path / "r.html", memory_limit=limit)
+    least = format_bytes(frontier.smallest.memory_bytes)
+    text = (tmp_path / "r.html").read_text()
+    assert re.search(
+        rf"less than that on a device nothing fits: the least .* keeps is {least}\.", text
+    )
 
 
 def test_numbers_of_devices_have_times_and_costs(page: ReadPage, counts: list[ProfileRow]) -> None:
