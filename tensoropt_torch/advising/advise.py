@@ -11,6 +11,7 @@ from tensoropt_torch.advising.advice import Advice, marked
 from tensoropt_torch.advising.cells import Cell, Fitting, Known, Missing, because
 from tensoropt_torch.advising.parts import Parts
 from tensoropt_torch.advising.rows import OURS, AdviceRow, Price, price_of
+from tensoropt_torch.advising.spaces import LeastMemory
 from tensoropt_torch.advising.work import Work
 from tensoropt_torch.config import Cluster
 from tensoropt_torch.config.machine_kinds import cluster_for
@@ -96,6 +97,7 @@ class _Model:
         self._steps = asked.work.steps(self._step)
         self._cells: dict[AdviceRow, tuple[Cell, Fitting | Missing]] = {}
         self._checked: set[AdviceRow] = set()
+        self._least: LeastMemory = {}
 
     @property
     def notes(self) -> list[str]:
@@ -120,7 +122,7 @@ class _Model:
             cluster = clusters[machine, count]
             task = self._task_on(cluster)
             limit = task.memory_limit_of(self._asked.memory_limit)
-            cell = Cell(task, self._parts, count, limit, known)
+            cell = Cell(task, self._parts, count, limit, known, self._least)
             found = cell.ours(self._asked.planning.memory or "sums")
             row = self._row(machine, cluster, count, found, limit)
             self._cells[row] = cell, found

@@ -11,7 +11,7 @@ from tensoropt_torch import _C
 from tensoropt_torch.advising.parts import Parts
 from tensoropt_torch.advising.picking import Pick, fastest_within
 from tensoropt_torch.advising.rivals import RIVALS, RivalStrategies
-from tensoropt_torch.advising.spaces import Spaces, Strategies
+from tensoropt_torch.advising.spaces import LeastMemory, Spaces, Strategies
 from tensoropt_torch.plan import Plan
 from tensoropt_torch.planner.memory_limits import Predictor
 from tensoropt_torch.planner.task import PlanningTask
@@ -62,15 +62,23 @@ class Cell:
         parts: the model in micro-batches.
         limit: bytes per device.
         known: of cells before, and of this one for the next.
+        least: the least memory on meshes, of cells before and of this one.
     """
 
     def __init__(
-        self, task: PlanningTask, parts: Parts, num_devices: int, limit: float, known: Known
+        self,
+        task: PlanningTask,
+        parts: Parts,
+        num_devices: int,
+        limit: float,
+        known: Known,
+        least: LeastMemory,
     ) -> None:
         self._task = task
         self._limit = limit
         self._known = known
-        self._spaces = {task.recompute: Spaces(task, parts, num_devices)}
+        self._least = least
+        self._spaces = {task.recompute: Spaces(task, parts, num_devices, least)}
         self._parts = parts
         self._num_devices = num_devices
 
@@ -95,7 +103,7 @@ class Cell:
     def _of(self, recompute: bool) -> Spaces:
         if recompute not in self._spaces:
             task = replace(self._task, recompute=recompute)
-            self._spaces[recompute] = Spaces(task, self._parts, self._num_devices)
+            self._spaces[recompute] = Spaces(task, self._parts, self._num_devices, self._least)
         return self._spaces[recompute]
 
     def _fastest(

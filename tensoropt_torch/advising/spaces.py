@@ -25,6 +25,11 @@ SEARCHED_AT_ONCE = 2  # numbers of micro-batches
 _ONLY_THE_ENDS = 1e9
 
 
+# The least bytes per device by number of micro-batches, whether there is recomputation, and the
+# sizes and levels of the mesh's axes.
+LeastMemory = dict[tuple[int, bool, tuple[tuple[int, int], ...]], float]
+
+
 @dataclass(frozen=True)
 class Space:
     """The strategy space of one number of micro-batches."""
@@ -45,14 +50,25 @@ class Strategies:
 
 
 class Spaces:
-    """Those of one task on so many devices, each made when it is asked for."""
+    """Those of one task on so many devices, each made when it is asked for.
 
-    def __init__(self, task: PlanningTask, parts: Parts, num_devices: int) -> None:
+    Args:
+        task: with the cluster.
+        parts: the model in micro-batches.
+        num_devices: all together.
+        least: what is known of the model on meshes of any machines; memory depends on the mesh, and
+            on no speed. More of it is added.
+    """
+
+    def __init__(
+        self, task: PlanningTask, parts: Parts, num_devices: int, least: LeastMemory
+    ) -> None:
         self.task = task
         self.num_devices = num_devices
         self._parts = parts
         self._made: dict[int, Space] = {}
-        self._least: dict[int, float] = {}
+        self._least = least
+        self._mesh_axes = tuple(task.settings(num_devices).mesh_axes)
 
     @property
     def counts(self) -> Sequence[int]:
@@ -73,10 +89,11 @@ class Spaces:
 
     def least_memory(self, count: int) -> float:
         """The least bytes per device of any strategy in so many micro-batches."""
-        if count not in self._least:
+        key = (count, self.task.recompute, self._mesh_axes)
+        if key not in self._least:
             ends = replace(self.task.search, epsilon=_ONLY_THE_ENDS)
-            self._least[count] = float(ends.run(self.at(count).core).min_memory)
-        return self._least[count]
+            self._least[key] = float(ends.run(self.at(count).core).min_memory)
+        return self._least[key]
 
     def windows(
         self, limit: float, least_memory: Callable[[int], float], enough: int = 0

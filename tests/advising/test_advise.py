@@ -63,6 +63,32 @@ def test_what_does_not_fit_says_what_it_needs() -> None:
     assert row.missing_bytes == pytest.approx(least - 1000)
 
 
+def test_machines_that_share_what_they_need_get_the_rows_of_each_alone() -> None:
+    """The least memory is found once for meshes that are alike; speeds are no part of it."""
+    machines, smallest = ["h100", "l40s", "rtx4090"], 0.0
+
+    def rows(names: list[str], limit: float) -> list[tuple[str, int, float | None, float]]:
+        found = advise(
+            example(),
+            machines=names,
+            device_counts=[4, 16],
+            samples=64,
+            memory_limit=limit,
+            memory="sums",
+            beside="none",
+            max_micro_batches=4,
+        )
+        return [(r.machine, r.num_devices, r.time_s, r.memory_bytes) for r in found]
+
+    for limit in (1000.0, 1.2):  # nothing fits; what needs little more than the least
+        limit = limit if limit > 2 else limit * smallest
+        together = rows(machines, limit)
+        alone = [row for name in machines for row in rows([name], limit)]
+        assert together == alone
+        smallest = min(memory for *_, memory in together)
+    assert any(time_s is not None for *_, time_s, _ in together)
+
+
 def test_marked_rows_are_within_the_limit_by_their_peaks_and_have_others_below() -> None:
     smallest = find_frontier(example(), cluster="h100-4", recompute=True).smallest.memory_bytes
     limit = 4 * smallest
