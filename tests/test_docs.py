@@ -8,6 +8,7 @@ What is not run is listed below with its reason, or found word for word in a sou
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -35,12 +36,17 @@ NOT_RUN = {
     "pip install --no-build-isolation -e .": "built before the tests",
     "pip install 'tensoropt-torch==": "make wheel-test installs into an environment of its own",
     "pip install --no-build-isolation '.[report]'": "requirements-dev.txt has what it installs",
+    "torchrun --nproc-per-node 8 -m torchtitan.train": (
+        "needs GPUs; tests/integrations/test_torchtitan.py runs its trainer"
+    ),
     "torchrun --nnodes 2": "tests/distributed/runtime/test_several_machines.py runs the like of it",
     "python -m pytest tests/rules": "the tests are what runs now",
     "python -m benchmarks.coverage": "takes an hour; tests/benchmarks has its parts",
     "python -m benchmarks.published": "takes minutes; tests/benchmarks has its parts",
     "python -m benchmarks.paper --draw": "needs all studies; tests/benchmarks has its parts",
 }
+# Commands by how they begin, and the package they need that no extra installs.
+NEEDS = {"python on_ray.py": "ray"}
 BEGINNING = "docs/first-model.md"  # whose jobs of several processes are not slow tests
 # What commands that measure are given in addition, and how many ranks there are.
 SHORTER = {
@@ -95,7 +101,8 @@ def reason_not_to_run(command: str) -> str | None:
 
 def is_slow(block: Block, command: str) -> bool:
     words = command.split()
-    return "profile-hardware" in words or ("torchrun" in words and block.document != BEGINNING)
+    job = "torchrun" in words or command.startswith(tuple(NEEDS))
+    return "profile-hardware" in words or (job and block.document != BEGINNING)
 
 
 # What a command reads, and the script that writes it, by its first line: either may run alone.
@@ -109,13 +116,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, block in FILES.items():
         (made / name).write_text(block.body)
     (made / "examples").symlink_to(ROOT / "examples")
-    for name, module in {
-        "tensoropt": "tensoropt_torch.cli",
-        "torchrun": "torch.distributed.run --standalone",
+    for name, words in {
+        "tensoropt": "-m tensoropt_torch.cli",
+        "torchrun": "-m torch.distributed.run --standalone",
+        "python": "",
     }.items():
         script = made / "bin" / name
         script.parent.mkdir(exist_ok=True)
-        script.write_text(f'#!/bin/sh\nexec {sys.executable} -m {module} "$@"\n')
+        script.write_text(f'#!/bin/sh\nexec {sys.executable} {words} "$@"\n')
         script.chmod(0o755)
     return made
 
@@ -159,6 +167,9 @@ def jobs(slow: bool) -> list[object]:
 @pytest.mark.parametrize("commands", [*jobs(slow=False), *jobs(slow=True)])
 def test_commands_run(folder: Path, commands: list[str]) -> None:
     for command in commands:
+        for begin, package in NEEDS.items():
+            if command.startswith(begin) and importlib.util.find_spec(package) is None:
+                pytest.skip(f"{package} is not installed")
         for given, shorter in SHORTER.items():
             command = re.sub(rf"(?<=\s){re.escape(given)}(?=\s|$)", shorter, command)
         for reader, first in WRITTEN_BEFORE.items():
@@ -194,7 +205,7 @@ def test_every_block_is_checked() -> None:
 
 
 def test_what_is_listed_here_is_in_the_documents() -> None:
-    for begin in NOT_RUN:
+    for begin in (*NOT_RUN, *NEEDS):
         assert any(command.startswith(begin) for _, command in COMMANDS), begin
     for given in SHORTER:
         assert any(given in command for _, command in COMMANDS), given
