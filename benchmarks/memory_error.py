@@ -1,6 +1,7 @@
 """How far simulated peaks of memory are from measured ones, on random strategies.
 
     python benchmarks/memory_error.py --models mlp gpt --devices 1 2 4 --strategies 5
+    python benchmarks/memory_error.py --models gpt --devices 2 4 --stages 2 --micro-batches 6
 
 Seeds are 0, 1, ...: no strategy is chosen. Writes
 benchmarks/results/memory_error.json, where other models and numbers of devices stay.
@@ -14,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -26,6 +27,7 @@ from benchmarks.machine import machine  # noqa: E402
 from benchmarks.memory.job import Job  # noqa: E402
 from benchmarks.memory.measure import Row, compare  # noqa: E402
 from benchmarks.memory.models import MODELS  # noqa: E402
+from tensoropt_torch.program.stage_schedules import ScheduleName  # noqa: E402
 
 RESULT = ROOT / "benchmarks" / "results" / "memory_error.json"
 
@@ -39,6 +41,8 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
         "devices": rows[0].num_devices,
         "recompute": rows[0].recompute,
         "micro_batches": rows[0].micro_batches,
+        "stages": rows[0].stages,
+        "schedule": rows[0].schedule,
         "peaks": len(rows),
         "exact": sum(error == 0 for error in errors),
         "mean_error": sum(errors) / len(errors),
@@ -57,6 +61,9 @@ def main() -> None:
     parser.add_argument("--timeout", type=float, default=450.0, help="seconds for one job")
     parser.add_argument("--recompute", action="store_true", help="strategies that recompute")
     parser.add_argument("--micro-batches", type=int, default=1, help="of a step")
+    parser.add_argument("--stages", type=int, default=1)
+    parser.add_argument("--schedule", default="1f1b", choices=get_args(ScheduleName))
+    parser.add_argument("--chunks", type=int, default=1, help="of a stage")
     options = parser.parse_args()
     table = Table(title="Error of the peak memory per rank")
     columns = (
@@ -64,6 +71,8 @@ def main() -> None:
         "devices",
         "recompute",
         "micro-batches",
+        "stages",
+        "schedule",
         "peaks",
         "exact",
         "mean",
@@ -81,10 +90,13 @@ def main() -> None:
                 seeds,
                 recompute=options.recompute,
                 micro_batches=options.micro_batches,
+                stages=options.stages,
+                schedule=options.schedule,
+                chunks=options.chunks,
             )
             found = compare(job, options.timeout)
             figures = list(summary(found).values())
-            table.add_row(*map(str, figures[:6]), *(f"{figure:.3%}" for figure in figures[6:9]))
+            table.add_row(*map(str, figures[:8]), *(f"{figure:.3%}" for figure in figures[8:11]))
             keep(found)
     Console().print(table)
 
@@ -93,24 +105,25 @@ def keep(found: Sequence[Row]) -> None:
     """Put these peaks of one model on one number of devices into the result."""
     old = json.loads(RESULT.read_text()) if RESULT.exists() else {"runs": [], "peaks": []}
     new = {"runs": [summary(found)], "peaks": [asdict(row) for row in found]}
-    first = found[0]
-    which = (first.model, first.num_devices, first.recompute, first.micro_batches)
     record: dict[str, Any] = {"machine": machine()}
     for name, device_key in (("runs", "devices"), ("peaks", "num_devices")):
-        others = [
-            row
-            for row in old[name]
-            if (
-                row["model"],
-                row[device_key],
-                row.get("recompute", False),
-                row.get("micro_batches", 1),
-            )
-            != which
-        ]
+        which = _kind(new[name][0], device_key)
+        others = [row for row in old[name] if _kind(row, device_key) != which]
         record[name] = others + new[name]
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def _kind(row: dict[str, Any], device_key: str) -> tuple[object, ...]:
+    """What rows of one run have in common."""
+    return (
+        row["model"],
+        row[device_key],
+        row.get("recompute", False),
+        row.get("micro_batches", 1),
+        row.get("stages", 1),
+        row.get("schedule", "1f1b"),
+    )
 
 
 if __name__ == "__main__":

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import itertools
 import json
 import sys
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from benchmarks.memory.models import make
 from tensoropt_torch.batches import micro_batched
@@ -22,13 +25,20 @@ from tensoropt_torch.frontend import capture
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.module import parallelize
 from tensoropt_torch.module.context import RankContext
-from tensoropt_torch.plan import Plan
+from tensoropt_torch.module.stage_calls import StageVariantOptions
+from tensoropt_torch.module.staged import parallelize_stages
+from tensoropt_torch.plan import Plan, Settings, StagedPlan
 from tensoropt_torch.planner.task import PlanningTask
+from tensoropt_torch.program.stage_schedules import ScheduleName
+from tensoropt_torch.runtime.digests import digest_of
 from tensoropt_torch.simulate.step import StepSettings
 from tensoropt_torch.space.search_space import make_space
+from tensoropt_torch.staging import StageOptions, plan_stages
+from tensoropt_torch.staging.pinned import find_pinned_stages
 
 STEPS = 6  # the first one, which makes the optimizer's state, is not measured
 TENSORS, ALL = 0, 1  # as allocations.c counts them
+DEVICE = torch.device("cpu")
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,15 @@ class Job:
     foreach: bool = False
     recompute: bool = False
     micro_batches: int = 1
+    stages: int = 1
+    schedule: ScheduleName = "1f1b"
+    chunks: int = 1
+
+    def plan(self, captured: CapturedModel, seed: int) -> Plan | StagedPlan:
+        """The same strategy in every process."""
+        if self.stages > 1:
+            return random_stages(captured, self, seed)
+        return random_plan(captured, self.num_devices, seed, self.recompute, self.micro_batches)
 
 
 @dataclass(frozen=True)
@@ -76,6 +95,18 @@ def random_plan(
     return Plan.of(space, settings, captured, space.random_strategy(seed))
 
 
+def random_stages(captured: CapturedModel, job: Job, seed: int) -> StagedPlan:
+    """A plan in stages of about equal work, each with a strategy of its own."""
+    task = PlanningTask(captured, load_cluster("cpu"), recompute=job.recompute)
+    options = StageOptions(job.stages, job.micro_batches, job.schedule, job.chunks)
+    seeds = itertools.count(1000 * seed)
+
+    def find(space: Any, settings: Settings, part: CapturedModel) -> Plan:
+        return Plan.of(space, settings, part, space.random_strategy(next(seeds)))
+
+    return plan_stages(task, options, job.num_devices, find=find)
+
+
 def step_settings(job: Job, rank: int) -> StepSettings:
     """The optimizer of the job, for the simulation and for the real run."""
     named = StepSettings(optimizer=job.optimizer, device="cuda" if job.foreach else "cpu")
@@ -103,23 +134,46 @@ class Allocations:
         self._library.allocations_reset()
 
 
+class _Parallel:
+    """Makes the modules of a model under several plans; those without stages share their
+    process groups."""
+
+    def __init__(self, model: nn.Module, captured: CapturedModel) -> None:
+        self._model = model
+        self._captured = captured
+        self._context: RankContext | None = None
+
+    def prepare(self, plan: Plan | StagedPlan) -> None:
+        """What modules share is made."""
+        if isinstance(plan, Plan) and self._context is None:
+            sizes = [size for size, _ in plan.settings.mesh_axes]
+            self._context = RankContext.make(sizes, DEVICE)
+
+    def module(self, plan: Plan | StagedPlan) -> nn.Module:
+        """The module of this rank."""
+        if isinstance(plan, Plan):
+            return parallelize(self._model, self._captured, plan, DEVICE, self._context)
+        given: Any = {"options": StageVariantOptions(find_pinned_stages), "check_capture": False}
+        return parallelize_stages(self._model, self._captured, plan, DEVICE, **given)
+
+
 def measure(job: Job) -> list[Peak]:
     """On every rank of a job with Gloo."""
     model, args = make(job.model)
     captured = capture(model, args)
     shapes = [(a.shape, a.dtype) for a in args]
     del args
-    context: RankContext | None = None
+    parallel = _Parallel(model, captured)
+    digest_of(torch.ones(1))  # makes what a process keeps as long as it runs
     allocations = Allocations()
     peaks = []
     for seed in job.seeds:
-        plan = random_plan(captured, job.num_devices, seed, job.recompute, job.micro_batches)
-        sizes = [size for size, _ in plan.settings.mesh_axes]
-        context = context or RankContext.make(sizes, torch.device("cpu"))
+        plan = job.plan(captured, seed)
+        parallel.prepare(plan)
         gc.collect()
         before = [allocations.current(kind) for kind in (TENSORS, ALL)]
         inputs = [torch.ones(shape, dtype=dtype) for shape, dtype in shapes]
-        module = parallelize(model, captured, plan, context.device, context)
+        module = parallel.module(plan)
         optimizer = step_settings(job, 0).make_optimizer(list(module.parameters()))
         levels = []
         for _ in range(STEPS):

@@ -23,9 +23,10 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.memory.job import Job, Peak, random_plan, step_settings
+from benchmarks.memory.job import Job, Peak, step_settings
 from benchmarks.memory.models import make
 from tensoropt_torch.frontend import capture
+from tensoropt_torch.plan import StagedPlan
 from tensoropt_torch.simulate import simulate_step
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,6 +41,8 @@ class Row:
     num_devices: int
     recompute: bool
     micro_batches: int
+    stages: int
+    schedule: str
     seed: int
     rank: int
     simulated_bytes: int
@@ -63,7 +66,11 @@ def compare(job: Job, timeout_s: float) -> list[Row]:
     torch.set_num_threads(1)  # as the ranks have
     rows = []
     for index, seed in enumerate(job.seeds):
-        plan = random_plan(captured, job.num_devices, seed, job.recompute, job.micro_batches)
+        plan = job.plan(captured, seed)
+        sums = [plan.memory_bytes] * job.num_devices
+        if isinstance(plan, StagedPlan):
+            own = plan.devices_of_stage
+            sums = [plan.memory_of_stages[rank // own] for rank in range(job.num_devices)]
         for rank in range(job.num_devices):
             profile = simulate_step(plan, captured, step_settings(job, rank))
             peak = measured[rank][index]
@@ -74,13 +81,15 @@ def compare(job: Job, timeout_s: float) -> list[Row]:
                     job.num_devices,
                     job.recompute,
                     job.micro_batches,
+                    job.stages,
+                    job.schedule,
                     seed,
                     rank,
                     profile.peak_bytes,
                     peak.tensor_bytes,
                     peak.highest_bytes,
                     peak.all_bytes,
-                    plan.memory_bytes,
+                    sums[rank],
                 )
             )
     torch.set_num_threads(threads)

@@ -13,7 +13,7 @@ from tensoropt_torch.config import Cluster, mesh_axes
 from tensoropt_torch.frontend import as_module
 from tensoropt_torch.measure import ProfileOptions, Validation, ValidationOptions
 from tensoropt_torch.measure.kept.hardware_profile import HardwareProfile
-from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan import Plan, StagedPlan
 from tensoropt_torch.runtime.agreement import on_all_ranks
 from tensoropt_torch.runtime.job import check_group, device_of_group
 from tensoropt_torch.simulate import MemoryProfile, StepSettings, simulate_step
@@ -36,7 +36,7 @@ from tensoropt_torch.tasks import (
 @takes_keywords(step=StepSettings)
 def simulate_memory(
     model: Model | Example,
-    plan: Plan,
+    plan: Plan | StagedPlan,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     **keywords: Unpack[StepKeywords],
@@ -46,6 +46,7 @@ def simulate_memory(
 
     Args:
         model, args, kwargs: as for ``parallelize``.
+        plan: in stages too, where rank ``s n + k`` is rank k of stage s, of n.
         keywords: ``loss_fn`` and ``targets`` of an ``Example``; ``step``, and fields of
             ``StepSettings``, e.g. ``optimizer="sgd"``.
 

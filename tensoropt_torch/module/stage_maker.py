@@ -4,31 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import fx, nn
+from torch import nn
 
 from tensoropt_torch.batches import micro_batched
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.frontend import CapturedModel, ModelStructure, Source
+from tensoropt_torch.frontend import CapturedModel, ModelStructure
 from tensoropt_torch.frontend.python_calls import remember_hooks
 from tensoropt_torch.module.cut_constants import cut_constants
-from tensoropt_torch.module.micro_batched import Gather
-from tensoropt_torch.module.reached import Reach
-from tensoropt_torch.module.stage_outputs import StageOutput
-from tensoropt_torch.module.stage_step import StageChunk, StagePart, Tied
+from tensoropt_torch.module.stage_parts import (
+    chunk_of,
+    dims_of,
+    stage_part,
+    tied_of,
+    variant_of_chunk,
+)
+from tensoropt_torch.module.stage_step import StageChunk, StagePart
 from tensoropt_torch.module.stage_weights import StageWeightLoader
 from tensoropt_torch.module.stand_ins import stand_ins
-from tensoropt_torch.module.variant import Variant
 from tensoropt_torch.parameters.parameter_hooks import carry_hooks_over
 from tensoropt_torch.plan import StagedPlan, StagePlan
 from tensoropt_torch.program.stage_schedules import forward_only, schedules_of
 from tensoropt_torch.runtime.agreement import gather, on_all_ranks
 from tensoropt_torch.runtime.stage_groups import StageGroups, note_place
-from tensoropt_torch.space.rows import loss_node, rows_of_inputs
 from tensoropt_torch.stages import StageGraph, cut_graph
 from tensoropt_torch.stages.cut import tied_parameters
 from tensoropt_torch.steps.clipping import mark_copy
@@ -216,96 +217,30 @@ class StageMaker:
             schedules = schedules_of(plan.schedule, stages, plan.micro_batches, plan.chunks)
         else:
             schedules = forward_only(stages, plan.chunks)
-        loss = loss_node(captured)
-        outputs = list(captured.graph_module.graph.output_node().args[0])  # type: ignore[arg-type]
-        settings = chunks[0].variant.plan.settings
-        return StagePart(
+        own = {
+            (number, place): dim
+            for number, part in zip(self._numbers, parts, strict=True)
+            for place, dim in enumerate(dims_of(part))
+        }
+        shared = {name: group for name, (_, group) in self._shared.items()}
+        return stage_part(
             self.groups,
+            captured,
+            graphs,
             schedules[self.groups.stage],
             chunks,
             self.parameters,
-            self._tied(captured, loss, outputs) if makes_gradients else (),
-            self._outputs(captured, graphs, parts),
-            outputs.index(loss) if makes_gradients else -1,
-            captured.out_spec,
+            tied_of(captured, shared) if makes_gradients else (),
+            {place: dim for found in gather(own) for place, dim in found.items()},
             any(gather(any(chunk.variant.uses_seeds for chunk in chunks))),
-            {n: d for c in chunks for n, d in _rows_of(c).items()},
-            settings.num_devices if settings.inputs == "sharded" else 1,
-            captured.batch or captured,
         )
-
-    def _tied(
-        self, captured: CapturedModel, loss: fx.Node | None, outputs: Sequence[object]
-    ) -> tuple[Tied, ...]:
-        reach, number = Reach(captured), outputs.index(loss)
-        used = {source.names[0] for source in captured.parameters}
-        return tuple(
-            Tied(name, group, name in used and reach.is_reached(name, number))
-            for name, (_, group) in self._shared.items()
-        )
-
-    def _outputs(
-        self, captured: CapturedModel, graphs: Sequence[StageGraph], parts: Sequence[RankPart]
-    ) -> tuple[StageOutput, ...]:
-        """Of the model. Collective: each stage knows where its own have rows."""
-        rows = {
-            (number, place): row.dim if part.plan.settings.inputs == "sharded" else None
-            for number, part in zip(self._numbers, parts, strict=True)
-            for place, row in enumerate(part.output_rows(part.plan.settings))
-        }
-        every = {place: row for own in gather(rows) for place, row in own.items()}
-        whole = captured.batch or captured
-        values = list(whole.graph_module.graph.output_node().args[0])  # type: ignore[arg-type]
-        found: dict[int, StageOutput] = {}
-        for number, graph in enumerate(graphs):
-            micro = graph.captured.micro_batching
-            assert micro is not None
-            for place, index in enumerate(graph.outputs):
-                join, row = micro.joins[place], every[number, place]
-                at = number % self._plan.stages, number // self._plan.stages, place
-                found[index] = StageOutput.of(values[index], at, join, row)
-        return tuple(found[index] for index in range(len(values)))
 
     def _chunk(
         self, own: StagePlan, graph: StageGraph, part: RankPart, tables: Mapping[str, torch.Tensor]
     ) -> StageChunk:
-        settings = part.plan.settings
-        writer = part.emitter(self._device, self.groups.name, first_draw=own.first_draw)
+        groups = self.groups
+        writer = part.emitter(self._device, groups.name, first_draw=own.first_draw)
         emitted = writer.emit()
         given = {n: tables[n] for n in part.captured.constants if n in tables}
-        takes = part.plan, part.captured, emitted, self.root, given, writer.uses_seeds, part.views
-        variant = Variant(*takes, self._gathers(part))
-        by_name = {source.names[0]: source for source in part.captured.inputs}
-        received = tuple(part.local_shape(by_name[c.name]) for c in graph.received)
-        rows = part.output_rows(settings)[len(graph.outputs) :]
-        dims = [row.dim if settings.inputs == "sharded" else None for row in rows]
-        sent = tuple(
-            _share(crossing.shape, dim, settings.num_devices)
-            for crossing, dim in zip(graph.sent, dims, strict=True)
-        )
-        is_shared = settings.inputs == "sharded" and settings.num_devices > 1
-        alone = tuple(is_shared and dim is None for dim in dims)
-        return StageChunk(graph, variant, received, sent, alone)
-
-    def _gathers(self, part: RankPart) -> dict[int, Gather]:
-        """Of sources of totals of which a rank has a part: no inputs, which it has whole."""
-        inputs = {n for n, s in enumerate(part.captured.sources) if _is_input(s)}
-        return {
-            number: Gather(steps, [self.groups.name(axes) for axes in sets])
-            for number, (steps, sets) in part.gathers.items()
-            if number not in inputs
-        }
-
-
-def _is_input(source: Source) -> bool:
-    return source.kind == "input"
-
-
-def _share(shape: Sequence[int], dim: int | None, parts: int) -> tuple[int, ...]:
-    if dim is None:
-        return tuple(shape)
-    return (*shape[:dim], shape[dim] // parts, *shape[dim + 1 :])
-
-
-def _rows_of(chunk: StageChunk) -> dict[str, Any]:
-    return rows_of_inputs(chunk.variant.captured, chunk.variant.plan.settings)
+        variant = variant_of_chunk(part, emitted, self.root, given, writer.uses_seeds, groups.name)
+        return chunk_of(graph, part, variant)

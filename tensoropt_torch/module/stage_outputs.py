@@ -66,5 +66,5 @@ class StageOutput:
             tensor = tensor.contiguous()
         else:
             tensor = torch.empty(self.shape, dtype=self.dtype, device=groups.device)
-        dist.broadcast(tensor, groups.global_rank(self.stage), group=groups.column)
+        dist.broadcast(tensor, group=groups.column, group_src=self.stage)
         return tensor

@@ -21,7 +21,7 @@ from tensoropt_torch.module.stage_transfers import StageTransfers
 from tensoropt_torch.module.variant import Variant
 from tensoropt_torch.parameters.kept_gradients import reduce_before_adding
 from tensoropt_torch.parameters.local_parts import local_tensor
-from tensoropt_torch.program.schedule import Hold, Join, ReduceGradients, Release
+from tensoropt_torch.program.schedule import Hold, Join, ReduceGradients, Release, Repeat
 from tensoropt_torch.program.stage_schedules import (
     AwaitSends,
     Compute,
@@ -344,6 +344,10 @@ class StageStep:
     def forward(self, action: RunForward) -> None:
         self._chunks[action.chunk].forward(action.micro_batch)
 
+    def repeat(self, action: Repeat) -> None:
+        for chunk in self._chunks:
+            chunk.outputs.repeat(action.micro_batch)
+
     def send_values(self, action: SendValues) -> None:
         chunk = self._chunks[action.chunk]
         sent = chunk.flight(action.micro_batch).sent
@@ -444,6 +448,7 @@ _RUN: Mapping[type[StageAction], Callable[[StageStep, Any], None]] = {
     Hold: StageStep.hold,
     ReceiveValues: StageStep.receive_values,
     RunForward: StageStep.forward,
+    Repeat: StageStep.repeat,
     SendValues: StageStep.send_values,
     ReceiveGradients: StageStep.receive_gradients,
     RunBackward: StageStep.backward,

@@ -43,7 +43,7 @@ class StageTransfers:
         self._schedule = schedule
         self._groups = groups
         self._memory = memory
-        self._sent: list[tuple[dist.Work, torch.Tensor]] = []
+        self._sent: dict[SendValues | SendGradients, list[tuple[dist.Work, torch.Tensor]]] = {}
         kinds = (ReceiveValues, ReceiveGradients)
         self._to_come: Mapping[type[Transfer], deque[Transfer]] = {
             kind: deque(a for a in schedule.call if isinstance(a, kind)) for kind in kinds
@@ -59,43 +59,55 @@ class StageTransfers:
             return
         action = self._to_come[kind].popleft()
         tensors = self._memory(action)
-        peer, group, tag = self._way(action)
+        stage, group, tag = self._way(action)
         works = [
-            _begun(dist.irecv(tensor, src=peer, group=group, tag=tag + index))
+            _begun(dist.irecv(tensor, group=group, tag=tag + index, group_src=stage))
             for index, tensor in enumerate(tensors)
             if tensor.numel()
         ]
         self._expected[kind] = _Expected(action, tensors, works)
 
     def received(self, action: ReceiveValues | ReceiveGradients) -> Sequence[torch.Tensor]:
-        """What an action waits for; what comes after it is expected from now on."""
+        """What an action waits for; what comes after it is expected from now on. With gradients of
+        what was sent, that has arrived."""
         expected = self._expected[type(action)]
         assert expected is not None and expected.action == action, (expected, action)
         with waiting():
             for work in expected.works:
                 work.wait()
+        if isinstance(action, ReceiveGradients):
+            self._await(SendValues(action.micro_batch, action.chunk))
         self._expect(type(action))
         return expected.tensors
 
     def send(self, action: SendValues | SendGradients, tensors: Sequence[torch.Tensor]) -> None:
         """Begins to send these, whose memory nobody changes till all has arrived."""
-        peer, group, tag = self._way(action)
-        self._sent = [(work, tensor) for work, tensor in self._sent if not work.is_completed()]
+        stage, group, tag = self._way(action)
+        if isinstance(action, SendGradients) and self._schedule.chunks == 1:
+            # But for the last one: the stage before takes gradients in this order, whatever this
+            # one does later.
+            for earlier in [a for a in self._sent if isinstance(a, SendGradients)][:-1]:
+                self._await(earlier)
         with waiting():  # for who is gone already
-            for index, tensor in enumerate(tensors):
-                if tensor.numel():
-                    work = _begun(dist.isend(tensor, dst=peer, group=group, tag=tag + index))
-                    self._sent.append((work, tensor))
+            self._sent[action] = [
+                (_begun(dist.isend(tensor, group=group, tag=tag + index, group_dst=stage)), tensor)
+                for index, tensor in enumerate(tensors)
+                if tensor.numel()
+            ]
 
     def await_sends(self) -> None:
         """Till all has arrived."""
+        for action in list(self._sent):
+            self._await(action)
+
+    def _await(self, action: SendValues | SendGradients) -> None:
+        """Till what was sent has arrived, whose memory is free then."""
         with waiting():
-            for work, _ in self._sent:
+            for work, _ in self._sent.pop(action, ()):
                 work.wait()
-        self._sent.clear()
 
     def _way(self, action: Transfer) -> tuple[int, dist.ProcessGroup, int]:
-        """The other rank, the group, and the tag of the first tensor."""
+        """The other stage, the group, and the tag of the first tensor."""
         stages, stage = self._schedule.stages, self._schedule.stage
         part = action.chunk * stages + stage
         ends = {
@@ -110,8 +122,7 @@ class StageTransfers:
         other = ends[1] if ends[0] == part else ends[0]
         parts = stages * self._schedule.chunks
         tag = (action.micro_batch * parts + first) * 2 + is_gradient
-        peer = self._groups.global_rank(other % stages)
-        return peer, self._groups.between(is_gradient, wraps), tag * MOST_VALUES
+        return other % stages, self._groups.between(is_gradient, wraps), tag * MOST_VALUES
 
 
 def _begun(work: dist.Work | None) -> dist.Work:

@@ -55,6 +55,7 @@ class StagedPlan(Record):
         sent_s: between parts, what a micro-batch's values and its gradients take on their way.
         frontier: all points of the frontier it was picked from, as (bytes, seconds).
         guarantee: what holds for these.
+        peaks: simulated peaks of a device of each stage (bytes), where it was picked by them.
         captured: the model, where that is at hand.
     """
 
@@ -68,6 +69,7 @@ class StagedPlan(Record):
     sent_s: tuple[tuple[NotNegative, NotNegative], ...] = ()
     frontier: tuple[tuple[NotNegative, NotNegative], ...] = ()
     guarantee: Guarantee = EXACT
+    peaks: tuple[Bytes, ...] = ()
     captured: InstanceOf[CapturedModel] | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -78,8 +80,18 @@ class StagedPlan(Record):
     @property
     def memory_bytes(self) -> float:
         """Predicted memory of a device of the stage that needs most."""
+        return max(self.memory_of_stages)
+
+    @property
+    def memory_of_stages(self) -> tuple[float, ...]:
+        """Predicted memory of a device of each stage."""
         of_stages = [self.parts[stage :: self.stages] for stage in range(self.stages)]
-        return max(sum(part.plan.memory_bytes for part in parts) for parts in of_stages)
+        return tuple(sum(part.plan.memory_bytes for part in parts) for parts in of_stages)
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """The simulated peak of the stage that needs most; None: it was not simulated."""
+        return max(self.peaks, default=None)
 
     def with_model(self, captured: CapturedModel) -> StagedPlan:
         """The same plan with the model at hand."""

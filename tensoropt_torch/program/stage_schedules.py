@@ -14,7 +14,7 @@ together can be run so (``stage_times.py`` runs them).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
@@ -25,6 +25,7 @@ from tensoropt_torch.program.schedule import (
     Join,
     ReduceGradients,
     Release,
+    Repeat,
 )
 
 
@@ -106,6 +107,7 @@ StageAction = (
     | ReduceGradients
     | Join
     | Deliver
+    | Repeat
 )
 ScheduleName = Literal["1f1b", "gpipe", "interleaved"]
 
@@ -248,6 +250,26 @@ def schedules_of(
             "'interleaved', or chunks=1"
         )
     return makers[name](stages, micro_batches)
+
+
+def alike_left_out(schedule: StageSchedule) -> StageSchedule:
+    """The same, where of the micro-batches that run while as many as ever are in flight those in
+    the middle are not run: all do what the one before does. Their outputs are repeated. Schedules
+    of several chunks stay as they are, and so do those that have all in flight."""
+    stages, count = schedule.stages, schedule.micro_batches
+    run = schedule.in_flight + 3  # of which two are sending gradients
+    if schedule.chunks > 1 or run >= count or not schedule.makes_gradients:
+        return schedule
+    short = one_forward_one_backward(stages, run)[schedule.stage]
+    call: list[StageAction] = []
+    for action in short.call:
+        number = getattr(action, "micro_batch", 0)
+        if number >= run - 2:  # the last two: while the one before it runs, the last is received
+            if action == RunForward(run - 2):
+                call += map(Repeat, range(run - 2, count - 2))
+            action = replace(action, micro_batch=number + count - run)  # type: ignore[call-arg]
+        call.append(action)
+    return replace(schedule, call=tuple(call))
 
 
 def in_flight(

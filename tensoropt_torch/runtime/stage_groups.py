@@ -78,13 +78,9 @@ class StageGroups:
 
     def all_of_stage(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         """The tensors of all ranks of this rank's stage, of one shape. Collective in it."""
-        size = dist.get_world_size() // self.stages
-        if size == 1:
+        if not self._stage_axes:
             return [tensor]
-        found = [torch.empty_like(tensor.contiguous()) for _ in range(size)]
-        group = self._all.group(self._stage_axes << 1)
-        dist.all_gather(found, tensor.contiguous(), group=group)
-        return found
+        return all_of(self._all.group(self._stage_axes << 1), tensor)
 
     def control(self) -> dist.ProcessGroup | None:
         """A new group of the whole job, see ``AxisGroups``. Collective."""
@@ -107,6 +103,15 @@ class StageGroups:
                 assert isinstance(group, dist.ProcessGroup)
                 found = group
         return found
+
+
+def all_of(group: dist.ProcessGroup, tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors of all ranks of a group, of one shape. Collective in it."""
+    if group.size() == 1:
+        return [tensor]
+    found = [torch.empty_like(tensor.contiguous()) for _ in range(group.size())]
+    dist.all_gather(found, tensor.contiguous(), group=group)
+    return found
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from tensoropt_torch.simulate.compare import picked_by_peaks
 from tensoropt_torch.simulate.ledger import CATEGORIES, MemoryProfile
 from tensoropt_torch.simulate.refine import (
+    HOPELESS,
     SURE_SHARE,
     NotSimulatedError,
     PeakTooLargeError,
@@ -15,12 +16,14 @@ from tensoropt_torch.simulate.refine import (
     row_of,
     simulate_frontier,
     step_of,
+    with_peaks,
     within,
 )
 from tensoropt_torch.simulate.step import StepSettings, simulate_step
 
 __all__ = [
     "CATEGORIES",
+    "HOPELESS",
     "SURE_SHARE",
     "MemoryProfile",
     "NotSimulatedError",
@@ -37,5 +40,6 @@ __all__ = [
     "simulate_frontier",
     "simulate_step",
     "step_of",
+    "with_peaks",
     "within",
 ]

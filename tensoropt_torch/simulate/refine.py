@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from tensoropt_torch.errors import TensorOptError
@@ -19,7 +19,8 @@ from tensoropt_torch.planner.memory_limits import limit_advice
 from tensoropt_torch.planner.points import thinned_indices
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.progress import progress
-from tensoropt_torch.simulate.step import DEFAULT_STEP, StepSettings, simulate_step
+from tensoropt_torch.simulate.simulated_stage import SimulatedStages
+from tensoropt_torch.simulate.step import DEFAULT_STEP, StepSettings, profile_of, simulate_step
 from tensoropt_torch.units import format_bytes
 
 log = get_logger(__name__)
@@ -59,6 +60,7 @@ class SimulatedPoint:
 
     point: FrontierPoint
     peak_bytes: int
+    in_stages: StagedPlan | None = None  # if it is, with the peak of each stage
 
     def __repr__(self) -> str:
         return f"SimulatedPoint(peak {format_bytes(self.peak_bytes)}; {self.point!r})"
@@ -74,8 +76,9 @@ class SimulatedPoint:
     @property
     def plan(self) -> Plan | StagedPlan:
         """The strategy of this point, ready to be executed, with its peak."""
-        plan = self.point.plan
-        return plan if isinstance(plan, StagedPlan) else replace(plan, peak_bytes=self.peak_bytes)
+        if self.in_stages is not None:
+            return self.in_stages
+        return replace(self.point.frontier.whole_plan(self.point.index), peak_bytes=self.peak_bytes)
 
 
 class PeakTooLargeError(TensorOptError):
@@ -370,10 +373,28 @@ def peak_of(plan: Plan, captured: CapturedModel, step: StepSettings) -> int:
     ranks: tuple[int, ...] = (0,)
     if plan.settings.split_spatial:
         ranks = tuple(thinned_indices(plan.num_devices, MOST_RANKS))
-    try:
+    with _telling_what_is_not_simulated():
         return max(
             simulate_step(plan, captured, replace(step, rank=rank)).peak_bytes for rank in ranks
         )
+
+
+def with_peaks(plan: StagedPlan, captured: CapturedModel, step: StepSettings) -> StagedPlan:
+    """The plan with the simulated peaks of its stages, of their ranks 0; as of ``peak_of``.
+
+    Raises:
+        NotSimulatedError: the step of a stage cannot be simulated; says why.
+    """
+    with _telling_what_is_not_simulated():
+        stages = SimulatedStages(plan, captured, planned=step.device)
+        profiles = (profile_of(stages.stage(number), step) for number in range(plan.stages))
+        return replace(plan, peaks=tuple(profile.peak_bytes for profile in profiles))
+
+
+@contextmanager
+def _telling_what_is_not_simulated() -> Iterator[None]:
+    try:
+        yield
     except TensorOptError as error:
         raise NotSimulatedError(str(error)) from error
     except Exception as error:  # of an operator that does not know tensors without memory
@@ -388,10 +409,12 @@ def step_of(task: PlanningTask) -> StepSettings:
 
 
 def _simulated(point: FrontierPoint, step: StepSettings) -> SimulatedPoint:
-    if point.stages > 1:  # of which no step is simulated
-        return SimulatedPoint(point, math.ceil(point.memory_bytes))
-    plan = point.frontier.whole_plan(point.index)
+    plan = point.plan
     assert plan.captured is not None, "points of a frontier carry their model"
-    found = SimulatedPoint(point, peak_of(plan, plan.captured, step))
+    if isinstance(plan, StagedPlan):
+        plan = with_peaks(plan, plan.captured, step)
+        found = SimulatedPoint(point, max(plan.peaks), plan)
+    else:
+        found = SimulatedPoint(point, peak_of(plan, plan.captured, step))
     log.info("simulated %r", found)
     return found

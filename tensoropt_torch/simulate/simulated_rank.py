@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import fx, nn
 from torch._C import _distributed_c10d as c10d
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import GroupName
+from torch.distributed.tensor import Replicate
 
 from tensoropt_torch.config import DeviceType
 from tensoropt_torch.emit.rank import RankPart
@@ -39,21 +40,25 @@ _BAGS = re.compile("embedding_bag")
 
 
 @contextmanager
-def silent_groups(part: RankPart) -> Iterator[None]:
-    """While this lasts, C++ operators find the groups of the rank by the names of
-    ``group_name``; they have sizes and cannot communicate."""
+def silent_groups(sizes: Sequence[int], rank: int, axis_sets: Sequence[int]) -> Iterator[None]:
+    """While this lasts, C++ operators find the groups of a rank of a mesh of these sizes by the
+    names of ``group_name``; they have sizes and cannot communicate."""
     groups = []  # the registry does not own them
-    sets = part.axis_sets
-    for axes in sets:
-        ranks = next(ranks for ranks in partition(part.sizes, axes) if part.rank in ranks)
-        group = c10d.ProcessGroup(c10d.HashStore(), ranks.index(part.rank), len(ranks))
+    for axes in axis_sets:
+        ranks = next(ranks for ranks in partition(sizes, axes) if rank in ranks)
+        group = silent_group(ranks.index(rank), len(ranks))
         c10d._register_process_group(GroupName(group_name(axes)), group)
         groups.append(group)
     try:
         yield
     finally:
-        for axes in sets:
+        for axes in axis_sets:
             c10d._unregister_process_group(GroupName(group_name(axes)))
+
+
+def silent_group(rank: int, size: int) -> c10d.ProcessGroup:
+    """A group that cannot communicate."""
+    return c10d.ProcessGroup(c10d.HashStore(), rank, size)
 
 
 def group_name(axes: int) -> str:
@@ -73,31 +78,38 @@ class SimulatedRank:
     mesh: DeviceMesh
 
     @staticmethod
-    def of(part: RankPart, planned: DeviceType = "cpu") -> SimulatedRank:
-        """The rank of a part of a plan for this type of device."""
-        shape, names = mesh_axes_of(part.sizes)
-        graph = part.emitter(_CPU, group_name).write()
+    def of(part: RankPart, planned: DeviceType = "cpu", first_draw: int = 0) -> SimulatedRank:
+        """The rank of a part of a plan for this type of device; ``first_draw`` as of
+        ``RankPart.records``."""
+        graph = part.emitter(_CPU, group_name, first_draw=first_draw).write()
         of_cpu = any(_has_kernels_of_a_cpu(node, planned) for node in graph.nodes)
         device = _CPU if of_cpu else META
-        mesh = DeviceMesh(
-            device.type,
-            torch.arange(part.plan.num_devices).view(shape),
-            mesh_dim_names=names,
-            _init_backend=False,
-            _rank=part.rank,
-        )
-        return SimulatedRank(part, device, graph, mesh)
+        return SimulatedRank(part, device, graph, _mesh_of(part, device))
+
+    def on(self, device: torch.device) -> SimulatedRank:
+        """The same with its tensors on this device."""
+        return replace(self, device=device, mesh=_mesh_of(self.part, device))
+
+    @property
+    def graphs(self) -> tuple[fx.Graph, ...]:
+        """Of which there is one."""
+        return (self.graph,)
+
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """While this lasts, C++ operators find the groups of the rank."""
+        with silent_groups(self.part.sizes, self.part.rank, self.part.axis_sets):
+            yield
 
     def module(self) -> ParallelModule:
         """The rank's module, as the mode that is active makes it."""
         captured = self.part.captured
-        parameters = {source.names[0]: self._parameter(source) for source in captured.parameters}
+        parameters = {source.names[0]: self.parameter(source) for source in captured.parameters}
         constants = {
             name: torch.empty(constant.shape, dtype=constant.dtype, device=self.device)
             for name, constant in captured.constants.items()
         }
-        for source in self.part.cut_constants:
-            constants |= dict.fromkeys(source.names, self._cut_constant(source))
+        constants |= self.cut_constants()
         named = {
             name: parameters[source.names[0]]
             for source in captured.parameters
@@ -127,12 +139,20 @@ class SimulatedRank:
         dtype = source.placeholder.meta["val"].dtype
         return torch.empty(shape, dtype=dtype, device=self.device)
 
+    def cut_constants(self) -> dict[str, torch.Tensor]:
+        """Those of which the rank has a part, by name."""
+        found: dict[str, torch.Tensor] = {}
+        for source in self.part.cut_constants:
+            found |= dict.fromkeys(source.names, self._cut_constant(source))
+        return found
+
     def _cut_constant(self, source: Source) -> torch.Tensor:
         local = self._empty(source, self.part.local_shape(source))
         whole = source.placeholder.meta["val"]
         return dtensor_of(local, self.mesh, self.part.placements(source), whole)
 
-    def _parameter(self, source: Source) -> nn.Parameter:
+    def parameter(self, source: Source) -> nn.Parameter:
+        """The part that the rank has of a parameter."""
         whole = source.placeholder.meta["val"]
         if source.blocks is not None:
             whole = whole.new_empty(source.blocks.together(whole.shape))
@@ -141,12 +161,29 @@ class SimulatedRank:
         local = self._empty(source, self.part.local_shape(source))
         return parameter_of(local, self.mesh, placements, whole)
 
+    def unused(self, source: Source) -> nn.Parameter:
+        """A parameter that no graph takes: every rank has it whole."""
+        whole = source.placeholder.meta["val"]
+        local = self._empty(source, tuple(whole.shape))
+        return parameter_of(local, self.mesh, [Replicate()] * self.mesh.ndim, whole)
+
 
 class _AlikeMicroBatches(Executor):
     """Runs no micro-batch that needs the memory of the one before it."""
 
     def schedule(self, variant: Variant, reduces: bool) -> Schedule:
         return in_alike_micro_batches(super().schedule(variant, reduces))
+
+
+def _mesh_of(part: RankPart, device: torch.device) -> DeviceMesh:
+    shape, names = mesh_axes_of(part.sizes)
+    return DeviceMesh(
+        device.type,
+        torch.arange(part.plan.num_devices).view(shape),
+        mesh_dim_names=names,
+        _init_backend=False,
+        _rank=part.rank,
+    )
 
 
 def _has_kernels_of_a_cpu(node: fx.Node, planned: DeviceType) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.tensor import DTensor
 
@@ -17,11 +17,12 @@ from tensoropt_torch.config import DeviceType
 from tensoropt_torch.emit.rank import RankPart
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
-from tensoropt_torch.plan import Plan
+from tensoropt_torch.plan import Plan, StagedPlan
 from tensoropt_torch.planner.optimizer_model import OptimizerModel
 from tensoropt_torch.simulate.kernels import Workspaces
 from tensoropt_torch.simulate.ledger import Ledger, MemoryProfile, cuda_bytes, exact_bytes
-from tensoropt_torch.simulate.simulated_rank import SimulatedRank, name_nodes, silent_groups
+from tensoropt_torch.simulate.simulated_rank import SimulatedRank, name_nodes
+from tensoropt_torch.simulate.simulated_stage import SimulatedStages
 from tensoropt_torch.simulate.stock_optimizers import MakeOptimizer, make_optimizer
 from tensoropt_torch.simulate.tracker import StorageTracker
 
@@ -63,8 +64,30 @@ class StepSettings:
 DEFAULT_STEP = StepSettings()
 
 
+class Simulated(Protocol):
+    """What one rank runs, without processes, devices or memory.
+
+    Attributes:
+        device: of its tensors, the meta one or a CPU.
+        graphs: that run.
+    """
+
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def graphs(self) -> tuple[fx.Graph, ...]: ...
+    def silent(self) -> AbstractContextManager[None]:
+        """While this lasts, C++ operators find the groups of the rank."""
+
+    def module(self) -> nn.Module:
+        """As the mode that is active makes it."""
+
+    def inputs(self) -> tuple[tuple[object, ...], dict[str, object]]:
+        """Arguments of the module."""
+
+
 def simulate_step(
-    plan: Plan, captured: CapturedModel, settings: StepSettings = DEFAULT_STEP
+    plan: Plan | StagedPlan, captured: CapturedModel, settings: StepSettings = DEFAULT_STEP
 ) -> MemoryProfile:
     """What one rank has in memory in a step that is not the first one: forward,
     backward and the optimizer's update, gradients set to None in between.
@@ -80,11 +103,20 @@ def simulate_step(
             f"rank {settings.rank} is none of a plan for {plan.num_devices} devices; choose one "
             f"from 0 to {plan.num_devices - 1}"
         )
+    if isinstance(plan, StagedPlan):
+        stage, rank = divmod(settings.rank, plan.devices_of_stage)
+        return profile_of(
+            SimulatedStages(plan, captured, rank, settings.device).stage(stage), settings
+        )
     part = RankPart(plan, captured, settings.rank)
-    rank = SimulatedRank.of(part, settings.device)
+    return profile_of(SimulatedRank.of(part, settings.device), settings)
+
+
+def profile_of(rank: Simulated, settings: StepSettings) -> MemoryProfile:
+    """What a rank has in memory in such a step; see ``simulate_step``."""
     ledger = Ledger(cuda_bytes if settings.device == "cuda" else exact_bytes)
     workspaces = Workspaces(settings.device, settings.measure_workspaces, settings.gloo)
-    with silent_groups(part), without_collections():
+    with rank.silent(), without_collections():
         _Step(rank, ledger, StorageTracker(ledger, workspaces, rank.device), settings).run()
     unknown = workspaces.resolve(ledger)
     return ledger.profile(settings.rank, unknown)
@@ -94,9 +126,10 @@ class _Step:
     """The step, with everything that the user's loop holds."""
 
     def __init__(
-        self, rank: SimulatedRank, ledger: Ledger, tracker: StorageTracker, settings: StepSettings
+        self, rank: Simulated, ledger: Ledger, tracker: StorageTracker, settings: StepSettings
     ) -> None:
-        name_nodes(rank.graph, self._at_node, settings.device)
+        for graph in rank.graphs:
+            name_nodes(graph, self._at_node, settings.device)
         self._rank = rank
         self._ledger = ledger
         self._tracker = tracker

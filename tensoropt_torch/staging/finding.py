@@ -10,17 +10,21 @@ from typing import Any, Unpack
 from tensoropt_torch.checks import check_memory_limit
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan import StagedPlan
+from tensoropt_torch.planner.memory_limits import Predictor
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.program.stage_schedules import ScheduleName
-from tensoropt_torch.runtime.agreement import from_first_rank, on_all_ranks
+from tensoropt_torch.runtime.agreement import from_first_rank, is_distributed, on_all_ranks
+from tensoropt_torch.simulate import SURE_SHARE
+from tensoropt_torch.staging.by_peaks import plan_by_peaks
 from tensoropt_torch.staging.options import StageOptions, Stages
 from tensoropt_torch.staging.parts import plan_stages
-from tensoropt_torch.staging.search import SearchedStages, plan_searched
+from tensoropt_torch.staging.search import SearchedStages, searched_options
 from tensoropt_torch.tasks import (
     Example,
     Model,
     PlanningKeywords,
     PlanningOptions,
+    by_memory,
     captured_task,
     device_count,
     example_of,
@@ -59,7 +63,8 @@ def find_stages(
             schedule is 1F1B, and without ``micro_batches`` then powers of two up to
             ``max_micro_batches`` are tried; else one is run.
         num_devices: of all stages together; by default the processes that run.
-        memory_limit: bytes per device.
+        memory_limit: bytes per device; what is found is simulated, and its peaks are within the
+            limit (``PlanningOptions.memory``).
         keywords: as for ``find_strategy``; without ``stages`` powers of two up to ``max_stages``
             are tried, those that divide the devices, by default up to 8.
 
@@ -86,7 +91,7 @@ def find_stages(
     example, planning, options = on_all_ranks(asked)
     task = captured_task(example, planning)
     count = device_count(task, num_devices)
-    plan = from_first_rank(partial(_planned, task, options, count, memory_limit))
+    plan = from_first_rank(partial(_planned, task, options, count, memory_limit, planning.memory))
     return replace(plan, captured=task.captured)
 
 
@@ -95,10 +100,19 @@ def _planned(
     options: StageOptions | SearchedStages,
     count: int,
     memory_limit: float | None,
+    predictor: Predictor | None,
 ) -> StagedPlan:
-    if isinstance(options, StageOptions):
-        return plan_stages(task, options, count, memory_limit)
-    return plan_searched(task, options, count, memory_limit)
+    limit = task.memory_limit_of(memory_limit)
+    if isinstance(options, SearchedStages):
+        options = searched_options(task, options, count, limit)
+    # As without stages: jobs shall start soon.
+    share = SURE_SHARE if predictor is None and is_distributed() else 0.0
+    found = by_memory(
+        predictor,
+        partial(plan_by_peaks, task, options, count, limit, share),
+        partial(plan_stages, task, options, count, limit),
+    )
+    return replace(found, captured=None)
 
 
 def _check_searched(schedule: str, chunks: int) -> None:

@@ -55,7 +55,8 @@ def plan_stages(
     cuts = options.cuts(captured)
     graphs = cut_graph(captured, cuts)
     _check_graphs(captured, graphs)
-    find = find or Fastest(task, task.memory_limit_of(memory_limit))
+    # Of a limit each of several chunks of a stage has its share.
+    find = find or Fastest(task, task.memory_limit_of(memory_limit) / options.chunks)
     planner = _PartPlanner(task, options, captured, graphs, count // stages, find)
     parts = tuple(planner.part(number) for number in range(len(graphs)))
     plan = StagedPlan(
@@ -89,9 +90,15 @@ class Fastest:
 
     def __call__(self, space: _C.SearchSpace, settings: Settings, captured: CapturedModel) -> Plan:
         """See ``FindPart``."""
-        result = self.task.search.run(space, pick_limits=[self.limit])
-        frontier = Frontier([Searched(result, space, settings, captured)], 0.0)
+        frontier = self.frontier(space, settings, captured)
         return frontier.whole_plan(frontier.at(self.limit).index)
+
+    def frontier(
+        self, space: _C.SearchSpace, settings: Settings, captured: CapturedModel
+    ) -> Frontier:
+        """Of a part, to be picked from by the limit."""
+        result = self.task.search.run(space, pick_limits=[self.limit])
+        return Frontier([Searched(result, space, settings, captured)], 0.0)
 
 
 def of_part(task: PlanningTask, captured: CapturedModel, count: int) -> PlanningTask:

@@ -33,7 +33,7 @@ from tensoropt_torch.checks import check_whole
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.logs import get_logger
-from tensoropt_torch.plan import Guarantee, Settings, StagedPlan
+from tensoropt_torch.plan import Guarantee, Settings
 from tensoropt_torch.planner.candidates import ONLY_THE_ENDS
 from tensoropt_torch.planner.points import thinned_indices
 from tensoropt_torch.planner.search_settings import SearchSettings
@@ -45,7 +45,7 @@ from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.stages import StageGraph, cut_stage
 from tensoropt_torch.stages.intervals import Interval, Intervals
 from tensoropt_torch.staging.options import StageOptions
-from tensoropt_torch.staging.parts import of_part, plan_stages, settings_of_part
+from tensoropt_torch.staging.parts import of_part, settings_of_part
 from tensoropt_torch.staging.step_times import FORWARD_SHARE, transfer_s
 from tensoropt_torch.units import format_bytes
 
@@ -110,15 +110,14 @@ class SearchedStages:
         return SearchedStages(max_stages, (1, *doubled(max_micro_batches)))
 
 
-def plan_searched(
-    task: PlanningTask, wanted: SearchedStages, count: int, memory_limit: float | None = None
-) -> StagedPlan:
-    """The plan of the fastest pipeline within the memory limit.
+def searched_options(
+    task: PlanningTask, wanted: SearchedStages, count: int, limit: float
+) -> StageOptions:
+    """The fastest pipeline within the memory limit, in bytes of a device.
 
     Raises:
         TensorOptError: the model cannot be cut into stages, or none fits.
     """
-    limit = task.memory_limit_of(memory_limit)
     found = pipelines(task, wanted, count, limit).points
     if not found:
         raise TensorOptError(
@@ -127,9 +126,7 @@ def plan_searched(
             f"{format_bytes(limit)} per device; set recompute=True, raise max_micro_batches or "
             "max_stages, use more devices, or give stages= to see what is in the way of one"
         )
-    best = found[-1]
-    options = StageOptions(best.cuts, best.micro_batches)
-    return plan_stages(task, options, count, best.memory_bytes)
+    return StageOptions(found[-1].cuts, found[-1].micro_batches)
 
 
 def pipelines(

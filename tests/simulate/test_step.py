@@ -23,8 +23,16 @@ TOLERANCE = 0.01
 JOBS = [
     Job("gpt", 2, (0,), recompute=True),
     Job("mlp", 2, (2, 3), micro_batches=4),
+    Job("mlp", 2, (0,), micro_batches=6, stages=2),
 ]
 MORE_JOBS = [
+    Job("gpt", 2, (0, 1), micro_batches=4, stages=2),
+    Job("gpt", 4, (0, 1), micro_batches=8, stages=2),
+    Job("gpt", 4, (2,), micro_batches=4, stages=2, recompute=True),
+    Job("llama", 4, (0, 1), micro_batches=8, stages=4),
+    Job("llama", 2, (2,), micro_batches=4, stages=2, schedule="gpipe"),
+    Job("gpt", 2, (3,), micro_batches=4, stages=2, schedule="interleaved", chunks=2),
+    Job("mixed", 2, (1,), micro_batches=4, stages=2),
     Job("gpt", 2, (1, 3), recompute=True),
     Job("mlp", 2, (0, 1), micro_batches=4),
     Job("gpt", 2, (2,), micro_batches=4),

@@ -26,6 +26,7 @@ from tensoropt_torch import (
 from tensoropt_torch.cli import main as cli
 from tensoropt_torch.plan import Plan, load_any
 from tensoropt_torch.report.stage_tables import WIDTH, picture_of
+from tensoropt_torch.simulate import step_of, with_peaks
 from tensoropt_torch.staging.search import MEMORY_STEP, SearchedStages, pipelines
 from tensoropt_torch.staging.step_times import timeline_of
 from tensoropt_torch.tasks import task_of
@@ -71,12 +72,16 @@ def test_one_frontier_has_both() -> None:
         ), one
 
 
-def test_picks_by_simulated_peaks_take_sums_of_stages() -> None:
+def test_picks_are_by_simulated_peaks_of_stages() -> None:
     frontier = find_frontier(example(), num_devices=DEVICES, planning=options())
-    limit = next(point for point in frontier if point.stages > 1).memory_bytes
+    task = task_of(example(), options())
+    point = next(point for point in reversed(frontier) if point.stages > 1)
+    assert isinstance(point.plan, StagedPlan)
+    limit = max(with_peaks(point.plan, task.captured, step_of(task)).peaks)
     asked = replace(options(), memory="simulated")
-    plan = find_strategy(example(), num_devices=DEVICES, planning=asked, memory_limit=limit)
-    assert isinstance(plan, StagedPlan) and plan.memory_bytes <= limit * (1 + 1e-9)
+    found = find_strategy(example(), num_devices=DEVICES, planning=asked, memory_limit=limit)
+    assert found.peak_bytes is not None and found.peak_bytes <= limit
+    assert found.time_s <= 1.05 * point.plan.time_s
 
 
 def test_a_pick_may_be_in_stages_and_is_kept_in_a_file(tmp_path: Path) -> None:

@@ -1,0 +1,143 @@
+"""What a rank of a stage runs, put together from the graphs of the stages and what it has of them:
+by ``StageMaker`` with process groups and values, by a simulation without either."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import fx, nn
+
+from tensoropt_torch.emit.rank import RankPart
+from tensoropt_torch.frontend import CapturedModel, Source
+from tensoropt_torch.module.micro_batched import Gather
+from tensoropt_torch.module.reached import Reach
+from tensoropt_torch.module.stage_outputs import StageOutput
+from tensoropt_torch.module.stage_step import StageChunk, StagePart, Tied
+from tensoropt_torch.module.variant import Variant
+from tensoropt_torch.program.stage_schedules import StageSchedule
+from tensoropt_torch.runtime.stage_groups import StageGroups
+from tensoropt_torch.space.rows import loss_node, rows_of_inputs
+from tensoropt_torch.stages import StageGraph
+
+# Of each output of each part, by the numbers of both, the dim along which devices have shares.
+OutputDims = Mapping[tuple[int, int], int | None]
+
+
+def stage_part(
+    groups: StageGroups,
+    captured: CapturedModel,
+    graphs: Sequence[StageGraph],
+    schedule: StageSchedule,
+    chunks: tuple[StageChunk, ...],
+    parameters: Mapping[str, torch.Tensor],
+    tied: tuple[Tied, ...],
+    dims: OutputDims,
+    uses_seeds: bool,
+) -> StagePart:
+    """See ``StagePart``; ``captured`` is the graph of a micro-batch that was cut into
+    ``graphs``, and ``dims`` are of all outputs of these."""
+    outputs = _outputs(captured)
+    settings = chunks[0].variant.plan.settings
+    return StagePart(
+        groups,
+        schedule,
+        chunks,
+        parameters,
+        tied,
+        _stage_outputs(captured, graphs, schedule.stages, dims),
+        outputs.index(loss_node(captured)) if schedule.makes_gradients else -1,
+        captured.out_spec,
+        uses_seeds,
+        {n: d for c in chunks for n, d in _rows_of(c).items()},
+        settings.num_devices if settings.inputs == "sharded" else 1,
+        captured.batch or captured,
+    )
+
+
+def variant_of_chunk(
+    part: RankPart,
+    graph: fx.GraphModule,
+    root: nn.Module,
+    tables: Mapping[str, torch.Tensor],
+    uses_seeds: bool,
+    group_name: Callable[[int], str],
+) -> Variant:
+    """As ``variant_of``, of a rank that has all inputs whole."""
+    inputs = {n for n, s in enumerate(part.captured.sources) if _is_input(s)}
+    gathers = {
+        number: Gather(steps, [group_name(axes) for axes in sets])
+        for number, (steps, sets) in part.gathers.items()
+        if number not in inputs
+    }
+    return Variant(part.plan, part.captured, graph, root, tables, uses_seeds, part.views, gathers)
+
+
+def chunk_of(graph: StageGraph, part: RankPart, variant: Variant) -> StageChunk:
+    """The chunk that runs a part."""
+    settings = part.plan.settings
+    by_name = {source.names[0]: source for source in part.captured.inputs}
+    received = tuple(part.local_shape(by_name[c.name]) for c in graph.received)
+    dims = dims_of(part)[len(graph.outputs) :]
+    sent = tuple(
+        _share(crossing.shape, dim, settings.num_devices)
+        for crossing, dim in zip(graph.sent, dims, strict=True)
+    )
+    is_shared = settings.inputs == "sharded" and settings.num_devices > 1
+    alone = tuple(is_shared and dim is None for dim in dims)
+    return StageChunk(graph, variant, received, sent, alone)
+
+
+def dims_of(part: RankPart) -> tuple[int | None, ...]:
+    """Of each output of a part the dim along which the devices of a stage have shares; None: each
+    has all of it."""
+    settings = part.plan.settings
+    is_shared = settings.inputs == "sharded"
+    return tuple(row.dim if is_shared else None for row in part.output_rows(settings))
+
+
+def tied_of(
+    captured: CapturedModel, shared: Mapping[str, dist.ProcessGroup | None]
+) -> tuple[Tied, ...]:
+    """The parameters that several parts have, by name with the group of the ranks that do."""
+    number = _outputs(captured).index(loss_node(captured))
+    reach = Reach(captured)
+    used = {source.names[0] for source in captured.parameters}
+    return tuple(
+        Tied(name, group, name in used and reach.is_reached(name, number))
+        for name, group in shared.items()
+    )
+
+
+def _stage_outputs(
+    captured: CapturedModel, graphs: Sequence[StageGraph], stages: int, dims: OutputDims
+) -> tuple[StageOutput, ...]:
+    values = _outputs(captured.batch or captured)
+    found: dict[int, StageOutput] = {}
+    for number, graph in enumerate(graphs):
+        micro = graph.captured.micro_batching
+        assert micro is not None
+        for place, index in enumerate(graph.outputs):
+            at = number % stages, number // stages, place
+            dim = dims[number, place]
+            found[index] = StageOutput.of(values[index], at, micro.joins[place], dim)
+    return tuple(found[index] for index in range(len(values)))
+
+
+def _outputs(captured: CapturedModel) -> list[object]:
+    return list(captured.graph_module.graph.output_node().args[0])  # type: ignore[arg-type]
+
+
+def _is_input(source: Source) -> bool:
+    return source.kind == "input"
+
+
+def _share(shape: Sequence[int], dim: int | None, parts: int) -> tuple[int, ...]:
+    if dim is None:
+        return tuple(shape)
+    return (*shape[:dim], shape[dim] // parts, *shape[dim + 1 :])
+
+
+def _rows_of(chunk: StageChunk) -> dict[str, int]:
+    return rows_of_inputs(chunk.variant.captured, chunk.variant.plan.settings)
