@@ -106,13 +106,15 @@ PYTHON_ALLOWED: dict[str, tuple[str, ...]] = {
     "batches": ("errors", "frontend/passes", *FRONTEND, "space"),
     "telling": ("errors", "step_code", *TEXTS, "config", *FRONTEND, "space"),
     "stages": ("errors", "frontend/passes", *FRONTEND, "space", "batches"),
-    "plan": ("errors", *TEXTS, "config", "frontend", *SPACE),
-    "planner": ("errors", "checks", *TEXTS, "pages", "config", *FRONTEND, *SPACE, "plan"),
+    "plan": ("errors", *TEXTS, "config", "frontend", *SPACE, "stages"),
     "values": ("errors", "logs", "progress", "frontend", "runtime"),
     "parameters": ("errors", *FRONTEND, "runtime", "values"),
     "program": (
         *("errors", "step_code", *FRONTEND, "frontend/passes", "space", "operators"),
         *("runtime", "values"),
+    ),
+    "planner": (
+        *("errors", "checks", *TEXTS, "pages", "config", *FRONTEND, *SPACE, "plan", "program"),
     ),
     "emit": (
         *("errors", "units", "logs", "config", *FRONTEND, "frontend/passes", "space", "plan"),

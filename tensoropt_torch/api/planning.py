@@ -17,9 +17,10 @@ from tensoropt_torch.planner.frontier import Frontier
 from tensoropt_torch.planner.search_settings import SearchSettings
 from tensoropt_torch.planner.tradeoffs import Tradeoffs
 from tensoropt_torch.planner.why import WhyPlan, explain_plan
+from tensoropt_torch.planner.why_stages import WhyStages, explain_stages
 from tensoropt_torch.runtime.agreement import on_all_ranks
 from tensoropt_torch.runtime.job import check_group
-from tensoropt_torch.staging import with_stage_search
+from tensoropt_torch.staging import with_grids, with_stage_search
 from tensoropt_torch.strategy import Option, Question, find_plan
 from tensoropt_torch.tasks import (
     Example,
@@ -141,16 +142,24 @@ def compare(
 ) -> Comparison:
     """The whole frontier next to what data parallelism, ZeRO-3, Megatron,
     Mesh-TensorFlow, OptCNN and ToFu can do on the same costs
-    (docs/search.md, Baselines). Arguments as for ``find_strategy``. Not collective."""
+    (docs/search.md, Baselines); with ``max_stages`` also next to stages as they are set by hand
+    (``staging/grids.py``). Arguments as for ``find_strategy``. Not collective."""
     planning = planning_of(keywords)
     check_memory_limit(memory_limit)
     task = task_of(example_of(model, args, kwargs, keywords), planning, [num_devices])
+    task = with_stage_search(task)
     found = baselines.compare(task, device_count(task, num_devices), memory_limit)
+    if task.max_stages > 1:
+        found = with_grids(task, found)
     return by_memory(planning.memory, lambda: simulate.picked_by_peaks(task, found), lambda: found)
 
 
 @overload
 def explain(model: Plan, *, search: SearchSettings = ...) -> WhyPlan: ...
+
+
+@overload
+def explain(model: StagedPlan, *, search: SearchSettings = ...) -> WhyStages: ...
 
 
 @overload
@@ -166,26 +175,29 @@ def explain(
 
 @takes_keywords(planning=PlanningOptions)
 def explain(
-    model: Model | Example | Plan,
+    model: Model | Example | Plan | StagedPlan,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
     num_devices: int | None = None,
     **keywords: Unpack[PlanningKeywords],
-) -> Explanation | WhyPlan:
+) -> Explanation | WhyPlan | WhyStages:
     """Why: of a plan, why it is what it is, and what its constraints cost (with ``search`` if
-    that is given); of a model, what there is to plan: for every operator and parameter its rule,
-    how many configs are considered, what is left out and why, and what it costs where it cannot
-    be split over all devices. Arguments as for ``find_frontier``. Not collective; of a model it
-    searches nothing.
+    that is given), of stages each by itself; of a model, what there is to plan: for every operator
+    and parameter its rule, how many configs are considered, what is left out and why, and what it
+    costs where it cannot be split over all devices. Arguments as for ``find_frontier``. Not
+    collective; of a model it searches nothing.
 
     Raises:
         TensorOptError: a plan is given with arguments that it has of its own, or has no model.
     """
-    if isinstance(model, Plan):
+    if isinstance(model, Plan | StagedPlan):
         others = [*keywords, *_given(args=args, kwargs=kwargs, num_devices=num_devices)]
         _check_none_but_search(others)
-        return explain_plan(model, keywords.get("search"))
+        search = keywords.get("search")
+        if isinstance(model, StagedPlan):
+            return explain_stages(model, search)
+        return explain_plan(model, search)
     example, planning = example_of(model, args, kwargs, keywords), planning_of(keywords)
     task = task_of(example, planning, [num_devices])
     return explanation.explain(task, device_count(task, num_devices))
@@ -224,5 +236,5 @@ def find_tradeoffs(
     """
     check_counts(device_counts)
     example, planning = example_of(model, args, kwargs, keywords), planning_of(keywords)
-    task = task_of(example, planning, device_counts)
+    task = with_stage_search(task_of(example, planning, device_counts))
     return tradeoffs.find_tradeoffs(task, device_counts, objective)

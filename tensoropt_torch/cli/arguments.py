@@ -14,7 +14,7 @@ from typing import Any, get_args
 from tensoropt_torch.cli.flags import add_flags, flags_of
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.model_configs import SIZES, BatchSize, example_of_config, parse_batch
-from tensoropt_torch.plan import InputMode, Plan
+from tensoropt_torch.plan import InputMode, Plan, StagedPlan, load_any
 from tensoropt_torch.planner.memory_limits import Predictor
 from tensoropt_torch.planner.optimizer_model import OptimizerModel
 from tensoropt_torch.planner.search_settings import SearchSettings
@@ -182,9 +182,9 @@ def call_user(what: str, spec: str, *arguments: Any) -> Any:
     return getattr(module, name)(*arguments)
 
 
-def load_plan(path: Path, model: str | None) -> Plan:
-    """A saved plan without stages, with its model if that is given."""
-    plan = Plan.load(path)
+def load_plan(path: Path, model: str | None) -> Plan | StagedPlan:
+    """A saved plan of either kind, with its model if that is given."""
+    plan = load_any(path)
     if model is None:
         return plan
     captured = model_of(plan, load_model(model))

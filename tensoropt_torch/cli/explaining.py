@@ -20,8 +20,7 @@ from tensoropt_torch.cli.arguments import (
 )
 from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.errors import TensorOptError
-from tensoropt_torch.plan import Plan
-from tensoropt_torch.planner.searched import without_stages
+from tensoropt_torch.plan import StagedPlan, load_any
 from tensoropt_torch.report.explanation_tables import explanation_table, fallback_table
 from tensoropt_torch.report.tables import memory_table
 from tensoropt_torch.rules import check_rule
@@ -43,7 +42,8 @@ def run_explain(options: argparse.Namespace, console: Console) -> None:
     if options.plan:
         if options.json:
             raise TensorOptError("--json has the records of a space; leave it or --plan out")
-        why = api.explain(load_plan(options.plan, options.model))
+        plan = load_plan(options.plan, options.model)
+        why = api.explain(plan)
         console.print(str(why), markup=False, highlight=False, soft_wrap=True)
         return
     explanation = api.explain(
@@ -95,19 +95,22 @@ def run_memory(options: argparse.Namespace, console: Console) -> None:
                 "--plan and --memory-limit or --memory do not go together: a plan is picked "
                 "already; leave out --plan, or the others"
             )
-        plan = Plan.load(options.plan)
+        plan = load_any(options.plan)
     else:
-        found = api.find_strategy(
+        plan = api.find_strategy(
             example,
             memory_limit=options.memory_limit,
             num_devices=options.devices,
             planning=planning_of(options),
         )
-        plan = without_stages(found, "tensoropt memory")
-    device = options.device or parse_cluster(plan.settings.cluster, "the plan").device.type
+    cluster = parse_cluster(plan.plans[0].settings.cluster, "the plan")
+    device = options.device or cluster.device.type
     step = StepSettings(optimizer_of(options), device, options.rank)
     profile = api.simulate_memory(example, plan, step=step)
     console.print(memory_table(profile))
-    console.print(f"the search counted {format_bytes(plan.memory_bytes)}")
+    counted = plan.memory_bytes
+    if isinstance(plan, StagedPlan):
+        counted = plan.memory_of_stages[options.rank // plan.devices_of_stage]
+    console.print(f"the search counted {format_bytes(counted)}")
     if profile.unknown:
         console.print(f"workspaces not counted: {', '.join(profile.unknown)}")

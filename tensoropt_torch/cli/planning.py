@@ -19,10 +19,11 @@ from tensoropt_torch.cli.arguments import (
     write_json,
 )
 from tensoropt_torch.config import parse_cluster
-from tensoropt_torch.plan import StagedPlan
+from tensoropt_torch.plan import Plan, StagedPlan
 from tensoropt_torch.planner import picks
 from tensoropt_torch.planner.constraint_costs import constraint_costs
 from tensoropt_torch.planner.device_counts import Objective
+from tensoropt_torch.planner.stage_timeline import timeline_of
 from tensoropt_torch.report.stage_tables import picture_of, stages_table
 from tensoropt_torch.report.tables import (
     comparison_table,
@@ -34,7 +35,6 @@ from tensoropt_torch.report.tables import (
     tradeoffs_table,
 )
 from tensoropt_torch.simulate import StepSettings
-from tensoropt_torch.staging.step_times import timeline_of
 from tensoropt_torch.tasks import by_memory
 from tensoropt_torch.telling.details import details_of
 from tensoropt_torch.telling.provenance import provenance
@@ -85,12 +85,9 @@ def run_plan(options: argparse.Namespace, console: Console) -> None:
         _print_stages(plan, options, console)
         return
     details = details_of(plan)
-    peak = "not simulated"
-    if plan.peak_bytes is not None:
-        peak = f"simulated peak of {format_bytes(plan.peak_bytes)}"
     console.print(
         f"{options.option}: {plan.num_devices} devices, {format_seconds(plan.time_s)} a step, "
-        f"{format_bytes(plan.memory_bytes)} per device by sums, {peak}; "
+        f"{format_bytes(plan.memory_bytes)} per device by sums, {_peak_in_words(plan)}; "
         f"{plan_summary(details.description)}"
     )
     console.print(details.summary)
@@ -108,20 +105,29 @@ def run_plan(options: argparse.Namespace, console: Console) -> None:
 def _print_stages(plan: StagedPlan, options: argparse.Namespace, console: Console) -> None:
     console.print(
         f"{options.option}: {plan.num_devices} devices, {format_seconds(plan.time_s)} a step, "
-        f"{format_bytes(plan.memory_bytes)} per device by sums"
+        f"{format_bytes(plan.memory_bytes)} per device by sums, {_peak_in_words(plan)}"
     )
     show_stages(plan, console)
     if options.details:
-        for number, part in enumerate(plan.parts):
-            console.print(f"part {number}: {part.plan!r}", markup=False)
+        for number, part in enumerate(plan.plans):
+            console.print(f"part {number}: {part!r}", markup=False)
+            console.print(plan_table(details_of(part).description))
     if options.output:
         plan.save(options.output)
 
 
+def _peak_in_words(plan: Plan | StagedPlan) -> str:
+    if plan.peak_bytes is None:
+        return "not simulated"
+    return f"simulated peak of {format_bytes(plan.peak_bytes)}"
+
+
 def show_stages(plan: StagedPlan, console: Console) -> None:
-    """Print what each stage is, and when it does what."""
+    """Print what each stage is, when it does what and, with the model, what its plan is."""
     console.print(stages_table(plan))
     console.print(picture_of(timeline_of(plan)), markup=False, highlight=False, soft_wrap=True)
+    if plan.captured is not None:
+        console.print(plan.summary(), markup=False)
 
 
 def add_profile(parser: argparse.ArgumentParser) -> None:

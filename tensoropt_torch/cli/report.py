@@ -16,6 +16,7 @@ from tensoropt_torch.cli.arguments import (
     read_counts,
 )
 from tensoropt_torch.config import parse_cluster
+from tensoropt_torch.plan import StagedPlan
 from tensoropt_torch.planner.baselines import Comparison
 from tensoropt_torch.simulate import MemoryProfile, StepSettings
 from tensoropt_torch.tasks import Example, PlanningOptions
@@ -54,6 +55,9 @@ def _peak(
     plan = comparison.plan()
     if plan is None:
         return None
-    device = parse_cluster(plan.settings.cluster, "the plan").device.type
-    step = StepSettings(planning.optimizer, device)
+    device = parse_cluster(plan.plans[0].settings.cluster, "the plan").device.type
+    rank = 0
+    if isinstance(plan, StagedPlan):  # of the stage that needs most
+        rank = plan.peaks.index(max(plan.peaks)) * plan.devices_of_stage
+    step = StepSettings(planning.optimizer, device, rank)
     return api.simulate_memory(example, plan, step=step)

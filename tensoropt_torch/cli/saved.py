@@ -9,7 +9,7 @@ from rich.console import Console
 
 from tensoropt_torch.cli.arguments import load_plan
 from tensoropt_torch.cli.planning import show_stages
-from tensoropt_torch.plan import StagedPlan, load_any
+from tensoropt_torch.plan import StagedPlan
 from tensoropt_torch.report.tables import diff_table, facts_table, plan_summary, plan_table
 from tensoropt_torch.telling.details import details_of
 from tensoropt_torch.telling.provenance import provenance
@@ -23,11 +23,10 @@ def add_show(parser: argparse.ArgumentParser) -> None:
 
 def run_show(options: argparse.Namespace, console: Console) -> None:
     """Print what a plan is for, what it costs and, with its model, what it does."""
-    staged = load_any(options.plan)
-    if isinstance(staged, StagedPlan):
-        show_stages(staged, console)
-        return
     plan = load_plan(options.plan, options.model)
+    if isinstance(plan, StagedPlan):
+        show_stages(plan, console)
+        return
     console.print(facts_table(plan))
     for origin in provenance(plan.settings):
         console.print(f"  {origin}", soft_wrap=True)

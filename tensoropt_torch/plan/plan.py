@@ -26,6 +26,7 @@ from tensoropt_torch.space.settings import EXACT, Guarantee, InputMode, Settings
 from tensoropt_torch.telling.details import details_of
 from tensoropt_torch.telling.diff import PlanDiff, diff
 from tensoropt_torch.telling.facts import as_html, in_one_line, origin_of
+from tensoropt_torch.telling.stages import ComparedStages, diff_of_stages
 
 
 @dataclass(frozen=True)
@@ -98,13 +99,20 @@ class Plan(Record):
         captured = micro_batched(captured, settings.micro_batches, settings.whole_inputs)
         return replace(self, captured=captured)
 
-    def diff(self, other: Plan) -> PlanDiff:
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """Those of the parts that run, as of a plan in stages."""
+        return (self,)
+
+    def diff(self, other: Plan | ComparedStages) -> PlanDiff:
         """What changes from this plan to another one.
 
         Raises:
             TensorOptError: the plans are of different models, batches or meshes; or in other
                 micro-batches, and have no model at hand.
         """
+        if not isinstance(other, Plan):
+            return diff_of_stages(self, other, (None, other), (self.plans, other.plans))
         model = self.captured or other.captured
         if model is None:
             return diff(self, other)

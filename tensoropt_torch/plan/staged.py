@@ -10,9 +10,11 @@ from typing import Literal
 
 from pydantic import InstanceOf
 
+from tensoropt_torch.batches import micro_batched
 from tensoropt_torch.config.records import Bytes, Count, NotNegative, OneOrMore, Record
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
+from tensoropt_torch.html_table import html_table
 from tensoropt_torch.plan.files import (
     is_staged,
     read_plan,
@@ -22,6 +24,15 @@ from tensoropt_torch.plan.files import (
 )
 from tensoropt_torch.plan.plan import Plan
 from tensoropt_torch.space.settings import EXACT, Guarantee
+from tensoropt_torch.stages.cut import cut_graph
+from tensoropt_torch.telling.diff import PlanDiff
+from tensoropt_torch.telling.stages import (
+    COLUMNS,
+    details_of_stages,
+    diff_of_stages,
+    stage_rows,
+    stages_in_words,
+)
 from tensoropt_torch.units import format_costs
 
 
@@ -93,6 +104,18 @@ class StagedPlan(Record):
         """The simulated peak of the stage that needs most; None: it was not simulated."""
         return max(self.peaks, default=None)
 
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """Those of the parts; with the graphs of these, if the model is at hand."""
+        if self.captured is None:
+            return tuple(part.plan for part in self.parts)
+        captured = micro_batched(self.captured, self.micro_batches)
+        graphs = cut_graph(captured, self.cuts)
+        return tuple(
+            replace(part.plan, captured=graph.captured)
+            for part, graph in zip(self.parts, graphs, strict=True)
+        )
+
     def with_model(self, captured: CapturedModel) -> StagedPlan:
         """The same plan with the model at hand."""
         return replace(self, captured=captured)
@@ -113,6 +136,24 @@ class StagedPlan(Record):
         own = (self.fingerprint, self.cuts, self.stages, self.micro_batches, self.schedule)
         parts = [(p.plan.hash, sorted(p.storage.items()), p.first_draw) for p in self.parts]
         return hashlib.sha256(repr((own, parts)).encode()).hexdigest()[:16]
+
+    def summary(self) -> str:
+        """How it is cut, what that costs, and what each stage does, in a few sentences.
+
+        Raises:
+            TensorOptError: the plan was loaded without its model (``with_model``).
+        """
+        return details_of_stages(self).summary
+
+    def diff(self, other: Plan | StagedPlan) -> PlanDiff:
+        """What changes from this plan to another one, with or without stages. Operators and
+        parameters are compared where stages have as many devices.
+
+        Raises:
+            TensorOptError: the plans are of different models, batches or numbers of devices.
+        """
+        stages = other if isinstance(other, StagedPlan) else None
+        return diff_of_stages(self, other, (self, stages), (self.plans, other.plans))
 
     def check_model(self, captured: CapturedModel) -> None:
         """Raises TensorOptError if the plan was made for something else."""
@@ -161,14 +202,15 @@ class StagedPlan(Record):
 
     def __str__(self) -> str:
         """A line for each stage."""
-        lines = [
-            f"{self.stages} stages of {self.devices_of_stage} devices, {self.micro_batches} "
-            f"micro-batches, schedule {self.schedule}"
-        ]
-        for number, part in enumerate(self.parts):
-            costs = format_costs(part.plan.memory_bytes, part.plan.time_s)
-            lines.append(f"stage {number % self.stages}: {costs}")
+        lines = [f"{stages_in_words(self)}:"]
+        for row in stage_rows(self):
+            costs = format_costs(row.memory_bytes, row.alone_s)
+            lines.append(f"stage {row.number}, {'; '.join(row.layers)}: {costs}")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        rows = [row.cells for row in stage_rows(self)]
+        return html_table(stages_in_words(self), COLUMNS, rows)
 
 
 def load_any(path: str | Path) -> Plan | StagedPlan:

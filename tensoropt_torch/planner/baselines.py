@@ -18,7 +18,7 @@ from tensoropt_torch import _C
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.pages.page import write_page
-from tensoropt_torch.plan import Guarantee, Plan, Settings
+from tensoropt_torch.plan import Guarantee, Plan, Settings, StagedPlan
 from tensoropt_torch.planner.candidates import find_frontier
 from tensoropt_torch.planner.device_counts import ProfileRow
 from tensoropt_torch.planner.frontier import Frontier
@@ -30,10 +30,16 @@ from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.units import format_bytes, format_costs, format_seconds
 
 # What their users call them.
-KNOWN_AS = {"data parallel": "DDP (data parallel)", "ZeRO-3": "FSDP2 (ZeRO-3)"}
+KNOWN_AS = {
+    "data parallel": "DDP (data parallel)",
+    "ZeRO-3": "FSDP2 (ZeRO-3)",
+    "Megatron grid": "Megatron grid (data x tensor x pipeline)",
+    "ZeRO-3 grid": "FSDP2 grid (ZeRO-3 x pipeline)",
+}
 BASELINES = ("data parallel", "ZeRO-3", "Megatron", "Mesh-TensorFlow", "OptCNN", "ToFu", BEST)
 
 Points = tuple[tuple[float, float], ...]
+MakePlan = Callable[[int], Plan | StagedPlan]  # of a point, by its number
 
 
 @dataclass(frozen=True)
@@ -41,14 +47,16 @@ class Baseline:
     """The strategies of one system.
 
     Attributes:
-        name: one of ``BASELINES``.
+        name: one of ``BASELINES``, or of a grid of stages.
         points: (memory_bytes, time_s) by ascending memory and descending time;
             empty: the system has no strategy for this model.
     """
 
     name: str
     points: Points
-    _plan: Callable[[int], Plan] | None = field(default=None, compare=False, repr=False)
+    _plan: Callable[[int], Plan | StagedPlan] | None = field(
+        default=None, compare=False, repr=False
+    )
 
     @property
     def title(self) -> str:
@@ -61,7 +69,7 @@ class Baseline:
         ends = (format_costs(*point) for point in (self.points[0], self.points[-1]))
         return f"Baseline('{self.name}': {len(self.points)} points from {' to '.join(ends)})"
 
-    def plan(self, index: int) -> Plan:
+    def plan(self, index: int) -> Plan | StagedPlan:
         """The plan of a point that ``find_baselines`` found, ready to be executed."""
         assert self._plan is not None, "these points were not found here"
         return self._plan(index)
@@ -71,7 +79,7 @@ class Baseline:
         index = pick_index(self.points, memory_limit)
         return None if index is None else self.points[index]
 
-    def plan_at(self, memory_limit: float) -> Plan | None:
+    def plan_at(self, memory_limit: float) -> Plan | StagedPlan | None:
         """The plan of that point."""
         index = pick_index(self.points, memory_limit)
         return None if index is None else self.plan(index)
@@ -86,6 +94,7 @@ class Picked:
     memory_bytes: float
     time_s: float
     peak_bytes: int
+    peaks: tuple[int, ...] = ()  # of each stage, if it is in some
 
 
 @dataclass(frozen=True)
@@ -135,14 +144,17 @@ class Comparison:
         found = self.picks[row.name]
         return None if found is None else (found.memory_bytes, found.time_s)
 
-    def plan(self) -> Plan | None:
+    def plan(self) -> Plan | StagedPlan | None:
         """The plan that TensorOpt picks; None: nothing fits."""
         if self.picks is None:
             return self.ours.plan_at(self.memory_limit)
         found = self.picks[self.ours.name]
         if found is None:
             return None
-        return replace(self.ours.plan(found.index), peak_bytes=found.peak_bytes)
+        plan = self.ours.plan(found.index)
+        if isinstance(plan, StagedPlan):
+            return replace(plan, peaks=found.peaks)
+        return replace(plan, peak_bytes=found.peak_bytes)
 
     def __repr__(self) -> str:
         times = []
@@ -166,7 +178,7 @@ def compare(task: PlanningTask, num_devices: int, memory_limit: float | None = N
         num_devices,
         limit,
         tuple(find_baselines(task, num_devices, pick_limits=[limit])),
-        Baseline(OURS, points, frontier.whole_plan),
+        Baseline(OURS, points, frontier.plan),
         frontier,
     )
 
@@ -193,12 +205,12 @@ def find_baselines(
     ]
     needed = BASELINES if BEST in names else names
     found = {
-        name: _best_of([_search(task.search, s, name, pick_limits) for s in spaces], name)
+        name: best_of([_search(task.search, s, name, pick_limits) for s in spaces], name)
         for name in dict.fromkeys(needed)
         if name != BEST
     }
     if BEST in names:
-        found[BEST] = _best_of(list(found.values()), BEST)
+        found[BEST] = best_of(list(found.values()), BEST)
     return [found[name] for name in names]
 
 
@@ -227,7 +239,7 @@ def _search(
     return Baseline(name, points, plan)
 
 
-def _best_of(baselines: Sequence[Baseline], name: str) -> Baseline:
+def best_of(baselines: Sequence[Baseline], name: str) -> Baseline:
     """The points that no point of another one beats, under a name of their own."""
     if len(baselines) == 1:
         return replace(baselines[0], name=name)
@@ -243,7 +255,7 @@ def _best_of(baselines: Sequence[Baseline], name: str) -> Baseline:
             points.append(point)
             origins.append((number, index))
 
-    def plan(index: int) -> Plan:
+    def plan(index: int) -> Plan | StagedPlan:
         number, at = origins[index]
         return baselines[number].plan(at)
 

@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tensoropt_torch import _C
-from tensoropt_torch.plan import Plan, Settings
+from tensoropt_torch.plan import Plan, Settings, StagedPlan
 from tensoropt_torch.planner.points import named_points, pick_index, thinned_indices
+from tensoropt_torch.planner.stage_timeline import StageLane, lanes_of
 from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.telling.description import model_at_hand
 from tensoropt_torch.telling.details import PlanDetails, details_of, outlines_of
+from tensoropt_torch.telling.stages import StagedDetails, StageRow, details_of_stages
 from tensoropt_torch.units import format_costs
 
 # How many points are looked into, besides those that have names.
@@ -27,6 +29,12 @@ class PointView:
     memory_bytes: float
     time_s: float
     details: PlanDetails
+    lanes: Sequence[StageLane] = ()  # of stages
+
+    @property
+    def rows(self) -> Sequence[StageRow]:
+        """Of stages, if it is in some."""
+        return self.details.rows if isinstance(self.details, StagedDetails) else ()
 
     @property
     def title(self) -> str:
@@ -42,8 +50,10 @@ class PlanWords:
     def __init__(self) -> None:
         self._spaces: list[tuple[Settings, _C.SearchSpace]] = []
 
-    def details(self, plan: Plan) -> PlanDetails:
+    def details(self, plan: Plan | StagedPlan) -> PlanDetails:
         """All figures of one point."""
+        if isinstance(plan, StagedPlan):
+            return details_of_stages(plan)
         return details_of(plan, self._space(plan))
 
     def outlines(self, plans: Sequence[Plan]) -> list[str]:
@@ -69,7 +79,7 @@ class PlanWords:
 
 def described_points(
     points: Sequence[tuple[float, float]],
-    plan: Callable[[int], Plan],
+    plan: Callable[[int], Plan | StagedPlan],
     limit: float,
     words: PlanWords,
 ) -> list[PointView]:
@@ -80,8 +90,16 @@ def described_points(
         names.setdefault(picked, []).append("pick")
     indices = sorted({*thinned_indices(len(points), DESCRIBED), *names})
     return [
-        PointView(
-            index, ", ".join(names.get(index, ())), *points[index], words.details(plan(index))
-        )
-        for index in indices
+        _view(index, names.get(index, ()), points[index], plan(index), words) for index in indices
     ]
+
+
+def _view(
+    index: int,
+    names: Sequence[str],
+    costs: tuple[float, float],
+    plan: Plan | StagedPlan,
+    words: PlanWords,
+) -> PointView:
+    lanes = lanes_of(plan) if isinstance(plan, StagedPlan) else ()
+    return PointView(index, ", ".join(names), *costs, words.details(plan), lanes)

@@ -52,7 +52,7 @@ def _others(task: PlanningTask, point: FrontierPoint, memory_limit: float) -> It
     frontier = point.frontier
     for baseline in find_baselines(task, frontier.num_devices, KNOWN, [memory_limit]):
         plan = baseline.plan_at(memory_limit)
-        if plan is not None:
+        if isinstance(plan, Plan):  # none of these is in stages
             yield plan
     if frontier.knee.stages == 1:
         yield frontier.whole_plan(frontier.knee.index)

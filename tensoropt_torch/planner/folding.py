@@ -18,7 +18,7 @@ class FoldedChoice:
     Attributes:
         names: in execution order.
         operator: or ``parameter``.
-        configs: of each plan.
+        configs: of each plan; empty: it does not have them.
         times: in s, of all of them in each plan; 0 of parameters.
     """
 
@@ -56,14 +56,16 @@ class FoldedFallback:
 
 
 def fold_choices(plans: Sequence[PlanDetails]) -> list[FoldedChoice]:
-    """The operators and parameters of plans in one strategy space."""
+    """The operators and parameters of plans of one model. Stages have some of their own; what a
+    plan does not have has no config."""
+    every = [{choice.node: choice for choice in plan.description.choices} for plan in plans]
+    operators = {node: choice.operator for one in reversed(every) for node, choice in one.items()}
     groups: dict[tuple[str, str, tuple[str, ...]], list[tuple[str, tuple[float, ...]]]]
     groups = defaultdict(list)
-    for alike in zip(*(plan.description.choices for plan in plans), strict=True):
-        node, operator = alike[0].node, alike[0].operator
+    for node in dict.fromkeys(node for one in every for node in one):
+        configs = tuple(one[node].config if node in one else "" for one in every)
         times = tuple(plan.operator_time.get(node, 0.0) for plan in plans)
-        key = (name_pattern(node), operator, tuple(choice.config for choice in alike))
-        groups[key].append((node, times))
+        groups[name_pattern(node), operators[node], configs].append((node, times))
     return [
         FoldedChoice(
             tuple(node for node, _ in members),

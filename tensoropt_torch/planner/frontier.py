@@ -37,6 +37,7 @@ from tensoropt_torch.planner.points import (
 )
 from tensoropt_torch.planner.searched import Found, Searched, weakest, without_stages
 from tensoropt_torch.planner.why import WhyPlan, explain_plan
+from tensoropt_torch.planner.why_stages import WhyStages, explain_stages
 from tensoropt_torch.units import format_bytes, format_costs, format_seconds
 
 HTML_ROWS = 12
@@ -74,10 +75,11 @@ class FrontierPoint:
         """The strategy of this point, ready to be executed."""
         return self._frontier.plan(self.index)
 
-    def explain(self) -> WhyPlan:
+    def explain(self) -> WhyPlan | WhyStages:
         """Why its plan is what it is, and what would have to change for another one: as
         ``explain``."""
-        return explain_plan(without_stages(self.plan, "explain()"))
+        plan = self.plan
+        return explain_stages(plan) if isinstance(plan, StagedPlan) else explain_plan(plan)
 
     def __repr__(self) -> str:
         costs = format_costs(self.memory_bytes, self.time_s)
@@ -221,7 +223,8 @@ class Frontier(Sequence[FrontierPoint]):
             self.default_memory_limit,
             self._settings,
             self._captured,
-            self.whole_plan,
+            self.plan,
+            self.shape,
         )
 
     @property

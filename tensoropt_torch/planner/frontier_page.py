@@ -16,7 +16,7 @@ from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.pages.charts import Chart, rounded
 from tensoropt_torch.pages.page import Page
-from tensoropt_torch.plan import Plan, Settings
+from tensoropt_torch.plan import Plan, Settings, StagedPlan
 from tensoropt_torch.planner.described_points import PlanWords, PointView, described_points
 from tensoropt_torch.planner.device_counts import ProfileRow, cost_of_step, rates_of
 from tensoropt_torch.planner.explanation import explanation_of
@@ -56,7 +56,8 @@ class Peak(Protocol):
 @dataclass(frozen=True)
 class FrontierView:
     """A frontier, by its short name and its title: its (memory_bytes, time_s) points by
-    ascending memory, and how to get their plans; the limit of a pick if none is given."""
+    ascending memory, how to get their plans, and in how many stages and micro-batches they run;
+    the limit of a pick if none is given."""
 
     name: str
     title: str
@@ -64,7 +65,8 @@ class FrontierView:
     default_memory_limit: float
     settings: Settings
     captured: CapturedModel
-    plan: Callable[[int], Plan]
+    plan: Callable[[int], Plan | StagedPlan]
+    shape: Callable[[int], tuple[int, int]]
 
 
 class Strategies(Protocol):
@@ -77,7 +79,7 @@ class Strategies(Protocol):
     def title(self) -> str: ...
     @property
     def points(self) -> Points: ...
-    def plan(self, index: int, /) -> Plan: ...
+    def plan(self, index: int, /) -> Plan | StagedPlan: ...
 
 
 @dataclass(frozen=True)
@@ -157,14 +159,14 @@ class _Frontier:
         self._described = described_points(view.points, view.plan, shown, self._words)
         captured = view.captured.batch or view.captured
         self._rate = Rate(
-            step_work(captured, view.plan(0).settings.of_variant(False, 1)),
+            step_work(captured, view.settings.of_variant(False, 1)),
             self._cluster.device,
             view.settings.num_devices,
         )
 
     def html(self) -> str:
         view, settings = self._view, self._view.settings
-        outlines = self._words.outlines([view.plan(index) for index in range(len(view.points))])
+        outlines = self._outlines()
         first = self._first
         timeline = timeline_of(first.details)
         peak = self._additions.peak if self._pick is not None else None
@@ -199,7 +201,7 @@ class _Frontier:
             peak_bytes=peak_bytes,
             fallbacks=fold_fallbacks(explanation_of(view.captured, settings)),
             origins=provenance(settings),
-            sizes=tuple(size for size, _ in settings.mesh_axes),
+            staged=any(point.rows for point in self._described),
             axes=_axes(settings),
             pick=self._pick,
             knee=next(point for point in self._described if "knee" in point.names),
@@ -219,6 +221,18 @@ class _Frontier:
                 )
             )
         return found
+
+    def _outlines(self) -> list[str]:
+        """Of all points; of those in stages, whose parts are planned when they are looked into,
+        how many there are."""
+        view = self._view
+        shapes = [view.shape(index) for index in range(len(view.points))]
+        whole = [view.plan(index) for index, (stages, _) in enumerate(shapes) if stages == 1]
+        told = iter(self._words.outlines([plan for plan in whole if isinstance(plan, Plan)]))
+        return [
+            next(told) if stages == 1 else f"{stages} stages run {micro} micro-batches in turn."
+            for stages, micro in shapes
+        ]
 
     @property
     def _title(self) -> str:

@@ -18,6 +18,7 @@ from tensoropt_torch.planner.points import pick_index
 from tensoropt_torch.planner.step_work import StepWork
 from tensoropt_torch.telling.because import costs_in, why_faster
 from tensoropt_torch.telling.details import PlanDetails
+from tensoropt_torch.telling.stages import WAITS_FOR_STAGES
 from tensoropt_torch.telling.timeline import Timeline
 from tensoropt_torch.units import dtype_name, format_bytes, format_seconds
 
@@ -151,8 +152,10 @@ def sentences(details: PlanDetails, timeline: Timeline, peak_bytes: float | None
         if timeline.hidden_s > 0
         else ""
     )
-    computing = format_seconds(timeline.time_s - timeline.waited_s)
-    yield f"In a step it computes for {computing} and {waited}{hidden}."
+    for_stages = details.time.get(WAITS_FOR_STAGES, 0.0)
+    others = f", and {format_seconds(for_stages)} for other stages" if for_stages > 0 else ""
+    computing = format_seconds(timeline.time_s - timeline.waited_s - for_stages)
+    yield f"In a step it computes for {computing} and {waited}{others}{hidden}."
 
 
 def with_less_memory(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -15,7 +15,7 @@ from tensoropt_torch.config import parse_cluster
 from tensoropt_torch.config.cluster import Cluster
 from tensoropt_torch.frontend.capture import CapturedModel
 from tensoropt_torch.layer_names import folded_name, name_pattern
-from tensoropt_torch.plan import Plan, Settings
+from tensoropt_torch.plan import Plan, Settings, StagedPlan
 from tensoropt_torch.planner.constraint_costs import ConstraintCosts, constraint_costs
 from tensoropt_torch.planner.explanation import PARAMETER
 from tensoropt_torch.planner.points import pick_index
@@ -97,7 +97,7 @@ class MemoryChange:
     memory_bytes: float
     time_s: float
 
-    def sentence(self, plan: Plan) -> str:
+    def sentence(self, plan: Plan | StagedPlan) -> str:
         more = self.memory_bytes - plan.memory_bytes
         change = (
             f"{_signed_seconds(self.time_s - plan.time_s)} ({self.time_s / plan.time_s - 1:+.1%})"
@@ -107,6 +107,16 @@ class MemoryChange:
             f"With {format_bytes(abs(more))} {direction} per device "
             f"({format_bytes(self.memory_bytes)}) a step takes {change}."
         )
+
+
+def memory_changes(plan: Plan | StagedPlan) -> Iterator[MemoryChange]:
+    """The nearest points of a plan's frontier that are noteworthy, and the fastest of all."""
+    points = sorted(plan.frontier)
+    less = [p for p in points if p[0] < plan.memory_bytes * (1 - NOTEWORTHY)]
+    faster = [p for p in points if p[1] < plan.time_s * (1 - NOTEWORTHY)]
+    more = [p for p in faster if p[0] > plan.memory_bytes]
+    for point in dict.fromkeys([*less[-1:], *more[:1], *more[-1:]]):
+        yield MemoryChange(*point)
 
 
 @dataclass(frozen=True)
@@ -189,7 +199,9 @@ class WhyPlan:
         return "\n".join(lines)
 
 
-def explain_plan(plan: Plan, search: SearchSettings | None = None) -> WhyPlan:
+def explain_plan(
+    plan: Plan, search: SearchSettings | None = None, storage: Mapping[str, str] | None = None
+) -> WhyPlan:
     """Why a plan is what it is, against the best strategies that decide one thing otherwise.
 
     Makes at most ``2 * MOST_GROUPS + 2`` searches, and some for the plan's constraints, each of
@@ -200,11 +212,12 @@ def explain_plan(plan: Plan, search: SearchSettings | None = None) -> WhyPlan:
     Args:
         plan: with its model.
         search: by default as for planning.
+        storage: layouts of parameters that are given, by name.
 
     Raises:
         TensorOptError: the plan was loaded without its model.
     """
-    return _Explainer(plan, search or SearchSettings()).explain()
+    return _Explainer(plan, search or SearchSettings(), storage).explain()
 
 
 @dataclass(frozen=True)
@@ -217,11 +230,14 @@ class _Group:
 
 
 class _Explainer:
-    def __init__(self, plan: Plan, search: SearchSettings) -> None:
+    def __init__(
+        self, plan: Plan, search: SearchSettings, storage: Mapping[str, str] | None
+    ) -> None:
         self._plan = plan
         self._search = search
+        self._storage = storage
         self._captured: CapturedModel = model_at_hand(plan)
-        self._space = make_space(self._captured, plan.settings)
+        self._space = make_space(self._captured, plan.settings, storage)
 
     def explain(self) -> WhyPlan:
         start = time.perf_counter()
@@ -233,7 +249,7 @@ class _Explainer:
             network = ()
         constraints = self._plan.settings.constraints
         costs = constraint_costs(self._plan, search=self._search) if constraints else None
-        memory, seconds = tuple(self._memory()), time.perf_counter() - start
+        memory, seconds = tuple(memory_changes(self._plan)), time.perf_counter() - start
         return WhyPlan(self._plan, decisions, len(groups), memory, network, costs, seconds)
 
     @cached_property
@@ -345,18 +361,9 @@ class _Explainer:
             return (0, -decision.least_memory_bytes)
         return (1, -decision.in_memory.time_s)
 
-    def _memory(self) -> Iterator[MemoryChange]:
-        plan = self._plan
-        points = sorted(plan.frontier)
-        less = [p for p in points if p[0] < plan.memory_bytes * (1 - NOTEWORTHY)]
-        faster = [p for p in points if p[1] < plan.time_s * (1 - NOTEWORTHY)]
-        more = [p for p in faster if p[0] > plan.memory_bytes]
-        for point in dict.fromkeys([*less[-1:], *more[:1], *more[-1:]]):
-            yield MemoryChange(*point)
-
     def _network(self, factor: float) -> NetworkChange:
         settings = faster_network(self._plan.settings, factor)
-        space = make_space(self._captured, settings)
+        space = make_space(self._captured, settings, self._storage)
         limit = self._plan.memory_bytes
         result = self._search.run(space, pick_limits=[limit])
         index = pick_index(result.points, limit * (1 + _ROUNDING)) or 0

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Literal
+from typing import Any, Literal
 
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.program.schedule import (
@@ -267,7 +267,8 @@ def alike_left_out(schedule: StageSchedule) -> StageSchedule:
         if number >= run - 2:  # the last two: while the one before it runs, the last is received
             if action == RunForward(run - 2):
                 call += map(Repeat, range(run - 2, count - 2))
-            action = replace(action, micro_batch=number + count - run)  # type: ignore[call-arg]
+            renamed: Any = action
+            action = replace(renamed, micro_batch=number + count - run)
         call.append(action)
     return replace(schedule, call=tuple(call))
 

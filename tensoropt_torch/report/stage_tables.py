@@ -5,19 +5,19 @@ from __future__ import annotations
 from rich.table import Table
 
 from tensoropt_torch.plan import StagedPlan
+from tensoropt_torch.planner.stage_timeline import timeline_of
 from tensoropt_torch.program.stage_schedules import RunForward
 from tensoropt_torch.program.stage_times import Timeline
-from tensoropt_torch.staging.step_times import timeline_of
-from tensoropt_torch.units import format_bytes, format_seconds
+from tensoropt_torch.telling.stages import COLUMNS, stage_rows
+from tensoropt_torch.units import format_seconds
 
 WIDTH = 96  # characters of a picture
-COLUMNS = ("stage", "layers", "devices", "alone", "memory per device", "in flight", "waits")
 
 
 def stages_table(plan: StagedPlan) -> Table:
     """A row for each stage: its parameters from which to which, what it takes alone, what a
-    device needs, how many micro-batches (of interleaved stages: parts) are in flight, and the
-    share of the step in which it computes nothing."""
+    device needs by sums and by its simulated peak, how many micro-batches are in flight in each
+    of its parts, and the share of the step in which it computes nothing."""
     step = timeline_of(plan)
     title = (
         f"{plan.stages} stages, {plan.micro_batches} micro-batches, {plan.schedule}: "
@@ -26,26 +26,9 @@ def stages_table(plan: StagedPlan) -> Table:
     table = Table(title=title)
     for column in COLUMNS:
         table.add_column(column)
-    for stage in range(plan.stages):
-        parts = plan.parts[stage :: plan.stages]
-        table.add_row(
-            str(stage),
-            "; ".join(layers_of(part.plan.choices.configs) for part in parts),
-            str(plan.devices_of_stage),
-            format_seconds(sum(part.plan.time_s for part in parts)),
-            format_bytes(sum(part.plan.memory_bytes for part in parts)),
-            str(step.in_flight[stage]),
-            f"{1 - step.busy_s[stage] / step.step_s:.0%}",
-        )
+    for row in stage_rows(plan):
+        table.add_row(*row.cells)
     return table
-
-
-def layers_of(configs: tuple[tuple[str, str], ...]) -> str:
-    """From the first to the last module with parameters, of the configs of a part."""
-    names = [name.rpartition(".")[0] for name, _ in configs if name.endswith((".weight", ".bias"))]
-    if not names:
-        return "-"
-    return names[0] if names[0] == names[-1] else f"{names[0]} to {names[-1]}"
 
 
 def picture_of(step: Timeline, width: int = WIDTH) -> str:

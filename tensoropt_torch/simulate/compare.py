@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tensoropt_torch.plan import StagedPlan
 from tensoropt_torch.planner.baselines import Baseline, Comparison, Picked
 from tensoropt_torch.planner.points import BEST, pick_index
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.progress import progress
-from tensoropt_torch.simulate.refine import PeakTooLargeError, peak_of, pick_within, step_of
+from tensoropt_torch.simulate.refine import (
+    PeakTooLargeError,
+    peak_of,
+    pick_within,
+    step_of,
+    with_peaks,
+)
 
 
 def picked_by_peaks(task: PlanningTask, comparison: Comparison) -> Comparison:
@@ -36,7 +43,8 @@ def _of_frontier(task: PlanningTask, comparison: Comparison) -> Picked | None:
         found = pick_within(task, comparison.frontier, comparison.memory_limit)
     except PeakTooLargeError:
         return None
-    return Picked(found.point.index, found.memory_bytes, found.time_s, found.peak_bytes)
+    peaks = found.in_stages.peaks if found.in_stages else ()
+    return Picked(found.point.index, found.memory_bytes, found.time_s, found.peak_bytes, peaks)
 
 
 def _of_baseline(task: PlanningTask, one: Baseline, limit: float) -> Picked | None:
@@ -45,9 +53,13 @@ def _of_baseline(task: PlanningTask, one: Baseline, limit: float) -> Picked | No
     step = step_of(task)
     while index is not None:
         memory, time_s = one.points[index]
-        peak = peak_of(one.plan(index), task.captured, step)
+        plan = one.plan(index)
+        peaks: tuple[int, ...] = ()
+        if isinstance(plan, StagedPlan):
+            peaks = with_peaks(plan, task.captured, step).peaks
+        peak = max(peaks) if isinstance(plan, StagedPlan) else peak_of(plan, task.captured, step)
         if peak <= limit:
-            return Picked(index, memory, time_s, peak)
+            return Picked(index, memory, time_s, peak, peaks)
         if index == 0:
             return None
         fits = pick_index(one.points, limit * memory / peak)

@@ -410,11 +410,12 @@ def step_of(task: PlanningTask) -> StepSettings:
 
 def _simulated(point: FrontierPoint, step: StepSettings) -> SimulatedPoint:
     plan = point.plan
-    assert plan.captured is not None, "points of a frontier carry their model"
+    captured = plan.captured
+    assert captured is not None, "points of a frontier carry their model"
     if isinstance(plan, StagedPlan):
-        plan = with_peaks(plan, plan.captured, step)
+        plan = with_peaks(plan, captured, step)
         found = SimulatedPoint(point, max(plan.peaks), plan)
     else:
-        found = SimulatedPoint(point, peak_of(plan, plan.captured, step))
+        found = SimulatedPoint(point, peak_of(plan, captured, step))
     log.info("simulated %r", found)
     return found

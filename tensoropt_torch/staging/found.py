@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tensoropt_torch.errors import TensorOptError
 from tensoropt_torch.plan import Guarantee, StagedPlan
@@ -64,6 +64,7 @@ class FoundInStages:
     found: Pipelines
     task: PlanningTask
     num_devices: int
+    planned: dict[int, StagedPlan] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def points(self) -> Points:
@@ -92,11 +93,14 @@ class FoundInStages:
 
     def plan(self, number: int, frontier: Points, guarantee: Guarantee) -> StagedPlan:
         """See ``Found``. Each stage has the fastest strategy for itself in the point's memory."""
-        one = self.found.points[number]
-        options = StageOptions(one.cuts, one.micro_batches)
-        plan = plan_stages(self.task, options, self.num_devices, one.memory_bytes)
+        if number not in self.planned:
+            one = self.found.points[number]
+            options = StageOptions(one.cuts, one.micro_batches)
+            self.planned[number] = plan_stages(
+                self.task, options, self.num_devices, one.memory_bytes
+            )
         return replace(
-            plan,
+            self.planned[number],
             frontier=tuple(frontier),
             guarantee=guarantee,
             captured=self.task.captured,

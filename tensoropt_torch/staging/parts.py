@@ -21,12 +21,13 @@ from tensoropt_torch.frontend import CapturedModel
 from tensoropt_torch.plan import Plan, Settings, StagedPlan, StagePlan, default_max_configs
 from tensoropt_torch.planner.frontier import Frontier
 from tensoropt_torch.planner.searched import Searched
+from tensoropt_torch.planner.stage_timeline import timeline_of
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.space.rows import rows_of_outputs
 from tensoropt_torch.space.search_space import make_space
 from tensoropt_torch.stages import StageGraph, cut_graph
 from tensoropt_torch.staging.options import StageOptions
-from tensoropt_torch.staging.step_times import sent_s, timeline_of
+from tensoropt_torch.staging.step_times import sent_s
 
 
 class FindPart(Protocol):

@@ -46,7 +46,8 @@ from tensoropt_torch.stages import StageGraph, cut_stage
 from tensoropt_torch.stages.intervals import Interval, Intervals
 from tensoropt_torch.staging.options import StageOptions
 from tensoropt_torch.staging.parts import of_part, settings_of_part
-from tensoropt_torch.staging.step_times import FORWARD_SHARE, transfer_s
+from tensoropt_torch.staging.step_times import transfer_s
+from tensoropt_torch.telling.timeline import FORWARD_SHARE
 from tensoropt_torch.units import format_bytes
 
 log = get_logger(__name__)

@@ -1,17 +1,11 @@
-"""What a step of a plan in stages takes: its actions run in time (``program/stage_times.py``)."""
+"""What is sent between the stages of a plan, and how long that takes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from tensoropt_torch.config.cluster import Cluster, Level
-from tensoropt_torch.plan import StagedPlan
-from tensoropt_torch.program.stage_schedules import schedules_of
-from tensoropt_torch.program.stage_times import StageTimes, Timeline, timeline
 from tensoropt_torch.stages import StageGraph
-
-# Of what a part takes; the rest is backward.
-FORWARD_SHARE = 1 / 3
 
 
 def transfer_s(cluster: Cluster, devices: int, num_bytes: float) -> float:
@@ -29,20 +23,6 @@ def level_between(cluster: Cluster, devices: int) -> Level:
         if devices < reached:
             return level
     return cluster.levels[0]
-
-
-def timeline_of(plan: StagedPlan) -> Timeline:
-    """Of a step."""
-    both = [part.plan.time_s / plan.micro_batches for part in plan.parts]
-    times = StageTimes(
-        tuple(FORWARD_SHARE * seconds for seconds in both),
-        tuple((1 - FORWARD_SHARE) * seconds for seconds in both),
-        tuple(values for values, _ in plan.sent_s),
-        tuple(gradients for _, gradients in plan.sent_s),
-    )
-    return timeline(
-        schedules_of(plan.schedule, plan.stages, plan.micro_batches, plan.chunks), times
-    )
 
 
 def sent_s(

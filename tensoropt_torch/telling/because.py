@@ -14,6 +14,7 @@ from tensoropt_torch import _C
 from tensoropt_torch.telling.collectives import Collectives
 from tensoropt_torch.telling.description import Described
 from tensoropt_torch.telling.details import PlanDetails, details_of
+from tensoropt_torch.telling.stages import WAITS_FOR_STAGES
 from tensoropt_torch.units import format_bytes, format_seconds
 
 # Differences below this share of the slower step are not named.
@@ -33,6 +34,8 @@ _WORDS = {
         "waits {} less for collectives",
         "waits {} longer for collectives",
     ),
+    "waiting for the host": ("waits {} less for the host", "waits {} longer for the host"),
+    WAITS_FOR_STAGES: ("waits {} less for other stages", "waits {} longer for other stages"),
 }
 _WAITED = "reshards and collectives"
 

@@ -63,6 +63,8 @@ class PlanDiff:
     @property
     def title(self) -> str:
         """How much differs, in words."""
+        if not self.num_choices:
+            return "Operators and parameters are split over other numbers of devices"
         return f"{len(self.choices)} of {self.num_choices} operators and parameters change"
 
     @property
@@ -146,11 +148,12 @@ def _configs(before: Compared, after: Compared) -> list[Change]:
 
 
 def _settings(before: Compared, after: Compared) -> tuple[Change, ...]:
-    one, other = _comparable(before), _comparable(after)
+    one, other = comparable(before), comparable(after)
     return tuple(_changes(one, other))
 
 
-def _comparable(plan: Compared) -> Mapping[str, Any]:
+def comparable(plan: Described) -> Mapping[str, Any]:
+    """The settings of a plan that are compared."""
     record = asdict(plan.settings)
     short = {key: value for key, value in record.items() if key not in _NOT_COMPARED}
     return short | {

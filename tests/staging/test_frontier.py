@@ -16,7 +16,6 @@ from tensoropt_torch import (
     PlanningOptions,
     StagedPlan,
     TensorOptError,
-    compare,
     find_frontier,
     find_stages,
     find_strategy,
@@ -25,10 +24,10 @@ from tensoropt_torch import (
 )
 from tensoropt_torch.cli import main as cli
 from tensoropt_torch.plan import Plan, load_any
+from tensoropt_torch.planner.stage_timeline import timeline_of
 from tensoropt_torch.report.stage_tables import WIDTH, picture_of
 from tensoropt_torch.simulate import step_of, with_peaks
 from tensoropt_torch.staging.search import MEMORY_STEP, SearchedStages, pipelines
-from tensoropt_torch.staging.step_times import timeline_of
 from tensoropt_torch.tasks import task_of
 from tests.stages.models import make
 
@@ -147,8 +146,3 @@ def test_profiles_have_the_better_of_both() -> None:
 def test_wrong_options_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(TensorOptError, match=message):
         find_frontier(example(), num_devices=DEVICES, planning=options(**changes))
-
-
-def test_what_has_no_stages_says_so() -> None:
-    with pytest.raises(TensorOptError, match="max_stages=2 is not supported here"):
-        compare(example(), num_devices=DEVICES, planning=options())

@@ -25,7 +25,7 @@ from tensoropt_torch.measure.runs.training import (
 )
 from tensoropt_torch.module.context import RankContext
 from tensoropt_torch.plan import Plan
-from tensoropt_torch.planner.baselines import find_baselines
+from tensoropt_torch.planner.baselines import Baseline, find_baselines
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.space.search_space import make_space
 
@@ -104,7 +104,7 @@ def fit_exposed(task_of: Callable[..., PlanningTask], context: RankContext) -> E
     model = Layers().to(context.device)
     task, x = _balanced(model, task_of, context)
     plans = {
-        baseline.name: baseline.plan(len(baseline.points) - 1)
+        baseline.name: _fastest(baseline)
         for baseline in find_baselines(task, context.num_devices, (DATA_PARALLEL, GATHERED))
         if baseline.points
     }
@@ -129,6 +129,12 @@ def fit_exposed(task_of: Callable[..., PlanningTask], context: RankContext) -> E
     return exposed_of(both.get(DATA_PARALLEL, NOT_RUN), both.get(GATHERED, NOT_RUN))
 
 
+def _fastest(baseline: Baseline) -> Plan:
+    plan = baseline.plan(len(baseline.points) - 1)
+    assert isinstance(plan, Plan)  # none of these is in stages
+    return plan
+
+
 def with_overlap(plan: Plan, overlap: bool) -> Plan:
     """The same strategy run with overlap or without; what was predicted stays."""
     return replace(plan, settings=replace(plan.settings, overlap=overlap))
@@ -142,7 +148,7 @@ def _balanced(
     task = task_of(capture(model, (_rows(FEWEST_ROWS, context),)))
     (baseline,) = find_baselines(task, context.num_devices, (DATA_PARALLEL,))
     space = make_space(task.captured, task.settings(context.num_devices))
-    network_s = space.network_time(baseline.plan(len(baseline.points) - 1).choices.strategy(space))
+    network_s = space.network_time(_fastest(baseline).choices.strategy(space))
     flops_of_row = 4 * LAYERS * WIDTH**2
     rows = int(network_s * _flops_per_s(task.cluster.device) / flops_of_row)
     x = _rows(max(FEWEST_ROWS, min(MOST_ROWS, rows)), context)
