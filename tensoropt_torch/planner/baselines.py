@@ -34,7 +34,7 @@ KNOWN_AS = {
     "data parallel": "DDP (data parallel)",
     "ZeRO-3": "FSDP2 (ZeRO-3)",
     "Megatron grid": "Megatron grid (data x tensor x pipeline)",
-    "ZeRO-3 grid": "FSDP2 grid (ZeRO-3 x pipeline)",
+    "ZeRO-3 grid": "FSDP2 grid (ZeRO-3 x tensor x pipeline)",
 }
 BASELINES = ("data parallel", "ZeRO-3", "Megatron", "Mesh-TensorFlow", "OptCNN", "ToFu", BEST)
 

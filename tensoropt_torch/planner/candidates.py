@@ -86,7 +86,7 @@ class Candidate:
         if task.stage_search is None:
             raise TensorOptError(
                 f"max_stages={task.max_stages} is not supported here; it is for find_frontier, "
-                "find_strategy and profile: leave it out"
+                "find_strategy, profile, compare and find_tradeoffs: leave it out"
             )
         return task.stage_search(task, self._num_devices, memory_limit, pick_limits, known)
 

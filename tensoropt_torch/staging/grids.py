@@ -1,13 +1,14 @@
 """Stages as they are set by hand: a grid of the number of stages, of micro-batches, and of what
 devices of a stage do, with as many layers in each stage.
 
-The strategies of a stage are those of a baseline (``planner/baselines.py``): ``Megatron``, of any
-degree of tensor and data parallelism, or ``ZeRO-3``. What of the grid is fastest within the
-memory limit is a baseline for plans in stages that are searched, on the same costs.
+Devices of a stage are tensor parallel of some degree, on the innermost axes, and data parallel or
+with sharded parameters on the others. What of the grid is fastest within the memory limit is a
+baseline for plans in stages that are searched, on the same costs.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -23,11 +24,13 @@ from tensoropt_torch.planner.points import BEST, pick_index
 from tensoropt_torch.planner.task import PlanningTask
 from tensoropt_torch.progress import progress
 from tensoropt_torch.staging.options import StageOptions
-from tensoropt_torch.staging.parts import plan_stages
+from tensoropt_torch.staging.parts import FindPart, plan_stages
 
 log = get_logger(__name__)
 
-GRIDS = {"Megatron grid": "Megatron", "ZeRO-3 grid": "ZeRO-3"}  # the strategies of their stages
+# By name the baseline that has their strategies without stages, and the role of the outer axes of a
+# stage (``csrc/baselines/axis_roles.h``).
+GRIDS = {"Megatron grid": ("Megatron", "data"), "ZeRO-3 grid": ("ZeRO-3", "shard")}
 # The outermost number in the name of a parameter: the layer that it is in.
 _LAYER = re.compile(r"^((?:[^.]+\.)*?\d+)\.")
 
@@ -36,26 +39,27 @@ def with_grids(task: PlanningTask, found: Comparison) -> Comparison:
     """With grids of stages among the baselines, each with what it has without stages."""
     grids = []
     by_name = {one.name: one for one in found.baselines}
-    for name, of_stage in GRIDS.items():
-        plans = grid(task, found.num_devices, of_stage, found.memory_limit)
+    for name, (alone, outer) in GRIDS.items():
+        plans = grid(task, found.num_devices, outer, found.memory_limit)
         staged = [Baseline(name, ((p.memory_bytes, p.time_s),), lambda _, p=p: p) for p in plans]  # type: ignore[misc]
-        grids.append(best_of([by_name[of_stage], *staged], name))
+        grids.append(best_of([by_name[alone], *staged], name))
     others = [one for one in found.baselines if one.name != BEST]
     return replace(found, baselines=(*others, *grids, best_of([*others, *grids], BEST)))
 
 
-def grid(task: PlanningTask, count: int, of_stage: str, limit: float) -> list[StagedPlan]:
-    """For each number of stages and of micro-batches the plan whose parts have as many layers, and
-    of the strategies of that baseline each the fastest within the limit; without those that do
-    not fit, or cannot be."""
+def grid(task: PlanningTask, count: int, outer: str, limit: float) -> list[StagedPlan]:
+    """For each number of stages and of micro-batches the plan whose parts have as many layers, each
+    with the degree that is fastest within the limit; without those that do not fit, or cannot
+    be."""
     numbers = [number for number in doubled(task.max_stages) if count % number == 0]
     micro = [captured.micro_batches for captured in task.in_micro_batches]
     found = []
-    with progress(f"stages by hand: {of_stage}", len(numbers) * len(micro)) as done:
+    with progress(f"stages by hand: {outer}", len(numbers) * len(micro)) as done:
         for stages in numbers:
             for micro_batches in micro:
                 try:
-                    found.append(by_layers(task, count, stages, micro_batches, of_stage, limit))
+                    find = ByRoles(task, outer, limit)
+                    found.append(by_layers(task, count, stages, micro_batches, find))
                 except TensorOptError as error:
                     log.info("not in %d stages by layers: %s", stages, error)
                 done()
@@ -63,7 +67,7 @@ def grid(task: PlanningTask, count: int, of_stage: str, limit: float) -> list[St
 
 
 def by_layers(
-    task: PlanningTask, count: int, stages: int, micro_batches: int, of_stage: str, limit: float
+    task: PlanningTask, count: int, stages: int, micro_batches: int, find: FindPart
 ) -> StagedPlan:
     """The plan of one cell of the grid.
 
@@ -72,7 +76,6 @@ def by_layers(
     """
     captured = micro_batched(task.captured, micro_batches, task.whole_inputs)
     cuts = layer_cuts(captured, stages)
-    find = _OfBaseline(task, of_stage, limit)
     plan = plan_stages(task, StageOptions(cuts, micro_batches), count, find=find)
     return replace(plan, captured=task.captured)
 
@@ -102,19 +105,41 @@ def layers_of(names: Sequence[str] | Iterator[str]) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class _OfBaseline:
-    """Finds the fastest strategy of a baseline within a limit of memory."""
+class ByRoles:
+    """Finds the fastest strategy of a part within a limit of memory, with these roles.
+
+    Attributes:
+        outer: the role of the axes that are not tensor parallel, ``data`` or ``shard``.
+        tensor: the degree of tensor parallelism; None: any.
+    """
 
     task: PlanningTask
-    name: str
+    outer: str
     limit: float
+    tensor: int | None = None
 
     def __call__(self, space: _C.SearchSpace, settings: Settings, captured: CapturedModel) -> Plan:
         """See ``FindPart``."""
-        search = self.task.search
-        result = space.baseline(self.name, search.epsilon, search.num_threads, [self.limit])
-        points = tuple((memory, time_s) for memory, time_s in result.points)
-        index = pick_index(points, self.limit)
-        if index is None:
-            raise TensorOptError(f"no strategy of {self.name} fits")
-        return Plan.of(space, settings, captured, result.unroll(index), points)
+        best: Plan | None = None
+        for roles in self._roles(settings):
+            result = space.play(roles, self.task.search.epsilon)
+            points = tuple((memory, time_s) for memory, time_s in result.points)
+            index = pick_index(points, self.limit)
+            if index is not None and (best is None or points[index][1] < best.time_s):
+                strategy = result.unroll(index)
+                best = Plan.of(space, settings, captured, strategy, points)
+        if best is None:
+            degree = "any degree" if self.tensor is None else f"degree {self.tensor}"
+            raise TensorOptError(
+                f"no strategy of tensor parallelism of {degree} with '{self.outer}' fits"
+            )
+        return best
+
+    def _roles(self, settings: Settings) -> Iterator[list[tuple[str, int]]]:
+        """By mesh axis its role and no name of a dim, of all degrees that are asked for."""
+        sizes = [size for size, _ in settings.mesh_axes]
+        for inner in range(len(sizes) + 1):
+            degree = math.prod(sizes[len(sizes) - inner :])
+            if self.tensor in (None, degree):
+                outer = [(self.outer, -1)] * (len(sizes) - inner)
+                yield [*outer, *[("tensor", -1)] * inner]

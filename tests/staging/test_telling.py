@@ -134,7 +134,7 @@ def test_grids_of_stages_stand_beside_the_frontier(tmp_path: Path) -> None:
     by_name = {one.name: one for one in comparison.baselines}
     ours = comparison.pick(comparison.ours)
     assert ours is not None
-    for name, of_stage in GRIDS.items():
+    for name, (of_stage, _) in GRIDS.items():
         found, alone = comparison.pick(by_name[name]), comparison.pick(by_name[of_stage])
         assert found is not None and alone is not None and found[1] <= alone[1]
         plans = [by_name[name].plan(n) for n in range(len(by_name[name].points))]
